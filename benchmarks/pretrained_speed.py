@@ -5,7 +5,10 @@ python benchmarks/pretrained_speed.py [--rows NAME ...]
 Random models of 8 layers: dim 512, 8 query heads over 2, head_dim 64, windows of 256. Latent attention is that of
 DeepSeek-V3 in one layer: dim 1,024, 16 heads, latents of 512 and rotary keys of 64. Times are medians of CPU seconds
 on one thread, measured in turns, and outputs are compared. Decoding is timed for each token with a cache that is
-already filled. The report in results/ is written after each row; `--rows` measures some rows again.
+already filled. Rows named "greedy step" have 4 layers, and CTranslate2 and onnxruntime-genai get the same weights in
+float32; the difference is the number of other ids, and a step is 32 more ids less the prompt with one id. There
+"regard" is attached and compiled, with a static cache.
+The report in results/ is written after each row; `--rows` measures some rows again.
 """
 
 import json
@@ -13,9 +16,13 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from inspect import signature
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -203,7 +210,102 @@ def observing(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
     return run
 
 
+STEPS, GREEDY = 32, {64: "greedy step after 64 ids", 256: "greedy step after 256 ids"}
+Greedy = Callable[[int], list[int]]  # this many ids that follow a prompt
+
+
+def steps(length: int) -> list[dict[str, Any]]:
+    """The time of a step of the same model in each library; a library that is not installed is named."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**{**BASE, "num_hidden_layers": 4}, **GROUPED)).eval()
+    prompt = torch.randint(3, VOCAB, (1, length))
+    pace = Pace(rounds=9, slow_rounds=9, shortest=0.0)
+    with TemporaryDirectory() as folder, torch.no_grad():
+        runs = {
+            "regard": by_transformers(model, "regard", prompt, compiled=True),
+            "regard, not compiled": by_transformers(model, "regard", prompt),
+            "sdpa, compiled": by_transformers(model, "sdpa", prompt, compiled=True),
+            "sdpa": by_transformers(model, "sdpa", prompt),
+        }
+        saved(model, folder)
+        peers = {"ctranslate2": by_ctranslate2, "onnxruntime_genai": by_genai}
+        runs |= {name: make(folder, prompt[0].tolist()) for name, make in peers.items() if find_spec(name) is not None}
+        ids = {name: run(STEPS + 1) for name, run in runs.items()}
+        calls = {(name, count): partial(run, count) for name, run in runs.items() for count in (1, STEPS + 1)}
+        found = take_turns(calls, time.process_time, pace)
+    medians = {name: (found[name, STEPS + 1].median - found[name, 1].median) / STEPS for name in runs}
+    common = {"name": GREEDY[length], "promised": None}
+    rows = [
+        {
+            **common, "other": name, "medians": {one: medians[one] for one in ("regard", name)},
+            "ratio": medians[name] / medians["regard"],
+            "difference": sum(a != b for a, b in zip(ids[name], ids["regard"], strict=True)),
+        }
+        for name in runs if name != "regard"
+    ]  # fmt: skip
+    return rows + [{**common, "other": name, "missing": "is not installed"} for name in peers if name not in runs]
+
+
+def by_transformers(model: Any, name: str, prompt: torch.Tensor, *, compiled: bool = False) -> Greedy:
+    model = deepcopy(model)
+    model.set_attn_implementation(name)
+    static = tf.StaticCache(config=model.config, max_cache_len=512)
+    step = torch.compile(model, fullgraph=True) if compiled else model
+
+    def run(count: int) -> list[int]:
+        static.reset()
+        kept = {CACHE: static if compiled else tf.DynamicCache()}
+        ids = [int(model(prompt, **kept).logits[0, -1].argmax())]
+        while len(ids) < count:
+            ids.append(int(step(torch.tensor([ids[-1:]]), **kept).logits[0, -1].argmax()))
+        return ids
+
+    return run
+
+
+def saved(model: Any, folder: str) -> None:
+    """The model with a tokenizer whose words are `t0`, `t1` ..., as converters read it."""
+    words = import_module("tokenizers").models.WordLevel({f"t{at}": at for at in range(VOCAB)}, unk_token="t0")
+    model.save_pretrained(folder)
+    special = {"unk_token": "t0", "bos_token": "t1", "eos_token": "t2"}
+    tf.PreTrainedTokenizerFast(
+        tokenizer_object=import_module("tokenizers").Tokenizer(words), **special
+    ).save_pretrained(folder)
+
+
+def by_ctranslate2(folder: str, prompt: list[int]) -> Greedy:
+    library, out = import_module("ctranslate2"), f"{folder}/ctranslate2"
+    library.converters.TransformersConverter(folder).convert(out)
+    model = library.Generator(out, device="cpu", compute_type="float32", inter_threads=1, intra_threads=1)
+    words, options = [f"t{at}" for at in prompt], {"beam_size": 1, "include_prompt_in_result": False}
+    return lambda count: model.generate_batch([words], max_length=count, **options)[0].sequences_ids[0]
+
+
+def by_genai(folder: str, prompt: list[int]) -> Greedy:
+    library, builder = import_module("onnxruntime_genai"), import_module("onnxruntime_genai.models.builder")
+    given = ("", folder, f"{folder}/genai", "fp32", "cpu", f"{folder}/kept")
+    builder.create_model(*given, **builder.parse_extra_options(*given, []))
+    config = library.Config(f"{folder}/genai")
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": 1}}}}))
+    model = library.Model(config)
+
+    def run(count: int) -> list[int]:
+        asked = library.GeneratorParams(model)
+        asked.set_search_options(max_length=len(prompt) + count, do_sample=False)
+        generator, ids = library.Generator(model, asked), []
+        generator.append_tokens(prompt)
+        while len(ids) < count:
+            generator.generate_next_token()
+            ids.append(int(generator.get_next_tokens()[0]))
+        return ids
+
+    return run
+
+
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    if "missing" in row:
+        return row["name"], "", f"{row['other']} {row['missing']}", "", "", ""
     ours, other = (seconds(row["medians"][name]) for name in ("regard", row["other"]))
     promised = row["promised"]
     verdict = "" if promised is None else f"{promised:.2f} {'kept' if row['ratio'] >= promised else 'missed'}"
@@ -219,15 +321,19 @@ def main() -> None:
     warnings.simplefilter("ignore", FutureWarning)
     path = OUT / "speed.json"
     kept = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
-    rows = {row["name"]: row for row in kept}
-    for row in TIMED:
-        if not asked.rows or any(part in row.name for part in asked.rows):
-            rows[row.name] = measured(row)
-            ordered = [rows[one.name] for one in TIMED if one.name in rows]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in kept:
+        rows.setdefault(row["name"], []).append(row)
+    every = {row.name: partial(lambda row: [measured(row)], row) for row in TIMED}
+    every |= {name: partial(steps, length) for length, name in GREEDY.items()}
+    for name, measure in every.items():
+        if not asked.rows or any(part in name for part in asked.rows):
+            rows[name] = measure()
+            ordered = [row for one in every for row in rows.get(one, ())]
             head = ("row", "regard", "other", "ratio", "promised", "difference")
             about = f", transformers {tf.__version__}: medians of CPU time on one thread, of models with 8 layers"
             page = [*heading("Models of transformers: speed", about), *markdown_table(head, map(cells, ordered))]
-            print(write(OUT, "speed", {"rows": ordered}, page), row.name, flush=True)
+            print(write(OUT, "speed", {"rows": ordered}, page), name, flush=True)
 
 
 if __name__ == "__main__":

@@ -304,9 +304,9 @@ class Forgetting(Bias):
         bias_ij = Σ log_forget_t,   over j < t <= i
 
     A softmax does not change if one number is added to all scores of a row, so one number for each key is enough: the
-    sum of -log_forget_t over t <= j. Sums are made in float64 and counted from the middle key; in float32 the weights
-    of a text of 8,192 tokens that forget a tenth at each step are right to about 1e-4. Logarithms below -1,000 count as
-    -1,000.
+    sum of -log_forget_t over t <= j. Sums are made in float64 and counted from the middle of their range; in float32
+    the weights of a text of 8,192 tokens that forget a tenth at each step are right to about 1e-4. Logarithms below
+    -1,000 count as -1,000.
 
     Args:
         log_forget: logarithms of the gates, 0 or below: (batch or 1, heads or 1, k_len), such as `logsigmoid(x W)`.
@@ -329,7 +329,7 @@ class Forgetting(Bias):
                 f"Forgetting's log_forget is {shown(log_forget)}; it is logarithms of gates, (batch, heads, k_len)"
             )
         self.sums = log_sums(log_forget)
-        self.zero: torch.Tensor | float = self.sums[..., self.sums.shape[-1] // 2 :][..., :1]
+        self.zero: torch.Tensor | float = (self.sums[..., :1] + self.sums[..., -1:]) / 2
         self.held = False
 
     @classmethod

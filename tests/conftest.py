@@ -26,8 +26,8 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 POISONED = {"contracts", "backends", "caches"}
-# Tests of tools, of benchmarks and of the built site: `make check` and `make test-long` run them, `make test` does not.
-ONCE = ("tests/long/", "tests/regard_lab/bench/", "tests/regard_lab/docs/test_site.py", "tests/regard/test_machines.py")
+# Tests of tools and of benchmarks: `make check` and `make test-long` run them, `make test` does not.
+ONCE = ("tests/long/", "tests/regard_lab/bench/", "tests/regard/test_machines.py")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,6 +50,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(5_000, 20, 20)
         gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Each process gets a half of the suite in order, so that what a file makes once is rarely made in both."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
 # Where there is no accelerator, a thousandth of the time: that of torch keeps the stack of its caller for each device.

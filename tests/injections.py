@@ -1,7 +1,5 @@
 """Raises an exception at a chosen line while a function runs, as Ctrl-C or missing memory would."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,9 +20,7 @@ def lines_of(run: Callable[[], Any], prefix: str = HERE) -> list[Line]:
     return lines
 
 
-def interrupted(
-    run: Callable[[], Any], at: Line, exception: type[BaseException] = KeyboardInterrupt, prefix: str = HERE
-) -> bool:
+def interrupted(run: Callable[[], Any], at: Line, exception: type[BaseException] = KeyboardInterrupt) -> bool:
     """Call `run()` and raise `exception` before line `at` is executed; whether that exception left `run`."""
     raised = exception(f"injected at line {at[1]} of {at[0]}")
 
@@ -33,7 +29,7 @@ def interrupted(
             raise raised
 
     try:
-        _traced(run, stop, prefix)
+        _traced(run, stop, at[0])
     except exception as error:
         if error is not raised:
             raise

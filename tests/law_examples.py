@@ -1,7 +1,5 @@
 """How many examples a law gets: few every day, and as many as its goal asks for in the long tier."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, settings
 
 

@@ -3,8 +3,6 @@
 `python tests/structure.py` prints a table of packages: files, lines, the budget of lines, and what each imports.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Iterable, Iterator

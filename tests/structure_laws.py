@@ -1,7 +1,5 @@
 """What holds for each of the two packages; tests/regard/ and tests/regard_lab/ each run these tests for theirs."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 

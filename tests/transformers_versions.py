@@ -1,7 +1,5 @@
 """What differs between the supported versions of transformers."""
 
-from __future__ import annotations
-
 import pytest
 import transformers
 from packaging.version import Version

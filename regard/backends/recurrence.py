@@ -278,8 +278,21 @@ def _pairs_by_channel(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tens
 def _inverse(pairs: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor:
     """(I + pairs diag(strength))⁻¹ of pairs below the diagonal, (u, c, n, n)."""
     system = pairs if strength is None else pairs * strength.mT
+    if torch.compiler.is_exporting():  # other runtimes solve no systems
+        return _inverse_by_halves(system)
     eye = torch.eye(pairs.shape[-1], dtype=pairs.dtype, device=pairs.device)
     return torch.linalg.solve_triangular(system, eye, upper=False, unitriangular=True)
+
+
+def _inverse_by_halves(system: torch.Tensor) -> torch.Tensor:
+    """The same by products: the inverse of [[A, 0], [C, B]] is [[A⁻¹, 0], [-B⁻¹ C A⁻¹, B⁻¹]]; n is a power of 2."""
+    found = torch.ones_like(system[..., :1])[..., None]  # (u, c, blocks, 1, 1)
+    while (size := 2 * found.shape[-1]) <= system.shape[-1]:
+        first, second = found.unflatten(2, (-1, 2)).unbind(3)
+        both = system.unflatten(-1, (-1, size)).unflatten(2, (-1, size)).diagonal(dim1=2, dim2=4).movedim(-1, 2)
+        across = -second @ both[..., size // 2 :, : size // 2] @ first
+        found = torch.cat((torch.cat((first, torch.zeros_like(first)), -1), torch.cat((across, second), -1)), -2)
+    return found[:, :, 0]
 
 
 # --- a call ---
@@ -310,12 +323,12 @@ def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor
     tensors = (operands.q, *by_key)
     outputs = []
     for pack in packs:
-        given = _given(*(None if x is None else pack.take(x) for x in tensors))
+        given = given_of(*(None if x is None else pack.take(x) for x in tensors))
         outputs.append(scan(engine, rule, without_unseen(given, pack.take(visible) & pack.real[:, None]))[0])
     return put_back(packs, outputs, problem.batch)
 
 
-def _given(q: Any, k: Any, v: Any, log_decay: Any, strength: Any, memory: torch.Tensor | None = None) -> Given:
+def given_of(q: Any, k: Any, v: Any, log_decay: Any, strength: Any, memory: torch.Tensor | None = None) -> Given:
     if memory is None:
         wide = torch.promote_types(v.dtype, torch.float32)
         memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3], dtype=wide)
@@ -346,7 +359,7 @@ def _whole(
     before = min(before, len(keys))
     both = min(problem.q_len - leading, len(keys) - before)  # rows with a key at their own position
     at_keys = functional.pad(q[:, :, leading : leading + both], (0, 0, before, 0))
-    given = _given(at_keys, *(None if x is None else x[:, :, : before + both] for x in by_key))
+    given = given_of(at_keys, *(None if x is None else x[:, :, : before + both] for x in by_key))
     after = q[:, :, leading + both :]
     if visible is not None:
         visible = visible[..., : before + both]

@@ -6,18 +6,20 @@ import hashlib
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from regard.arguments import kind_of
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
-from regard.reprs import Contents, brief_value
+from regard.reprs import Described, brief_value
 
 _MOST = 2**62
 _WORDS = 2**17  # of 8 bytes, which a checksum reads at once
@@ -315,38 +317,49 @@ def _checksum(x: torch.Tensor) -> int:
     return int(total)
 
 
-_known: WeakKeyDictionary[Pattern, str] = WeakKeyDictionary()  # digests of patterns whose numbers cannot change
+_known: WeakKeyDictionary[Pattern, str] = WeakKeyDictionary()  # digests of patterns, whose tensors are copies
 
 
 def contents(value: Any) -> str:
-    """A text that differs where two processes have patterns or options of different values.
+    """A text that differs where two processes have patterns or options of different numbers.
 
-    Numbers, tensors, functions and objects inside them are compared, see `Contents`. All are read in each call, except
-    those of patterns, which hold copies; but a function may read other numbers in each call.
+    Tensors are compared by their numbers, wherever an option holds them; functions by their names.
     """
-    plain = isinstance(value, Pattern) and value.by_value and _steady(value)
-    if value is None or isinstance(value, int | float) or plain:
+    steady = isinstance(value, Pattern) and all(type(one).__module__.startswith("regard.") for one in value.walk())
+    if value is None or isinstance(value, int | float) or (steady and value.by_value):
         return str(value)
+    if steady and value in _known:
+        return _known[value]
     text = str(value) if isinstance(value, Pattern | Mechanism) else brief_value(value)
-    return f"{text} with the checksum {Contents(_of_tensor, _known_pattern).digest(value)}"
+    found = f"{text} with the checksum {hashlib.sha256(_written(value).encode()).hexdigest()[:16]}"
+    if steady:
+        _known[value] = found
+    return found
 
 
-def _of_tensor(x: torch.Tensor) -> str:
-    about = f"{x.dtype} {tuple(x.shape)}"
-    if isinstance(x, DTensor) or x.is_meta:
-        return about
-    return f"{about} {_checksum((x.to_dense() if x.layout != torch.strided else x).detach())}"
+def _written(value: Any) -> str:
+    """All numbers that an option holds: in its attributes and their items, and in the tensors of a torch module."""
+    if isinstance(value, torch.Tensor):
+        about = f"{value.dtype} {tuple(value.shape)}"
+        if isinstance(value, DTensor) or value.is_meta:
+            return about
+        return f"{about} {_checksum((value.to_dense() if value.layout != torch.strided else value).detach())}"
+    kind = type(value).__qualname__
+    if isinstance(value, list | tuple):
+        parts: list[Any] = [*value]
+    elif isinstance(value, Mapping):
+        parts = [part for item in value.items() for part in item]
+    elif isinstance(value, nn.Module | Described):
+        own = vars(value).items()
+        parts = [item for item in sorted(own) if item[0][0] != "_" and not _is_derived(type(value), item[0])]
+        parts += value.state_dict().items() if isinstance(value, nn.Module) else ()
+    elif callable(value):
+        return getattr(value, "__qualname__", kind)
+    else:
+        return repr(value) if isinstance(value, bool | int | float | str | range | None) else kind
+    return f"{kind}({', '.join(map(_written, parts))})"
 
 
-def _known_pattern(value: Any) -> str | None:
-    """The digest of a pattern that holds copies of tensors, which is computed once."""
-    if not isinstance(value, Pattern) or not _steady(value):
-        return None
-    if value not in _known:
-        _known[value] = Contents(_of_tensor, lambda one: None).digest(value)
-    return _known[value]
-
-
-def _steady(pattern: Pattern) -> bool:
-    """Whether a pattern and its parts are of regard's own classes, and none reads a function."""
-    return pattern.by_numbers and all(type(part).__module__.startswith("regard.") for part in pattern.walk())
+def _is_derived(kind: type, name: str) -> bool:
+    """Whether an attribute is no number of its own: it follows from the others, or counts or switches something."""
+    return name in ("serial", "training") or isinstance(getattr(kind, name, None), cached_property)

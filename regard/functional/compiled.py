@@ -296,24 +296,11 @@ def _leaves(tensors: tuple[Any, ...], learns: list[bool]) -> tuple[list[Any], li
 
 
 def _output(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    sink: torch.Tensor | None,
-    q_start: torch.Tensor | None,
-    dropout_seed: torch.Tensor | None,
-    held: list[torch.Tensor] | None,
-    parameters: list[torch.Tensor],
-    *,
-    pattern: str,
-    names: list[str],
-    first: int | None,
-    lowest: int | None,
-    with_graph: bool,
-    slots: bool = False,
-    **options: Any,
-) -> torch.Tensor:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, sink: torch.Tensor | None,
+    q_start: torch.Tensor | None, dropout_seed: torch.Tensor | None, held: list[torch.Tensor] | None,
+    parameters: list[torch.Tensor], *, pattern: str, names: list[str], first: int | None, lowest: int | None,
+    with_graph: bool, slots: bool = False, **options: Any,
+) -> torch.Tensor:  # fmt: skip
     if slots and q_start is not None:
         first, q_start = int(q_start), None
         k, v = (x[:, :, : first + q.shape[2]] for x in (k, v))

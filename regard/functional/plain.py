@@ -8,40 +8,30 @@ every batch and every length.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from regard.backends.recurrence import CHUNK, Given, Rule, block, given_of, without_unseen
 from regard.core.tensors import HALF
 from regard.errors import UnsupportedError
-from regard.patterns import Pattern, parse
+from regard.mechanisms import parse as parse_mechanism
+from regard.mechanisms.recurrent import Recurrent
+from regard.patterns import Causal, Pattern, parse
 from regard.patterns.band import Band
 from regard.patterns.grid import Grid
 from regard.patterns.text import read_together
 
 
 def plain_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    sink: torch.Tensor | None,
-    q_start: torch.Tensor | None,
-    dropout_seed: torch.Tensor | None,
-    held: list[torch.Tensor] | None,
-    parameters: list[torch.Tensor] | None,
-    *,
-    pattern: str,
-    mechanism: str | None,
-    first: Any,
-    lowest: Any,
-    softcap: float | None,
-    scale: float | None,
-    dropout: float,
-    precise: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, sink: torch.Tensor | None,
+    q_start: torch.Tensor | None, dropout_seed: torch.Tensor | None, held: list[torch.Tensor] | None,
+    parameters: list[torch.Tensor] | None, *, pattern: str, mechanism: str | None, names: Sequence[str] = (),
+    first: Any, lowest: Any, softcap: float | None, scale: float | None, dropout: float, precise: bool = False,
     **others: Any,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """What `torch.ops.regard.attention` computes, by PyTorch's fused attention if there is neither softcap nor sink.
 
     Booleans and a bias of q_len x k_len pairs are made where the pattern is neither full nor causal. A NaN of a key
@@ -50,29 +40,34 @@ def plain_attention(
     Raises:
         UnsupportedError: dropout, or a pattern or mechanism that has no plain operations.
     """
-    if mechanism is not None:
-        raise UnsupportedError(
-            f"{mechanism} is not written in PyTorch's own operations; leave the call whole, by "
-            f"table.pop(torch.ops.regard.attention.default) of the table of decompositions"
-        )
     if dropout:
         raise UnsupportedError("dropout is not exported to other runtimes; export the model in eval mode")
     if precise and q.dtype in HALF:  # the fused attention of other runtimes rounds weights to the dtype of v
-        call: dict[str, Any] = {
-            "pattern": pattern,
-            "mechanism": mechanism,
-            "first": first,
-            "lowest": lowest,
-            "softcap": softcap,
-        }
         wide = (x.float() for x in (q, k, v))
         rest = bias, sink, q_start, dropout_seed, held, parameters
-        return plain_attention(*wide, *rest, **call, scale=scale, dropout=dropout, **others).to(q.dtype)
+        return plain_attention(
+            *wide, *rest, pattern=pattern, mechanism=mechanism, names=names, first=first, lowest=lowest,
+            softcap=softcap, scale=scale, dropout=dropout, **others,
+        ).to(q.dtype)  # fmt: skip
     heads, q_len, k_len = q.shape[1], q.shape[2], k.shape[2]
     asked = read_together(pattern, held) if held else parse(pattern).canonical()  # canonical() would fix tensors' sizes
     start = q_start if q_start is not None else k_len - q_len if first is None else first
     band = None if held or asked.varies_by_head else asked.band()
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    if mechanism is not None:
+        declared, padding = parse_mechanism(mechanism), [part for part in asked.factors if part != Causal()]
+        square = _certain(q_start is None and start == 0) and _certain(q_len == k_len)
+        causal = square and Causal() in asked.factors and all(part.query_free for part in padding)
+        if not isinstance(declared, Recurrent) or not causal:
+            raise UnsupportedError(
+                f"{mechanism} with {asked} is not written in PyTorch's own operations, only softmax is, and recurrent "
+                f"mechanisms over whole texts; regard.integrations.torch.whole_attention() keeps the call whole"
+            )
+        wide = [x.to(torch.promote_types(q.dtype, torch.float32)) for x in (q, k, v)]
+        given = given_of(*wide, *declared.gates(dict(zip(names, parameters or [], strict=True)), *wide[1:]))
+        for part in padding:
+            given = without_unseen(given, _allowed(part, 0, q_len, k_len, q.device)[:, :, 0])
+        return _by_chunks(Rule(declared.corrects, scale), given).to(q.dtype)
     fused = softcap is None and sink is None
     if fused and bias is None and band is not None:
         square = _certain(q_start is None and start == 0) and _certain(q_len == k_len)
@@ -106,16 +101,30 @@ def plain_attention(
     return output if row_exists is None else torch.where(row_exists, output, 0.0)
 
 
+def _by_chunks(rule: Rule, given: Given) -> torch.Tensor:
+    """The outputs of a recurrence by the operation `scan` over its chunks, of which a program may have any number."""
+    from torch._higher_order_ops.scan import scan_op
+
+    def cut(x: torch.Tensor) -> torch.Tensor:  # (batch, heads, length, ...) -> (chunks, batch, heads, CHUNK, ...)
+        x = F.pad(x, (0, 0) * (x.dim() - 3) + (0, count * CHUNK - length))
+        return x.view(*x.shape[:2], count, CHUNK, *x.shape[3:]).movedim(2, 0)
+
+    def step(memory: torch.Tensor, *there: torch.Tensor) -> list[torch.Tensor]:
+        rest = iter(there)
+        output, memory = block(rule, Given(*(None if x is None else next(rest) for x in by_key), memory))  # ty: ignore[invalid-argument-type]
+        return [memory, output]
+
+    *by_key, memory = given
+    length = given.v.shape[2]
+    count = (length + CHUNK - 1) // CHUNK + 1  # 2 or more: a tracer takes a size that may be 1 for a case of its own
+    _, outputs = scan_op(step, [memory], [cut(x) for x in by_key if x is not None], ())
+    return outputs.movedim(0, 2).flatten(2, 3)[:, :, :length]
+
+
 def _by_softmax(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    allowed: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    sink: torch.Tensor | None,
-    softcap: float | None,
-    scale: float,
-) -> torch.Tensor:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, allowed: torch.Tensor | None, bias: torch.Tensor | None,
+    sink: torch.Tensor | None, softcap: float | None, scale: float,
+) -> torch.Tensor:  # fmt: skip
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = (q.to(wide) * scale) @ k.to(wide).transpose(2, 3)
     if softcap is not None:

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from regard.arguments import shown, whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns import Causal, CausalWindow, ChosenBlocks, ChosenKeys, Compressed, Pattern
+from regard.patterns.grid import Grid, four_axes
 from regard.positions import Rotary, as_rotary
 
 MOST_SCORES = 1 << 21  # held at once while keys are chosen
@@ -36,6 +37,7 @@ class Chooser(nn.Module):
     branches = 1  # keys and values that the layer projects for each token and key/value head
     extra = 0  # numbers of the chooser that are stored with each key
     built = False  # whether it belongs to a layer
+    softcap: float | None = None  # of the layer
 
     def build(self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float) -> None:
         """Make the weights for a layer of these sizes, which calls this once."""
@@ -58,8 +60,8 @@ class Chooser(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
-    def loss(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        """The loss of a chooser that has one, a number, from the vectors, queries and keys of the layer."""
+    def loss(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+        """The loss of a chooser that has one, a number, from the vectors, queries, keys and pattern of a call."""
         raise UnsupportedError(f"{type(self).__name__} has no loss of its own")
 
 
@@ -347,37 +349,48 @@ class LightningIndexer(Chooser):
         pattern = pattern & Causal()
         return attend(q, k, v, pattern if self.dense else pattern & self.choose(x, keys))
 
-    def loss(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        """The divergence `Σ KL(p_t || softmax(I_t))` over the batch and all queries of a text, in nats.
+    def loss(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+        """The divergence `Σ KL(p_t || softmax(I_t))` over the batch and the queries of a text, in nats.
 
-        p_t is the mean of the weights of the layer's heads. Both range over the chosen keys; while `dense`, over all
-        keys up to t. The gradient reaches the indexer alone. Only these pairs are computed, some rows at a time, and
-        again in the backward pass.
+        p_t is the mean of the weights of the layer's heads. Both range over the chosen keys, while `dense` over all
+        keys up to t, of which the pattern allows t to look at some. A position at whose key no query may look is
+        padding, and its query does not count. The gradient reaches the indexer alone. Only these pairs are computed,
+        some rows at a time, and again in the backward pass.
 
         Args:
             x: (batch, length, dim).
             q, k: the layer's queries and keys of x, (batch, heads or kv_heads, length, head_dim).
+            pattern: of the layer and the call.
         """
-        x, q, k = x.detach(), q.detach(), k.detach()
-        keys, (index_q, weights) = self._keys(x, 0), self._queries(x, 0)
+        pattern, grid = pattern & Causal(), Grid.whole(x.shape[1], x.shape[1], 0, x.device)
+        visible = pattern.visible_keys(grid)
+        padding = x.new_zeros(1, x.shape[1], dtype=torch.bool) if visible is None else ~visible.any(1)
+        x, q, k = x.detach().masked_fill(padding[..., None], 0), q.detach(), k.detach()
+        keys, (index_q, weights) = self._keys(x, 0).masked_fill(padding[:, None, :, None], 0), self._queries(x, 0)
         q = q.unflatten(1, (k.shape[1], -1))  # (batch, kv_heads, group, length, head_dim)
         chosen = None if self.dense else self.choose(x, keys).keys  # (batch, 1, length, top)
         row = "" if chosen is None else "r"
 
         def divergence(some: slice, index_q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-            at = torch.arange(some.start, some.stop, device=x.device)[:, None]
-            listed = torch.arange(x.shape[1], device=x.device) if chosen is None else chosen[:, :, some]
-            hidden = (listed > at) | (listed < 0)
+            hidden = ~four_axes(pattern.evaluate(grid.block(range(some.start, some.stop), grid.keys)))
+            listed = None if chosen is None else chosen[:, :, some]
+            if listed is not None:
+                shape = len(x), hidden.shape[1], *listed.shape[2:]
+                hidden = hidden.expand(*shape[:3], -1).gather(-1, listed.clamp(min=0).expand(shape)) | (listed < 0)
+            of_all = hidden.all(1, keepdim=True)  # hidden from every head
 
             def of(x: torch.Tensor) -> torch.Tensor:  # (batch, heads, rows that have keys of their own, keys, dim)
                 batch, heads = (torch.arange(size, device=x.device) for size in x.shape[:2])
                 return x if chosen is None else x[batch[:, None, None, None], heads[:, None, None], listed]
 
             scores = torch.einsum(f"bhrd,bo{row}kd->bhrk", index_q[:, :, some], of(keys))
-            scores = (torch.relu(scores) * weights[:, :, some]).sum(1, keepdim=True).masked_fill(hidden, -torch.inf)
+            scores = (torch.relu(scores) * weights[:, :, some]).sum(1, keepdim=True)
+            scores = scores.masked_fill(of_all & ~of_all.all(-1, keepdim=True), -torch.inf)  # an empty row has p = 0
             logits = self.scale * torch.einsum(f"bvgrd,bv{row}kd->bvgrk", q[:, :, :, some], of(k)).flatten(1, 2)
-            p = logits.masked_fill(hidden, -torch.inf).softmax(-1).mean(1, keepdim=True)
-            return (torch.xlogy(p, p) - p * scores.log_softmax(-1).masked_fill(hidden, 0)).sum()
+            logits = logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+            p = logits.masked_fill(hidden, -torch.inf).softmax(-1).masked_fill(hidden, 0).mean(1, keepdim=True)
+            p = p.masked_fill(padding[:, None, some, None], 0)
+            return (torch.xlogy(p, p) - p * scores.log_softmax(-1).masked_fill(of_all, 0)).sum()
 
         columns = x.shape[1] if chosen is None else chosen.shape[-1] * (1 + self.head_dim // 4)  # of one row and head
         rows = _row_blocks(x.shape[1], x.shape[0] * max(self.heads, k.shape[1] * q.shape[2]) * columns)
@@ -407,7 +420,11 @@ def choice_losses(model: nn.Module) -> Generator[list[torch.Tensor]]:
     def add(layer: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         if options.get("cache") is not None:
             raise UnsupportedError("an indexer learns from whole texts; leave out cache=, or choice_losses")
-        named = {name: options[name] for name in ("x", "positions") if name in options}
+        if options.get("bias") is not None:
+            raise UnsupportedError("an indexer learns weights without a bias; leave out bias=, or choice_losses")
+        if torch._C._current_graph_task_id() >= 0:
+            return  # a checkpoint computes the layer again in the backward pass
+        named = {name: options[name] for name in ("x", "positions", "pattern") if name in options}
         with saved_tensors_hooks(lambda x: x, lambda x: x):  # a checkpoint around the layer does not repeat the loss
             losses.append(layer.choice_loss(*given[:1], **named))
 

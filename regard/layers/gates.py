@@ -29,7 +29,8 @@ class ForgetGates(Projection):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(batch, length, dim) -> (batch, heads, length), in float32 or wider."""
         gates = super().forward(input)
-        return functional.logsigmoid(gates.to(torch.promote_types(gates.dtype, torch.float32))).transpose(1, 2)
+        found = functional.logsigmoid(gates.to(torch.promote_types(gates.dtype, torch.float32)))
+        return found.nan_to_num(0.0).transpose(1, 2)  # the keys and values of a NaN reach those who look at it
 
 
 class RecurrentGates(nn.Module):

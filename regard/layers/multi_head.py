@@ -324,14 +324,17 @@ class MultiHeadAttention(AttentionLayer):
         output = self._output(self._attended(x, q, k, v, combined, bias, q_start, gate), x)
         return output if documents is None else jagged(output, documents.q_ends, 1)
 
-    def choice_loss(self, x: torch.Tensor, *, positions: torch.Tensor | None = None) -> torch.Tensor:
+    def choice_loss(
+        self, x: torch.Tensor, *, pattern: Pattern | str | None = None, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The loss by which a chooser learns, a number, for a call of x: see `LightningIndexer.loss`. x gets no
         gradient. `choice_losses` collects the losses of a model."""
         self._check(x, None, None)
+        combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         with torch.no_grad():
             q = self._rotated(self._queries(x), 0, positions)
             k = self._keys(x, 0, positions)
-        return (Chooser() if self.chooser is None else self.chooser).loss(x, q, k)
+        return (Chooser() if self.chooser is None else self.chooser).loss(x, q, k, combined)
 
     def _build_chooser(self, chooser: Chooser) -> None:
         if not isinstance(chooser, Chooser) or chooser.built:
@@ -345,7 +348,7 @@ class MultiHeadAttention(AttentionLayer):
             raise UnsupportedError(f"the chooser {type(chooser).__name__} needs a layer with {', '.join(missing)}")
         scale = self.head_dim**-0.5 if self.options["scale"] is None else self.options["scale"]
         chooser.build(self.dim, self.heads, self.kv_heads, self.head_dim, self.value_dim, scale)
-        chooser.built = True
+        chooser.built, chooser.softcap = True, self.options["softcap"]
 
     def _queries(self, x: torch.Tensor) -> torch.Tensor:
         q = self._split(self.to_q(x), self.parts * self.heads)  # (batch, heads, length, head_dim)

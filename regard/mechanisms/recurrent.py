@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -125,9 +124,10 @@ def _picked(memories: list[torch.Tensor], numbers: torch.Tensor) -> torch.Tensor
     return torch.stack([memories[number][row] for row, number in enumerate(at)])
 
 
-def _by_head(values: list[float], v: torch.Tensor) -> torch.Tensor:
-    wide = torch.promote_types(v.dtype, torch.float32)
-    return torch.tensor(values, dtype=wide, device=v.device)[None, :, None]
+def _by_head(of_heads: Callable[[torch.Tensor], torch.Tensor], v: torch.Tensor) -> torch.Tensor:
+    """A function of the numbers of heads; it is computed, since an exported program cannot hold a new constant."""
+    numbers = of_heads(torch.arange(v.shape[1], dtype=torch.float64, device="cpu"))
+    return numbers.to(v.device, torch.promote_types(v.dtype, torch.float32))[None, :, None]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Retention(Recurrent, also=("retnet",)):
     optional: ClassVar[frozenset[str]] = frozenset({"log_decay"})
 
     def constant_log_decay(self, v: torch.Tensor) -> torch.Tensor:
-        return _by_head([math.log1p(-(2.0 ** (-5 - head))) for head in range(v.shape[1])], v)
+        return _by_head(lambda head: torch.log1p(-(2.0 ** (-5 - head))), v)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Lightning(Recurrent):
 
     def constant_log_decay(self, v: torch.Tensor) -> torch.Tensor:
         heads = v.shape[1]
-        return _by_head([-self.rate * 2.0 ** (-8 * (head + 1) / heads) for head in range(heads)], v)
+        return _by_head(lambda head: -self.rate * 2.0 ** (-8 * (head + 1) / heads), v)
 
     def __str__(self) -> str:
         return written(self, "rate")

@@ -20,11 +20,16 @@ from regard.patterns import Pattern
 from regard.testing import LAYOUTS
 from regard_lab.bench.peers import (
     BROADCAST,
+    BYTES_SUMMED,
     FAST_TRANSFORMERS,
     FLEX,
     HF_BIG_BIRD,
     LOCAL_ATTENTION,
     LONGFORMER,
+    ONNX_ATTENTION,
+    ONNX_GROUPED,
+    ONNX_MULTI_HEAD,
+    OPENVINO,
     PERFORMER_PYTORCH,
     REFORMER,
     SDPA,
@@ -264,6 +269,28 @@ def _cliffs(length: int, heads: int) -> tuple[Contest, ...]:
     )
 
 
+RUNTIMES = (SDPA, ONNX_MULTI_HEAD, ONNX_ATTENTION, OPENVINO)
+
+
+def _short(q_len: int, k_len: int, heads: int, head_dim: int, bound: float) -> Contest:
+    label = f"{q_len:,} x {k_len}, {heads} heads of {head_dim}"
+    work = Work(q_len, k_len, heads=heads, head_dim=head_dim)
+    return _contest(label, work, RUNTIMES, dict.fromkeys(RUNTIMES, bound))
+
+
+def _one_query(kv_heads: int, head_dim: int, k_len: int) -> Contest:
+    """One query of 8 heads, whose caches are larger together than that of the processor."""
+    work = Work(1, k_len, heads=8, kv_heads=kv_heads, head_dim=head_dim)
+    work = replace(work, caches=max(2, 2**27 // work.tensor_bytes))
+    label = f"{k_len:,} keys, 8 heads over {kv_heads} of {head_dim}"
+    bounds = {ONNX_GROUPED: 1.1, BYTES_SUMMED: 0.8}
+    return _contest(label, work, (SDPA_GROUPED, *bounds), bounds)
+
+
+_SHORT = tuple(_short(n, n, heads, 64, 1.05) for n, heads in ((64, 8), (128, 8), (256, 8), (197, 12)))
+_TEXT = tuple(_short(4096, 77, 8, head_dim, 1.1) for head_dim in (40, 64))
+_ONE_QUERY = tuple(_one_query(8, head_dim, n) for head_dim in (64, 128) for n in (1024, 4096, 16384))
+
 _TINY = Contest(
     "16 queries, 4 heads", Work(16, heads=4), (REGARD, PLAN_RUN, SDPA),
     (Promise("slower by", REGARD.name, SDPA.name, 60), Promise("slower by", PLAN_RUN.name, SDPA.name, 25)),
@@ -330,6 +357,12 @@ CASES: dict[str, Case] = {
             unpromised([_long_window(16384)]),
         ),
         Case("overhead", "Overhead of a call on tiny tensors", (_TINY,), (_TINY,)),
+        Case("short", "Full attention over few positions, beside runtimes of exported models", _SHORT, _SHORT[:1]),
+        Case("text", "Image positions that look at the words of a text", _TEXT, _TEXT[:1]),
+        Case(
+            "one-query", "One query, caches in turns, beside onnxruntime and a sum over the same bytes",
+            (*_ONE_QUERY, _one_query(2, 64, 4096)), unpromised(_ONE_QUERY[:1]),
+        ),
         *MECHANISM_CASES,
     )
 }  # fmt: skip

@@ -301,11 +301,126 @@ def _pairs(work: Work, rows: list[int]) -> torch.Tensor:
 REFORMER = Contender("reformer-pytorch", _reformer, package="reformer_pytorch", own_pattern=_pairs)
 
 
+def _in_float32(
+    work: Work, tensors: Tensors, *, grouped: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k and v for a runtime of exported models, contiguous."""
+    options = work.backward or work.dropout or work.mechanism or work.cache_dtype or tensors.bias is not None
+    if options or work.dtype != "float32":
+        raise UnsupportedError(f"it is measured forward in float32, without options, not on {work}")
+    if work.group > 1 and not grouped:
+        raise UnsupportedError(f"it has as many key/value heads as query heads, not those of {work}")
+    q, k, v = (x.contiguous() for x in (tensors.q, tensors.k, tensors.v))
+    return q, k, v
+
+
+def _by_threads(session: Callable[[int], Callable[[], object]], output: torch.Tensor) -> Attend:
+    """A call by a session, which has a fixed number of threads: one is made for each number that torch is set to."""
+    made = cache(session)
+
+    def attend() -> torch.Tensor:
+        made(torch.get_num_threads())()
+        return output
+
+    return attend
+
+
+def _node(
+    operation: str, domain: str, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor], **attributes: int
+) -> Callable[[int], Callable[[], object]]:
+    """A session of onnxruntime for one node, which reads and writes the memory of these tensors."""
+    helper, ort = import_module("onnx").helper, import_module("onnxruntime")
+    kinds = {x.dtype: helper.np_dtype_to_tensor_dtype(x.numpy().dtype) for x in inputs.values()}
+    described = (
+        [helper.make_tensor_value_info(name, kinds[x.dtype], x.shape) for name, x in some.items()]
+        for some in (inputs, outputs)
+    )
+    node = helper.make_node(operation, list(inputs), list(outputs), domain=domain, **attributes)
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], operation, *described)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=11).SerializeToString()
+
+    def session(threads: int) -> Callable[[], object]:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        made = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        binding = made.io_binding()
+        for bind, some in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
+            for name, x in some.items():
+                bind(name, "cpu", 0, x.numpy().dtype, x.shape, x.data_ptr())
+        return partial(made.run_with_iobinding, binding)
+
+    return session
+
+
+def _onnx_attention(work: Work, tensors: Tensors) -> Attend:
+    q, k, v = _in_float32(work, tensors, grouped=True)
+    output = torch.empty(*q.shape[:3], work.v_dim)
+    causal = int(_is_causal(work))
+    return _by_threads(_node("Attention", "", {"q": q, "k": k, "v": v}, {"o": output}, is_causal=causal), output)
+
+
+def _onnx_multi_head(work: Work, tensors: Tensors) -> Attend:
+    named = zip("qkv", map(_tokens, _in_float32(work, tensors)), strict=True)
+    output = torch.empty(work.batch, work.q_len, work.heads, work.v_dim)
+    options = {"num_heads": work.heads, "unidirectional": int(_is_causal(work))}
+    session = _node("MultiHeadAttention", "com.microsoft", dict(named), {"o": output.flatten(2)}, **options)
+    return _by_threads(session, output.transpose(1, 2))
+
+
+def _onnx_grouped(work: Work, tensors: Tensors) -> Attend:
+    """Causal attention that adds its own tokens to a cache in place: here those that are its last already."""
+    if work.pattern != Causal() and work.q_len > 1:
+        raise UnsupportedError(f"it computes causal attention, not {work.pattern}")
+    q, k, v = _in_float32(work, tensors, grouped=True)
+    own = [_tokens(x[:, :, -work.q_len :]) for x in (k, v)]
+    output, whole = torch.empty(work.batch, work.q_len, work.heads, work.v_dim), torch.tensor([work.k_len]).int()
+    inputs = {"q": _tokens(q), "k": own[0], "v": own[1], "past_k": k, "past_v": v}
+    inputs |= {"last": (whole - 1).repeat(work.batch), "whole": whole}
+    outputs = {"o": output.flatten(2), "present_k": k, "present_v": v}
+    heads = {"num_heads": work.heads, "kv_num_heads": work.kv_heads}
+    return _by_threads(_node("GroupQueryAttention", "com.microsoft", inputs, outputs, **heads), output.transpose(1, 2))
+
+
+def _tokens(x: torch.Tensor) -> torch.Tensor:
+    """(batch, length, heads * size), as onnxruntime's own operations read it."""
+    return x.transpose(1, 2).flatten(2).contiguous()
+
+
+def _openvino(work: Work, tensors: Tensors) -> Attend:
+    q, k, v = _in_float32(work, tensors)
+    ov, operations = import_module("openvino"), import_module("openvino.opset13")
+    inputs = [operations.parameter(x.shape, np.float32) for x in (q, k, v)]
+    model = ov.Model([operations.scaled_dot_product_attention(*inputs, causal=_is_causal(work))], inputs)
+    output = torch.empty(*q.shape[:3], work.v_dim)
+
+    def session(threads: int) -> Callable[[], object]:
+        options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+        request = ov.Core().compile_model(model, "CPU", options).create_infer_request()
+        for at, x in enumerate((q, k, v)):
+            request.set_input_tensor(at, ov.Tensor(x.numpy(), shared_memory=True))
+        request.set_output_tensor(0, ov.Tensor(output.numpy(), shared_memory=True))
+        return partial(request.infer, share_outputs=True)
+
+    return _by_threads(session, output)
+
+
+ONNX = "onnx onnxruntime"
+ONNX_ATTENTION = Contender("onnxruntime Attention", _onnx_attention, package=ONNX, device="cpu")
+ONNX_MULTI_HEAD = Contender("onnxruntime MultiHeadAttention", _onnx_multi_head, package=ONNX, device="cpu")
+ONNX_GROUPED = Contender("onnxruntime GroupQueryAttention", _onnx_grouped, package=ONNX, device="cpu")
+OPENVINO = Contender("OpenVINO", _openvino, package="openvino", device="cpu")
+BYTES_SUMMED = Contender(
+    "a sum over keys and values", lambda work, tensors: lambda: tensors.k.sum() + tensors.v.sum(), checked=False
+)
+
+
 PEERS: dict[str, Contender] = {
     peer.name: peer
     for peer in (
         SDPA, SDPA_MASK, SDPA_GROUPED, SDPA_REPEATED, FLEX, LOCAL_ATTENTION, LONGFORMER, HF_BIG_BIRD, XFORMERS,
         SDPA_SOFTMAX, PERFORMER_PYTORCH, FAST_TRANSFORMERS, REFORMER, BROADCAST,
+        ONNX_ATTENTION, ONNX_MULTI_HEAD, ONNX_GROUPED, OPENVINO, BYTES_SUMMED,
     )
 }  # fmt: skip
 

@@ -36,6 +36,8 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "local-attention": ("bench", "compared in regard bench"),
     "performer-pytorch": ("bench", "compared in regard bench"),
     "reformer-pytorch": ("bench", "compared in regard bench"),
+    "onnxruntime": ("bench", "compared in regard bench; runs exported models"),
+    "openvino": ("bench", "compared in regard bench"),
     "pytorch-fast-transformers": ("", "compared in regard bench; compiled during installation"),
     "xformers": ("", "compared in regard bench on CUDA"),
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +17,7 @@ from regard.errors import ArgumentError, OccupiedError, RegardError, Unsupported
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed
 from regard_lab.bench.cases import cases_on, contests_of, find_contest
-from regard_lab.bench.judging import judge, results_of
+from regard_lab.bench.judging import Verdict, judge, results_of
 from regard_lab.bench.measuring import Pace, Times, call_apart, measure_here, take_turns, threads
 from regard_lab.bench.report import draw_curves, write_report
 from regard_lab.bench.results import Results, environment
@@ -72,7 +74,7 @@ def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, te
         return absent
     tell(f"{case.name}, {contest.label}: checking {contender.name}")
     try:
-        verdict = judge(contest, contender)
+        verdict = judge(contest, contender) if contender.checked else Verdict({})
         plan = None if contender.plan is None else _plan_name(contest, contender)
     except NotImplementedError as error:
         return {"status": "refused", "reason": _first_line(error)}
@@ -83,6 +85,7 @@ def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, te
         return record | {"status": "wrong", "reason": f"errors relative to the rounding bound: {verdict}"}
     notes = ["checked without dropout, since it uses other random numbers"] if _unchecked(contest, contender) else []
     notes += ["it computes other pairs than regard and is checked on those"] if contender.own_pattern else []
+    notes += [] if contender.checked else ["it computes no attention"]
     return record | {"status": "measured", "notes": notes}
 
 
@@ -90,8 +93,9 @@ def _absent(contest: Contest, contender: Contender, quick: bool) -> Record | Non
     device = contest.work.device
     if contender.device and contender.device != device:
         return {"status": "refused", "reason": f"it runs only on {contender.device}, and this is {device}"}
-    if contender.package and find_spec(contender.package) is None:
-        return {"status": "missing", "reason": f"the package {contender.package} is not installed"}
+    for package in contender.package.split():
+        if find_spec(package) is None:
+            return {"status": "missing", "reason": f"the package {package} is not installed"}
     if quick and contender.compiles:
         return {"status": "left out", "reason": "its compilation takes tens of seconds, too long for a quick run"}
     return None
@@ -109,9 +113,15 @@ def _plan_name(contest: Contest, contender: Contender) -> str:
 
 def _call(contest: Contest, contender: Contender) -> Callable[[], object]:
     work = contender.works_on(contest.work)
-    tensors = make_tensors(work)
-    attend = contender.prepare(work, tensors)
-    return (lambda: results_of(work, attend, tensors)) if work.backward else attend
+    calls = []
+    for seed in range(work.caches):
+        tensors = make_tensors(work, seed)
+        attend = contender.prepare(work, tensors)
+        calls.append(partial(results_of, work, attend, tensors) if work.backward else attend)
+    if len(calls) == 1:
+        return calls[0]
+    turns = cycle(calls)
+    return lambda: next(turns)()
 
 
 def finished() -> float:

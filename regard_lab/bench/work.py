@@ -28,7 +28,7 @@ DRAWN = RandomBlocks(3, block=BLOCK, seed=0)
 BIG_BIRD = SlidingWindow(192) | GlobalTokens(range(128)) | DRAWN
 
 _FORMULAS: dict[Pattern, Formula] = {
-    FULL: lambda i, j: i + j >= 0,
+    FULL: lambda i, j: i + j == i + j,  # positions may be negative
     CAUSAL: lambda i, j: j <= i,
     WINDOW: lambda i, j: abs(i - j) <= 256,
     SMALL_WINDOW: lambda i, j: abs(i - j) <= 32,
@@ -73,6 +73,7 @@ SIZES = {
     "head_dim": 1,
     "v_dim": 0,
     "batch": 0,
+    "caches": 1,
 }  # the minimum of each
 BYTES = {"float32": 4, "bfloat16": 2}  # of a number
 
@@ -99,6 +100,7 @@ class Work:
         dtype: the dtype of the tensors, "float32" or "bfloat16".
         mechanism: the mechanism; None for softmax.
         device: "cpu" or "cuda".
+        caches: how many sets of tensors take turns, so that none stays in the processor's cache.
 
     >>> print(Work(1024, heads=2, backward=True))
     1,024 queries by 1,024 keys, 1 x 2 heads, head_dim 64, full, forward + backward
@@ -120,6 +122,7 @@ class Work:
     dtype: str = "float32"
     mechanism: Mechanism | None = None
     device: str = "cpu"
+    caches: int = 1
 
     def __post_init__(self) -> None:
         for name, least in SIZES.items():
@@ -171,6 +174,7 @@ class Work:
         words += [f"dropout {self.dropout}"] if self.dropout else []
         words += ["a learned bias"] if self.learned_bias else []
         words += [f"a cache in {self.cache_dtype}"] if self.cache_dtype else []
+        words += [f"{self.caches} caches in turns"] if self.caches > 1 else []
         return ", ".join([*words, "forward + backward" if self.backward else "forward"])
 
     def __str__(self) -> str:
@@ -319,10 +323,11 @@ class Contender:
         name: its name in reports.
         prepare: makes the call to be timed from a work and its tensors; the call returns the output, or the output and
             statistics by name. Set-up that a user does once (masks, modules, plans) is part of `prepare`.
-        package: the package it needs besides torch; "" for none.
+        package: the packages it needs besides torch, with spaces between; "" for none.
         compiles: True if its first call takes tens of seconds; a quick run omits it.
         device: the only device it runs on; "" for any.
         own_dropout: True if its dropout uses other random numbers; it is then checked without dropout.
+        checked: False for a call that computes no attention, such as a sum over the same bytes.
         own_pattern: for a contender that computes other pairs than the work's pattern: a function that returns them
             for some rows, (batch or 1, heads or 1, rows, k_len), after `prepare`.
         works_on: changes the work of the contest.
@@ -336,6 +341,7 @@ class Contender:
     compiles: bool = False
     device: str = ""
     own_dropout: bool = False
+    checked: bool = True
     own_pattern: Callable[[Work, list[int]], torch.Tensor] | None = None
     works_on: Callable[[Work], Work] = unchanged
     judged_at: int | None = None

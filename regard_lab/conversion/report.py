@@ -1,15 +1,13 @@
-"""What is measured of a conversion, on a text and in decoding, and the report: what was saved, what was lost."""
+"""What is measured of a conversion on a text, and the report: what was saved, what was lost."""
 
 from __future__ import annotations
 
 import json
 import math
-import statistics
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +18,6 @@ from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard_lab.bench.report import markdown_table
 from regard_lab.conversion.heads import Conversion, row
-from regard_lab.models import LanguageModel
 from regard_lab.text import PAD
 from regard_lab.training import TrainingResult
 from regard_lab.training.engine import Batch, Task
@@ -107,82 +104,6 @@ def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> Predict
     return agreement(batches())
 
 
-# Decoding
-
-CONTEXTS = (128, 512, 2048)
-STEPS, ROUNDS = 4, 5
-
-Decoder = Callable[[int], tuple[Callable[[], object], int]]
-"""Reads a context of so many ids; returns a function that decodes one more id, and the bytes of the cache."""
-
-
-class Speed(NamedTuple):
-    """CPU milliseconds per decoded id, and cache bytes per id, of the original and the converted model."""
-
-    context: int
-    milliseconds: tuple[float, float]
-    cache_bytes: tuple[float, float]
-
-    @property
-    def ratio(self) -> float:
-        """How many times faster the converted model decodes."""
-        return self.milliseconds[0] / self.milliseconds[1]
-
-
-@torch.no_grad()
-def decoding_speed(before: Decoder, after: Decoder, contexts: Sequence[int] = CONTEXTS) -> list[Speed]:
-    """Both models in turns, by CPU time: other programs on the machine affect both alike."""
-    found = []
-    for context in contexts:
-        (first, first_bytes), (second, second_bytes) = before(context), after(context)
-        samples: tuple[list[float], list[float]] = ([], [])
-        for _ in range(ROUNDS):
-            for step, times in zip((first, second), samples, strict=True):
-                start = time.process_time()
-                for _ in range(STEPS):
-                    step()
-                times.append((time.process_time() - start) / STEPS * 1000)
-        medians = statistics.median(samples[0]), statistics.median(samples[1])
-        found.append(Speed(context, medians, (first_bytes / context, second_bytes / context)))
-    return found
-
-
-def decoder_of_ours(model: LanguageModel) -> Decoder:
-    """Decoding with a LanguageModel of regard."""
-    one = torch.full((1,), 4)
-
-    def begin(context: int) -> tuple[Callable[[], object], int]:
-        state: Any = model.eval().start(torch.full((1, context), 4))
-        return lambda: model.step(one, state), state.nbytes
-
-    return begin
-
-
-def decoder_of_transformers(model: Any) -> Decoder:
-    """Decoding with a model of transformers."""
-    one = torch.full((1, 1), 4)
-
-    def begin(context: int) -> tuple[Callable[[], object], int]:
-        output = model(torch.full((1, context), 4), use_cache=True)
-        # Versions of transformers name it past_key_values or cache, in outputs as in calls.
-        name, cache = next((name, one) for name, one in output.items() if hasattr(one, "get_seq_length"))
-        tensors = [x for layer in cache.layers for x in (layer.keys, layer.values)]
-        held = sum(x.numel() * x.element_size() for x in tensors)
-        return lambda: model(one, **{name: cache}, use_cache=True), held
-
-    return begin
-
-
-def contexts_of(longest: int | None) -> tuple[int, ...]:
-    """The contexts to measure in a model with so many positions; None for any number.
-
-    >>> contexts_of(256), contexts_of(None)
-    ((128,), (128, 512, 2048))
-    """
-    room = CONTEXTS[-1] + 1 if longest is None else longest - STEPS * ROUNDS
-    return tuple(context for context in CONTEXTS if context <= room) or (max(1, room),)
-
-
 # Folders of Hugging Face, with the models of transformers
 
 MEASURED_ROWS = 8  # of the held-out text; their logits are kept while the other model is loaded
@@ -204,13 +125,6 @@ def agreement_of_folders(folder: Path, out: Path, ids: torch.Tensor) -> Predicti
         found.append([model(row[None], use_cache=False).logits[0, :-1].float() for row in ids[:MEASURED_ROWS]])
         del model
     return agreement(zip(*found, [row[1:] for row in ids[:MEASURED_ROWS]], strict=True))
-
-
-def speed_of_folders(folder: Path, out: Path) -> list[Speed]:
-    """How fast the models of two folders decode; both are in memory."""
-    models = [load_folder(each) for each in (folder, out)]
-    contexts = contexts_of(getattr(models[0].config, "max_position_embeddings", None))
-    return decoding_speed(*(decoder_of_transformers(model) for model in models), contexts)
 
 
 # The report
@@ -299,11 +213,10 @@ def suggested_training(parameters: int, trained_tokens: int | None = None) -> tu
 @brief
 @dataclass(frozen=True)
 class ConversionReport:
-    """Everything that was measured of a conversion, with the tokens of the original training and speeds by context."""
+    """Everything that was measured of a conversion, with the tokens of the original training."""
 
     done: Uptrained
     trained_tokens: int | None = None
-    speeds: Sequence[Speed] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -315,7 +228,6 @@ class ConversionReport:
             "budget": {"tokens": tokens, "original_training_known": self.trained_tokens is not None},
             "predictions": None if agreement is None else agreement.to_dict(),
             "uptrained": None if trained is None else {"loss": trained.uptrained, "steps": trained.steps},
-            "decoding": [{**speed._asdict(), "ratio": speed.ratio} for speed in self.speeds],
         }
 
     def to_markdown(self) -> str:
@@ -326,7 +238,7 @@ class ConversionReport:
         parts = [
             f"# Conversion of keys and values: {heads}", "",
             f"A model of kind {done.kind}{became}, method {done.method}.", "", "```", str(done), "```", "",
-            *self._of_predictions(), *self._of_decoding(), *self._of_likeness(),
+            *self._of_predictions(), *self._of_likeness(),
         ]  # fmt: skip
         if done.method != "repeat":
             parts += ["## Further training", "", f"Suggested: {self._suggested()[1]}.", ""]
@@ -354,19 +266,6 @@ class ConversionReport:
             text += f" After {steps} of further training the loss is {losses.uptrained:.4f}."
             needed = []
         return ["## Predictions", "", text, "", *markdown_table(("", "before", "after"), rows), "", *needed]
-
-    def _of_decoding(self) -> list[str]:
-        if not self.speeds:
-            return []
-        rows = [
-            (f"{speed.context:,}", *(f"{ms:.2f}" for ms in speed.milliseconds), f"{speed.ratio:.2f}",
-             *(f"{count:,.0f}" for count in speed.cache_bytes))
-            for speed in self.speeds
-        ]  # fmt: skip
-        return [
-            "## Decoding", "", "CPU milliseconds per id, and cache bytes per id counted on the caches, by context.", "",
-            *markdown_table(("context", "before", "after", "times faster", "bytes before", "bytes after"), rows), "",
-        ]  # fmt: skip
 
     def _of_likeness(self) -> list[str]:
         layers = self.done.report.likeness

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from regard.errors import ArgumentError, NotFoundError, UnsupportedError
-from regard.packages import needed
 from regard.reprs import Described
 from regard_lab.conversion.folder_conversion import check_convertible, row_ids
 from regard_lab.conversion.folders import (
@@ -30,17 +29,12 @@ from regard_lab.conversion.model_folders import ModelFolder
 from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
 from regard_lab.conversion.report import (
     ConversionReport,
-    Speed,
     Uptrained,
     WatchedModel,
     agreement_of_folders,
     agreement_on_task,
-    contexts_of,
     counted,
-    decoder_of_ours,
-    decoding_speed,
     divergence,
-    speed_of_folders,
 )
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import TOKENISER_FILE
@@ -138,10 +132,10 @@ class Uptraining:
         load = partial(load_latent, folder, sizes) if sizes else partial(load_converted, folder, kv_heads, method)
         if not config.texts and sizes:
             (converted := load()).save(out)
-            return self._reported(Uptrained(converted.report), folder, out, converted)
+            return self._reported(Uptrained(converted.report), folder)
         if not config.texts:
             report = convert_kv_heads(folder, out, kv_heads, method=method, tell=self.tell)
-            return self._reported(Uptrained(report), folder, out)
+            return self._reported(Uptrained(report), folder)
         if is_hugging_face(folder):
             return self._convert_folder(folder, out, kv_heads, method)
         saved, model = load_original(folder)
@@ -162,14 +156,11 @@ class Uptraining:
             converted.save(out)
         else:
             result = self._train(converted, task, out)
-        return self._reported(Uptrained(converted.report, measured, result), folder, out, converted)
+        return self._reported(Uptrained(converted.report, measured, result), folder)
 
     def _check(self, folder: Path, out: Path) -> None:
         """Refuse settings that exclude each other, and an `out` that holds something else."""
         config = self.config
-        if config.report is not None and is_hugging_face(folder):
-            with needed("transformers", "--report for a Hugging Face folder", "transformers"):
-                import transformers  # noqa: F401
         if config.steps is not None and not config.texts:
             raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
         if config.distil and config.steps is None:
@@ -194,20 +185,12 @@ class Uptraining:
         ids, held_out = (row_ids(folder, "\n".join(part)) for part in (train, valid))
         calibration = None if method != "align" else lambda model: model(ids)
         report = convert_kv_heads(folder, out, kv_heads, method=method, calibration=calibration, tell=self.tell)
-        return self._reported(Uptrained(report, agreement_of_folders(folder, out, held_out)), folder, out)
+        return self._reported(Uptrained(report, agreement_of_folders(folder, out, held_out)), folder)
 
-    def _reported(self, done: Uptrained, folder: Path, out: Path, converted: Converted | None = None) -> Uptrained:
+    def _reported(self, done: Uptrained, folder: Path) -> Uptrained:
         """Write the report that the settings want."""
-        if self.config.report is None:
-            return done
-        if is_hugging_face(folder):
-            speeds = speed_of_folders(folder, out)
-        else:
-            models = (
-                [converted.before, converted.after] if converted else [load_original(each)[1] for each in (folder, out)]
-            )
-            speeds = speeds_of(*models)
-        ConversionReport(done, trained_tokens(folder), speeds).write(Path(self.config.report))
+        if self.config.report is not None:
+            ConversionReport(done, trained_tokens(folder)).write(Path(self.config.report))
         return done
 
     def _train(self, converted: Converted, task: Task, out: Path) -> TrainingResult:
@@ -219,14 +202,6 @@ class Uptraining:
                 model_config=model.config.to_dict(), extra_files=converted.files, resume=True, progress=progress,
                 cpu=self.config.cpu,
             )  # fmt: skip
-
-
-def speeds_of(before: Model, after: Model) -> list[Speed]:
-    """How fast two language models decode; nothing for other models."""
-    if not isinstance(before, LanguageModel) or not isinstance(after, LanguageModel):
-        return []
-    longest = before.config.max_length if before.config.positions == "learned" else None
-    return decoding_speed(decoder_of_ours(before), decoder_of_ours(after), contexts_of(longest))
 
 
 def trained_tokens(folder: Path) -> int | None:

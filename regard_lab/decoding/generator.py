@@ -194,6 +194,7 @@ class Generator(Described):
         on_text: OnText | None = None,
         speculate: str | Generator | None = None,
         proposals: int = 5,
+        branches: int = 1,
     ) -> list[list[Generation]]:
         """Write `count` texts for each prompt, in the order of the prompts.
 
@@ -209,11 +210,13 @@ class Generator(Described):
                 certain: whole characters, and no beginning of a stop. For a beam it is called once, at the end.
             speculate: what proposes ids, of which one call verifies several: "lookup" in the text so far, or a smaller
                 generator with the same tokeniser. The texts are the same; prompts are continued one by one.
-            proposals: the most ids that are proposed at once.
+            proposals: the most ids of a continuation that are proposed at once.
+            branches: how many continuations are proposed and verified together, as a tree: several matches in the text,
+                or what follows the draft's most likely ids.
 
         Raises:
             ArgumentError: invalid settings, or more ids than the model has positions.
-            UnsupportedError: speculation with a cache from which ids cannot be taken back.
+            UnsupportedError: speculation with a cache that cannot go back; branches, and a model that compares places.
         """
         prompts = a_list("prompts", prompts, str, "a list of texts")
         for name, number in (("batch_size", batch_size), ("max_tokens", max_tokens), ("beam", beam), ("count", count)):
@@ -225,9 +228,19 @@ class Generator(Described):
         TextStream(stop)  # refuses invalid stops before any work
         encoded = [[BEGIN, *self.tokeniser.encode(prompt)] for prompt in prompts]
         self._check_room(max(map(len, encoded), default=0), max_tokens)
-        options: dict[str, Any] = {"max_tokens": max_tokens, "sampling": sampling, "beam": beam, "count": count}
-        options |= {"normalisation": normalisation, "alpha": alpha, "cache": cache, "cache_dtype": cache_dtype}
-        write = generate if speculate is None else self._speculating(speculate, proposals, beam, encoded, max_tokens)
+        options: dict[str, Any] = {"max_tokens": max_tokens, "sampling": sampling, "count": count}
+        options |= {"cache": cache, "cache_dtype": cache_dtype}
+        write: Callable[..., list[list[Hypothesis]]]
+        if speculate is None:
+            write = partial(generate, beam=beam, normalisation=normalisation, alpha=alpha)
+        else:
+            if beam > 1 or normalisation != "none":
+                raise ArgumentError(
+                    f"beam={beam}, normalisation={normalisation!r} and speculate= exclude each other: a beam follows "
+                    f"several texts at once"
+                )
+            proposer = self._proposer(speculate, max(map(len, encoded), default=0), max_tokens)
+            write = partial(speculated, proposer=proposer, proposals=proposals, branches=branches)
         device = next(self.model.parameters()).device
         generations: list[list[Generation]] = [[] for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda number: len(encoded[number]))
@@ -266,23 +279,18 @@ class Generator(Described):
             scored.append(ScoredText(None, text, tuple(ids), tuple(gains), words_of(self.tokeniser, ids, gains)))
         return scored
 
-    def _speculating(
-        self, speculate: str | Generator, proposals: int, beam: int, encoded: list[list[int]], max_tokens: int
-    ) -> Callable[..., list[list[Hypothesis]]]:
-        """What writes texts as `generate` does, with proposed ids."""
-        if beam > 1:
-            raise ArgumentError(f"beam={beam} and speculate= exclude each other: a beam follows several texts at once")
+    def _proposer(self, speculate: str | Generator, longest: int, max_tokens: int) -> Lookup | Draft:
         if not isinstance(speculate, Generator):
             one_of("speculate", speculate, ("lookup",))
-            return partial(speculated, proposer=Lookup(), proposals=proposals)
+            return Lookup()
         if speculate.tokeniser != self.tokeniser:
             raise ArgumentError(
                 f"the draft model has another tokeniser ({speculate.tokeniser.vocab_size} ids, and this model has "
                 f"{self.tokeniser.vocab_size}), so its ids stand for other texts; train both on the same data with the "
                 f"same --vocab-size"
             )
-        speculate._check_room(max(map(len, encoded), default=0), max_tokens)
-        return partial(speculated, proposer=Draft(speculate.model), proposals=proposals)
+        speculate._check_room(longest, max_tokens)
+        return Draft(speculate.model)
 
     def _bytes_of(self, identifier: int) -> bytes:
         return self.tokeniser.vocabulary.raw_pieces[identifier] or b""

@@ -1,15 +1,18 @@
 """Speculative decoding: ids are proposed cheaply, and one call of the model verifies all of them.
 
+Several proposed continuations form a tree, in which those with the same first ids share these.
+
 Each id is chosen from the model's own logits by the same draws as without proposals, so the text is the same. A
 proposal that is chosen saves a call. Only rounding may differ, since products of several rows may sum otherwise.
 
 Source: Fast Inference from Transformers via Speculative Decoding, Leviathan et al. 2023; proposals from the text so
-far: Inference with Reference, Yang et al. 2023.
+far: Inference with Reference, Yang et al. 2023; trees: SpecInfer, Miao et al. 2023.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,6 +20,7 @@ import torch
 
 from regard.arguments import whole
 from regard.errors import ArgumentError, UnsupportedError
+from regard.patterns import Tree
 from regard_lab.decoding.sampling import Sampling
 from regard_lab.decoding.search import GREEDY, OURS, Hypothesis, Keeping, Over, admitted, length_limits
 from regard_lab.models import LanguageModel
@@ -29,29 +33,32 @@ GOES_BACK = ("dynamic", "static", "paged")  # kinds of cache from which ids can 
 class Proposer(Protocol):
     """Guesses the next ids of a text."""
 
-    def propose(self, ids: Sequence[int], count: int) -> list[int]:
-        """Up to `count` ids that may follow these."""
+    def propose(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
+        """Up to `branches` continuations of these ids, each of up to `count` ids."""
 
 
 class Lookup:
-    """The ids that followed the last ids of the text earlier in it: the longest match, at its latest place.
+    """The ids that followed the last ids of the text earlier in it: the longest matches, at their latest places.
 
-    >>> Lookup().propose([5, 6, 7, 8, 5, 6], 3)
-    [7, 8, 5]
+    >>> Lookup().propose([7, 6, 9, 5, 6, 7, 8, 5, 6], 3, branches=2)
+    [[7, 8, 5], [9, 5, 6]]
     """
 
-    def propose(self, ids: Sequence[int], count: int) -> list[int]:
-        ids = list(ids)
+    def propose(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
+        ids, found = list(ids), dict[int, list[int]]()  # by their first ids
         for length in range(min(LONGEST, len(ids) - 1), 0, -1):
             end = ids[-length:]
             for at in range(len(ids) - length - 1, -1, -1):
                 if ids[at : at + length] == end:
-                    return ids[at + length : at + length + count]
-        return []
+                    found.setdefault(ids[at + length], ids[at + length : at + length + count])
+                    if len(found) == branches:
+                        return [*found.values()]
+        return [*found.values()]
 
 
 class Draft:
-    """The most likely ids of a smaller model with the same vocabulary, which keeps what it has read.
+    """The most likely ids of a smaller model with the same vocabulary, which keeps what it has read. Several branches
+    begin with its most likely next ids.
 
     Args:
         model: the smaller language model.
@@ -61,7 +68,7 @@ class Draft:
         self.model, self.keeping = model, going_back(Keeping())
         self._known: tuple[Any, list[int]] = None, []  # its state, and the ids that the state has read
 
-    def propose(self, ids: Sequence[int], count: int) -> list[int]:
+    def propose(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
         ids, (state, read) = list(ids), self._known
         self._known = None, []  # after an interruption it reads the text again
         same = next((at for at, (one, other) in enumerate(zip(read, ids, strict=False)) if one != other), len(read))
@@ -73,15 +80,16 @@ class Draft:
         else:
             state.crop(same)
             scores = self.model.extend(torch.tensor([ids[same:]], device=device), state)[:, -1]
-        drafts: list[int] = []
-        while len(drafts) < count:
-            chosen = int(admitted(scores, OURS)[0].argmax())
-            drafts.append(chosen)
-            if chosen == OURS.end or len(drafts) == count:
-                break
-            scores = self.model.step(torch.tensor([chosen], device=device), state)
-        self._known = state, [*ids, *drafts][: state.length]
-        return drafts
+        self._known, going = (state, ids), copy(state)
+        last = admitted(scores, OURS)[0][0].topk(min(branches, scores.shape[-1])).indices  # (branches,)
+        if len(last) > 1:
+            going.reorder(torch.zeros_like(last))
+        drafts = [[one] for one in last.tolist()]
+        while len(drafts[0]) < count and any(OURS.end not in draft for draft in drafts):
+            last = admitted(self.model.step(last, going), OURS)[0].argmax(-1)
+            for draft, chosen in zip(drafts, last.tolist(), strict=True):
+                draft.append(chosen)
+        return [draft[: draft.index(OURS.end) + 1] if OURS.end in draft else draft for draft in drafts]
 
 
 def going_back(keeping: Keeping) -> Keeping:
@@ -105,6 +113,7 @@ def speculated(
     *,
     proposer: Proposer,
     proposals: int = 5,
+    branches: int = 1,
     max_tokens: int | None = 100,
     sampling: Sampling | None = None,
     count: int = 1,
@@ -112,20 +121,20 @@ def speculated(
     over: Over | None = None,
     cache: str | None = None,
     cache_dtype: torch.dtype | str | None = None,
-    **of_beams: Any,
 ) -> list[list[Hypothesis]]:
     """The texts of `search.generate` without a beam, written one by one with proposed ids.
 
     Args:
         model: a language model.
         proposer: what guesses the next ids.
-        proposals: the most ids that are proposed at once.
-        of_beams: options of beams, which have no meaning here; all others are as for `generate`.
+        proposals: the most ids of a continuation that are proposed at once.
+        branches: how many continuations are; all others are as for `generate`.
 
     Raises:
-        UnsupportedError: a cache from which ids cannot be taken back.
+        UnsupportedError: a cache from which ids cannot be taken back; branches that the model cannot verify together.
     """
-    proposals, keeping = whole("proposals", proposals, 1), going_back(Keeping(cache, cache_dtype))
+    most = whole("proposals", proposals, 1), whole("branches", branches, 1)
+    keeping = going_back(Keeping(cache, cache_dtype))
     limits, written = length_limits(prompts, max_tokens), list[list[Hypothesis]]()
     sampling = GREEDY if sampling is None else sampling
     if count > 1 and sampling.is_greedy:
@@ -136,7 +145,7 @@ def speculated(
         overs = [None if over is None else partial(over, at * count + copy) for copy in range(count)]
         read = prompt[prompt != PAD]
         each = [
-            _write(model, read, limit, draw, end, proposer, proposals, keeping)
+            _write(model, read, limit, draw, end, proposer, most, keeping)
             for draw, end in zip(draws, overs, strict=True)
         ]
         written.append(each)
@@ -145,16 +154,18 @@ def speculated(
 
 def _write(
     model: LanguageModel, prompt: torch.Tensor, limit: int, choose: Callable[..., torch.Tensor],
-    over: Callable[[list[int]], bool] | None, proposer: Proposer, proposals: int, keeping: Keeping,
+    over: Callable[[list[int]], bool] | None, proposer: Proposer, most: tuple[int, int], keeping: Keeping,
 ) -> Hypothesis:  # fmt: skip
-    """One text after a prompt (length,)."""
-    state = keeping.start(model, prompt[None], limit)
-    scores, read, proposed, calls = state.next_scores[:, None].clone(), prompt.tolist(), list[int](), 1
+    """One text after a prompt (length,), with at most so many proposed ids and branches."""
+    state = keeping.start(model, prompt[None], limit + most[0] * (most[1] - 1))  # room for the nodes of a tree
+    scores, read, calls = state.next_scores[:, None].clone(), prompt.tolist(), 1
+    behind = _grown([])
     written: list[int] = []
     gains: list[float] = []
     while True:
-        for at in range(scores.shape[1]):
-            logits, total = admitted(scores[:, at], OURS)
+        path = [0]
+        while True:
+            logits, total = admitted(scores[:, path[-1]], OURS)
             chosen = int(choose(logits, place=len(written)))
             gains.append(float(logits[0, chosen] - total))
             finished = chosen == OURS.end
@@ -163,10 +174,31 @@ def _write(
                 finished = over is not None and over(written)
             if finished or len(written) == limit:
                 return Hypothesis(tuple(written), sum(gains), sum(gains), finished, tuple(gains), calls)
-            if at < len(proposed) and chosen != proposed[at]:
+            if (path[-1], chosen) not in behind:
                 break
-        state.crop(len(read) + len(written) - 1)
-        room = min(proposals, limit - len(written) - 1)  # the call itself gives one more id
-        proposed = proposer.propose([*read, *written], room) if room else []
-        scores = model.extend(torch.tensor([[written[-1], *proposed]], device=prompt.device), state)
+            path.append(behind[path[-1], chosen])
+        if path == [*range(len(path))]:
+            state.crop(len(read) + len(written) - 1)
+        else:
+            state.accept(path, 1 + len(behind))
+        room = min(most[0], limit - len(written) - 1)  # the call itself gives one more id
+        proposed = proposer.propose([*read, *written], room, most[1]) if room else []
+        behind = _grown(proposed)
+        ids, parents = [written[-1], *(chosen for _, chosen in behind)], [-1, *(node for node, _ in behind)]
+        tree = Tree(torch.tensor(parents, device=prompt.device)) if len(proposed) > 1 else None
+        scores = model.extend(torch.tensor([ids], device=prompt.device), state, tree)
         calls += 1
+
+
+def _grown(proposed: list[list[int]]) -> dict[tuple[int, int], int]:
+    """The tree of continuations behind the last id of a text, node 0: the node of each id behind a node, in order.
+
+    >>> _grown([[7, 8], [7, 9]])
+    {(0, 7): 1, (1, 8): 2, (1, 9): 3}
+    """
+    behind = dict[tuple[int, int], int]()
+    for ids in proposed:
+        node = 0
+        for chosen in ids:
+            node = behind.setdefault((node, chosen), len(behind) + 1)
+    return behind

@@ -14,7 +14,7 @@ from regard.arguments import a_string, count_of, of_kind
 from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import (
     NSA,
     Chooser,
@@ -28,7 +28,7 @@ from regard.layers import (
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
-from regard.patterns import Causal, Pattern, parse
+from regard.patterns import Causal, Pattern, Tree, parse
 from regard.positions import Rotary
 from regard.reprs import brief
 from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
@@ -260,6 +260,8 @@ class LanguageConfig(Settings):
                 raise ArgumentError(
                     "nsa has compressed keys, so it supports neither alibi nor a pattern besides causal"
                 )
+            if self.chooser == "indexer" and self.positions == "alibi":
+                raise ArgumentError("an indexer learns weights without a bias, so it does not support alibi")
             with torch.device("meta"):  # other combinations are refused by the layer
                 new_block(self, 0)
 
@@ -466,26 +468,50 @@ class LanguageModel(Stack):
         check_step(ids, state, LanguageState)
         return self._score(self._continue(ids[:, None], state)[:, 0])
 
-    def extend(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
+    def extend(self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None) -> torch.Tensor:
         """Append `ids` (batch, added) to the texts of the state; return scores (batch, added, vocab_size) after each.
 
-        PAD is treated as an ordinary id here.
+        PAD is treated as an ordinary id here. With a `tree` (added,) the ids are its nodes, each scored after those of
+        its own branch; `state.accept` then keeps one branch.
         """
         check_step(ids, state, LanguageState, axes=2)
-        return self._score(self._continue(ids, state))
+        config, tree = self.config, None if tree is None else of_kind("tree", tree, Tree, "a Tree of the ids")
+        placed = config.positions == "alibi" or config.forgetting or config.latent_dim or config.chooser
+        placed = placed or any(config.pattern_of(layer).canonical() != Causal() for layer in range(config.layers))
+        if tree is not None and placed:
+            raise UnsupportedError(
+                "branches of a tree have other places in a call than in their texts, and this model has windows, "
+                "alibi, forgetting, latents or a chooser, which compare places; continue one branch"
+            )
+        return self._score(self._continue(ids, state, tree))
 
-    def _continue(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
+    def _continue(self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None) -> torch.Tensor:
         """(batch, added, dim), before the last norm; after an error the state is unchanged."""
         groups = [replace(texts, caches=texts.caches.copy()) for texts in state.groups]
-        x = joined([self._continue_texts(texts.of(ids), texts) for texts in groups], groups)
+        x = joined([self._continue_texts(texts.of(ids), texts, tree) for texts in groups], groups)
         state.groups, state.next_scores = groups, None
         return x
 
-    def _continue_texts(self, ids: torch.Tensor, texts: Texts) -> torch.Tensor:
-        x = self._embed_texts(ids, texts.places(ids.shape[1], ids.device))
+    def _continue_texts(self, ids: torch.Tensor, texts: Texts, tree: Tree | None = None) -> torch.Tensor:
+        further = torch.arange(ids.shape[1], device=ids.device) if tree is None else tree.depths.to(ids.device)
+        live = texts.live
+        pattern = live if tree is None else tree if live is None else tree & live
+        rotated = texts.caches.length + further if tree is not None and self.config.positions == "rotary" else None
+        return self._through_layers(ids, texts.places(further), pattern, texts.caches.each, rotated)
+
+    def _through_layers(
+        self,
+        ids: torch.Tensor,
+        places: torch.Tensor,
+        pattern: Pattern | None,
+        caches: Any,
+        rotated: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """(texts, added, dim); `compile_steps` compiles it, so it reads no value of a tensor."""
+        x = self._embed_texts(ids, places)
         values = self._first_values(x)
-        for block, cache in zip(self._blocks(), texts.caches.each, strict=True):
-            x = block(x, texts.live, cache, values)  # (texts, added, dim)
+        for block, cache in zip(self._blocks(), caches, strict=True):
+            x = block(x, pattern, cache, values, rotated)  # (texts, added, dim)
         return x
 
     def _caches(

@@ -79,12 +79,16 @@ class Block(nn.Module):
         live: Pattern | None = None,
         cache: Cache | RecurrentState | None = None,
         first_values: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """(batch, length, dim) -> (batch, length, dim); live: the keys that are not padding.
 
-        `first_values` are those of the first layer, for a layer that adds them to its own.
+        `first_values` are those of the first layer, for a layer that adds them to its own; `positions` those to which
+        Rotary rotates x, where they do not follow the cache.
         """
         options: dict[str, Any] = {"pattern": live, "bias": self.bias, "cache": cache}
+        if positions is not None:
+            options["positions"] = positions
         if getattr(self.attention, "value_mix", None) is not None:
             options["first_values"] = first_values
         x = residual(x, lambda x: self.attention(x, **options), self.attention_norm, self.dropout)

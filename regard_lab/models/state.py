@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from regard.arguments import count_of, each, of_kind, whole
+from regard.arguments import a_list, count_of, each, of_kind, whole
 from regard.errors import ArgumentError
 from regard.layers import LatentAttention, MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
@@ -87,10 +87,7 @@ class LayerCaches(Described):
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`; index: integers (new batch,)."""
-        moved = self.copy()
-        for cache in moved.each:
-            cache.reorder(index)
-        self.each = moved.each
+        self._change(lambda cache: cache.reorder(index))
 
     def crop(self, length: int) -> None:
         """Keep the first `length` positions and drop the rest.
@@ -98,9 +95,12 @@ class LayerCaches(Described):
         Raises:
             ArgumentError, UnsupportedError: a layer's cache no longer holds these positions.
         """
+        self._change(lambda cache: cache.crop(length))
+
+    def _change(self, change: Callable[[Any], None]) -> None:
         moved = self.copy()
         for cache in moved.each:
-            cache.crop(length)
+            change(cache)
         self.each = moved.each
 
 
@@ -248,9 +248,10 @@ class Texts:
         """The ids of these texts among those of the batch, (batch, ...)."""
         return ids if self.rows is None else ids[self.rows]
 
-    def places(self, added: int, device: torch.device) -> torch.Tensor:
-        """Positions of the next ids: (added,), or (texts, added) if the texts begin at different positions."""
-        places = torch.arange(self.caches.length, self.caches.length + added, device=device)
+    def places(self, further: torch.Tensor) -> torch.Tensor:
+        """Positions of ids so much `further` than the next one, (added,), or (texts, added) if the texts begin at
+        different positions."""
+        places = self.caches.length + further
         return places if self.starts is None else (places - self.starts[:, None]).clamp(min=0)
 
     def reordered(self, index: torch.Tensor) -> Texts:
@@ -319,6 +320,20 @@ class LanguageState:
             )
         groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
         self.groups, self.next_scores = groups, None if lost else self.next_scores
+
+    def accept(self, path: Sequence[int], nodes: int) -> None:
+        """Of the last `nodes` ids, those of a `Tree`, keep those of one branch: the text goes on as with these alone.
+
+        Args:
+            path: the rows of the branch in the tree, beginning at its root.
+        """
+        rows = torch.tensor(a_list("path", path, int, "the rows of a branch"), dtype=torch.int64)
+        nodes = whole("nodes", nodes, 0, self.length)
+        groups = [replace(texts, caches=texts.caches.copy()) for texts in self.groups]
+        for caches in (texts.caches for texts in groups):
+            before = caches.length - nodes
+            caches._change(lambda cache, before=before: cache.keep(before + rows, after=before))
+        self.groups = groups
 
 
 def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:

@@ -67,8 +67,10 @@ SLOW = (
     *_of("regard", "native/test_native_sanitized.py native/test_shipping.py native/test_native_lowered.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
     *_of("regard_lab", "native/test_native_trained.py training/test_workers.py cli/test_training_commands.py"),
-    *_of("regard_lab", "cli/test_export_command.py docs/test_code_blocks.py"),
-    *_of("regard_lab", "lessons/test_every_lesson.py explorer/test_explorer_engine.py"),
+    *_of("regard_lab", "cli/test_export_command.py docs/test_code_blocks.py docs/test_site.py"),
+    *_of(
+        "regard_lab", "lessons/test_every_lesson.py explorer/test_explorer_engine.py explorer/test_explorer_access.py"
+    ),
 )
 
 

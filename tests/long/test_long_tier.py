@@ -135,9 +135,9 @@ def short(name: str, numbers: Sequence[int], folder: Path) -> Found:
 
 
 def test_random_calls_equal_the_formulas(tmp_path):
-    counts = short("oracle", range(20), tmp_path).counts
-    assert counts["gradient comparisons"] > 5
-    assert counts["right"] > 20
+    counts = short("oracle", range(10), tmp_path).counts
+    assert counts["gradient comparisons"] > 2
+    assert counts["right"] > 10
 
 
 def test_flipped_bits_and_other_structures_change_nothing_unnoticed(tmp_path):
@@ -147,8 +147,9 @@ def test_flipped_bits_and_other_structures_change_nothing_unnoticed(tmp_path):
     assert short("structures", range(60), tmp_path / "structures").counts["refused"] > 30
 
 
-def test_every_hostile_file_is_refused_and_nothing_else_happens(tmp_path):
-    assert short("hostile", range(0, len(FILES), 2), tmp_path).counts["refused"] == len(FILES) / 2
+def test_hostile_files_are_refused_and_nothing_else_happens(tmp_path):
+    some = range(0, len(FILES), 5)
+    assert short("hostile", some, tmp_path).counts["refused"] == len(some)
 
 
 @pytest.mark.parametrize(

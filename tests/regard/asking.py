@@ -1,7 +1,5 @@
 """Calls to one backend, planned anew each time, so that a test may change the sizes of blocks in between."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a call holds in memory and how many functions it passes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

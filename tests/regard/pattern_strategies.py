@@ -1,7 +1,5 @@
 """Random patterns for the laws: every registered pattern, drawn as its formula is, and joined with `& | ~`."""
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """Forward-mode derivatives, tracing, layouts and ranks: what PyTorch has beside plain tensors works or is refused."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """A call, its key, its problem and its plan: equal calls share a plan and are checked once, and no others do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -11,10 +11,15 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim, export
+from torch.nn import functional as F
 
 import regard as rg
 from regard import patterns as p
+from regard.functional.plain import plain_attention
 from regard.integrations.torch import MultiheadAttention, whole_attention
+from regard.mechanisms import parse
+from regard.mechanisms.base import Sizes
+from regard.patterns.text import written_apart
 
 B, S, C = Dim("b"), Dim("s"), Dim("c")
 TEXTS, CONTEXTS, ROWS = {0: B, 1: S}, {0: B, 1: C}, {0: B}
@@ -37,8 +42,8 @@ def vectors(batch: int, length: int) -> torch.Tensor:
 
 # The call of a layer, its options, the inputs of a batch and a length, and which of their axes may change.
 CALLS: dict[str, tuple[Any, dict[str, Any], Any, Any]] = {
-    "rotary positions": (
-        lambda layer, x: layer(x), {"positions": "rotary", "pattern": "causal_window(3)"},
+    "rotary positions and forget gates": (
+        lambda layer, x: layer(x), {"positions": "rotary", "pattern": "causal_window(3)", "forgetting": True},
         lambda b, n: (vectors(b, n),), (TEXTS,),
     ),
     "a context with padding": (
@@ -150,14 +155,38 @@ def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys(o
         assert not found[:, :, : q_len - k_len].any() if q_len > k_len else True
 
 
+@pytest.mark.parametrize("name", ["retention", "ssd", "gated_linear", "kimi_delta"])
+@torch.no_grad()
+def test_a_recurrence_by_a_scan_over_chunks_is_that_recurrence(name, monkeypatch):
+    mechanism = parse(name)
+    q, k, v = (torch.randn(2, heads, 70, size).double() for heads, size in ((4, 6), (2, 6), (2, 5)))
+    k = F.normalize(k, dim=-1)
+    shapes = mechanism.parameter_shapes(Sizes(2, 4, 2, 70, head_dim=6))
+    gates = {name: F.logsigmoid(torch.randn(shape)).double() for name, shape in shapes.items()}
+    gates |= {"strength": gates["strength"].exp()} if "strength" in gates else {}
+    gates = {} if name == "retention" else gates
+    pattern = p.Causal() & p.KeySpan(torch.tensor([0, 40]), torch.tensor([66, 70]))
+    k[:, :, 66:][0], v[0, :, 66:] = torch.nan, torch.nan  # padding
+    wanted = rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, parameters=gates)
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)  # other runtimes invert no matrices
+    text, held = written_apart(pattern, lambda value: value)
+    given = {"pattern": text, "mechanism": name, "names": list(gates), "first": 0}
+    found = plain_attention(
+        q, k, v, *[None] * 4, held, list(gates.values()), lowest=None, softcap=None, scale=None, dropout=0.0, **given
+    )
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    assert not found[1, :, :40].any()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"dropout": 0.5}, "dropout is not exported"),
+        ({"pattern": "causal", "mechanism": "linear_transformer"}, "only softmax is, and recurrent mechanisms"),
         ({"pattern": "random_blocks(1, block=2, seed=0)"}, "by a hash"),
         ({"pattern": p.ChosenKeys(torch.zeros(1, 1, 5, 1, dtype=torch.int64))}, "its lists are for one number"),
     ],
-    ids=["dropout", "random blocks", "chosen keys"],
+    ids=["dropout", "linear", "random blocks", "chosen keys"],
 )
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning")
 def test_what_has_no_plain_operations_is_refused_in_a_sentence(options, words):

@@ -1,7 +1,5 @@
 """How many functions a call passes: what is decided once is not decided again by every call."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

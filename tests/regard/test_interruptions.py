@@ -1,7 +1,5 @@
 """After an exception at any line of a call, and inside a call, other calls give the same bits as ever."""
 
-from __future__ import annotations
-
 import inspect
 import random
 from collections.abc import Callable

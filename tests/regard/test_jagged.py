@@ -1,7 +1,5 @@
 """Jagged nested tensors: every document attends to its own keys, as if each was computed alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

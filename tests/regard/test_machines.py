@@ -1,7 +1,5 @@
 """The script that runs the suite as on other machines: every setting, a line each, failures told at the end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -16,6 +14,7 @@ CASE = (
 def test_every_setting_has_a_line_and_one_that_fails_stops_no_other(tmp_path, monkeypatch, capfd):
     (tmp_path / "test_case.py").write_text(CASE)
     monkeypatch.setattr(machines, "ROOT", tmp_path)
+    monkeypatch.setattr(machines, "BUSY_PROCESSES", 1)
     chosen = ["--only", "plain", "busy", "--out", str(tmp_path / "out"), str(tmp_path / "test_case.py")]
     assert machines.main(chosen) == 1
     lines = capfd.readouterr().out.splitlines()

@@ -1,7 +1,5 @@
 """PyTorch's FLOP counter counts the pairs that a pattern allows, and its profiler names calls of attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

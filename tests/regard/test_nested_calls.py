@@ -1,7 +1,5 @@
 """A call of attention inside another one that uses the same plan: both give the same bits as alone."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 import sys

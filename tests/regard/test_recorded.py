@@ -1,7 +1,5 @@
 """torch.func inside torch.compile, and make_fx and AOTAutograd: right numbers, or a sentence."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch._dynamo.exc import Unsupported

@@ -1,7 +1,5 @@
 """Tensors without values give the shape, dtype and device of a call with values; the default device is not used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How regard is built: DESIGN.md's drawing, the wall before regard_lab, and what `import regard` needs."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """torch.func differentiates and batches attention as it does PyTorch's own, or a sentence says what to write."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.autograd import forward_ad

@@ -1,7 +1,5 @@
 """Tensors whose numbers are not those in their memory are computed right, or refused with a sentence about that."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -1,10 +1,9 @@
 """Whatever is handed over as an argument, the answer is a result or a sentence of the family RegardError."""
 
-from __future__ import annotations
-
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -103,24 +102,20 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def places() -> Iterator[tuple[str, str]]:
-    """Each function with each of its arguments."""
-    for function, (call, given) in FUNCTIONS.items():
-        kinds = signature(call).parameters.values()
-        named = [one.name for one in kinds if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-        yield from ((function, name) for name in dict.fromkeys([*named, *given]) if name != "generator")
-
-
-@pytest.mark.parametrize(("function", "argument"), [*places()])
-def test_garbage_is_taken_or_refused_by_a_sentence(function, argument):
-    call, given = FUNCTIONS[function]
-    for name, value in GARBAGE.items():
+@pytest.mark.parametrize(("call", "given"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_garbage_is_taken_or_refused_by_a_sentence(call, given):
+    kinds = signature(call).parameters.values()
+    named = [one.name for one in kinds if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    arguments = [name for name in dict.fromkeys([*named, *given]) if name != "generator"]
+    for argument, (name, value) in itertools.product(arguments, GARBAGE.items()):
         try:
             call(**{**given, argument: value})
         except rg.RegardError as refusal:
             words = str(refusal)
-            assert 20 < len(words) < 1000, (name, words)
-            assert "\n" not in words, (name, words)
+            assert 20 < len(words) < 1000, (argument, name, words)
+            assert "\n" not in words, (argument, name, words)
+        except Exception as error:
+            raise AssertionError(f"{argument} as {name}") from error
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {

@@ -1,7 +1,5 @@
 """Values that public names take, by the names of their parameters: what stands beside the garbage."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

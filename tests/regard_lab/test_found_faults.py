@@ -3,8 +3,6 @@
 `python tests/regard_lab/test_found_faults.py` plants each of them and runs its test, which has to fail.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -182,26 +180,27 @@ FAULTS = {
 }
 
 
+def outcome(*tests: str, plant: Callable[[pytest.MonkeyPatch], None] | None = None) -> str:
+    """How tests end, with a fault or without one: "passed", "failed", or with which code."""
+    PLANS.forget()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        if plant is not None:
+            plant(patch)
+        options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        code = int(pytest.main([*options, *(str(ROOT / test) for test in tests)]))
+    return {0: "passed", 1: "failed"}.get(code, f"ended with {code}")
+
+
 def outcomes() -> dict[str, str]:
-    """How the test of each fault ends without it and with it, such as "passed, failed"."""
-    results = {}
-    for name, (plant, test) in FAULTS.items():
-        ends = []
-        for planted in (False, True):
-            PLANS.forget()
-            with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
-                if planted:
-                    plant(patch)
-                code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(ROOT / test)])
-            ends.append({0: "passed", 1: "failed"}.get(int(code), f"ended with {int(code)}"))
-        results[name] = ", ".join(ends)
-    return results
+    """How all tests end together without a fault, and each with its own."""
+    alone = outcome(*dict.fromkeys(test for _, test in FAULTS.values()))
+    return {"without": alone, **{name: outcome(test, plant=plant) for name, (plant, test) in FAULTS.items()}}
 
 
 def test_a_test_fails_for_every_fault_that_is_put_back():
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout) == dict.fromkeys(FAULTS, "passed, failed")
+    assert json.loads(done.stdout) == {"without": "passed", **dict.fromkeys(FAULTS, "failed")}
 
 
 if __name__ == "__main__":

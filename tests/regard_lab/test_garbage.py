@@ -1,7 +1,5 @@
 """Every public name, given anything for any of its parameters, works or raises a sentence of the family RegardError."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Wherever a number is meant, NumPy's scalars and 0-d tensors are numbers; what is kept is Python's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Decoding makes no tensor on the default device, so that it works whatever that is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -155,7 +155,7 @@ def _ordered(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def change_of(problem: Problem, operands: Operands) -> ChangeScore | None:
     """softcap · tanh(score / softcap) + bias as a function of (score, batch, head, query, key); None without both."""
-    softcap = problem.softcap
+    softcap = None if problem.softcap is None else _number(problem.softcap, torch.float32, operands.q.device)
     bias = None if operands.bias is None else _bias_at(operands.bias, operands)
     if softcap is None and bias is None:
         return None
@@ -180,10 +180,16 @@ def _bias_at(bias: torch.Tensor | Relative, operands: Operands) -> Callable[...,
     by_distance = lookup(_narrow(bias.table))
     grid = operands.grid
     assert isinstance(grid.q_start, int)
-    shift = torch.tensor(
-        grid.keys.start - grid.q_start - bias.lowest, device=grid.device
-    )  # a tensor, since a number would be compiled into the kernel
+    shift = _number(grid.keys.start - grid.q_start - bias.lowest, torch.int64, grid.device)
     return lambda batch, head, query, key: by_distance(head, key - query + shift)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # as in `block_mask`
+def _number(number: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A number that the kernel reads: compiled into it, each number would need a kernel of its own, and PyTorch 2.11
+    fails where it turns a float that changes into a symbol."""
+    return torch.tensor(number, dtype=dtype, device=device)
 
 
 def _narrow(bias: torch.Tensor) -> torch.Tensor:

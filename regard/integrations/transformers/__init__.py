@@ -2,8 +2,8 @@
 
 `attach(model)` switches a model that is loaded, `attach(model, mesh=...)` divides it among processes, `explain` shows
 how each layer is computed, `observe` collects statistics while it runs, `intervene` changes what heads return,
-`replace_attention` gives layers another pattern or mechanism, `compare_attention` measures what that changed, and
-`keep_entries` drops entries of a cache. Needs pip install 'regard[transformers]'.
+`replace_attention` gives layers another pattern or mechanism, and `keep_entries` drops entries of a cache. Needs
+pip install 'regard[transformers]'.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ with needed("transformers", "regard.integrations.transformers", "transformers"):
 
 from regard.integrations.transformers.attaching import NAME, attach, detach, load_folder
 from regard.integrations.transformers.attending import regard_attention
-from regard.integrations.transformers.comparing import AttentionComparison, compare_attention
 from regard.integrations.transformers.kept_cache import keep_entries
 from regard.integrations.transformers.latents import latent_cache
 from regard.integrations.transformers.masks import PatternMask, UnreadMaskWarning, regard_mask
@@ -38,12 +37,10 @@ __all__ = [
     "observe",
     "intervene",
     "replace_attention",
-    "compare_attention",
     "keep_entries",
     "latent_cache",
     "load_folder",
     "part_of_batch",
-    "AttentionComparison",
     "Explained",
     "ExplainedCall",
     "Observed",

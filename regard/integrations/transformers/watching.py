@@ -23,7 +23,7 @@ from regard.integrations.transformers.attending import ModuleCall, Watcher, watc
 from regard.integrations.transformers.modules import layer_names, outside_of, uncalled
 from regard.reprs import Described, brief
 
-__all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "intervene", "observe", "taken_calls"]
+__all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "intervene", "observe"]
 
 ATTRIBUTES: dict[type, str] = {
     TopKeys: "top_keys",
@@ -181,13 +181,6 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
     >>> explained.calls[0].layer, explained.calls[0].pattern, explained.silent
     ('h.0.attn', 'causal', ())
     """
-    taken = taken_calls(model, inputs)
-    silent = tuple(uncalled(model, {name for name, _, _ in taken}))
-    return Explained(type(model).__name__, tuple(_explained(*one) for one in taken), silent, outside_of(model))
-
-
-def taken_calls(model: nn.Module, inputs: Any) -> list[tuple[str, ModuleCall, Plan]]:
-    """Each call of attention in a forward pass: the name of the module, the call, and the plan that computed it."""
     _check_model(model)
     explaining = _Explaining(model)
     with _watching(explaining), torch.no_grad():
@@ -199,9 +192,10 @@ def taken_calls(model: nn.Module, inputs: Any) -> list[tuple[str, ModuleCall, Pl
             model(**inputs)
         else:
             raise ArgumentError(f"inputs are {shown(inputs)}; give a mapping of the model's keywords, or its ids")
-    if not explaining.taken:
+    if not (taken := explaining.taken):
         raise RegardError(_unseen(model, "explain"))
-    return explaining.taken
+    silent = tuple(uncalled(model, {name for name, _, _ in taken}))
+    return Explained(type(model).__name__, tuple(_explained(*one) for one in taken), silent, outside_of(model))
 
 
 def _check_model(model: object) -> None:

@@ -63,7 +63,7 @@ def forgotten(used: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Fo
         return None
     of_keys, of_queries = (x["forgotten"].transpose(2, 3).flatten(1, 2) for x in (used, new))  # (batch, heads, length)
     length = of_queries.shape[2]
-    return Forgetting.of_sums(of_keys, of_queries[..., length // 2 :][..., :1] if length else 0.0)
+    return Forgetting.of_sums(of_keys, (of_queries[..., :1] + of_queries[..., -1:]) / 2 if length else 0.0)
 
 
 class Owned:

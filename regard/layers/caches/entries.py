@@ -99,7 +99,7 @@ class Held:
     first: int = 0
     written_to: int = 0  # one past the last slot that was ever written
     places: torch.Tensor | None = None
-    place: Any = None  # of a static cache, `stop` as a tensor (1,), so that a graph serves any length
+    stop_tensor: Any = None  # of a static cache, `stop` as a tensor (1,), so that a graph serves any length
 
     @property
     def entries(self) -> int:

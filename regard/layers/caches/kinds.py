@@ -48,26 +48,26 @@ class StaticCache(Cache):
     kind = "static"
     bounded = True
     _changing = ("_now", "_owner")
-    _now: Held  # with its `place`; a graph, which computes that alone, leaves `stop` unknown
+    _now: Held  # with its `stop_tensor`; a graph, which computes that alone, leaves `stop` unknown
 
     @property
     def _held(self) -> Held:
         now = self._now
         if not torch.compiler.is_compiling() and now.stop == UNKNOWN:
-            self._now = now = replace(now, stop=int(now.place))
+            self._now = now = replace(now, stop=int(now.stop_tensor))
         return now
 
     @_held.setter
     def _held(self, held: Held) -> None:
-        self._now = replace(held, place=torch.tensor([held.stop], device="cpu"))
+        self._now = replace(held, stop_tensor=torch.tensor([held.stop], device="cpu"))
 
     @property
     def length(self) -> int:
-        return int(self._now.place) if _in_graph() else self._held.length
+        return int(self._now.stop_tensor) if _in_graph() else self._held.length
 
     @property
     def place(self) -> Any:
-        return Place(self._now.place) if _in_graph() else self.length
+        return Place(self._now.stop_tensor) if _in_graph() else self.length
 
     def append_gated(
         self, k: torch.Tensor, v: torch.Tensor | None, log_forget: torch.Tensor | None
@@ -82,18 +82,18 @@ class StaticCache(Cache):
                 "in a compiled graph a static cache stores the dtype of its layer, and no gradient; give new_cache no "
                 "dtype, and use torch.no_grad()"
             )
-        new, planes, place = self._stored(k, v, log_forget), self._now.planes, self._now.place
-        slots = torch.ops.regard.next_slots(place, k.shape[2], self.capacity).to(k.device)
+        new, planes, stop = self._stored(k, v, log_forget), self._now.planes, self._now.stop_tensor
+        slots = torch.ops.regard.next_slots(stop, k.shape[2], self.capacity).to(k.device)
         for name, x in new.items():
             planes[name].index_copy_(2, slots, x)
-        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], place=place + k.shape[2])
+        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], stop_tensor=stop + k.shape[2])
         return planes["k"], planes["k"][..., : self.v_dim] if self.joined else planes["v"], forgotten(planes, new)
 
     def _last(self) -> Held:
         if not _in_graph() or not self._forgets:
             return super()._last()
-        place, sums = self._now.place.to(self._now.planes["k"].device), self._now.planes["forgotten"]
-        last = sums.index_select(2, (place - 1).clamp(min=0)).where(place > 0, 0)
+        stop, sums = self._now.stop_tensor.to(self._now.planes["k"].device), self._now.planes["forgotten"]
+        last = sums.index_select(2, (stop - 1).clamp(min=0)).where(stop > 0, 0)
         return Held({"forgotten": last}, 0, 1)
 
     def _check_capacity(self, added: int) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import fill
@@ -21,7 +22,6 @@ from regard.errors import ArgumentError
 from regard.patterns import Pattern, as_pattern
 from regard.patterns.arguments import whole
 from regard.reprs import brief
-from regard.timing import median_seconds
 from regard_lab.seeing.canvas import FAINT, INK, LINES, MARKS, checked_path, drawable, new_figure, save
 from regard_lab.seeing.quality.candidates import (
     THIS_CALL,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 LEAST = 1e-6  # smaller errors are drawn here, since the axis is logarithmic
 LETTERS = 16  # the most characters of a label beside a point
+SHORTEST = 0.002  # seconds; a shorter call is repeated within its turn
 
 
 def draw_errors(report: Approximation, path: str | Path) -> None:
@@ -81,11 +82,11 @@ def _draw_line(axes: Axes, rows: Sequence[CandidateRow], colour: str, mark: str,
         markerfacecolor=colour if of_call else "white", linestyle="-" if of_call else "--", linewidth=1,
         label=drawable(label),
     )  # fmt: skip
-    for row, time, error in zip(rows, times, errors, strict=True):
+    for row, took, error in zip(rows, times, errors, strict=True):
         if not row.knob:
             continue
         axes.annotate(
-            drawable(row.knob[:LETTERS]), (time, error), (5, 4), textcoords="offset points", fontsize=7, color=colour,
+            drawable(row.knob[:LETTERS]), (took, error), (5, 4), textcoords="offset points", fontsize=7, color=colour,
             parse_math=False,
         )  # fmt: skip
 
@@ -444,3 +445,45 @@ def _check_exact(exact: Exact) -> None:
             f"exact attention of these tensors is {words} (shape {tuple(exact.output.shape)}), so a relative error "
             f"cannot be computed; give queries, keys and values of a real call"
         )
+
+
+# Time
+
+
+def median_seconds(calls: Sequence[Callable[[], object]], rounds: int, device: torch.device) -> list[float]:
+    """The median time of each call over `rounds` rounds, in each of which every call is measured once.
+
+    On the CPU it is CPU time on one thread: that of several depends on how busy the machine is. On other devices it is
+    elapsed time.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _medians(calls, rounds, device)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _medians(calls: Sequence[Callable[[], object]], rounds: int, device: torch.device) -> list[float]:
+    repeats = [max(1, round(SHORTEST / max(_seconds(call, 1, device), 1e-7))) for call in calls]  # also warms up
+    samples: list[list[float]] = [[] for _ in calls]
+    for number in range(rounds):
+        for turn in range(len(calls)):
+            at = (number + turn) % len(calls)
+            samples[at].append(_seconds(calls[at], repeats[at], device))
+    return [statistics.median(times) for times in samples]
+
+
+def _seconds(call: Callable[[], object], repeats: int, device: torch.device) -> float:
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    _finish(device)
+    began = clock()
+    for _ in range(repeats):
+        call()
+    _finish(device)
+    return (clock() - began) / repeats
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,7 +1,5 @@
 """The decode backend reads each key once in its stored dtype, and makes a mask only if one is needed."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

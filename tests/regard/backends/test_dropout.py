@@ -1,7 +1,5 @@
 """Dropout depends on the indices of the pair: every block, backend, chunk and continuation drops the same weights."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 tests/regard/contracts/test_cuda.py compares the operations themselves where there is a device.
 """
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

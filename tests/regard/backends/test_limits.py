@@ -1,7 +1,5 @@
 """A half-built backend is named: every class that computes calls is listed, with limits that give reasons."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

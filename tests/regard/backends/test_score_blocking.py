@@ -1,8 +1,6 @@
 """Row blocks hold every allowed pair once, in runs that fit the cache; lots hold every head once; sums of diagonals are
 the transpose of numbers by distance."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -32,8 +30,7 @@ def cut(pattern, *, batch=3, heads=6, kv_heads=3, q_len=29, k_len=37, q_start=No
     return blocking_of(make_problem(q, k, k, pattern=pattern, q_start=q_start))
 
 
-@pytest.mark.parametrize("kv_heads", [3, 1])
-@pytest.mark.parametrize("q_start", [None, 0, 11, -9])
+@pytest.mark.parametrize(("q_start", "kv_heads"), [(None, 3), (0, 1), (11, 3), (-9, 1)])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_runs_hold_every_allowed_pair_once_and_whole_ones_nothing_else(pattern, q_start, kv_heads, small):
     found = cut(pattern, q_start=q_start, heads=4 if kv_heads == 1 else 6, kv_heads=kv_heads)

@@ -1,7 +1,5 @@
 """Streaming never holds all scores, and its second pass computes statistics by blocks; values are the fuzzer's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from asking import ask, cut

@@ -1,7 +1,5 @@
 """The tiled backend: strided and dilated patterns by the kernel or by fused calls, against formulas in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """docs/conventions.md line by line, as pictures and small sums that can be checked by eye."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

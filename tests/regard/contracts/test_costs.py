@@ -1,7 +1,5 @@
 """What a plan says that a call costs: by the batch, the heads and the dtype, as counted, and never less than needed."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

@@ -1,7 +1,5 @@
 """On a GPU: random calls equal the formulas; other mechanisms, layers and caches give the results of the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,8 +23,8 @@ pytestmark = [
 ]
 
 ON_CUDA = takes_softmax(EACH, device="cuda")
-PARTS, CASES = 8, 100
-COMPILED = 6  # cases of each part that FlexAttention computes, since every one compiles a kernel
+PARTS, CASES = 2, 400  # of 100 cases in a row tiled may compute none
+COMPILED = 24  # cases of each part that FlexAttention computes, since every one compiles a kernel
 CALLS: dict[str, dict[str, Any]] = {
     "linear": {"mechanism": m.LinearTransformer(), "pattern": "causal"},
     "performer": {"mechanism": m.Performer(64, seed=0), "pattern": "causal"},

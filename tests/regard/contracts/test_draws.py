@@ -1,7 +1,5 @@
 """All hashed random numbers: the first draws of thousands of seeds are uniform, and no seed is special."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

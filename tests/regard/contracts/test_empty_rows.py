@@ -1,7 +1,5 @@
 """A row with no key: zeros, zero gradient, log-sum-exp -inf, entropy 0; never NaN, never an average."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 Each test names everything that is missing, and where it belongs.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """A key that a bias of -inf hides, alone or together with the pattern, changes no bit, even if it is NaN or Inf."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A hidden key changes no bit of a result, even if it is NaN or Inf; NaN in a visible key shows in every backend."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -4,8 +4,6 @@ Every law holds bit by bit for every backend that computes the call. What follow
 with them by the fuzzer, which also checks which calls a backend computes.
 """
 
-from __future__ import annotations
-
 import math
 
 import pattern_strategies as patterns

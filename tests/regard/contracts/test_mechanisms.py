@@ -1,7 +1,5 @@
 """The rules that hold for every mechanism; its laws are in test_mechanism_laws.py, its formula in mechanisms/."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from asking import ask, computes

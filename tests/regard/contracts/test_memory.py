@@ -1,7 +1,5 @@
 """Memory: the fused backend never holds a tensor of q_len x k_len numbers, forward or backward."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from measuring import Largest

@@ -1,7 +1,5 @@
 """Attention over pieces, merged by log-sum-exp, is attention over the whole: values and gradients."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -24,9 +22,14 @@ def pieces_of(q, k, v, cuts, backend, pattern=None):
     return found
 
 
+PATTERNS = [None, p.Causal(), p.CausalWindow(3), p.Where(lambda i, j: (i + j) % 3 == 0)]
+CUTS = [(0, 11), (0, 4, 11), (0, 0, 1, 1, 6, 11), (0, 3, 5, 8, 9, 11)]
+
+
 @pytest.mark.parametrize("backend", [name for name in LEARNING if name in PLAIN])
-@pytest.mark.parametrize("pattern", [None, p.Causal(), p.CausalWindow(3), p.Where(lambda i, j: (i + j) % 3 == 0)])
-@pytest.mark.parametrize("cuts", [(0, 11), (0, 4, 11), (0, 0, 1, 1, 6, 11), (0, 3, 5, 8, 9, 11)])
+@pytest.mark.parametrize(
+    ("cuts", "pattern"), [(CUTS[(a + b) % 4], PATTERNS[a]) for a in range(4) for b in (0, 1)], ids=str
+)
 def test_merged_pieces_equal_the_whole_in_values_and_gradients(cuts, pattern, backend):
     found = []
     for merged in (False, True):

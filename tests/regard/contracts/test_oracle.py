@@ -1,7 +1,5 @@
 """The oracle is checked against triple loops in pure Python, finite differences and sums computed by hand."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Wrong calls raise one family of errors, whose messages have the request, the numbers and the way out."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Second derivatives of mechanisms are true, and what has none is refused; those of softmax are the fuzzer's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

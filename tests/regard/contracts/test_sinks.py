@@ -1,7 +1,5 @@
 """A sink is one more logit in each softmax: its values and gradients on every backend, and what refuses it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from asking import ask, computing

@@ -1,7 +1,5 @@
 """Statistics with sinks and without equal those of the oracle's weights for every backend, and have gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

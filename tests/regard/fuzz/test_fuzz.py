@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from . import judging
 from .__main__ import main
 from .cases import draw_case
 from .meanings import LEAVES
-from .mechanisms import KINDS, draw_mechanism, judge_mechanism
+from .mechanisms import KINDS, Case, draw_mechanism, judge_mechanism
 from .running import Tally, case_of, run
 
-FEW, PARTS = 360, 12
+FEW, PARTS = 300, 12
 MANY = 20_000
 
 
@@ -31,10 +33,15 @@ def test_random_calls_equal_the_formulas_on_every_backend_that_takes_them(part):
         assert tally.counts[backend, "right"] > 2, f"{backend} computes hardly anything"
 
 
+@functools.cache
+def drawn() -> list[Case]:
+    return [*map(draw_mechanism, range(1200))]
+
+
 @pytest.mark.parametrize("kind", dict.fromkeys(KINDS))
 def test_calls_of_a_mechanism_equal_its_formula(kind):
     """Values, gradients, second derivatives and continued states of the first calls of this kind."""
-    cases = [case for case in map(draw_mechanism, range(1200)) if case.kind == kind][:20]
+    cases = [case for case in drawn() if case.kind == kind][:16]
     verdicts = [(case, one) for case in cases for one in judge_mechanism(case)]
     assert not [(str(case), one) for case, one in verdicts if one.outcome == "off"]
     assert len(verdicts) > 40

@@ -3,8 +3,6 @@
 Padding is strong: half of the batch rows are padded, and all logits of live positions are compared, in every row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any

@@ -71,18 +71,18 @@ class Family:
                     parameter.copy_(torch.randn(parameter.shape, generator=generator))
         return model.eval()
 
-    def shallow(self) -> Any:
-        """The same with its first two layers: enough for two of a kind or one of each, and a third less to compile."""
+    def shallow(self, count: int = 2) -> Any:
+        """The same with fewer layers, which take less to compile; two are enough for two of a kind or one of each."""
         model = self.model()
         if model.config.num_hidden_layers != 3:
             return model
-        model.config.num_hidden_layers = 2
+        model.config.num_hidden_layers = count
         if getattr(model.config, "layer_types", None) is not None:
-            model.config.layer_types = model.config.layer_types[:2]
+            model.config.layer_types = model.config.layer_types[:count]
         for part in list(model.modules()):
             for name, layers in part.named_children():
                 if isinstance(layers, torch.nn.ModuleList) and len(layers) == 3:
-                    setattr(part, name, layers[:2])
+                    setattr(part, name, layers[:count])
         return model
 
 

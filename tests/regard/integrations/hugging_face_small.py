@@ -3,8 +3,6 @@
 Sizes are recognised by their names; what a name does not tell is in SPECIAL, by the type of the model.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

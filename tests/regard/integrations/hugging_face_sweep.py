@@ -4,8 +4,6 @@ Harder than what `attach` compares: four rows of fourteen ids, of which one is p
 row, and weights so large that attention is not uniform.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -1,7 +1,5 @@
 """A pretrained head through regard: product atoms find the atoms that they came from."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

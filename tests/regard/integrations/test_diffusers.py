@@ -1,7 +1,5 @@
 """Models of diffusers give what they gave before they were attached, and what each place looks at can be seen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Code that calls PyTorch's attention gives the same numbers through regard, and can be observed and changed."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """The drop-in for nn.MultiheadAttention: the same state_dict, arguments, numbers and gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

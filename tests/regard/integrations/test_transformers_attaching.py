@@ -1,7 +1,5 @@
 """`attach` computes, part by part and in wrappers, what eager attention computes, or refuses with a true reason."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

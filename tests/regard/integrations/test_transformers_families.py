@@ -1,7 +1,5 @@
 """Models of transformers give the same numbers through regard, also in hard cases; with `-m slow` all families."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")

@@ -1,7 +1,5 @@
 """`keep_entries` against attention in plain PyTorch that hides the dropped keys."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")

@@ -1,7 +1,5 @@
 """Models with latent attention give eager attention's numbers, absorbed and expanded, with their caches and ours."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Generator
 from contextlib import contextmanager

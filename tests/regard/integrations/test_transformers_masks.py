@@ -1,7 +1,5 @@
 """Masks of transformers are read as patterns, pair by pair the same; what cannot be read is reported."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
@@ -249,7 +247,7 @@ def test_one_graph_serves_every_step_of_a_static_cache(name, graphs):
 
 
 def test_a_compiled_model_keeps_packed_documents_apart():
-    model = attach(BY_NAME["Mistral"].shallow()).eval()
+    model = attach(BY_NAME["Mistral"].shallow(1)).eval()
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for lengths in ((5, 4, 3), (1, 1, 10)):
@@ -262,7 +260,7 @@ def test_a_compiled_model_keeps_packed_documents_apart():
 
 
 def test_a_mask_that_a_graph_cannot_see_is_dense_and_said():
-    model = attach(BY_NAME["Llama 4"].model()).eval()
+    model = attach(BY_NAME["Llama 4"].shallow()).eval()
     ids = torch.randint(3, 99, (1, 12))
     torch._dynamo.reset()
     with torch.no_grad(), pytest.warns(UnreadMaskWarning, match="which mask a model uses"):

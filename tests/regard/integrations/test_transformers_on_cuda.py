@@ -1,7 +1,5 @@
 """On a GPU: models of transformers give the numbers of eager attention there, and train and generate as it does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

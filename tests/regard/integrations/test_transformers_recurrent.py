@@ -1,7 +1,5 @@
 """The recurrent layers of hybrid models: numbers, caches and gradients are those of the layers' own functions."""
 
-from __future__ import annotations
-
 import copy
 import io
 

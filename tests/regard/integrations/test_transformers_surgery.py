@@ -1,7 +1,5 @@
 """Layers with a replaced pattern or mechanism compute eager attention's numbers of the same pairs, compiled too."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
@@ -338,7 +336,7 @@ def farthest(run, model, live=LIVE, **given):
 
 
 def test_a_window_with_first_keys_is_one_graph_for_every_padding():
-    model = BY_NAME["Mistral"].shallow()
+    model = BY_NAME["Mistral"].shallow(1)
     own = first_output(model)
     replace_attention(model, pattern=NEAR)
     counter = CompileCounterWithBackend("eager")
@@ -351,7 +349,7 @@ def test_a_window_with_first_keys_is_one_graph_for_every_padding():
 
 
 def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_first_key_and_else_refused():
-    model = BY_NAME["Llama"].shallow()
+    model = BY_NAME["Llama"].shallow(1)
     replace_attention(model, pattern="strided(4) | global_tokens(0)")
     run = compiled(model)
     for live in (LIVE, RIGHT):
@@ -377,7 +375,7 @@ def test_a_graph_checks_once_what_all_layers_share(given):
 
 
 def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
-    model, places = BY_NAME["Llama"].shallow(), torch.cat([torch.arange(10), torch.arange(14)])[None]
+    model, places = BY_NAME["Llama"].shallow(1), torch.cat([torch.arange(10), torch.arange(14)])[None]
     with replace_attention(model, pattern=NEAR):
         run = compiled(model)
         assert farthest(run, model, ids=IDS[:1], use_cache=False, position_ids=torch.arange(24)[None]) <= 1e-5
@@ -388,7 +386,7 @@ def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
 
 
 def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live_keys():
-    model = BY_NAME["Llama"].shallow()
+    model = BY_NAME["Llama"].shallow(1)
     replace_attention(model, pattern=NEAR)
     found = []
     for run in (model, compiled(model)):
@@ -404,7 +402,7 @@ def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live
 
 
 def test_gradients_of_a_compiled_model_are_those_of_the_uncompiled_one():
-    model = BY_NAME["Llama"].shallow()
+    model = BY_NAME["Llama"].shallow(1)
     replace_attention(model, pattern=NEAR)
     gradients = []
     for run in (model, compiled(model, "aot_eager")):

@@ -1,7 +1,5 @@
 """A cache that keeps a window and the sinks gives the numbers of a cache that keeps all keys, and is as small."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")

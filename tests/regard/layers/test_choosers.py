@@ -160,27 +160,33 @@ def test_a_chooser_is_its_formula_in_values_and_gradients(name, formula, untouch
             torch.testing.assert_close(mine, theirs, atol=1e-10, rtol=0, msg=label)
 
 
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("dense", [False, True])
-def test_the_indexer_learns_the_weights_of_attention_over_what_it_chooses(dense):
-    layer, x = new_layer(new_indexer()), vectors().requires_grad_()
+def test_the_indexer_learns_the_weights_of_attention_over_what_it_chooses(dense, padded):
+    layer, x = new_layer(new_indexer(), softcap=3.0, pattern="causal_window(31)"), vectors()
     layer.chooser.dense = dense
+    lengths, texts = [LENGTH, 29] if padded else [LENGTH] * 2, x.clone().requires_grad_()
+    with torch.no_grad():
+        texts[1, lengths[1] :] = torch.nan
     with choice_losses(layer) as losses:
-        layer(x)
+        layer(texts, pattern=p.KeySpan(0, torch.tensor(lengths)))
     [found] = losses
-    scores = indexer_scores(layer.chooser, x.detach())
+    scores = indexer_scores(layer.chooser, x)
     q, k = heads_of(layer.to_q(x), HEADS).detach(), heads_of(layer.to_k(x), KV_HEADS).detach().repeat_interleave(3, 1)
     expected = scores.new_zeros(())
     for b in range(BATCH):
-        for t in range(LENGTH):
+        for t in range(lengths[b]):
             keys = sorted(range(t + 1), key=lambda s: -scores[b, t, s].item())[: t + 1 if dense else layer.chooser.top]
-            p_t = (k[b][:, keys] @ q[b, :, t, :, None] * HEAD_DIM**-0.5)[..., 0].softmax(-1).mean(0)
+            keys = [s for s in keys if t - s < 31]
+            logits = (k[b][:, keys] @ q[b, :, t, :, None] * HEAD_DIM**-0.5)[..., 0]
+            p_t = (3 * torch.tanh(logits / 3)).softmax(-1).mean(0)
             expected = expected + (p_t * (p_t.log() - scores[b, t, keys].log_softmax(-1))).sum()
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
     weights = [*layer.chooser.parameters()]
     for mine, theirs in zip(*(torch.autograd.grad(y, weights) for y in (found, expected)), strict=True):
         assert theirs.abs().max() > 0
         torch.testing.assert_close(mine, theirs, atol=1e-10, rtol=0)
-    x.grad = None
+    x.requires_grad_()
     with choice_losses(layer) as others:
         layer(x=x)
     others[0].backward()

@@ -451,6 +451,18 @@ def test_forget_gates_outlive_crops_reorders_files_and_dropped_keys(kind, tmp_pa
     grows(74, torch.tensor([70]))
 
 
+@torch.no_grad()
+def test_a_nan_reaches_the_queries_that_look_at_it_and_not_by_forget_gates():
+    layer, x, padding = forgetful(pattern="causal_window(3)"), texts(1, 11, 16), p.KeySpan(2, 9)
+    clean = layer(x, pattern=padding)
+    x[:, [0, 1, 9, 10]] = torch.nan
+    found = layer(x, pattern=padding)[:, 2:9]
+    torch.testing.assert_close(found, clean[:, 2:9], **EXACT)
+    x[:, 4] = torch.nan
+    found = layer(x, pattern=padding)[:, 2:9]
+    assert found.isnan().any(-1).tolist() == [[False, False, True, True, True, False, False]]
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @torch.no_grad()
 def test_forget_gates_are_rounded_neither_by_a_cache_nor_by_autocast(dtype):

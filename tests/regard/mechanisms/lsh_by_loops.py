@@ -1,7 +1,5 @@
 """LSH attention in plain loops, one head at a time: from the paper and the rule of `LSH` alone."""
 
-from __future__ import annotations
-
 import numpy as np
 
 Array = np.ndarray

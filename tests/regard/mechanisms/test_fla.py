@@ -4,8 +4,6 @@ They take its layout and compute the step of each mechanism. tests/regard/contra
 kernels where they are.
 """
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """LSH attention is what the Reformer's paper says, causal without a look ahead, and reproducible."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Mechanisms as text: names of enrolled classes, numbers and words, and nothing else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

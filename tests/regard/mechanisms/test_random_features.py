@@ -1,7 +1,5 @@
 """Performer and random feature attention: the papers' estimates, convergence, gates, and numbers that stay finite."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

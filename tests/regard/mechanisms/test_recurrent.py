@@ -1,7 +1,5 @@
 """Recurrent mechanisms against their papers' steps: heads, decays of any size, long texts, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Local attention: local-p is the paper's up to one factor a query, counts live keys alone; local-m is a pattern."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

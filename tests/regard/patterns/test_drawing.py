@@ -1,7 +1,5 @@
 """What a stack of layers learns from, and patterns drawn with characters."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

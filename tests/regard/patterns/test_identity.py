@@ -1,7 +1,5 @@
 """Patterns that hold a tensor are equal only to themselves and their copies, in whatever process they were made."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

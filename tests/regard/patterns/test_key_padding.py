@@ -1,7 +1,5 @@
 """Key padding: masks with holes, masks in the shapes of other libraries, and blocks by row."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

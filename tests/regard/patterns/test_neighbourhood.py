@@ -1,7 +1,5 @@
 """Windows on grids, against the formula written cell by cell."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import prod
 

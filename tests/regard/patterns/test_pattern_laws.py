@@ -1,7 +1,5 @@
 """Laws that hold for every expression of patterns: structure, text and algebra agree with the pairs themselves."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from unittest import mock
 

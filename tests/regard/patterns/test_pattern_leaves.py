@@ -1,7 +1,5 @@
 """Each pattern by itself, for all small sizes: its pairs are those of its formula, and its structure is theirs."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

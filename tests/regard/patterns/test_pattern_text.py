@@ -1,7 +1,5 @@
 """Patterns as text, joined with texts by & | ~, and as text with tensors for a compiled graph."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -8,13 +8,6 @@ from regard_lab.bench.measuring import call_apart
 from regard_lab.bench.peers import PEERS
 from regard_lab.bench.running import memory_of
 
-EVERY = [
-    (name, contest)
-    for cases in (CASES, CUDA_CASES)
-    for name, case in cases.items()
-    for contest in dict.fromkeys((*case.contests, *case.quick))
-]
-
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("quick", [True, False])
@@ -25,15 +18,16 @@ def test_labels_tell_the_contests_of_a_case_apart(quick, device):
         assert len(labels) == len(set(labels)), name
 
 
-@pytest.mark.parametrize(("name", "contest"), EVERY, ids=lambda value: getattr(value, "label", value))
-def test_names_in_a_contest_are_those_of_its_contenders(name, contest):
-    names = [one.name for one in contest.contenders]
-    assert len(names) == len(set(names))
-    assert contest.contenders[0].plan is not None, "the first is regard"
-    assert {promise.ours for promise in contest.promises} <= set(names)
-    assert {promise.other for promise in contest.promises} <= {"", *names}
-    assert set(contest.memory) <= set(names)
-    assert all(one.plan is not None or PEERS[one.name] == one for one in contest.contenders)
+def test_names_in_a_contest_are_those_of_its_contenders():
+    cases = (*CASES.values(), *CUDA_CASES.values())
+    for contest in dict.fromkeys(one for case in cases for one in (*case.contests, *case.quick)):
+        names = [one.name for one in contest.contenders]
+        assert len(names) == len(set(names)), contest
+        assert contest.contenders[0].plan is not None, f"the first is regard: {contest}"
+        assert {promise.ours for promise in contest.promises} <= set(names), contest
+        assert {promise.other for promise in contest.promises} <= {"", *names}, contest
+        assert set(contest.memory) <= set(names), contest
+        assert all(one.plan is not None or PEERS[one.name] == one for one in contest.contenders), contest
 
 
 def test_every_case_of_a_device_is_computed_there():

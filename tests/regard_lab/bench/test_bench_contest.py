@@ -1,6 +1,7 @@
 """A contest times whoever is right, and says of everyone else why not."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -12,7 +13,7 @@ from regard_lab.bench.cases import REGARD
 from regard_lab.bench.measuring import Pace
 from regard_lab.bench.peers import PEERS
 from regard_lab.bench.running import hold
-from regard_lab.bench.work import Case, Contender, Contest, Promise, Work
+from regard_lab.bench.work import Case, Contender, Contest, Promise, Work, make_tensors
 
 WORK = Work(12, heads=2, head_dim=8, pattern=Causal())
 FINE = replace(PEERS["SDPA"], name="fine")
@@ -84,3 +85,33 @@ def test_memory_is_asked_of_those_named(monkeypatch):
     assert not {"memory_bytes", "memory_reason"} & record["contenders"]["wrong"].keys()
     assert "cpu" not in record["contenders"]["regard"]
     assert [promise["kept"] for promise in record["promises"]] == [True, None]
+
+
+RUNTIMES = [name for name in PEERS if name.startswith(("onnxruntime", "OpenVINO"))]
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_a_runtime_is_right_where_it_is_installed_and_named_where_it_is_not(name):
+    work = Work(1, 37, heads=4, head_dim=8, batch=2, caches=2)
+    record = held(PEERS[name], work=work)["contenders"][name]
+    absent = [one for one in PEERS[name].package.split() if find_spec(one) is None]
+    assert record["status"] == ("missing" if absent else "measured")
+    assert not absent or record["reason"] == f"the package {absent[0]} is not installed"
+    with pytest.raises(NotImplementedError, match="forward in float32, without options"):
+        PEERS[name].prepare(replace(work, backward=True), make_tensors(work))
+
+
+def test_caches_take_turns_and_what_computes_no_attention_is_timed_unchecked():
+    drawn, called = [], []
+
+    def prepare(work, tensors):
+        drawn.append(float(tensors.k.sum()))
+        return lambda: called.append(tensors) or tensors.k
+
+    nothing = Contender("nothing", prepare, checked=False)
+    record = held(nothing, work=replace(WORK, caches=3))["contenders"]["nothing"]
+    assert len(set(drawn)) == len(drawn) == 3
+    assert len(called) > 3
+    assert all((one is other) is (at % 3 == 0) for at, one in enumerate(called) for other in called[:1])
+    assert (record["status"], record["errors"]) == ("measured", {})
+    assert record["notes"] == ["it computes no attention"]

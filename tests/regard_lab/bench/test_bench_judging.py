@@ -150,6 +150,7 @@ def test_own_dropout_is_judged_without():
 def test_peers_of_torch_are_right():
     assert verdict(replace(SMALL, pattern=CAUSAL, backward=True), PEERS["SDPA"]).right
     assert verdict(WORKS["gradients"], PEERS["SDPA bool mask"]).right
+    assert verdict(Work(9, 4, heads=2, head_dim=8), PEERS["SDPA"]).right, "more queries than keys"
     for name in ("SDPA enable_gqa", "SDPA repeat_interleave"):
         assert verdict(WORKS["grouped heads and a cache"], PEERS[name]).right
     broadcast = PEERS["tanh of a broadcast sum"]

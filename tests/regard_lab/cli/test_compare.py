@@ -114,7 +114,7 @@ def test_equal_parameters_are_equal(pairs, tmp_path):
 def test_language_models_are_compared_by_their_patterns_and_mechanisms(data, tmp_path):
     long = "causal & (causal_window(8) | global_tokens(0..3) | strided(8) | random_blocks(2, block=8, past=true))"
     patterns = ("--attention", "causal", "--attention", "causal_window(8)", "--attention", long)
-    common = ("--task", "language-model", "--data", data / "text.txt", "--json", *SMALL, "--batch-tokens", 512)
+    common = ("--task", "language-model", "--data", data / "text.txt", "--json", *SMALL[:-1], 1, "--batch-tokens", 512)
     record = json.loads(succeeded("compare", *common, *patterns, "--out", tmp_path / "a").out)
     full, window, _ = record["rows"]
     assert full["parameters"] == window["parameters"]
@@ -131,7 +131,7 @@ def test_language_models_are_compared_by_their_patterns_and_mechanisms(data, tmp
     picture = image.imread(tmp_path / "a/compare.png")[..., :3]
     assert (picture[:, [0, -1]] == 1).all()  # no name is cut by a border
 
-    mechanisms = ("--mechanism", "softmax", "--mechanism", "performer(16, seed=1)", "--steps", 1)
+    mechanisms = ("--mechanism", "softmax", "--mechanism", "performer(16, seed=1)")
     softmax, performer = json.loads(succeeded("compare", *common, *mechanisms, "--out", tmp_path / "b").out)["rows"]
     assert [softmax["name"], performer["name"]] == ["mechanism=softmax", "mechanism=performer(16, seed=1)"]
     assert performer["memory"]["bytes an id written"] == 0 < performer["memory"]["bytes once"]

@@ -1,7 +1,5 @@
 """Tiny random models of each family in transformers, and views of their heads that share memory with the weights."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

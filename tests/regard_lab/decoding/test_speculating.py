@@ -1,16 +1,17 @@
 """Speculative decoding writes the texts that are written without it, in fewer calls of the model."""
 
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 import torch
 from test_generator import DRAWN, LINES, new_generator
 
 from regard.errors import ArgumentError, UnsupportedError
-from regard_lab.decoding import Generator, Sampling
-from regard_lab.decoding.speculating import Draft, Lookup
+from regard_lab.decoding import Generator, Sampling, generate
+from regard_lab.decoding.speculating import Draft, Lookup, speculated
 from regard_lab.models import LanguageConfig, LanguageModel
-from regard_lab.text import BEGIN, Tokeniser
+from regard_lab.text import BEGIN, PAD, Tokeniser
 
 PROMPTS = ["the animal", "", "a street in the old café in the"]
 
@@ -36,11 +37,13 @@ def texts(written):
         {},
         {"sampling": DRAWN, "count": 2, "first_row": 5},
         {"sampling": Sampling(temperature=0.7, top_p=0.8), "cache": "paged"},
-        {"cache": "static", "stop": ["t"]},
+        {"cache": "static", "stop": ["t"], "branches": 3},
     ],
 )
 def test_the_texts_are_those_without_it(generator, options):
-    plain = generator.generate(PROMPTS, max_tokens=25, **options)
+    if "branches" in options:
+        generator = new_generator(pattern="causal")
+    plain = generator.generate(PROMPTS, max_tokens=25, **{**options, "branches": 1})
     heard = []
     for speculate in ("lookup", smaller(generator), generator):
         found = generator.generate(
@@ -73,10 +76,29 @@ def test_a_draft_that_is_the_model_itself_is_always_right(generator):
     assert other.tokens_per_step < 2
 
 
+@pytest.mark.parametrize(
+    ("cache", "positions"), [("dynamic", "rotary"), ("static", "learned"), ("paged", "sinusoidal"), ("dynamic", "none")]
+)
+def test_a_tree_is_as_good_as_its_right_branch(cache, positions):
+    model, prompt = new_generator(positions=positions).model, torch.tensor([[BEGIN, 9, 8, 7]])
+    [[plain]] = generate(model, prompt, max_tokens=21, sampling=DRAWN)
+
+    def propose(ids, count, branches):
+        right = [*plain.ids[len(ids) - 4 :][:count]]
+        return [[PAD, *right][:count], [*right[:1], PAD], right][:branches]
+
+    how = {"proposer": SimpleNamespace(propose=propose), "proposals": 4, "cache": cache, "max_tokens": 21}
+    for branches, calls in ((3, 5), (1, 21)):  # a prompt gives 1 id, each further call 5; its first branch is wrong
+        [[one]] = speculated(model, prompt, branches=branches, sampling=DRAWN, **how)
+        assert (one.ids, one.calls) == (plain.ids, calls)
+        assert one.gains == pytest.approx(plain.gains, abs=1e-9)
+
+
 def test_lookup_takes_the_longest_match_and_the_latest_place():
     propose = Lookup().propose
-    assert propose([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2) == [9, 2]
-    assert propose([5, 3, 7, 3, 8, 3], 9) == [8, 3]
+    assert propose([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2) == [[9, 2]]
+    assert propose([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2, branches=3) == [[9, 2], [8, 1]]
+    assert propose([5, 3, 7, 3, 8, 3], 9) == [[8, 3]]
     assert propose([1, 2, 3], 4) == propose([1], 4) == propose([], 4) == []
 
 
@@ -98,11 +120,13 @@ def test_what_cannot_be_speculated_is_refused(generator):
     for options, error, message in (
         ({"speculate": draft}, ArgumentError, "the draft model has another tokeniser"),
         ({"speculate": "look"}, ArgumentError, "speculate is 'look'"),
-        ({"speculate": "lookup", "beam": 2}, ArgumentError, "beam=2 and speculate= exclude each other"),
+        ({"speculate": "lookup", "beam": 2}, ArgumentError, "beam=2, normalisation=.none. and speculate= exclude"),
         ({"speculate": "lookup", "proposals": 0}, ArgumentError, "proposals"),
         ({"speculate": "lookup", "count": 2}, ArgumentError, "the most likely ids give 1 text"),
         ({"speculate": "lookup", "cache": "ring"}, UnsupportedError, "a cache of kind 'ring' cannot do"),
         ({"speculate": short}, ArgumentError, "8 learned positions"),
+        ({"speculate": generator, "branches": 2}, UnsupportedError, "this model has windows"),
+        ({"speculate": "lookup", "normalisation": "gnmt"}, ArgumentError, "normalisation='gnmt' and speculate="),
     ):
         with pytest.raises(error, match=message):
             generator.generate(["the animal"], max_tokens=12, **options)

@@ -1,7 +1,5 @@
 """The built site, and the models that pages speak of: small, untrained, and saved as a training saves them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

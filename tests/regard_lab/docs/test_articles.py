@@ -1,7 +1,5 @@
 """The page "The articles, section by section": every section of them, and every lesson and quick command it names."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """Every block of code in the documentation runs, and every command in it has the options that it is given."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

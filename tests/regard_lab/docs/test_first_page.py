@@ -1,7 +1,5 @@
 """The thing to try on the first page: what is stored about a translator, and how it is shown."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Patterns, mechanisms, biases and positions that a line of a page builds can be built, and attention takes them."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages that come from reports and declarations have the numbers of today; docstrings become LaTeX."""
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import json

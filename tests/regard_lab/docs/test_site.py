@@ -1,7 +1,5 @@
 """The built site: nothing from elsewhere, no broken link, formulas as MathML, signatures as Python reports them."""
 
-from __future__ import annotations
-
 import ast
 import html
 import inspect
@@ -9,12 +7,38 @@ import re
 from importlib import import_module
 
 import pytest
+from markdown.extensions.toc import slugify
+from page_code import FENCE
+from test_code_blocks import PAGES
 
 from docs.making.explorations import ENDINGS, NOUNS
 from docs.making.reference import ROOMS, documented
 from docs.making.rendering import with_mathml
-from docs.making.site import LIVE
+from docs.making.site import CODE, LINK, LIVE
 from regard_lab.lessons import CHAPTERS, LESSONS
+
+built = pytest.mark.slow  # the site is built, which takes a minute
+
+
+def broken_links(text, page, pages):
+    """Links of a page to files that are not there, and to headings that their page does not have."""
+    text = CODE.sub("", FENCE.sub("", text))
+    for target, anchor in [*LINK.findall(text), *(("", anchor) for anchor in re.findall(r"\]\((#[^)\s]+)\)", text))]:
+        path = (page.parent / target).resolve() if target else page
+        if path.parent.name == "lessons" and path.stem in LESSONS:
+            continue  # made by the build
+        titles = re.findall(r"^#+ (.+)$", FENCE.sub("", pages[path]), re.MULTILINE) if path in pages else []
+        if not path.exists() or (anchor and titles and anchor[1:] not in {slugify(one, "-") for one in titles}):
+            yield target + anchor
+
+
+def test_every_link_leads_to_a_file_and_a_heading():
+    """What the strict build of the site checks, without building it."""
+    pages = {page: page.read_text("utf-8") for page in PAGES}
+    for page, text in pages.items():
+        assert not [*broken_links(text, page, pages)], page
+    for link in ("nowhere.md", "#nothing", f"{page.name}#nothing"):
+        assert [*broken_links(f"{text} [a]({link})", page, pages)] == [link]
 
 
 def loaded_from_outside(text):
@@ -24,6 +48,7 @@ def loaded_from_outside(text):
     return loaded + [match[1] for match in re.finditer(r"""url\(["']?((?:https?:)?//[^"')]+)""", text)]
 
 
+@built
 def test_no_page_loads_anything_from_another_host(site):
     read = [path for path in site.rglob("*") if path.suffix in (".html", ".css")]
     assert len(read) > 30
@@ -31,6 +56,7 @@ def test_no_page_loads_anything_from_another_host(site):
         assert not loaded_from_outside(path.read_text("utf-8")), path
 
 
+@built
 def test_every_page_is_reached_from_the_first(site):
     """By the menu, as `file://` would open it: relative addresses of files that are there."""
     first = (site / "index.html").read_text("utf-8")
@@ -67,6 +93,7 @@ def test_a_link_to_follow_loads_nothing():
     assert not loaded_from_outside('<a href="https://a.example">there</a> <img src="assets/x.png">')
 
 
+@built
 def test_formulas_are_mathml_and_no_latex_is_left(site):
     pages = {path: path.read_text("utf-8") for path in site.rglob("*.html")}
     assert sum("<math" in text for text in pages.values()) > 25
@@ -80,6 +107,7 @@ def test_a_formula_with_an_unknown_command_stops_the_build():
         with_mathml(r'<div class="arithmatex">\[\frobnicate{q}\]</div>')
 
 
+@built
 def test_the_chapters_of_the_lessons_are_in_the_menu(site):
     page = (site / "lessons" / "index.html").read_text("utf-8")
     titles = re.findall(r'<span class="md-ellipsis">\s*(.*?)\s*</span>', page)
@@ -91,6 +119,7 @@ def test_the_chapters_of_the_lessons_are_in_the_menu(site):
         assert "<strong>Holds</strong>" in shown
 
 
+@built
 def test_every_choice_of_the_first_page_shows_one_translation(site):
     page = (site / "index.html").read_text("utf-8")
     style = (site / "assets" / "site.css").read_text("utf-8")
@@ -147,6 +176,7 @@ def same(shown: tuple[str, bool, str], real: tuple[str, bool, object]) -> bool:
     return literal == real[2]
 
 
+@built
 @pytest.mark.parametrize("name", ROOMS)
 def test_every_signature_is_the_one_that_python_reports(site, name):
     shown = shown_signatures((site / "reference" / f"{name}.html").read_text("utf-8"))
@@ -161,6 +191,7 @@ def test_every_signature_is_the_one_that_python_reports(site, name):
         assert all(map(same, rows, real)), f"{shown[path]} is not {inspect.signature(value)}"
 
 
+@built
 def test_every_parameter_of_the_call_has_its_type(site):
     text = shown_signatures((site / "reference" / "regard.html").read_text("utf-8"))["regard.functional.api.attention"]
     arguments = ast.parse(f"def {text.strip()}: pass").body[0].args

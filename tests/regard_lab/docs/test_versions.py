@@ -1,7 +1,5 @@
 """One version: in the package, in pyproject.toml, in the citation file and in the changelog."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

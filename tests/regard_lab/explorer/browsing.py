@@ -34,7 +34,9 @@ def assert_accessible(opened, name, part="document"):
     """axe-core has nothing to say about a part of the page; a test that asks it is marked `needs_axe`."""
     if not opened.page.evaluate("'axe' in window"):
         opened.page.add_script_tag(path=str(AXE))
-    violations = opened.page.evaluate(f"axe.run({part}).then(({{violations}}) => violations)")
+    # Only violations are described in full, and no style sheet is fetched again: a page has all of its own.
+    options = "{resultTypes: ['violations'], preload: false}"
+    violations = opened.page.evaluate(f"axe.run({part}, {options}).then(({{violations}}) => violations)")
     wrong = [(one["id"], node["target"], node["failureSummary"]) for one in violations for node in one["nodes"]]
     assert not wrong, (name, wrong)
 
@@ -72,4 +74,10 @@ class Opened:
 
     def view(self, name):
         self.page.get_by_role("button", name=name, exact=True).click()
-        self.page.wait_for_timeout(150)
+        self.settle()
+
+    def settle(self):
+        """Wait until what was asked for is drawn: a second frame has begun, and what follows it was done."""
+        self.page.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 20))))"
+        )

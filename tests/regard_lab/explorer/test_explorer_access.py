@@ -36,17 +36,17 @@ def test_a_tour_by_keyboard_alone(browser, translated):
         page.keyboard.press("Enter")
         page.wait_for_selector("canvas.heads")
         tab_to(page, "Heads; arrow keys move")
-        page.wait_for_timeout(200)
+        opened.settle()
         page.keyboard.press("ArrowRight")
         page.wait_for_function("() => document.querySelector('[role=status]').innerText.startsWith('Layer 0, head 1')")
         page.keyboard.press("Enter")
         page.wait_for_selector("canvas.heatmap")
         tab_to(page, "Weights; arrow keys move")
-        page.wait_for_timeout(200)
+        opened.settle()
         before = page.locator("[role=status]").inner_text()
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
-        page.wait_for_timeout(200)
+        opened.settle()
         assert page.locator("[role=status]").inner_text() != before
         assert "looks at" in page.locator("[role=status]").inner_text()
         place = page.evaluate("new URLSearchParams(location.hash.slice(1))+''")
@@ -69,9 +69,9 @@ def test_every_new_view_is_reached_and_used_by_keyboard(browser, translated, vie
         page = opened.page
         tab_to(page, view)
         page.keyboard.press("Enter")
-        page.wait_for_timeout(300)
+        opened.settle()
         tab_to(page, name)
-        page.wait_for_timeout(100)
+        opened.settle()
         page.keyboard.press(key)
         page.wait_for_function("(says) => document.querySelector('.said').innerText.includes(says)", arg=says)
         assert focused(page).startswith(name.split(";")[0])
@@ -104,6 +104,7 @@ def test_axe_has_no_complaint(browser, translated, scheme):
         assert_every_view_is_accessible(opened)
 
 
+@pytest.mark.slow
 @needs_axe
 def test_axe_has_no_complaint_about_any_step(browser, translated):
     with Opened(browser, f"{translated}#view=walk", bypass_csp=True) as opened:
@@ -115,6 +116,7 @@ def test_axe_has_no_complaint_about_any_step(browser, translated):
             page.locator(".step").press("ArrowRight")
 
 
+@pytest.mark.slow
 @needs_axe
 @pytest.mark.parametrize(
     ("kind", "scheme"), [("text", "light"), ("weights", "dark"), ("pattern", "light"), ("live", "dark")]

@@ -81,7 +81,7 @@ def test_pixels_are_those_of_the_python_table(browser, page_of):
     given[0, 0, 0] = torch.eye(12)[0]  # both ends of the scale
     expected = colours()(given[0, 0].numpy(), bytes=True)
     with Opened(browser, f"{page_of(show(given))}#view=map") as opened:
-        opened.page.wait_for_timeout(200)
+        opened.settle()
         shown = np.array([[pixels(opened.page, row, column) for column in range(12)] for row in range(12)], dtype=int)
         assert np.abs(shown - expected.astype(int)).max() <= 1  # rounding between two colours
 
@@ -93,7 +93,7 @@ def test_heads_are_sorted_by_their_measures(browser, page_of):
         opened.page.locator("summary").click()
         for sort, order in orders.items():
             opened.page.get_by_role("combobox", name="Sort by", exact=True).select_option(sort)
-            opened.page.wait_for_timeout(100)
+            opened.settle()
             shown = "".join(opened.page.locator("tbody th").all_inner_texts()).replace(" ", "")
             assert shown == order, sort
 
@@ -106,7 +106,7 @@ def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_o
         assert opened.nodes() <= 2000
         for view in OF_WEIGHTS:
             opened.view(view)
-            opened.page.wait_for_timeout(300)
+            opened.settle()
             assert opened.nodes() <= 2000, view
         opened.view("Heat map")
         took = opened.page.evaluate("""() => {

@@ -87,7 +87,7 @@ def test_an_example_opens_without_a_request_or_a_complaint(browser, page_of, nam
         buttons = opened.page.locator("nav button")
         for at in range(buttons.count()):
             buttons.nth(at).click()
-            opened.page.wait_for_timeout(200)
+            opened.settle()
         assert len([url for url in opened.requests if not url.startswith("blob:")]) == 1
         assert not opened.complaints
 

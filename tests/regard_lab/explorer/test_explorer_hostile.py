@@ -74,7 +74,7 @@ def opened_everywhere(opened, view):
     opened.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     if view == "Walk-through":
         opened.page.get_by_role("button", name="Next step").click()
-        opened.page.wait_for_timeout(100)
+        opened.settle()
 
 
 def structure(opened):

@@ -118,7 +118,7 @@ def test_the_page_says_what_python_counts(browser, page_of):
         page.locator("canvas.pattern").focus()
         for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
             page.keyboard.press(key)
-            page.wait_for_timeout(60)
+            opened.settle()
         said = page.locator("[role=status]").inner_text()
         assert "Query 3 “on” may look at key 1 “</script><b>”" in said
         assert f"{int(dense[3].sum())} of 5 keys: 0 to 3;" in said

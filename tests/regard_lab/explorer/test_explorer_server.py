@@ -17,6 +17,7 @@ from regard_lab.seeing.explorer.server import LARGEST_BODY, ExplorerServer
 from .making import SOURCE, TOKENISER, language_model, translation, translator
 
 ENOUGH = 2.5  # seconds in which others are served while a slow sentence is read
+OTHERS_ANSWERED = threading.Event()  # then the slow sentence may end
 
 
 def read(text):
@@ -25,7 +26,7 @@ def read(text):
     if text == "broken":
         raise IndexError("an index")
     if text == "slow":
-        time.sleep(ENOUGH + 0.5)
+        OTHERS_ANSWERED.wait(ENOUGH + 0.5)
     return translation()
 
 
@@ -218,7 +219,9 @@ def test_a_slow_reader_and_a_slow_sentence_keep_nobody_waiting(server):
     try:
         time.sleep(0.2)
         assert_serves(server)
+        assert thinking.is_alive()
     finally:
+        OTHERS_ANSWERED.set()
         slow.close()
         thinking.join()
 
@@ -270,7 +273,10 @@ def test_fifty_thousand_fuzzed_requests_are_refused_or_explained(server):
     assert_survives_fuzzing(server, 50_000)
 
 
-@pytest.fixture(scope="module", params=["translator", "language model", "bert", "t5"])
+KINDS = ("translator", "language model", "bert", "t5")
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def asked(request, tmp_path_factory):
     """A server of a run, or a folder of Hugging Face, that answers everything that a page may ask for."""
     run = tmp_path_factory.mktemp("runs") / "run"
@@ -354,19 +360,23 @@ def assert_answers_or_explains(server, count):
     assert_serves(server)
 
 
-def test_a_question_for_another_word_without_a_field_or_with_any_value_in_it_is_answered_or_explained(asked):
-    """Each field by itself, in a question that is right otherwise: chance seldom leaves the others right."""
+def test_a_question_for_another_word_without_a_field_or_with_any_value_in_it_is_answered_or_explained(asked, request):
+    """Each field by itself, in a question that is right otherwise: chance seldom leaves the others right.
+
+    Of two models that are asked the same, each gets half of the values.
+    """
     right, name = {"text": "The street.", "place": 1, "word": "animal"}, "change" if "change" in asked.asks else "read"
     assert assert_answered_or_explained(asked, name, right)
     values = None, True, 1.5, float("nan"), 10**300, -1, "", "\ud800", "</s>", "[MASK]", "a b", "a" * 61, [], {}
+    half = values[KINDS.index(request.node.callspec.params["asked"]) % 2 :: 2]
     for left in right:
         assert_answered_or_explained(asked, name, {field: one for field, one in right.items() if field != left})
-        for value in values:
+        for value in half:
             assert_answered_or_explained(asked, name, {**right, left: value})
 
 
 def test_questions_of_any_shape_are_answered_or_explained(asked):
-    assert_answers_or_explains(asked, 20)
+    assert_answers_or_explains(asked, 12)
 
 
 @pytest.mark.slow

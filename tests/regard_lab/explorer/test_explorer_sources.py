@@ -214,10 +214,10 @@ def test_a_mechanism_without_a_softmax_shows_its_implicit_weights(tmp_path, mech
         (weights(1, 2, 3), {"tokens": ["a"]}, ShapeError, "tokens has 1 word, "),
         (weights(1, 1, 121), {}, ArgumentError, "121 words and a picture shows at most 120"),
         (stream_head(torch.eye(4), torch.eye(4)), {}, ArgumentError, "keeps no weights of all pairs"),
-        (translation(), {"tokens": ["a"]}, ArgumentError, "has its own words"),
+        (translation, {"tokens": ["a"]}, ArgumentError, "has its own words"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_a_sentence(tmp_path, given, options, error, says):
     with pytest.raises(error, match=says):
-        draw_attention(given, tmp_path / "one.png", **options)
+        draw_attention(given() if callable(given) else given, tmp_path / "one.png", **options)
     assert not list(tmp_path.iterdir())

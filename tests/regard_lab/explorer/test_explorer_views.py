@@ -70,7 +70,7 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         assert page.locator("[data-shape]").inner_text().startswith(step.shape)
         for followed in (step.axes[1].chosen, 0):
             page.get_by_role("combobox", name="and of the source").select_option(str(followed))
-            page.wait_for_timeout(300)
+            opened.settle()
             shown = [float(text.replace("−", "-")) for text in page.locator(".numbers tbody td").all_inner_texts()]
             assert shown == pytest.approx(step.value[:, followed].flatten().tolist(), abs=5.1e-4)
         # a number is followed from step to step; it flies where motion is on
@@ -91,7 +91,7 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         page.get_by_role("button", name="Stop").click()
         page.locator(".step").focus()
         page.keyboard.press("PageDown")
-        page.wait_for_timeout(200)
+        opened.settle()
         assert walk.steps[at].section not in page.locator("[role=status]").first.inner_text()
         assert not opened.complaints
 
@@ -250,7 +250,7 @@ def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
     assert "article to noun" not in one.links  # a causal model cannot look ahead
     with Opened(browser, f"{page_of(explore_maps(maps))}#view=heads") as opened:
         opened.page.get_by_role("combobox", name="Sort by").select_option("noun to article")
-        opened.page.wait_for_timeout(200)
+        opened.settle()
         opened.page.evaluate("document.querySelector('details').open = true")
         rows = opened.page.locator("tbody tr").all_inner_texts()
         order = sorted(((float(expected[a, b]), a, b) for a in range(2) for b in range(2)), reverse=True)

@@ -1,7 +1,7 @@
 """Claims of the lessons of chapter "Longer texts" fail when what they are about is broken."""
 
 import torch
-from teaching import failing, starting
+from teaching import changed_report, failing, starting
 
 import regard_lab.teaching.approximating
 from regard.mechanisms import Linformer, Performer
@@ -87,3 +87,22 @@ def test_approximations(monkeypatch):
     monkeypatch.setattr(Performer, "redrawn", lambda self, seed: self)
     claims = "Both estimate", "Performer suits flat weights", "Linformer needs keys", "With as many mixtures"
     assert starting(failing("approximations", ('("sharp", sharp, SHARP)', '("sharp", flat, SHARP)')), *claims)
+
+
+def test_complexity(monkeypatch):
+    patterns = failing(
+        "complexity",
+        ('"causal": lambda n: p.Causal()', '"causal": lambda n: p.CausalWindow(64)'),
+        ("p.Strided(root(n))", "p.Strided(16)"),
+        ('"window": lambda n: p.SlidingWindow(256)', '"window": lambda n: p.Full()'),
+    )
+    assert starting(
+        patterns, "Twice as many words", "The pairs of strided", "The work of recurrent", "Self-attention, global",
+        "For windows and convolutions",
+    )  # fmt: skip
+    steps = ("""["path"]""", """["path"] - 1""")  # a recurrent network that skips a word
+    figures = changed_report(monkeypatch, "complexity")
+    for row in figures.values():
+        row["exponent"] = row["promised"]
+    figures["gru"]["cheaper_from"] = "not up to 16,384"
+    assert starting(failing("complexity", steps), "For windows", "Measured times give", "On one CPU thread")

@@ -1,27 +1,28 @@
 """Claims of the lessons of chapter "Why attention" fail when what they are about is broken."""
 
-import json
-from pathlib import Path
-
 import torch
 from teaching import changed_report, failing, starting
 
-from benchmarks.lesson_reports import REPORTS
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.recurrent import BahdanauCell, LuongCell, MemoryAttention
 from regard_lab.models.recurrent.cells import CellState, top
-from regard_lab.teaching import read_report, stepping
+from regard_lab.teaching import stepping
 
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+
+def test_one_sentence():
+    numbers = (
+        "The scores of the second word",
+        "The weights of the second word",
+        "The context vector of the second word",
+    )
+    assert starting(failing("one_sentence", ("sorted(words).index(word)", "words.index(word)")), "The ids of", *numbers)
+    unscaled = failing("one_sentence", ("(omega / math.sqrt(24)).softmax(-1)", "omega.softmax(-1)"))
+    assert starting(unscaled, "The weights of the second", "The context vector of")
+    other = failing("one_sentence", ("rg.attention(q", "rg.attention(2 * q"))
+    assert starting(other, "One call of rg.attention", "With words as columns")
+
+
 SHORTER = ("LENGTHS = (4, 8, 16, 32, 64, 128)", "LENGTHS = (4, 9, 16, 64)")
-
-
-def test_reports_are_those_of_the_benchmarks():
-    for name in ("one_head", "recurrent"):
-        made, report = REPORTS[name](), read_report(name)
-        assert (report.figures, report.command) == (made.figures, made.command)
-    measured = RESULTS / "length_story_cpu" / "length_story.json"
-    assert read_report("length_story").figures == json.loads(measured.read_text("utf-8"))
 
 
 def test_recurrent_steps(monkeypatch):

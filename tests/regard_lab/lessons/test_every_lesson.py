@@ -1,18 +1,21 @@
 """Every lesson runs, its claims come out as it says, each of them can fail, and its figure is whole."""
 
+import json
 from functools import cache
 from pathlib import Path
 
 import pytest
 from teaching import broken_claims, never_broken
 
+from benchmarks.lesson_reports import REPORTS
 from regard.errors import ArgumentError
 from regard_lab import lessons
 from regard_lab.lessons import LESSONS, find_lesson
-from regard_lab.teaching import Page, words_of
+from regard_lab.teaching import Page, read_report, words_of
 from regard_lab.teaching.board import Claim, ClaimError, Picture
 
 FILES = Path(lessons.__file__).parent
+ROOT = FILES.parents[1]
 
 
 @cache
@@ -54,6 +57,17 @@ def test_every_claim_comes_out_the_same_for_another_seed_and_text(name):
     changed = {key: value for key, value in changed.items() if key in page.parameters}
     for claim in page.claims(changed, lenient=True):
         assert claim.holds in (claim.expected, None), claim
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_that_lessons_read_is_the_one_of_its_benchmark(name):
+    made, report = REPORTS[name](), read_report(name)
+    assert (report.figures, report.command) == (made.figures, made.command)
+
+
+def test_the_story_of_lengths_is_the_measured_one():
+    measured = ROOT / "benchmarks" / "results" / "length_story_cpu" / "length_story.json"
+    assert read_report("length_story").figures == json.loads(measured.read_text("utf-8"))
 
 
 def test_mistakes_name_the_way_out():

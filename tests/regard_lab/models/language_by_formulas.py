@@ -1,7 +1,5 @@
 """GPT-2, Llama and a model with ALiBi as their papers write them, position by position; nothing of regard computes."""
 
-from __future__ import annotations
-
 import cmath
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Small language models of every kind, and the caches that continue each of them without loss."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

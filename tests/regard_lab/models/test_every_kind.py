@@ -1,7 +1,5 @@
 """Every kind of model: exported, loaded with the same weights; a config that cannot be is refused at once."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import time

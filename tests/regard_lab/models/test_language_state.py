@@ -1,7 +1,5 @@
 """What the state of a language model promises: rows move freely, texts are cropped, and a refusal changes nothing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -25,7 +23,7 @@ def whole(model: LanguageModel, rows: list[list[int]]) -> torch.Tensor:
 
 
 @EVERY
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(data=st.data(), index=st.lists(st.integers(0, 4), min_size=1, max_size=7), before=st.booleans())
 @torch.no_grad()
 def test_a_reordered_state_goes_on_from_the_chosen_rows(kind, data, index, before):

@@ -1,7 +1,5 @@
 """Small translators of every kind, in float64."""
 
-from __future__ import annotations
-
 import copy
 from functools import cache
 from typing import Any

@@ -16,10 +16,10 @@ import regard as rg
 from regard.errors import ArgumentError
 from regard.mechanisms import LSH, Linformer, Performer, RandomFeature
 from regard.patterns import KeySpan, RandomBlocks, SlidingWindow
-from regard.timing import median_seconds
 from regard_lab.seeing import Approximation, approximation
 from regard_lab.seeing.quality import CandidateRow, LeftOut
 from regard_lab.seeing.quality.candidates import as_candidate
+from regard_lab.seeing.quality.report import median_seconds
 
 BATCH, HEADS, KV_HEADS, LENGTH, HEAD_DIM, V_DIM = 2, 6, 3, 37, 5, 13
 FAST = {"rounds": 1, "seeds": range(3)}

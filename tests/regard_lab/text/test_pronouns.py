@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -106,11 +107,21 @@ def test_the_goldens_show_every_frame_with_objects_and_subjects_of_every_gender(
 
 # Splits: a pair of nouns lives in one of them, positions point at the right words, and nothing cheap predicts
 
-TRAIN = make_split("train", 8_000)
-VALID = make_split("valid", 2_000)
-TEST = make_split("test", 4_000)
-CONTRAST = make_contrast_pairs(400)
-EVERYTHING = [*TRAIN, *VALID, *TEST, *(sentence for pair in CONTRAST for sentence in pair), *ARTICLE_SENTENCES]
+
+# Made when a test first asks for them, and not by every process that collects this file.
+@cache
+def split(name: str) -> list[PronounSentence]:
+    return make_split(name, {"train": 8_000, "valid": 2_000, "test": 4_000}[name])
+
+
+@cache
+def contrast() -> list[tuple[PronounSentence, PronounSentence]]:
+    return make_contrast_pairs(400)
+
+
+def everything() -> list[PronounSentence]:
+    pairs = [sentence for pair in contrast() for sentence in pair]
+    return [*split("train"), *split("valid"), *split("test"), *pairs, *ARTICLE_SENTENCES]
 
 
 def noun_pairs(sentences: list[PronounSentence]) -> set[frozenset[str]]:
@@ -122,8 +133,8 @@ def bare(word: str) -> str:
 
 
 def test_every_pair_of_nouns_is_one_of_its_split():
-    contrast = [sentence for pair in CONTRAST for sentence in pair]
-    for name, sentences in (("train", TRAIN), ("valid", VALID), ("test", TEST), ("test", contrast)):
+    pairs_of_test = [sentence for pair in contrast() for sentence in pair]
+    for name, sentences in (*((name, split(name)) for name in SPLITS), ("test", pairs_of_test)):
         pairs = noun_pairs(sentences)
         assert {split_of_pair(*(NOUN_BY_ENGLISH[noun] for noun in pair)) for pair in pairs} == {name}
 
@@ -136,13 +147,14 @@ def test_the_splits_hold_about_90_4_and_6_percent_of_all_pairs():
 
 
 def test_every_noun_and_every_drawback_occurs_in_training():
-    assert {sentence.referent for sentence in TRAIN} == {noun.english for noun in NOUNS}
-    assert {sentence.other for sentence in TRAIN} == {noun.english for noun in NOUNS}
-    assert {sentence.derivation.drawback for sentence in TRAIN} == set(DRAWBACKS)
+    assert {sentence.referent for sentence in split("train")} == {noun.english for noun in NOUNS}
+    assert {sentence.other for sentence in split("train")} == {noun.english for noun in NOUNS}
+    assert {sentence.derivation.drawback for sentence in split("train")} == set(DRAWBACKS)
 
 
-@pytest.mark.parametrize("sentences", [TRAIN, VALID, TEST], ids=SPLITS)
-def test_no_sentence_occurs_twice_and_roles_and_pronouns_are_balanced(sentences):
+@pytest.mark.parametrize("name", SPLITS)
+def test_no_sentence_occurs_twice_and_roles_and_pronouns_are_balanced(name):
+    sentences = split(name)
     assert len({sentence.source for sentence in sentences}) == len(sentences)
     assert 0.4 < sum(sentence.derivation.refers_to_subject for sentence in sentences) / len(sentences) < 0.6
     counts = Counter(sentence.pronoun for sentence in sentences)
@@ -152,7 +164,7 @@ def test_no_sentence_occurs_twice_and_roles_and_pronouns_are_balanced(sentences)
 
 def test_one_source_has_one_translation():
     targets = defaultdict(set)
-    for sentence in EVERYTHING:
+    for sentence in everything():
         targets[sentence.source].add(sentence.target)
     assert {len(found) for found in targets.values()} == {1}
 
@@ -160,13 +172,13 @@ def test_one_source_has_one_translation():
 def test_the_two_nouns_share_a_gender_in_few_sentences_of_training_alone():
     share = [
         sum(sentence.derivation.referent.gender == sentence.derivation.other.gender for sentence in part) / len(part)
-        for part in (TRAIN, VALID, TEST)
+        for part in map(split, SPLITS)
     ]
     assert share == [pytest.approx(WEIGHTS.same_gender, abs=0.02), 0, 0]
 
 
 def test_the_drawback_can_be_said_of_exactly_one_of_the_two_nouns():
-    for sentence in EVERYTHING:
+    for sentence in everything():
         drawback = sentence.derivation.drawback
         could_be_said_of = (drawback.sense, *drawback.also)
         assert NOUN_BY_ENGLISH[sentence.referent].sense in could_be_said_of, sentence.source
@@ -174,7 +186,7 @@ def test_the_drawback_can_be_said_of_exactly_one_of_the_two_nouns():
 
 
 def test_the_indices_point_at_the_right_words():
-    for sentence in EVERYTHING:
+    for sentence in everything():
         words, german = sentence.source.split(), sentence.target.split()
         assert bare(words[sentence.it_index]) == "it"
         assert bare(words[sentence.referent_index]) == sentence.referent
@@ -183,7 +195,7 @@ def test_the_indices_point_at_the_right_words():
 
 
 def test_it_both_nouns_and_the_pronoun_occur_once_each():
-    for sentence in EVERYTHING:
+    for sentence in everything():
         words = Counter(bare(word) for word in sentence.source.split())
         assert [words["it"], words[sentence.referent], words[sentence.other]] == [1, 1, 1], sentence.source
         german = Counter(bare(word) for word in sentence.target.split())
@@ -191,8 +203,8 @@ def test_it_both_nouns_and_the_pronoun_occur_once_each():
 
 
 def test_contrast_pairs_differ_in_one_word_and_the_pronoun_changes():
-    assert len({sentence.source for pair in CONTRAST for sentence in pair}) == 2 * len(CONTRAST)
-    for first, second in CONTRAST:
+    assert len({sentence.source for pair in contrast() for sentence in pair}) == 2 * len(contrast())
+    for first, second in contrast():
         changed = [
             (before, after)
             for before, after in zip(first.source.split(), second.source.split(), strict=True)
@@ -223,15 +235,15 @@ def test_the_articles_sentences_are_translated_word_for_word():
 
 def test_the_articles_nouns_are_never_trained_on_together():
     assert split_of_pair(NOUN_BY_ENGLISH["animal"], NOUN_BY_ENGLISH["street"]) == "test"
-    assert frozenset(("animal", "street")) not in noun_pairs(TRAIN) | noun_pairs(VALID)
+    assert frozenset(("animal", "street")) not in noun_pairs(split("train")) | noun_pairs(split("valid"))
 
 
 def share_guessed_by(clue: Callable[[PronounSentence], Hashable]) -> float:
-    """The best pronoun accuracy on TEST of any rule that sees the clue alone."""
+    """The best pronoun accuracy on the test split of any rule that sees the clue alone."""
     pronouns: defaultdict[Hashable, Counter[str]] = defaultdict(Counter)
-    for sentence in TEST:
+    for sentence in split("test"):
         pronouns[clue(sentence)][sentence.pronoun] += 1
-    return sum(max(counts.values()) for counts in pronouns.values()) / len(TEST)
+    return sum(max(counts.values()) for counts in pronouns.values()) / len(split("test"))
 
 
 @pytest.mark.parametrize(
@@ -260,9 +272,9 @@ def test_the_training_split_is_the_same_on_every_machine():
 
 
 def test_a_longer_split_begins_with_the_shorter_one_and_another_seed_gives_others():
-    assert make_split("valid", 300) == VALID[:300]
+    assert make_split("valid", 300) == split("valid")[:300]
     assert make_split("valid", 0) == make_contrast_pairs(0) == []
-    assert not {s.source for s in make_split("test", 100, seed=1)} & {s.source for s in TEST[:100]}
+    assert not {s.source for s in make_split("test", 100, seed=1)} & {s.source for s in split("test")[:100]}
 
 
 def test_weights_decide_how_often_a_choice_is_made():
@@ -292,7 +304,7 @@ def test_impossible_requests_are_refused_with_the_numbers():
 
 
 def test_swapping_the_referent_changes_its_noun_and_what_agrees_with_it():
-    for sentence in [*TEST[:500], *ARTICLE_SENTENCES]:
+    for sentence in [*split("test")[:500], *ARTICLE_SENTENCES]:
         swapped = swap_referent(sentence)
         old, new = NOUN_BY_ENGLISH[sentence.referent], NOUN_BY_ENGLISH[swapped.referent]
         assert old.sense == new.sense
@@ -344,29 +356,30 @@ def test_the_pronoun_of_the_subordinate_clause_is_found(output, pronoun):
 
 
 def test_accuracy_is_one_for_references_and_zero_for_silence():
-    assert pronoun_accuracy(TEST[:300], [sentence.target for sentence in TEST[:300]]) == 1.0
-    assert pronoun_accuracy(TEST[:300], [""] * len(TEST[:300])) == 0.0
+    assert pronoun_accuracy(split("test")[:300], [sentence.target for sentence in split("test")[:300]]) == 1.0
+    assert pronoun_accuracy(split("test")[:300], [""] * len(split("test")[:300])) == 0.0
 
 
 def test_always_writing_one_pronoun_earns_the_baseline_at_most():
     earned = {
-        word: pronoun_accuracy(TEST[:300], [f"Weil {word} es sagt"] * len(TEST[:300])) for word in ("er", "sie", "es")
+        word: pronoun_accuracy(split("test")[:300], [f"Weil {word} es sagt"] * len(split("test")[:300]))
+        for word in ("er", "sie", "es")
     }
-    assert max(earned.values()) == majority_baseline(TEST[:300])
-    assert majority_baseline(TEST[:300]) < 0.4
+    assert max(earned.values()) == majority_baseline(split("test")[:300])
+    assert majority_baseline(split("test")[:300]) < 0.4
 
 
 def test_one_answer_for_both_sentences_of_a_contrast_pair_earns_nothing():
-    assert contrast_accuracy(CONTRAST, [(first.target, first.target) for first, _ in CONTRAST]) == 0.0
-    assert contrast_accuracy(CONTRAST, [(second.target, first.target) for first, second in CONTRAST]) == 0.0
-    assert contrast_accuracy(CONTRAST, [(first.target, second.target) for first, second in CONTRAST]) == 1.0
+    assert contrast_accuracy(contrast(), [(first.target, first.target) for first, _ in contrast()]) == 0.0
+    assert contrast_accuracy(contrast(), [(second.target, first.target) for first, second in contrast()]) == 0.0
+    assert contrast_accuracy(contrast(), [(first.target, second.target) for first, second in contrast()]) == 1.0
 
 
 def test_measures_refuse_outputs_that_do_not_match():
     with pytest.raises(ArgumentError, match="300 sentences came with 1 outputs"):
-        pronoun_accuracy(TEST[:300], [""])
+        pronoun_accuracy(split("test")[:300], [""])
     with pytest.raises(ArgumentError, match="400 sentence pairs came with 0 outputs"):
-        contrast_accuracy(CONTRAST, [])
+        contrast_accuracy(contrast(), [])
     for nothing in (lambda: majority_baseline([]), lambda: pronoun_accuracy([], []), lambda: contrast_accuracy([], [])):
         with pytest.raises(ArgumentError, match=r"0 sentence.* to measure"):
             nothing()

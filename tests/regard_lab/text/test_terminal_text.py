@@ -9,7 +9,7 @@ import pytest
 from regard.patterns.drawing import PLAIN, SIGNS
 from regard_lab.text.terminal import one_line, printable, printable_json, printable_lines, stand_in
 
-EVERY = [chr(number) for number in range(sys.maxunicode + 1)]
+EVERY = [*map(chr, range(sys.maxunicode + 1))]
 
 
 def test_no_control_direction_mark_or_line_separator_is_left():

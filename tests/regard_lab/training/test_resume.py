@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kill_trainers import kill_trainers
 from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, log_without_times, make_model, seals, train_toy
 
 from regard.errors import CheckpointError
@@ -176,3 +177,10 @@ def test_a_damaged_checkpoint_is_refused_and_not_deleted(tmp_path):
             train_toy(tmp_path, resume=True)
         assert path.read_bytes() == data
         path.write_bytes(whole)
+
+
+def test_kills_at_random_instants_change_no_bit(tmp_path):
+    found = kill_trainers(tmp_path, 4, 0)
+    assert found["kills"] >= 4
+    assert found["identical"] == found["runs"] >= 1
+    assert found["unreadable"] == 0

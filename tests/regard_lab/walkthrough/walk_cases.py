@@ -1,7 +1,5 @@
 """Walks of every kind, small, and what they were given."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

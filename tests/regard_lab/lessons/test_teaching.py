@@ -1,13 +1,22 @@
-"""Captions, their pictures and the denoiser of the lesson on captions."""
+"""Modules that lessons are taught with: errors of cheaper attentions, steps that wait for each other, and captions."""
 
 import math
 
 import pytest
 import torch
+from torch import nn
 
 from regard.errors import ArgumentError, CheckpointError
+from regard.mechanisms import LinearTransformer
 from regard_lab.lessons import find_lesson
-from regard_lab.teaching import captions, normal, read_report
+from regard_lab.teaching import captions, normal, read_report, stepping
+from regard_lab.teaching.approximating import (
+    estimated_weights,
+    exponential_errors,
+    means_of_neighbours,
+    output_error,
+    words_in_topics,
+)
 from regard_lab.teaching.captions import (
     MOVES,
     SCENES,
@@ -20,6 +29,60 @@ from regard_lab.teaching.captions import (
     shown,
     word_numbers,
 )
+
+
+def test_an_error_and_weights_are_those_of_the_written_formula():
+    call, mixed = words_in_topics(4.0, 1, topics=4, count=16), means_of_neighbours(4, 16)
+    x, v = call.q[0, 0], call.v[0, 0]
+    exact = (x @ x.mT).softmax(-1) @ v
+    groups = [torch.stack([rows.mean(0) for rows in one.split(4)]) for one in (x, v)]
+    weights = (x @ groups[0].mT).softmax(-1)
+    estimate = weights @ groups[1]
+    expected = float((estimate - exact).norm() / exact.norm())
+    assert math.isclose(output_error(call, *mixed, seed=0), expected, rel_tol=1e-9)
+    torch.testing.assert_close(estimated_weights(call, *mixed), weights.repeat_interleave(4, 1) / 4)
+
+
+def test_an_exponential_of_features_is_their_dot_product():
+    call = words_in_topics(0.5, 0, topics=4, count=8)
+    x = torch.nn.functional.elu(call.q[0, 0]) + 1
+    estimate = torch.tensor([[float(a @ b) for b in x] for a in x], dtype=torch.float64)
+    true = (call.q[0, 0] @ call.k[0, 0].mT).exp()
+    fitted = estimate * (estimate * true).sum() / (estimate**2).sum()
+    expected = float((fitted - true).norm() / true.norm())
+    assert exponential_errors(call, LinearTransformer(), seed=0, draws=2) == pytest.approx((expected, expected))
+
+
+def test_chains_of_a_drawn_graph():
+    """a -> b -> d and a -> d; c stands beside them; after the block nothing is counted."""
+    a, b, c = (nn.Linear(2, 2) for _ in range(3))
+    x, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    with stepping.marked_steps([a, b, c]):
+        first = a(x)
+        joined, beside = b(first) + first, c(x) + c(other)
+    assert (stepping.longest_chain(joined), stepping.shortest_chain(joined, x)) == (2, 1)
+    assert stepping.shortest_chain(joined, other) is None
+    assert stepping.longest_chain(joined + beside) == 2
+    assert stepping.longest_chain(a(x)) == 0
+
+
+def test_marked_steps_change_no_value_and_no_gradient():
+    layer, x = nn.Linear(3, 3), torch.randn(2, 3, requires_grad=True)
+    with stepping.marked_steps([layer]):
+        output = layer(x)
+    assert torch.equal(output, layer(x))
+    assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (output, layer(x))))
+
+
+def test_one_layer_less_does_not_connect_the_words():
+    for name in ("convolution", "dilated"):
+        for length in (2, 5, 9, 10, 28):
+            layers = stepping.count_steps(name, length, seed=0)["steps"]
+            words = stepping._leaves(length, 0)
+            for count in (layers, layers - 1):
+                outputs = stepping.Convolutions(0, count, name == "dilated")(words)
+                assert (float(stepping._gradient(outputs, words[0])) > 0) == (count == layers)
+
 
 OTHER = "a yellow triangle below a green circle"
 
