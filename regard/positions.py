@@ -93,15 +93,19 @@ class Learned(nn.Module):
         Raises:
             ShapeError: a position outside the table.
         """
-        length = len(self.weight)
         check_positions(positions)
-        known = not torch.compiler.is_exporting()  # a program that is exported has no numbers yet
-        if known and positions.numel() and not (0 <= int(positions.min()) and int(positions.max()) < length):
+        if not torch.compiler.is_compiling():  # a program has no numbers yet
+            self.check(positions)
+        return self.weight[positions]
+
+    def check(self, positions: torch.Tensor) -> None:
+        """Raise a ShapeError unless all positions are in the table."""
+        length = len(self.weight)
+        if positions.numel() and not (0 <= int(positions.min()) and int(positions.max()) < length):
             raise ShapeError(
                 f"positions {int(positions.min())} to {int(positions.max())} were given and this table has "
                 f"0 to {length - 1}; shorten the text, or train with a longer table"
             )
-        return self.weight[positions]
 
     def extra_repr(self) -> str:
         return f"length={len(self.weight)}, dim={self.weight.shape[1]}"

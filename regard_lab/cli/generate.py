@@ -21,10 +21,13 @@ from regard_lab.cli.options import (
     Beam,
     Cache,
     CacheDtype,
+    Compile,
     Json,
     Normalisation,
     Run,
+    check_compiled,
     check_search,
+    compiling,
     default,
     default_note,
 )
@@ -81,6 +84,7 @@ def generate(
     alpha: Alpha = default(Generator.generate, "alpha"),
     cache_kind: Cache = default(Generator.generate, "cache"),
     cache_dtype: CacheDtype = default(Generator.generate, "cache_dtype"),
+    compiled: Compile = False,
     speculate: Annotated[
         str | None,
         Option(metavar="lookup", help="Propose what followed the same sub-words earlier; one call verifies several."),
@@ -107,6 +111,8 @@ def generate(
         raise ArgumentError(
             f"--beam {beam} searches for the most probable text and samples nothing; leave out {names} or --beam"
         )
+    if compiled:
+        cache_kind = check_compiled(beam, cache_kind, cache_dtype, speculate=speculate, draft=draft)
     options: dict[str, Any] = {
         "max_tokens": max_tokens, "stop": list(map(_unescaped, stop or [])), "beam": beam, "cache": cache_kind,
         "cache_dtype": cache_dtype, "normalisation": normalisation, "alpha": alpha,
@@ -117,9 +123,9 @@ def generate(
     if speculate is not None or draft is not None:
         options |= {"speculate": speculate if draft is None else draft, "proposals": proposals, "branches": branches}
     if wants_file(source, result, prompts or []):
-        _generate_file(run, source, result, options, as_json)
+        _generate_file(run, source, result, options, as_json, compiled)
         return
-    generator = Generator.load(run)
+    generator = compiling(Generator.load(run), compiled)
     options = _with_draft(options)
     note(remark_on_training(run))
     unknown, trained = UnknownWords(generator.words, "continuation"), TrainedLength(run)
@@ -158,11 +164,13 @@ def _speed(generation: Generation) -> str | None:
     return None if rate is None else f"{rate:.2f} sub-words for each call of the model (1 without proposals)"
 
 
-def _generate_file(run: Path, source: Path | None, result: Path | None, options: dict[str, Any], as_json: bool) -> None:
+def _generate_file(
+    run: Path, source: Path | None, result: Path | None, options: dict[str, Any], as_json: bool, compiled: bool
+) -> None:
     """This process's share of the lines of a file, each a prompt; the prompt and what follows stand on one line."""
     assert source is not None
     assert result is not None
-    load = cache(Generator.load)  # not before a line is to be continued
+    load = cache(lambda run: compiling(Generator.load(run), compiled))  # not before a line is to be continued
     given = cache(lambda: _with_draft(options))
     unknown, trained = cache(lambda: UnknownWords(load(run).words, "continuation")), TrainedLength(run)
 

@@ -53,6 +53,38 @@ CacheDtype = Annotated[
 ]
 
 
+Compile = Annotated[
+    bool,
+    Option(
+        "--compile",
+        help="Compile a step first, with a C++ compiler: about half a minute each time the command starts, so it is "
+        "for tens of thousands of sub-words. The text is the same; texts are written one by one.",
+    ),
+]
+
+
+def compiling(writer: Any, compiled: bool) -> Any:
+    """The generator or translator; with --compile its steps are compiled."""
+    if compiled:
+        from regard_lab.decoding import compile_steps  # other commands need no model
+
+        note("compiling a step, which can take a minute; Ctrl-C ends it")
+        note(f"compiling took {compile_steps(writer.model):.0f} seconds")
+    return writer
+
+
+def check_compiled(beam: int, cache: str | None, cache_dtype: str | None, **others: object) -> str:
+    """The kind of cache with --compile; options that exclude it are refused."""
+    given = {"beam": None if beam == 1 else beam, "cache": None if cache == "static" else cache, **others}
+    given["cache-dtype"] = cache_dtype
+    if named := [name for name, value in given.items() if value is not None]:
+        raise ArgumentError(
+            f"--compile and --{named[0]} exclude each other: a compiled step adds one id to one text, in a static "
+            f"cache with the dtype of the weights"
+        )
+    return "static"
+
+
 def default(function: Callable[..., Any], name: str) -> Any:
     """The default of an argument, so that a command has that of the function that it calls.
 

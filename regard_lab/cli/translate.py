@@ -33,6 +33,7 @@ from regard_lab.cli.options import (
     Beam,
     Cache,
     CacheDtype,
+    Compile,
     Json,
     MaxLength,
     MinLength,
@@ -40,7 +41,9 @@ from regard_lab.cli.options import (
     Normalisation,
     Penalty,
     Run,
+    check_compiled,
     check_search,
+    compiling,
     default,
     default_note,
     listed,
@@ -107,6 +110,7 @@ def translate(
     ] = False,
     cache_kind: Cache = default(Translator.n_best, "cache"),
     cache_dtype: CacheDtype = default(Translator.n_best, "cache_dtype"),
+    compiled: Compile = False,
     picture: Annotated[
         Path | None,
         Option(metavar="FILE", help="Draw the attention of one sentence, or what --why shows: PNG, SVG or PDF."),
@@ -136,12 +140,14 @@ def translate(
     """Translate in the order of the lines, printing each translation as soon as its batch is done."""
     check_search(normalisation, beam)
     sentences = sentences or []
+    cache_kind = check_compiled(beam, cache_kind, cache_dtype) if compiled else cache_kind
     search: dict[str, Any] = {"beam": beam, "count": count, "normalisation": normalisation, "alpha": alpha}
     search |= {"cache": cache_kind, "cache_dtype": cache_dtype, "min_length": min_length, "max_length": max_length}
     search |= {"no_repeat": no_repeat, "repetition_penalty": repetition_penalty, "prefix": prefix}
+    search |= {"batch_tokens": 1} if compiled else {}  # several texts at once would need a graph of their own
     _check_count(count, beam, picture=picture, map=drawn, why=why, out=None if as_json else result)
     if wants_file(source, result, sentences, picture=picture, why=why, map=drawn):
-        _translate_file(run, source, result, search, as_json, align)
+        _translate_file(run, source, result, search, as_json, align, compiled)
         return
     asked = asked_why(why, instead, lens, place, sentences)
     if picture is not None:
@@ -151,7 +157,7 @@ def translate(
                 f"--picture draws one sentence and {len(sentences)} were given; give one as an argument"
             )
     _check_map(drawn, layer, head, as_json)
-    translator = Translator.load(run)
+    translator = compiling(Translator.load(run), compiled)
     if align or drawn is not None or (picture is not None and asked is None):
         check_attends(translator.model)  # before any work
     note(remark_on_training(run))
@@ -201,12 +207,18 @@ def _check_count(count: int, beam: int, **others: object) -> None:
 
 
 def _translate_file(
-    run: Path, source: Path | None, result: Path | None, search: dict[str, Any], as_json: bool, align: bool
+    run: Path,
+    source: Path | None,
+    result: Path | None,
+    search: dict[str, Any],
+    as_json: bool,
+    align: bool,
+    compiled: bool,
 ) -> None:
     """This process's share of the lines of a file."""
     assert source is not None
     assert result is not None
-    load = cache(Translator.load)  # not before a line is to be translated
+    load = cache(lambda run: compiling(Translator.load(run), compiled))  # not before a line is to be translated
     remarking = cache(lambda: (UnknownWords(load(run).words, "translation"), Lengths(run)))
     ends = Ends()
 

@@ -46,7 +46,7 @@ def check_ids(ids: torch.Tensor, vocab_size: int) -> None:
     """Raise an ArgumentError unless all ids are in the vocabulary."""
     if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise ArgumentError(f"ids are {shown(ids)}; give an integer tensor")
-    if torch.compiler.is_exporting():  # a program has no ids yet
+    if torch.compiler.is_compiling():  # a program has no ids yet
         return
     if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < vocab_size):
         raise ArgumentError(

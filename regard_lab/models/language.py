@@ -494,11 +494,23 @@ class LanguageModel(Stack):
 
     def _continue_texts(self, ids: torch.Tensor, texts: Texts, tree: Tree | None = None) -> torch.Tensor:
         further = torch.arange(ids.shape[1], device=ids.device) if tree is None else tree.depths.to(ids.device)
-        x = self._embed_texts(ids, texts.places(further))
-        values, live = self._first_values(x), texts.live
+        live = texts.live
         pattern = live if tree is None else tree if live is None else tree & live
         rotated = texts.caches.length + further if tree is not None and self.config.positions == "rotary" else None
-        for block, cache in zip(self._blocks(), texts.caches.each, strict=True):
+        return self._through_layers(ids, texts.places(further), pattern, texts.caches.each, rotated)
+
+    def _through_layers(
+        self,
+        ids: torch.Tensor,
+        places: torch.Tensor,
+        pattern: Pattern | None,
+        caches: Any,
+        rotated: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """(texts, added, dim); `compile_steps` compiles it, so it reads no value of a tensor."""
+        x = self._embed_texts(ids, places)
+        values = self._first_values(x)
+        for block, cache in zip(self._blocks(), caches, strict=True):
             x = block(x, pattern, cache, values, rotated)  # (texts, added, dim)
         return x
 

@@ -266,13 +266,21 @@ class TranslationTransformer(TranslationBase):
         check_step(ids, state, TranslationState)
         check_number(ids, state.sources.rows)
         place, sources, caches = state.length, state.sources, state._copies()
-        options = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
-        x = self._embed_from(place, ids[:, None], table=self.target_embedding)[:, 0]
-        for layer, context, cache in zip(self._decoder_layers(), sources.contexts, caches, strict=True):
-            x = layer.step(x, context, cache, **options)  # (batch, dim)
+        places, options = torch.arange(place, place + 1, device=ids.device), (sources.readers, sources.mask)
+        x = self._through_layers(ids[:, None], places, sources.contexts, caches, *options, self._cross_start(place))
         scores = self._score(x)
         state.caches = caches
         return scores
+
+    def _through_layers(
+        self, ids: torch.Tensor, places: torch.Tensor, contexts: list[ProjectedContext], caches: Any, readers: int,
+        mask: torch.Tensor | None, start: int | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """The decoder for the next ids (batch, 1); `compile_steps` compiles it, so it reads no value of a tensor."""
+        x = self._embed_scaled(ids, places, table=self.target_embedding)[:, 0]
+        for layer, context, cache in zip(self._decoder_layers(), contexts, caches, strict=True):
+            x = layer.step(x, context, cache, readers=readers, mask=mask, context_q_start=start)  # (batch, dim)
+        return x
 
     def _embed_from(self, start: int, ids: torch.Tensor, **options: Any) -> torch.Tensor:
         """Vectors (batch, length, dim) of ids, the first at position `start`."""

@@ -13,7 +13,7 @@ from .meanings import LEAVES
 from .mechanisms import KINDS, Case, draw_mechanism, judge_mechanism
 from .running import Tally, case_of, run
 
-FEW, PARTS = 360, 12
+FEW, PARTS = 300, 12
 MANY = 20_000
 
 

@@ -10,16 +10,23 @@ import pytest
 import torch
 from commanding import LINES, SMALL, regard, succeeded
 
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers import MultiHeadAttention
 from regard.storage.sealed_json import render_sealed
 from regard_lab.cli import view as view_command
 from regard_lab.cli.running import Lengths, remark_on_arguments, remark_on_training
 from regard_lab.cli.translate import Why
 from regard_lab.decoding import Generator, Sampling, Translation, Translator, evaluate
+from regard_lab.decoding.compiled import compile_steps
 from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE, load_with_tokeniser
 from regard_lab.decoding.translator import Ends
-from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
+from regard_lab.models import (
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+    load_model,
+)
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.seeing import look, terminal_map, visible
 from regard_lab.text import BEGIN, END, Pair, SeenWords, Tokeniser
@@ -236,6 +243,42 @@ def test_every_kind_of_cache_writes_the_same(writer, monkeypatch):
         assert succeeded(*greedy, "--cache", kind) == expected
     assert kinds == ["static"] * 2 + ["paged"] * 2  # of both layers
     assert succeeded(*greedy, "--cache-dtype", "int8").out.startswith("the animal")
+
+
+def test_compiled_steps_write_the_same_and_one_graph_serves_all_lengths(writer, tmp_path, monkeypatch):
+    from torch._dynamo.exc import TorchDynamoException  # it takes a second to import
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    tokeniser, counter, compiling = Tokeniser.train(LINES, 300), CompileCounterWithBackend("eager"), torch.compile
+    config = TranslationTransformer.Config(
+        vocab_size=tokeniser.vocab_size, dim=16, heads=2, encoder_layers=1, decoder_layers=1, positions="learned",
+        max_length=20,
+    )  # fmt: skip
+    TranslationTransformer(config).save(tmp_path, {TOKENISER_FILE: tokeniser.to_json()})
+    monkeypatch.setattr(torch, "compile", lambda step, **options: compiling(step, backend=counter, **options))
+    prompts = ("generate", writer, "the animal", "a", "--max-tokens", 9, "--seed", 3)
+    for number, command in enumerate((prompts, ("translate", tmp_path, "a", "the animal", "--max-length", 9)), 1):
+        answer = succeeded(*command, "--compile")
+        assert answer.out == succeeded(*command).out
+        assert answer.err.count("compiling a step, which") == answer.err.count("compiling took") == 1
+        assert counter.frame_count == number
+    for option, value in (("--draft", writer), ("--beam", 2), ("--cache-dtype", "int8"), ("--cache", "paged")):
+        answer = regard(*prompts[:3], "--compile", option, value)
+        assert (answer.returncode, f"--compile and {option} exclude each other" in answer.err) == (2, True)
+    with pytest.raises(UnsupportedError, match="RecurrentTranslator keeps no keys and values"):
+        compile_steps(RecurrentTranslator(RecurrentTranslator.Config(vocab_size=9, dim=4, hidden=4)))
+
+    monkeypatch.setattr(torch, "compile", lambda step, **options: lambda *given: torch.zeros(1, 16))
+    compile_steps(model := TranslationTransformer(config).eval())
+    with pytest.raises(ShapeError, match="this table has 0 to 19"), torch.inference_mode():
+        model._through_layers(torch.ones(1, 1, dtype=torch.int64), torch.tensor([20]))
+
+    def refused(*given):
+        raise TorchDynamoException("no compiler\nand more")
+
+    monkeypatch.setattr(torch, "compile", lambda step, **options: refused)
+    answer = regard(*prompts, "--compile")
+    assert (answer.returncode, "cannot be compiled (no compiler); do not" in answer.err) == (2, True)
 
 
 def test_speculation_writes_the_same_and_says_how_many_sub_words_a_call_wrote(writer, tmp_path):

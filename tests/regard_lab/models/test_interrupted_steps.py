@@ -10,7 +10,7 @@ from injections import at_each_line, interrupted
 from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
 
 BATCH, LENGTH, VOCABULARY = 3, 5, 23
-MOST = 150  # lines of one change
+MOST = 100  # lines of one change
 ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
 SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "dim": 12, "heads": 2}
 MODELS: dict[str, Callable[[], Any]] = {

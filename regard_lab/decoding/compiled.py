@@ -1,0 +1,53 @@
+"""Steps of decoding as one compiled graph, over static caches."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import torch
+
+from regard.errors import UnsupportedError
+from regard.positions import Learned
+from regard_lab.text.vocabularies import BEGIN
+
+
+def compile_steps(model: Any) -> float:
+    """Compile the steps of a language model or a translator, in place, by `torch.compile`; searches then need
+    `cache="static"`.
+
+    One graph serves the steps of a text, whatever its length and the room of its caches. The first step of several
+    texts at once compiles one more.
+
+    Returns:
+        The seconds that it took.
+
+    Raises:
+        UnsupportedError: a model whose steps are no graph over caches of keys and values, or no C++ compiler.
+    """
+    from torch._dynamo.exc import TorchDynamoException  # it takes seconds to import
+
+    if (layers := getattr(model, "_through_layers", None)) is None:
+        raise UnsupportedError(f"{type(model).__name__} keeps no keys and values in caches, so no step is compiled")
+    graph, began = torch.compile(layers, fullgraph=True, dynamic=True), time.perf_counter()
+
+    def through_layers(ids: torch.Tensor, places: torch.Tensor, *given: Any) -> torch.Tensor:
+        if isinstance(model.positions, Learned):  # a graph does not check them
+            model.positions.check(places)
+        return (graph if ids.shape[1] == 1 else layers)(ids, places, *given)  # prompts are not compiled
+
+    model._through_layers = through_layers
+    try:
+        with torch.inference_mode():  # as in a search: a graph is for tensors of this mode
+            text = torch.full((1, 3), BEGIN, device=next(model.parameters()).device)
+            model.step(text[0, :1], model.start(text, "static", capacity=5))
+    except TorchDynamoException as error:
+        model._through_layers = layers
+        raised = re.search(r"raised exception \w+\(['\"](.*)['\"]", str(error))  # while it was traced
+        because = raised[1] if raised else str(error).strip().partition("\n")[0]
+        raise UnsupportedError(
+            f"the steps of this {type(model).__name__} cannot be compiled ({because}); do not compile them, or install "
+            f"a C++ compiler such as g++ if there is none"
+        ) from error
+    return time.perf_counter() - began
