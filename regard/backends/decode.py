@@ -66,7 +66,7 @@ class Decode(Limited):
 
     def run(self, problem: Problem, runs: Runs, folds: bool, operands: Operands) -> Result:
         with torch.no_grad():
-            if folds and runs:
+            if folds and runs and not flash.rounds_bias(operands):
                 return _folded(problem, runs, operands)
             return _weighed(problem, runs, operands) if runs else _nothing(problem, operands)
 

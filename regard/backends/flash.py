@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 from regard.backends.limits import on_dot_products, where
 from regard.backends.second_order import Piece, direct_apply, gradients
+from regard.core.backend import Operands
 from regard.core.problem import Problem
 
 _aten: Any = torch.ops.aten
@@ -88,6 +89,12 @@ def computing(dtype: torch.dtype, device: str) -> torch.dtype:
     if device != "cpu" or dtype in (torch.float32, torch.float64) or (dtype == torch.bfloat16 and _BFLOAT16):
         return dtype
     return torch.float32
+
+
+def rounds_bias(operands: Operands) -> bool:
+    """Whether an operation in the dtype of q would round the numbers of a bias tensor, which it takes in that dtype."""
+    bias = operands.bias
+    return isinstance(bias, torch.Tensor) and bias.dtype.itemsize > operands.q.dtype.itemsize == 2
 
 
 def has_flash_attention(dtype: torch.dtype, size: int, device: str) -> bool:

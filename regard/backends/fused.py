@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
+
 from regard.backends import flash
 from regard.backends.composed import RowBlockCalls, compose
 from regard.backends.limits import Limited
@@ -29,7 +31,8 @@ class Fused(Limited):
 
 def _run(problem: Problem, calls: RowBlockCalls, operands: Operands) -> Result:
     dtype = operands.q.dtype
-    if dtype.itemsize == 2 and (computing := flash.computing(dtype, problem.device)) != dtype:
+    computing = torch.float32 if flash.rounds_bias(operands) else flash.computing(dtype, problem.device)
+    if dtype.itemsize == 2 and computing != dtype:
         operands = operands._replace(**{name: getattr(operands, name).to(computing) for name in "qkv"})
     if (block := calls.only) is not None:
         k, v, keys, here = operands.k, operands.v, block.runs[0].keys, operands.grid.keys

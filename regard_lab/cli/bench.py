@@ -13,7 +13,7 @@ from regard.errors import ArgumentError, NotFoundError, RegardError
 from regard_lab.bench import describe_health, describe_results, examine, run_bench
 from regard_lab.bench.complexity import CostTable, describe_table, run_complexity
 from regard_lab.bench.results import Results
-from regard_lab.cli.console import StoppedError, check_picture_name, counting, note, out_json, out_lines
+from regard_lab.cli.console import check_picture_name, counting, keeping, note, out_json, out_lines
 from regard_lab.cli.console import out as out_line
 from regard_lab.cli.options import Json, default
 from regard_lab.seeing import approximation as compare_approximations
@@ -41,19 +41,15 @@ def bench(
         raise ArgumentError(
             f"'regard bench complexity' measures CPU time on 1 thread and takes no --device {device!r}; leave it out"
         )
-    try:
-        with counting("measuring"):
-            if table:
-                found = run_complexity(names[1:], quick=quick, out=out, resume=resume, tell=note)
-                lines = describe_table(found)
-            else:
-                found = run_bench(names, quick=quick, out=out, resume=resume, device=device, tell=note)
-                lines = describe_results(found)
-        _report(found, lines, out, as_json)
-    except KeyboardInterrupt:
-        begun = (out / (CostTable.file if table else Results.file)).exists()
-        kept = f"; finished results are in {out}, and the same command with --resume goes on" if begun else ""
-        raise StoppedError(f"interrupted{kept}") from None
+    file, kept = CostTable.file if table else Results.file, f"finished results are in {out}, and the same command with"
+    with counting("measuring"), keeping(lambda: f"{kept} --resume goes on" if (out / file).exists() else None):
+        if table:
+            found = run_complexity(names[1:], quick=quick, out=out, resume=resume, tell=note)
+            lines = describe_table(found)
+        else:
+            found = run_bench(names, quick=quick, out=out, resume=resume, device=device, tell=note)
+            lines = describe_results(found)
+    _report(found, lines, out, as_json)
 
 
 def _report(results: Results, lines: Iterable[str], folder: Path, as_json: bool) -> None:

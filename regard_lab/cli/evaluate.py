@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, OccupiedError
 from regard.storage.files import replace_file
 from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_console, out_data, out_json
 from regard_lab.cli.console import out as out_line
@@ -42,6 +42,7 @@ OUT = Option(
     "--out", metavar="FILE", help="Also write each sentence or text with its scores: a .tsv with a header, or a .jsonl."
 )
 ROWS = (".tsv", ".jsonl")
+NAMES = ((b"reference", b"output", b"exact_match"), (b"label", b"given", b"probability"))  # of columns
 LINES_AT_ONCE = 256
 
 
@@ -122,6 +123,11 @@ def check_rows_name(path: Path) -> None:
     if path.suffix.lower() not in ROWS:
         raise ArgumentError(f"--out {path} is a table: give it a name that ends in .tsv or .jsonl")
     check_place(path, "table")
+    if path.exists():
+        with path.open("rb") as file:
+            first = file.readline(100_000)
+        if not any(all(name in first for name in names) for names in NAMES):
+            raise OccupiedError(f"--out {path} is there already, and no table of evaluate; name another file")
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

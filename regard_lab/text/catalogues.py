@@ -145,8 +145,10 @@ class Memory:
                 chunk = file.read(1 << 16)
                 try:
                     self._parser.Parse(chunk, not chunk)
-                except ExpatError as error:
-                    way = "export it again, or give it the suffix of its format"
+                except DataError:
+                    raise
+                except (ExpatError, LookupError, ValueError) as error:  # the last two: an encoding that is not read
+                    way = "export it again in UTF-8, or give it the suffix of its format"
                     raise DataError(f"{self.path} does not read as XML ({error}); {way}") from None
                 ready, self._units = self._units[: -1 if chunk else None], self._units[-1:]
                 yield from ready

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from .hostile_files import CONTENTS
 
 TINY = ("--steps", "2", "--dim", "8", "--heads", "2", "--layers", "1", "--vocab-size", "300", "--cpu")
 # Sensible values of parameters by command; a command that is not here gets some for the parameters it requires.
@@ -35,6 +40,39 @@ BASES: dict[str, dict[str, str]] = {
     "lenses": {"run": "{translator}", "sentences": "2"},
     "bench": {"names": "plain", "quick": ""},
 }  # fmt: skip
+PAIRS = b"".join(b"a %d b\tein %d c\n" % (n, n) for n in range(60))
+MO, XML = (lambda *words: struct.pack("<7I", 0x950412DE, *words)), b'<?xml version="1.0"?><tmx version="1.4"><body>'
+# What a reader is given beside the files of `hostile_files`, by the end of the file's name.
+GIVEN: dict[str, Callable[[], tuple[bytes, ...]]] = {
+    ".gz": lambda: (
+        gzip.compress(PAIRS)[:-6], gzip.compress(PAIRS)[:12], gzip.compress(PAIRS)[:-8] + bytes(8), gzip.compress(b""),
+        gzip.compress(gzip.compress(PAIRS)), gzip.compress(bytes(30 * 2**20)), gzip.compress(PAIRS) + b"left over",
+        gzip.compress(b"x" * 5_000_000), gzip.compress(bytes(range(256)) * 9), PAIRS,
+    ),
+    ".po": lambda: (
+        b'msgid "a', b'msgid "a"\nmsgstr', b'msgid "a"\nmsgid "b"\n', b'msgstr "b"\n', b"# nothing\n" * 9, b'"a"\n',
+        b'msgid ""\nmsgstr "Content-Type: text/plain; charset=nope\\n"\nmsgid "a"\nmsgstr "b"\n', b"\xff\xfe\x00m",
+        b'msgid "a"\nmsgstr[99999999999] "b"\n', b'msgid "\\xzz\\"\nmsgstr "\\777"\n',
+    ),
+    ".mo": lambda: (
+        MO(0, 0, 0, 0, 0, 0)[:4], MO(0, 2**32 - 1, 28, 28, 0, 0), MO(0, 1, 2**32 - 8, 28, 0, 0), MO(9, 1, 28, 36, 0, 0),
+        MO(0, 1, 28, 36, 0, 0) + struct.pack("<4I", 2**31, 28, 1, 2**31), MO(0, 3, 0, 0, 0, 0), MO(0, 1, 28, 28, 0, 0),
+        MO(0, 0, 28, 28, 2**32 - 1, 28), MO(0, 1, 28, 36, 0, 0) + struct.pack("<4I", 2, 44, 2, 44) + b"\xff\xfe\0",
+        PAIRS,
+    ),
+    ".tmx": lambda: (
+        XML, XML + b"</body></tmx>", XML + b"<tu><tuv><seg>a</seg></tuv></tu></body></tmx>", PAIRS,
+        XML + b"<tu>" * 50_000,
+        b'<!DOCTYPE t [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><tmx>&b;</tmx>', XML + b"\0</body></tmx>", b"<tmx/>",
+        b'<!DOCTYPE t [<!ENTITY x SYSTEM "file:///etc/hostname">]><tmx><body>&x;</body></tmx>',
+        b'<?xml version="1.0" encoding="nope"?><tmx/>',
+    ),
+    ".jsonl": lambda: (
+        b"[1, 2]\n", b'{"source": 1, "target": 2}\n', b"[" * 100_000, b'{"source": NaN}\n', b'{"source": "a"}\n',
+        b'{"source": "\\ud800", "target": "b"}\n' * 9, b'{"source": "a", "target": "b"', b"\xef\xbb\xbf{}\n",
+        b'{"a": ' + b"9" * 5_000 + b"}\n", b'{"source": {"x": []}, "target": null}\n',
+    ),
+}  # fmt: skip
 # Files and folders, one of which is what a parameter wants at most.
 PLACES = tuple(
     f"{{{name}}}"
@@ -47,11 +85,19 @@ def inputs(folder: Path, run_command: Callable[..., None]) -> dict[str, str]:
     """Make the inputs in a folder; their paths by name."""
     from regard.storage import save_tensors
 
-    folder.mkdir(parents=True)
-    at = {name: folder / name for name in ("translator", "language_model", "classifier", "broken", "torn", "foreign")}
+    at = {"hostile": folder / "hostile"} | {
+        name: folder / name for name in ("translator", "language_model", "classifier", "broken", "torn", "foreign")
+    }
     at |= {"folder": folder / "a folder", "file": folder / "file", "empty": folder / "empty.tsv"}
     at |= {"binary": folder / "binary.tsv", "text": folder / "text.txt", "pairs": folder / "pairs.tsv"}
     at |= {"labels": folder / "labels.tsv", "tensors": folder / "qkv.safetensors"}
+    if folder.exists():
+        return {name: str(path) for name, path in at.items()}
+    folder.mkdir(parents=True)
+    at["hostile"].mkdir()
+    for end, given in GIVEN.items():
+        for number, content in enumerate(itertools.chain(given(), (make() for make in CONTENTS.values()))):
+            (at["hostile"] / f"{number}{end}").write_bytes(content)
     at["folder"].mkdir()
     (at["folder"] / "diary.txt").write_text("mine")
     at["file"].write_text("neither a run nor a table\n")

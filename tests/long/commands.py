@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from typing import Any
 from regard_lab.cli.app import app
 from regard_lab.text.terminal import printable
 
-from .command_places import BASES, PLACES, inputs
+from .command_places import BASES, GIVEN, PLACES, inputs
 from .running import Found
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "regard_lab" / "cli"))
@@ -32,6 +33,7 @@ from commanding import Forked
 
 DOCUMENTED = {0, 1, 2, 130}  # README.md; and a reader that is gone, -SIGPIPE
 ACCEPTED, LONGEST = 0.5, 30.0  # CPU seconds after which a command is interrupted; seconds after which it hangs
+SILENT, WORKED = 10.0, 12.0  # seconds without a word that are too long; CPU seconds in which this is looked for
 LINES, LENGTH = 6, 1500  # the most that is said about a mistake: usage, hint, and a sentence
 COMMANDING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 PER_OPTION = 3  # values for each option, which take turns
@@ -174,17 +176,88 @@ def cpu_seconds(process: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def judged(one: Invocation, places: Mapping[str, str], here: Path, found: Found) -> str | None:
+# What was new in training from a run, decoding, scoring and reading: a command, a parameter and its values.
+OF_OPTION = 40
+OPTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    **{f"{name} --from": (name, "from_run", FILES) for name in ("train translation", "train language-model")},
+    "train translation --new-pieces": ("train translation", "new_pieces", NUMBERS),
+    **{f"translate --{name}": ("translate", name.replace("-", "_"), NUMBERS)
+       for name in ("count", "min-length", "max-length", "no-repeat")},
+    "translate --repetition-penalty": ("translate", "repetition_penalty", FRACTIONS),
+    "translate --prefix": ("translate", "prefix", WORDS),
+    "translate --align": ("translate", "align", WORDS),
+    "evaluate --out": ("evaluate", "out", FILES), "score RUN": ("score", "run", FILES),
+    "score FILE": ("score", "texts", FILES),
+    "FILE:1,2": ("score", "texts", tuple(
+        f"{{pairs}}:{columns}" for n in NUMBERS for columns in (f"{n},2", f"1,{n}", f"{n},{n}", f"1,2,{n}"))),
+    **{f"FILE{end}": ("score", "texts", tuple(f"{{hostile}}/{number}{end}" for number in range(OF_OPTION)))
+       for end in GIVEN},
+}  # fmt: skip
+# What may stand beside such an option, in turns.
+BESIDE: dict[str, tuple[dict[str, str], ...]] = {
+    "translate": ({}, {"beam": "3", "as_json": "", "align": ""}, {"sentences": ""}, {"run": "{language_model}"}),
+    "evaluate": ({}, {"as_json": ""}, {"run": "{classifier}", "test": "{labels}"}, {"run": "{language_model}"}),
+    "score": ({}, {"as_json": ""}, {"run": "{language_model}"}),
+    "train": ({}, {"resume": ""}, {"data": "{hostile}/0.gz"}, {"vocab_size": "10"}),
+}
+
+
+def of_option(label: str) -> list[Invocation]:
+    """The hostile invocations of one of OPTIONS: its values alone, and then beside other options."""
+    name, parameter, values = OPTIONS[label]
+    sensible = {"run": "{translator}", "texts": "{pairs}"} if name == "score" else base(name)
+    if "train" in name:  # the sizes of the model are those of the other run
+        sensible = {"from_run": "{translator}"} | {key: sensible[key] for key in ("data", "out", "steps", "cpu")}
+    found, (one,) = [], [one for one in parameters(name) if one.name == parameter]
+    for beside, value in itertools.islice(itertools.product(BESIDE[name.split()[0]], values), OF_OPTION):
+        words = typed(name, {**sensible, parameter: value, **beside})
+        if getattr(one, "is_flag", False):
+            words = tuple(f"{word}={value}" if word == one.opts[0] else word for word in words)
+        found.append(Invocation(f"{value[:40]!r} beside {beside}", words))
+    return found
+
+
+def options(numbers: Sequence[int], folder: Path, size: int = OF_OPTION) -> Found:
+    """A case is one of OPTIONS; of its invocations, the first `size` are run, and none may be silent for long."""
+    load_everything()
+    found, places = Found(), inputs(folder / "inputs", run_command)
+    for label in (list(OPTIONS)[number] for number in numbers):
+        judge_each(f"regard {label}", of_option(label)[:size], places, folder, found, WORKED)
+    return found
+
+
+def judge_each(
+    what: str, ones: Sequence[Invocation], places: Mapping[str, str], folder: Path, found: Found, accepted: float
+) -> None:
+    """Count invocations, and note each that ends badly or changes what commands are given."""
+    before = state_of(folder / "inputs")
+    for one in ones:
+        found.count(what)
+        if reason := judged(one, places, folder / "case", found, accepted):
+            found.wrong.append(f"{what}, {one.label}: {reason}")
+        if (now := state_of(folder / "inputs")) != before:
+            found.wrong.append(f"{what}, {one.label}: it changed {sorted({*now} ^ {*before})[:3]}")
+            before = now
+
+
+def judged(
+    one: Invocation, places: Mapping[str, str], here: Path, found: Found, accepted: float = ACCEPTED
+) -> str | None:
     """What is wrong with how a command ended, or None."""
     shown = [printable(word.format(**places) if word in PLACES else word) for word in one.named]
-    code, said, left = ended_with(one, places, here, found)
+    silence = found.largest.pop("seconds of silence", 0.0)
+    code, said, left = ended_with(one, places, here, found, accepted)
+    silent = found.largest["seconds of silence"]
+    found.at_most("seconds of silence", silence)
+    if silent > SILENT:
+        return f"it was silent for {silent:.1f} seconds"
     if code == -signal.SIGKILL:
         return f"it was at work after {LONGEST:.0f} seconds"
     return fault(replace(one, named=tuple(shown)), code, said, left)
 
 
 def ended_with(
-    one: Invocation, places: Mapping[str, str], here: Path, found: Found
+    one: Invocation, places: Mapping[str, str], here: Path, found: Found, accepted: float = ACCEPTED
 ) -> tuple[int, str | None, list[str]]:
     """The exit code, what standard error holds, and the names that are left in the working folder."""
     shutil.rmtree(here, ignore_errors=True)
@@ -202,13 +275,18 @@ def ended_with(
     for number in streams.values():
         if number is not None:
             os.close(number)
-    began, interrupted = time.monotonic(), False
+    began, interrupted, written = time.monotonic(), False, {}
+    spoke = began
     while (code := process.poll()) is None:
-        if time.monotonic() - began > LONGEST * (2 if interrupted else 1):
+        now = time.monotonic()
+        if now - began > (LONGEST + accepted) * (2 if interrupted else 1):
             process.send_signal(signal.SIGKILL)
-        if not interrupted and cpu_seconds(process.pid) > ACCEPTED:
+        if not interrupted and (cpu_seconds(process.pid) > accepted or now - began > LONGEST - 5):
             process.send_signal(signal.SIGINT)
             interrupted = True
+        if (sizes := {path: path.stat().st_size for path in here.glob("stream?")}) != written:
+            written, spoke = sizes, now
+        found.at_most("seconds of silence", now - spoke)
         time.sleep(0.003)
     process.communicate()
     found.count("accepted" if code == 0 else "interrupted" if interrupted else "refused")
@@ -271,17 +349,10 @@ def work(numbers: Sequence[int], folder: Path, size: int = 42) -> Found:
     load_everything()
     found = Found()
     places = inputs(folder / "inputs", run_command)
-    before = state_of(folder / "inputs")
     for number in numbers:
         part, at = divmod(number, len(names()))
         name = names()[at]
-        for one in part_of(name, part, size):
-            found.count(f"regard {name}")
-            if reason := judged(one, places, folder / "case", found):
-                found.wrong.append(f"regard {name}, {one.label}: {reason}")
-            if (now := state_of(folder / "inputs")) != before:
-                found.wrong.append(f"regard {name}, {one.label}: it changed {sorted({*now} ^ {*before})[:3]}")
-                before = now
+        judge_each(f"regard {name}", part_of(name, part, size), places, folder, found, ACCEPTED)
     return found
 
 

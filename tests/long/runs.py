@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .commands import names
+from .commands import OPTIONS, names
 from .pytests import FOLDERS, SLOW, law_names
 from .running import Run
 
@@ -53,6 +53,8 @@ EVERY = (
     _tests("explorer", "hostile text in the explorer stays text", "tests/regard_lab/explorer/test_explorer_hostile.py"),
     Run("commands", "hostile invocations end in a sentence and a documented code", "halves of a command's invocations",
         2 * len(names()), 7, "commands.work"),
+    Run("options", "40 hostile invocations of each option and reader end in a sentence, none silent for 10 seconds",
+        "options and readers", len(OPTIONS), 1, "commands.options"),
     Run("soak", "minutes of training, translating and viewing leak neither memory nor files", "minutes", 60, 30,
         "soak.work"),
     Run("mutants", "a small change of the code makes a test fail", "mutants", 300, 11, "mutants.judging.work"),

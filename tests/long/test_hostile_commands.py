@@ -14,8 +14,15 @@ from tests.long.running import Found
 def test_every_command_refuses_hostile_invocations(tmp_path):
     """A few of each command, from everywhere in its list."""
     found = commands.work(range(len(commands.names())), tmp_path, 2)
+    found.add(commands.options(range(len(commands.OPTIONS)), tmp_path, 1))  # with the same inputs
     assert not found.wrong, found.wrong
     assert all(found.counts[f"regard {name}"] == 2 for name in commands.names())
+    assert all(len(commands.of_option(label)) == commands.OF_OPTION for label in commands.OPTIONS)
+
+
+def test_a_command_that_is_silent_for_long_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "SILENT", -1.0)
+    assert "silent" in str(commands.judged(Invocation("", ("show", "causal")), {}, tmp_path / "case", Found()))
 
 
 @pytest.mark.parametrize(

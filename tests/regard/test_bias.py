@@ -147,6 +147,18 @@ def test_forgetting_over_a_long_text_keeps_its_digits():
     assert (found - exact).abs().max() < 4e-4  # scores up to 432 apart are rounded to 2**-15, weights by as much
 
 
+@pytest.mark.parametrize(("backend", "q_len"), [("fused", 37), ("decode", 1), ("native", 37)])
+def test_a_bias_in_float32_is_not_rounded_to_the_bfloat16_of_the_queries(backend, q_len):
+    if backend == "native" and isinstance(reason := load(), str):
+        pytest.skip(reason)
+    q, k, v = (torch.randn(2, 3, length, 16).bfloat16() for length in (q_len, 37, 37))
+    bias = 1000 + torch.rand(37)
+    wide = [x.double() for x in (q, k, v)]
+    exact = rg.attention(*wide, pattern="causal", bias=bias.double(), backend="reference")
+    found = rg.attention(q, k, v, pattern="causal", bias=bias, backend=backend)
+    torch.testing.assert_close(found.double(), exact, rtol=2**-6, atol=2**-8)  # rounded, bias would be 1000 for all
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -160,6 +160,8 @@ BOMB = '<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">{}]>'.format(
     (('srclang="en-US"', 'srclang="*all*"'), r"the source '\*all\*'; name source and target, as in .*m\.tmx:en-us,de"),
     (("<tu><tuv", "<tuv"), "does not read as XML"),
     (("m.tmx", "m.tmx:de,fr"), r"no unit of .* has 'de' and 'fr'; it has \['de', 'en-us'\]"),
+    (('"UTF-8"', '"nope"'), r"does not read as XML \(unknown encoding: nope\); export it again in UTF-8"),
+    (('"UTF-8"', '"shift_jis"'), r"does not read as XML \(multi-byte encodings are not supported\)"),
     ((MEMORY, "open\töffnen\n"), "does not read as XML"), ((MEMORY, "\x1f\x8b"), "let its name end in .gz"),
 ])  # fmt: skip
 def test_another_kind_of_memory_names_its_way_out_and_no_entity_is_expanded(changed, said, tmp_path):

@@ -230,6 +230,8 @@ def test_ctrl_c_in_an_evaluation_keeps_the_sentences_that_were_done(named, tmp_p
         done = [f"{row[0]}\t{row[1]}" for row in rows]
         assert (header[:3], len(done)) == (["source", "reference", "output"], count)
         assert [line for line in pairs.read_text().splitlines() if line in done] == done  # in the order of the test
+        again = regard("evaluate", run_folder, pairs, "--out", out)  # its own table may be written anew, others may not
+        assert (again.returncode, regard("evaluate", run_folder, pairs, "--out", pairs).returncode) == (130, 2)
 
 
 def test_ctrl_c_in_a_lesson_says_how_much_of_it_is_printed(monkeypatch):
