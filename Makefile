@@ -92,6 +92,7 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
 	$(BIN)/python -m benchmarks.behaviour --out benchmarks/results/behaviour_cpu
 	$(BIN)/python benchmarks/demo_seeds.py
+	$(BIN)/python benchmarks/evicting.py
 	$(BIN)/python benchmarks/length_story.py
 	$(BIN)/python benchmarks/transfer.py --seeds 0 1 2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/relations.py

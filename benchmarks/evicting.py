@@ -1,64 +1,135 @@
-"""The loss of a trained language model after entries of its caches were dropped, and ids for each speculated call.
+"""What a model loses when a quarter of its cache stays, by policy, and ids for each call with proposals.
 
-    python benchmarks/evicting.py RUN TEXT KEPT [DRAFT]
+    python benchmarks/evicting.py [--run RUN --draft RUN --text FILE]
 
-Rows of 512 ids: 384 are read, KEPT of their entries stay by each policy, and the other 128 are predicted. The figures
-are in docs/recipes/streaming.md.
+The model is the decoder of the study of far keys (benchmarks/behaviour/recall.py, "all keys"), trained here for each
+seed on texts that begin with pairs of a key and its value, and ask for values again and again. Of READ ids a quarter of
+the entries stay in each cache; then the other ids follow. The second table needs two language models of one
+vocabulary: prompts of the text are continued with one proposed continuation and with three, as a tree.
 """
 
-import sys
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from regard.layers import record_attention
+from benchmarks.behaviour.learning import Batch, SmallDecoder, UpdatePlan, train
+from benchmarks.behaviour.recall import FAR, FAR_DRAWS, FAR_PLAN, FAR_ROWS, FEW, HEADS, NARROW, PAIRS
+from benchmarks.report import RESULTS, heading, options, write
+from regard.layers import MultiHeadAttention, record_attention
 from regard.layers.caches import first_and_last, heavy_hitters, observed_keys
+from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Generator, Sampling
-from regard_lab.models.language import LanguageState
 
-ROW, READ, WINDOW = 512, 384, 16
+READ, KEPT, WINDOW, ASKED = 384, 96, 16, 0.15  # ASKED: share of the later ids that are keys
+Policy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of the weights received from all queries and the last
+POLICIES: dict[str, Policy] = {
+    "all entries": lambda total, last: torch.arange(READ),
+    "the last entries": lambda total, last: first_and_last(READ, KEPT, first=0),
+    "the first 4 and the last": lambda total, last: first_and_last(READ, KEPT),
+    "H2O": lambda total, last: heavy_hitters(total, KEPT, kv_heads=HEADS),
+    "SnapKV": lambda total, last: observed_keys(last, KEPT, kv_heads=HEADS, window=WINDOW),
+}
 
 
-@torch.inference_mode()
-def losses(model, ids: torch.Tensor, count: int) -> dict[str, float]:
-    """Nats for each predicted id, by policy, of rows of ids (rows, ROW)."""
-    with record_attention(model, "received") as recording:
-        state = model.start(ids[:, : READ - WINDOW], "dynamic")
-        model.extend(ids[:, READ - WINDOW : READ], state)
-    last = [details[1].received for details in recording.details.values()]
-    total = [F.pad(a.received, (0, WINDOW)) + b.received for a, b in recording.details.values()]
-    options = {"kv_heads": state.groups[0].caches.each[0].keys.shape[1]}
-    policies = {
-        "all": [torch.arange(READ)] * len(last),
-        "window alone": [first_and_last(READ, count, first=0)] * len(last),
-        "first 4 and window": [first_and_last(READ, count)] * len(last),
-        "H2O": [heavy_hitters(one, count, **options) for one in total],
-        "SnapKV": [observed_keys(one, count, window=WINDOW, **options) for one in last],
-    }
-    found = {}
-    for name, each in policies.items():
-        going = LanguageState([replace(state.groups[0], caches=state.groups[0].caches.copy())])
-        for cache, kept in zip(going.groups[0].caches.each, each, strict=True):
-            cache.keep(kept)
-        logits = model.extend(ids[:, READ:-1], going)
-        found[name] = F.cross_entropy(logits.flatten(0, 1), ids[:, READ + 1 :].flatten()).item()
-    return found
+def asked_often(generator: torch.Generator) -> Batch:
+    """The pairs of `recall`, then a key at every seventh place or so, where its value is scored."""
+    tokens, _ = FAR_DRAWS[PAIRS[-1]](generator)
+    begin = 2 * PAIRS[-1]
+    keys, values = tokens[:, :begin:2], tokens[:, 1:begin:2]
+    which = torch.randint(PAIRS[-1], (FAR_ROWS, FAR - begin), generator=generator)
+    asked = torch.rand(which.shape, generator=generator) < ASKED
+    later = torch.where(asked, keys.gather(1, which), 0)
+    targets = torch.where(asked, values.gather(1, which), -1)
+    return torch.cat([tokens[:, :begin], later], 1), F.pad(targets, (begin, 0), value=-1)
+
+
+def evicted(layer: MultiHeadAttention, x: torch.Tensor, policy: Policy) -> torch.Tensor:
+    """A layer's outputs, where a policy chooses what stays in its cache after READ positions."""
+    cache = layer.new_cache(len(x))
+    with record_attention(layer, "received") as recording:
+        outputs = [layer(part, cache=cache) for part in x[:, :READ].split([READ - WINDOW, WINDOW], 1)]
+    before, last = (detail.received for detail in recording[""])
+    cache.keep(policy(F.pad(before, (0, WINDOW)) + last, last))
+    return torch.cat([*outputs, layer(x[:, READ:], cache=cache)], 1)
+
+
+@torch.no_grad()
+def losses(model: SmallDecoder, policy: Policy, batches: int) -> tuple[float, float]:
+    """Nats and accuracy of the values that are asked for after READ positions."""
+    generator, nats, right = torch.Generator().manual_seed(1_000_003), [], []
+    for _ in range(batches):
+        tokens, targets = asked_often(generator)
+        x = model.tokens(tokens)
+        for layer in model.layers:
+            for norm, part in zip(layer.norms, layer.parts, strict=True):
+                x = x + (evicted(part, norm(x), policy) if isinstance(part, MultiHeadAttention) else part(norm(x)))
+        scored = (targets >= 0) & (torch.arange(FAR) >= READ)
+        logits, wanted = model.guess(model.norm(x))[scored], targets[scored]
+        nats.append(F.cross_entropy(logits, wanted, reduction="none"))
+        right.append(logits.argmax(-1) == wanted)
+    return float(torch.cat(nats).mean()), float(torch.cat(right).float().mean())
+
+
+def of_seed(seed: int, plan: UpdatePlan, batches: int) -> dict[str, tuple[float, float]]:
+    """The losses by policy of the model that one seed trains."""
+    torch.manual_seed(seed)
+    model = SmallDecoder(vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, pattern="causal")
+    train(model, asked_often, plan, seed, f"far keys, seed {seed}")
+    return {name: losses(model.eval(), policy, batches) for name, policy in POLICIES.items()}
+
+
+def speculated(run: Path, draft: Path, text: str, count: int) -> list[list[str]]:
+    """Rows of ids for each call of the model, by what proposes, with one branch and with three."""
+    generator, rows = Generator.load(run), []
+    prompts = [text[at : at + 300] for at in range(0, count * 2000, 2000)]
+    for label, sampling in (("greedy", None), ("temperature 0.8", Sampling(temperature=0.8))):
+        how: dict[str, Any] = {"max_tokens": 64, "sampling": sampling}
+        plain = generator.generate(prompts, **how)
+        for name, proposer in (("lookup", "lookup"), ("a smaller model", Generator.load(draft))):
+            row = [f"{name}, {label}"]
+            for branches in (1, 3):
+                found = generator.generate(prompts, speculate=proposer, branches=branches, **how)
+                same = sum(one.ids == other.ids for (one,), (other,) in zip(found, plain, strict=True))
+                row += [f"{sum(one.tokens_per_step or 0 for (one,) in found) / count:.2f}", f"{same} of {count}"]
+            rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = options(__doc__, out=RESULTS / "evicting_cpu", seeds=(0, 1, 2))
+    parser.add_argument("--run", type=Path, help="a language model, for the second table")
+    parser.add_argument("--draft", type=Path, help="a smaller one with the same vocabulary")
+    parser.add_argument("--text", type=Path, help="text that neither was trained on")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {seed: of_seed(seed, FAR_PLAN.shortened(asked.quick), 2 if asked.quick else 8) for seed in asked.seeds}
+    rows = [
+        [name, *(f"{nats:.3f}, {right:.3f}" for nats, right in (one[name] for one in found.values()))]
+        for name in POLICIES
+    ]
+    page = [
+        *heading("A quarter of a cache, by policy", ", one thread"),
+        f"{FAR} ids with {PAIRS[-1]} pairs, which are asked for again and again; {KEPT} of {READ} entries stay. Nats "
+        f"for each value that is asked for after them, and the share of right ones.", "",
+        *markdown_table(("entries kept", *(f"seed {seed}" for seed in found)), rows),
+    ]  # fmt: skip
+    content: dict[str, Any] = {"losses": found}
+    if asked.run is not None:
+        content["speculated"] = speculated(
+            asked.run, asked.draft, asked.text.read_text("utf-8"), 4 if asked.quick else 40
+        )
+        page += [
+            "", "Ids for each call of the model, and how many texts are the same as without proposals.", "",
+            *markdown_table(("proposed by", "1 branch", "same", "3 branches", "same"), content["speculated"]),
+        ]  # fmt: skip
+    print(write(asked.out, "evicting", content, page).read_text("utf-8"))
 
 
 if __name__ == "__main__":
-    generator, text, count = Generator.load(sys.argv[1]), Path(sys.argv[2]).read_text("utf-8"), int(sys.argv[3])
-    ids = torch.tensor(generator.tokeniser.encode(text))
-    parts = [losses(generator.model, part, count) for part in ids[: len(ids) // ROW * ROW].view(-1, ROW).split(1)]
-    print({name: round(sum(part[name] for part in parts) / len(parts), 4) for name in parts[0]})
-    prompts = [text[at : at + 300] for at in range(0, 40 * 2000, 2000)]
-    for speculate in ["lookup", *map(Generator.load, sys.argv[4:])]:
-        for sampling in (None, Sampling(temperature=0.8)):
-            written = generator.generate(prompts, max_tokens=64, sampling=sampling, speculate=speculate)
-            plain = generator.generate(prompts, max_tokens=64, sampling=sampling)
-            same = sum(one.ids == other.ids for (one,), (other,) in zip(written, plain, strict=True))
-            rate = sum(one.tokens_per_step for (one,) in written) / len(prompts)
-            print(
-                f"{speculate}, {sampling or 'greedy'}: {rate:.2f} ids a call, {same} of {len(prompts)} texts the same"
-            )
+    main()

@@ -91,6 +91,19 @@ def of_generation() -> Report:
     return _report(measured, day[1], figures)
 
 
+def of_choosing() -> Report:
+    """The accuracies of all seeds with far keys; each record has its day and processor."""
+    measured, _ = _read("behaviour_cpu/behaviour.json")
+    records = {name: list(seeds.values()) for name, seeds in measured["records"]["choosing"].items()}
+    last = max((one for seeds in records.values() for one in seeds), key=lambda one: one["measured"])
+    figures = {
+        name: {"pairs": seeds[0]["pairs"], "accuracy": [one["accuracy"] for one in seeds]}
+        for name, seeds in records.items()
+    }
+    measured["environment"] |= {"processor": last["processor"]}
+    return _report(measured | {"command": "python -m benchmarks.behaviour choosing"}, last["measured"], figures)
+
+
 def of_answer_head() -> Report:
     measured, day = _read("atom_maps_cpu/atom_maps.json")
     kept = ("layer", "head", "head_share", "mean_share", "by_place", "shares", "shown", "distances", "replaced")
@@ -101,6 +114,7 @@ def of_answer_head() -> Report:
 
 REPORTS: dict[str, Callable[[], Report]] = {
     "answer_head": of_answer_head,
+    "choosing": of_choosing,
     "generation": of_generation,
     "transfer": of_transfer,
     "complexity": of_complexity,

@@ -23,7 +23,7 @@ from benchmarks.behaviour.study import (
     draw_means,
     over_seeds,
 )
-from regard.layers import LightningIndexer, MoBA
+from regard.layers import NSA, LightningIndexer, MoBA
 from regard.mechanisms import DeltaRule, GatedDelta, GatedLinear, LinearTransformer, Mechanism, Softmax
 from regard.positions import Rotary
 
@@ -186,19 +186,26 @@ OVERWRITING = Experiment(
 FAR, FAR_ROWS, BLOCK, QUARTER = 512, 8, 2, 64
 FAR_DRAWS = {pairs: recall(FEW, FAR, FAR_ROWS, pairs) for pairs in PAIRS}
 FAR_PLAN = replace(SHORT, updates=700)
+COMPRESSED, OF_NSA, NEAR = 8, 4, 4  # tokens in NSA's windows and blocks, blocks that it chooses, and its last tokens
 CHOOSERS: dict[str, dict[str, Any]] = {
     "all keys": {},
     "the last 64": {"pattern": f"causal_window({QUARTER})"},
     "MoBA": {"chooser": lambda: MoBA(BLOCK, QUARTER // BLOCK)},
+    "NSA": {"chooser": lambda: NSA(COMPRESSED, COMPRESSED, COMPRESSED, OF_NSA, NEAR)},
     "lightning indexer": {"chooser": lambda: LightningIndexer(QUARTER, heads=2, head_dim=16)},
 }
 
 
 def pairs_of(contender: str) -> float:
     """The pairs that attention computes, as a share of those of causal attention; an indexer's scores not counted."""
+
+    def of_blocks(t: int, block: int, top: int) -> int:
+        return t % block + 1 + min(t // block, top - 1) * block
+
     looked = {
         "all keys": lambda t: t + 1,
-        "MoBA": lambda t: t % BLOCK + 1 + min(t // BLOCK, QUARTER // BLOCK - 1) * BLOCK,
+        "MoBA": lambda t: of_blocks(t, BLOCK, QUARTER // BLOCK),
+        "NSA": lambda t: (t + 1) // COMPRESSED + of_blocks(t, COMPRESSED, OF_NSA) + min(t + 1, NEAR),
     }.get(contender, lambda t: min(t + 1, QUARTER))
     return sum(map(looked, range(FAR))) / (FAR * (FAR + 1) / 2)
 
@@ -231,10 +238,12 @@ CHOOSING = Experiment(
         f"Recall as above in texts of {FAR} tokens out of {FEW}, so that the pairs lie far back; accuracy is that with "
         f"{PAIRS[-1]} pairs. 2 layers, dim {NARROW}, {HEADS} heads, a causal convolution of width 3; "
         f"{FAR_PLAN.updates:,} updates of {FAR_ROWS} texts at the learning rate {FAR_PLAN.rate:g}. MoBA looks at "
-        f"{QUARTER // BLOCK} blocks of {BLOCK} keys, the indexer at {QUARTER}; it learns from its own loss beside, "
-        "without a warm-up. Pairs are those of attention; a choice itself compares a query with all block means or "
-        "index keys.\n\n"
-        "Source: MoBA, Lu et al. 2025; DeepSeek-V3.2-Exp, DeepSeek-AI 2025."
+        f"{QUARTER // BLOCK} blocks of {BLOCK} keys; NSA at a compressed key for every {COMPRESSED} tokens, {OF_NSA} "
+        f"blocks of {COMPRESSED} (the first, its own, the one before, and one that it chooses) and the last {NEAR}; "
+        f"the indexer at {QUARTER}, and it learns from its own loss beside, without a warm-up. Pairs are those of "
+        "attention; MoBA and the indexer besides "
+        "compare a query with all block means or index keys.\n\n"
+        "Source: MoBA, Lu et al. 2025; Native Sparse Attention, Yuan et al. 2025; DeepSeek-V3.2-Exp, DeepSeek-AI 2025."
     ),
     contenders=tuple(CHOOSERS),
     columns={"pairs": "share of the pairs", "loss": "loss, nats", "accuracy": "accuracy"},

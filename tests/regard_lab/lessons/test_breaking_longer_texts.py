@@ -41,7 +41,9 @@ def test_choosing():
     every = ("chosen = rg.attention(q, *learning, pattern=p.Causal() & few)", "chosen = 3 * rg.attention(q, *learning)")
     untaught = ("optimiser.step()", "optimiser.zero_grad()")
     claims = "The output moves", "Attention to chosen keys", "A key that no query chose", "An indexer learns"
-    assert starting(failing("choosing", every, untaught), *claims)
+    halved = ("min(one / every for", "min(one / every / 2 for")
+    assert starting(failing("choosing", every, untaught, halved), *claims, "Trained with a quarter")
+    assert starting(failing("choosing", ("min(one / every for", "max(1.0 for")), "So do MoBA and NSA")
 
 
 def test_linear(monkeypatch):
