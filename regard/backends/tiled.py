@@ -239,10 +239,11 @@ class LatticePart:
         self._by_row = problem.batch <= own.count  # a call has all residues of one batch row
         self.times = min(problem.batch, own.count)
         keys = range(own.start_key, own.start_key + own.width)
-        self._grid = Grid(own.size, keys.stop, own.start, range(own.size), keys, grid.device)
+        k_len = problem.k_len if own.stride == 1 else keys.stop  # a draw of random blocks depends on it
+        self._grid = Grid(own.size, k_len, own.start, range(own.size), keys, grid.device)
         wide = torch.promote_types(problem.dtype, torch.float32)
         self.problem = replace(
-            problem, batch=max(problem.batch, own.count), q_len=own.size, k_len=keys.stop, q_start=own.start,
+            problem, batch=max(problem.batch, own.count), q_len=own.size, k_len=k_len, q_start=own.start,
             pattern=own.pattern, dtype=wide, storage=wide,
         )  # fmt: skip
         self.calls: Calls

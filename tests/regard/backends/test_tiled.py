@@ -176,3 +176,11 @@ def test_the_plan_names_the_backend_of_a_strided_pattern(backend, pattern, q_len
     plan = rg.plan_attention(q, k, k, pattern=pattern, **options)
     if calls_of_kernel is not None:
         assert (plan.backend, why in str(plan)) == (backend, True), plan
+
+
+def test_random_blocks_of_a_head_are_drawn_among_all_keys_where_the_call_reaches_fewer() -> None:
+    random = p.RandomBlocks(2, block=1, seed=3)  # a draw depends on the number of keys
+    q, k, v = make_qkv(batch=2, heads=2, kv_heads=2, q_len=3, k_len=29, dtype=torch.float64)
+    options = {"pattern": p.PerHead([random, p.DilatedWindow(3, 5)]) & p.KeySpan(0, 13), "q_start": 5}
+    found, expected = (rg.attention(q, k, v, backend=name, **options) for name in ("tiled", "reference"))
+    torch.testing.assert_close(found, expected)
