@@ -1,7 +1,5 @@
 """Which names a docstring documents, and which of them do not exist."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib

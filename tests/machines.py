@@ -4,8 +4,6 @@ One line for each setting, with what pytest said last; the whole of what it said
 failure, and leaves with 1 at the end if there was one.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

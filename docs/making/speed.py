@@ -24,7 +24,9 @@ from regard_lab.teaching.board import Picture, collecting, figure
 from regard_lab.teaching.figures import draw_cells, draw_line, logarithmic
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-BENCHES = {"attention_cpu": "patterns and decoding", "mechanisms_cpu": "mechanisms"}
+BENCHES = {
+    "attention_cpu": "patterns and decoding", "mechanisms_cpu": "mechanisms", "runtimes_cpu": "runtimes of models",
+}  # fmt: skip
 EVEN = 0.97  # from here to its inverse, two times are called equal
 AT = 16_384  # the length that the table of choices shows
 PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0); strided(4);
@@ -80,7 +82,7 @@ def duels() -> list[Duel]:
         for report, name, contest in contests()
         if "cpu" in (ours := contest["contenders"][contest["ours"]])
         for peer, other in contest["contenders"].items()
-        if not peer.startswith("regard") and "cpu" in other
+        if not peer.startswith("regard") and "cpu" in other and other["errors"]  # empty: it computes no attention
     ]
     return sorted(found, key=lambda duel: duel.faster)
 

@@ -20,7 +20,8 @@ from regard_lab.seeing.lens_study.study import lens_table, routes_table
 from regard_lab.training.comparison import report as comparison_report
 from regard_lab.training.comparison.measures import Measures
 
-BENCHES, COMPARISONS = ("attention_cpu", "attention_cuda", "mechanisms_cpu"), ("pronouns", "heads", "one_or_eight")
+BENCHES = ("attention_cpu", "attention_cuda", "mechanisms_cpu", "runtimes_cpu")
+COMPARISONS = ("pronouns", "heads", "one_or_eight")
 COUNTED_APART = ("law ", "regard ", "as ")  # counts by law, by command and by machine: many, and in the file
 MOST_COUNTS, ATOMS = 3, "atom_maps_cpu/atom_maps.json"
 

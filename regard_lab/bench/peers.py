@@ -325,11 +325,20 @@ def _by_threads(session: Callable[[int], Callable[[], object]], output: torch.Te
     return attend
 
 
+@cache
+def _onnx_session(model: bytes, threads: int) -> Any:
+    """One session for all tensors of one shape: caches that take turns would slow down those of their own."""
+    ort = import_module("onnxruntime")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 def _node(
     operation: str, domain: str, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor], **attributes: int
 ) -> Callable[[int], Callable[[], object]]:
     """A session of onnxruntime for one node, which reads and writes the memory of these tensors."""
-    helper, ort = import_module("onnx").helper, import_module("onnxruntime")
+    helper = import_module("onnx").helper
     kinds = {x.dtype: helper.np_dtype_to_tensor_dtype(x.numpy().dtype) for x in inputs.values()}
     described = (
         [helper.make_tensor_value_info(name, kinds[x.dtype], x.shape) for name, x in some.items()]
@@ -341,9 +350,7 @@ def _node(
     model = helper.make_model(graph, opset_imports=opsets, ir_version=11).SerializeToString()
 
     def session(threads: int) -> Callable[[], object]:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        made = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        made = _onnx_session(model, threads)
         binding = made.io_binding()
         for bind, some in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
             for name, x in some.items():

@@ -1,7 +1,5 @@
 """The long tier from the command line: a list of the runs, or one of them."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

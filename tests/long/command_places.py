@@ -1,7 +1,5 @@
 """What hostile invocations of commands are given: runs, data, and files that are not what a command expects."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import shutil

@@ -5,8 +5,6 @@ that has imported everything. What was accepted, and is still at work after half
 end with 130. A word of a command line holds no NUL, since the system passes none; files and standard input do.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import itertools

@@ -4,8 +4,6 @@ A run is trained once for a batch of cases. What is read is everything that a co
 the settings, the test split, the log, the record of sessions, and the state that a resumed training takes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

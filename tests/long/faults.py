@@ -5,8 +5,6 @@ bytes, a write, `fsync`, `rename` or `replace` that fails, or an operation of to
 run must be readable, hold no unfinished file, and be continued to the bits of an undisturbed one.
 """
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io

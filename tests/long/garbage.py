@@ -3,8 +3,6 @@
 Each batch runs in a fork, so that a crash is counted as one and ends nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -5,8 +5,6 @@ process when anything but reading in the folder happens: an import, a compilatio
 library, or an open outside of the folder. What is left is a refusal of the family RegardError, or nothing at all.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

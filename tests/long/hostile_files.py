@@ -1,7 +1,5 @@
 """Hostile files by name: what reads them, and a function that makes them in a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Random calls against formulas in float64, counted: `tests.regard.fuzz`, a seed for each case."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A pytest plugin: tests in random order with other random numbers, memory that holds NaN, and steps counted."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests that are also run by `pytest`, here in processes of their own, counted, with other seeds or in other order."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import os

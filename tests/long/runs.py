@@ -1,7 +1,5 @@
 """The runs of the long tier, by name."""
 
-from __future__ import annotations
-
 from .commands import OPTIONS, names
 from .pytests import FOLDERS, SLOW, law_names
 from .running import Run

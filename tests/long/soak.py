@@ -1,7 +1,5 @@
 """Train, generate and view for minutes in one process: memory, open files and results are those of the beginning."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics

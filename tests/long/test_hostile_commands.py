@@ -1,7 +1,5 @@
 """Hostile invocations of commands: a sample of each, what judges them, and those that once ended badly."""
 
-from __future__ import annotations
-
 import pytest
 
 from regard.errors import DataError

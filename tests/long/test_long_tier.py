@@ -1,7 +1,5 @@
 """Short forms of the long runs, the runner, and the table that is made from its file."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

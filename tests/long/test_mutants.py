@@ -1,7 +1,5 @@
 """The tool of mutants itself: a mutant that differs is killed, and a fork that hangs is ended."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Under torch.autocast a call casts what PyTorch's own attention casts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """ALiBi's slopes are the paper's; T5's buckets follow the rule of its code, and learn by its gradient."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

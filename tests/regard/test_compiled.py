@@ -1,7 +1,5 @@
 """Inside torch.compile attention is what it is outside, bit for bit, or says by name why it is not there."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """torch.export: one program for every batch and length, which another process loads."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

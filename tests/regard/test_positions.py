@@ -1,7 +1,5 @@
 """Positions hold their formulas far out and in any dtype."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every public object says what it is on one short line: its class, and the arguments that make it."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -3,8 +3,6 @@
 python -m tests.long.mutants NUMBER ... [--quiet]
 """
 
-from __future__ import annotations
-
 import sys
 
 from .judging import mutant, outcome, workplace

@@ -1,7 +1,5 @@
 """Which tests call which functions of the library, and how long each takes; found by running them once."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -3,8 +3,6 @@
 torch and other heavy packages are imported once, here; regard is imported by each fork.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

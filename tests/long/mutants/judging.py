@@ -4,8 +4,6 @@ python -m tests.long mutants               300 mutants, written to the result fi
 python -m tests.long.mutants 17 42         those mutants, with what pytest printed
 """
 
-from __future__ import annotations
-
 import json
 import random
 import tempfile

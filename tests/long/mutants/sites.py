@@ -3,8 +3,6 @@
 Only code that computes is changed. Messages, docstrings, annotations, imports, reprs and decorators stay as they are.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Attention by features pair by pair, in NumPy and float64, and a mechanism with every logarithm, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

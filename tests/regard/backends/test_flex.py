@@ -3,8 +3,6 @@
 Its compiled kernels run on CPU in a slow test, without gradients, and on cuda where there is one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A cache in a file comes back as it was, or not at all."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

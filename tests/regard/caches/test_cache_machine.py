@@ -1,7 +1,5 @@
 """Every kind of cache in every dtype is a list of entries, whatever is appended, cropped, reordered or refused."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import suppress
 from typing import Any

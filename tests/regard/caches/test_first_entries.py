@@ -1,7 +1,5 @@
 """Rings that keep the first entries of a text beside the last ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

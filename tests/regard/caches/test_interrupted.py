@@ -1,7 +1,5 @@
 """After an exception at any line a cache is as before the call or as after it, and can be continued."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any

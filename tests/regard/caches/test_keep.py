@@ -1,7 +1,5 @@
 """`cache.keep`: a text goes on as the whole text with the dropped keys hidden."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

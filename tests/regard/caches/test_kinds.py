@@ -1,7 +1,5 @@
 """What each kind of cache promises besides being a list."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

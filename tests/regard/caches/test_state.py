@@ -1,7 +1,5 @@
 """A recurrent state: continuing a text equals computing it at once, in memory that does not grow."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Every mechanism with calls that it must compute; those with a FORMULA in their test are found."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

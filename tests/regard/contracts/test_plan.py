@@ -1,7 +1,5 @@
 """The plan: frozen, printed, as JSON, cached by value, and exactly what the call does."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The fuzzer from the command line; the next seed is printed whenever it ends."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

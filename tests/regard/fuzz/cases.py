@@ -1,7 +1,5 @@
 """A call of softmax attention as data, drawn from one whole number."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace

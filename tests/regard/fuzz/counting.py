@@ -1,7 +1,5 @@
 """What is drawn by counting, in NumPy: the hash behind dropout and `RandomBlocks`, written from its description."""
 
-from __future__ import annotations
-
 import numpy as np
 
 _ROW, _HEAD, _QUERY, _KEY = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63

@@ -1,7 +1,5 @@
 """Formulas that stand beside the tests of what they are formulas of, found by name."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls of the other mechanisms: linear attention, random features, Linformer and LSH, against their formulas."""
 
-from __future__ import annotations
-
 import random
 import traceback
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Softmax attention and its statistics in float64, as formulas over all pairs, differentiated by autograd twice."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

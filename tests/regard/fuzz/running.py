@@ -1,7 +1,5 @@
 """Cases one after the other: which kind a seed is, what was counted, and a smaller case for one that is off."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

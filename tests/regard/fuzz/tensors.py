@@ -1,7 +1,5 @@
 """The numbers of a case, as they lie in memory, and as float64 for the oracle."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Random calls of everything equal formulas in float64: some here, 20,000 in `make test-long`."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

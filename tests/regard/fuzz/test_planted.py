@@ -1,7 +1,5 @@
 """Faults planted in regard are found: a fuzzer that finds nothing must be one that would have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ million reactions without maps (Schwaller et al. 2021, Extraction of organic che
 learning of chemical reactions). Only its files are read; the package needs an older transformers and is not imported.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The table of families in the documentation is made of the same list, by benchmarks/pretrained_families.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

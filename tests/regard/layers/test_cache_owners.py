@@ -1,7 +1,5 @@
 """A cache belongs to the layer that wrote to it first: a second layer is refused, unless sharing was asked for."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

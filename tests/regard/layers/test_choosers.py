@@ -1,7 +1,5 @@
 """Choosers, against the equations of their papers written query by query in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.distributed.tensor.parallel import ParallelStyle

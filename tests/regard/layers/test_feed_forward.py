@@ -1,7 +1,5 @@
 """The feed-forward network with gates and without, and its projections: a product of few rows is the product."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

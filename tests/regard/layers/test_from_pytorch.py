@@ -1,7 +1,5 @@
 """Layers of PyTorch become layers of regard, and arguments of PyTorch are answered with what to write."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

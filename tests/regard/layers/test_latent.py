@@ -1,7 +1,5 @@
 """Latent attention: both forms equal the formula of the paper, with every kind of cache, option and derivative."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A layer that continues a text through any cache says what it would say of the whole text at once."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

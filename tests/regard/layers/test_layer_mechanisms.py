@@ -1,7 +1,5 @@
 """A layer of any mechanism: it holds what the mechanism learns, and continues texts as the whole would go."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The layer: cached equals uncached, padded equals unpadded, and nothing is dropped without a word."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """`value_dim`: values of another size than queries and keys, in every form of the layer."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

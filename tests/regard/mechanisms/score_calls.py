@@ -1,7 +1,5 @@
 """Calls with every score, on sizes that cannot be mistaken for one another."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

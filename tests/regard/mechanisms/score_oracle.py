@@ -1,7 +1,5 @@
 """The scores of the papers in float64 NumPy, one query of one head at a time; no code is shared with regard."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

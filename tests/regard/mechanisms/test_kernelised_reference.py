@@ -1,7 +1,5 @@
 """The formula of all mechanisms of features: patterns, positions, statistics, and keys that nobody may see."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

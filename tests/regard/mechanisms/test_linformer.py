@@ -1,7 +1,5 @@
 """Linformer is equation 7 of its paper: mixed keys and values, hidden ones without a trace, memory linear in length."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Scores are the formulas of their papers, streamed as in the reference, with every option, statistic and gradient."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Every call either computes or is refused by its entry; sanitizers stop the proce
 the memory of a tensor. `test_native_sanitized.py` builds the library and runs this file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math

@@ -1,8 +1,6 @@
 """An output row of the native backend has the same bits in any batch, with any number of threads, at once or continued
 with a cache, and on either side of padding; gradients do not depend on the number of threads."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The C entry refuses every size, offset and array that does not fit the others, before anything is written."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 from collections.abc import Callable

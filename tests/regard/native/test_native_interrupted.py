@@ -1,7 +1,5 @@
 """Calls of the kernel after one that an exception stopped at any instruction, and inside one that has not ended."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The library that is loaded was built from these sources, and needs nothing but libc and libm."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

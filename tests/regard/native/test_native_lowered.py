@@ -1,8 +1,6 @@
 """The source for AVX-512 runs on every processor with AVX2: built for AVX2, with the tiles of AVX-512, it gives the
 bits of the kernel for AVX2, and passes the random calls."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

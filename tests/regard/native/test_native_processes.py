@@ -1,7 +1,5 @@
 """The kernel in forked processes, in workers of a DataLoader, and in several threads that share a plan."""
 
-from __future__ import annotations
-
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

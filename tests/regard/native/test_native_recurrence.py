@@ -1,7 +1,5 @@
 """Recurrences by the kernel: values and gradients of the plain operations, bits, and calls that do not fit."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 

@@ -1,8 +1,6 @@
 """Random and damaged calls run through the library as it is, and through a build with sanitizers; the library for every
 processor holds no instruction that only some processors have."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Statistics of the kernel: against formulas in float64, and their bits."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps of decoding are planned once for all lengths of the cache, and equal a planned call bit for bit."""
 
-from __future__ import annotations
-
 import math
 import threading
 import weakref

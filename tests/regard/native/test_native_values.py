@@ -1,7 +1,5 @@
 """Values and gradients of the kernel against formulas in float64, at sizes beyond a panel, a chunk and a span."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

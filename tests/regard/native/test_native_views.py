@@ -1,7 +1,5 @@
 """Tensors stored as (batch, length, heads, dim) are computed where they lie: no call copies or transposes them."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Wheels and source distributions hold the kernel or do without it, and new environments install and use them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Where the library is missing, stale or turned off, the backend refuses with the reason and PyTorch computes alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

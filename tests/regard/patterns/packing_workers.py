@@ -1,7 +1,5 @@
 """What a DataLoader's workers do: documents packed into rows, their patterns made where the batch is made."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

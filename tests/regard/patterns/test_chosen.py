@@ -1,7 +1,5 @@
 """Keys that a tensor lists, one by one or in blocks, against a mask made number by number."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Classes enrol themselves: one's own pattern, score or feature map reads back, and no name is taken twice."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """Trees of drafts against a mask made ancestor by ancestor, and against each branch computed alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

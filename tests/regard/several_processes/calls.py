@@ -1,7 +1,5 @@
 """What the processes of tests compute, and the same on one process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 With backend="nccl" each process has a GPU of its own.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -1,7 +1,5 @@
 """Processes agree on every number that an option holds, or refuse the call together and name the option."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

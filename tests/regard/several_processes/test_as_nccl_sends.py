@@ -4,8 +4,6 @@ NCCL reads what is sent, and writes what is received, at some time before `wait`
 alone: a buffer that is read too early holds NaN, and one that is changed too early sends other numbers.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`torch.distributed.checkpoint` saves divided models, which any other number of processes loads and trains on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Outputs, statistics and gradients over 2 and 4 processes equal those of one process, for uneven parts too."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """After an interruption on one process no other one computes with numbers of another call."""
 
-from __future__ import annotations
-
 import inspect
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ NCCL refuses two processes on one GPU, so that keys are exchanged where there ar
 tests run with one process. `test_as_nccl_sends.py` checks on every machine what NCCL asks of the messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

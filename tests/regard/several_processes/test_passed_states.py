@@ -1,7 +1,5 @@
 """Sums over keys that go from process to process: causal linear mechanisms, values and gradients as on one process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

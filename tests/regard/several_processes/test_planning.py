@@ -1,7 +1,5 @@
 """Counts on paper against real runs: the messages and bytes that a pattern needs exactly."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 from typing import Any

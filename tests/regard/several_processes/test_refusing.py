@@ -1,7 +1,5 @@
 """What several processes refuse, they refuse together and with a sentence."""
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

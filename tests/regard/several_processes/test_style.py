@@ -1,7 +1,5 @@
 """MultiHeadAttention inside a model whose sequence is divided: as on one process, gradients of weights included."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Models divided by heads and hidden numbers: outputs, gradients, training and decoding as on one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import cycle
 from typing import Any

@@ -1,7 +1,5 @@
 """Models of transformers whose sequence is divided: as on one process by their own attention, gradients included."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager

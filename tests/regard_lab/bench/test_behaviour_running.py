@@ -1,7 +1,5 @@
 """Training, keeping, judging and reporting in `benchmarks/behaviour`."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The texts of `benchmarks/behaviour`: what they ask is what their answers answer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Each setting is an option whose sentence, default and least number are those of the Config it belongs to."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

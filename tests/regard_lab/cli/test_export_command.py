@@ -1,7 +1,5 @@
 """`regard export` writes what onnxruntime computes as the model does, or says in a sentence why it cannot."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

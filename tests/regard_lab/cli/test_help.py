@@ -1,7 +1,5 @@
 """Help and completion need no torch, and every command starts with no more than it uses; each is in the table."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Ctrl-C ends with 130 and names what is kept; a reader that leaves ends a command by SIGPIPE; neither a traceback."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """`regard bench`, `bench complexity`, `doctor`, `approximation` and `lenses`: what they measure, print and write."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

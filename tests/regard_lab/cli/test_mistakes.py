@@ -1,7 +1,5 @@
 """Whatever is typed wrongly ends with 2 and one sentence before any work; what is damaged or cannot be done with 1."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 

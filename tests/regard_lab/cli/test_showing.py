@@ -1,7 +1,5 @@
 """`regard show`, `plan` and `lesson`, and any text in any terminal: narrow, without Unicode, or meant to command it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

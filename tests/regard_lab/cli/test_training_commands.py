@@ -1,7 +1,5 @@
 """`regard train`, `average` and `evaluate`: runs that go on, what they leave for people, and what stops them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """`regard translate`, `generate`, `evaluate` and `classify`: results on standard output, remarks on standard error."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -5,8 +5,6 @@ positions hold Marian's table of sines (its order of waves is another). BART is 
 and first layer that ours has not; its decoding is Marian's. Their ids 0 to 3 are ours: PAD, UNKNOWN, BEGIN, END.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

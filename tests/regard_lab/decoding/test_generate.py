@@ -1,7 +1,5 @@
 """One protocol for every model: caches of keys of any kind, cross-attention, recurrent and linear states."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

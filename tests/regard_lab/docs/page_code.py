@@ -1,7 +1,5 @@
 """Finds the fenced code blocks of a page and the `regard` commands in its text."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A headless Chromium for tests of the explorer: what a page requested and what it complained about are kept."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import contextmanager
 from pathlib import Path

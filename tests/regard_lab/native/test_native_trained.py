@@ -3,8 +3,6 @@
 The products of matrices around it are PyTorch's, which promise nothing of the kind.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The report has error, mass and spread as NumPy computes them, streams exact attention, and omits nothing silently."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Models divided by tensor parallelism and by FSDP2: training and decoding as on one process."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from several_processes.test_tensor_parallel import IDS, local, trained

@@ -1,7 +1,5 @@
 """Lines of a file divided among processes: in order, none lost and none doubled, after kills and with other numbers."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line under a real torchrun: evaluate and translate, and a process that is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

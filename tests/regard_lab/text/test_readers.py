@@ -1,7 +1,5 @@
 """Files as people have them: what is kept, what is dropped and counted, what is refused by name and line."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """The words of a training text, which words of a sentence are not among them, and scripts without spaces."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

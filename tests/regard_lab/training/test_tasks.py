@@ -1,7 +1,5 @@
 """The four tasks: what is learned from, in which order, how its loss counts, and what is refused."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable
