@@ -7,8 +7,6 @@ About four minutes of CPU time. A stopped training continues when the command is
 the same way without cross-attention, for comparison.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path

@@ -8,8 +8,6 @@ record is written when the run ends and is not measured again; an interrupted ru
 The report counts the runs that are there.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -8,8 +8,6 @@ a random choice, and the same model before training. The lessons `relations`, `r
 that this writes. A part that is not asked for stays as it is in the report.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

@@ -6,8 +6,6 @@ Each run has one thread and a number of steps that takes less than 600 CPU secon
 the budget. A finished run is not trained again; `--report` only writes the report, from the records that are there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from datetime import date

@@ -8,8 +8,6 @@ the entries stay in each cache; then the other ids follow. The second table need
 vocabulary: prompts of the text are continued with one proposed continuation and with three, as a tree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

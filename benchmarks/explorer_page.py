@@ -8,8 +8,6 @@ from its event to the drawn page: in the view Heads to the translation with ever
 colours of the lens. A part that is not asked for stays as it is in the report.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

@@ -15,8 +15,6 @@ Source: GQA, Ainslie et al. 2023: mean-pooled heads (section 2.1), further train
 alignment: arXiv 2412.20677.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from copy import deepcopy

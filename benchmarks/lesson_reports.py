@@ -6,8 +6,6 @@ Run it after a benchmark. With the run of `regard demo` it also measures what th
 show. The date of a copy is the day on which its results were committed, or today.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

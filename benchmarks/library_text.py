@@ -6,8 +6,6 @@ several words, mostly letters, and ends like a sentence; of equal paragraphs the
 function of the installed Python alone, and differs between versions of Python.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import re

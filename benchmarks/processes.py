@@ -1,7 +1,5 @@
 """Runs a function in several new processes of one gloo group on this machine; other scripts here import it."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -9,8 +9,6 @@ writes the report, from the records that are there.
 Copying the source is the baseline: program messages share names, options and placeholders with their translations.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """The evaluation of `benchmarks/relations.py`: relations on held-out texts, and the sentences of the articles."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

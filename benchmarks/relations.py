@@ -9,8 +9,6 @@ validation texts too), a random choice, the same model before training, and rand
 `--work`, so the command can be stopped and repeated. The lesson `relations` reads the report that this writes.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

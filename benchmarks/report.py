@@ -1,7 +1,5 @@
 """What the measurements of this folder share: their options, a training, and results as JSON and as a page."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -7,8 +7,6 @@ its part of the tensors was made. One process computes everything; four compute 
 window needs, by gloo on this machine. Both compute outputs and gradients, in float32; outputs are compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

@@ -9,8 +9,6 @@ learning rates, chosen on validation sentences. One starts from random weights, 
 words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, stdev

@@ -6,8 +6,6 @@ The texts are such as "red square above blue disc"; images have 16 x 16 pixels. 
 docs/figures/words_of_images.png, which the guide docs/recipes/diffusers.md shows.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 python -m benchmarks.behaviour [NAME ...] [--out DIR] [--resume] [--quick]
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The duplication task: a model must copy symbols from a fixed distance, and cannot guess them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Compares the strided and the fixed pattern on a grid and on a text, where different earlier positions matter."""
 
-from __future__ import annotations
-
 from statistics import fmean
 from typing import Any
 

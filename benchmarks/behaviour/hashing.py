@@ -1,7 +1,5 @@
 """Evaluates a model that was trained with exact attention with LSH, for several numbers of hashing rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Associative recall: what states of constant size can store and replace, and whether choosers find far keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The cases of `regard bench`: regard as a contender, the peers of each case, and the bounds that are promised."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise

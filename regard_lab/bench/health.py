@@ -1,7 +1,5 @@
 """Checks an installation: every backend computes small problems, and the oracle checks values and gradients."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ beside its inputs, its output included, measured in a separate process: on the C
 reports during the call less the value before it, on CUDA what PyTorch's allocator reports.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

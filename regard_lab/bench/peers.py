@@ -2,8 +2,6 @@
 
 A peer is a `Contender`; if its package is not installed, the report lists it as missing."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The environment records versions, processor and threads, and nothing that identifies a person or a host.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Runs cases: each contender is checked, then timed in turns, then its memory is measured."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from functools import partial

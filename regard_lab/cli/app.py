@@ -1,7 +1,5 @@
 """The commands as a table; each is imported when it runs, so that `--help` is instant, and its numbers are checked."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

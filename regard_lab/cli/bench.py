@@ -1,7 +1,5 @@
 """`regard bench` measures speed, `regard doctor` checks backends, `regard approximation` measures cheaper attention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated

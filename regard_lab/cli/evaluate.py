@@ -1,7 +1,5 @@
 """`regard evaluate` and `score`: the quality of a model; `regard lenses`: which lens shows what it uses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext

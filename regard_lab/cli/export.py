@@ -1,7 +1,5 @@
 """`regard export`: a trained model as a file that other runtimes run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`regard generate` continues prompts; `regard classify` labels texts; both read arguments or standard input."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """`regard heads`: which heads of a model matter, by replacing what one at a time returns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`regard plan`: the plan of a call that is never made, so that no tensor of its size is needed."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -1,7 +1,5 @@
 """What the commands that use a trained model share: remarks on its results, and files whose lines processes divide."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

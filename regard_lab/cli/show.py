@@ -1,7 +1,5 @@
 """`regard show`: a pattern drawn."""
 
-from __future__ import annotations
-
 import json
 from inspect import getdoc
 from pathlib import Path

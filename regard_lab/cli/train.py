@@ -1,7 +1,5 @@
 """`regard train ...`, `average`, `compare` and `convert ...`: what trains or changes a model, and its progress."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

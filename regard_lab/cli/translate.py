@@ -1,7 +1,5 @@
 """`regard translate`: sentences, or lines of standard input, each to one line; --why explains one written word."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

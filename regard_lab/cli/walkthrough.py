@@ -1,7 +1,5 @@
 """`regard walkthrough`: a sentence through attention, in the terminal or as JSON."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from inspect import signature

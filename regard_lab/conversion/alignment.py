@@ -17,8 +17,6 @@ Source: generalised Procrustes analysis, Gower 1975; rotations of heads before m
 Align Attention Heads Before Merging Them, Jin et al. 2024 (arXiv 2412.20677).
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Only to calibrate on a text is the whole model loaded, as transformers computes it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`convert_kv_heads`: convert a folder of regard or Hugging Face to another number of key/value heads."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -15,8 +15,6 @@ nothing is lost: the converted model is the original, in as many bytes.
 Source: TransMLA, Meng et al. 2025 (arXiv 2502.07864); MHA2MLA, Ji et al. 2025 (arXiv 2502.14837).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ A family without grouped heads becomes one that has them and computes the same:
     OPT      -> GPTBigCode   one key/value head; its table of positions has no offset
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

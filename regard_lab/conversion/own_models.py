@@ -1,7 +1,5 @@
 """Models of regard: their heads are rotated, regrouped, pooled or repeated, and the whole model is compared."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib

@@ -1,7 +1,5 @@
 """What is measured of a conversion on a text, and the report: what was saved, what was lost."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A conversion whose loss is measured on a text, and brought back by training on the rest of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Steps of decoding as one compiled graph, over static caches."""
 
-from __future__ import annotations
-
 import re
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Constraints on the ids of a search: which it must write, may not write, and writes at a penalty."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Many lines divided among processes, written to one file in order; a command that was killed goes on where it was."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

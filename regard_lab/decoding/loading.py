@@ -1,7 +1,5 @@
 """Load a saved model together with its tokeniser."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Choosing the next id: the filters, the draw, and the most likely ids."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Log-probabilities of given texts, by id and by word."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Searches for the next ids: greedy search, sampling and beam search, for any model with `start` and `step`."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Sequence

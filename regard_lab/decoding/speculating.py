@@ -9,8 +9,6 @@ Source: Fast Inference from Transformers via Speculative Decoding, Leviathan et 
 far: Inference with Reference, Yang et al. 2023; trees: SpecInfer, Miao et al. 2023.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial

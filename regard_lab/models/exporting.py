@@ -1,7 +1,5 @@
 """Trained models as ONNX files, which other runtimes run."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """The translation models by kind, and loading of whichever kind a folder holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from regard.errors import NotFoundError

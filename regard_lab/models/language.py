@@ -1,7 +1,5 @@
 """The language model: a decoder-only Transformer with any pattern, mechanism, positions and kind of cache."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from math import lcm

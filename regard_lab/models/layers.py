@@ -1,7 +1,5 @@
 """The layers of the Transformer models: attention and feed-forward, each with a norm and a residual."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

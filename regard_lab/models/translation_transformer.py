@@ -1,7 +1,5 @@
 """The Transformer that translates: an encoder reads the source, a decoder writes the target."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Where *it* looks, how often that is the noun it means, and whether the translated pronoun follows that noun."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ the noun. Most are right, not all: "the value returned by" has no noun *returned
 refused, and phrases that are not ended clearly are left out.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

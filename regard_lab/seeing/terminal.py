@@ -1,7 +1,5 @@
 """Weights as a map of characters for terminals and logs, and words as labels that are safe to print."""
 
-from __future__ import annotations
-
 import codecs
 import unicodedata
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Records the weights of a translator without changing it, and merges weights of sub-words into weights of words."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Texts for cheaper attentions, and the errors of what these estimate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ A measurement needs a training run. `benchmarks/lesson_reports.py --run RUN` sto
 lessons read if no run is given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

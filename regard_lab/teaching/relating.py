@@ -1,7 +1,5 @@
 """Tables and drawings of scored relations between words: what the lesson on them shows of each model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

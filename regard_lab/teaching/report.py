@@ -4,8 +4,6 @@ A report is a JSON file in `regard_lab/teaching/reports/`. It holds the command,
 lesson can print where its figures come from.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """What lessons compute with: seeded vectors of words, trained translators, watched modules, CPU milliseconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field

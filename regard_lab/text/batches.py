@@ -1,7 +1,5 @@
 """Batches of ids within a token budget, and the tensors of translation pairs."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Readers of documents, of texts one a line, and of texts with labels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

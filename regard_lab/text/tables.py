@@ -4,8 +4,6 @@ A column without a name is never guessed: a file whose first line may be a heade
 path of a `.jsonl` may name two keys of its objects.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re

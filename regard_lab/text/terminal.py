@@ -11,8 +11,6 @@ Where the encoding of a stream lacks a character of a drawing or a formula, it h
 Every other character that the encoding lacks is an escape too: \xfc, \u732b.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 from typing import Any

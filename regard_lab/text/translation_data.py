@@ -1,7 +1,5 @@
 """Training data of a translator: a user's files, or the embedded corpus."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

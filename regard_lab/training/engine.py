@@ -6,8 +6,6 @@ a part of every tensor, and a layer is whole while it computes.
 Source: PyTorch FSDP, Zhao et al. 2023; its second form is `torch.distributed.fsdp.fully_shard`.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """The layer of a walkthrough without a trained model: its weights are drawn from a seed, or given by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

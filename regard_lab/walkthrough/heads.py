@@ -1,7 +1,5 @@
 """The steps of an attention layer: one head in detail, all heads, the output projection, and the same by one call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

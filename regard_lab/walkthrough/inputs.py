@@ -1,7 +1,5 @@
 """From text to vectors: the words of a sentence, or the sub-words of a trained model, as ids and as vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from regard_lab.models import TranslationTransformer

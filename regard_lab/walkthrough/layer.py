@@ -1,7 +1,5 @@
 """One attention layer as a walkthrough shows it: its weights by head, scores and vectors written in PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A walkthrough as JSON and for the explorer, and its formulas as text and MathML."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

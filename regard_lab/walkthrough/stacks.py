@@ -4,8 +4,6 @@ Names of variables end in a tag that says where they belong: `Q_0` in layer 0, `
 decoder's self-attention, `Q_c0` in its cross-attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -3,8 +3,6 @@
 The lines that are shown are executed, so that the numbers shown are the numbers computed.
 """
 
-from __future__ import annotations
-
 import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 `example` gives the options of `walk` for a worked example that articles print.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

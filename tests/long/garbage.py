@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def call(draw: random.Random) -> tuple[str, Callable[[], Any]]:
             return p.empty
         label = draw.choice(list(single.GARBAGE))
         words.append(f"{p.name}={label}")
-        return single.GARBAGE[label]
+        return copy(single.GARBAGE[label])
 
     positional, named = single.arguments(name, function, garbage)
     return f"{name}({', '.join(words)})", lambda: function(*positional, **named)

@@ -7,6 +7,7 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,8 @@ def calls(name: str, function: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         for label, garbage in GARBAGE.items():
 
             def call(chosen: str = chosen.name, garbage: Any = garbage) -> Any:
-                given = arguments(name, function, lambda p, needed: garbage if needed or p.name == chosen else p.empty)
+                own = copy(garbage)  # a function may write into a dict
+                given = arguments(name, function, lambda p, needed: own if needed or p.name == chosen else p.empty)
                 return function(*given[0], **given[1])
 
             yield f"{name}({chosen.name}={label})", call

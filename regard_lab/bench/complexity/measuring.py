@@ -1,7 +1,5 @@
 """Measures time and memory of one row after the other at growing lengths; the files are written after every row."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The rows of the table: what each row computes at a given length, and the growth that its paper promises."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Recurrent translation models: a bidirectional encoder, and a decoder that attends to it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@
 a trained model. The page needs no network. Its script is built from `source/` by `make explorer`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Up to `EXACT` parameters are stored as float32; a larger model as int8, each row of a matrix with its own scale.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from base64 import b64decode, b64encode

@@ -1,7 +1,5 @@
 """Attention weights of any source as a picture of one map, with the colours of the explorer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Weights are stored as one byte each on a square-root scale, so that small weight
 with few weights contains them as float32 too, and then every number on it is exact.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from base64 import b64decode, b64encode

@@ -1,7 +1,5 @@
 """Which query may look at which key, for the explorer: the pairs of a pattern, their number, and how it grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any

@@ -3,8 +3,6 @@
 Each record writes itself as JSON values; its arrays are added to those of the page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -4,8 +4,6 @@ Rows are computed a block at a time, so memory grows with the length and not wit
 rows are computed, drawn from a seed; then what is summed over rows is an estimate, and is labelled as one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which heads matter: what a model loses when one head returns something else than it computed."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

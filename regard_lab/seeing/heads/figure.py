@@ -1,7 +1,5 @@
 """The effects of all heads as one picture."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """The heads of a model by name, what each returns while it runs, and runs in which some return something else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """What heads look at on random ids that repeat, and which pairs of words one score is made of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

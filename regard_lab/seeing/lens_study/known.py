@@ -1,7 +1,5 @@
 """Sentences that a translator gets right, and the words that their pronoun depends on, verified by swaps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

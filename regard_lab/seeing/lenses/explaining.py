@@ -4,8 +4,6 @@ Gradients and attention are here; erasing is in a file of its own. Attention sho
 uses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

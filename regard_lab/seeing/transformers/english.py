@@ -1,7 +1,5 @@
 """A trained model of English that a package carries: all-MiniLM-L6-v2, 6 layers of 12 heads, 22 million parameters."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models of transformers as lenses, `ablate` and What if read them: next and masked words, classes, translations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The attention of a model of transformers as the explorer shows it: recorded by `observe`, between words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

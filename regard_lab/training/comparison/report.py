@@ -1,7 +1,5 @@
 """What a comparison keeps: its settings, its rows, and the report as Markdown, a picture and JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Trained models side by side on the same data, such as one before and after a fine-tuning."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
