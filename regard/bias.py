@@ -319,7 +319,7 @@ class Forgetting(Bias):
     >>> from regard import attention
     >>> x, kept = torch.randn(3, 1, 1, 4, 8), torch.tensor([[[0.0, 0.0, -1000.0, 0.0]]])  # token 2 forgets the others
     >>> forgot = attention(*x, pattern="causal", bias=Forgetting(kept))
-    >>> torch.allclose(forgot[:, :, 2:], attention(*x[..., 2:, :], pattern="causal"))
+    >>> torch.allclose(forgot[:, :, 2:], attention(*x[..., 2:, :], pattern="causal"), atol=1e-3)
     True
     """
 

@@ -540,7 +540,7 @@ def test_pages_are_taken_and_freed_outside_of_every_graph(monkeypatch):
     found = in_steps(torch.compile(STEPPING, backend="aot_eager"), "paged")
     torch.testing.assert_close(found, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
     torch._dynamo.reset()
-    with pytest.raises(Unsupported, match=r"PagedCache\.append is not compiled"):
+    with pytest.raises(Unsupported, match=r"PagedCache\.append_gated is not compiled"):
         in_steps(torch.compile(STEPPING, fullgraph=True, backend="aot_eager"), "paged")
     gc.collect()
     assert not unraisable
