@@ -70,9 +70,9 @@ def test_values_and_gradients_equal_the_formula(native, heads, sizes, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_values_in_the_keys_equal_the_formula(native, dtype, heads, head_dim, v_dim):
     """Latent attention: one key/value head, whose values are the first numbers of its keys."""
-    q_len, k_len = (1, 571) if heads > 6 else (5, 271)
-    q, k, _ = make_qkv(batch=2, heads=heads, kv_heads=1, q_len=q_len, k_len=k_len, head_dim=head_dim, dtype=dtype)
-    grad = torch.randn(2, heads, q_len, v_dim).to(dtype)
+    batch, q_len, k_len = {128: (1, 1, 523), 16: (2, 1, 571), 6: (2, 5, 271), 30: (2, 1, 571)}[heads]
+    q, k, _ = make_qkv(batch=batch, heads=heads, kv_heads=1, q_len=q_len, k_len=k_len, head_dim=head_dim, dtype=dtype)
+    grad = torch.randn(batch, heads, q_len, v_dim).to(dtype)
 
     def results(q: torch.Tensor, k: torch.Tensor, backend: str) -> tuple[torch.Tensor, ...]:
         q, k = (x.clone().requires_grad_() for x in (q, k))
