@@ -113,13 +113,13 @@ def generate(
         cache_kind = check_compiled(beam, cache_kind, cache_dtype, speculate=speculate, draft=draft)
     options: dict[str, Any] = {
         "max_tokens": max_tokens, "stop": list(map(_unescaped, stop or [])), "beam": beam, "cache": cache_kind,
-        "cache_dtype": cache_dtype, "normalisation": normalisation, "alpha": alpha,
+        "cache_dtype": cache_dtype, "normalisation": normalisation, "alpha": alpha, "branches": branches,
         "sampling": None if beam > 1 else Sampling(**given),
     }  # fmt: skip
     if speculate is not None and draft is not None:
         raise ArgumentError("--speculate and --draft both propose sub-words; give one of them")
     if speculate is not None or draft is not None:
-        options |= {"speculate": speculate if draft is None else draft, "proposals": proposals, "branches": branches}
+        options |= {"speculate": speculate if draft is None else draft, "proposals": proposals}
     if wants_file(source, result, prompts or []):
         _generate_file(run, source, result, options, as_json, compiled)
         return

@@ -125,6 +125,7 @@ def test_what_cannot_be_speculated_is_refused(generator):
         ({"speculate": "lookup", "count": 2}, ArgumentError, "the most likely ids give 1 text"),
         ({"speculate": "lookup", "cache": "ring"}, UnsupportedError, "a cache of kind 'ring' cannot do"),
         ({"speculate": short}, ArgumentError, "8 learned positions"),
+        ({"branches": 3}, ArgumentError, "branches=3 is for proposals"),
         ({"speculate": generator, "branches": 2}, UnsupportedError, "this model has windows"),
         ({"speculate": "lookup", "normalisation": "gnmt"}, ArgumentError, "normalisation='gnmt' and speculate="),
     ):
