@@ -225,7 +225,7 @@ class Generator(Described):
             raise ArgumentError(f"on_text is {shown(on_text)}; give a function of two numbers and a text")
         if isinstance(first_row, bool) or not isinstance(first_row, int) or not 0 <= first_row < 2**32:
             raise ArgumentError(f"first_row is {first_row!r}; give an integer from 0 to 2**32 - 1")
-        if speculate is None and branches != 1:
+        if whole("branches", branches, 1) > 1 and speculate is None:
             raise ArgumentError(f"branches={branches} is for proposals; add speculate= (--speculate or --draft)")
         TextStream(stop)  # refuses invalid stops before any work
         encoded = [[BEGIN, *self.tokeniser.encode(prompt)] for prompt in prompts]
