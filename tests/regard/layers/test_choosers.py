@@ -239,6 +239,11 @@ def test_statistics_are_those_of_the_chosen_pairs():
         layer(x)
 
 
+def collected(layer: MultiHeadAttention, **options) -> None:
+    with choice_losses(layer):
+        layer(vectors(), **options)
+
+
 def divided(style: ParallelStyle) -> None:
     style._apply(new_layer(MoBA()), None)
 
@@ -257,6 +262,7 @@ def divided(style: ParallelStyle) -> None:
         (lambda: new_layer(MoBA())(vectors(), q_start=3), UnsupportedError, "leave out q_start"),
         (lambda: new_layer(MoBA()).new_cache(1, kind="ring", capacity=4), UnsupportedError, "keeps all entries"),
         (lambda: new_layer(MoBA()).choice_loss(vectors()), UnsupportedError, "MoBA has no loss of its own"),
+        (lambda: collected(new_layer(new_indexer()), bias=torch.zeros(1)), UnsupportedError, "leave out bias="),
         (lambda: new_layer(None).choice_loss(vectors()), UnsupportedError, "Chooser has no loss of its own"),
         (lambda: new_layer(new_nsa())(vectors(), pattern=p.SameDocument(torch.arange(LENGTH) // 9)),
          UnsupportedError, "stands for several tokens"),

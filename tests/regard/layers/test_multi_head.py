@@ -443,6 +443,8 @@ def test_forget_gates_outlive_crops_reorders_files_and_dropped_keys(kind, tmp_pa
     kept = torch.tensor([[[0, 3, 69], [0, 4, 7]], [[0, 3, 4], [3, 66, 69]], [[4, 7, 68], [60, 64, 68]]])
     cache.keep(kept)  # the last entry goes from some heads
     grows(73, kept)
+    with pytest.raises(rg.UnsupportedError, match="dropped entry 69"):
+        cache.crop(70)
     cache.crop(72)
     cache.keep(torch.tensor([70, 71]))
     cache.crop(71)

@@ -185,6 +185,7 @@ def test_what_would_round_the_weights_of_a_precise_call_refuses_it():
     with pytest.raises(rg.ArgumentError, match="precise"):
         rg.attention(q, k, v, precise=1)
     rg.attention(*(x.float() for x in (q, k, v)), precise=True, backend="fused")  # it rounds nothing here
+    q, k, v = (torch.randn(2, heads, 37, 32).bfloat16() for heads in (4, 2, 2))
     options = {"pattern": "full", "mechanism": None, "first": None, "lowest": None, "softcap": None, "scale": None}
     found = plain_attention(q, k, v, *[None] * 6, **options, dropout=0.0, precise=True)
     heads = (x.repeat_interleave(q.shape[1] // k.shape[1], 1).float() for x in (k, v))
