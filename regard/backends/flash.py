@@ -26,9 +26,9 @@ from regard.core.problem import Problem
 _aten: Any = torch.ops.aten
 _ONE = torch.ones((), device="cpu")
 _NO_SUMS = torch.empty(0, device="cpu")  # in the place of a log-sum-exp that is not used
-# Whether this CPU multiplies bfloat16 natively. If not, float32 is as fast and more exact.
 _PIECE = 1 << 20  # scores computed at once for second derivatives
 LARGEST = 256  # numbers of a vector that FlashAttention takes
+# Whether this CPU multiplies bfloat16 natively. If not, float32 is as fast and more exact.
 _BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
@@ -136,7 +136,7 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) 
     if call.scale <= 0:  # the operation multiplies masked scores too, and -inf · scale would not be -inf
         q, call = q * _sign(call), call._replace(scale=abs(call.scale) or 1.0)
     on_cpu = q.is_cpu
-    if not on_cpu and call.mask is None and not call.sums and _lies_ready(q, k, v):  # then nothing is to be corrected
+    if not on_cpu and call.mask is None and not call.sums and _lies_ready(q, k, v):  # nothing has to be corrected
         return _by_torch(q, k, v, call), _NO_SUMS
     if not (on_cpu and q.shape[-1] == v_dim and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
         q, k, v = _equal_head_sizes(q, k, v)
