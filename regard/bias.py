@@ -228,8 +228,7 @@ class GridRelative(nn.Module, Bias):
         ArgumentError: as for Neighbourhood.
 
     Sources: Neighborhood Attention Transformer, Hassani et al. 2023, section 3.1; Swin Transformer, Liu et al. 2021,
-    section 3.2. `weight` (offsets, heads) has the offset 1 - window first; in Swin's tables
-    the rows are in reverse order.
+    section 3.2. `weight` (offsets, heads) has the offset 1 - window first; Swin's tables have the reverse order.
 
     >>> bias = GridRelative(heads=2, shape=(3, 5), window=3)
     >>> tuple(bias.weight.shape), bias.offsets(torch.tensor([-6, 1])).tolist()  # one up and left; one to the right
@@ -334,11 +333,11 @@ class Forgetting(Bias):
 
     @classmethod
     def of_sums(cls, sums: torch.Tensor, zero: torch.Tensor | float) -> Self:
-        """The same for the keys that a cache holds.
+        """The same from sums that are known, as those of the keys that a cache holds.
 
         Args:
-            sums: of the logarithms up to each key, float64 (batch, heads, held).
-            zero: the sum from which numbers are counted, (batch, heads, 1); near those of the queries.
+            sums: of the logarithms up to each key, float64 (batch, heads, keys).
+            zero: the sum that gets the number 0, (batch, heads, 1); digits are kept if the queries' sums are near it.
         """
         made = cls(sums[..., :0])
         made.sums, made.zero, made.held = sums, zero, True

@@ -373,7 +373,7 @@ def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:
     if problem.forward_mode and name != FORWARD_MODE:
         return Refusal(f"it has no forward-mode derivatives; only {FORWARD_MODE} has")
     if problem.precise and problem.dtype in HALF and not backend.precise:
-        return Refusal(f"precise=True, and it rounds weights to {problem.dtype}")
+        return Refusal(f"precise=True, and it may round weights to {problem.dtype}")
     return backend.assess(problem)
 
 

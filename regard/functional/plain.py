@@ -60,8 +60,8 @@ def plain_attention(
         causal = square and Causal() in asked.factors and all(part.query_free for part in padding)
         if not isinstance(declared, Recurrent) or not causal:
             raise UnsupportedError(
-                f"{mechanism} with {asked} is not written in PyTorch's own operations, only softmax is, and recurrent "
-                f"mechanisms over whole texts; regard.integrations.torch.whole_attention() keeps the call whole"
+                f"{mechanism} with {asked} is not for PyTorch's own operations; only softmax is, and recurrent "
+                f"mechanisms over whole causal texts; regard.integrations.torch.whole_attention() keeps the call whole"
             )
         wide = [x.to(torch.promote_types(q.dtype, torch.float32)) for x in (q, k, v)]
         given = given_of(*wide, *declared.gates(dict(zip(names, parameters or [], strict=True)), *wide[1:]))

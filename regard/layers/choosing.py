@@ -125,9 +125,8 @@ class MoBA(Chooser):
         (batch, heads, q_len, _), k_len, block = q.shape, k.shape[2], self.block
         done, start = k_len // block, k_len - q_len
         means = k[:, :, : done * block].unflatten(2, (done, block)).mean(3)
-        means = functional.pad(
-            means, (0, 0, 0, -(-k_len // block) - done)
-        )  # an unfilled block is the own one or later: its score is replaced below
+        # a block that is not full is the query's own or a later one: its score is replaced below
+        means = functional.pad(means, (0, 0, 0, -(-k_len // block) - done))
         columns = torch.arange(means.shape[2], device=q.device)
 
         def scores(rows: slice) -> torch.Tensor:
@@ -352,8 +351,8 @@ class LightningIndexer(Chooser):
     def loss(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, pattern: Pattern) -> torch.Tensor:
         """The divergence `Σ KL(p_t || softmax(I_t))` over the batch and the queries of a text, in nats.
 
-        p_t is the mean of the weights of the layer's heads. Both range over the chosen keys, while `dense` over all
-        keys up to t, of which the pattern allows t to look at some. A position at whose key no query may look is
+        p_t is the mean of the weights of the layer's heads. Both range over the keys that the pattern allows: of the
+        chosen ones, or while `dense` of all up to t. A position at whose key no query may look is
         padding, and its query does not count. The gradient reaches the indexer alone. Only these pairs are computed,
         some rows at a time, and again in the backward pass.
 

@@ -30,7 +30,7 @@ class ForgetGates(Projection):
         """(batch, length, dim) -> (batch, heads, length), in float32 or wider."""
         gates = super().forward(input)
         found = functional.logsigmoid(gates.to(torch.promote_types(gates.dtype, torch.float32)))
-        return found.nan_to_num(0.0).transpose(1, 2)  # the keys and values of a NaN reach those who look at it
+        return found.nan_to_num(0.0).transpose(1, 2)  # a NaN spreads by keys and values, to the queries that look at it
 
 
 class RecurrentGates(nn.Module):

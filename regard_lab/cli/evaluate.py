@@ -125,7 +125,7 @@ def check_rows_name(path: Path) -> None:
         with path.open("rb") as file:
             first = file.readline(100_000)
         if not any(all(name in first for name in names) for names in NAMES):
-            raise OccupiedError(f"--out {path} is there already, and no table of evaluate; name another file")
+            raise OccupiedError(f"--out {path} exists and is not a table that evaluate wrote; name another file")
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

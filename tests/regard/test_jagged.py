@@ -184,6 +184,14 @@ def test_a_layer_takes_documents_of_different_lengths(name):
             torch.testing.assert_close(*(t.values() if t.is_nested else t for t in (one, other)))
 
 
+@torch.no_grad()
+def test_forget_gates_of_many_documents_keep_their_digits():
+    layer, rows = rg.MultiHeadAttention(12, 4, pattern="causal", forgetting=True), torch.randn(1000, 5, 12)
+    layer.to_forget.bias.fill_(-2)  # their logarithms sum to -10,000
+    found = layer(torch.nested.nested_tensor([*rows], layout=torch.jagged)).values().view_as(rows)
+    torch.testing.assert_close(found, layer(rows), rtol=0, atol=1e-5)
+
+
 def test_a_layer_refuses_what_documents_have_no_place_for():
     x = torch.nested.nested_tensor([torch.randn(3, 12), torch.randn(2, 12)], layout=torch.jagged)
     layer = rg.MultiHeadAttention(12, 2, pattern="causal")

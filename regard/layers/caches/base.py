@@ -132,7 +132,7 @@ class Cache(Owned):
     With int8 keys a score changes by at most scale · Σ|q| · a / 254; with int8 values an output by at most a / 254.
 
     A joined cache keeps the keys alone, and a value is the first v_dim numbers of its key, as in latent attention.
-    After `copy.copy`, go on with one of both, since they share the memory of later entries; `copy.deepcopy` does not.
+    After `copy.copy` append to only one of the two, since they share memory; `copy.deepcopy` shares none.
 
     Args:
         batch: number of texts in the batch.
@@ -246,14 +246,14 @@ class Cache(Owned):
     def append_gated(
         self, k: torch.Tensor, v: torch.Tensor | None, log_forget: torch.Tensor | None
     ) -> tuple[Entries, Entries, Forgetting | None]:
-        """Append entries with the logarithms of their forget gates, as `append`.
+        """As `append`, with the logarithms of the forget gates of the entries.
 
         Args:
             k, v: as for `append`.
             log_forget: (batch, kv_heads · forgetting, added), 0 or below; None for a cache without forget gates.
 
         Returns:
-            Keys and values of all positions, and the bias that the gates are for queries at the new ones.
+            Keys and values of all positions, and for queries at the new ones the bias, which is None without gates.
         """
         new = self._stored(k, v, log_forget)
         held = self._with(new)
@@ -283,8 +283,8 @@ class Cache(Owned):
             )
         if self._forgets and 0 < length < whole_length and not (self.positions == length - 1).any(-1).all():
             raise UnsupportedError(
-                f"crop({length}): keep() dropped entry {length - 1}, so what was forgotten up to it is not known; crop "
-                f"behind an entry that is held"
+                f"crop({length}): keep() dropped entry {length - 1}, so what was forgotten up to it is not known; give "
+                f"a length that ends with an entry that is held"
             )
         self._crop(length)
 

@@ -85,8 +85,8 @@ class Held:
     """Entries in slots `start` to `stop` - 1 of every plane; the first one has position `first`.
 
     A plane is a tensor (batch, kv_heads, room, dim): the keys, the values, their scales, or the sums of log forget
-    gates up to each key, which are counted from the end of the text if its last entry was dropped. Held is immutable: a
-    change makes a new one. Slots in use are never written again, so an earlier Held stays valid while only appends
+    gates up to each key, which `keeping` counts anew from the end of the text. Held is immutable: a change makes a new
+    one. Slots in use are never written again, so an earlier Held stays valid while only appends
     follow it.
 
     `places` (batch or 1, kv_heads or 1, n) are the positions of the first n entries, where some between them were
@@ -206,8 +206,8 @@ class Held:
         """
         if after is not None and "forgotten" in self.planes:
             raise UnsupportedError(
-                "keep(after=...): forget gates are summed along the text, which for a path of a Tree is another; "
-                "compute its nodes again, after crop()"
+                "keep(after=...): forget gates are summed along the text and not along a path of a Tree; crop the "
+                "cache to the entries before the tree, and compute the path again"
             )
         length, own = self.length if after is None else whole("after", after, 0, self.length), self.positions()
         axes = [max(sizes) for sizes in zip(own.shape[:2], chosen.shape[:2], strict=True)]
@@ -339,10 +339,10 @@ def _fit_together(planes: dict[str, torch.Tensor], names: tuple[str, ...]) -> bo
         return False
     dtype = planes["k"].dtype
     scales = {f"{name}_scales" for name in names} if dtype == torch.int8 else set()
-    gates = planes.get("forgotten", planes["k"])
+    gates = planes.get("forgotten")
     return (
         planes.keys() - {"forgotten"} == {*names} | scales
-        and (gates is planes["k"] or (gates.dtype == torch.float64 and gates.shape[3] > 0))
+        and (gates is None or (gates.dtype == torch.float64 and gates.shape[3] > 0))
         and all(planes[name].dtype == dtype for name in names)
         and dtype in DTYPES.values()
         and len({plane.shape[:3] for plane in planes.values()}) == 1
