@@ -57,7 +57,7 @@ Compile = Annotated[
     bool,
     Option(
         "--compile",
-        help="Compile a step first, with a C++ compiler. This takes 10 to 30 seconds at each start, so it is for tens "
+        help="Compile a step first, with a C++ compiler. This takes 8 to 20 seconds at each start, so it is for tens "
         "of thousands of sub-words. The text is the same; texts are written one by one.",
     ),
 ]
