@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "regard" / "integrations"))
 import atom_maps as maps  # noqa: E402
 
+from benchmarks.report import options  # noqa: E402
 from regard import patterns as p  # noqa: E402
 from regard.integrations.transformers import attach, detach, observe, replace_attention  # noqa: E402
 from regard_lab.bench.results import environment  # noqa: E402
@@ -83,6 +84,7 @@ def distances(reaction: maps.Reaction, tokens: maps.Tokens) -> list[int]:
 
 
 def main() -> None:
+    options(__doc__).parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     if maps.folder() is None:

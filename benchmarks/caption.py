@@ -7,14 +7,13 @@ About four minutes of CPU time. A stopped training continues when the command is
 the same way without cross-attention, for comparison.
 """
 
-import argparse
 import math
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.report import trained
+from benchmarks.report import options, trained
 from regard.storage.tensors import save_tensors
 from regard_lab.teaching.captions import SCENES, Caption, Denoiser, drawn, sample, shown, word_numbers
 from regard_lab.teaching.report import REPORTS, write_report
@@ -96,7 +95,7 @@ def shares(model: Denoiser, captions: list[Caption], wanted: list[Caption], spea
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--run", type=Path, default=Path("runs/caption"))
     parser.add_argument("--steps", type=int, default=3000)
     asked = parser.parse_args()

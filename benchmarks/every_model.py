@@ -6,14 +6,13 @@ Each run has one thread and a number of steps that takes less than 600 CPU secon
 the budget. A finished run is not trained again; `--report` only writes the report, from the records that are there.
 """
 
-import argparse
 import json
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from benchmarks.real_pairs import scored, trained
-from benchmarks.report import RESULTS, heading
+from benchmarks.report import RESULTS, heading, options
 from regard_lab.bench.report import markdown_table
 from regard_lab.training.recipes.run_folder import read_test
 
@@ -25,7 +24,7 @@ STEPS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("models", nargs="*", default=list(STEPS), help=", ".join(STEPS))
     parser.add_argument("--runs", type=Path, default=Path("runs/every_model"))
     parser.add_argument("--report", action="store_true")

@@ -99,7 +99,6 @@ def speculated(run: Path, draft: Path, text: str, count: int) -> list[list[str]]
 
 
 def main() -> None:
-    """Read the command line and run."""
     parser = options(__doc__, out=RESULTS / "evicting_cpu", seeds=(0, 1, 2))
     parser.add_argument("--run", type=Path, help="a language model, for the second table")
     parser.add_argument("--draft", type=Path, help="a smaller one with the same vocabulary")
@@ -119,9 +118,8 @@ def main() -> None:
     ]  # fmt: skip
     content: dict[str, Any] = {"losses": found}
     if asked.run is not None:
-        content["speculated"] = speculated(
-            asked.run, asked.draft, asked.text.read_text("utf-8"), 4 if asked.quick else 40
-        )
+        text = asked.text.read_text("utf-8")
+        content["speculated"] = speculated(asked.run, asked.draft, text, 4 if asked.quick else 12)
         page += [
             "", "Ids for each call of the model, and how many texts are the same as without proposals.", "",
             *markdown_table(("proposed by", "1 branch", "same", "3 branches", "same"), content["speculated"]),

@@ -1,7 +1,6 @@
 """Compares models of transformers' families through regard with their own attention, and writes the table of families.
 
-python benchmarks/pretrained_families.py [NAME ...]
-python benchmarks/pretrained_families.py --every [I/N | TYPE ...]
+python benchmarks/pretrained_families.py [NAME ... | --every [I/N | TYPE ...]]
 
 The models are tiny, random and made from configs (hugging_face_families.py in tests/regard/integrations);
 what is compared is in hugging_face_checks.py there. Writes results/pretrained_families_cpu/, of which the page of
@@ -24,6 +23,8 @@ sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "regard"
 import hugging_face_checks as checks  # noqa: E402
 import hugging_face_sweep as sweep  # noqa: E402
 from hugging_face_families import BY_NAME  # noqa: E402
+
+from benchmarks.report import options  # noqa: E402
 
 OUT = HERE / "results" / "pretrained_families_cpu"
 
@@ -85,6 +86,8 @@ def write(path: Path, report: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--every"]:
-        sys.exit(every(sys.argv[2:]))
-    sys.exit(main(sys.argv[1:]))
+    parser = options(__doc__)
+    parser.add_argument("--every", action="store_true")
+    parser.add_argument("names", nargs="*")
+    asked = parser.parse_args()
+    sys.exit((every if asked.every else main)(asked.names))

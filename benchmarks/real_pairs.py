@@ -9,7 +9,6 @@ writes the report, from the records that are there.
 Copying the source is the baseline: program messages share names, options and placeholders with their translations.
 """
 
-import argparse
 import json
 import re
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import RESULTS, heading, write
+from benchmarks.report import RESULTS, heading, options, write
 from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Translator, evaluate
 from regard_lab.text import Pair, read_pairs, score
@@ -35,7 +34,7 @@ MARKS = {"de": "[„“»«‚‘]", "fr": "[\u00a0\u202f«»’]", "zh_CN": "[�
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("languages", nargs="*", default=list(LANGUAGES), help=", ".join(LANGUAGES))
     parser.add_argument("--runs", type=Path, default=Path("runs/real_pairs"))
     parser.add_argument("--report", action="store_true")

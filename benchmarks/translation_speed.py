@@ -21,7 +21,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "regard_lab" / "decoding"))
 from hugging_face_models import marian
 
-from benchmarks.report import RESULTS, heading
+from benchmarks.report import RESULTS, heading, options
 from regard.layers import project
 from regard_lab.bench.measuring import Pace, take_turns
 from regard_lab.bench.report import markdown_table
@@ -36,7 +36,9 @@ HEAD = ("batch", "beam", "same texts", "generate, s", "regard, s", "ratio", "pro
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv
+    parser = options(__doc__)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
     torch.set_num_threads(1)
     sizes, words, rounds = (QUICK, 12, 3) if quick else (FULL, 32, 5)
     theirs, ours = marian(transformers, 0.05, **sizes)

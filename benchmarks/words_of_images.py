@@ -6,7 +6,6 @@ The texts are such as "red square above blue disc"; images have 16 x 16 pixels. 
 docs/figures/words_of_images.png, which the guide docs/recipes/diffusers.md shows.
 """
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from diffusers import UNet2DConditionModel
 from torch import nn
 
+from benchmarks.report import options
 from regard.integrations.diffusers import attach, observe
 
 PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "words_of_images.png"
@@ -89,7 +89,7 @@ def paint(painter: Painter, texts: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = options(__doc__)
     parser.add_argument("--minutes", type=float, default=4.0)
     minutes = parser.parse_args().minutes
     torch.manual_seed(0)

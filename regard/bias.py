@@ -316,7 +316,7 @@ class Forgetting(Bias):
     Source: Forgetting Transformer, Lin et al. 2025, section 3.
 
     >>> from regard import attention
-    >>> x, kept = torch.randn(3, 1, 1, 4, 8), torch.tensor([[[0.0, 0.0, -torch.inf, 0.0]]])  # token 2 forgets the others
+    >>> x, kept = torch.randn(3, 1, 1, 4, 8), torch.tensor([[[0.0, 0.0, -torch.inf, 0.0]]])  # 2 forgets all before
     >>> forgot = attention(*x, pattern="causal", bias=Forgetting(kept))
     >>> torch.allclose(forgot[:, :, 2:], attention(*x[..., 2:, :], pattern="causal"), atol=1e-3)
     True

@@ -75,11 +75,11 @@ def evaluate(
         common: dict[str, Any] = {"tell": note if first else silent}
         kind = kind_of_model(run)
         sorts = kind == TextEncoder.KIND and TextEncoder.load(run).config.head == "classes"
-        if kind in (LanguageModel.KIND, TextEncoder.KIND):
+        translates = kind not in (LanguageModel.KIND, TextEncoder.KIND)
+        if not translates:
             _check_no_translator(run, kind, search)
             if out is not None and not sorts:
                 raise ArgumentError(f"--out {out} is for translators and classifiers; a text has no rows: leave it out")
-        translates = kind not in (LanguageModel.KIND, TextEncoder.KIND)
         common["counting"] = partial(counting, "translating" if translates else "evaluating") if first else uncounted
         scores: Any
         try:
@@ -125,7 +125,7 @@ def check_rows_name(path: Path) -> None:
         with path.open("rb") as file:
             first = file.readline(100_000)
         if not any(all(name in first for name in names) for names in NAMES):
-            raise OccupiedError(f"--out {path} is there already, and no table of evaluate; name another file")
+            raise OccupiedError(f"--out {path} exists and is not a table that evaluate wrote; name another file")
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -57,8 +57,8 @@ Compile = Annotated[
     bool,
     Option(
         "--compile",
-        help="Compile a step first, with a C++ compiler: about half a minute each time the command starts, so it is "
-        "for tens of thousands of sub-words. The text is the same; texts are written one by one.",
+        help="Compile a step first, with a C++ compiler. This takes 8 to 20 seconds at each start, so it is for tens "
+        "of thousands of sub-words. The text is the same; texts are written one by one.",
     ),
 ]
 

@@ -205,14 +205,9 @@ def _check_count(count: int, beam: int, **others: object) -> None:
 
 
 def _translate_file(
-    run: Path,
-    source: Path | None,
-    result: Path | None,
-    search: dict[str, Any],
-    as_json: bool,
-    align: bool,
+    run: Path, source: Path | None, result: Path | None, search: dict[str, Any], as_json: bool, align: bool,
     compiled: bool,
-) -> None:
+) -> None:  # fmt: skip
     """This process's share of the lines of a file."""
     assert source is not None
     assert result is not None

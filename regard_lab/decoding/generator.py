@@ -216,7 +216,7 @@ class Generator(Described):
 
         Raises:
             ArgumentError: invalid settings, or more ids than the model has positions.
-            UnsupportedError: speculation with a cache that cannot go back; branches, and a model that compares places.
+            UnsupportedError: speculation with a cache that cannot go back; branches with a model that compares places.
         """
         prompts = a_list("prompts", prompts, str, "a list of texts")
         for name, number in (("batch_size", batch_size), ("max_tokens", max_tokens), ("beam", beam), ("count", count)):

@@ -6,7 +6,7 @@ Its dtype decides how they are rounded. `RecurrentState` keeps sums instead. A r
 """
 
 from regard.layers.caches.base import Cache
-from regard.layers.caches.choosing import first_and_last, heavy_hitters, observed_keys
+from regard.layers.caches.evicting import first_and_last, heavy_hitters, observed_keys
 from regard.layers.caches.kinds import GrowingCache, RingCache, StaticCache, load_cache, new_cache
 from regard.layers.caches.paged import PagedCache
 from regard.layers.caches.state import RecurrentState

@@ -147,6 +147,7 @@ def test_layers_have_the_norms_gates_and_scaled_positions_of_the_config():
         assert block.attention.positions == Rotary(scaling=YaRN(4.0, trained=6))
         assert block.attention.q_norm is not None
         assert block.attention.to_output_gate is not None
+    assert all(block.attention.to_forget is not None for block in language_model("forget gates").blocks)
 
 
 def test_ids_that_cannot_be_are_refused_with_their_numbers():
