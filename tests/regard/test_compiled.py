@@ -500,8 +500,7 @@ def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(name, options
         CompileCounterWithBackend("eager"),
     )
     step = torch.compile(layer, fullgraph=True, backend=counter)
-    for plane in own._now.planes.values():
-        plane.fill_(torch.nan)  # as memory that was never written may be
+    [plane.fill_(torch.nan) for plane in own._now.planes.values()]  # as memory that was never written may be
     for at in range(64):
         found, wanted = (one(x[:, at : at + 1], cache=cache, **options) for one, cache in ((step, own), (layer, other)))
         assert torch.equal(found, wanted)

@@ -189,6 +189,8 @@ def test_the_indexer_learns_the_weights_of_attention_over_what_it_chooses(dense,
         layer(x=x)
     others[0].backward()
     assert (x.grad, len(losses)) == (None, 1)
+    with pytest.raises(UnsupportedError, match="leave out bias="), choice_losses(layer):
+        layer(x, bias=torch.zeros(1))
     assert all((weight.grad is None) != name.startswith("chooser") for name, weight in layer.named_parameters())
 
 
@@ -239,11 +241,6 @@ def test_statistics_are_those_of_the_chosen_pairs():
         layer(x)
 
 
-def collected(layer: MultiHeadAttention, **options) -> None:
-    with choice_losses(layer):
-        layer(vectors(), **options)
-
-
 def divided(style: ParallelStyle) -> None:
     style._apply(new_layer(MoBA()), None)
 
@@ -262,7 +259,6 @@ def divided(style: ParallelStyle) -> None:
         (lambda: new_layer(MoBA())(vectors(), q_start=3), UnsupportedError, "leave out q_start"),
         (lambda: new_layer(MoBA()).new_cache(1, kind="ring", capacity=4), UnsupportedError, "keeps all entries"),
         (lambda: new_layer(MoBA()).choice_loss(vectors()), UnsupportedError, "MoBA has no loss of its own"),
-        (lambda: collected(new_layer(new_indexer()), bias=torch.zeros(1)), UnsupportedError, "leave out bias="),
         (lambda: new_layer(None).choice_loss(vectors()), UnsupportedError, "Chooser has no loss of its own"),
         (lambda: new_layer(new_nsa())(vectors(), pattern=p.SameDocument(torch.arange(LENGTH) // 9)),
          UnsupportedError, "stands for several tokens"),
