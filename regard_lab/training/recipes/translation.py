@@ -86,7 +86,6 @@ class TranslationTraining(Recipe):
         config: the settings.
         tell: is handed remarks.
         data: pairs that are read already; by default those that the settings name.
-        tokeniser: of both sides; by default one is learned from the training pairs.
 
     >>> config = TranslationTraining.new_config({"data": ["pronouns"], "model": "bahdanau"})
     >>> config.layers, config.learning_rate
