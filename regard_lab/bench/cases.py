@@ -13,7 +13,7 @@ from regard.core.result import Want, top_keys
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError
 from regard.functional import attention, attention_detail, plan_attention
-from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
+from regard.mechanisms import Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
 from regard.patterns import Pattern
 from regard.testing import LAYOUTS
 from regard_lab.bench.peers import (
@@ -21,7 +21,6 @@ from regard_lab.bench.peers import (
     BYTES_SUMMED,
     FAST_TRANSFORMERS,
     FLEX,
-    HF_BIG_BIRD,
     LOCAL_ATTENTION,
     LONGFORMER,
     ONNX_ATTENTION,
@@ -29,7 +28,6 @@ from regard_lab.bench.peers import (
     ONNX_MULTI_HEAD,
     OPENVINO,
     PERFORMER_PYTORCH,
-    REFORMER,
     SDPA,
     SDPA_GROUPED,
     SDPA_MASK,
@@ -139,11 +137,6 @@ def _linear(length: int, faster: dict[Contender, float], *, backward: bool = Fal
     return _against(work, (PERFORMER_PYTORCH, FAST_TRANSFORMERS, SDPA_SOFTMAX), faster)
 
 
-def _hashed(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
-    work = Work(length, heads=4, mechanism=LSH(chunk=64, buckets=length // 64, rounds=4), backward=backward)
-    return _against(work, (REFORMER,), faster)
-
-
 def _additive(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
     mechanism = Softmax(Additive(query_dim=128, key_dim=128, hidden=128))
     contest = _against(
@@ -191,11 +184,6 @@ MECHANISM_CASES = (
             _linear(4096, {PERFORMER_PYTORCH: 22, FAST_TRANSFORMERS: 1}, backward=True),
         ),
         (_linear(1024, {}), _linear(1024, {}, backward=True)),
-    ),
-    Case(
-        "hashed", "The Reformer's attention, chunks of 64, 4 rounds",
-        (*(_hashed(n, {REFORMER: 1}, backward=backward) for n in (4096, 16384) for backward in (False, True)),),
-        (_hashed(1024, {}),),
     ),
     Case(
         "additive", "Bahdanau's attention, 128 hidden numbers",
@@ -335,10 +323,10 @@ CASES: dict[str, Case] = {
         Case(
             "big-bird", "A window, global tokens and random blocks, forward",
             (
-                _contest("n=4096", _square(BIG_BIRD, 4096, 2), (SDPA_MASK, FLEX, HF_BIG_BIRD), {SDPA_MASK: 2.8}),
+                _contest("n=4096", _square(BIG_BIRD, 4096, 2), (SDPA_MASK, FLEX), {SDPA_MASK: 2.8}),
                 _contest("n=16384", _square(BIG_BIRD, 16384, 2), (SDPA_MASK, FLEX), {SDPA_MASK: 18, FLEX: 1.2}),
             ),
-            (_contest("n=4096", _square(BIG_BIRD, 4096, 2), (SDPA_MASK, FLEX, HF_BIG_BIRD)),),
+            (_contest("n=4096", _square(BIG_BIRD, 4096, 2), (SDPA_MASK, FLEX)),),
         ),
         Case(
             "strided", "The Sparse Transformer's strided pattern, forward",

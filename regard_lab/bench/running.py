@@ -82,7 +82,6 @@ def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, te
     if not verdict.right:
         return record | {"status": "wrong", "reason": f"errors relative to the rounding bound: {verdict}"}
     notes = ["checked without dropout, since it uses other random numbers"] if _unchecked(contest, contender) else []
-    notes += ["it computes other pairs than regard and is checked on those"] if contender.own_pattern else []
     notes += [] if contender.checked else ["it computes no attention"]
     return record | {"status": "measured", "notes": notes}
 

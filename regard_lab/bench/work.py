@@ -328,8 +328,6 @@ class Contender:
         device: the only device it runs on; "" for any.
         own_dropout: True if its dropout uses other random numbers; it is then checked without dropout.
         checked: False for a call that computes no attention, such as a sum over the same bytes.
-        own_pattern: for a contender that computes other pairs than the work's pattern: a function that returns them
-            for some rows, (batch or 1, heads or 1, rows, k_len), after `prepare`.
         works_on: changes the work of the contest.
         judged_at: a shorter length at which its values are checked, if they depend on every row.
         plan: for regard, the plan that computes the work.
@@ -342,7 +340,6 @@ class Contender:
     device: str = ""
     own_dropout: bool = False
     checked: bool = True
-    own_pattern: Callable[[Work, list[int]], torch.Tensor] | None = None
     works_on: Callable[[Work], Work] = unchanged
     judged_at: int | None = None
     plan: Callable[[Work, Tensors], Plan] | None = None
