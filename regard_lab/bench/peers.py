@@ -331,5 +331,3 @@ PEERS: dict[str, Contender] = {
         ONNX_ATTENTION, ONNX_MULTI_HEAD, ONNX_GROUPED, OPENVINO, BYTES_SUMMED,
     )
 }  # fmt: skip
-
-__all__ = ["PEERS"]

@@ -17,7 +17,7 @@ from regard.storage.sealed_json import read_sealed
 from regard_lab.bench.cases import cases_on, contests_of, find_contest
 from regard_lab.bench.judging import Verdict, judge, results_of
 from regard_lab.bench.measuring import Pace, Times, call_apart, measure_here, take_turns, threads
-from regard_lab.bench.report import draw_curves, write_report
+from regard_lab.bench.report import write_report
 from regard_lab.bench.results import Results, environment
 from regard_lab.bench.work import Case, Contender, Contest, make_tensors
 
@@ -58,8 +58,6 @@ def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
     return {
         "label": contest.label,
         "work": str(contest.work),
-        "family": contest.work.family,
-        "length": max(contest.work.q_len, contest.work.k_len),
         "ours": contest.contenders[0].name,
         "contenders": answers,
         "promises": promises,
@@ -170,7 +168,7 @@ def run_bench(
     device: str = "cpu",
     tell: Callable[[str], None] = lambda line: None,
 ) -> Results:
-    """Measure cases; after each, write `bench.json`, `bench.md` and a curve for each case with several lengths.
+    """Measure cases; after each, write `bench.json` and `bench.md`.
 
     Args:
         names: names of cases of the device, keys of `cases_on(device)`; all by default.
@@ -203,11 +201,7 @@ def run_bench(
         contests = [hold(case, contest, quick=quick, tell=tell) for contest in contests_of(case, quick=quick)]
         return {"title": case.title, "contests": contests}
 
-    def write(name: str, folder: Path) -> None:
-        write_report(results, folder)
-        draw_curves(name, results.cases[name], folder)
-
-    return measure_missing(results, chosen, out, tell, measure, write)
+    return measure_missing(results, chosen, out, tell, measure, write_report)
 
 
 def chosen_of(kind: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -222,7 +216,7 @@ def chosen_of(kind: str, names: Iterable[str], known: Iterable[str]) -> list[str
 
 def measure_missing(
     results: R, names: Iterable[str], out: Path | None, tell: Tell, measure: Callable[[str], Record],
-    write: Callable[[str, Path], object],
+    write: Callable[[R, Path], object],
 ) -> R:  # fmt: skip
     """Measure what has no results yet; after each name, save the results in `out` and write its report there."""
     names = list(names)
@@ -234,7 +228,7 @@ def measure_missing(
         results.cases[name] = measure(name)
         if out is not None:
             results.save(out)
-            write(name, out)
+            write(results, out)
     return results
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.arguments import a_string, count_of, of_kind, real, whole
+from regard.arguments import count_of
 from regard.core.plan import Plan
 from regard.errors import ArgumentError
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
-from regard.reprs import brief
 from regard.testing import make_qkv
 
 Formula = Callable[[Any, Any], Any]
@@ -65,20 +64,9 @@ def allowed_pairs(pattern: Pattern, rows: list[int], q_len: int, k_len: int) -> 
     return formula(pattern, k_len)(i, torch.arange(k_len)).expand(len(rows), k_len).numpy()
 
 
-SIZES = {
-    "q_len": 0,
-    "k_len": 0,
-    "heads": 1,
-    "kv_heads": 0,
-    "head_dim": 1,
-    "v_dim": 0,
-    "batch": 0,
-    "caches": 1,
-}  # the minimum of each
 BYTES = {"float32": 4, "bfloat16": 2}  # of a number
 
 
-@brief
 @dataclass(frozen=True)
 class Work:
     """One attention call to be measured.
@@ -125,13 +113,6 @@ class Work:
     caches: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in SIZES.items():
-            object.__setattr__(self, name, whole(name, getattr(self, name), least))
-        object.__setattr__(self, "dropout", real("dropout", self.dropout))
-        if a_string("dtype", self.dtype) not in BYTES:
-            raise ArgumentError(f"dtype {self.dtype!r} is not measured; there are {', '.join(BYTES)}")
-        of_kind("pattern", self.pattern, Pattern, "a pattern, such as Causal()")
-        of_kind("mechanism", self.mechanism, (Mechanism, type(None)), "a mechanism, or None for softmax")
         for name, same in (("k_len", self.q_len), ("kv_heads", self.heads), ("v_dim", self.head_dim)):
             if not getattr(self, name):
                 object.__setattr__(self, name, same)
@@ -181,7 +162,6 @@ class Work:
         return f"{count_of(self.q_len, 'queries', ',')} by {count_of(self.k_len, 'keys', ',')}, {self.family}"
 
 
-@brief
 @dataclass(frozen=True)
 class Tensors:
     """The tensors of a work, the same for every contender.
@@ -212,8 +192,6 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
     >>> make_tensors(Work(4, heads=2)).q.shape
     torch.Size([1, 2, 4, 64])
     """
-    of_kind("work", work, Work, "a Work")
-    seed = whole("seed", seed)
     q, k, v = make_qkv(
         batch=work.batch, heads=work.heads, kv_heads=work.kv_heads, q_len=work.q_len, k_len=work.k_len,
         head_dim=work.head_dim, v_dim=work.v_dim, seed=seed, layout=work.layout, dtype=getattr(torch, work.dtype),
@@ -265,9 +243,6 @@ class Promise:
     bound: float
 
     def __post_init__(self) -> None:
-        for name in ("kind", "ours", "other"):
-            a_string(name, getattr(self, name))
-        object.__setattr__(self, "bound", real("bound", self.bound))
         if self.kind not in KINDS:
             raise ArgumentError(f"a promise of kind {self.kind!r} does not exist; there are {', '.join(KINDS)}")
 
@@ -314,7 +289,6 @@ def unchanged(work: Work) -> Work:
     return work
 
 
-@brief
 @dataclass(frozen=True)
 class Contender:
     """One way to compute a work.
@@ -345,7 +319,6 @@ class Contender:
     plan: Callable[[Work, Tensors], Plan] | None = None
 
 
-@brief
 @dataclass(frozen=True)
 class Contest:
     """Several contenders that compute the same work; the first is regard.
@@ -372,7 +345,6 @@ def unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
     return tuple(replace(contest, promises=()) for contest in contests)
 
 
-@brief
 @dataclass(frozen=True)
 class Case:
     """Contests on one subject; `quick` are those of a quick run."""

@@ -1,29 +1,26 @@
-"""`benchmarks/length_story.py`: its models, its promise, and that its committed report says what its numbers say."""
-
-import json
+"""`benchmarks/length_story.py`: its models, its promise, and that its committed page says what its numbers say."""
 
 import pytest
 
 from benchmarks import length_story
 from benchmarks.length_story import MODELS, StoryRecipe, new_model, verdict
+from regard_lab.teaching import read_report
+
+KEPT = read_report("length_story").figures
 
 
 def test_the_transformer_has_as_many_parameters_as_bahdanaus_model_within_one_percent():
     sizes = {name: sum(one.numel() for one in new_model(name, StoryRecipe()).parameters()) for name in MODELS}
     assert abs(sizes["transformer"] / sizes["bahdanau"] - 1) < 0.01
-    kept = json.loads((length_story.HERE / "length_story.json").read_text("utf-8"))["rows"]
-    assert {(row["model"], row["parameters"]) for row in kept} == set(sizes.items())
+    assert {(row["model"], row["parameters"]) for row in KEPT["rows"]} == set(sizes.items())
 
 
-def test_the_committed_report_is_written_from_its_numbers(tmp_path):
-    kept = json.loads((length_story.HERE / "length_story.json").read_text("utf-8"))
-    length_story.write(tmp_path, StoryRecipe(**kept["recipe"]), kept["rows"])
-    expected, written = (
-        (folder / "length_story.md").read_text("utf-8").splitlines() for folder in (length_story.HERE, tmp_path)
-    )
+def test_the_committed_page_is_written_from_its_numbers():
+    expected = length_story.PAGE.read_text("utf-8").splitlines()
+    written = length_story.page(StoryRecipe(**KEPT["recipe"]), KEPT["rows"])
     del expected[2], written[2]  # the line of the day
     assert written == expected
-    assert [sum(row["model"] == name for row in kept["rows"]) for name in MODELS] == [3] * len(MODELS)
+    assert [sum(row["model"] == name for row in KEPT["rows"]) for name in MODELS] == [3] * len(MODELS)
 
 
 @pytest.mark.parametrize("name", ["none", "transformer"])
