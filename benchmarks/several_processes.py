@@ -1,13 +1,12 @@
 """Attention of 262,144 positions with a window of 512: one process beside four that share the sequence.
 
-    .venv/bin/python benchmarks/several_processes.py [--length N] [--json]
+    .venv/bin/python benchmarks/several_processes.py [--length N]
 
 Each process runs by itself, so that its peak memory is its own: the resident memory at its highest, less that before
 its part of the tensors was made. One process computes everything; four compute a quarter each and exchange what the
 window needs, by gloo on this machine. Both compute outputs and gradients, in float32; outputs are compared.
 """
 
-import json
 import os
 import resource
 import sys
@@ -116,10 +115,7 @@ def report(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--length", type=int, default=262_144)
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    found = compare(asked.length)
-    print(json.dumps(found) if asked.json else report(found))
+    print(report(compare(parser.parse_args().length)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compare regard with other attention libraries: check results, then measure times in turns, then memory.
+"""Compare regard with other attention libraries: check results, then measure times in turns.
 
 Cases are declared in `cases`, contenders in `peers`. A contender with wrong results is not timed, and a missing package
 is listed. `examine` checks every backend of this installation on small problems.

@@ -155,22 +155,6 @@ def _longformer(work: Work, tensors: Tensors) -> Attend:
 LONGFORMER = Contender("HF Longformer", _longformer, package="transformers")
 
 
-def _xformers(work: Work, tensors: Tensors) -> Attend:
-    if work.pattern not in (Full(), Causal()) or work.q_len != work.k_len or work.group > 1:
-        raise UnsupportedError(f"it computes full and square causal attention without groups, not {work}")
-    ops = import_module("xformers.ops")
-    bias = ops.LowerTriangularMask() if work.pattern == Causal() else None
-    q, k, v = (x.transpose(1, 2) for x in (tensors.q, tensors.k, tensors.v))
-
-    def attend() -> torch.Tensor:
-        return ops.memory_efficient_attention(q, k, v, attn_bias=bias).transpose(1, 2)
-
-    return attend
-
-
-XFORMERS = Contender("xFormers", _xformers, package="xformers", device="cuda")
-
-
 ADDED = 1e-6  # its eps
 
 
@@ -326,7 +310,7 @@ BYTES_SUMMED = Contender(
 PEERS: dict[str, Contender] = {
     peer.name: peer
     for peer in (
-        SDPA, SDPA_MASK, SDPA_GROUPED, SDPA_REPEATED, FLEX, LOCAL_ATTENTION, LONGFORMER, XFORMERS,
+        SDPA, SDPA_MASK, SDPA_GROUPED, SDPA_REPEATED, FLEX, LOCAL_ATTENTION, LONGFORMER,
         SDPA_SOFTMAX, PERFORMER_PYTORCH, FAST_TRANSFORMERS, BROADCAST,
         ONNX_ATTENTION, ONNX_MULTI_HEAD, ONNX_GROUPED, OPENVINO, BYTES_SUMMED,
     )

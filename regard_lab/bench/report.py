@@ -65,7 +65,7 @@ def measured_on(results: Results) -> list[str]:
 
 
 FILE = "bench.md"
-HEAD = ("", "CPU, 1 thread", "GPU", "wall, all threads", "memory", "regard is faster by", "notes")
+HEAD = ("", "CPU, 1 thread", "GPU", "wall, all threads", "regard is faster by", "notes")
 
 
 def describe_results(results: Results) -> list[str]:
@@ -94,8 +94,7 @@ def render_markdown(results: Results) -> str:
     lines = [
         f"# Attention{'' if here['device'] == 'cpu' else ' on a GPU'} compared with other libraries", "",
         "Each implementation is checked against a float64 reference before it is timed. Times are medians, with the",
-        "lowest and the highest sample in brackets; the implementations take turns. Memory is the peak of a separate",
-        "process beside q, k and v.", "",
+        "lowest and the highest sample in brackets; the implementations take turns.", "",
     ]  # fmt: skip
     if counts:
         lines += [f"A promise is a ratio or an amount that this project has set itself as a bound. {counts}", ""]
@@ -188,20 +187,19 @@ def seconds(value: float) -> str:
 
 
 def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """One row for each contender: name, CPU time, wall time, memory, how much faster the first is, and notes."""
+    """One row for each contender: name, CPU time, wall time, how much faster the first is, and notes."""
     ours = contest["contenders"][contest["ours"]]
     for name, answer in contest["contenders"].items():
         shown = f"{name} ({answer['backend']})" if "backend" in answer else name
-        memory = f"{answer['memory_bytes'] / 2**20:.1f} MiB" if "memory_bytes" in answer else ""
         faster = ""
         clock = _clock(ours)
         if clock in answer and answer is not ours:
             faster = f"{answer[clock]['median'] / ours[clock]['median']:.2f}x"
-        remarks = [*answer.get("notes", []), answer.get("memory_reason", "")]
+        remarks = answer.get("notes", [])
         if answer["status"] != "measured":
             remarks = [f"{answer['status']}: {answer['reason']}"]
         times = (_time(answer, clock) for clock in ("cpu", "cuda", "wall"))
-        yield shown, *times, memory, faster, "; ".join(filter(None, remarks))
+        yield shown, *times, faster, "; ".join(remarks)
 
 
 def _clock(answer: dict[str, Any]) -> str:

@@ -36,7 +36,6 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "onnxruntime": ("bench", "compared in regard bench; runs exported models"),
     "openvino": ("bench", "compared in regard bench"),
     "pytorch-fast-transformers": ("", "compared in regard bench; compiled during installation"),
-    "xformers": ("", "compared in regard bench on CUDA"),
 }
 
 

@@ -212,10 +212,6 @@ KINDS = {
     "faster": "{ours} is {found:.2f}x as fast as {other} (promised: at least {bound:g}x)",
     "slower": "{ours} takes {found:.2f}x the time of {other} (promised: at most {bound:g}x)",
     "slower by": "{ours} takes {found:.1f} µs more than {other} (promised: at most {bound:g})",
-    "extra memory": "{ours} needs {found:.2f}x the memory of q, k, v and output beside q, k and v "
-    "(promised: at most {bound:g}x)",
-    "holds": "{ours} needs {found:.1f} MiB beside its inputs (promised: at most {bound:g})",
-    "more memory": "{ours} needs {found:.2f}x the memory of {other} (promised: at most {bound:g}x)",
 }
 
 
@@ -224,15 +220,14 @@ class Promise:
     """A promised bound on a ratio or difference between two contenders; times are medians of CPU time on 1 thread.
 
     Args:
-        kind: "faster" (other's time / ours, at least `bound`), "slower" (our time / other's, at most), "slower by"
-            (our time - other's in µs, at most), "extra memory" (our peak beside q, k and v / bytes of q, k, v and
-            output, at most), "holds" (our peak in MiB, at most) or "more memory" (our peak / other's, at most).
+        kind: "faster" (other's time / ours, at least `bound`), "slower" (our time / other's, at most) or "slower by"
+            (our time - other's in µs, at most).
         ours: the contender for which the promise is made.
-        other: the contender it is compared with; "" if the kind needs none.
+        other: the contender it is compared with.
         bound: the limit.
 
     >>> promise = Promise("faster", "regard", "SDPA", 2.0)
-    >>> ratio = promise.found({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}}, 0)
+    >>> ratio = promise.found({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}})
     >>> ratio, promise.kept(ratio), promise.sentence(ratio)
     (3.0, True, 'regard is 3.00x as fast as SDPA (promised: at least 2x): kept')
     """
@@ -246,16 +241,11 @@ class Promise:
         if self.kind not in KINDS:
             raise ArgumentError(f"a promise of kind {self.kind!r} does not exist; there are {', '.join(KINDS)}")
 
-    def found(self, answers: Mapping[str, Mapping[str, Any]], tensor_bytes: int) -> float | None:
+    def found(self, answers: Mapping[str, Mapping[str, Any]]) -> float | None:
         """The measured number, from the records of the contenders; None if one of them was not measured."""
-        memory = "memory" in self.kind or self.kind == "holds"
-        ours, other = (_number(answers.get(name, {}), memory) for name in (self.ours, self.other))
-        if self.kind == "extra memory":
-            return None if ours is None else ours / tensor_bytes
-        if self.kind == "holds":
-            return None if ours is None else ours / 2**20
-        if ours is None or other is None or 0 in (ours, other):
+        if not all("cpu" in answers.get(name, {}) for name in (self.ours, self.other)):
             return None
+        ours, other = (answers[name]["cpu"]["median"] for name in (self.ours, self.other))
         if self.kind == "faster":
             return other / ours
         return (ours - other) * 1e6 if self.kind == "slower by" else ours / other
@@ -267,17 +257,10 @@ class Promise:
     def sentence(self, found: float | None) -> str:
         """One sentence with the measured number, the bound, and whether the promise was kept."""
         if found is None:
-            against = f" against {self.other}" if self.other else ""
-            return f"{self.ours}{against}: {self.kind} {self.bound:g} was not measured"
+            return f"{self.ours} against {self.other}: {self.kind} {self.bound:g} was not measured"
         verdict = "kept" if self.kept(found) else "missed"
         text = KINDS[self.kind].format(ours=self.ours, other=self.other, found=found, bound=self.bound)
         return f"{text}: {verdict}"
-
-
-def _number(answer: Mapping[str, Any], memory: bool) -> float | None:
-    if memory:
-        return answer.get("memory_bytes")
-    return answer["cpu"]["median"] if "cpu" in answer else None
 
 
 Attend = Callable[[], torch.Tensor | dict[str, torch.Tensor]]
@@ -328,16 +311,12 @@ class Contest:
         work: the call to compute.
         contenders: in the order of the report.
         promises: bounds that are expected to hold.
-        timed: whether times are measured.
-        memory: the names of contenders whose memory is measured, each in a separate process.
     """
 
     label: str
     work: Work
     contenders: tuple[Contender, ...]
     promises: tuple[Promise, ...] = ()
-    timed: bool = True
-    memory: tuple[str, ...] = ()
 
 
 def unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:

@@ -12,7 +12,7 @@ from regard.layers import caches
 from regard.patterns import Grid
 from regard.testing import Budget, make_qkv
 from regard_lab import models
-from regard_lab.bench import Results, Work
+from regard_lab.bench import Results
 from regard_lab.conversion import Change, Conversion, load_converted
 from regard_lab.decoding import Generator, Sampling, TextStream, Translator
 from regard_lab.decoding.loading import TOKENISER_FILE
@@ -162,7 +162,7 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "asked": lambda: {"cache_mib": 1, "length": 64}, "write_report.rows": lambda: [record()], "walk": a_walk,
     "walk.head": lambda: 1, "width": lambda: 80,
     "results": lambda: Results({}, True, "x"),
-    "work": lambda: Work(8), "write_report.folder": lambda: "report", "environment": dict, "quick": lambda: True,
+    "write_report.folder": lambda: "report", "environment": dict, "quick": lambda: True,
     "allowed": lambda: torch.ones(7, 11, dtype=torch.bool).numpy(), "scale": lambda: 0.5,
     "answer.q": lambda: make_qkv()[0].numpy(), "answer.k": lambda: make_qkv()[1].numpy(),
     "answer.v": lambda: make_qkv()[2].numpy(), "dropout": lambda: 0.1, "q_positions": lambda: range(3),
@@ -200,7 +200,6 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "Conversion": lambda: Conversion("a", "mean", 2, {}, Change(2, 1), {}),
     "Footprint": lambda: Footprint(1.0, 1.0, 1.0),
     "Measures": record, "Grid": lambda: Grid.whole(4, 4), "Results": lambda: Results({}, True, "x"),
-    "Work": lambda: Work(8),
     "Approximation": lambda: approximation(*make_qkv(), seeds=[0]), "Budget": lambda: Budget(1e-7, {"output": 1.0}),
     "Causal": patterns.Causal, "Strided": lambda: patterns.Strided(2), "Explicit": lambda: patterns.Explicit(IDS > 4),
     "Where": lambda: patterns.Where(lambda q, k: q >= k), "PerHead": lambda: patterns.PerHead([patterns.Causal()]),
