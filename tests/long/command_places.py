@@ -31,7 +31,6 @@ BASES: dict[str, dict[str, str]] = {
     "compare": {"data": "{pairs}", "models": "none", "steps": "2", "dim": "8", "out": "new"},
     "show": {"pattern": "causal"},
     "plan": {"q_len": "8"},
-    "approximation": {"file": "{tensors}"},
     "walkthrough": {"text": "a b"},
     "view": {"run": "{translator}", "text": "a b", "export": "new.html"},
     "lesson": {"name": "causal"},

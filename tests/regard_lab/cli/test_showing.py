@@ -276,7 +276,7 @@ def test_what_a_model_writes_is_shown_with_escapes_on_a_terminal_and_as_it_stand
 # Each command by its name, with arguments that bring hostile text into a result or a refusal.
 PLACES = {
     **dict.fromkeys(("translate", "generate", "classify", "view"), ("{path}", "a")),
-    **dict.fromkeys(("evaluate", "lenses", "approximation", "heads"), ("{path}",)),
+    **dict.fromkeys(("evaluate", "lenses", "heads"), ("{path}",)),
     "score": ["{path}", "{path}"],
     **dict.fromkeys(("show", "bench", "lesson", "doctor"), (HOSTILE,)),
     **dict.fromkeys(("train language-model", "train masked-words"), ("--data", "{path}", "--out", "{folder}/out")),
