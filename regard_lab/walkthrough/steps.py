@@ -17,10 +17,7 @@ import torch.nn.functional as F
 
 from regard.arguments import a_string, count_of, one_of, whole
 from regard.errors import ArgumentError, RegardError
-from regard.patterns import parse
 from regard.reprs import brief
-from regard_lab.seeing.explorer.records import StepAxis
-from regard_lab.text.vocabularies import BEGIN, END
 
 LIMIT = 100  # the most words of a walkthrough
 UNITS = ("all", "letters")  # the units of a text that are kept: all, or only words of letters and digits
@@ -159,13 +156,19 @@ Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are co
 
 
 @dataclass(frozen=True)
-class Axis(StepAxis):
-    """One axis of a step, as the explorer shows it, and how its indices are counted.
+class Axis:
+    """One axis of a step.
 
     Args:
+        unit: what the axis counts.
+        labels: one for each index.
+        chosen: the index of the word that is followed.
         first: the number shown for index 0: words are counted from 1, ids from 0.
     """
 
+    unit: str
+    labels: tuple[str, ...]
+    chosen: int | None = None
     first: int = 1
 
     def __len__(self) -> int:
@@ -242,7 +245,6 @@ class Walk:
         steps: in the order of execution.
         checks: comparisons of the results with other ways to compute them.
         decimals: of the printed numbers; JSON contains all digits.
-        brief: the text has the numbers of the followed word only; JSON contains all.
         notes: what a reader should know before the first step.
         call: the call of this package that makes it, in Python.
     """
@@ -255,7 +257,6 @@ class Walk:
     steps: tuple[Step, ...]
     checks: tuple[Check, ...]
     decimals: int = 3
-    brief: bool = False
     notes: tuple[str, ...] = ()
     call: str = field(default="", repr=False)
 
@@ -292,16 +293,15 @@ class Walk:
         return values[name]
 
 
-A_WALK = "a Walk, as walk and walk_whole_run return it"  # for errors
+A_WALK = "a Walk, as walk returns it"  # for errors
 
 # The options in words.
 LABELS = {
     "kv_heads": "key/value heads", "head": "head shown", "dim": "size of vectors",
     "query_dim": "size of queries", "key_dim": "size of keys", "value_dim": "size of values",
-    "encoder_layers": "encoder layers", "decoder_layers": "decoder layers", "weights_seed": "seed of the weights",
-    "draw": "random weights", "given": "given weights", "run": "trained model",
+    "weights_seed": "seed of the weights", "draw": "random weights", "given": "given weights",
 }  # fmt: skip
-COUNTING = "Words are counted from 1; heads, layers, ids and the numbers of a vector from 0."
+COUNTING = "Words are counted from 1; heads, ids and the numbers of a vector from 0."
 
 
 RANDOM_NOTE = (
@@ -315,10 +315,8 @@ def numbered(unit: str, count: int) -> Axis:
     return Axis(unit, tuple(map(str, range(count))))
 
 
-# The names that every line may use: PyTorch, and a few functions of regard.
-LANGUAGE: dict[str, Any] = {
-    "torch": torch, "F": F, "math": math, "parse": parse, "split_words": split_words, "BEGIN": BEGIN, "END": END,
-}  # fmt: skip
+# The names that every line may use.
+LANGUAGE: dict[str, Any] = {"torch": torch, "F": F, "math": math, "split_words": split_words}
 TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
 
 
