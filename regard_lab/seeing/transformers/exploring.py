@@ -334,6 +334,5 @@ def _check_size(model: PreTrainedModel, layers: Any, length: int) -> None:
     if (total := count * heads * length**2) > MOST_WEIGHTS:
         raise ArgumentError(
             f"{count_of(count, 'layers')} of {heads} heads over {length} ids have {total:,} weights, and a page is "
-            f"made of at most {MOST_WEIGHTS:,}; choose layers=, give a shorter text, or see regard_lab.seeing.explorer."
-            f"stream_head for one head of a long text"
+            f"made of at most {MOST_WEIGHTS:,}; choose layers=, or give a shorter text"
         )
