@@ -120,7 +120,7 @@ def test_the_first_head_of_the_first_layer_is_0_everywhere(run_folder):
     expected = look(translator.model, translator.tokeniser, "the animal sleeps", ()).encoder[0, 0]
     with torch.no_grad(), record_attention(translator.model) as recorded:
         translator.model.encode(torch.tensor([[*translator.tokeniser.encode("the animal sleeps"), END]]))
-    (first, *_), names = recorded["encoder.0.attention"], list(recorded)
+    (first, *_), names = recorded["encoder.0.attention"], list(recorded.details)
     assert names[0] == "encoder.0.attention"
     for head, is_first in ((0, True), (1, False)):
         assert ((first.weights[0, head] - expected).abs().max() < 1e-5) == is_first

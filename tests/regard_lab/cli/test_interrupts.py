@@ -15,12 +15,11 @@ import pytest
 import torch
 from commanding import SMALL, Forked, regard, succeeded
 
-from regard_lab.cli import demo, evaluate, lesson, view
+from regard_lab.cli import demo, lesson, view
 from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.decoding import translator
 from regard_lab.models.storage import CHECKPOINTS_FILE
-from regard_lab.seeing.lens_study.study import JSON
 from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.recipes import LanguageModelTraining
 
@@ -189,10 +188,6 @@ KEPT = {
         ("convert", "kv-heads", "model", "--kv-heads", "2", "--text", "{text}", "--uptrain-steps", "9"),
         Uptraining, "convert", CHECKPOINTS_FILE,
         ["regard: interrupted; {out} keeps the model as it was last saved, and the same command goes on"],
-    ),
-    "lenses": (
-        ("lenses", "{run}"), evaluate, "study_lenses", JSON,
-        ["regard: interrupted; {out} keeps the lenses that are measured, and the same command goes on"],
     ),
 }  # fmt: skip
 
