@@ -34,10 +34,8 @@ from regard_lab.seeing.explorer import (
     reason_against,
     to_page,
 )
-from regard_lab.seeing.explorer.records import changed_to_json
-from regard_lab.seeing.explorer.server import Ask, ExplorerServer
+from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.lenses.contrast import find_contrast, find_place
-from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser, tidy, tidy_target
@@ -46,7 +44,6 @@ from regard_lab.training.recipes.classification import CLASSES_FILE
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
-ChangeWord = Callable[[str, int, str], Changed]  # a text, the index of a word, and another word
 
 
 @quiet_interrupts()  # nothing is lost: files are written whole
@@ -115,7 +112,7 @@ def view(
             held = f"its {exploration.notes[0].removeprefix('This page contains the model: ').split('. It ')[0]}"
             note(f"the page is {export}, {len(page.html) / 1e6:.1f} MB; it needs no network, and publishes {held}")
         else:
-            _serve(ExplorerServer(exploration, port=port, asks=opened.asks()), browser)
+            _serve(ExplorerServer(exploration, port=port), browser)
         return
     if with_model:
         other = "it compares, and pages that compare contain no model" if opened.play else opened.unplayed
@@ -143,9 +140,7 @@ def view(
         page.save(export)
         note(f"the page is {export}; it needs no network")
         return
-    server = ExplorerServer(
-        read(text), partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
-    )
+    server = ExplorerServer(read(text), partial(read, first=general), text=text, label=opened.label, port=port)
     _serve(server, browser)
 
 
@@ -167,7 +162,7 @@ def _print_relevance(run: Path, text: str, lens: Any, pictures: Sequence[Path], 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run that reads texts, and what a page may ask about them.
+    """A run that reads texts.
 
     Args:
         play: makes a page that contains the model, of a text and a precision; None where `unplayed` says why not.
@@ -178,7 +173,6 @@ class OpenedRun:
     label: str
     read: Reading
     translator: Translator | None
-    change: ChangeWord | None = None
     play: Callable[[str, str | None], Exploration] | None = None
     unplayed: str = ""
     pretrained: Any = None
@@ -186,16 +180,6 @@ class OpenedRun:
     def without_question(self) -> OpenedRun:
         """The run for other texts, in which the word of --why may not occur."""
         return self if self.translator is None else replace(self, read=_translating(self.translator, {}))
-
-    def asks(self) -> dict[str, Ask]:
-        """What the local page may ask for, by its name."""
-        asks: dict[str, Ask] = {}
-        if self.change is not None:
-            change = self.change
-            asks["change"] = lambda body: changed_to_json(
-                change(body["text"], body.get("place", -1), body.get("word", ""))
-            )
-        return asks
 
 
 def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), place: int | None = None) -> OpenedRun:
@@ -220,20 +204,20 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
             return explore_model(model, tokeniser, text, words, classes=classes, precision=precision)
 
         read = lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))  # noqa: E731
-        return OpenedRun(run, "Text", read, None, None, None if reason else play, reason or "")
+        return OpenedRun(run, "Text", read, None, None if reason else play, reason or "")
     translator = Translator.load(run)
     check_attends(translator.model)  # before any work
     reason = reason_against(translator.model)
     asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
     play_translation = None if reason else partial(_playing, translator, asked)
     reading = _translating(translator, asked)
-    return OpenedRun(run, "Sentence", reading, translator, None, play_translation, reason or "")
+    return OpenedRun(run, "Sentence", reading, translator, play_translation, reason or "")
 
 
 def _open_pretrained(folder: Path, asked: Mapping[str, Any]) -> OpenedRun:
     with needed("transformers", "a Hugging Face folder", "transformers"):
         from regard.integrations.transformers import load_folder
-        from regard_lab.seeing.transformers import change_pretrained, explore_pretrained
+        from regard_lab.seeing.transformers import explore_pretrained
     model, tokenizer = load_folder(folder)
 
     once = [asked]  # for the first text; the word of --why may not occur in others
@@ -244,8 +228,7 @@ def _open_pretrained(folder: Path, asked: Mapping[str, Any]) -> OpenedRun:
         )
 
     reason = "pages compute models of regard_lab, and this is one of Hugging Face"
-    change = partial(change_pretrained, model, tokenizer)
-    return OpenedRun(folder, "Text", read, None, change, unplayed=reason, pretrained=model)
+    return OpenedRun(folder, "Text", read, None, unplayed=reason, pretrained=model)
 
 
 def _check_no_why(why: str | None, run: Path, kind: str) -> None:

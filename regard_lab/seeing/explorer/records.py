@@ -154,9 +154,8 @@ def rounded(values: Iterable[float]) -> list[float | None]:
 
 
 def changed_to_json(one: Changed) -> dict[str, Any]:
-    """What a model does with a changed source, as JSON values."""
+    """What a model does with a changed text, as JSON values."""
     return {
-        "word": one.word and shown_text(one.word),
         "probabilities": rounded(one.probabilities),
         "likeliest": [[[shown_text(word), *rounded([p])] for word, p in place] for place in one.likeliest],
         "translation": list(map(shown_text, one.translation)),

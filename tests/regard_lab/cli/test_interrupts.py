@@ -142,7 +142,7 @@ def while_a_sentence_is_read():
         connection.getresponse()
 
     def serve(server):
-        server.asks["read"] = read
+        server.read = read
         threading.Thread(target=ask, args=(server,), daemon=True).start()
         own(server)
 

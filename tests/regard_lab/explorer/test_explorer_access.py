@@ -111,11 +111,8 @@ def test_axe_has_no_complaint(browser, translated, scheme):
 )
 def test_axe_has_no_complaint_about_other_pages(browser, page_of, kind, scheme):
     if kind == "live":
-        asks = {"change": lambda body: {}}
         with (
-            ExplorerServer(
-                translation(), lambda text: translation(), text="a", label="Text", asks=asks
-            ).start() as server,
+            ExplorerServer(translation(), lambda text: translation(), text="a", label="Text").start() as server,
             Opened(browser, server.url, color_scheme=scheme, bypass_csp=True) as opened,
         ):
             assert_every_view_is_accessible(opened)

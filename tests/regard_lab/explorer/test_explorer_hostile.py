@@ -53,7 +53,7 @@ def hostile_exploration(words):
     texts = {"source": tuple(words), "target": tuple(words)}
     attention = Attention(words[0], "target", "source", given, words[1], words[2], says=words[5])
     title = "".join(words[:30])
-    changed = Changed(words[7], (0.5,) * count, tuple(((word, 0.5), (word[::-1], 0.2)) for word in words), tuple(words))
+    changed = Changed((0.5,) * count, tuple(((word, 0.5), (word[::-1], 0.2)) for word in words), tuple(words))
     one = Exploration(
         title, texts, (attention,), relevances, "target", 1, notes=tuple(words[:20]),
         patterns=(map_pattern(Causal(), words, name=words[0]),),

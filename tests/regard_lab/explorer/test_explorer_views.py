@@ -1,18 +1,15 @@
 """Changed words, alignments, comparisons, relations and sampled rows: numbers equal those of Python."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
-from regard.errors import ArgumentError
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
 from regard_lab.seeing import look_text
 from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation
 from regard_lab.seeing.explorer import sources as sources_module
 from regard_lab.seeing.explorer.page import to_answer
-from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import heads_apart
 from regard_lab.seeing.heads import ablate
 from regard_lab.seeing.lenses.contrast import baseline
@@ -25,10 +22,6 @@ from .browsing import Opened
 from .making import OTHER, SOURCE, TARGET, TOKENISER, language_model, translation, translator
 
 IDS = TOKENISER.encode(TARGET)
-
-
-def served(exploration, asks):
-    return ExplorerServer(exploration, lambda text: exploration, text=SOURCE, label="Sentence", asks=asks).start()
 
 
 # changed words
@@ -74,35 +67,6 @@ def test_the_translation_of_a_source_is_that_of_the_translator():
     assert without_each(model, TOKENISER, SOURCE, IDS, 0)[None].translation == tuple(
         word for word, _ in TOKENISER.words(list(greedy.translate([SOURCE])[0].ids))
     )
-
-
-def test_a_live_page_replaces_a_word_and_explains_what_it_refuses(browser):
-    asked = []
-
-    def change(body):
-        asked.append((body["text"], body["place"], body["word"]))
-        if body["word"] == "<b>zebra</b>":
-            raise ArgumentError("the model does not know the word '<b>zebra</b>'")
-        return json.loads(json.dumps({
-            "word": body["word"], "probabilities": [0.25] * len(translation().texts["target"]),
-            "likeliest": [[["er", 0.5]]] * len(translation().texts["target"]), "translation": ["Der", "<b>Hund</b>"],
-        }))  # fmt: skip
-
-    with served(translation(), {"change": change}) as server, Opened(browser, server.url) as opened:
-        page = opened.page
-        opened.view("What if")
-        page.get_by_role("group", name="Words of the source").get_by_text("animal", exact=True).click()
-        page.locator("#swap").fill("dog")
-        page.keyboard.press("Enter")
-        page.locator("[data-change]", has_text="0.250").first.wait_for()
-        assert "most probable there is “er” (0.500)" in page.locator("[data-change]").inner_text()
-        assert page.locator(".sentence mark").all_inner_texts() == ["Der", "<b>Hund</b>"]
-        page.locator("#swap").fill("<b>zebra</b>")
-        page.get_by_role("button", name="Replace").click()
-        page.locator(".swap [role=alert]", has_text="does not know").first.wait_for()
-        assert page.locator("b").count() == 0
-        assert asked == [(SOURCE, 1, "dog"), (SOURCE, 1, "<b>zebra</b>")]
-        assert not [one for one in opened.complaints if "422" not in one]
 
 
 # alignments

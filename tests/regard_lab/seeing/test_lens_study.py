@@ -27,7 +27,7 @@ from regard_lab.seeing.lens_study.known import SWAPS, swapped, written_before
 from regard_lab.seeing.lens_study.study import agreement, deletion
 from regard_lab.seeing.lenses import explain, log_odds, relevance
 from regard_lab.text import END
-from regard_lab.text.pronouns import swap_adjective, swap_referent
+from regard_lab.text.pronouns import make_split, swap_adjective, swap_referent
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,9 @@ def test_a_report_has_every_lens_and_is_written(translator, tmp_path):
     assert list(found.rows) == ["random", "it", "cross", "cross_head", "rollout", "erase", "gradients", "swap"]
     assert "erasure (default) ..." in told
     assert LensReport.load(tmp_path).to_dict() == json.loads(json.dumps(found.to_dict()))
-    assert found.rows["swap"]["order"] == 1.0
+    known = known_sentences(translator, make_split("test", 8, 0))
+    expected = agreement(known, study_file._noun_swap(translator, 0, known)[0])
+    assert [found.rows["swap"][name] for name in ("top", "order", "cause")] == [round(share, 3) for share in expected]
     assert (found.rows["random"]["passes"], found.rows["swap"]["passes"]) == (0.0, 3.0)
     page = (tmp_path / "lenses.md").read_text("utf-8")
     row = found.rows["erase"]

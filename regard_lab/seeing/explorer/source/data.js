@@ -216,7 +216,7 @@ function matchedTexts(texts, others) {
   }));
 }
 
-const NOTHING = {word: "", probabilities: [], likeliest: [], translation: null, similarities: []};
+const NOTHING = {probabilities: [], likeliest: [], translation: null, similarities: []};
 
 /** What the model makes of the text as it is, and now; erased words are added when the lens has them. */
 function changesOf({follows}, answer, base) {
