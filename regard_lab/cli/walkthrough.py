@@ -1,6 +1,5 @@
 """`regard walkthrough`: a sentence through attention, in the terminal or as JSON."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,16 +8,13 @@ from typer import Argument, Option
 from regard.errors import ArgumentError
 from regard_lab.cli.console import out_console, out_json, out_lines, out_width
 from regard_lab.cli.options import Json, default_note
-from regard_lab.text.terminal import has
+from regard_lab.walkthrough import example as options_of_example
 from regard_lab.walkthrough import (
-    Walk,
     read_weights,
     to_json,
-    to_rich,
     to_text,
     walk,
 )
-from regard_lab.walkthrough import example as options_of_example
 
 LARGEST_SEED = 2**63 - 1
 
@@ -92,17 +88,5 @@ def walkthrough(
     if as_json:
         out_json(to_json(steps))
     else:
-        _show(steps)
-
-
-def _show(steps: Walk) -> None:
-    """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
-    width = out_width()
-    if width is None:
-        out_lines(to_text(steps))
-        return
-    console = out_console(width)
-    if sys.stdout.isatty() and console.color_system in ("256", "truecolor") and has(console.encoding, "■√ᵀ"):
-        console.print(to_rich(steps, console.width), soft_wrap=True)
-    else:
-        out_lines(to_text(steps, console.width))
+        width = out_width()
+        out_lines(to_text(steps) if width is None else to_text(steps, out_console(width).width))

@@ -7,10 +7,10 @@ JSON. The results are compared with other ways to compute them; a difference rai
 from regard_lab.walkthrough.drawn import read_weights
 from regard_lab.walkthrough.records import to_json
 from regard_lab.walkthrough.steps import LIMIT, Check, Given, Step, Walk, split_words
-from regard_lab.walkthrough.terminal import to_rich, to_text
+from regard_lab.walkthrough.terminal import to_text
 from regard_lab.walkthrough.walks import example, walk
 
 __all__ = [
     "walk", "example", "read_weights", "Walk", "Step", "Given", "Check",
-    "to_text", "to_rich", "to_json", "split_words", "LIMIT",
+    "to_text", "to_json", "split_words", "LIMIT",
 ]  # fmt: skip

@@ -124,7 +124,7 @@ def _weigh(walker: Walker, scene: Scene, rows: Rows, *, weights: Callable[[torch
         name = walker.step(line, "Mask", says, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=rows.axes)
     walker.step(
         f"{alpha} = {name}.softmax(-1)", "Attention weights", weights,
-        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=rows.axes, scale="weights",
+        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=rows.axes,
     )  # fmt: skip
     title = "Context vectors" if rows.axes[1:] else "Context vector"
     axes = (*((scene.readers,) if rows.axes[1:] else ()), numbered("numbers", scene.layer.value_dim))
@@ -237,7 +237,6 @@ def _weigh_all(walker: Walker, scene: Scene, many: Axis) -> None:
     walker.step(
         f"all_weights = {name}.softmax(-1)", "All heads: attention weights",
         lambda weights: _most_of_heads(scene, weights), "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}", axes=pairs,
-        scale="weights",
     )  # fmt: skip
 
 
@@ -292,7 +291,7 @@ def walk_layer(walker: Walker, scene: Scene) -> None:
     q, k = project(walker, scene)
     if scene.mask:
         walker.section, says = "The mask", "A word may look at itself and at earlier words: 1 means allowed, 0 masked."
-        walker.step(f"allowed = {scene.mask}", "Mask", says, axes=(scene.readers, scene.read), scale="none")
+        walker.step(f"allowed = {scene.mask}", "Mask", says, axes=(scene.readers, scene.read))
     follow_word(walker, scene, q, k)
     take_all(walker, scene, q, k)
     join_heads(walker, scene)

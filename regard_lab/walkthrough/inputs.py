@@ -39,7 +39,7 @@ def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Ax
             walker.step(
                 f"{name}ids = torch.tensor([vocabulary.index(word) for word in {name}words])",
                 "Ids" if not name else "Ids of the context", "The index of each word in the vocabulary, from 0.",
-                axes=(axis,), scale="none",
+                axes=(axis,),
             )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -152,9 +152,6 @@ def opening_code(call: str) -> tuple[str, str]:
     return f"from regard_lab.walkthrough import {names}", f"globals().update({call}.names())"
 
 
-Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
-
-
 @dataclass(frozen=True)
 class Axis:
     """One axis of a step.
@@ -188,7 +185,6 @@ class Step:
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
-        scale: how the numbers are coloured: "none", "signed" (around 0) or "weights" (from 0 to 1).
     """
 
     section: str
@@ -199,7 +195,6 @@ class Step:
     line: str
     axes: tuple[Axis, ...]
     value: torch.Tensor | tuple[str, ...]
-    scale: Scale = "signed"
 
     @property
     def shape(self) -> str:
@@ -344,7 +339,6 @@ class Walker:
         formula: str = "",
         *,
         axes: tuple[Axis, ...],
-        scale: Scale = "signed",
     ) -> str:
         """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
         exec(line, self.values)
@@ -352,7 +346,7 @@ class Walker:
         value = self.values[name]
         says = says if isinstance(says, str) else says(value)
         value = tuple(value) if isinstance(value, list) else value
-        self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
+        self.steps.append(Step(self.section, name, title, says, formula, line, axes, value))
         return name
 
     @torch.no_grad()

@@ -60,7 +60,6 @@ def test_a_tour_by_keyboard_alone(browser, translated):
         ("Translation", "Steps; up and down", "ArrowDown", "Step "),
         ("What if", "street", "Enter", "Without “street”"),
         ("Pattern", "Pairs; arrow keys move", "ArrowDown", "Query 1 “animal” may look"),
-        ("Walk-through", "Left and right arrows change the step", "ArrowRight", "Step 2 of"),
         ("Compare", "Differences; arrow keys move", "ArrowRight", "looks at"),
     ],
 )
