@@ -221,7 +221,7 @@ def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]
     small = F.adaptive_max_pool2d(one.weights.flatten(0, 1)[None], (min(rows, THUMBNAIL), min(columns, THUMBNAIL)))[0]
     return {
         "name": one.name, "rows": one.rows, "columns": one.columns, "row_title": one.row_title,
-        "column_title": one.column_title, "unwritten": one.unwritten, "links": one.links, "sampled": one.sampled,
+        "column_title": one.column_title, "unwritten": one.unwritten, "links": one.links,
         "says": one.says and _sentence(one.says, 400), "sums": sums_of(one.weights),
         "shape": [layers, heads, rows, columns],
         "statistics": {
@@ -253,9 +253,8 @@ def head_statistics(one: Attention) -> dict[str, torch.Tensor]:
         "first": weights[..., 0].mean(-1),
         "received": weights.mean(-2).amax(-1),
     }
-    if one.sampled or one.rows == one.columns or {one.rows, one.columns} == {"target", "read"}:
-        queries = torch.tensor(one.sampled) if one.sampled else torch.arange(rows)
-        apart = (queries[:, None] - torch.arange(columns)).abs().float()
+    if one.rows == one.columns or {one.rows, one.columns} == {"target", "read"}:
+        apart = (torch.arange(rows)[:, None] - torch.arange(columns)).abs().float()
         statistics["distance"] = (weights * apart).sum(-1).mean(-1)
     return statistics
 
