@@ -129,6 +129,14 @@ def test_no_other_path_leads_anywhere(server):
         assert status == 404, path
         assert b"root:" not in body
         assert server.token.encode() not in body
+        if path != "/{token}/read":
+            assert post(server, {"text": "a"}, path=path.format(token=server.token) or "/")[0] == 404, path
+
+
+def test_a_page_that_needs_no_server_has_nothing_to_ask():
+    with ExplorerServer(translation()).start() as running:
+        assert b'"live":null' in running.page
+        assert post(running, {"text": "a"})[0] == 404
 
 
 def test_another_page_may_not_ask(server):
