@@ -59,7 +59,6 @@ FOLDERS = (
 # Slow tests that no other run has.
 SLOW = (
     *_of("regard", "backends/test_flex.py"),
-    *_of("regard", "mechanisms/test_lsh.py"),
     *_of("regard", "integrations/test_transformers_families.py integrations/test_transformers_latents.py"),
     *_of("regard", "integrations/test_runtimes.py integrations/test_diffusers.py"),
     *_of("regard", "native/test_native_sanitized.py native/test_shipping.py native/test_native_lowered.py"),

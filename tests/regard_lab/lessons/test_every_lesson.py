@@ -1,7 +1,6 @@
 """Every lesson runs, its claims come out as it says, each of them can fail, and its figure is whole."""
 
 import json
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,15 @@ FILES = Path(lessons.__file__).parent
 ROOT = FILES.parents[1]
 
 
-@cache
-def shown(name):
-    """What every cell of a lesson shows; a claim that comes out differently raises."""
-    return [thing for _, things in find_lesson(name).run() for thing in things]
-
-
 def test_every_file_is_listed_in_a_chapter():
     assert {path.stem for path in FILES.glob("*.py")} - {"__init__"} == set(LESSONS)
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_lesson_begins_with_a_figure_and_every_claim_can_fail(name):
-    page, things = find_lesson(name), shown(name)
+def test_a_lesson_begins_with_a_figure_that_is_whole_and_every_claim_can_fail(name):
+    """It runs once: a claim that comes out differently raises."""
+    page = find_lesson(name)
+    things = [thing for _, shown in page.run() for thing in shown]
     assert page.question.endswith("?")
     assert isinstance(things[0], Picture)
     sentences = [thing.sentence for thing in things if isinstance(thing, Claim)]
@@ -38,10 +33,7 @@ def test_a_lesson_begins_with_a_figure_and_every_claim_can_fail(name):
     untested = never_broken(sentences, broken_claims().get(name, ()))
     assert not untested, f"in a test_breaking_*.py, break it and assert starting(failing({name!r}), {untested[0]!r})"
 
-
-@pytest.mark.parametrize("name", LESSONS)
-def test_nothing_of_a_figure_is_outside_and_no_legend_lies_on_data(name):
-    for figure in (thing.figure for thing in shown(name) if isinstance(thing, Picture)):
+    for figure in (thing.figure for thing in things if isinstance(thing, Picture)):  # no legend lies on data
         figure.draw_without_rendering()
         inked, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
         assert min(inked.x0, inked.y0, width - inked.x1, height - inked.y1) > -0.01
