@@ -22,7 +22,6 @@ from regard_lab.models import LanguageModel
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import kind_of_model
 from regard_lab.seeing.lens_study import study_lenses
-from regard_lab.seeing.lens_study.study import JSON
 from regard_lab.text import read_lines, read_pairs
 from regard_lab.training.recipes import comparing
 from regard_lab.training.recipes.evaluation import (
@@ -202,14 +201,13 @@ def lenses(
     seed: Annotated[int, Option(min=0, help="Seed of the corpus and of the swaps.")] = default(study_lenses, "seed"),
     out: Annotated[
         Path | None,
-        Option(metavar="DIR", help="Write the report into this folder; an interrupted one is continued."),
+        Option(metavar="DIR", help="Write the report into this folder."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Verify causes by swaps, measure the lenses, and print the table."""
     translator = Translator.load(run)
-    kept = f"{out} keeps the lenses that are measured, and the same command goes on"
-    with counting("measuring"), keeping(lambda: kept if out is not None and (out / JSON).exists() else None):
+    with counting("measuring"):
         report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=note)
     if as_json:
         out_json(json.dumps(report.to_dict(), ensure_ascii=False))
