@@ -3,7 +3,8 @@
 import hashlib
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,22 @@ def row_ids(folder: Path, text: str, rows: int = ROWS) -> torch.Tensor:
     return ids[: len(ids) // length * length].reshape(-1, length)[:rows]
 
 
+@contextmanager
+def quiet() -> Generator[None]:
+    """Without the progress bars and warnings of transformers."""
+    from transformers.utils import logging
+
+    shown, loud = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(loud)
+        if shown:
+            logging.enable_progress_bar()
+
+
 def load_folder(folder: Path) -> Any:
     """The model of a folder in its own dtype, as transformers loads it from safetensors, with every tensor in place.
 
@@ -78,6 +95,7 @@ def load_folder(folder: Path) -> Any:
     """
     with needed("transformers", "a Hugging Face folder", "transformers"):
         import transformers
+        from safetensors import SafetensorError, safe_open
     config = read_json(folder / CONFIG_FILE)
     if "quantization_config" in config:
         raise UnsupportedError(f"{folder} is quantised, and pooling needs floats; convert the model it was made from")
@@ -90,14 +108,24 @@ def load_folder(folder: Path) -> Any:
     if (folder / INDEX_FILE).exists():
         for name in dict.fromkeys((read_json(folder / INDEX_FILE).get("weight_map") or {}).values()):
             check_name(name, folder / INDEX_FILE)
+    for path in folder.glob("*.safetensors"):
+        try:
+            with safe_open(path, "pt"):  # which checks the header
+                pass
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged, or no tensor file: {_first_line(error)}") from error
     named = str((config.get("architectures") or ["AutoModelForCausalLM"])[0])
     kind = getattr(transformers, named, None)
     if not (
         isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel | transformers.AutoModelForCausalLM)
     ):
-        raise UnsupportedError(f"{folder} holds a model of type {named[:80]!r}, which transformers does not have")
+        raise UnsupportedError(f"{folder} holds a model of class {named[:80]!r}, which transformers does not have")
+    of_kind = getattr(getattr(kind, "config_class", None), "model_type", config.get("model_type"))
+    if config.get("model_type") != of_kind:
+        raise UnsupportedError(f"{folder} says that its {named} is of type {str(config.get('model_type'))[:80]!r}")
     try:
-        model, about = kind.from_pretrained(folder, dtype="auto", use_safetensors=True, output_loading_info=True)
+        with quiet():
+            model, about = kind.from_pretrained(folder, dtype="auto", use_safetensors=True, output_loading_info=True)
     except Exception as error:
         raise CheckpointError(f"transformers cannot load {folder}: {_first_line(error)}") from error
     if wrong := {name: found for name, found in about.items() if found}:
@@ -268,7 +296,8 @@ class PretrainedConversion:
         """Write the converted model, its tokeniser, generation settings and licences into a folder, atomically."""
 
         def write(aside: Path) -> None:
-            self.model.save_pretrained(aside)
+            with quiet():
+                self.model.save_pretrained(aside)
             for path in sorted(self.folder.iterdir()):
                 is_wanted = path.suffix in COPIED or path.name.startswith(COPIED_NAMES)
                 if path.is_file() and is_wanted and path.name != INDEX_FILE and not (aside / path.name).exists():
