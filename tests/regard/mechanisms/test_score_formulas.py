@@ -109,14 +109,6 @@ def test_a_cache_of_projected_keys_continues_to_the_same_answer(name, kind):
     assert "key_weight" not in asked
 
 
-def test_concat_is_additive_with_the_columns_of_w_side_by_side():
-    concat, additive = make_call("concat", (6, 6)), make_call("additive", (6, 6))
-    weight = torch.cat([additive.parameters["query_weight"], additive.parameters["key_weight"]], -1)
-    concat.parameters = {"weight": weight, "energy": additive.parameters["energy"]}
-    concat.q, concat.k, concat.v = additive.q, additive.k, additive.v
-    torch.testing.assert_close(concat.ask().output, additive.ask().output, **EXACT)
-
-
 @every
 def test_new_parameters_fit_and_are_the_same_for_a_seed(name):
     call = make_call(name, dtype=torch.float32)
