@@ -208,8 +208,7 @@ class TopLevel(Commands):
         "score": ("evaluate", "Print how probable a model finds given translations or lines: by line, id and word."),
         "average": ("train", "Average the last checkpoints of a training run, which often improves the model."),
         "compare": (
-            "train",
-            "Train several models with different attention on the same data, and report quality, time and memory.",
+            "evaluate", "Evaluate several models on the same files, such as one before and after a fine-tuning.",
         ),
         "show": ("show", "Draw a pattern: which query may look at which key."),
         "plan": (

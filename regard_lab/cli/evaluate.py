@@ -1,10 +1,11 @@
-"""`regard evaluate` and `score`: the quality of a model; `regard lenses`: which lens shows what it uses."""
+"""`regard evaluate`, `compare` and `score`: the quality of a model; `regard lenses`: which lens shows what it uses."""
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from time import time_ns
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -12,9 +13,19 @@ from typer import Argument, Option
 from regard.arguments import count_of
 from regard.errors import ArgumentError, OccupiedError
 from regard.storage.files import replace_file
-from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_console, out_data, out_json
+from regard_lab.cli.console import (
+    StoppedError,
+    check_place,
+    counting,
+    keeping,
+    note,
+    out_console,
+    out_data,
+    out_json,
+    out_lines,
+)
 from regard_lab.cli.console import out as out_line
-from regard_lab.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
+from regard_lab.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, listed
 from regard_lab.cli.running import remark_on_training
 from regard_lab.decoding import Generator, Translator, sharing
 from regard_lab.models import LanguageModel
@@ -24,6 +35,7 @@ from regard_lab.seeing.lens_study import LensReport, study_lenses
 from regard_lab.seeing.lens_study.known import SWAPS
 from regard_lab.seeing.lens_study.study import COLUMNS, JSON, LENS_ROWS
 from regard_lab.text import read_lines, read_pairs
+from regard_lab.training.recipes import comparing
 from regard_lab.training.recipes.evaluation import (
     ClassScores,
     PartlyEvaluated,
@@ -136,6 +148,28 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         cells = [list(rows[0]), *(list(row.values()) for row in rows)]
         lines = ["\t".join(" ".join(str(cell).split()) for cell in row) for row in cells]
     replace_file(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def compare(
+    runs: Annotated[str, Option("--runs", metavar="RUN,RUN,...", help="Runs or saved models, two or more.")],
+    data: Annotated[list[str], Option("--data", metavar="FILE", help="Pairs or texts; may be repeated.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Folder for the report.")],
+    as_json: Json = False,
+) -> None:
+    """Evaluate each model on each file, and print the report; it is written anew after each evaluation."""
+    report, begun = out / comparing.JSON, time_ns()
+    kept = f"{out} has the report of what was evaluated"
+    with (
+        counting("evaluating"),
+        keeping(lambda: kept if report.exists() and report.stat().st_mtime_ns >= begun else None),
+    ):
+        markdown, record = comparing.compare_runs(
+            listed(runs), data, out, tell=note, counting=partial(counting, "translating")
+        )
+    if as_json:
+        out_json(record.rstrip("\n"))
+    else:
+        out_lines(markdown.rstrip("\n"))
 
 
 def score(

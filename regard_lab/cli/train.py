@@ -1,20 +1,17 @@
-"""`regard train ...`, `average`, `compare` and `convert ...`: what trains or changes a model, and its progress."""
+"""`regard train ...`, `average` and `convert ...`: what trains or changes a model, and its progress."""
 
 import json
 import os
 import shlex
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from functools import partial
 from pathlib import Path
-from time import time_ns
 from typing import Annotated, Any
 
 import torch
 from typer import Argument, Option
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError
 from regard_lab.cli.console import (
     StoppedError,
     counting,
@@ -27,7 +24,7 @@ from regard_lab.cli.console import (
     spoken,
     terminal,
 )
-from regard_lab.cli.options import Json, listed, with_settings
+from regard_lab.cli.options import Json, with_settings
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.conversion.latents import LatentSizes
 from regard_lab.conversion.report import Uptrained
@@ -46,9 +43,6 @@ from regard_lab.training import (
     Validated,
     average_checkpoints,
 )
-from regard_lab.training.comparison.report import JSON
-from regard_lab.training.comparison.runs import compare_runs
-from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.recipes import (
     ClassifierTraining,
@@ -66,7 +60,6 @@ RESUME = (
     "the same files in another place."
 )
 SIZE = f"Size of the model: {', '.join(SIZES)}. [default: from the data]"
-KEPT = "what is done is kept"  # of a comparison
 FIRST = "preparing the first step"  # until it is done
 METHODS_DONE = {
     "mean": "neighbours pooled by their mean",
@@ -214,47 +207,6 @@ def average(
     note(f"the mean of {', '.join(names)} is in {out}")
 
 
-@with_settings(Comparison.Config)
-def compare(
-    out: Annotated[Path, Option(metavar="DIR", help="Folder for one run of each model, and the report.")],
-    given: Mapping[str, Any],
-    runs: Annotated[
-        str, Option("--runs", metavar="RUN,...", help="Train nothing: evaluate these runs on each file of --data.")
-    ] = "",
-    resume: Annotated[bool, Option("--resume", help="Continue; finished models are kept.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Compare several attentions under one budget, or models that are trained already, and print the report."""
-    if runs:
-        others = [f"--{name.replace('_', '-')}" for name in given if name != "data"]
-        if others := [*others, *(["--resume"] if resume else [])]:
-            raise ArgumentError(f"--runs evaluates and trains nothing; leave {', '.join(others)} out")
-        kept = f"{out} has the report of what was evaluated"
-        report, begun = out / JSON, time_ns()
-        with (
-            counting("evaluating"),
-            keeping(lambda: kept if report.exists() and report.stat().st_mtime_ns >= begun else None),
-        ):
-            markdown, record = compare_runs(
-                listed(runs), given.get("data", ()), out, tell=note, counting=partial(counting, "translating")
-            )
-        if as_json:
-            out_json(record.rstrip("\n"))
-        else:
-            out_lines(markdown.rstrip("\n"))
-        return
-    comparison = Comparison.of(out, given, resume=resume, tell=note, showing=training_progress)
-    go_on = ["regard", "compare", "--out", str(out), "--resume"]
-    with keeping(lambda: KEPT if any(out.glob(f"*/{CHECKPOINTS_FILE}")) else None, go_on):
-        compared = comparison.run(out)
-    if compared.interrupted:
-        raise StoppedError(f"interrupted; {KEPT}", shlex.join(go_on))
-    if as_json:
-        out_json(compared.record.rstrip("\n"))
-    else:
-        out_lines(compared.markdown.rstrip("\n"))
-
-
 @with_settings(Uptraining.Config)
 def kv_heads(
     model: Annotated[Path, Argument(metavar="MODEL_DIR", help="A run, a saved model, or a Hugging Face folder.")],
@@ -298,8 +250,6 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
     else:
         out_lines(str(done))
         _remark_on_conversion(done, out)
-    if uptraining.config.report is not None:
-        note(f"the report is in {uptraining.config.report}")
     if done.report.method in METHODS_DONE and done.training is None:
         losses = done.losses
         rise = f", and the loss went from {losses.before:.4f} to {losses.converted:.4f} nats an id" if losses else ""
@@ -310,8 +260,7 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
 def _remark_on_conversion(done: Uptrained, out: Path) -> None:
     """Print what was done with the heads, and what was checked."""
     report, pooled = done.report, METHODS_DONE.get(done.report.method)
-    became = f", as a model of type {report.became}" if report.became else ""
-    note(f"{pooled or 'heads repeated'}; the model is in {out}{became}")
+    note(f"{pooled or 'heads repeated'}; the model is in {out}")
     if report.invariance is not None:
         way = "rotating the heads, before they are pooled,"
         way = "the same in latents that lose nothing" if report.method == "latent" else way

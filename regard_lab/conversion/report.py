@@ -1,6 +1,5 @@
-"""What is measured of a conversion on a text, and the report: what was saved, what was lost."""
+"""What is measured of a conversion on a text: what was lost, and what training brought back."""
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -11,11 +10,8 @@ import torch
 from torch import nn
 
 from regard.arguments import count_of
-from regard.packages import needed
-from regard.reprs import brief
-from regard.storage.files import replace_file
-from regard_lab.bench.report import markdown_table
 from regard_lab.conversion.heads import Conversion, row
+from regard_lab.conversion.pretrained import load_folder
 from regard_lab.text import PAD
 from regard_lab.training import TrainingResult
 from regard_lab.training.engine import Batch, Task
@@ -102,16 +98,7 @@ def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> Predict
     return agreement(batches())
 
 
-# Folders of Hugging Face, with the models of transformers
-
 MEASURED_ROWS = 8  # of the held-out text; their logits are kept while the other model is loaded
-
-
-def load_folder(folder: Path) -> Any:
-    """The model of a folder in its own dtype, as transformers loads it."""
-    with needed("transformers", "measuring a Hugging Face folder", "transformers"):
-        from transformers import AutoModelForCausalLM
-    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
 
 
 @torch.no_grad()
@@ -123,15 +110,6 @@ def agreement_of_folders(folder: Path, out: Path, ids: torch.Tensor) -> Predicti
         found.append([model(row[None], use_cache=False).logits[0, :-1].float() for row in ids[:MEASURED_ROWS]])
         del model
     return agreement(zip(*found, [row[1:] for row in ids[:MEASURED_ROWS]], strict=True))
-
-
-# The report
-
-UPTRAINED_SHARE = 0.05  # of the original training (Ainslie et al. 2023, section 3.1)
-TOKENS_PER_PARAMETER = 20  # of a compute-optimal training (Hoffmann et al. 2022, section 3.4)
-NEEDS_TRAINING = (
-    "Fewer numbers give other outputs than the heads they were made of: train the model before you rely on its outputs."
-)
 
 
 @dataclass(frozen=True)
@@ -191,99 +169,3 @@ class Uptrained:
 
     def __str__(self) -> str:
         return str(self.report) if self.losses is None else f"{self.report}\n{self.losses}"
-
-
-def suggested_training(parameters: int, trained_tokens: int | None = None) -> tuple[int, str]:
-    """For how many tokens to train a converted model, and why: 5 % of the original training, as in the paper.
-
-    For an original training that is not known, 20 tokens for each parameter are assumed.
-
-    >>> suggested_training(1_000_000, 2_000_000)
-    (100000, '100,000 tokens: 5% of the original training')
-    """
-    tokens = round(UPTRAINED_SHARE * (trained_tokens or TOKENS_PER_PARAMETER * parameters))
-    of = "the original training"
-    if trained_tokens is None:
-        of = f"{TOKENS_PER_PARAMETER} tokens for each of {parameters:,} parameters, since {of} is not known"
-    return tokens, f"{tokens:,} tokens: {UPTRAINED_SHARE:.0%} of {of}"
-
-
-@brief
-@dataclass(frozen=True)
-class ConversionReport:
-    """Everything that was measured of a conversion, with the tokens of the original training."""
-
-    done: Uptrained
-    trained_tokens: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        losses, agreement = self.done.losses, self.done.agreement
-        trained = None if losses is None or losses.uptrained is None else losses
-        tokens, _ = self._suggested()
-        return {
-            "conversion": self.done.report.to_dict(),
-            "budget": {"tokens": tokens, "original_training_known": self.trained_tokens is not None},
-            "predictions": None if agreement is None else agreement.to_dict(),
-            "uptrained": None if trained is None else {"loss": trained.uptrained, "steps": trained.steps},
-        }
-
-    def to_markdown(self) -> str:
-        """The report as Markdown."""
-        done = self.done.report
-        became = f", which is now a model of type {done.became}" if done.became else ""
-        heads = ", ".join(f"{name.replace('_', ' ')} {change}" for name, change in done.kv_heads.items())
-        parts = [
-            f"# Conversion of keys and values: {heads}", "",
-            f"A model of kind {done.kind}{became}, method {done.method}.", "", "```", str(done), "```", "",
-            *self._of_predictions(), *self._of_likeness(),
-        ]  # fmt: skip
-        if done.method != "repeat":
-            parts += ["## Further training", "", f"Suggested: {self._suggested()[1]}.", ""]
-        return "\n".join(parts)
-
-    def _suggested(self) -> tuple[int, str]:
-        return suggested_training(self.done.report.parameters.before, self.trained_tokens)
-
-    def _of_predictions(self) -> list[str]:
-        agreement, losses = self.done.agreement, self.done.losses
-        if agreement is None or losses is None:
-            needed = [] if self.done.report.method == "repeat" else [NEEDS_TRAINING, ""]
-            return ["## Predictions", "", "Not measured: no text was given.", "", *needed]
-        perplexities = agreement.to_dict()["perplexity"]
-        rows = [
-            ("loss, nats per id", f"{losses.before:.4f}", f"{losses.converted:.4f}"),
-            ("perplexity", f"{perplexities[0]:.3f}", f"{perplexities[1]:.3f}"),
-            ("KL divergence from the original, nats per id", "0", f"{agreement.divergence:.4f}"),
-            ("same likeliest id", "100%", f"{agreement.agreement:.1%}"),
-        ]
-        text = f"On {count_of(agreement.ids, 'held-out ids', ',')}, before further training."
-        needed = [NEEDS_TRAINING, ""]
-        if losses.uptrained is not None:
-            steps = count_of(losses.steps, "steps", ",")
-            text += f" After {steps} of further training the loss is {losses.uptrained:.4f}."
-            needed = []
-        return ["## Predictions", "", text, "", *markdown_table(("", "before", "after"), rows), "", *needed]
-
-    def _of_likeness(self) -> list[str]:
-        layers = self.done.report.likeness
-        if not layers:
-            return []
-        rows = [
-            (one.layer, *(f"{pair[number]:.2f}" for number in (0, 1) for pair in (one.neighbours, one.pooled)))
-            for one in layers
-        ]
-        return [
-            "## Likeness of the pooled heads", "",
-            "Mean cosine of the keys, and of the values, of two heads that were pooled together: of neighbours as they "
-            "were, and of the groups as they were pooled. The mean of heads loses least where it is near 1.", "",
-            *markdown_table(
-                ("layer", "keys, neighbours", "keys, pooled", "values, neighbours", "values, pooled"), rows
-            ), "",
-        ]  # fmt: skip
-
-    def write(self, folder: Path) -> None:
-        """Write report.json and report.md into a folder, which is created."""
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / "report.json", (json.dumps(self.to_dict(), indent=1) + "\n").encode())
-        replace_file(folder / "report.md", self.to_markdown().encode())

@@ -28,7 +28,7 @@ BASES: dict[str, dict[str, str]] = {
     "classify": {"run": "{classifier}", "texts": "a b"},
     "evaluate": {"run": "{translator}", "test": "{pairs}"},
     "average": {"run": "{translator}", "out": "new", "last": "2"},
-    "compare": {"data": "{pairs}", "models": "none", "steps": "2", "dim": "8", "out": "new"},
+    "compare": {"runs": "{translator},{translator}", "data": "{pairs}", "out": "new"},
     "show": {"pattern": "causal"},
     "plan": {"q_len": "8"},
     "approximation": {"file": "{tensors}"},

@@ -21,7 +21,6 @@ from regard_lab.seeing import AttentionMaps, HeadChoice, approximation
 from regard_lab.text import Pair, PairFile, TokenBatches, Tokeniser
 from regard_lab.text.pronouns import make_split
 from regard_lab.training import TrainingConfig
-from regard_lab.training.comparison import Footprint, Measures, Spent
 from regard_lab.walkthrough import walk
 
 LINES = ["The animal sleeps.", "It was late.", "the animal did not cross the street", "Das Tier schläft."]
@@ -79,12 +78,6 @@ def saved_translator() -> Path:
     if not folder.exists():
         translator_model().save(folder, {TOKENISER_FILE: tokeniser().to_json()})
     return folder
-
-
-def record() -> Measures:
-    spent = Spent(1, 1, 1.0, 1.0, 1)
-    memory = {"bytes an id read": 1.0, "bytes an id written": 1.0, "bytes once": 1.0, "texts that fit": 1.0}
-    return Measures("a", 1, {"loss": 1.0}, spent, {"ids a second": 1.0, "seconds": 1.0}, memory)
 
 
 # By the name of a parameter, or of a public name and its parameter where the same word means something else there.
@@ -155,11 +148,8 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "save_tensors.path": lambda: "new.safetensors", "load_tensors.path": lambda: "a.safetensors",
     "load_tensor_metadata.path": lambda: "a.safetensors", "read_log.path": lambda: "log.jsonl",
     "read_what_is_left.path": lambda: "log.jsonl", "read_run.folder": lambda: "nowhere",
-    # comparison, walkthrough, bench, testing
-    "spent": lambda: Spent(1, 1, 1.0, 1.0, 1), "log": list, "cache_bytes": lambda: 1 << 20,
-    "measure_language_model.model": language_model, "footprint.model": language_model,
-    "kept": lambda: record().to_dict(),
-    "asked": lambda: {"cache_mib": 1, "length": 64}, "write_report.rows": lambda: [record()], "walk": a_walk,
+    # walkthrough, bench, testing
+    "walk": a_walk,
     "walk.head": lambda: 1, "width": lambda: 80,
     "results": lambda: Results({}, True, "x"),
     "work": lambda: Work(8), "write_report.folder": lambda: "report", "environment": dict, "quick": lambda: True,
@@ -168,7 +158,7 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "answer.v": lambda: make_qkv()[2].numpy(), "dropout": lambda: 0.1, "q_positions": lambda: range(3),
     "k_positions": lambda: range(3), "kept_weights.seed": lambda: 1,
     "LanguageConfig.dropout": lambda: 0.0, "make_qkv.dtype": lambda: torch.float32,
-    "Budget.of.dtype": lambda: torch.float32, "Footprint.of.length": lambda: 4, "footprint.length": lambda: 2,
+    "Budget.of.dtype": lambda: torch.float32,
     "convert_kv_heads.out": lambda: "converted", "Converted.save.folder": lambda: "converted2",
     "TranslationTransformer.save.folder": lambda: "saved2", "LanguageModel.save.folder": lambda: "saved3",
     "RecurrentTranslator.save.folder": lambda: "saved4", "TextEncoder.save.folder": lambda: "saved5",
@@ -198,8 +188,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "Generator": lambda: Generator(language_model(), tokeniser()), "TextStream": TextStream, "Sampling": Sampling,
     "TrainingConfig": TrainingConfig, "AttentionMaps": maps, "Converted": lambda: load_converted(saved_translator(), 1),
     "Conversion": lambda: Conversion("a", "mean", 2, {}, Change(2, 1), {}),
-    "Footprint": lambda: Footprint(1.0, 1.0, 1.0),
-    "Measures": record, "Grid": lambda: Grid.whole(4, 4), "Results": lambda: Results({}, True, "x"),
+    "Grid": lambda: Grid.whole(4, 4), "Results": lambda: Results({}, True, "x"),
     "Work": lambda: Work(8),
     "Approximation": lambda: approximation(*make_qkv(), seeds=[0]), "Budget": lambda: Budget(1e-7, {"output": 1.0}),
     "Causal": patterns.Causal, "Strided": lambda: patterns.Strided(2), "Explicit": lambda: patterns.Explicit(IDS > 4),

@@ -135,8 +135,10 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
     if problem.q_start is PER_ROW:
         return problem.pairs, True
     if (listed := rows_of_lists(problem)) is not None:
-        each = problem.batch * problem.heads // math.prod(listed.lists.listed.shape[:2])
-        return listed.pairs(problem.q_start, problem.q_len, reachable_keys(problem)) * each, False
+        sizes, every = (problem.q_start, problem.q_len, reachable_keys(problem)), problem.batch * problem.heads
+        if not problem.strict:  # counting would take as long as the call
+            return listed.most_pairs(*sizes) * every, True
+        return listed.pairs(*sizes) * (every // math.prod(listed.lists.listed.shape[:2])), False
     total = 0
     rows = problem.batch if pattern.varies_by_row else 1
     heads = problem.heads if pattern.varies_by_head else 1

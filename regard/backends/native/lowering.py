@@ -21,7 +21,7 @@ from regard.core.problem import Problem
 from regard.patterns import Pattern
 from regard.patterns.algebra import both
 from regard.patterns.band import Band
-from regard.patterns.chosen import LEAST_LISTED, Lists
+from regard.patterns.chosen import LEAST_LISTED, Chosen
 from regard.patterns.row_blocks import Kind
 
 ROWS = 64  # of a row block in a pattern that is no band; more rows share few keys there
@@ -126,13 +126,13 @@ class Bands:
 class ListedBands:
     """Blocks of keys that are listed for each block of rows, within a band."""
 
-    lists: Lists
+    lists: Chosen
     bands: Bands
 
     def arrays(self, start: int, q_len: int, keys: range) -> tuple[Arrays, int]:
         """The schedule: a row block for each block of rows, divided where it has too many rows for the kernel."""
-        (((listed,),), block, rows), bands = self.lists, self.bands
-        (lo,), (hi,) = (x.int() for x in bands.bounds([start], q_len, keys))
+        ((listed,),), block, rows = self.lists.ascending, self.lists.block, self.lists.query_block
+        (lo,), (hi,) = (x.int() for x in self.bands.bounds([start], q_len, keys))
         size = -(-rows // -(-rows // MOST_ROWS))
         at = torch.arange(0, rows, size, device="cpu") + torch.arange(len(listed), device="cpu")[:, None] * rows
         end = torch.minimum(at + size, (at[:, :1] + rows).clamp(max=q_len))
@@ -148,13 +148,12 @@ class ListedBands:
         after = live.sum(1).cumsum(0)
         blocks = torch.stack([first, end, torch.nn.functional.pad(after[:-1], (1, 0)), after], -1)
         none = torch.zeros(0, dtype=torch.int32, device="cpu")
-        return Arrays(blocks.int(), runs.int(), lo, hi, none), min(max(int(bands.start), 0), keys.stop)
+        return Arrays(blocks.int(), runs.int(), lo, hi, none), min(max(int(self.bands.start), 0), keys.stop)
 
     def by_row(self, starts: list[int], q_len: int, keys: range) -> Lowered:
         """The lists as the kernel reads them."""
-        (listed, block, rows), bands = self.lists, self.bands
-        lo, hi = (x.int().contiguous() for x in bands.bounds(starts, q_len, keys))
-        listed = listed.int().contiguous()
+        listed, block, rows = self.lists.listed.cpu().contiguous(), self.lists.block, self.lists.query_block
+        lo, hi = (x.int().contiguous() for x in self.bands.bounds(starts, q_len, keys))
         batches, lists, _, count = listed.shape
         by, size = listed.stride(), listed.numel()
         where = lo.data_ptr(), hi.data_ptr()
@@ -163,7 +162,7 @@ class ListedBands:
 
     def pairs(self, start: int, q_len: int, keys: range) -> int:
         """Pairs of the row blocks with the runs of keys that one of their rows may look at."""
-        (listed, block, rows), bands = self.lists, self.bands
+        listed, block, rows, bands = self.lists.ascending, self.lists.block, self.lists.query_block, self.bands
         first = torch.arange(0, rows * listed.shape[2], rows, dtype=torch.int32, device="cpu")[:, None]
         end = (first + rows).clamp(max=q_len)
         low, high = (listed * block).clamp(min=keys.start), ((listed + 1) * block).clamp(max=keys.stop)
@@ -172,6 +171,11 @@ class ListedBands:
         if bands.right is not None:
             high = high.minimum(end + (start + bands.right))
         return int(((high - low).clamp(min=0) * (listed >= 0) * (end - first)).sum())
+
+    def most_pairs(self, start: int, q_len: int, keys: range) -> int:
+        """The pairs of one list if all its blocks were different and within the bounds; the mean of batch rows."""
+        lo, hi = self.bands.bounds([start], q_len, keys)
+        return int((hi - lo).clamp(max=self.lists.listed.shape[-1] * self.lists.block).sum()) // len(lo)
 
 
 def lists_of(pattern: Pattern, k_len: int) -> ListedBands | None:
@@ -195,7 +199,7 @@ def rows_of_lists(problem: Problem) -> ListedBands | None:
     found = _listed(problem.pattern, problem.k_len)
     if found is None or not found.lists.listed.numel():
         return None
-    return None if min(found.lists.rows, found.lists.block) >= LEAST_LISTED else found
+    return None if min(found.lists.query_block, found.lists.block) >= LEAST_LISTED else found
 
 
 def _listed(pattern: Pattern, k_len: int) -> ListedBands | None:

@@ -71,6 +71,9 @@ def test_pairs_are_counted_and_strict_allows_what_computes_few_others():
     assert plan.problem.kept_pairs == 2 * mask.sum()
     assert mask.sum() <= plan.cost.pairs // 2 < 1.1 * mask.sum() + 2 * 32 * 32
     assert pattern.count(96, 96) == pattern.dense(96, 96).sum()
+    keys = p.ChosenKeys(torch.randint(-1, 100, (1, 1, 96, 40))) & p.Causal()  # so few are kept that strict must count
+    plans = [rg.plan_attention(q, k, k, pattern=keys, strict=strict) for strict in (False, True)]
+    assert plans[0].problem.kept_pairs <= plans[1].cost.pairs <= plans[0].cost.pairs
 
 
 @pytest.mark.parametrize("band", [p.Full(), p.Diagonals(4, -1), p.Causal() & p.KeySpan(3, 20)])
@@ -133,15 +136,17 @@ def test_tensors_of_other_kinds_are_refused():
 
 
 @pytest.mark.parametrize("backend", ["auto", "streamed"])
-@pytest.mark.parametrize("lists", [1, 2, 4])
-def test_lists_of_keys_for_each_query(backend, lists):
-    q, k, v = sizes_of(67, 71)
-    keys = torch.randint(-1, 71, (2 - lists % 2, lists, 67, 13))
-    keys[:, :, 7] = -1
-    mask = mask_of(keys, 67, 71)
+@pytest.mark.parametrize(("lists", "k_len", "count"), [(1, 71, 13), (2, 71, 13), (4, 71, 13), (2, 1400, 2)])
+def test_lists_of_keys_for_each_query(backend, lists, k_len, count):
+    q, k, v = sizes_of(67, k_len)
+    keys = torch.randint(-1, k_len, (2 - lists % 2, lists, 67, count))
+    keys[:, :, 7], keys[:, :, 9] = -1, 5  # no key, and one key again and again
+    mask = mask_of(keys, 67, k_len)
     assert_is_the_formula(p.ChosenKeys(keys), mask, q, k, v, backend=backend)
-    causal = np.arange(71) <= np.arange(67)[:, None] + 4
+    causal = np.arange(k_len) <= np.arange(67)[:, None] + k_len - 67
     assert_is_the_formula(p.ChosenKeys(keys) & p.Causal(), mask & causal, q, k, v, backend=backend)
+    found, again = (rg.attention(q, k, v, pattern=p.ChosenKeys(one)) for one in (keys, keys.flip(-1)))
+    assert torch.equal(found, again)  # the order of a list does not matter
 
 
 def test_lists_of_some_rows_and_heads_are_those_of_the_whole():

@@ -21,7 +21,6 @@ from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.decoding import translator
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.seeing.lens_study.study import JSON
-from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.recipes import LanguageModelTraining
 
 HEEDED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -182,8 +181,8 @@ KEPT = {
          "regard train language-model --out {out} --resume"],
     ),
     "compare": (
-        ("compare", "--data", "pronouns", "--models", "none"), Comparison, "run", f"none/{CHECKPOINTS_FILE}",
-        ["regard: interrupted; what is done is kept; go on with:", "regard compare --out {out} --resume"],
+        ("compare", "--runs", "{run},{run}", "--data", "{text}"), evaluate.comparing, "compare_runs", "compare.json",
+        ["regard: interrupted; {out} has the report of what was evaluated"],
     ),
     "convert": (
         ("convert", "kv-heads", "model", "--kv-heads", "2", "--text", "{text}", "--uptrain-steps", "9"),

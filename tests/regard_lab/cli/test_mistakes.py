@@ -89,19 +89,11 @@ train classifier --out {new} -> --data is missing: name a .tsv of label TAB text
 train classifier --out {new} --data {text} -> labels are read from a .tsv
 train classifier --out {new} --data {labels} --from x --dim 32 -> --from x decides dim
 1: train classifier --out {new} --data {labels} --valid {strange} -> never teaches
-compare --out {full} --data {pairs} -> diary.txt
-@compare --models rnn -> model 'rnn' does not exist
-@compare --task painting -> task 'painting' does not exist
-@compare --kv-heads 8,x -> 'x' of '8,x' is not a number of heads
-@compare --models none,none -> named twice
-@compare --models none --positions rotary -> --positions belongs to the Transformer
-@compare --models transformer --mechanism perfomer(8) -> did you mean 'performer'
-@writers --models none -> --models are translators
-@writers --attention causal --attention causal -> named twice
+compare --out {new} --data {pairs} --runs {run} -> name two or more
+compare --out {new} --data {pairs} --runs {run},{writer} -> compare models of one kind
 @convert --kv-heads 3 -> key/value heads cannot become 3
 @convert --kv-heads 1 --method best -> there are mean, first, random, align
 @convert --kv-heads 1 --uptrain-steps 5 -> --uptrain-steps needs --text
-@convert --kv-heads 1 --distil -> --distil needs --uptrain-steps
 convert kv-heads {sorter} --kv-heads 1 --text {text} --out {new} -> regard train classifier --from
 convert kv-heads {wordless} --kv-heads 1 --text {text} --out {new} -> has no tokeniser.json
 plan -> --q-len
@@ -146,8 +138,6 @@ view {run} a --with {writer} -> cannot be compared: one translates
 SHORT = {
     "@pairs": "train translation --out {new} --data {pairs}",
     "@text": "train language-model --out {new} --data {text}",
-    "@compare": "compare --out {new} --data {pairs}",
-    "@writers": "compare --out {new} --data {text} --task language-model",
     "@convert": "convert kv-heads {writer} --out {new}",
     "@plan": "plan --q-len 8",
     "@walk": "walkthrough 'a b'",

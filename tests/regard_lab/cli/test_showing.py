@@ -285,7 +285,7 @@ PLACES = {
     "demo": ["--out", "{path}"],
     "export": ["{path}", "--onnx", "{folder}/model.onnx"],
     "plan": ["--q-len", "4", "--pattern", HOSTILE],
-    "compare": ["--data", "{path}.tsv", "--models", "none", "--out", "{folder}/out"],
+    "compare": ["--data", "{path}.tsv", "--runs", "{path},{path}", "--out", "{folder}/out"],
     "walkthrough": ["a", "--word", HOSTILE],
     "convert kv-heads": ["{path}", "--kv-heads", "1", "--out", "{folder}/out"],
     "convert latent": ["{path}", "--latent-dim", "8", "--out", "{folder}/out"],

@@ -13,8 +13,6 @@ import pytest
 import torch
 from commanding import SMALL, Forked, regard, succeeded
 
-from regard.errors import RegardError
-from regard.storage.sealed_json import render_sealed
 from regard_lab.conversion import load_converted
 from regard_lab.decoding import Translator
 from regard_lab.models import LanguageModel, TranslationTransformer
@@ -22,7 +20,6 @@ from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import load_model
 from regard_lab.text import Tokeniser
 from regard_lab.training import average_checkpoints, draw_curves, read_log
-from regard_lab.training.comparison.study import read_asked, read_measures
 from regard_lab.training.identity import FILES
 from regard_lab.training.recipes import evaluation, recipe
 from regard_lab.training.recipes.run_folder import FILES_OF_RECIPES, draw_run, read_settings, write_samples
@@ -343,15 +340,13 @@ def test_a_full_disk_behind_standard_output_is_named(run_folder):
             assert (process.returncode, err.decode()) == (1, "regard: standard output: No space left on device\n")
 
 
-OWN = ("settings.json", "test.jsonl", "curves.png", "asked.json", "notes.txt")
+OWN = ("settings.json", "test.jsonl", "curves.png", "notes.txt")
 INTO = {
     "train translation": ["--data", "pronouns"],
     "train language-model": ["--data", "pronouns"],
     "train classifier": ["--data", "labels.tsv"],
     "train translation --resume": [],
     "demo": ["--steps", 1],
-    "compare": ["--data", "pronouns", "--models", "none"],
-    "compare --resume": ["--data", "pronouns"],
     "bench": ["overhead", "--quick"],
     "bench complexity": ["softmax", "--quick"],
     "convert kv-heads": ["nowhere", "--kv-heads", 1],
@@ -440,23 +435,3 @@ def test_no_damaged_log_stops_a_training_through_its_picture(tmp_path):
         draw_run(tmp_path, remarks.append, tell_lost=True)
         assert len(remarks) <= 1
         assert (remarks and remarks[0].startswith("no picture: ")) or (tmp_path / "curves.png").exists()
-
-
-ASKED = {"task": "translation", "own": {}, "data": ["pronouns"], "steps": 3, "cache_mib": 64.0, "length": 64}
-ROW = {
-    "name": "none", "parameters": 12, "quality": {"BLEU": 1.5}, "decoding": {"ids a second": 2.5}, "by_length": [],
-    "spent": {"steps": 1, "tokens": 2, "seconds": 0.5, "cpu_seconds": None, "peak_bytes": None}, "memory": {},
-    "curve": [],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("content", "read"), [(ASKED, read_asked), (ROW, read_measures)])
-def test_a_flipped_bit_of_what_a_comparison_keeps_is_noticed(tmp_path, content, read):
-    path = tmp_path / "kept.json"
-    whole = render_sealed(content)
-    path.write_bytes(whole)
-    read(path)
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        with pytest.raises(RegardError, match=r"kept\.json"):
-            read(path)

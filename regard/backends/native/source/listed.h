@@ -1,12 +1,13 @@
 // Keys that are listed for each row: read where they lie, one after the other, for the query heads that share a list.
 //
 // A row takes its scores with all its keys first, then adds their values in ascending order, so that its bits depend on its
-// own list alone. Gradients of keys are sums over rows, divided as in backward.h: into parts that depend on the problem
+// own set of keys alone. Gradients of keys are sums over rows, divided as in backward.h: into parts that depend on the problem
 // alone, which are added in order.
 
 constexpr int TOGETHER = 4;                 // query heads at most
 constexpr int HELD = W == 16 ? 4 : 2;       // registers of a sum of each of them
 constexpr int FETCHED = 6;                  // keys that are asked for ahead
+constexpr int SPARSE = 8;                   // words of 64 blocks for each number of a list: with more, lists are sorted
 
 struct Listing {
   const rg_call &c;
@@ -17,18 +18,35 @@ struct Listing {
   long most() const { return (long)l.count * l.keys; }
   long line(int i, int row) const { return ((long)batch * c.heads + head + i) * c.q_len + row; }
 
-  // The keys of a row that are within its bounds, counted from first_key; returns how many.
-  int keys_of(int row, int32_t *into) const {
-    const int32_t *listed = l.block + (l.lists > 1 ? head / (c.heads / l.lists) : 0) * l.list + (l.batches > 1 ? batch : 0) * l.batch +
+  // The keys of a row that are within its bounds, each once and ascending, counted from first_key; returns how many.
+  // Blocks are marked as bits, and read in order; where a list is short beside its bounds, they are sorted instead.
+  int keys_of(int row, uint64_t *room, int32_t *into) const {
+    const int64_t *listed = l.block + (l.lists > 1 ? head / (c.heads / l.lists) : 0) * l.list + (l.batches > 1 ? batch : 0) * l.batch +
                             row / l.rows * (long)l.count;
     const long bound = (l.bounds > 1 ? (long)batch * c.q_len : 0) + row;
     const int64_t lo = std::max(l.lo[bound], c.first_key), hi = std::min<int64_t>(l.hi[bound], (int64_t)c.first_key + c.keys);
+    if (lo >= hi) return 0;
+    const int64_t first = lo / l.keys, blocks = (hi - 1) / l.keys + 1 - first, words = (blocks + 63) / 64;
     int n = 0;
-    for (int i = 0; i < l.count; i++) {
-      if (listed[i] < 0) continue;
-      const int64_t from = (int64_t)listed[i] * l.keys;
+    const auto take = [&](int64_t block) {
+      const int64_t from = block * l.keys;
       for (int64_t key = std::max(from, lo); key < std::min(from + l.keys, hi); key++) into[n++] = (int32_t)(key - c.first_key);
+    };
+    if (words > (int64_t)SPARSE * l.count) {
+      int64_t *sorted = (int64_t *)room, *end = sorted;
+      for (int i = 0; i < l.count; i++)
+        if ((uint64_t)(listed[i] - first) < (uint64_t)blocks) *end++ = listed[i];
+      std::sort(sorted, end);
+      std::for_each(sorted, std::unique(sorted, end), take);
+      return n;
     }
+    std::memset(room, 0, words * sizeof(uint64_t));
+    for (int i = 0; i < l.count; i++) {
+      const uint64_t at = (uint64_t)(listed[i] - first);
+      if (at < (uint64_t)blocks) room[at / 64] |= UINT64_C(1) << at % 64;
+    }
+    for (int64_t word = 0; word < words; word++)
+      for (uint64_t bits = room[word]; bits; bits &= bits - 1) take(first + word * 64 + __builtin_ctzll(bits));
     return n;
   }
 };
@@ -97,16 +115,18 @@ static void with_heads(int heads, F f) {
 struct ListedRoom {
   real *q, *out, *grad, *dq, *scores, *slopes;
   int32_t *keys;
-  long line;  // of scores
+  uint64_t *room;  // of SPARSE words for each number of a list
+  long line;       // of scores
   static size_t numbers(const rg_call &c) {
-    return TOGETHER * (2 * (size_t)up(c.head_dim, LANES) + 2 * (size_t)up(c.v_dim, LANES) + 2 * line_of(c)) + line_of(c) + 8 * 32;
+    return TOGETHER * (2 * (size_t)up(c.head_dim, LANES) + 2 * (size_t)up(c.v_dim, LANES) + 2 * line_of(c)) + line_of(c) + room_of(c) + 9 * 32;
   }
   static size_t line_of(const rg_call &c) { return ((size_t)c.lists->count * c.lists->keys + W - 1) / W * W; }
+  static size_t room_of(const rg_call &c) { return (size_t)c.lists->count * SPARSE * sizeof(uint64_t) / sizeof(real); }
   ListedRoom(Workspace &w, const Listing &a) : line((long)line_of(a.c)) {
     q = w.take((size_t)TOGETHER * a.k_width), dq = w.take((size_t)TOGETHER * a.k_width);
     out = w.take((size_t)TOGETHER * a.v_width), grad = w.take((size_t)TOGETHER * a.v_width);
     scores = w.take((size_t)TOGETHER * line), slopes = w.take((size_t)TOGETHER * line);
-    keys = (int32_t *)w.take((size_t)line);
+    keys = (int32_t *)w.take((size_t)line), room = (uint64_t *)w.take(room_of(a.c));
   }
   void read(const Listing &a, int row) {
     for (int i = 0; i < a.heads; i++)
@@ -116,7 +136,7 @@ struct ListedRoom {
 
 static void forward_row(const Listing &a, ListedRoom &room, int row) {
   const rg_call &c = a.c;
-  const int count = a.keys_of(row, room.keys), whole_registers = up(count, W);
+  const int count = a.keys_of(row, room.room, room.keys), whole_registers = up(count, W);
   room.read(a, row);
   std::memset(room.out, 0, sizeof(real) * a.heads * a.v_width);
   real total[TOGETHER], highest[TOGETHER];
@@ -150,7 +170,7 @@ static void forward_row(const Listing &a, ListedRoom &room, int row) {
 // dk and dv: sums of the keys of this key/value head, k_width and v_width numbers each
 static void backward_row(const Listing &a, const rg_gradients &g, ListedRoom &room, int row, real *dk, real *dv) {
   const rg_call &c = a.c;
-  const int count = a.keys_of(row, room.keys), whole_registers = up(count, W);
+  const int count = a.keys_of(row, room.room, room.keys), whole_registers = up(count, W);
   room.read(a, row);
   std::memset(room.dq, 0, sizeof(real) * a.heads * a.k_width);
   if (count) with_heads(a.heads, [&](auto m) {
