@@ -20,7 +20,6 @@ from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.decoding import translator
 from regard_lab.models.storage import CHECKPOINTS_FILE
-from regard_lab.seeing.lens_study.study import JSON
 from regard_lab.training.recipes import LanguageModelTraining
 
 HEEDED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -142,7 +141,7 @@ def while_a_sentence_is_read():
         connection.getresponse()
 
     def serve(server):
-        server.asks["read"] = read
+        server.read = read
         threading.Thread(target=ask, args=(server,), daemon=True).start()
         own(server)
 
@@ -188,10 +187,6 @@ KEPT = {
         ("convert", "kv-heads", "model", "--kv-heads", "2", "--text", "{text}", "--uptrain-steps", "9"),
         Uptraining, "convert", CHECKPOINTS_FILE,
         ["regard: interrupted; {out} keeps the model as it was last saved, and the same command goes on"],
-    ),
-    "lenses": (
-        ("lenses", "{run}"), evaluate, "study_lenses", JSON,
-        ["regard: interrupted; {out} keeps the lenses that are measured, and the same command goes on"],
     ),
 }  # fmt: skip
 

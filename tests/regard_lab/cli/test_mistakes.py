@@ -4,9 +4,7 @@ import shlex
 import sys
 
 import pytest
-import torch
 from commanding import regard
-from safetensors.torch import save_file
 
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
@@ -104,10 +102,6 @@ plan -> --q-len
 @plan --heads 8 --kv-heads 3 -> heads must be a multiple of kv-heads
 @plan --softcap 30 --backend fused -> have no softcap
 @plan --k-len 2000000000000000000 -> must be a number from 0 to
-approximation {empty} -> is a folder
-1: approximation {file} -> cannot be read as safetensors
-approximation {two} -> holds q, x and lacks k, v
-approximation {three} --candidate perfomer(8) -> 'perfomer' is neither a pattern nor a mechanism; did you mean
 bench plane -> did you mean 'plain'?
 bench complexity sofmax -> no row is called 'sofmax'; did you mean 'softmax'?
 bench complexity --device cuda -> CPU time on 1 thread
@@ -126,9 +120,6 @@ walkthrough a b --word 9 -> put a text of several words in quotes, as in regard 
 @walk --heads=129 -> --heads is 129; it has to be at most 128
 @walk --example life-is-short -> not both
 @walk --weights {missing} -> cannot be read as safetensors
-@walk --run {missing} --causal -> leave out --causal: a run has its own
-@walk --model encoder -> add --whole
-@walk --whole --head 1 --causal -> leave out --causal, --head: a whole model shows all
 view {run} ' ' -> the TEXT is empty
 view {run} a --export page.txt -> is HTML; give it a name that ends in .html
 view {run} a --instead es --place 1 -> --instead and --place belong to --why
@@ -161,8 +152,6 @@ def places(tmp_path_factory, run_folder, writer, data):
         (folder / name).mkdir()
         if file is not None:
             (folder / name / file).write_text(content)
-    for name, tensors in (("two", "qx"), ("three", "qkv")):
-        save_file({letter: torch.ones(1, 1, 4, 2) for letter in tensors}, folder / f"{name}.safetensors")
     tokeniser = Tokeniser.train(["the bird sang"], 300)
     sizes = {"dim": 16, "heads": 2, "layers": 1, "head": "classes", "classes": 2}
     sorter = TextEncoder(EncoderConfig(vocab_size=tokeniser.vocab_size, **sizes))
@@ -170,7 +159,6 @@ def places(tmp_path_factory, run_folder, writer, data):
     sorter.save(folder / "wordless")
     return {
         **{name: folder / name for name in ("empty", "full", "damaged", "sorter", "wordless", "new")},
-        **{name: folder / f"{name}.safetensors" for name in ("two", "three")},
         "missing": folder / "nowhere", "file": folder / "file.xyz", "blank": folder / "blank.txt",
         "strange": folder / "strange.tsv", "csv": folder / "pairs.csv", "run": run_folder, "writer": writer,
         "pairs": data / "pairs.tsv", "text": data / "text.txt", "labels": data / "labels.tsv",

@@ -170,8 +170,7 @@ def test_every_command_prints_in_narrow_terminals_and_without_unicode(run_folder
     commands = (
         ("show", "causal_window(3)", "--layers", "2"), ("show", "per_head(causal, full)", "--length", "60"),
         ("show", "--list"), ("plan", "--q-len", "64", "--pattern", "causal"),
-        ("walkthrough", "Das Tier überquert die Straße – müde…"),
-        ("walkthrough", "a b", "--whole", "--dim", "4", "--heads", "2"), ("lesson", "windows"),
+        ("walkthrough", "Das Tier überquert die Straße – müde…"), ("lesson", "windows"),
         ("translate", run_folder, "the animal sleeps", "ein Gefühl"), ("translate", run_folder, "a", "--map", "cross"),
         ("evaluate", run_folder, tmp_path / "pairs.tsv"), ("show", "cäusal ■"), ("translate", "nirgendwo ■", "x"),
     )  # fmt: skip
@@ -276,7 +275,7 @@ def test_what_a_model_writes_is_shown_with_escapes_on_a_terminal_and_as_it_stand
 # Each command by its name, with arguments that bring hostile text into a result or a refusal.
 PLACES = {
     **dict.fromkeys(("translate", "generate", "classify", "view"), ("{path}", "a")),
-    **dict.fromkeys(("evaluate", "lenses", "approximation", "heads"), ("{path}",)),
+    **dict.fromkeys(("evaluate", "lenses", "heads"), ("{path}",)),
     "score": ["{path}", "{path}"],
     **dict.fromkeys(("show", "bench", "lesson", "doctor"), (HOSTILE,)),
     **dict.fromkeys(("train language-model", "train masked-words"), ("--data", "{path}", "--out", "{folder}/out")),
