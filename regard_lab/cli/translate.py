@@ -193,15 +193,11 @@ def translate(
 def _each_best(translator: Translator, lines: list[str], search: dict[str, Any]) -> Iterator[list[Translation]]:
     """The translations of each line; after Ctrl-C those of the first lines that are all done, then the interruption."""
     kept: dict[int, list[Translation]] = {}
-    interruption = None
     try:
         with counting("translating") as progress:
             translator.n_best(lines, progress=progress, kept=kept, **search)
-    except KeyboardInterrupt as error:
-        interruption = error
-    yield from map(kept.__getitem__, takewhile(kept.__contains__, range(len(lines))))
-    if interruption is not None:
-        raise interruption
+    finally:
+        yield from map(kept.__getitem__, takewhile(kept.__contains__, range(len(lines))))
 
 
 def _check_count(count: int, beam: int, **others: object) -> None:
