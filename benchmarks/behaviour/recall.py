@@ -17,8 +17,6 @@ from benchmarks.behaviour.study import (
     apart,
     at_least,
     below,
-    draw_losses,
-    draw_means,
     over_seeds,
 )
 from regard.layers import NSA, LightningIndexer, MoBA
@@ -62,7 +60,7 @@ def run(contender: str, seed: int, quick: bool) -> Record:
     )
     done = train(model, draw_any, how.shortened(quick), seed, f"recall, {contender}, seed {seed}")
     accuracies = {f"accuracy_{pairs}": score(model, DRAWS[pairs])["accuracy"] for pairs in PAIRS}
-    return {"kept": numbers_kept(contender), **accuracies, **vars(done)}
+    return {"kept": numbers_kept(contender), **accuracies, **done}
 
 
 def judge(records: Records) -> list[ClaimVerdict]:
@@ -86,12 +84,6 @@ def judge(records: Records) -> list[ClaimVerdict]:
     return verdicts
 
 
-def picture(records: Records, axes: Any) -> None:
-    """Draw accuracy over pairs to remember."""
-    draw_means(records, axes, "accuracy_{}", PAIRS)
-    axes.set(xlabel="pairs to remember")
-
-
 RECALL = Experiment(
     name="recall",
     title="Associative recall: what a state has room for",
@@ -111,7 +103,6 @@ RECALL = Experiment(
     },
     run=run,
     judge=judge,
-    draw=picture,
 )
 
 
@@ -138,7 +129,7 @@ def run_overwriting(contender: str, seed: int, quick: bool) -> Record:
     done = train(model, LAST, SHORT.shortened(quick), seed, f"overwriting, {contender}, seed {seed}")
     state = NARROW * NARROW // HEADS
     kept = {"softmax, rotary": 2 * NARROW * LENGTH, "linear": state + NARROW}.get(contender, state)
-    return {"kept": f"{kept:,}", **score(model, LAST), **vars(done)}
+    return {"kept": f"{kept:,}", **score(model, LAST), **done}
 
 
 def judge_overwriting(records: Records) -> list[ClaimVerdict]:
@@ -175,7 +166,6 @@ OVERWRITING = Experiment(
     columns={"kept": "numbers kept a layer", "loss": "loss, nats", "accuracy": "accuracy"},
     run=run_overwriting,
     judge=judge_overwriting,
-    draw=draw_losses,
 )
 
 
@@ -215,7 +205,7 @@ def run_choosing(contender: str, seed: int, quick: bool) -> Record:
     model = SmallDecoder(vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, **options)
     draw = partial(draw_any, draws=FAR_DRAWS)
     done = train(model, draw, FAR_PLAN.shortened(quick), seed, f"choosing, {contender}, seed {seed}")
-    return {"pairs": pairs_of(contender), **score(model, FAR_DRAWS[PAIRS[-1]]), **vars(done)}
+    return {"pairs": pairs_of(contender), **score(model, FAR_DRAWS[PAIRS[-1]]), **done}
 
 
 def judge_choosing(records: Records) -> list[ClaimVerdict]:
@@ -247,5 +237,4 @@ CHOOSING = Experiment(
     columns={"pairs": "share of the pairs", "loss": "loss, nats", "accuracy": "accuracy"},
     run=run_choosing,
     judge=judge_choosing,
-    draw=draw_losses,
 )
