@@ -198,29 +198,23 @@ class PretrainedConversion:
 
     def _layer(self, name: str, module: nn.Module) -> HeadedLayer:
         """The projections of an attention layer, of which every parameter is understood."""
-        fused = hasattr(module, "qkv_proj")
-        q, k, v = (module.get_submodule("qkv_proj" if fused else f"{part}_proj") for part in "qkv")
-        output = next((part for part in OUTPUTS if hasattr(module, part)), OUTPUTS[0])
-        o = module.get_submodule(output) if hasattr(module, output) else nn.Identity()
-        heads, width = self.config.num_attention_heads, self.head_dim
-        rows = (
-            {"qkv_proj": heads + 2 * self.before}
-            if fused
-            else {"q_proj": heads, "k_proj": self.before, "v_proj": self.before}
-        )
-        wanted: dict[str, tuple[int, ...]] = {
-            f"{part}.weight": (count * width, self.config.hidden_size) for part, count in rows.items()
-        }
-        wanted |= {f"{output}.weight": (self.config.hidden_size, heads * width)}
-        wanted |= {f"{part}.bias": (count * width,) for part, count in rows.items()}
-        wanted |= {f"{output}.bias": (self.config.hidden_size,)} | {f"{norm}.weight": (width,) for norm in NORMS}
+        names = ["qkv_proj"] * 3 if hasattr(module, "qkv_proj") else ["q_proj", "k_proj", "v_proj"]
+        output = next((part for part in OUTPUTS if hasattr(module, part)), names[0])
+        heads, width, dim = self.config.num_attention_heads, self.head_dim, self.config.hidden_size
+        rows = dict.fromkeys(names, 0)
+        for part, count in zip(names, (heads, self.before, self.before), strict=True):
+            rows[part] += count * width
+        wanted: dict[str, tuple[int, ...]] = {f"{part}.weight": (count, dim) for part, count in rows.items()}
+        wanted |= {f"{part}.bias": (count,) for part, count in rows.items()}
+        wanted |= {f"{output}.weight": (dim, heads * width), f"{output}.bias": (dim,)}
+        wanted |= {f"{norm}.weight": (width,) for norm in NORMS}
         for part, parameter in module.named_parameters():
             if wanted.get(part) != tuple(parameter.shape):
                 raise UnsupportedError(
                     f"{name}.{part} of {self.family!r} is {tuple(parameter.shape)}, and may depend on the key/value "
                     f"heads, so nothing is converted"
                 )
-        return HeadedLayer(q, k, v, o, heads, self.before)
+        return HeadedLayer(*map(module.get_submodule, [*names, output]), heads, self.before)
 
     def _parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
