@@ -170,7 +170,7 @@ def test_both_are_measured_on_a_run(run, monkeypatch):
 def test_a_run_that_cannot_be_measured_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="nowhere"):
         find_lesson("heads").claims({"RUN": "nowhere"}, lenient=True)
-    config = RecurrentTranslator.Config(vocab_size=300, dim=4, hidden=4)
+    config = RecurrentTranslator.Config(vocab_size=260, dim=4, hidden=4)
     tokeniser = Tokeniser.train(["a street"], 300)
     RecurrentTranslator(config).save(tmp_path, {TOKENISER_FILE: tokeniser.to_json()})
     with pytest.raises(ArgumentError, match="looks at self-attention"):
