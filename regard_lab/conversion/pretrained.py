@@ -33,14 +33,12 @@ from regard_lab.conversion.heads import (
 )
 from regard_lab.conversion.own_models import Calibration, moments_of
 
-CONFIG_FILE = "config.json"
-INDEX_FILE = "model.safetensors.index.json"
+CONFIG_FILE, INDEX_FILE = "config.json", "model.safetensors.index.json"
 PROVENANCE = "regard_conversion"  # in the config; other programs ignore it
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}  # tokenisers and generation settings
 COPIED_NAMES = ("LICENSE", "LICENCE", "NOTICE", "USE_POLICY")
-OUTPUTS = ("o_proj", "dense", "out_proj")
-NORMS = ("q_norm", "k_norm")
+OUTPUTS, NORMS = ("o_proj", "dense", "out_proj"), ("q_norm", "k_norm")
 # Families whose positions rotate the halves of each head, or no part of it: what `align` may rotate.
 ROTARY = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "phi", "stablelm")
 LENGTH = 5  # positions at which each layer is compared
@@ -180,8 +178,7 @@ class PretrainedConversion:
             digest.update(name.encode() + raw_bytes(tensor))
         self.digest = digest.hexdigest()
         self.parameters = self._parameters()
-        self.differences: list[float] = []
-        self.changes: list[float] = []
+        self.differences, self.changes = list[float](), list[float]()
 
     def _heads_of_config(self) -> int:
         config = self.config
@@ -283,8 +280,7 @@ class PretrainedConversion:
         return turned
 
     def _inputs(self) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(0)
-        return torch.randn(1, LENGTH, self.config.hidden_size, generator=generator, dtype=torch.float64)
+        return torch.randn(1, LENGTH, self.config.hidden_size, generator=torch.Generator().manual_seed(0)).double()
 
     def save(self, out: Path) -> None:
         """Write the converted model, its tokeniser, generation settings and licences into a folder, atomically."""
