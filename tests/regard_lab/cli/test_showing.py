@@ -170,7 +170,8 @@ def test_every_command_prints_in_narrow_terminals_and_without_unicode(run_folder
     commands = (
         ("show", "causal_window(3)", "--layers", "2"), ("show", "per_head(causal, full)", "--length", "60"),
         ("show", "--list"), ("plan", "--q-len", "64", "--pattern", "causal"),
-        ("walkthrough", "Das Tier überquert die Straße – müde…"), ("lesson", "windows"),
+        ("walkthrough", "Das Tier überquert die Straße – müde…"),
+        ("walkthrough", "a b", "--whole", "--dim", "4", "--heads", "2"), ("lesson", "windows"),
         ("translate", run_folder, "the animal sleeps", "ein Gefühl"), ("translate", run_folder, "a", "--map", "cross"),
         ("evaluate", run_folder, tmp_path / "pairs.tsv"), ("show", "cäusal ■"), ("translate", "nirgendwo ■", "x"),
     )  # fmt: skip
