@@ -153,7 +153,7 @@ class HeadsExperiment:
         """A row by any method."""
         calibration = None if method == "align, no text" else self._read_text
         if method == "align, neighbours":
-            rotated = turned(self.model, kv_heads, calibration, regroup=False)[0]
+            rotated = turned(self.model, kv_heads, calibration, regroup=False)
             return self.row(kv_heads, method, with_kv_heads(rotated.float(), kv_heads))
         converted = with_kv_heads(self.model, kv_heads, method.split(",")[0], calibration=calibration)
         return self.row(kv_heads, method, converted)

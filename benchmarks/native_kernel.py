@@ -251,6 +251,13 @@ def options() -> list[Duel]:
             "dropout, causal 2048", "plain native", 1.4, partial(plain, dropout=0.1, dropout_seed=1), plain, option=True
         ),
     ]
+    half = [x.bfloat16().requires_grad_() for x in (q, k, v)]
+    one, two = (partial(attend, pattern="causal", precise=precise) for precise in (True, False))
+    for name, pair in (
+        ("", [torch.no_grad()(partial(call, *half)) for call in (one, two)]),
+        (" with backward", [with_backward(call, half) for call in (one, two)]),
+    ):
+        rows.append(Duel(f"precise=True, bfloat16 causal 2048{name}", "plain native", 1.8, *pair, option=True))
     leaves = tensors(4, 1024, grad=True)
     bias = torch.randn(4, 1024, 1024, requires_grad=True)
     grad = torch.randn(1, 4, 1024, 64)

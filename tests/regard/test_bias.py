@@ -142,6 +142,8 @@ def test_forgetting_over_a_long_text_keeps_its_digits():
     log_forget = torch.full((1, 1, 8_192), math.log(0.9))
     exact = rg.attention(q, k, v, pattern="causal", bias=Forgetting(log_forget))
     found = rg.attention(q.float(), k.float(), v.float(), pattern="causal", bias=Forgetting(log_forget))
+    ends = Forgetting(log_forget).by_key()[0, 0, 0, [0, -1]]
+    assert ends[0] == -ends[1]  # numbers around 0 have the most digits
     assert (found - exact).abs().max() < 4e-4  # scores up to 432 apart are rounded to 2**-15, weights by as much
 
 

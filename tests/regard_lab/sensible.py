@@ -147,7 +147,7 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "Grid.q_start": lambda: 0, "Grid.device": lambda: torch.device("cpu"), "tensors": lambda: {"a": torch.ones(2)},
     "save_tensors.path": lambda: "new.safetensors", "load_tensors.path": lambda: "a.safetensors",
     "load_tensor_metadata.path": lambda: "a.safetensors", "read_log.path": lambda: "log.jsonl",
-    "read_what_is_left.path": lambda: "log.jsonl", "read_run.folder": lambda: "nowhere",
+    "read_run.folder": lambda: "nowhere",
     # walkthrough, bench, testing
     "walk": a_walk,
     "walk.head": lambda: 1, "width": lambda: 80,

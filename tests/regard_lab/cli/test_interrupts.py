@@ -203,6 +203,21 @@ def test_ctrl_c_names_what_is_kept_and_how_to_go_on(name, tmp_path, monkeypatch,
         assert (answer.returncode, answer.err.splitlines()[-len(expected) :]) == (130, expected)
 
 
+@pytest.mark.parametrize(("lines", "printed"), [(("a", "a street", "the street is wide"), 2), (("the street", "a"), 0)])
+def test_ctrl_c_in_a_beam_search_prints_the_first_lines_that_were_done(lines, printed, monkeypatch, run_folder):
+    own = translator.batches_in_order
+
+    def all_but_the_last(encoded, _):
+        yield from own(encoded, 1)[:-1]
+        raise KeyboardInterrupt
+
+    whole = regard("translate", run_folder, "--beam", "2", *lines).out.splitlines()
+    monkeypatch.setattr(translator, "batches_in_order", all_but_the_last)
+    answer = regard("translate", run_folder, "--beam", "2", *lines)
+    assert (answer.returncode, answer.out.splitlines()) == (130, whole[:printed])
+    assert answer.last == f"regard: interrupted{f'; {printed} translations printed' if printed else ''}"
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_ctrl_c_in_an_evaluation_keeps_the_sentences_that_were_done(named, tmp_path, monkeypatch, run_folder, data):
     own, pairs, out = translator.batches_in_order, data / "pairs.tsv", tmp_path / "rows.tsv"

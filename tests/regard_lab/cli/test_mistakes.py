@@ -1,7 +1,6 @@
 """Whatever is typed wrongly ends with 2 and one sentence before any work; what is damaged or cannot be done with 1."""
 
 import shlex
-import sys
 
 import pytest
 from commanding import regard
@@ -70,14 +69,12 @@ train translation --out {run} --data {pairs} -> holds a saved model
 @pairs --attention x -> there is no pattern 'x'; 'regard show --list' prints all
 @pairs --minutes=-1 -> --minutes is -1;
 @pairs --learning-rate nan -> --learning-rate is nan; it needs a finite number
-@pairs --parallel both -> there are ddp, fsdp
 @pairs --mechanism magic -> there is no mechanism 'magic'
 @pairs --mechanism linear --attention sliding_window(8) -> not sliding_window(8)
 @pairs --mechanism 'linformer(2, 1)' -> the longest source has
 @pairs --model gpt -> model 'gpt' does not exist; there are transformer, bahdanau
 @pairs --model bahdanau --heads 2 -> --heads belongs to the Transformer
 @pairs --model bahdanau --gradient-checkpointing -> belongs to the Transformer
-1: @pairs --steps 1 --tensorboard -> pip install tensorboard
 train language-model --out {new} -> --data is missing: name a file of text
 1: train language-model --out {new} --data {blank} -> has no text
 @text --attention diagonal -> diagonal
@@ -190,7 +187,6 @@ def fault_of(row, words, places):
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_mistake_is_one_sentence_with_its_exit_code_before_any_work(part, places, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     faults = {row: fault_of(row, words, places) for row, words in ROWS[part::4]}
     assert not {row: fault for row, fault in faults.items() if fault}
 

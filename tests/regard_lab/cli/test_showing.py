@@ -23,7 +23,7 @@ from regard_lab.decoding.generator import Generator
 from regard_lab.lessons import LESSONS, find_lesson
 from regard_lab.teaching.board import Table
 from regard_lab.text import SeenWords
-from regard_lab.training import Noticed, Started
+from regard_lab.training import Started
 from regard_lab.training.recipes import Classifier
 from regard_lab.training.recipes.run_folder import write_samples
 
@@ -330,9 +330,9 @@ def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     lines = Console(file=stream, no_color=True, force_terminal=False)
     bar = SimpleNamespace(console=lines, update=lambda *_, **__: None)
-    for event in (Started(3, 9, (HOSTILE + FORGING,)), Noticed(4, HOSTILE)):
-        _plain(event, 100)
-        _live(event, bar, 0)
+    event = Started(3, 9, (HOSTILE + FORGING,))
+    _plain(event, 100)
+    _live(event, bar, 0)
     for show in (out, out_json, out_lines, note):
         show(HOSTILE)
     write_samples(lambda model, picture: [HOSTILE + FORGING], None, 1, tmp_path)
