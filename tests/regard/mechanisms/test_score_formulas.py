@@ -72,17 +72,16 @@ def test_streaming_equals_the_formula_in_values_statistics_and_gradients(name, o
     bias = [options["bias"].clone().requires_grad_()] if "bias" in options else []
     options |= {"bias": bias[0]} if bias else {}
     pull = torch.randn(BATCH, 6, Q_LEN, V_DIM, generator=drawn, dtype=torch.float64)
-    for want in ((), statistics):
-        answers = []
-        for backend in ("reference", "streamed"):
-            call = make_call(name, HEADS[turn % 3], learns=True, shared=turn % 3 == 0)
-            found = call.ask(backend, want, **options)
-            told = (found.output * pull, *([found.log_sum_exp, found.entropy, found.received, found.distance,
-                    found.top_keys.weights, found.chosen_weights] if want else []))  # fmt: skip
-            loss = sum((x.nan_to_num(neginf=0.0) * (1 + n)).square().sum() for n, x in enumerate(told))
-            sent = torch.autograd.grad(loss, [*call.learning, *bias], allow_unused=True, materialize_grads=True)
-            answers.append((*told, *sent))
-        torch.testing.assert_close(answers[1], answers[0], **EXACT)
+    want, answers = statistics if turn % 2 else (), []
+    for backend in ("reference", "streamed"):
+        call = make_call(name, HEADS[turn % 3], learns=True, shared=turn % 3 == 0)
+        found = call.ask(backend, want, **options)
+        told = (found.output * pull, *([found.log_sum_exp, found.entropy, found.received, found.distance,
+                found.top_keys.weights, found.chosen_weights] if want else []))  # fmt: skip
+        loss = sum((x.nan_to_num(neginf=0.0) * (1 + n)).square().sum() for n, x in enumerate(told))
+        sent = torch.autograd.grad(loss, [*call.learning, *bias], allow_unused=True, materialize_grads=True)
+        answers.append((*told, *sent))
+    torch.testing.assert_close(answers[1], answers[0], **EXACT)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
@@ -107,14 +106,6 @@ def test_a_cache_of_projected_keys_continues_to_the_same_answer(name, kind):
                                       mechanism=m.Softmax(score), parameters=parameters))  # fmt: skip
     torch.testing.assert_close(torch.cat(parts, 2), whole, **EXACT)
     assert "key_weight" not in asked
-
-
-def test_concat_is_additive_with_the_columns_of_w_side_by_side():
-    concat, additive = make_call("concat", (6, 6)), make_call("additive", (6, 6))
-    weight = torch.cat([additive.parameters["query_weight"], additive.parameters["key_weight"]], -1)
-    concat.parameters = {"weight": weight, "energy": additive.parameters["energy"]}
-    concat.q, concat.k, concat.v = additive.q, additive.k, additive.v
-    torch.testing.assert_close(concat.ask().output, additive.ask().output, **EXACT)
 
 
 @every

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from score_calls import WINDOW, make_call
+from score_calls import make_call
 
 import regard as rg
 from regard import mechanisms as m
@@ -31,16 +31,6 @@ def test_heads_that_see_other_keys_count_their_own():
     for head in range(6):
         alone = call.ask("reference", pattern=p.KeySpan(0, 4 + head)).output
         torch.testing.assert_close(expected[:, head], alone[:, head], **EXACT)
-
-
-def test_keys_farther_than_the_window_are_not_seen_and_the_rest_sums_to_one():
-    call = make_call("local additive", lengths=(5, 101))
-    weights = call.ask(want="weights").weights
-    seen = weights > 0
-    assert int(seen.sum(-1).max()) <= 2 * WINDOW + 1
-    places = torch.arange(101).where(seen, -1).amax(-1) - torch.arange(101).where(seen, 101).amin(-1)
-    assert int(places.max()) <= 2 * WINDOW
-    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]), **EXACT)
 
 
 def test_it_says_that_it_counts_keys_so_that_no_cache_continues_it():

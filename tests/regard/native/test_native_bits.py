@@ -13,7 +13,7 @@ import regard as rg
 from regard import patterns as p
 from regard.backends.native.library import load
 
-CASES = 50  # of every promise; each is a call of its own
+CASES = 30  # of every promise; each is a call of its own
 NATIVE: Any = load()
 CAUSAL = (
     "causal", "causal & sliding_window(64)", "causal_window(33)", "causal_window(1)", "causal_window(300)",
