@@ -59,8 +59,9 @@ class ExplorerServer(ThreadingHTTPServer):
     ) -> None:
         self.token = secrets.token_urlsafe(24)
         self.asks: dict[str, Ask] = {}
-        live = {"text": text[:MOST_CHARACTERS], "label": label, "walk": walk is not None}
+        live: dict[str, Any] = {"text": text[:MOST_CHARACTERS], "label": label}
         if walk is not None:
+            live["walk"] = True
             self.asks["walk"] = lambda text: walk_to_answer(walk(text))
         if read is not None:
             self.asks["read"] = lambda text: to_answer(read(text), live={**live, "text": text})

@@ -25,7 +25,7 @@ const VIEWS = {
   steps: {title: "Translation", draw: stepsView, fits: (header) => crossing(header) >= 0, kind: crossing},
   change: {title: "What if", draw: changeView, fits: (header) => Boolean(header.changes)},
   pattern: {title: "Pattern", draw: patternView, fits: (header) => header.patterns.length > 0},
-  walk: {title: "Walk-through", draw: walkView, fits: (header) => header.walk !== null || Boolean(header.live?.walk)},
+  walk: {title: "Walk-through", draw: walkView, fits: (header) => Boolean(header.walk ?? header.live?.walk)},
   compare: {title: "Compare", draw: compareView, fits: weighs},
 };
 const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "step", "motion", "text", ...Object.keys(PLAIN)]; // in the address
