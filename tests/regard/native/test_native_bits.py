@@ -176,7 +176,7 @@ def test_instruction_sets_give_equal_bits():
 def test_sums_that_begin_at_the_first_key_of_a_call_are_noticed(monkeypatch):
     """A negative control: panels at keys that depend on the call break continuation and padding."""
 
-    def begin_at_the_keys(problem, keys, starts):
+    def begin_at_the_keys(problem, keys, starts, backward):
         found = lowering.lower(problem, keys, starts)
         return lowering.Lowered([(arrays, keys.start) for arrays, _ in found.schedules], found.schedule_of)
 
