@@ -104,6 +104,8 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, help="a smaller one with the same vocabulary")
     parser.add_argument("--text", type=Path, help="text that neither was trained on")
     asked = parser.parse_args()
+    if len({one is None for one in (asked.run, asked.draft, asked.text)}) == 2:
+        parser.error("--run, --draft and --text belong together: give all three for the second table, or none of them")
     torch.set_num_threads(1)
     found = {seed: of_seed(seed, FAR_PLAN.shortened(asked.quick), 2 if asked.quick else 8) for seed in asked.seeds}
     rows = [

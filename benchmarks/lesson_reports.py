@@ -28,12 +28,6 @@ ONE_OR_EIGHT = (
 )
 
 
-def of_transfer() -> Report:
-    measured, day = _read("transfer_cpu/transfer.json")
-    kept = ("recipe", "hidden_words", "records", "verdicts")
-    return _report(measured, day, {name: measured[name] for name in kept})
-
-
 def of_complexity() -> Report:
     """The fitted exponents of time instead of every measurement."""
     measured, day = _read("complexity_cpu/complexity.json")
@@ -116,7 +110,6 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "answer_head": of_answer_head,
     "choosing": of_choosing,
     "generation": of_generation,
-    "transfer": of_transfer,
     "complexity": of_complexity,
     "one_head": of_one_head,
     "recurrent": of_recurrent,

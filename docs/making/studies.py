@@ -42,10 +42,8 @@ def _lenses() -> LensReport:
 
 
 def lenses() -> str:
-    """Every lens without its time, which belongs to one machine, and what the columns mean."""
-    rows = {name: {**row, "milliseconds": 0.0} for name, row in _lenses().rows.items()}
-    lines = [line.rsplit("|", 2)[0] + "|" for line in lens_table(rows)]
-    return "\n".join(lines) + f"\n\n{_lenses().legend.partition(' ms: ')[0]}"
+    """Every lens, and what the columns mean."""
+    return "\n".join(lens_table(_lenses().rows)) + f"\n\n{_lenses().legend}"
 
 
 def lens_verdict() -> str:

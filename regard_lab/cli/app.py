@@ -214,9 +214,6 @@ class TopLevel(Commands):
         "plan": (
             "plan", "Show which backend would compute a call, its cost, and why others are not used; computes nothing."
         ),
-        "approximation": (
-            "bench", "Measure what cheaper attention would lose and save on your own queries, keys and values."
-        ),
         "walkthrough": (
             "walkthrough",
             "Show what attention does with a sentence, step by step: every number, its formula and its line of "

@@ -34,11 +34,9 @@ from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable
 from regard_lab.training import (
     Event,
-    Noticed,
     Progress,
     Started,
     StepDone,
-    StepSkipped,
     TrainingResult,
     Validated,
     average_checkpoints,
@@ -79,7 +77,6 @@ def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, A
         given: Mapping[str, Any],
         size: Annotated[str | None, Option("--size", metavar="NAME", help=SIZE)] = None,
         resume: Annotated[bool, Option("--resume", help=RESUME)] = False,
-        tensorboard: Annotated[bool, Option("--tensorboard", help="Also write the curves for TensorBoard.")] = False,
         cpu: Annotated[bool, Option("--cpu", help="Stay on the CPU.")] = False,
     ) -> None:
         """Train into the folder, and print how it ended."""
@@ -92,9 +89,7 @@ def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, A
             with counting("preparing"):
                 training = made.prepare(out if resume else None)
             with training_progress() as progress:
-                result = training.run(
-                    out, resume=resume, cpu=cpu, tensorboard=tensorboard, samples=True, progress=progress
-                )
+                result = training.run(out, resume=resume, cpu=cpu, samples=True, progress=progress)
             conclude(recipe.COMMAND, out, result, training.judge(out, result))
 
     return command
@@ -186,12 +181,7 @@ def _remarks(event: Event) -> list[str]:
         return [*begun, *(f"  {text}" for text in event.notes)]
     if isinstance(event, Validated):
         return [f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"]
-    if isinstance(event, StepSkipped):
-        return [
-            f"  step {event.step}: loss or gradient was not finite, so the weights were not changed ({event.in_a_row} "
-            f"in a row)"
-        ]
-    return [f"  step {event.step}: {event.text}"] if isinstance(event, Noticed) else []
+    return []
 
 
 def average(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from regard.errors import ArgumentError, RegardError
+from regard.errors import ArgumentError
 from regard.packages import needed
 from regard_lab.cli.console import check_page_name, check_picture_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
@@ -20,7 +20,7 @@ from regard_lab.cli.options import Run
 from regard_lab.cli.running import remark_on_training
 from regard_lab.cli.translate import Instead, Place, check_goes_with_why, show_relevance, words_instead
 from regard_lab.conversion.folders import is_hugging_face
-from regard_lab.decoding import Translation, Translator
+from regard_lab.decoding import Translator
 from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
 from regard_lab.models import LanguageModel, TextEncoder
 from regard_lab.models.kinds import TranslationModel
@@ -34,21 +34,16 @@ from regard_lab.seeing.explorer import (
     reason_against,
     to_page,
 )
-from regard_lab.seeing.explorer.page import walk_to_answer
-from regard_lab.seeing.explorer.records import ShownWalk, changed_to_json
-from regard_lab.seeing.explorer.server import Ask, ExplorerServer
+from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.lenses.contrast import find_contrast, find_place
-from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
 from regard_lab.training.recipes.classification import CLASSES_FILE
-from regard_lab.walkthrough import shown_walk, walk_whole_run
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
-ChangeWord = Callable[[str, int, str], Changed]  # a text, the index of a word, and another word
 
 
 @quiet_interrupts()  # nothing is lost: files are written whole
@@ -111,13 +106,13 @@ def view(
     if with_model and with_run is None and second is None and opened.play is not None:
         with counting("computing"):
             exploration = opened.play(text, "int8" if int8 else None)
-            page = None if export is None else to_page(replace(exploration, walk=opened.walk(text)))
+            page = None if export is None else to_page(exploration)
         if export is not None and page is not None:
             page.save(export)
             held = f"its {exploration.notes[0].removeprefix('This page contains the model: ').split('. It ')[0]}"
             note(f"the page is {export}, {len(page.html) / 1e6:.1f} MB; it needs no network, and publishes {held}")
         else:
-            _serve(ExplorerServer(exploration, port=port, asks=opened.asks()), browser)
+            _serve(ExplorerServer(exploration, port=port), browser)
         return
     if with_model:
         other = "it compares, and pages that compare contain no model" if opened.play else opened.unplayed
@@ -141,13 +136,11 @@ def view(
 
     if export is not None:
         with counting("explaining words", model=opened.pretrained):
-            page = to_page(replace(read(text), walk=opened.walk(text)))
+            page = to_page(read(text))
         page.save(export)
         note(f"the page is {export}; it needs no network")
         return
-    server = ExplorerServer(
-        read(text), partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
-    )
+    server = ExplorerServer(read(text), partial(read, first=general), text=text, label=opened.label, port=port)
     _serve(server, browser)
 
 
@@ -169,7 +162,7 @@ def _print_relevance(run: Path, text: str, lens: Any, pictures: Sequence[Path], 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run that reads texts, and what a page may ask about them.
+    """A run that reads texts.
 
     Args:
         play: makes a page that contains the model, of a text and a precision; None where `unplayed` says why not.
@@ -180,7 +173,6 @@ class OpenedRun:
     label: str
     read: Reading
     translator: Translator | None
-    change: ChangeWord | None = None
     play: Callable[[str, str | None], Exploration] | None = None
     unplayed: str = ""
     pretrained: Any = None
@@ -188,37 +180,6 @@ class OpenedRun:
     def without_question(self) -> OpenedRun:
         """The run for other texts, in which the word of --why may not occur."""
         return self if self.translator is None else replace(self, read=_translating(self.translator, {}))
-
-    def walk(self, text: str) -> ShownWalk:
-        """Every step of the computation, or the reason why it cannot be shown."""
-        try:
-            if is_hugging_face(self.run):
-                return ShownWalk((), note="Walk-throughs of Hugging Face models are not supported.")
-            if self.translator is None:
-                return shown_walk(walk_whole_run(self.run, text))
-            (translation,) = self.translator.translate([text])
-            tokeniser = self.translator.tokeniser
-            place, remark = _reading_place(translation, tokeniser), ""
-            if tokeniser.encode_target(translation.text) != list(translation.ids):
-                place = None
-                remark = (
-                    "When the translation is split into sub-words again, they differ from those that the model wrote; "
-                    "the steps use the new ones. "
-                )
-            walk = shown_walk(walk_whole_run(self.run, translation.text, context=text, word=place))
-            return replace(walk, note=remark + walk.note)
-        except RegardError as error:
-            return ShownWalk((), note=f"No walk-through can be shown: {error}.")
-
-    def asks(self) -> dict[str, Ask]:
-        """What the local page may ask for, by its name."""
-        asks: dict[str, Ask] = {"walk": lambda body: walk_to_answer(self.walk(body["text"]))}
-        if self.change is not None:
-            change = self.change
-            asks["change"] = lambda body: changed_to_json(
-                change(body["text"], body.get("place", -1), body.get("word", ""))
-            )
-        return asks
 
 
 def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), place: int | None = None) -> OpenedRun:
@@ -243,20 +204,20 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
             return explore_model(model, tokeniser, text, words, classes=classes, precision=precision)
 
         read = lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))  # noqa: E731
-        return OpenedRun(run, "Text", read, None, None, None if reason else play, reason or "")
+        return OpenedRun(run, "Text", read, None, None if reason else play, reason or "")
     translator = Translator.load(run)
     check_attends(translator.model)  # before any work
     reason = reason_against(translator.model)
     asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
     play_translation = None if reason else partial(_playing, translator, asked)
     reading = _translating(translator, asked)
-    return OpenedRun(run, "Sentence", reading, translator, None, play_translation, reason or "")
+    return OpenedRun(run, "Sentence", reading, translator, play_translation, reason or "")
 
 
 def _open_pretrained(folder: Path, asked: Mapping[str, Any]) -> OpenedRun:
     with needed("transformers", "a Hugging Face folder", "transformers"):
         from regard.integrations.transformers import load_folder
-        from regard_lab.seeing.transformers import change_pretrained, explore_pretrained
+        from regard_lab.seeing.transformers import explore_pretrained
     model, tokenizer = load_folder(folder)
 
     once = [asked]  # for the first text; the word of --why may not occur in others
@@ -267,8 +228,7 @@ def _open_pretrained(folder: Path, asked: Mapping[str, Any]) -> OpenedRun:
         )
 
     reason = "pages compute models of regard_lab, and this is one of Hugging Face"
-    change = partial(change_pretrained, model, tokenizer)
-    return OpenedRun(folder, "Text", read, None, change, unplayed=reason, pretrained=model)
+    return OpenedRun(folder, "Text", read, None, unplayed=reason, pretrained=model)
 
 
 def _check_no_why(why: str | None, run: Path, kind: str) -> None:
@@ -326,14 +286,6 @@ def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, A
     if pronoun is None or words.count(pronoun) != 1:
         return {}
     return {"of": pronoun, "instead_of": [other for other in PRONOUNS if other != pronoun]}
-
-
-def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
-    """The number, from 1, of the sub-word that was read last before a German pronoun was written; None without one."""
-    if not (asked := _pronoun(translation.text, tokeniser, translation.ids)):
-        return None
-    starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
-    return starts[0] + 1 if starts else None
 
 
 def _draw(opened: OpenedRun, text: str, path: Path) -> None:

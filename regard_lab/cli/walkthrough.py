@@ -1,8 +1,5 @@
 """`regard walkthrough`: a sentence through attention, in the terminal or as JSON."""
 
-import sys
-from collections.abc import Callable
-from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,23 +8,14 @@ from typer import Argument, Option
 from regard.errors import ArgumentError
 from regard_lab.cli.console import out_console, out_json, out_lines, out_width
 from regard_lab.cli.options import Json, default_note
-from regard_lab.text.terminal import has
+from regard_lab.walkthrough import example as options_of_example
 from regard_lab.walkthrough import (
-    Walk,
     read_weights,
     to_json,
-    to_rich,
     to_text,
     walk,
-    walk_whole,
-    walk_whole_run,
 )
-from regard_lab.walkthrough import example as options_of_example
 
-DRAWN = "drawn weights have one layer; name a --run for more, or add --whole for a whole model"
-WHOLE = "a whole model shows all its layers and heads"
-OF_A_RUN = "a run has its own, and all its layers and heads are shown"
-OF_THE_COMMAND = ("whole", "as_json")  # options that no walk takes
 LARGEST_SEED = 2**63 - 1
 
 
@@ -38,7 +26,7 @@ def walkthrough(
     ] = None,
     word: Annotated[
         str | None,
-        Option(help="The word shown in detail, or its number from 1. [default: the second; of a decoder the last]"),
+        Option(help="The word shown in detail, or its number from 1. [default: the second]"),
     ] = None,
     context: Annotated[
         str | None, Option(metavar="TEXT", help="Attend to this text instead (cross-attention).")
@@ -62,9 +50,7 @@ def walkthrough(
     ] = None,
     positions: Annotated[
         str | None,
-        Option(
-            help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')} --whole: sinusoidal, rotary, learned."
-        ),
+        Option(help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')}"),
     ] = None,
     words: Annotated[
         str | None, Option(help=f"all, or letters: drop punctuation. {default_note(walk, 'words')}")
@@ -87,51 +73,20 @@ def walkthrough(
     example: Annotated[
         str | None, Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
     ] = None,
-    run: Annotated[Path | None, Option(metavar="RUN", help="Show a whole trained model, up to the next word.")] = None,
-    whole: Annotated[bool, Option("--whole", help="Show a whole small Transformer, up to the next word.")] = False,
-    model: Annotated[
-        str | None, Option(help="With --whole: decoder, encoder or encoder-decoder. [default: by --context]")
-    ] = None,
-    layers: Annotated[
-        int | None, Option(min=1, help=f"With --whole: layers of each side. {default_note(walk_whole, 'layers')}")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Walk, and show the steps in the terminal or as JSON."""
     typed = {name: value for name, value in locals().items() if not (value is None or value is False)}
-    options: dict[str, Any] = {name: value for name, value in typed.items() if name not in OF_THE_COMMAND}
-    chosen: Callable[..., Walk] = walk_whole_run if run is not None else walk_whole if whole else walk
-    reason = OF_A_RUN if run is not None else WHOLE if whole else DRAWN
-    _check_fitting(options, chosen, reason)
+    options: dict[str, Any] = {name: value for name, value in typed.items() if name != "as_json"}
+    if ("text" in options) == ("example" in options):
+        raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")
     if weights is not None:
         options["weights"] = read_weights(weights)
     if (name := options.pop("example", None)) is not None:
         options = options_of_example(name) | options
-    steps = chosen(**options)
+    steps = walk(**options)
     if as_json:
         out_json(to_json(steps))
     else:
-        _show(steps)
-
-
-def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:
-    """Raise an ArgumentError if the walk does not take an option, or if there is not exactly one text."""
-    taken = {*signature(chosen).parameters, *(["example"] if chosen is walk else [])}
-    if strange := [name for name in given if name not in taken]:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in strange)
-        raise ArgumentError(f"leave out {names}: {reason}")
-    if ("text" in given) == ("example" in given):
-        raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")
-
-
-def _show(steps: Walk) -> None:
-    """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
-    width = out_width()
-    if width is None:
-        out_lines(to_text(steps))
-        return
-    console = out_console(width)
-    if sys.stdout.isatty() and console.color_system in ("256", "truecolor") and has(console.encoding, "■√ᵀ"):
-        console.print(to_rich(steps, console.width), soft_wrap=True)
-    else:
-        out_lines(to_text(steps, console.width))
+        width = out_width()
+        out_lines(to_text(steps) if width is None else to_text(steps, out_console(width).width))

@@ -239,18 +239,6 @@ def provenance(method: str, heads: Mapping[str, Any]) -> dict[str, Any]:
     return {"conversion": "kv-heads", "method": method, "groups": groups, **heads}
 
 
-class Likeness(NamedTuple):
-    """How alike the heads of one layer are that were pooled together: the mean cosine of the pairs in a group.
-
-    neighbours: keys and values of neighbouring heads as they are in the model.
-    pooled: the same of the groups that were pooled, after their rotation; equal to it if nothing was rotated.
-    """
-
-    layer: str
-    neighbours: tuple[float, float]
-    pooled: tuple[float, float]
-
-
 class Change(NamedTuple):
     """A number before and after a conversion."""
 
@@ -278,7 +266,6 @@ class Conversion:
         difference: largest difference from the reference with repeated heads, in float64; None if not checked.
         invariance: largest difference between the model and itself with rotated and regrouped heads, before they are
             pooled, in float64, or with latents that lose nothing; None for other methods than "align" and "latent".
-        likeness: how alike the pooled heads are, by layer.
 
     >>> Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)}).removed
     150
@@ -293,7 +280,6 @@ class Conversion:
     measured: bool = False
     difference: float | None = None
     invariance: float | None = None
-    likeness: tuple[Likeness, ...] = ()
 
     @property
     def removed(self) -> int:
@@ -304,8 +290,7 @@ class Conversion:
         """The report as JSON values."""
         changes = {name: {key: change._asdict() for key, change in getattr(self, name).items()} for name in
                    ("kv_heads", "kv_bytes")}  # fmt: skip
-        likeness = [one._asdict() for one in self.likeness]
-        more = {"parameters": self.parameters._asdict(), "parameters_removed": self.removed, "likeness": likeness}
+        more = {"parameters": self.parameters._asdict(), "parameters_removed": self.removed}
         return {**asdict(self), **changes, **more}
 
     def __str__(self) -> str:

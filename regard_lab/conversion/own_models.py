@@ -20,13 +20,12 @@ from regard.mechanisms import Dot, General, ScaledDot, Softmax
 from regard.positions import Rotary
 from regard.reprs import brief
 from regard.storage.tensors import raw_bytes
-from regard_lab.conversion.alignment import align, likeness
+from regard_lab.conversion.alignment import align
 from regard_lab.conversion.heads import (
     Change,
     Conversion,
     HeadedLayer,
     KeySpace,
-    Likeness,
     check_heads,
     largest_difference,
     provenance,
@@ -74,7 +73,7 @@ def with_kv_heads(
     of_kind("model", model, (LanguageModel, TextEncoder, TranslationTransformer), needs)
     _changes(model, kv_heads, method)
     calibration = checked_calibration(calibration)
-    source = _like(turned(model, kv_heads, calibration)[0], model) if method == "align" else model
+    source = _like(turned(model, kv_heads, calibration), model) if method == "align" else model
     return _pooled(source, kv_heads, method)
 
 
@@ -117,9 +116,9 @@ def load_converted(
     changes = _changes(model, kv_heads, method)
     calibration = checked_calibration(calibration)
     repeats = all(change.after >= change.before for change in changes.values())
-    source, invariance, alike = model, None, ()
+    source, invariance = model, None
     if method == "align" and not repeats:
-        rotated, alike = turned(model, kv_heads, calibration)
+        rotated = turned(model, kv_heads, calibration)
         fault = "with rotated heads the outputs of the model change"
         invariance = within_rounding(difference(rotated, model), fault)
         source = _like(rotated, model)
@@ -131,7 +130,7 @@ def load_converted(
             raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
         largest = within_rounding(difference(other, twin), "the converted model and its reference differ")
     method = "repeat" if repeats else method
-    checks = {"difference": largest, "invariance": invariance, "likeness": alike}
+    checks = {"difference": largest, "invariance": invariance}
     heads = {"kv_heads": {name: change._asdict() for name, change in changes.items()}}
     return compared(saved, model, other, provenance(method, heads), method=method, kv_heads=changes, **checks)
 
@@ -258,12 +257,8 @@ def _reference(model: ModelT, other: ModelT, method: str) -> ModelT:
 
 
 @torch.no_grad()
-def turned(
-    model: ModelT, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True
-) -> tuple[ModelT, tuple[Likeness, ...]]:
-    """A copy of a model in float64 with rotated and regrouped heads, and how alike those of each group are.
-
-    The outputs of the copy are the model's own.
+def turned(model: ModelT, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True) -> ModelT:
+    """A copy of a model in float64 with rotated and regrouped heads; its outputs are the model's own.
 
     Args:
         kv_heads: the number of key/value heads after the conversion.
@@ -289,7 +284,6 @@ def turned(
     layers = attention_layers(copy)
     keys = {name: headed(layers[name]).k for name in groups}
     moments = {} if calibration is None else moments_of(keys, lambda: calibration(copy))
-    found = []
     for name, count in groups.items():
         layer, moment = layers[name], moments.get(name)
         before = headed(layer).read()
@@ -298,12 +292,11 @@ def turned(
         alignment = align(before, count, moment, space, regroup=regroup and not differs_by_head(copy, layer))
         has_matrix = isinstance(_score(layer), General)
         rotated = alignment.applied(before, queries=not has_matrix)
-        found.append(likeness(name, before, rotated, count, moment))
         headed(layer).write(rotated)
         if has_matrix:
             matrix = layer.mechanism.learned["weight"]
             matrix.copy_(alignment.matrices(matrix))
-    return copy, tuple(found)
+    return copy
 
 
 def headed(layer: MultiHeadAttention) -> HeadedLayer:

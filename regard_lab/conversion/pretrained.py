@@ -17,14 +17,13 @@ from regard.positions import Rotary
 from regard.storage.files import check_name, read_bytes, write_folder
 from regard.storage.sealed_json import parse_json
 from regard.storage.tensors import raw_bytes
-from regard_lab.conversion.alignment import align, likeness
+from regard_lab.conversion.alignment import align
 from regard_lab.conversion.heads import (
     POOLINGS,
     Change,
     Conversion,
     HeadedLayer,
     KeySpace,
-    Likeness,
     Projections,
     check_heads,
     largest_difference,
@@ -155,7 +154,6 @@ class PretrainedConversion:
         self.parameters = self._parameters()
         self.differences: list[float] = []
         self.changes: list[float] = []
-        self.likenesses: list[Likeness] = []
 
     def _heads_of_config(self) -> int:
         config = self.config
@@ -226,8 +224,6 @@ class PretrainedConversion:
             raise CheckpointError(f"{name} of {self.folder} holds weights that are not finite; nothing was written")
         if self.method == "align":
             turned = self._aligned(name, before, moment)
-        if self.method != "repeat":
-            self.likenesses.append(likeness(name, before, turned, self.kv_heads, moment))
         pooling = self.method if self.method in POOLINGS else "mean"
         layer.write(turned.resized(self.kv_heads, pooling, zlib.crc32(name.encode())))
         if check:
@@ -299,5 +295,4 @@ class PretrainedConversion:
             kv_bytes={"token": Change(self.before * width, self.kv_heads * width)},
             difference=max(self.differences, default=None),
             invariance=max(self.changes, default=None),
-            likeness=tuple(self.likenesses),
         )

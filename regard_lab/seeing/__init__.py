@@ -1,11 +1,11 @@
-"""Inspect a model: attention weights, lenses on a written word, pictures, an explorer, statistics, approximations.
+"""Inspect a model: attention weights, lenses on a written word, pictures, an explorer, statistics.
 
 The inspected model is left unchanged. All functions merge sub-words in the same way, all pictures have a scale from 0
 to 1, and shares are counted over all sentences, leaving none out. matplotlib is imported when a picture is drawn.
 """
 
 from regard_lab.seeing.explorer import Page, draw_attention, show
-from regard_lab.seeing.heads import HeadEffects, ablate, draw_head_effects, head_scores, patch, score_parts
+from regard_lab.seeing.heads import HeadEffects, ablate, draw_head_effects, head_scores, patch
 from regard_lab.seeing.lenses import LENSES, Relevance, draw_relevance, relevance
 from regard_lab.seeing.maps import (
     KINDS,
@@ -19,7 +19,6 @@ from regard_lab.seeing.maps import (
     tell_look,
 )
 from regard_lab.seeing.picture import draw_heads, draw_maps, draw_pattern
-from regard_lab.seeing.quality import Approximation, approximation
 from regard_lab.seeing.referents import (
     HONESTY,
     Agreement,
@@ -63,7 +62,6 @@ __all__ = [
     "ablate",
     "patch",
     "head_scores",
-    "score_parts",
     "HeadEffects",
     "draw_head_effects",
     # the referent of *it*
@@ -79,7 +77,4 @@ __all__ = [
     # all weights of a language model or an encoder on a text
     "look_text",
     "TextMaps",
-    # error of cheaper attention
-    "approximation",
-    "Approximation",
 ]

@@ -1,21 +1,13 @@
-"""A walkthrough as JSON and for the explorer, and its formulas as text and MathML."""
+"""A walkthrough as JSON, and its formulas as text."""
 
 import json
 import math
-import re
-from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 import torch
 
 from regard.arguments import of_kind
-from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
 from regard_lab.walkthrough.steps import A_WALK, Given, Step, Walk
-
-SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
-OPERATORS = {"Σ": "∑", "-": "−"}
-FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos", "relu", "gelu", "silu"}  # names of several letters; "ij" is i and j
 
 
 def formula_text(formula: str) -> str:
@@ -25,79 +17,6 @@ def formula_text(formula: str) -> str:
     'ω_ij = q_i · k_j / √d'
     """
     return formula.replace("}/{", "} / {").translate(str.maketrans("", "", '{}"'))
-
-
-def formula_mathml(formula: str) -> str:
-    """The formula as a MathML element, which browsers and screen readers understand without a script.
-
-    >>> formula_mathml("q_i")
-    '<math display="block"><msub><mi>q</mi><mi>i</mi></msub></math>'
-    """
-    return f'<math display="block">{"".join(_elements(iter(SIGNS.findall(formula))))}</math>'
-
-
-def _elements(signs: Iterator[str]) -> list[str]:
-    """The elements up to the end of the group; `_`, `^` and `/` include the element before them."""
-    elements: list[str] = []
-    for sign in signs:
-        if sign == "}":
-            break
-        if sign in ("_", "^"):
-            elements.append(_scripted(elements.pop(), sign, _element(next(signs), signs)))
-        elif sign == "/":
-            elements.append(f"<mfrac>{elements.pop()}{_element(next(signs), signs)}</mfrac>")
-        else:
-            elements.append(_element(sign, signs))
-    return elements
-
-
-def _element(sign: str, signs: Iterator[str]) -> str:
-    """A sign, or the group or root that begins with it, as one element."""
-    if sign == "{":
-        inside = _elements(signs)
-        alone = len(inside) == 1 and inside[0].count("<mi>") <= 1
-        return inside[0] if alone else f"<mrow>{''.join(inside)}</mrow>"
-    if sign == "√":
-        return f"<msqrt>{_element(next(signs), signs)}</msqrt>"
-    if sign.startswith('"'):
-        return f"<mtext>{escape(sign[1:-1])}</mtext>"
-    if sign.isdecimal():
-        return f"<mn>{sign}</mn>"
-    if sign in "()[]|":
-        return f'<mo stretchy="false">{sign}</mo>'
-    if (sign.isalpha() and sign != "Σ") or sign == "∞":
-        return "".join(f"<mi>{name}</mi>" for name in ([sign] if sign in FUNCTIONS else sign))
-    return f"<mo>{escape(OPERATORS.get(sign, sign))}</mo>"
-
-
-def _scripted(base: str, sign: str, script: str) -> str:
-    """The base with a subscript or superscript; a base that already has the other one keeps it."""
-    if sign == "^" and base.startswith("<msub>"):
-        return f"<msubsup>{base.removeprefix('<msub>').removesuffix('</msub>')}{script}</msubsup>"
-    name = "msub" if sign == "_" else "msup"
-    return f"<{name}>{base}{script}</{name}>"
-
-
-def shown_walk(walk: Walk) -> ShownWalk:
-    """A walkthrough as the explorer shows it.
-
-    >>> from regard_lab.walkthrough import walk
-    >>> shown_walk(walk("Life is short")).steps[3].line
-    'x = F.embedding(ids, table)'
-    """
-    of_kind("walk", walk, Walk, A_WALK)
-    steps = tuple(
-        ShownStep(
-            step.section, step.title, step.says, formula_mathml(step.formula) if step.formula else "", step.line,
-            step.axes, step.value, step.scale,
-        )
-        for step in walk.steps
-    )  # fmt: skip
-    difference = max((check.difference for check in walk.checks), default=0.0)
-    return ShownWalk(steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference)
-
-
-MOST_WEIGHTS = 10_000  # numbers of one weight in the JSON of a whole model; a run's file has larger ones
 
 
 def to_json(walk: Walk) -> str:
@@ -115,7 +34,7 @@ def to_json(walk: Walk) -> str:
         "word": {"number": walk.word + 1, "text": walk.chosen},
         "settings": walk.settings,
         "notes": walk.notes,
-        "given": [_given(one, walk.brief) for one in walk.given],
+        "given": [_given(one) for one in walk.given],
         "steps": [_step(step) for step in walk.steps],
         "checks": [vars(check) for check in walk.checks],
     }
@@ -134,12 +53,11 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _given(one: Given, brief: bool) -> dict[str, Any]:
-    """A given variable as JSON; objects as their `repr`, and null for many weights of a whole model."""
+def _given(one: Given) -> dict[str, Any]:
+    """A given variable as JSON; a layer as its `repr`."""
     record, value = {"name": one.name, "says": one.described}, one.value
     if isinstance(value, torch.Tensor):
-        left_out = brief and value.numel() > MOST_WEIGHTS
-        return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}
+        return {**record, "shape": list(value.shape), "value": _finite(value.tolist())}
     return {**record, "value": value if isinstance(value, str | list) else repr(value)}
 
 

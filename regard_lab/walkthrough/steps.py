@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from regard.arguments import a_string, count_of, one_of, whole
 from regard.errors import ArgumentError, RegardError
-from regard.patterns import parse
 from regard.reprs import brief
-from regard_lab.seeing.explorer.records import StepAxis
-from regard_lab.text.vocabularies import BEGIN, END
 
 LIMIT = 100  # the most words of a walkthrough
 UNITS = ("all", "letters")  # the units of a text that are kept: all, or only words of letters and digits
@@ -155,17 +152,20 @@ def opening_code(call: str) -> tuple[str, str]:
     return f"from regard_lab.walkthrough import {names}", f"globals().update({call}.names())"
 
 
-Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
-
-
 @dataclass(frozen=True)
-class Axis(StepAxis):
-    """One axis of a step, as the explorer shows it, and how its indices are counted.
+class Axis:
+    """One axis of a step.
 
     Args:
+        unit: what the axis counts.
+        labels: one for each index.
+        chosen: the index of the word that is followed.
         first: the number shown for index 0: words are counted from 1, ids from 0.
     """
 
+    unit: str
+    labels: tuple[str, ...]
+    chosen: int | None = None
     first: int = 1
 
     def __len__(self) -> int:
@@ -185,7 +185,6 @@ class Step:
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
-        scale: how the numbers are coloured: "none", "signed" (around 0) or "weights" (from 0 to 1).
     """
 
     section: str
@@ -196,7 +195,6 @@ class Step:
     line: str
     axes: tuple[Axis, ...]
     value: torch.Tensor | tuple[str, ...]
-    scale: Scale = "signed"
 
     @property
     def shape(self) -> str:
@@ -242,7 +240,6 @@ class Walk:
         steps: in the order of execution.
         checks: comparisons of the results with other ways to compute them.
         decimals: of the printed numbers; JSON contains all digits.
-        brief: the text has the numbers of the followed word only; JSON contains all.
         notes: what a reader should know before the first step.
         call: the call of this package that makes it, in Python.
     """
@@ -255,7 +252,6 @@ class Walk:
     steps: tuple[Step, ...]
     checks: tuple[Check, ...]
     decimals: int = 3
-    brief: bool = False
     notes: tuple[str, ...] = ()
     call: str = field(default="", repr=False)
 
@@ -292,16 +288,15 @@ class Walk:
         return values[name]
 
 
-A_WALK = "a Walk, as walk and walk_whole_run return it"  # for errors
+A_WALK = "a Walk, as walk returns it"  # for errors
 
 # The options in words.
 LABELS = {
     "kv_heads": "key/value heads", "head": "head shown", "dim": "size of vectors",
     "query_dim": "size of queries", "key_dim": "size of keys", "value_dim": "size of values",
-    "encoder_layers": "encoder layers", "decoder_layers": "decoder layers", "weights_seed": "seed of the weights",
-    "draw": "random weights", "given": "given weights", "run": "trained model",
+    "weights_seed": "seed of the weights", "draw": "random weights", "given": "given weights",
 }  # fmt: skip
-COUNTING = "Words are counted from 1; heads, layers, ids and the numbers of a vector from 0."
+COUNTING = "Words are counted from 1; heads, ids and the numbers of a vector from 0."
 
 
 RANDOM_NOTE = (
@@ -315,10 +310,8 @@ def numbered(unit: str, count: int) -> Axis:
     return Axis(unit, tuple(map(str, range(count))))
 
 
-# The names that every line may use: PyTorch, and a few functions of regard.
-LANGUAGE: dict[str, Any] = {
-    "torch": torch, "F": F, "math": math, "parse": parse, "split_words": split_words, "BEGIN": BEGIN, "END": END,
-}  # fmt: skip
+# The names that every line may use.
+LANGUAGE: dict[str, Any] = {"torch": torch, "F": F, "math": math, "split_words": split_words}
 TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
 
 
@@ -346,7 +339,6 @@ class Walker:
         formula: str = "",
         *,
         axes: tuple[Axis, ...],
-        scale: Scale = "signed",
     ) -> str:
         """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
         exec(line, self.values)
@@ -354,7 +346,7 @@ class Walker:
         value = self.values[name]
         says = says if isinstance(says, str) else says(value)
         value = tuple(value) if isinstance(value, list) else value
-        self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
+        self.steps.append(Step(self.section, name, title, says, formula, line, axes, value))
         return name
 
     @torch.no_grad()

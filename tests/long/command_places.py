@@ -31,7 +31,6 @@ BASES: dict[str, dict[str, str]] = {
     "compare": {"runs": "{translator},{translator}", "data": "{pairs}", "out": "new"},
     "show": {"pattern": "causal"},
     "plan": {"q_len": "8"},
-    "approximation": {"file": "{tensors}"},
     "walkthrough": {"text": "a b"},
     "view": {"run": "{translator}", "text": "a b", "export": "new.html"},
     "lesson": {"name": "causal"},

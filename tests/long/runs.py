@@ -21,7 +21,6 @@ EVERY = (
         "pytests.laws"),
     Run("poison", "the suite passes where memory that nobody wrote holds NaN", "parts of the suite", len(FOLDERS), 1,
         "pytests.poisoned"),
-    Run("caches", "every kind of cache in every dtype is a list of entries", "seeds", 4, 1, "pytests.machine"),
     _tests("slow", "the slow tests that no other run has pass", *(f"-m|slow|{path}" for path in SLOW)),
     _tests("bits", "outputs are equal bit by bit, and negative controls fail",
         "tests/regard/native/test_native_bits.py",
@@ -55,13 +54,10 @@ EVERY = (
         "options and readers", len(OPTIONS), 1, "commands.options"),
     Run("soak", "minutes of training, translating and viewing leak neither memory nor files", "minutes", 60, 30,
         "soak.work"),
-    Run("mutants", "a small change of the code makes a test fail", "mutants", 300, 11, "mutants.judging.work"),
-    Run("shuffled", "quick tests pass in random order with other random numbers", "orders", 20, 1, "pytests.shuffled"),
+    Run("mutants", "a small change of the code makes a test fail", "mutants", 300, 11, "mutants.work"),
     Run("elsewhere", "the suite passes in random order, as on other processors, with 1, 2 and 4 threads, and beside "
         "8 busy processes", "suites", 20, 1, "pytests.elsewhere"),
-    Run("garbage", "random calls with garbage work or are refused by a sentence", "calls", 50_000, 500,
-        "garbage.calls"),
     Run("texts", "random texts are patterns that read back, or are refused by a sentence", "texts", 50_000, 5_000,
-        "garbage.texts"),
+        "texts.work"),
 )  # fmt: skip
 RUNS: dict[str, Run] = {run.name: run for run in EVERY}

@@ -52,7 +52,6 @@ LEFT_OUT: dict[str, str] = {
     "Tokeniser.train": "trains",
     "Lesson.teach": "takes seconds",
     "share_lines": "says a TypeError; it was in no package that is tried",
-    "approximation": "takes seconds",
     "convert_kv_heads": "takes seconds",
     "load_converted": "takes seconds",
     **dict.fromkeys(("draw_maps", "draw_pattern"), "takes seconds"),

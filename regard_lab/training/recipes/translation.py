@@ -48,8 +48,6 @@ from regard_lab.training.recipes.recipe import (
     Samples,
     Tell,
     Training,
-    sample_lines,
-    shown_pairs,
     silent,
 )
 
@@ -76,6 +74,7 @@ OF_THE_TRANSFORMER = (
     "gradient_checkpointing",
 )  # fmt: skip
 OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
+SHOWN, LONGEST_SHOWN = 4, 120  # validation pairs that samples show, and the characters of a source at most
 LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
 
 
@@ -410,7 +409,7 @@ def _groups(pairs: Sequence[EncodedPair], together: Sequence[int], longest: int)
 
 def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
     """The first few short pairs: source, reference, translation; and the attention of the first as a picture."""
-    shown = shown_pairs(pairs)
+    shown = [pair for pair in pairs if len(pair.source) <= LONGEST_SHOWN][:SHOWN]
 
     def samples(model: torch.nn.Module, picture: Path) -> list[str]:
         assert isinstance(model, TranslationTransformer | RecurrentTranslator)
@@ -419,7 +418,7 @@ def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
         lines = []
         for pair, translation in zip(shown, translations, strict=True):
             parts = {"source": pair.source, "should be": pair.target, "is": tidy_target(translation.text)}
-            lines += sample_lines(parts)
+            lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
         return [*lines, *_draw(translator, translations[:1], picture)]
 
     return samples

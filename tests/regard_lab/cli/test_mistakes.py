@@ -1,12 +1,9 @@
 """Whatever is typed wrongly ends with 2 and one sentence before any work; what is damaged or cannot be done with 1."""
 
 import shlex
-import sys
 
 import pytest
-import torch
 from commanding import regard
-from safetensors.torch import save_file
 
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
@@ -72,14 +69,12 @@ train translation --out {run} --data {pairs} -> holds a saved model
 @pairs --attention x -> there is no pattern 'x'; 'regard show --list' prints all
 @pairs --minutes=-1 -> --minutes is -1;
 @pairs --learning-rate nan -> --learning-rate is nan; it needs a finite number
-@pairs --parallel both -> there are ddp, fsdp
 @pairs --mechanism magic -> there is no mechanism 'magic'
 @pairs --mechanism linear --attention sliding_window(8) -> not sliding_window(8)
 @pairs --mechanism 'linformer(2, 1)' -> the longest source has
 @pairs --model gpt -> model 'gpt' does not exist; there are transformer, bahdanau
 @pairs --model bahdanau --heads 2 -> --heads belongs to the Transformer
 @pairs --model bahdanau --gradient-checkpointing -> belongs to the Transformer
-1: @pairs --steps 1 --tensorboard -> pip install tensorboard
 train language-model --out {new} -> --data is missing: name a file of text
 1: train language-model --out {new} --data {blank} -> has no text
 @text --attention diagonal -> diagonal
@@ -104,10 +99,6 @@ plan -> --q-len
 @plan --heads 8 --kv-heads 3 -> heads must be a multiple of kv-heads
 @plan --softcap 30 --backend fused -> have no softcap
 @plan --k-len 2000000000000000000 -> must be a number from 0 to
-approximation {empty} -> is a folder
-1: approximation {file} -> cannot be read as safetensors
-approximation {two} -> holds q, x and lacks k, v
-approximation {three} --candidate perfomer(8) -> 'perfomer' is neither a pattern nor a mechanism; did you mean
 bench plane -> did you mean 'plain'?
 bench complexity sofmax -> no row is called 'sofmax'; did you mean 'softmax'?
 bench complexity --device cuda -> CPU time on 1 thread
@@ -126,9 +117,6 @@ walkthrough a b --word 9 -> put a text of several words in quotes, as in regard 
 @walk --heads=129 -> --heads is 129; it has to be at most 128
 @walk --example life-is-short -> not both
 @walk --weights {missing} -> cannot be read as safetensors
-@walk --run {missing} --causal -> leave out --causal: a run has its own
-@walk --model encoder -> add --whole
-@walk --whole --head 1 --causal -> leave out --causal, --head: a whole model shows all
 view {run} ' ' -> the TEXT is empty
 view {run} a --export page.txt -> is HTML; give it a name that ends in .html
 view {run} a --instead es --place 1 -> --instead and --place belong to --why
@@ -161,8 +149,6 @@ def places(tmp_path_factory, run_folder, writer, data):
         (folder / name).mkdir()
         if file is not None:
             (folder / name / file).write_text(content)
-    for name, tensors in (("two", "qx"), ("three", "qkv")):
-        save_file({letter: torch.ones(1, 1, 4, 2) for letter in tensors}, folder / f"{name}.safetensors")
     tokeniser = Tokeniser.train(["the bird sang"], 300)
     sizes = {"dim": 16, "heads": 2, "layers": 1, "head": "classes", "classes": 2}
     sorter = TextEncoder(EncoderConfig(vocab_size=tokeniser.vocab_size, **sizes))
@@ -170,7 +156,6 @@ def places(tmp_path_factory, run_folder, writer, data):
     sorter.save(folder / "wordless")
     return {
         **{name: folder / name for name in ("empty", "full", "damaged", "sorter", "wordless", "new")},
-        **{name: folder / f"{name}.safetensors" for name in ("two", "three")},
         "missing": folder / "nowhere", "file": folder / "file.xyz", "blank": folder / "blank.txt",
         "strange": folder / "strange.tsv", "csv": folder / "pairs.csv", "run": run_folder, "writer": writer,
         "pairs": data / "pairs.tsv", "text": data / "text.txt", "labels": data / "labels.tsv",
@@ -199,7 +184,6 @@ def fault_of(row, words, places):
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_mistake_is_one_sentence_with_its_exit_code_before_any_work(part, places, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     faults = {row: fault_of(row, words, places) for row, words in ROWS[part::4]}
     assert not {row: fault for row, fault in faults.items() if fault}
 

@@ -23,7 +23,7 @@ from regard_lab.decoding.generator import Generator
 from regard_lab.lessons import LESSONS, find_lesson
 from regard_lab.teaching.board import Table
 from regard_lab.text import SeenWords
-from regard_lab.training import Noticed, Started
+from regard_lab.training import Started
 from regard_lab.training.recipes import Classifier
 from regard_lab.training.recipes.run_folder import write_samples
 
@@ -170,8 +170,7 @@ def test_every_command_prints_in_narrow_terminals_and_without_unicode(run_folder
     commands = (
         ("show", "causal_window(3)", "--layers", "2"), ("show", "per_head(causal, full)", "--length", "60"),
         ("show", "--list"), ("plan", "--q-len", "64", "--pattern", "causal"),
-        ("walkthrough", "Das Tier überquert die Straße – müde…"),
-        ("walkthrough", "a b", "--whole", "--dim", "4", "--heads", "2"), ("lesson", "windows"),
+        ("walkthrough", "Das Tier überquert die Straße – müde…"), ("lesson", "windows"),
         ("translate", run_folder, "the animal sleeps", "ein Gefühl"), ("translate", run_folder, "a", "--map", "cross"),
         ("evaluate", run_folder, tmp_path / "pairs.tsv"), ("show", "cäusal ■"), ("translate", "nirgendwo ■", "x"),
     )  # fmt: skip
@@ -276,7 +275,7 @@ def test_what_a_model_writes_is_shown_with_escapes_on_a_terminal_and_as_it_stand
 # Each command by its name, with arguments that bring hostile text into a result or a refusal.
 PLACES = {
     **dict.fromkeys(("translate", "generate", "classify", "view"), ("{path}", "a")),
-    **dict.fromkeys(("evaluate", "lenses", "approximation", "heads"), ("{path}",)),
+    **dict.fromkeys(("evaluate", "lenses", "heads"), ("{path}",)),
     "score": ["{path}", "{path}"],
     **dict.fromkeys(("show", "bench", "lesson", "doctor"), (HOSTILE,)),
     **dict.fromkeys(("train language-model", "train masked-words"), ("--data", "{path}", "--out", "{folder}/out")),
@@ -330,9 +329,9 @@ def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     lines = Console(file=stream, no_color=True, force_terminal=False)
     bar = SimpleNamespace(console=lines, update=lambda *_, **__: None)
-    for event in (Started(3, 9, (HOSTILE + FORGING,)), Noticed(4, HOSTILE)):
-        _plain(event, 100)
-        _live(event, bar, 0)
+    event = Started(3, 9, (HOSTILE + FORGING,))
+    _plain(event, 100)
+    _live(event, bar, 0)
     for show in (out, out_json, out_lines, note):
         show(HOSTILE)
     write_samples(lambda model, picture: [HOSTILE + FORGING], None, 1, tmp_path)

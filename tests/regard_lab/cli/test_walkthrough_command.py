@@ -1,7 +1,6 @@
 """`regard walkthrough` as people run it."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from regard_lab.walkthrough import (
     to_json,
     to_text,
     walk,
-    walk_whole,
-    walk_whole_run,
 )
 
 SENTENCE = "Life is short, eat dessert first"
@@ -66,33 +63,10 @@ def test_sizes_draws_and_weights_are_options(walked, tmp_path):
     assert walked(SENTENCE, *options) == (to_json(expected) + "\n", "")
 
 
-def test_a_whole_model_is_one_option(walked, writer):
-    assert walked(SENTENCE, "--whole", "--layers", 1) == (to_text(walk_whole(SENTENCE, layers=1)) + "\n", "")
-    options = ["--context", "Das Leben", "--heads", 4, "--kv-heads", 2, "--dim", 16, "--word", "is", "--seed", 3]
-    expected = walk_whole(
-        SENTENCE, context="Das Leben", heads=4, kv_heads=2, dim=16, word="is", seed=3, positions="rotary"
-    )
-    assert walked(SENTENCE, "--whole", *options, "--positions", "rotary", "--json") == (to_json(expected) + "\n", "")
-    expected = walk_whole(SENTENCE, model="encoder", words="letters")
-    assert walked(SENTENCE, "--whole", "--model", "encoder", "--words", "letters")[0] == to_text(expected) + "\n"
-    expected = walk_whole_run(writer, "the animal")
-    assert walked("the animal", "--whole", "--run", writer) == (to_text(expected) + "\n", "")
-
-
-def test_a_run_is_walked_through_with_its_own_tokeniser(walked, writer):
-    said, _ = walked("the animal", "--run", writer, "--word", "animal")
-    assert said == to_text(walk_whole_run(writer, "the animal", word="animal")) + "\n"
-
-
-@pytest.mark.parametrize(
-    ("kind", "coloured", "width"), [("xterm-256color", True, 100), ("xterm", False, 100), ("dumb", False, 80)]
-)
-def test_a_terminal_gets_the_same_words_and_colours_if_it_has_enough(monkeypatch, kind, coloured, width):
-    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR", "TTY_COMPATIBLE", "LINES"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize(("kind", "width"), [("xterm-256color", 100), ("dumb", 80)])
+def test_a_terminal_gets_lines_of_its_width(monkeypatch, kind, width):
+    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
     monkeypatch.setenv("TERM", kind)
     monkeypatch.setenv("COLUMNS", "100")
     said = regard("walkthrough", SENTENCE, terminal=True).out
-    assert ("\x1b[" in said) == coloured
-    plain = re.sub(r"\x1b\[[\d;]*m", "", said)
-    assert [line.rstrip() for line in plain.splitlines()] == to_text(walk(SENTENCE), width).splitlines()
+    assert [line.rstrip() for line in said.splitlines()] == to_text(walk(SENTENCE), width).splitlines()

@@ -125,7 +125,6 @@ def test_align_finds_heads_that_are_copies_in_other_bases_and_another_order(tmp_
     report = convert_kv_heads(tmp_path / "in", tmp_path / "out", groups, method="align")
     torch.testing.assert_close(logits(loaded(tmp_path / "out")), expected_before, rtol=1e-5, atol=1e-5)
     assert report.invariance <= 1e-6
-    assert all(min(one.pooled) > 0.999 for one in report.likeness)
     convert_kv_heads(tmp_path / "in", tmp_path / "mean", groups)
     assert (logits(loaded(tmp_path / "mean")) - expected_before).abs().max() > 0.05
 
@@ -208,6 +207,7 @@ def test_only_an_earlier_conversion_is_replaced(llama, tmp_path):
         convert_kv_heads(llama, tmp_path / "out", 2)
 
 
+BART = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 OTHERS = {
     "olmo2": ("Olmo2", {}, {}, UnsupportedError, r"q_norm.weight of 'olmo2' is \(24,\), and may depend"),
     "gpt_oss": ("GptOss", {"head_dim": 6}, {}, UnsupportedError, "sinks of 'gpt_oss'"),
@@ -215,7 +215,7 @@ OTHERS = {
     "opt": ("OPT", {"word_embed_proj_dim": 24, "ffn_dim": 20}, {}, UnsupportedError, "'opt' would not load with 2"),
     "gpt_neox": ("GPTNeoX", {}, {}, UnsupportedError, "no layer of 'gpt_neox' has k_proj"),
     "gpt2": ("GPT2", {"n_layer": 1, "n_head": 4, "n_embd": 24}, {}, UnsupportedError, "no grouped heads for 'gpt2'"),
-    "bart": ("Bart", {"encoder_attention_heads": 4}, {}, UnsupportedError, "not one decoder"),
+    "bart": ("Bart", BART, {}, UnsupportedError, "not one decoder"),
     "stablelm": ("StableLm", {"qk_layernorm": True}, {}, UnsupportedError, "layernorm.* of 'stablelm'"),
 }  # fmt: skip
 

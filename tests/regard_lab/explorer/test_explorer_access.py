@@ -7,7 +7,7 @@ from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_we
 from regard_lab.seeing.explorer.server import ExplorerServer
 
 from .browsing import Opened, assert_accessible, needs_axe
-from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, walked, weights
+from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, weights
 
 
 def focused(page):
@@ -60,7 +60,6 @@ def test_a_tour_by_keyboard_alone(browser, translated):
         ("Translation", "Steps; up and down", "ArrowDown", "Step "),
         ("What if", "street", "Enter", "Without “street”"),
         ("Pattern", "Pairs; arrow keys move", "ArrowDown", "Query 1 “animal” may look"),
-        ("Walk-through", "Left and right arrows change the step", "ArrowRight", "Step 2 of"),
         ("Compare", "Differences; arrow keys move", "ArrowRight", "looks at"),
     ],
 )
@@ -106,28 +105,13 @@ def test_axe_has_no_complaint(browser, translated, scheme):
 
 @pytest.mark.slow
 @needs_axe
-def test_axe_has_no_complaint_about_any_step(browser, translated):
-    with Opened(browser, f"{translated}#view=walk", bypass_csp=True) as opened:
-        page = opened.page
-        for number in range(1, len(walked().steps) + 1):
-            page.wait_for_function(f"() => document.querySelector('.badge').innerText.startsWith('step {number} ')")
-            page.wait_for_selector(".step .numbers, .step .words")
-            assert_accessible(opened, number, "'.step'")
-            page.locator(".step").press("ArrowRight")
-
-
-@pytest.mark.slow
-@needs_axe
 @pytest.mark.parametrize(
     ("kind", "scheme"), [("text", "light"), ("weights", "dark"), ("pattern", "light"), ("live", "dark")]
 )
 def test_axe_has_no_complaint_about_other_pages(browser, page_of, kind, scheme):
     if kind == "live":
-        asks = {"change": lambda body: {}}
         with (
-            ExplorerServer(
-                translation(), lambda text: translation(), text="a", label="Text", asks=asks
-            ).start() as server,
+            ExplorerServer(translation(), lambda text: translation(), text="a", label="Text").start() as server,
             Opened(browser, server.url, color_scheme=scheme, bypass_csp=True) as opened,
         ):
             assert_every_view_is_accessible(opened)
