@@ -233,9 +233,9 @@ CHOOSING = Experiment(
         f"{QUARTER // BLOCK} blocks of {BLOCK} keys, the indexer at {QUARTER}, and it learns from its own loss beside, "
         f"without a warm-up; NSA at a compressed key for every {COMPRESSED} tokens, {OF_NSA} blocks of {COMPRESSED} "
         f"(the first, its own, the one before, and 3 that it chooses) and the last {NEAR}. NSA alone has texts of "
-        f"{2 * FAR:,} tokens and {LONG_PLAN.updates:,} updates: a quarter of {FAR} leaves it a choice of one block of 8, "
-        "by which it found 0.52 to 0.63, where MoBA and the indexer have room for all pairs; in the paper it chooses 13 "
-        "of 16 blocks itself, in texts of 8,192 tokens and more. Pairs are those of attention; MoBA and the indexer "
+        f"{2 * FAR:,} tokens and {LONG_PLAN.updates:,} updates: a quarter of {FAR} leaves it one block of 8, "
+        "by which it found 0.52 to 0.63, where MoBA and the indexer have room for all pairs; in the paper it chooses "
+        "13 of 16 blocks itself, in texts of 8,192 tokens and more. Pairs are those of attention; MoBA and the indexer "
         "besides compare a query with all block means or index keys.\n\n"
         "Source: MoBA, Lu et al. 2025; Native Sparse Attention, Yuan et al. 2025; DeepSeek-V3.2-Exp, DeepSeek-AI 2025."
     ),
