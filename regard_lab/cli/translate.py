@@ -16,7 +16,7 @@ from typer import Argument, Option
 from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError
 from regard_lab.cli.console import (
-    check_picture_name,
+    check_name,
     counting,
     keeping,
     note,
@@ -150,7 +150,7 @@ def translate(
         return
     asked = asked_why(why, instead, lens, place, sentences)
     if picture is not None:
-        check_picture_name(picture)
+        check_name(picture)
         if len(sentences) != 1:
             raise ArgumentError(
                 f"--picture draws one sentence and {len(sentences)} were given; give one as an argument"

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
-from regard_lab.cli.console import check_page_name, check_picture_name, counting, note, out
+from regard_lab.cli.console import check_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
 from regard_lab.cli.running import remark_on_training
@@ -91,9 +91,9 @@ def view(
     if second is not None and not second.strip():
         raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
     if export is not None:
-        check_page_name(export)
+        check_name(export, "page")
     for path in pictures or ():
-        check_picture_name(path)
+        check_name(path)
     if lens is not None:
         _print_relevance(run, text, lens, pictures or [], of=why, instead_of=words_instead(instead), place=place)
         return

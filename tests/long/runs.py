@@ -35,8 +35,6 @@ EVERY = (
     _tests("offsets", "offsets beyond 2**31 are right", "tests/regard/native/test_native_views.py"),
     Run("flips", "a flipped bit of any file of a run is refused, or changes nothing", "flips", 10_000, 500,
         "damage.flips"),
-    Run("structures", "other structures, sealed anew or not, are refused or read as what they say", "files", 2_000, 250,
-        "damage.structures"),
     Run("hostile", "hostile files are refused; nothing runs, and nothing outside is opened", "files", FILES, 46,
         "hostile.work"),
     Run("kills", "a killed training continues to the same bits", "kills", 1_000, 25, "faults.kills"),
@@ -52,8 +50,6 @@ EVERY = (
         2 * len(names()), 7, "commands.work"),
     Run("options", "40 hostile invocations of each option and reader end in a sentence, none silent for 10 seconds",
         "options and readers", len(OPTIONS), 1, "commands.options"),
-    Run("soak", "minutes of training, translating and viewing leak neither memory nor files", "minutes", 60, 30,
-        "soak.work"),
     Run("mutants", "a small change of the code makes a test fail", "mutants", 300, 11, "mutants.work"),
     Run("elsewhere", "the suite passes in random order, as on other processors, with 1, 2 and 4 threads, and beside "
         "8 busy processes", "suites", 20, 1, "pytests.elsewhere"),
