@@ -27,8 +27,7 @@ from regard_lab.cli.console import (
 from regard_lab.cli.options import Json, with_settings
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.conversion.latents import LatentSizes
-from regard_lab.conversion.report import Uptrained
-from regard_lab.conversion.uptraining import Uptraining
+from regard_lab.conversion.uptraining import Uptrained, Uptraining
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable

@@ -3,7 +3,8 @@
 import hashlib
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,12 @@ from regard_lab.conversion.heads import (
 )
 from regard_lab.conversion.own_models import Calibration, moments_of
 
-CONFIG_FILE = "config.json"
-INDEX_FILE = "model.safetensors.index.json"
+CONFIG_FILE, INDEX_FILE = "config.json", "model.safetensors.index.json"
 PROVENANCE = "regard_conversion"  # in the config; other programs ignore it
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}  # tokenisers and generation settings
 COPIED_NAMES = ("LICENSE", "LICENCE", "NOTICE", "USE_POLICY")
-OUTPUTS = ("o_proj", "dense", "out_proj")
-NORMS = ("q_norm", "k_norm")
+OUTPUTS, NORMS = ("o_proj", "dense", "out_proj"), ("q_norm", "k_norm")
 # Families whose positions rotate the halves of each head, or no part of it: what `align` may rotate.
 ROTARY = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "phi", "stablelm")
 LENGTH = 5  # positions at which each layer is compared
@@ -69,6 +68,22 @@ def row_ids(folder: Path, text: str, rows: int = ROWS) -> torch.Tensor:
     return ids[: len(ids) // length * length].reshape(-1, length)[:rows]
 
 
+@contextmanager
+def quiet() -> Generator[None]:
+    """Without the progress bars and warnings of transformers."""
+    from transformers.utils import logging
+
+    shown, loud = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(loud)
+        if shown:
+            logging.enable_progress_bar()
+
+
 def load_folder(folder: Path) -> Any:
     """The model of a folder in its own dtype, as transformers loads it from safetensors, with every tensor in place.
 
@@ -78,6 +93,7 @@ def load_folder(folder: Path) -> Any:
     """
     with needed("transformers", "a Hugging Face folder", "transformers"):
         import transformers
+        from safetensors import SafetensorError, safe_open
     config = read_json(folder / CONFIG_FILE)
     if "quantization_config" in config:
         raise UnsupportedError(f"{folder} is quantised, and pooling needs floats; convert the model it was made from")
@@ -90,14 +106,24 @@ def load_folder(folder: Path) -> Any:
     if (folder / INDEX_FILE).exists():
         for name in dict.fromkeys((read_json(folder / INDEX_FILE).get("weight_map") or {}).values()):
             check_name(name, folder / INDEX_FILE)
+    for path in folder.glob("*.safetensors"):
+        try:
+            with safe_open(path, "pt"):  # which checks the header
+                pass
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged, or no tensor file: {_first_line(error)}") from error
     named = str((config.get("architectures") or ["AutoModelForCausalLM"])[0])
     kind = getattr(transformers, named, None)
     if not (
         isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel | transformers.AutoModelForCausalLM)
     ):
-        raise UnsupportedError(f"{folder} holds a model of type {named[:80]!r}, which transformers does not have")
+        raise UnsupportedError(f"{folder} holds a model of class {named[:80]!r}, which transformers does not have")
+    of_kind = getattr(getattr(kind, "config_class", None), "model_type", config.get("model_type"))
+    if config.get("model_type") != of_kind:
+        raise UnsupportedError(f"{folder} says that its {named} is of type {str(config.get('model_type'))[:80]!r}")
     try:
-        model, about = kind.from_pretrained(folder, dtype="auto", use_safetensors=True, output_loading_info=True)
+        with quiet():
+            model, about = kind.from_pretrained(folder, dtype="auto", use_safetensors=True, output_loading_info=True)
     except Exception as error:
         raise CheckpointError(f"transformers cannot load {folder}: {_first_line(error)}") from error
     if wrong := {name: found for name, found in about.items() if found}:
@@ -152,8 +178,7 @@ class PretrainedConversion:
             digest.update(name.encode() + raw_bytes(tensor))
         self.digest = digest.hexdigest()
         self.parameters = self._parameters()
-        self.differences: list[float] = []
-        self.changes: list[float] = []
+        self.differences, self.changes = list[float](), list[float]()
 
     def _heads_of_config(self) -> int:
         config = self.config
@@ -170,29 +195,23 @@ class PretrainedConversion:
 
     def _layer(self, name: str, module: nn.Module) -> HeadedLayer:
         """The projections of an attention layer, of which every parameter is understood."""
-        fused = hasattr(module, "qkv_proj")
-        q, k, v = (module.get_submodule("qkv_proj" if fused else f"{part}_proj") for part in "qkv")
-        output = next((part for part in OUTPUTS if hasattr(module, part)), OUTPUTS[0])
-        o = module.get_submodule(output) if hasattr(module, output) else nn.Identity()
-        heads, width = self.config.num_attention_heads, self.head_dim
-        rows = (
-            {"qkv_proj": heads + 2 * self.before}
-            if fused
-            else {"q_proj": heads, "k_proj": self.before, "v_proj": self.before}
-        )
-        wanted: dict[str, tuple[int, ...]] = {
-            f"{part}.weight": (count * width, self.config.hidden_size) for part, count in rows.items()
-        }
-        wanted |= {f"{output}.weight": (self.config.hidden_size, heads * width)}
-        wanted |= {f"{part}.bias": (count * width,) for part, count in rows.items()}
-        wanted |= {f"{output}.bias": (self.config.hidden_size,)} | {f"{norm}.weight": (width,) for norm in NORMS}
+        names = ["qkv_proj"] * 3 if hasattr(module, "qkv_proj") else ["q_proj", "k_proj", "v_proj"]
+        output = next((part for part in OUTPUTS if hasattr(module, part)), names[0])
+        heads, width, dim = self.config.num_attention_heads, self.head_dim, self.config.hidden_size
+        rows = dict.fromkeys(names, 0)
+        for part, count in zip(names, (heads, self.before, self.before), strict=True):
+            rows[part] += count * width
+        wanted: dict[str, tuple[int, ...]] = {f"{part}.weight": (count, dim) for part, count in rows.items()}
+        wanted |= {f"{part}.bias": (count,) for part, count in rows.items()}
+        wanted |= {f"{output}.weight": (dim, heads * width), f"{output}.bias": (dim,)}
+        wanted |= {f"{norm}.weight": (width,) for norm in NORMS}
         for part, parameter in module.named_parameters():
             if wanted.get(part) != tuple(parameter.shape):
                 raise UnsupportedError(
                     f"{name}.{part} of {self.family!r} is {tuple(parameter.shape)}, and may depend on the key/value "
                     f"heads, so nothing is converted"
                 )
-        return HeadedLayer(q, k, v, o, heads, self.before)
+        return HeadedLayer(*map(module.get_submodule, [*names, output]), heads, self.before)
 
     def _parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
@@ -261,14 +280,14 @@ class PretrainedConversion:
         return turned
 
     def _inputs(self) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(0)
-        return torch.randn(1, LENGTH, self.config.hidden_size, generator=generator, dtype=torch.float64)
+        return torch.randn(1, LENGTH, self.config.hidden_size, generator=torch.Generator().manual_seed(0)).double()
 
     def save(self, out: Path) -> None:
         """Write the converted model, its tokeniser, generation settings and licences into a folder, atomically."""
 
         def write(aside: Path) -> None:
-            self.model.save_pretrained(aside)
+            with quiet():
+                self.model.save_pretrained(aside)
             for path in sorted(self.folder.iterdir()):
                 is_wanted = path.suffix in COPIED or path.name.startswith(COPIED_NAMES)
                 if path.is_file() and is_wanted and path.name != INDEX_FILE and not (aside / path.name).exists():

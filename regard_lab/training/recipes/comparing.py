@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +68,12 @@ def compare_runs(
 
 def _training(run: str | Path) -> dict[str, Any]:
     """The parameters of a model, and how it was trained where its folder is that of a run."""
-    found: dict[str, Any] = dict.fromkeys(OF_TRAINING)
-    found["parameters"] = sum(
-        tensor.numel() for tensor in {id(one): one for one in load_model(run).state.values()}.values()
-    )
-    try:
-        summary = read_run(run)
-    except NotFoundError:  # a model without a run
-        return found
-    return {
-        **found, "steps": summary.step, "tokens": summary.tokens, "best_step": summary.best_step,
-        "best_loss": summary.best_loss,
-    }  # fmt: skip
+    tensors = {id(tensor): tensor.numel() for tensor in load_model(run).state.values()}
+    found: dict[str, Any] = {**dict.fromkeys(OF_TRAINING), "parameters": sum(tensors.values())}
+    with suppress(NotFoundError):  # a model without a run
+        done = read_run(run)
+        found |= {"steps": done.step, **{name: getattr(done, name) for name in OF_TRAINING[2:]}}
+    return found
 
 
 def _report(

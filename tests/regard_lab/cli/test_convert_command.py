@@ -8,7 +8,7 @@ import torch
 from commanding import regard
 
 from regard_lab.conversion import load_converted
-from regard_lab.conversion.report import Losses
+from regard_lab.conversion.uptraining import Losses
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.storage import read_checkpoints

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 
 from regard.errors import OccupiedError
 from regard_lab.conversion import load_converted, uptraining
-from regard_lab.conversion.report import agreement, agreement_on_task
-from regard_lab.conversion.uptraining import Uptraining, held_out_task
+from regard_lab.conversion.uptraining import Uptraining, agreement, agreement_on_task, held_out_task
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import PAD, Tokeniser
