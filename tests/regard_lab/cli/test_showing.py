@@ -239,7 +239,8 @@ def hostile_models(monkeypatch):
     """Models whose texts and labels are hostile."""
     words = SeenWords(frozenset(), 0)
     written = Translation("a", HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
-    translator = SimpleNamespace(n_best=lambda lines, **_: [[written] for _ in lines], words=words)
+    translate = lambda lines, kept, **_: kept.update({at: [written] for at in range(len(lines))})  # noqa: E731
+    translator = SimpleNamespace(n_best=translate, words=words)
     monkeypatch.setattr(Translator, "load", lambda run: translator)
 
     def generate(prompts, on_text=None, **_):
