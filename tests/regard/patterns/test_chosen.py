@@ -16,28 +16,29 @@ def mask_of(listed: torch.Tensor, q_len: int, k_len: int, block: int = 1, rows: 
     return listed_mask(listed.numpy(), Places(2, 4, q_len, k_len, (0,)), block, rows)
 
 
-def sizes_of(q_len: int, k_len: int, heads: int = 4, kv_heads: int = 2, batch: int = 2):
+def sizes_of(q_len: int, k_len: int, heads: int = 4, kv_heads: int = 2, dims=(5, 3), dtype=torch.float64):
     torch.manual_seed(3)
-    shapes = (batch, heads, q_len, 5), (batch, kv_heads, k_len, 5), (batch, kv_heads, k_len, 3)
-    return [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    shapes = (2, heads, q_len, dims[0]), (2, kv_heads, k_len, dims[0]), (2, kv_heads, k_len, dims[1])
+    return [torch.randn(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
 def assert_is_the_formula(pattern: p.Pattern, mask: np.ndarray, q, k, v, **options) -> None:
     found = rg.attention(q, k, v, pattern=pattern, **options)
     grad = torch.randn_like(found)
     grads = torch.autograd.grad(found, (q, k, v), grad)
-    expected = answer(*(x.detach().numpy() for x in (q, k, v)), mask, scale=5**-0.5, grad_output=grad.numpy())
+    scale, atol = q.shape[-1] ** -0.5, 1e-12 if q.dtype == torch.float64 else 2e-5
+    expected = answer(*(x.detach().double().numpy() for x in (q, k, v)), mask, scale=scale, grad_output=grad.numpy())
     for one, name in zip((found.detach(), *grads), ("output", "dq", "dk", "dv"), strict=True):
-        np.testing.assert_allclose(one, getattr(expected, name), atol=1e-12)
+        np.testing.assert_allclose(one, getattr(expected, name), atol=atol, rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["auto", "fused"])
-@pytest.mark.parametrize(("block", "rows"), [(17, 23), (16, 400), (2, 5)])
+@pytest.mark.parametrize(("backend", "long"), [("auto", False), ("fused", False), ("auto", True)])
+@pytest.mark.parametrize(("block", "rows"), [(17, 23), (16, 400), (40, 100), (2, 5)])
 @pytest.mark.parametrize("lists", [1, 2, 4])
-def test_lists_for_all_heads_for_key_heads_and_for_each_head(backend, block, rows, lists):
-    q_len, k_len = 67, 71
-    q, k, v = sizes_of(q_len, k_len)
-    blocks = torch.randint(-1, -(-k_len // block), (lists % 2 + 1, lists, -(-q_len // rows), 4))
+def test_lists_for_all_heads_for_key_heads_and_for_each_head(backend, long, block, rows, lists):
+    q_len, k_len = (419, 523) if long else (67, 71)
+    q, k, v = sizes_of(q_len, k_len, dims=(64, 32), dtype=torch.float32) if long else sizes_of(q_len, k_len)
+    blocks = torch.randint(-1, -(-k_len // block), (lists % 2 + 1, lists, -(-q_len // rows), 13 if long else 4))
     blocks[:, :, 0] = -1  # empty rows
     blocks[:, :, -1, 1] = blocks[:, :, -1, 0]  # a block that is listed twice
     mask = mask_of(blocks, q_len, k_len, block, rows)
