@@ -23,8 +23,8 @@ from regard_lab.teaching.report import Report, store_report, write_report
 
 RESULTS = Path(__file__).parent / "results"
 ONE_OR_EIGHT = (
-    "for h in 1 8; do regard train translation --data pronouns --heads $h --dim 64 --layers 2 --steps 1500 "
-    "--out runs/$h; done"
+    "regard compare --data pronouns --models transformer --heads 8,1 --equal-parameters --dim 64 --layers 2 --steps "
+    "1500, which trained them then; regard train makes one at a time"
 )
 
 
