@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
 from regard_lab.cli.console import check_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
@@ -20,7 +20,7 @@ from regard_lab.cli.options import Run
 from regard_lab.cli.running import remark_on_training
 from regard_lab.cli.translate import Instead, Place, check_goes_with_why, show_relevance, words_instead
 from regard_lab.conversion.folders import is_hugging_face
-from regard_lab.decoding import Translator
+from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
 from regard_lab.models import LanguageModel, TextEncoder
 from regard_lab.models.kinds import TranslationModel
@@ -34,6 +34,7 @@ from regard_lab.seeing.explorer import (
     reason_against,
     to_page,
 )
+from regard_lab.seeing.explorer.records import ShownWalk
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.lenses.contrast import find_contrast, find_place
 from regard_lab.seeing.lenses.explaining import check_options
@@ -41,6 +42,7 @@ from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
 from regard_lab.training.recipes.classification import CLASSES_FILE
+from regard_lab.walkthrough import shown_walk, walk_whole_run
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
@@ -106,13 +108,13 @@ def view(
     if with_model and with_run is None and second is None and opened.play is not None:
         with counting("computing"):
             exploration = opened.play(text, "int8" if int8 else None)
-            page = None if export is None else to_page(exploration)
+            page = None if export is None else to_page(replace(exploration, walk=opened.walk(text)))
         if export is not None and page is not None:
             page.save(export)
             held = f"its {exploration.notes[0].removeprefix('This page contains the model: ').split('. It ')[0]}"
             note(f"the page is {export}, {len(page.html) / 1e6:.1f} MB; it needs no network, and publishes {held}")
         else:
-            _serve(ExplorerServer(exploration, port=port), browser)
+            _serve(ExplorerServer(exploration, walk=opened.walk, port=port), browser)
         return
     if with_model:
         other = "it compares, and pages that compare contain no model" if opened.play else opened.unplayed
@@ -136,11 +138,13 @@ def view(
 
     if export is not None:
         with counting("explaining words", model=opened.pretrained):
-            page = to_page(read(text))
+            page = to_page(replace(read(text), walk=opened.walk(text)))
         page.save(export)
         note(f"the page is {export}; it needs no network")
         return
-    server = ExplorerServer(read(text), partial(read, first=general), text=text, label=opened.label, port=port)
+    server = ExplorerServer(
+        read(text), partial(read, first=general), walk=opened.walk, text=text, label=opened.label, port=port
+    )
     _serve(server, browser)
 
 
@@ -180,6 +184,27 @@ class OpenedRun:
     def without_question(self) -> OpenedRun:
         """The run for other texts, in which the word of --why may not occur."""
         return self if self.translator is None else replace(self, read=_translating(self.translator, {}))
+
+    def walk(self, text: str) -> ShownWalk:
+        """Every step of the computation, or the reason why it cannot be shown."""
+        try:
+            if is_hugging_face(self.run):
+                return ShownWalk((), note="Walk-throughs of Hugging Face models are not supported.")
+            if self.translator is None:
+                return shown_walk(walk_whole_run(self.run, text))
+            (translation,) = self.translator.translate([text])
+            tokeniser = self.translator.tokeniser
+            place, remark = _reading_place(translation, tokeniser), ""
+            if tokeniser.encode_target(translation.text) != list(translation.ids):
+                place = None
+                remark = (
+                    "When the translation is split into sub-words again, they differ from those that the model wrote; "
+                    "the steps use the new ones. "
+                )
+            walk = shown_walk(walk_whole_run(self.run, translation.text, context=text, word=place))
+            return replace(walk, note=remark + walk.note)
+        except RegardError as error:
+            return ShownWalk((), note=f"No walk-through can be shown: {error}.")
 
 
 def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), place: int | None = None) -> OpenedRun:
@@ -286,6 +311,14 @@ def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, A
     if pronoun is None or words.count(pronoun) != 1:
         return {}
     return {"of": pronoun, "instead_of": [other for other in PRONOUNS if other != pronoun]}
+
+
+def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
+    """The number, from 1, of the sub-word that was read last before a German pronoun was written; None without one."""
+    if not (asked := _pronoun(translation.text, tokeniser, translation.ids)):
+        return None
+    starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
+    return starts[0] + 1 if starts else None
 
 
 def _draw(opened: OpenedRun, text: str, path: Path) -> None:

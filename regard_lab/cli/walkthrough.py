@@ -1,5 +1,7 @@
 """`regard walkthrough`: a sentence through attention, in the terminal or as JSON."""
 
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,14 +10,21 @@ from typer import Argument, Option
 from regard.errors import ArgumentError
 from regard_lab.cli.console import out_console, out_json, out_lines, out_width
 from regard_lab.cli.options import Json, default_note
-from regard_lab.walkthrough import example as options_of_example
 from regard_lab.walkthrough import (
+    Walk,
     read_weights,
     to_json,
     to_text,
     walk,
+    walk_whole,
+    walk_whole_run,
 )
+from regard_lab.walkthrough import example as options_of_example
 
+DRAWN = "drawn weights have one layer; name a --run for more, or add --whole for a whole model"
+WHOLE = "a whole model shows all its layers and heads"
+OF_A_RUN = "a run has its own, and all its layers and heads are shown"
+OF_THE_COMMAND = ("whole", "as_json")  # options that no walk takes
 LARGEST_SEED = 2**63 - 1
 
 
@@ -26,7 +35,7 @@ def walkthrough(
     ] = None,
     word: Annotated[
         str | None,
-        Option(help="The word shown in detail, or its number from 1. [default: the second]"),
+        Option(help="The word shown in detail, or its number from 1. [default: the second; of a decoder the last]"),
     ] = None,
     context: Annotated[
         str | None, Option(metavar="TEXT", help="Attend to this text instead (cross-attention).")
@@ -50,7 +59,9 @@ def walkthrough(
     ] = None,
     positions: Annotated[
         str | None,
-        Option(help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')}"),
+        Option(
+            help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')} --whole: sinusoidal, rotary, learned."
+        ),
     ] = None,
     words: Annotated[
         str | None, Option(help=f"all, or letters: drop punctuation. {default_note(walk, 'words')}")
@@ -73,20 +84,39 @@ def walkthrough(
     example: Annotated[
         str | None, Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
     ] = None,
+    run: Annotated[Path | None, Option(metavar="RUN", help="Show a whole trained model, up to the next word.")] = None,
+    whole: Annotated[bool, Option("--whole", help="Show a whole small Transformer, up to the next word.")] = False,
+    model: Annotated[
+        str | None, Option(help="With --whole: decoder, encoder or encoder-decoder. [default: by --context]")
+    ] = None,
+    layers: Annotated[
+        int | None, Option(min=1, help=f"With --whole: layers of each side. {default_note(walk_whole, 'layers')}")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Walk, and show the steps in the terminal or as JSON."""
     typed = {name: value for name, value in locals().items() if not (value is None or value is False)}
-    options: dict[str, Any] = {name: value for name, value in typed.items() if name != "as_json"}
-    if ("text" in options) == ("example" in options):
-        raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")
+    options: dict[str, Any] = {name: value for name, value in typed.items() if name not in OF_THE_COMMAND}
+    chosen: Callable[..., Walk] = walk_whole_run if run is not None else walk_whole if whole else walk
+    reason = OF_A_RUN if run is not None else WHOLE if whole else DRAWN
+    _check_fitting(options, chosen, reason)
     if weights is not None:
         options["weights"] = read_weights(weights)
     if (name := options.pop("example", None)) is not None:
         options = options_of_example(name) | options
-    steps = walk(**options)
+    steps = chosen(**options)
     if as_json:
         out_json(to_json(steps))
     else:
         width = out_width()
         out_lines(to_text(steps) if width is None else to_text(steps, out_console(width).width))
+
+
+def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:
+    """Raise an ArgumentError if the walk does not take an option, or if there is not exactly one text."""
+    taken = {*signature(chosen).parameters, *(["example"] if chosen is walk else [])}
+    if strange := [name for name in given if name not in taken]:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in strange)
+        raise ArgumentError(f"leave out {names}: {reason}")
+    if ("text" in given) == ("example" in given):
+        raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")

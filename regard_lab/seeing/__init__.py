@@ -5,7 +5,7 @@ to 1, and shares are counted over all sentences, leaving none out. matplotlib is
 """
 
 from regard_lab.seeing.explorer import Page, draw_attention, show
-from regard_lab.seeing.heads import HeadEffects, ablate, draw_head_effects, head_scores, patch
+from regard_lab.seeing.heads import HeadEffects, ablate, draw_head_effects, head_scores, patch, score_parts
 from regard_lab.seeing.lenses import LENSES, Relevance, draw_relevance, relevance
 from regard_lab.seeing.maps import (
     KINDS,
@@ -62,6 +62,7 @@ __all__ = [
     "ablate",
     "patch",
     "head_scores",
+    "score_parts",
     "HeadEffects",
     "draw_head_effects",
     # the referent of *it*

@@ -1,16 +1,17 @@
 """Attention for one sentence, step by step, with every number and the line of PyTorch that computed it.
 
-`walk` computes one layer with weights drawn from a seed or given. It returns a `Walk`, which can be written as text or
-JSON. The results are compared with other ways to compute them; a difference raises.
+`walk` computes one layer with weights drawn from a seed or given, `walk_whole` a whole small model, `walk_whole_run` a
+whole trained one. Each returns a `Walk`, which can be written as text or JSON. The results are
+compared with other ways to compute them; a difference raises.
 """
 
 from regard_lab.walkthrough.drawn import read_weights
-from regard_lab.walkthrough.records import to_json
+from regard_lab.walkthrough.records import shown_walk, to_json
 from regard_lab.walkthrough.steps import LIMIT, Check, Given, Step, Walk, split_words
 from regard_lab.walkthrough.terminal import to_text
-from regard_lab.walkthrough.walks import example, walk
+from regard_lab.walkthrough.walks import example, walk, walk_whole, walk_whole_run
 
 __all__ = [
-    "walk", "example", "read_weights", "Walk", "Step", "Given", "Check",
-    "to_text", "to_json", "split_words", "LIMIT",
+    "walk", "walk_whole", "walk_whole_run", "example", "read_weights", "Walk", "Step", "Given", "Check",
+    "to_text", "to_json", "shown_walk", "split_words", "LIMIT",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.packages import needed
 from regard.positions import Rotary
-from regard_lab.walkthrough.layer import LETTERS, new_score
+from regard_lab.walkthrough.layer import LETTERS, new_score, score_of
 from regard_lab.walkthrough.steps import RANDOM_NOTE, FileWeights
 
 DRAWS = ("normal", "uniform")
@@ -172,9 +172,7 @@ def _places(layer: MultiHeadAttention, table: torch.Tensor) -> dict[str, torch.T
     ):  # fmt: skip
         places[name] = projection.weight.unflatten(0, (heads, -1))
     places["W_o"] = layer.to_output.weight
-    mechanism = layer.mechanism.declared
-    assert isinstance(mechanism, Softmax)
-    names = LETTERS.get(type(mechanism.score), {})
+    names = LETTERS.get(type(score_of(layer.mechanism.declared)), {})
     return places | {letter: layer.mechanism.learned[name] for name, (letter, _) in names.items()}
 
 

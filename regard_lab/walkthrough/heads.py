@@ -6,8 +6,20 @@ from dataclasses import dataclass
 import torch
 
 from regard.arguments import count_of
-from regard_lab.walkthrough.layer import Scene, give_layer, rotated
+from regard.positions import Rotary
+from regard_lab.walkthrough.layer import Scene, give_layer, projected, rotated
 from regard_lab.walkthrough.steps import Axis, Walker, numbered
+
+
+def measure_angles(walker: Walker, rotary: Rotary, words: Axis, size: int, name: str = "angles") -> None:
+    """Add the step `angles`, or of another name, of rotary positions, (words, size)."""
+    speeds = f"{rotary.base!r} ** (-torch.arange(0, {size}, 2).double() / {size})"
+    walker.step(
+        f"{name} = (torch.arange({len(words)})[:, None] * {speeds}).repeat(1, 2)", "Angles",
+        "Each pair of components has its own frequency; the angles of a word are its position times these frequencies.",
+        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=(words, numbered("numbers", size)),
+    )  # fmt: skip
+
 
 PROJECTIONS = (
     ("q", "Queries", "A matrix maps the vector of each word to a query, which is compared with all keys."),
@@ -34,13 +46,7 @@ def project(walker: Walker, scene: Scene) -> tuple[str, str]:
         walker.step(f"{letter} = {source} @ W_{letter}[{head}].T", title, says, formula, axes=(words, size))
     if layer.positions is None:
         return "q", "k"
-    base = layer.positions.base
-    speeds = f"{base!r} ** (-torch.arange(0, {layer.head_dim}, 2).double() / {layer.head_dim})"
-    walker.step(
-        f"angles = (torch.arange({len(scene.read)})[:, None] * {speeds}).repeat(1, 2)", "Angles",
-        "Each pair of components has its own frequency; the angles of a word are its position times these frequencies.",
-        f"θ_{{ic}} = i · {base:g}^{{-2c/d}}", axes=(scene.read, numbered("numbers", layer.head_dim)),
-    )  # fmt: skip
+    measure_angles(walker, layer.positions, scene.read, layer.head_dim)
     for letter, title in (("q", "Rotated queries"), ("k", "Rotated keys")):
         walker.step(
             f"{letter}_turned = {rotated(letter, layer.head_dim)}", title,
@@ -124,7 +130,7 @@ def _weigh(walker: Walker, scene: Scene, rows: Rows, *, weights: Callable[[torch
         name = walker.step(line, "Mask", says, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=rows.axes)
     walker.step(
         f"{alpha} = {name}.softmax(-1)", "Attention weights", weights,
-        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=rows.axes,
+        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=rows.axes, scale="weights",
     )  # fmt: skip
     title = "Context vectors" if rows.axes[1:] else "Context vector"
     axes = (*((scene.readers,) if rows.axes[1:] else ()), numbered("numbers", scene.layer.value_dim))
@@ -164,98 +170,148 @@ def saturated(walker: Walker, scene: Scene, weights: torch.Tensor, compared: tup
 
 def join_heads(walker: Walker, scene: Scene) -> None:
     """Add the steps from all heads to the layer's output."""
-    layer, words = scene.layer, scene.readers
-    joined, letter, says = "contexts", "z", "A last matrix maps the result to vectors of the size of the input."
-    walker.section = "Both heads" if layer.heads == 2 else f"All {count_of(layer.heads, 'heads')}"
-    if layer.heads > 1:
-        heads = _numbered_heads(layer.heads, "head")
-        v = _project_all(walker, scene, heads)
-        _weigh_all(walker, scene, heads)
-        walker.step(
-            f"all_contexts = all_weights @ {v}", "All heads: context vectors",
-            "In each head, the sum of the values by the attention weights.", "z_i^h = Σ_j α_{ij}^h v_j^h",
-            axes=(heads, words, numbered("numbers", layer.value_dim)),
-        )  # fmt: skip
-        joined, letter = "joined", "r"
-        says = "A matrix combines the heads into a vector that has the size of the word's vector again."
-        walker.step(
-            "joined = torch.cat(list(all_contexts), dim=-1)", "All heads: joined",
-            "The context vectors of all heads, one after the other, for each word.", "r_i = [z_i^1 ; … ; z_i^H]",
-            axes=(words, numbered("numbers", layer.heads * layer.value_dim)),
-        )  # fmt: skip
+    if scene.layer.heads > 1:
+        walker.section = "Both heads" if scene.layer.heads == 2 else f"All {count_of(scene.layer.heads, 'heads')}"
+        every_head(walker, scene, Naming("All heads"))
     else:
-        walker.section = "The output"
-    axes = words, numbered("numbers", layer.dim)
-    walker.step(f"output = {joined} @ W_o.T", "Output", says, f"o_i = W_o {letter}_i", axes=axes)
+        walker.section, says = "The output", "A last matrix maps the result to vectors of the size of the input."
+        _map_output(walker, scene, "contexts", "z", Naming(""), says)
 
 
-def _numbered_heads(count: int, what: str) -> Axis:
-    return Axis("heads", tuple(f"{what} {number}" for number in range(count)))
+@dataclass(frozen=True)
+class Naming:
+    """How the steps of all heads are called: those of the only layer, or those of a layer in a model.
+
+    Args:
+        kind: what titles begin with.
+        tag: the end of all names of a layer in a model, such as "_e0".
+        scope: the end of the name of its angles, which all layers of a stack share.
+        once: returns an explanation, or nothing if it was given before.
+    """
+
+    kind: str
+    tag: str = ""
+    scope: str = ""
+    once: Callable[[str], str] = str
+
+    def name(self, what: str) -> str:
+        return f"{what}{self.tag}" if self.tag else f"all_{what}"
 
 
-def _project_all(walker: Walker, scene: Scene, many: Axis) -> str:
-    """Add queries, keys and values of all heads, rotated and shared as the layer does; return the name of values."""
-    layer = scene.layer
+def every_head(walker: Walker, scene: Scene, naming: Naming) -> str:
+    """Add the steps of attention in all heads, up to the output of the layer; return its name."""
+    layer, once = scene.layer, naming.once
+    heads = _numbered_heads(layer.heads, "head")
+    q, k, v = _project_all(walker, scene, naming, heads)
+    weights = _weigh_all(walker, scene, naming, heads, q, k)
+    contexts = walker.step(
+        f"{naming.name('contexts')} = {weights} @ {v}", f"{naming.kind}: context vectors",
+        once("In each head, the sum of the values by the attention weights."), "z_i^h = Σ_j α_{ij}^h v_j^h",
+        axes=(heads, scene.readers, numbered("numbers", layer.value_dim)),
+    )  # fmt: skip
+    joined = walker.step(
+        f"joined{naming.tag} = torch.cat(list({contexts}), dim=-1)",
+        f"{naming.kind}: {'heads ' if naming.tag else ''}joined",
+        once("The context vectors of all heads, one after the other, for each word."), "r_i = [z_i^1 ; … ; z_i^H]",
+        axes=(scene.readers, numbered("numbers", layer.heads * layer.value_dim)),
+    )  # fmt: skip
+    says = once("A matrix combines the heads into a vector that has the size of the word's vector again.")
+    return _map_output(walker, scene, joined, "r", naming, says)
+
+
+def _map_output(walker: Walker, scene: Scene, source: str, letter: str, naming: Naming, says: str) -> str:
+    """Add the output of the layer, a matrix times the joined heads or the only one."""
+    tag, result = naming.tag, ("attended", "a") if naming.tag else ("output", "o")
+    bias = f"b_o{tag}" if f"b_o{tag}" in walker.values else ""
+    return walker.step(
+        f"{result[0]}{tag} = {projected(source, f'W_o{tag}', bias)}",
+        f"{naming.kind}: output" if tag else "Output", says,
+        f"{result[1]}_i = W_o {letter}_i" + (" + b_o" if bias else ""),
+        axes=(scene.readers, numbered("numbers", scene.layer.dim)),
+    )  # fmt: skip
+
+
+def _project_all(walker: Walker, scene: Scene, naming: Naming, many: Axis) -> tuple[str, str, str]:
+    """Add queries, keys and values of all heads, rotated and shared as the layer does; return their names."""
+    layer, tag, once, names = scene.layer, naming.tag, naming.once, {}
     few = many if scene.group == 1 else _numbered_heads(layer.kv_heads, "key/value head")
-    name = ""
+    angles = f"angles{naming.scope}"
+    if layer.positions is not None and angles not in walker.values:
+        measure_angles(walker, layer.positions, scene.read, layer.head_dim, angles)
     for letter, what, heads, words, source in (
         ("q", "queries", many, scene.readers, scene.x),
         ("k", "keys", few, scene.read, scene.c),
         ("v", "values", few, scene.read, scene.c),
     ):
-        axes = words, numbered("numbers", walker.values[f"W_{letter}"].shape[1])
-        name = walker.step(
-            f"{letter.upper()} = {source} @ W_{letter}.mT", f"All heads: {what}",
-            f"The {what} of every head, each by a matrix of its own.", f"{letter}_i^h = W_{letter}^h {source}_i",
-            axes=(heads, *axes),
+        name, matrix, bias = f"{letter.upper()}{tag}", f"W_{letter}{tag}", f"b_{letter}{tag}"
+        bias = bias if bias in walker.values else ""
+        axes = words, numbered("numbers", walker.values[matrix].shape[1])
+        says = once(f"The {what} of every head, each by a matrix of its own.")
+        if tag and scene.crosses:
+            whose = "the words that are written" if letter == "q" else "the encoder's output"
+            says = once(f"In cross-attention, {what} come from {whose}.")
+        walker.step(
+            f"{name} = {projected(source, matrix, bias, heads=True)}", f"{naming.kind}: {what}", says,
+            f"{letter}_i^h = W_{letter}^h {source[0]}_i" + (f" + b_{letter}^h" if bias else ""), axes=(heads, *axes),
         )  # fmt: skip
         if layer.positions is not None and letter != "v":
-            says = "Rotated by their positions, so that a score depends on the distance of two words."
-            line = f"{name}_turned = {rotated(name, layer.head_dim)}"
-            name = walker.step(line, f"All heads: {what} rotated", says, axes=(heads, *axes))
+            says = once("Rotated by their positions, so that a score depends on the distance of two words.")
+            line = rotated(name, layer.head_dim, angles)
+            name = walker.step(f"{name}_turned = {line}", f"{naming.kind}: {what} rotated", says, axes=(heads, *axes))
         if scene.group > 1 and letter != "q":
-            says = f"Each key/value head is shared by {scene.group} neighbouring query heads."
+            says = once(f"Each key/value head is shared by {scene.group} neighbouring query heads.")
             line = f"{name}_shared = {name}.repeat_interleave({scene.group}, dim=0)"
-            name = walker.step(line, f"All heads: {what} shared", says, axes=(many, *axes))
-    return name
+            name = walker.step(line, f"{naming.kind}: {what} shared", says, axes=(many, *axes))
+        names[letter] = name
+    return names["q"], names["k"], names["v"]
 
 
-def _weigh_all(walker: Walker, scene: Scene, many: Axis) -> None:
-    """Add the scores and the attention weights of all heads."""
-    pairs, scaled = (many, scene.readers, scene.read), bool(scene.scaling)
-    q, k, _ = _compared(scene)
+def _weigh_all(walker: Walker, scene: Scene, naming: Naming, many: Axis, q: str, k: str) -> str:
+    """Add the scores and the attention weights of all heads; return the name of the weights."""
+    once, tag, pairs = naming.once, naming.tag, (many, scene.readers, scene.read)
     scores = scene.lines.heads.format(Q=q, K=k, n=len(scene.readers), m=len(scene.read))
+    for parameter in ("W_a", "U_a", "v_a"):
+        scores = scores.replace(parameter, f"{parameter}{tag}")
+    scores += scene.scaling
+    says = "How well each query fits each key" + (", divided by the root of their size." if scene.scaling else ".")
+    if scene.bias is not None:
+        scores += " - slopes[:, None, None] * distances"
+        says += " Each head subtracts a slope times the distance of the two words."
+    formula = "{q_i^h · k_j^h}/{√{d}}" if scene.multiplies and scene.scaling and scene.bias is None else ""
     name = walker.step(
-        f"all_scores = {scores}{scene.scaling}", "All heads: scores",
-        "How well each query fits each key" + (", divided by the root of their size." if scaled else "."),
-        "{q_i^h · k_j^h}/{√{d}}" if scene.multiplies and scaled else "", axes=pairs,
+        f"{naming.name('scores')} = {scores}", f"{naming.kind}: scores", once(says), formula, axes=pairs
     )  # fmt: skip
+    allowed, filled = f"allowed{tag}", ""
     if scene.mask:
-        says = "Masked scores become minus infinity, whose exponential is 0."
-        line = f"all_masked = {name}.masked_fill(~allowed, -math.inf)"
-        name = walker.step(line, "All heads: masked scores", says, axes=pairs)
-    walker.step(
-        f"all_weights = {name}.softmax(-1)", "All heads: attention weights",
-        lambda weights: _most_of_heads(scene, weights), "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}", axes=pairs,
+        if allowed not in walker.values:
+            what = "A word may look at itself and at earlier words" if scene.causal else "The pattern of this layer"
+            walker.step(
+                f"{allowed} = {scene.mask}", f"{naming.kind}: mask", once(f"{what}: 1 means allowed, 0 masked."),
+                axes=pairs if scene.varies_by_head else pairs[1:], scale="none",
+            )  # fmt: skip
+        says = once("Masked scores become minus infinity, whose exponential is 0.")
+        line = f"{naming.name('masked')} = {name}.masked_fill(~{allowed}, -math.inf)"
+        name = walker.step(line, f"{naming.kind}: masked scores", says, axes=pairs)
+        filled = "" if walker.values[allowed].any(-1).all() else ".nan_to_num(0)"  # the weights of empty rows are 0
+    return walker.step(
+        f"{naming.name('weights')} = {name}.softmax(-1){filled}", f"{naming.kind}: attention weights",
+        lambda weights: _most_of_heads(scene, weights, once), "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}", axes=pairs,
+        scale="weights",
     )  # fmt: skip
 
 
-def _compared(scene: Scene) -> tuple[str, str, str]:
-    """The names of queries, keys and values of all heads, as attention gets them."""
-    many, turned = scene.layer.heads > 1, "" if scene.layer.positions is None else "_turned"
-    q, k, v = ("Q", "K", "V") if many else ("q", "k", "v")
-    shared = "_shared" if scene.group > 1 else ""
-    return f"{q}{turned}", f"{k}{turned}{shared}", f"{v}{shared}"
-
-
-def _most_of_heads(scene: Scene, weights: torch.Tensor) -> str:
+def _most_of_heads(scene: Scene, weights: torch.Tensor, once: Callable[[str], str]) -> str:
     """Where the followed word looks most, head by head; the first few heads."""
     looks = (
         f"head {number}: “{scene.read.labels[int(row.argmax())]}” {float(row.max()):.2f}"
         for number, row in enumerate(weights[:4, scene.word])
     )
-    first = "The softmax turns the scores of each word into weights with the sum 1."
-    return f"{first} The largest weight of “{scene.chosen}” in {'; '.join(looks)}."
+    first = once("The softmax turns the scores of each word into weights with the sum 1.")
+    return f"{first} The largest weight of “{scene.chosen}” in {'; '.join(looks)}.".strip()
+
+
+def _numbered_heads(count: int, what: str) -> Axis:
+    return Axis("heads", tuple(f"{what} {number}" for number in range(count)))
 
 
 def compare(walker: Walker, scene: Scene) -> None:
@@ -272,7 +328,13 @@ def compare(walker: Walker, scene: Scene) -> None:
 
 def _fused_call(scene: Scene) -> str:
     """The expression of PyTorch's fused attention for all heads."""
-    inputs = [*_compared(scene)]
+    layer, many = scene.layer, scene.layer.heads > 1
+    q, k, v = ("Q", "K", "V") if many else ("q", "k", "v")
+    if layer.positions is not None:
+        q, k = f"{q}_turned", f"{k}_turned"
+    if scene.group > 1:
+        k, v = f"{k}_shared", f"{v}_shared"
+    inputs = [q, k, v]
     if scene.mask:
         inputs.append("attn_mask=allowed")
     if not scene.scaling:
@@ -291,7 +353,7 @@ def walk_layer(walker: Walker, scene: Scene) -> None:
     q, k = project(walker, scene)
     if scene.mask:
         walker.section, says = "The mask", "A word may look at itself and at earlier words: 1 means allowed, 0 masked."
-        walker.step(f"allowed = {scene.mask}", "Mask", says, axes=(scene.readers, scene.read))
+        walker.step(f"allowed = {scene.mask}", "Mask", says, axes=(scene.readers, scene.read), scale="none")
     follow_word(walker, scene, q, k)
     take_all(walker, scene, q, k)
     join_heads(walker, scene)

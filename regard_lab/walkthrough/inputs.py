@@ -1,9 +1,12 @@
-"""From text to vectors: the words of a sentence as ids and as vectors."""
+"""From text to vectors: the words of a sentence, or the sub-words of a trained model, as ids and as vectors."""
 
 from collections.abc import Sequence
 
+from regard_lab.models import TranslationTransformer
+from regard_lab.models.language import Stack
+from regard_lab.text import Tokeniser
 from regard_lab.walkthrough.drawn import Drawn
-from regard_lab.walkthrough.steps import Axis, Walker, numbered
+from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 
 Text = str | Sequence[str]
 
@@ -39,7 +42,7 @@ def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Ax
             walker.step(
                 f"{name}ids = torch.tensor([vocabulary.index(word) for word in {name}words])",
                 "Ids" if not name else "Ids of the context", "The index of each word in the vocabulary, from 0.",
-                axes=(axis,),
+                axes=(axis,), scale="none",
             )  # fmt: skip
 
 
@@ -69,4 +72,76 @@ def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str
     return walker.step(
         f"{x} = {embeddings} + {prefix}positions", f"Embeddings with positions{of}",
         "The sum encodes the word and its position.", f"{x}_i = e_i + p_i", axes=axes,
+    )  # fmt: skip
+
+
+def read_pieces(
+    walker: Walker,
+    prefix: str,
+    text: str,
+    word: int | str | None,
+    *,
+    opens: bool,
+    closes: bool,
+    target: bool = False,
+) -> Axis:
+    """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
+
+    A `target` is what a translator writes.
+
+    Raises:
+        ArgumentError: an empty or too long text, or a word that is not in it.
+    """
+    what = "context" if prefix else "text"
+    tokeniser: Tokeniser = walker.values["tokeniser"]
+    encode = "encode_target" if target else "encode"
+    check_words(getattr(tokeniser, encode)(text), what)
+    parts = [*(["BEGIN"] if opens else []), f"*tokeniser.{encode}({what})", *(["END"] if closes else [])]
+    walker.give(what, text, f"the {what}")
+    of = " of the context" if prefix else ""
+    line = f"[{', '.join(parts)}]"
+    labels = tuple(tokeniser.pieces(eval(line, walker.values)))
+    words = Axis("words", labels, find_word(word, labels))
+    walker.step(
+        f"{prefix}ids = torch.tensor({line})", f"Ids{of}",
+        "The tokeniser of the model splits the text into learned sub-words, each with a number.",
+        axes=(words,), scale="none",
+    )  # fmt: skip
+    walker.step(
+        f"{prefix}words = tokeniser.pieces({prefix}ids.tolist())", f"Sub-words{of}", "The same as text.", axes=(words,)
+    )
+    return words
+
+
+def embed_run(
+    walker: Walker,
+    model: Stack | TranslationTransformer,
+    words: Axis,
+    written: bool,
+    result: str,
+    prefix: str = "",
+) -> str:
+    """Add the steps that compute the input of the first layer from `{prefix}ids`; return its name."""
+    config, size = model.config, numbered("numbers", model.config.dim)
+    own = isinstance(model, TranslationTransformer) and written and model.target_embedding is not None
+    scaled = isinstance(model, TranslationTransformer) or config.positions == "sinusoidal"
+    factor = f" * math.sqrt({config.dim})" if scaled else ""
+    table = "target_embedding" if own else "embedding"
+    of = " of the context" if prefix else ""
+    says = "Each id selects its row of the table: the vector of the word."
+    says += f" Its numbers are multiplied by √{config.dim}, as in the original Transformer." if scaled else ""
+    name = walker.step(
+        f"{prefix}embeddings = model.{table}({prefix}ids){factor}", f"Embeddings{of}",
+        says, "e_i = E_{t_i}" + (" √{d}" if scaled else ""),
+        axes=(words, size),
+    )  # fmt: skip
+    if model.positions is None:
+        return name
+    walker.step(
+        f"{prefix}positions = model.positions(torch.arange({len(words)})).double()", f"Positions{of}",
+        f"The position of each word as a vector ({config.positions}).", "p_i", axes=(words, size),
+    )  # fmt: skip
+    return walker.step(
+        f"{result} = {name} + {prefix}positions", f"Embeddings with positions{of}",
+        "The sum encodes the word and its position.", f"{result[0]}_i = e_i + p_i", axes=(words, size),
     )  # fmt: skip

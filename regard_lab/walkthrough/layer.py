@@ -3,19 +3,32 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regard.errors import ArgumentError
+import torch
+
+from regard.bias import ALiBi, series
+from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import MultiHeadAttention
-from regard.mechanisms import Softmax
+from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.scores import Additive, Concat, Dot, General, ScaledDot, Score
-from regard.patterns import Causal
+from regard.patterns import Causal, Full
 from regard_lab.walkthrough.steps import Axis, Walker
 
 
-def rotated(name: str, size: int) -> str:
+def projected(x: str, matrix: str, bias: str, *, heads: bool = False) -> str:
+    """Vectors multiplied by a matrix, or by those of all heads; plus a bias, if named.
+
+    >>> projected("x", "W_q", "b_q", heads=True), projected("x", "W_o", "")
+    ('x @ W_q.mT + b_q[:, None]', 'x @ W_o.T')
+    """
+    turned, added = (f"{matrix}.mT", f" + {bias}[:, None]") if heads else (f"{matrix}.T", f" + {bias}")
+    return f"{x} @ {turned}{added if bias else ''}"
+
+
+def rotated(name: str, size: int, angles: str = "angles") -> str:
     """Queries or keys (of one head or of all) rotated by the step of their angles."""
     half = size // 2
     swapped = f"[-{name}[..., {half}:], {name}[..., :{half}]]"
-    return f"{name} * angles.cos() + torch.cat({swapped}, -1) * angles.sin()"
+    return f"{name} * {angles}.cos() + torch.cat({swapped}, -1) * {angles}.sin()"
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,20 @@ def new_score(name: str, query_dim: int, key_dim: int) -> Score:
     return scores[name]
 
 
+def score_of(mechanism: Mechanism) -> Score:
+    """The score function of a softmax mechanism.
+
+    Raises:
+        UnsupportedError: another mechanism, or a score that a walkthrough cannot show.
+    """
+    if not isinstance(mechanism, Softmax) or type(mechanism.score) not in LINES:
+        raise UnsupportedError(
+            f"this layer uses {mechanism}; a walkthrough needs softmax attention with one of the scores "
+            f"{', '.join(SCORES)}"
+        )
+    return mechanism.score
+
+
 @dataclass(frozen=True)
 class Scene:
     """The layer of a walkthrough, its queries and keys, and the word and head that are shown in detail.
@@ -119,6 +146,7 @@ class Scene:
         x, c: the names of their vectors; the same in self-attention.
         word, head: indices, from 0.
         origin: where the weights of a name come from.
+        bias: a bias by distance, added to the scores.
     """
 
     layer: MultiHeadAttention
@@ -129,6 +157,7 @@ class Scene:
     word: int
     head: int
     origin: Callable[[str], str]
+    bias: ALiBi | None = None
 
     @property
     def crosses(self) -> bool:
@@ -141,9 +170,7 @@ class Scene:
 
     @property
     def score(self) -> Score:
-        mechanism = self.layer.mechanism.declared
-        assert isinstance(mechanism, Softmax)
-        return mechanism.score
+        return score_of(self.layer.mechanism.declared)
 
     @property
     def lines(self) -> ScoreLines:
@@ -169,28 +196,64 @@ class Scene:
         return self.readers.labels[self.word]
 
     @property
+    def causal(self) -> bool:
+        return self.layer.pattern.canonical() == Causal() and not self.crosses
+
+    @property
+    def varies_by_head(self) -> bool:
+        return self.layer.pattern.varies_by_head
+
+    @property
     def mask(self) -> str:
-        """The expression of the boolean mask, (n, n); empty if every pair is allowed."""
-        n = len(self.readers)
-        return f"torch.ones({n}, {n}, dtype=torch.bool).tril()" if self.layer.pattern.canonical() == Causal() else ""
+        """The expression of the boolean mask, (n, m) or (heads, n, m); empty if every pair is allowed."""
+        n, m = len(self.readers), len(self.read)
+        if self.causal:
+            return f"torch.ones({n}, {n}, dtype=torch.bool).tril()"
+        if (pattern := self.layer.pattern.canonical()) == Full():
+            return ""
+        return f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
 
 
-def give_layer(walker: Walker, scene: Scene) -> None:
-    """Give the walker the weights of the layer, with an axis for heads."""
-    layer = scene.layer
-    assert layer.to_k is not None
+def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
+    """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag.
+
+    Raises:
+        UnsupportedError: a layer with an option that a walkthrough cannot show.
+    """
+    layer, score = scene.layer, scene.score  # refuses every mechanism but softmax
+    if layer.options["softcap"] is not None or layer.to_k is None:
+        raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
+    scaled = layer.positions is not None and (layer.positions.scaling or layer.positions.axes)
+    more = layer.q_norm, layer.to_output_gate, layer.value_mix, layer.difference, layer.to_forget
+    if scaled or any(one is not None for one in more):
+        raise UnsupportedError(
+            "this layer has qk_norm, output_gate, value_residual, differential, forgetting or scaled positions; a "
+            "walkthrough shows none of them"
+        )
     for what, projection, heads, size in (
         ("queries", layer.to_q, layer.heads, "heads × query size"),
         ("keys", layer.to_k, layer.kv_heads, "key/value heads × key size"),
         ("values", layer.to_v, layer.kv_heads, "key/value heads × value size"),
+        ("output", layer.to_output, 0, "vector size × numbers of all heads"),
     ):
-        name = f"W_{what[0]}"
-        split = projection.weight.unflatten(0, (heads, -1))
-        walker.give(name, split, f"of the {what}, {scene.origin(name)}", f"{size} × vector size")
-    walker.give(
-        "W_o", layer.to_output.weight, f"of the output, {scene.origin('W_o')}", "vector size × numbers of all heads"
-    )
-    for name, (letter, of_keys) in LETTERS.get(type(scene.score), {}).items():
+        for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
+            if tensor is not None:
+                name, axes = f"{sign}_{what[0]}", f"{size} × vector size" if sign == "W" else size
+                if not heads:
+                    axes = size if sign == "W" else ""
+                split = tensor.unflatten(0, (heads, -1)) if heads else tensor
+                walker.give(f"{name}{tag}", split, f"of the {what}, {scene.origin(name)}", axes)
+    for name, (letter, of_keys) in LETTERS.get(type(score), {}).items():
         learned = layer.mechanism.learned[name]
         shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
-        walker.give(letter, shared, f"of the score, {scene.origin(letter)}")
+        walker.give(f"{letter}{tag}", shared, f"of the score, {scene.origin(letter)}")
+
+
+def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: tuple[Axis, Axis]) -> None:
+    """Give the slopes of a bias by distance, and add the step of the distances."""
+    slopes = series(heads) if bias.slopes is None else bias.slopes
+    walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
+    n, m = map(len, words)
+    line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
+    says = "The distance of each pair of words, in positions."
+    walker.step(line, "Distances", says, "|j - i|", axes=words, scale="none")

@@ -1,13 +1,21 @@
-"""A walkthrough as JSON, and its formulas as text."""
+"""A walkthrough as JSON and for the explorer, and its formulas as text and MathML."""
 
 import json
 import math
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from regard.arguments import of_kind
+from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
 from regard_lab.walkthrough.steps import A_WALK, Given, Step, Walk
+
+SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
+OPERATORS = {"Σ": "∑", "-": "−"}
+JOINED = {"_": "msub", "^": "msup", "/": "mfrac"}
+FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos", "relu", "gelu", "silu"}  # names of several letters; "ij" is i and j
 
 
 def formula_text(formula: str) -> str:
@@ -17,6 +25,68 @@ def formula_text(formula: str) -> str:
     'ω_ij = q_i · k_j / √d'
     """
     return formula.replace("}/{", "} / {").translate(str.maketrans("", "", '{}"'))
+
+
+def formula_elements(formula: str) -> list[Any]:
+    """The formula as a MathML element in nested lists: its name, then its text or the elements inside.
+
+    >>> formula_elements("q_i")
+    ['math', ['msub', ['mi', 'q'], ['mi', 'i']]]
+    """
+    return ["math", *_elements(iter(SIGNS.findall(formula)))]
+
+
+def _elements(signs: Iterator[str]) -> list[list[Any]]:
+    """The elements up to the end of the group; `_`, `^` and `/` include the element before them."""
+    elements: list[list[Any]] = []
+    for sign in signs:
+        if sign == "}":
+            break
+        if sign == "^" and elements[-1][0] == "msub":
+            elements.append(["msubsup", *elements.pop()[1:], _element(next(signs), signs)])
+        elif sign in JOINED:
+            elements.append([JOINED[sign], elements.pop(), _element(next(signs), signs)])
+        else:
+            elements.append(_element(sign, signs))
+    return elements
+
+
+def _element(sign: str, signs: Iterator[str]) -> list[Any]:
+    """A sign, or the group or root that begins with it, as one element."""
+    if sign == "{":
+        inside = _elements(signs)
+        return inside[0] if len(inside) == 1 else ["mrow", *inside]
+    if sign == "√":
+        return ["msqrt", _element(next(signs), signs)]
+    if sign.startswith('"'):
+        return ["mtext", sign[1:-1]]
+    if sign.isdecimal():
+        return ["mn", sign]
+    if sign == "∞" or (sign.isalpha() and sign != "Σ"):
+        return ["mi", sign] if len(sign) == 1 or sign in FUNCTIONS else ["mrow", *(["mi", one] for one in sign)]
+    return ["mo", OPERATORS.get(sign, sign)]
+
+
+def shown_walk(walk: Walk) -> ShownWalk:
+    """A walkthrough as the explorer shows it.
+
+    >>> from regard_lab.walkthrough import walk
+    >>> shown_walk(walk("Life is short")).steps[3].line
+    'x = F.embedding(ids, table)'
+    """
+    of_kind("walk", walk, Walk, A_WALK)
+    steps = tuple(
+        ShownStep(
+            step.section, step.title, step.says, formula_elements(step.formula) if step.formula else None, step.line,
+            step.axes, step.value, step.scale,
+        )
+        for step in walk.steps
+    )  # fmt: skip
+    difference = max((check.difference for check in walk.checks), default=0.0)
+    return ShownWalk(steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference)
+
+
+MOST_WEIGHTS = 10_000  # numbers of one weight in the JSON of a whole model; a run's file has larger ones
 
 
 def to_json(walk: Walk) -> str:
@@ -34,7 +104,7 @@ def to_json(walk: Walk) -> str:
         "word": {"number": walk.word + 1, "text": walk.chosen},
         "settings": walk.settings,
         "notes": walk.notes,
-        "given": [_given(one) for one in walk.given],
+        "given": [_given(one, walk.brief) for one in walk.given],
         "steps": [_step(step) for step in walk.steps],
         "checks": [vars(check) for check in walk.checks],
     }
@@ -53,11 +123,12 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _given(one: Given) -> dict[str, Any]:
-    """A given variable as JSON; a layer as its `repr`."""
+def _given(one: Given, brief: bool) -> dict[str, Any]:
+    """A given variable as JSON; objects as their `repr`, and null for many weights of a whole model."""
     record, value = {"name": one.name, "says": one.described}, one.value
     if isinstance(value, torch.Tensor):
-        return {**record, "shape": list(value.shape), "value": _finite(value.tolist())}
+        left_out = brief and value.numel() > MOST_WEIGHTS
+        return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}
     return {**record, "value": value if isinstance(value, str | list) else repr(value)}
 
 

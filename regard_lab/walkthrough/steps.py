@@ -17,7 +17,10 @@ import torch.nn.functional as F
 
 from regard.arguments import a_string, count_of, one_of, whole
 from regard.errors import ArgumentError, RegardError
+from regard.patterns import parse
 from regard.reprs import brief
+from regard_lab.seeing.explorer.records import StepAxis
+from regard_lab.text.vocabularies import BEGIN, END
 
 LIMIT = 100  # the most words of a walkthrough
 UNITS = ("all", "letters")  # the units of a text that are kept: all, or only words of letters and digits
@@ -153,19 +156,13 @@ def opening_code(call: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Axis:
-    """One axis of a step.
+class Axis(StepAxis):
+    """One axis of a step, as the explorer shows it, and how its indices are counted.
 
     Args:
-        unit: what the axis counts.
-        labels: one for each index.
-        chosen: the index of the word that is followed.
         first: the number shown for index 0: words are counted from 1, ids from 0.
     """
 
-    unit: str
-    labels: tuple[str, ...]
-    chosen: int | None = None
     first: int = 1
 
     def __len__(self) -> int:
@@ -185,6 +182,7 @@ class Step:
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
+        scale: how the explorer colours the numbers: "none", "signed" (around 0) or "weights" (from 0 to 1).
     """
 
     section: str
@@ -195,6 +193,7 @@ class Step:
     line: str
     axes: tuple[Axis, ...]
     value: torch.Tensor | tuple[str, ...]
+    scale: str = "signed"
 
     @property
     def shape(self) -> str:
@@ -240,6 +239,7 @@ class Walk:
         steps: in the order of execution.
         checks: comparisons of the results with other ways to compute them.
         decimals: of the printed numbers; JSON contains all digits.
+        brief: the text has the numbers of the followed word only; JSON contains all.
         notes: what a reader should know before the first step.
         call: the call of this package that makes it, in Python.
     """
@@ -252,6 +252,7 @@ class Walk:
     steps: tuple[Step, ...]
     checks: tuple[Check, ...]
     decimals: int = 3
+    brief: bool = False
     notes: tuple[str, ...] = ()
     call: str = field(default="", repr=False)
 
@@ -288,15 +289,16 @@ class Walk:
         return values[name]
 
 
-A_WALK = "a Walk, as walk returns it"  # for errors
+A_WALK = "a Walk, as walk and walk_whole_run return it"  # for errors
 
 # The options in words.
 LABELS = {
     "kv_heads": "key/value heads", "head": "head shown", "dim": "size of vectors",
     "query_dim": "size of queries", "key_dim": "size of keys", "value_dim": "size of values",
-    "weights_seed": "seed of the weights", "draw": "random weights", "given": "given weights",
+    "encoder_layers": "encoder layers", "decoder_layers": "decoder layers", "weights_seed": "seed of the weights",
+    "draw": "random weights", "given": "given weights", "run": "trained model",
 }  # fmt: skip
-COUNTING = "Words are counted from 1; heads, ids and the numbers of a vector from 0."
+COUNTING = "Words are counted from 1; heads, layers, ids and the numbers of a vector from 0."
 
 
 RANDOM_NOTE = (
@@ -310,8 +312,10 @@ def numbered(unit: str, count: int) -> Axis:
     return Axis(unit, tuple(map(str, range(count))))
 
 
-# The names that every line may use.
-LANGUAGE: dict[str, Any] = {"torch": torch, "F": F, "math": math, "split_words": split_words}
+# The names that every line may use: PyTorch, and a few functions of regard.
+LANGUAGE: dict[str, Any] = {
+    "torch": torch, "F": F, "math": math, "parse": parse, "split_words": split_words, "BEGIN": BEGIN, "END": END,
+}  # fmt: skip
 TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
 
 
@@ -339,6 +343,7 @@ class Walker:
         formula: str = "",
         *,
         axes: tuple[Axis, ...],
+        scale: str = "signed",
     ) -> str:
         """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
         exec(line, self.values)
@@ -346,7 +351,7 @@ class Walker:
         value = self.values[name]
         says = says if isinstance(says, str) else says(value)
         value = tuple(value) if isinstance(value, list) else value
-        self.steps.append(Step(self.section, name, title, says, formula, line, axes, value))
+        self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
         return name
 
     @torch.no_grad()

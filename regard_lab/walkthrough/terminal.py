@@ -39,14 +39,39 @@ class Gap:
     count: int
 
 
-def tables(step: Step) -> list[NumberTable]:
-    """The tables of a step whose value is a tensor: one, or one for each head."""
+def tables(step: Step, brief: bool) -> list[NumberTable]:
+    """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only."""
     assert isinstance(step.value, torch.Tensor)
-    *heads, rows, columns = step.axes if len(step.axes) > 1 else (Axis("", ("",)), *step.axes)
-    values = step.value.int() if step.value.dtype == torch.bool else step.value
+    axes, values = step.axes, step.value
+    if brief and (place := _followed(step)) is not None:
+        axes, values = (*axes[:place], *axes[place + 1 :]), values.select(place, axes[place].chosen or 0)
+    *heads, rows, columns = axes if len(axes) > 1 else (Axis("", ("",)), *axes)
+    values = values.int() if values.dtype == torch.bool else values
     values = values.reshape(-1, len(rows), len(columns))
     titles = heads[0].labels if heads else ("",)
     return [NumberTable(title, rows, columns, matrix) for title, matrix in zip(titles, values, strict=True)]
+
+
+def _followed(step: Step) -> int | None:
+    """The axis of the followed word in a step of several axes: that of the queries, or of the keys if it has no other.
+
+    None if the step shows all words.
+    """
+    if len(step.axes) == 1:
+        return None
+    return next((place for place, axis in enumerate(step.axes) if axis.chosen is not None), None)
+
+
+def whose(step: Step) -> str | None:
+    """The word whose numbers a brief table shows; None if it shows those of all words."""
+    place = _followed(step)
+    return None if place is None else step.axes[place].labels[step.axes[place].chosen or 0]
+
+
+def elsewhere(walk: Walk) -> str:
+    """What a brief walkthrough shows of another text, such as ` (in the encoder, of “is”)`; empty if there is none."""
+    others = dict.fromkeys(word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen))
+    return f" (in the encoder, of {', '.join(f'“{word}”' for word in others)})" if others else ""
 
 
 def kept(axis: Axis, room: int) -> list[int | Gap]:
@@ -126,7 +151,15 @@ def _opening(walk: Walk, width: int) -> Iterator[str]:
         yield ""
         yield from _wrapped(visible_text(note), width)
     yield ""
-    for one in walk.given:
+    tensors = [one for one in walk.given if isinstance(one.value, torch.Tensor)]
+    if walk.brief:
+        numbers = sum(one.value.numel() for one in tensors)
+        said = (
+            f"{count_of(len(tensors), 'tensors')} of weights with {count_of(numbers, 'numbers', ',')}. The numbers of "
+            f"“{visible(walk.chosen)}”{visible_text(elsewhere(walk))} "
+        )
+        yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width)
+    for one in () if walk.brief else walk.given:
         sizes = " × ".join(map(str, one.value.shape)) if isinstance(one.value, torch.Tensor) else ""
         head = f"{one.name:<8}{sizes:<11} "
         for place, line in enumerate(_wrapped(visible_text(one.described), width - len(head))):
@@ -139,7 +172,9 @@ def _opening(walk: Walk, width: int) -> Iterator[str]:
 
 def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
     room = width - len(INDENT)
-    heading, shape = f"{number:<5}{step.title}", f"   {step.shape}"
+    word = whose(step) if walk.brief else None
+    of = "" if word is None else f"; of “{visible(word)}”"
+    heading, shape = f"{number:<5}{step.title}", f"   {step.shape}{of}"
     if cells_of(heading + shape) <= width:
         yield f"{heading}{shape}"
     else:
@@ -154,7 +189,7 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
         for line in _wrapped("  ".join(map(visible, step.value)), room):
             yield f"{INDENT}{line}"
         return
-    shown_heads = tables(step)
+    shown_heads = tables(step, walk.brief)
     for table in shown_heads[:HEADS]:
         yield from (f"{INDENT}{line}" for line in _table(table, room, walk.decimals))
     if (more := len(shown_heads) - HEADS) > 0:

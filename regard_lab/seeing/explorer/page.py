@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from regard import __version__
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard_lab.seeing.explorer.records import changes_to_json, rounded, sums_of
+from regard_lab.seeing.explorer.records import FEW_NUMBERS, MOST_NUMBERS, ShownWalk, changes_to_json, rounded, sums_of
 from regard_lab.seeing.explorer.records import shown_sentence as _sentence
 from regard_lab.seeing.explorer.records import shown_text as _shown
 from regard_lab.seeing.explorer.sources import Attention, Exploration, Second
@@ -190,10 +190,17 @@ def to_answer(
     return {"header": header, "arrays": str(packed), **held}
 
 
+def walk_to_answer(walk: ShownWalk) -> dict[str, Any]:
+    """A walkthrough as JSON values, and its arrays as one text."""
+    packed = Packed()
+    return {"walk": walk.to_json(packed.add), "arrays": str(packed)}
+
+
 def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = None) -> dict[str, Any]:
     """Everything except the arrays as JSON values; the arrays are added to `packed`."""
     if exact is None:
         exact = sum(one.weights.numel() for one in exploration.attentions) <= EXACT
+    walk = exploration.walk
     return {
         "version": __version__,
         "title": _sentence(exploration.title, 400),
@@ -204,6 +211,9 @@ def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = 
         "chosen": exploration.chosen,
         "notes": [_sentence(note, 400) for note in exploration.notes],
         "patterns": [one.to_json(packed.add) for one in exploration.patterns],
+        "walk": None
+        if walk is None
+        else walk.to_json(packed.add, MOST_NUMBERS if exploration.model is None else FEW_NUMBERS),
         "changes": None if exploration.changes is None else changes_to_json(exploration.changes, exploration.follows),
         "second": None if exploration.second is None else _second(exploration.second, packed),
         "model": None if exploration.model is None else exploration.model.to_json(),

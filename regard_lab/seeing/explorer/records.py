@@ -1,4 +1,4 @@
-"""What a page of the explorer contains besides weights: patterns and changed words.
+"""What a page of the explorer contains besides weights: patterns, the steps of a walkthrough, and changed words.
 
 Each record writes itself as JSON values; its arrays are added to those of the page.
 """
@@ -15,6 +15,8 @@ from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.terminal import visible
 
 LONGEST = 120  # characters of a word
+MOST_NUMBERS = 60_000  # of a step whose numbers are all stored; of a larger one those of the followed word
+FEW_NUMBERS = 1_000  # the same in a page that contains a model, so that the model is most of it
 ROUNDING = 0.01  # of the sum of a row: weights rounded to bfloat16 sum to 1 within 0.004
 
 # What is followed while words change: written or next words, words at masked places, or the vectors of words.
@@ -145,6 +147,96 @@ class PatternMap:
                 for one in self.panels
             ],
             "growth": [vars(one) for one in self.growth],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepAxis:
+    """One axis of a step.
+
+    Args:
+        unit: what the axis counts.
+        labels: one for each index.
+        chosen: the index of the word that is followed.
+    """
+
+    unit: str
+    labels: tuple[str, ...]
+    chosen: int | None = None
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class ShownStep:
+    """One step of a walkthrough.
+
+    Args:
+        section, title, says: headings, and an explanation.
+        formula: a MathML element in nested lists: its name, then its text or the elements inside; None for no formula.
+        line: the line of PyTorch that computed the value.
+        axes: one for each axis of the value.
+        value: a tensor, or words.
+        scale: "none", "signed" (around 0) or "weights" (from 0 to 1).
+    """
+
+    section: str
+    title: str
+    says: str
+    formula: list[Any] | None
+    line: str
+    axes: tuple[StepAxis, ...]
+    value: torch.Tensor | tuple[str, ...]
+    scale: str = "signed"
+
+    def to_json(self, add: Add, labels: dict[tuple[str, ...], int], most: int = MOST_NUMBERS) -> dict[str, Any]:
+        """JSON values; a tensor is added to the arrays of the page as float32, and labels that are new to `labels`."""
+        axes: list[dict[str, Any]] = []
+        for axis in self.axes:
+            counted = axis.labels == tuple(map(str, range(len(axis.labels))))
+            kept = None if counted else labels.setdefault(axis.labels, len(labels))
+            axes.append({"unit": axis.unit, "size": len(axis.labels), "chosen": axis.chosen, "labels": kept})
+        record: dict[str, Any] = {
+            "section": self.section, "title": self.title, "says": shown_sentence(self.says, 1000), "line": self.line,
+            "formula": self.formula, "axes": axes, "scale": self.scale,
+        }  # fmt: skip
+        if not isinstance(self.value, torch.Tensor):
+            return record | {"words": list(map(shown_text, self.value))}
+        value, followed = self.value, [at for at, axis in enumerate(self.axes) if axis.chosen is not None]
+        if value.numel() > most and followed and len(self.axes) > 1:
+            at, chosen = followed[0], self.axes[followed[0]].chosen
+            assert chosen is not None
+            value, record["only"] = value.select(at, chosen), at  # this axis has the followed word alone
+        return record | {"place": add(value.detach().float().cpu())}
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class ShownWalk:
+    """A walkthrough of a whole model.
+
+    Args:
+        steps: in the order of execution; none if there is no walkthrough.
+        words, word: the words that are followed, and the one that is shown first.
+        note: what to know before the first step, or why there are no steps.
+        checks: how many results were compared with another way to compute them.
+        difference: the largest difference that they had.
+    """
+
+    steps: tuple[ShownStep, ...]
+    words: tuple[str, ...] = ()
+    word: int = 0
+    note: str = ""
+    checks: int = 0
+    difference: float = 0.0
+
+    def to_json(self, add: Add, most: int = MOST_NUMBERS) -> dict[str, Any]:
+        """JSON values; labels of axes are stored once, however many steps have them."""
+        labels: dict[tuple[str, ...], int] = {}
+        steps = [step.to_json(add, labels, most) for step in self.steps]
+        return {
+            "steps": steps, "labels": [list(map(shown_text, one)) for one in labels], "word": self.word,
+            "words": list(map(shown_text, self.words)), "note": shown_sentence(self.note, 1000),
+            "checks": self.checks, "difference": self.difference,
         }  # fmt: skip
 
 

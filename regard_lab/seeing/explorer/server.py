@@ -17,7 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from regard.errors import ArgumentError, RegardError
-from regard_lab.seeing.explorer.page import to_answer, to_page
+from regard_lab.seeing.explorer.page import to_answer, to_page, walk_to_answer
+from regard_lab.seeing.explorer.records import ShownWalk
 from regard_lab.seeing.explorer.sources import Exploration
 
 LOOPBACK = "127.0.0.1"
@@ -27,6 +28,7 @@ IDLE = 10.0  # seconds that a connection may wait for its next byte
 DEADLINE = 30.0  # seconds in which a request must have arrived
 MOST_CONNECTIONS = 400
 Read = Callable[[str], Exploration]
+Ask = Callable[[str], dict[str, Any]]  # from a sentence to the JSON values of its result
 
 
 class ExplorerServer(ThreadingHTTPServer):
@@ -34,6 +36,7 @@ class ExplorerServer(ThreadingHTTPServer):
 
     Args:
         read: reads another sentence, for the form of the page; None for a page without a form.
+        walk: computes the steps of a sentence, for the view Walk-through; None for a page without them.
         text, label: the sentence that the form contains at first, and what it asks for.
         port: 0 for one that is free.
 
@@ -49,14 +52,20 @@ class ExplorerServer(ThreadingHTTPServer):
         exploration: Exploration,
         read: Read | None = None,
         *,
+        walk: Callable[[str], ShownWalk] | None = None,
         text: str = "",
         label: str = "",
         port: int = 0,
     ) -> None:
         self.token = secrets.token_urlsafe(24)
-        live = {"text": text[:MOST_CHARACTERS], "label": label} if read is not None else None
-        self.read, self.label = read, label
-        self.page = to_page(exploration, live=live).html.encode()
+        self.asks: dict[str, Ask] = {}
+        live: dict[str, Any] = {"text": text[:MOST_CHARACTERS], "label": label}
+        if walk is not None:
+            live["walk"] = True
+            self.asks["walk"] = lambda text: walk_to_answer(walk(text))
+        if read is not None:
+            self.asks["read"] = lambda text: to_answer(read(text), live={**live, "text": text})
+        self.page = to_page(exploration, live=live if self.asks else None).html.encode()
         self.reading = threading.Lock()
         self.thread: threading.Thread | None = None
         self.places = threading.BoundedSemaphore(MOST_CONNECTIONS)
@@ -142,14 +151,18 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.encode("latin-1", "replace")
         if self.command in ("GET", "HEAD") and hmac.compare_digest(path, own.encode()):
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.explorer.page)
-        elif self.command == "POST" and self.explorer.read and hmac.compare_digest(path, f"{own}read".encode()):
-            self._answer(self.explorer.read)
+        elif self.command == "POST" and (asked := self._asked(path, own)):
+            self._answer(asked[0])
         elif self.command not in ("GET", "HEAD", "POST"):
             self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "the method must be GET, HEAD or POST")
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here; open the address that regard view printed")
 
-    def _answer(self, read: Read) -> None:
+    def _asked(self, path: bytes, own: str) -> list[Ask]:
+        """What the page asks for by a path; every path is compared, so that times reveal nothing."""
+        return [ask for name, ask in self.explorer.asks.items() if hmac.compare_digest(path, f"{own}{name}".encode())]
+
+    def _answer(self, ask: Ask) -> None:
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in self.explorer.hosts}:
             self._refuse(HTTPStatus.FORBIDDEN, "another page asked; only the page of regard view may")
@@ -172,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             with self.explorer.reading:
-                answer = to_answer(read(text), live={"text": text, "label": self.explorer.label})
+                answer = ask(text)
         except Exception as error:  # the page explains it; the command goes on serving
             own = "" if isinstance(error, RegardError) else f"the model cannot read this: {type(error).__name__}: "
             self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"{own}{error}")

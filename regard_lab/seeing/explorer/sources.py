@@ -18,7 +18,7 @@ from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.explorer.engine import Computed, EmbeddedModel, differences, embed
 from regard_lab.seeing.explorer.patterns import map_pattern, patterns_used
-from regard_lab.seeing.explorer.records import Follows, PatternMap, check_sums
+from regard_lab.seeing.explorer.records import Follows, PatternMap, ShownWalk, check_sums
 from regard_lab.seeing.lenses.contrast import Contrast, Explained, against_alternatives, alternatives, find_contrast
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
 from regard_lab.seeing.lenses.explaining import LENSES, explain
@@ -79,6 +79,7 @@ class Exploration:
         chosen: index of the word that is shown first.
         notes: sentences below the page, such as the settings of the model.
         patterns: which query may look at which key, for the layers of the model.
+        walk: every step of the computation.
         changes: what a model does with the source, or the text, as it is (None), and without each of its words.
         follows: what `changes` give: probabilities of written or next words, or at masked places, or vectors of words.
         second: another exploration that this one is compared with.
@@ -94,6 +95,7 @@ class Exploration:
     chosen: int = 0
     notes: tuple[str, ...] = ()
     patterns: tuple[PatternMap, ...] = ()
+    walk: ShownWalk | None = None
     changes: Mapping[int | None, Changed] | None = None
     second: Second | None = None
     written_text: str = ""

@@ -117,6 +117,9 @@ walkthrough a b --word 9 -> put a text of several words in quotes, as in regard 
 @walk --heads=129 -> --heads is 129; it has to be at most 128
 @walk --example life-is-short -> not both
 @walk --weights {missing} -> cannot be read as safetensors
+@walk --run {missing} --causal -> leave out --causal: a run has its own
+@walk --model encoder -> add --whole
+@walk --whole --head 1 --causal -> leave out --causal, --head: a whole model shows all
 view {run} ' ' -> the TEXT is empty
 view {run} a --export page.txt -> is HTML; give it a name that ends in .html
 view {run} a --instead es --place 1 -> --instead and --place belong to --why

@@ -170,7 +170,8 @@ def test_every_command_prints_in_narrow_terminals_and_without_unicode(run_folder
     commands = (
         ("show", "causal_window(3)", "--layers", "2"), ("show", "per_head(causal, full)", "--length", "60"),
         ("show", "--list"), ("plan", "--q-len", "64", "--pattern", "causal"),
-        ("walkthrough", "Das Tier überquert die Straße – müde…"), ("lesson", "windows"),
+        ("walkthrough", "Das Tier überquert die Straße – müde…"),
+        ("walkthrough", "a b", "--whole", "--dim", "4", "--heads", "2"), ("lesson", "windows"),
         ("translate", run_folder, "the animal sleeps", "ein Gefühl"), ("translate", run_folder, "a", "--map", "cross"),
         ("evaluate", run_folder, tmp_path / "pairs.tsv"), ("show", "cäusal ■"), ("translate", "nirgendwo ■", "x"),
     )  # fmt: skip
@@ -238,7 +239,8 @@ def hostile_models(monkeypatch):
     """Models whose texts and labels are hostile."""
     words = SeenWords(frozenset(), 0)
     written = Translation("a", HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
-    translator = SimpleNamespace(n_best=lambda lines, **_: [[written] for _ in lines], words=words)
+    translate = lambda lines, kept, **_: kept.update({at: [written] for at in range(len(lines))})  # noqa: E731
+    translator = SimpleNamespace(n_best=translate, words=words)
     monkeypatch.setattr(Translator, "load", lambda run: translator)
 
     def generate(prompts, on_text=None, **_):

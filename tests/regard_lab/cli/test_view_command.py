@@ -76,6 +76,9 @@ def test_every_kind_of_model_is_exported(runs, tmp_path, kind, names):
     assert bool(found["explained"]) == (kind != "encoder")
     assert len(found["patterns"]) == {"transformer": 3}.get(kind, 1)
     assert bool(found["changes"]) == (kind != "encoder")
+    assert found["walk"]["steps"] or found["walk"]["note"]  # what a random model writes may not read back
+    if kind != "transformer":
+        assert bool(found["walk"]["steps"]) == (kind != "bahdanau")
 
 
 @pytest.mark.parametrize("kind", ["transformer", "language-model", "encoder"])
@@ -87,6 +90,7 @@ def test_a_page_contains_its_model_and_the_command_says_what_is_published(runs, 
     found = header(path)
     assert found["attentions"] == []
     assert found["model"]["precision"] == "int8"
+    assert found["walk"]["steps"] or found["walk"]["note"]
     assert "int8 rounds the weights" in found["notes"][1]
 
 
@@ -151,6 +155,10 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
         connection = http.client.HTTPConnection(host, timeout=30)
         connection.request("GET", path)
         assert b"regard-engine" in connection.getresponse().read()  # the page itself reads other sentences
+        connection.close()
+        body = json.dumps({"text": "The street."})
+        connection.request("POST", f"{path}walk", body, {"Content-Type": "application/json"})
+        assert "steps" in json.loads(connection.getresponse().read())["walk"]
         connection.close()
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=30)

@@ -12,6 +12,8 @@ from regard_lab.walkthrough import (
     to_json,
     to_text,
     walk,
+    walk_whole,
+    walk_whole_run,
 )
 
 SENTENCE = "Life is short, eat dessert first"
@@ -61,6 +63,24 @@ def test_sizes_draws_and_weights_are_options(walked, tmp_path):
         weights=weights,
     )  # fmt: skip
     assert walked(SENTENCE, *options) == (to_json(expected) + "\n", "")
+
+
+def test_a_whole_model_is_one_option(walked, writer):
+    assert walked(SENTENCE, "--whole", "--layers", 1) == (to_text(walk_whole(SENTENCE, layers=1)) + "\n", "")
+    options = ["--context", "Das Leben", "--heads", 4, "--kv-heads", 2, "--dim", 16, "--word", "is", "--seed", 3]
+    expected = walk_whole(
+        SENTENCE, context="Das Leben", heads=4, kv_heads=2, dim=16, word="is", seed=3, positions="rotary"
+    )
+    assert walked(SENTENCE, "--whole", *options, "--positions", "rotary", "--json") == (to_json(expected) + "\n", "")
+    expected = walk_whole(SENTENCE, model="encoder", words="letters")
+    assert walked(SENTENCE, "--whole", "--model", "encoder", "--words", "letters")[0] == to_text(expected) + "\n"
+    expected = walk_whole_run(writer, "the animal")
+    assert walked("the animal", "--whole", "--run", writer) == (to_text(expected) + "\n", "")
+
+
+def test_a_run_is_walked_through_with_its_own_tokeniser(walked, writer):
+    said, _ = walked("the animal", "--run", writer, "--word", "animal")
+    assert said == to_text(walk_whole_run(writer, "the animal", word="animal")) + "\n"
 
 
 @pytest.mark.parametrize(("kind", "width"), [("xterm-256color", 100), ("dumb", 80)])

@@ -1,5 +1,6 @@
 """Explorations of small random models, made once, and weights of any size."""
 
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from regard_lab.models import LanguageModel, TranslationTransformer
 from regard_lab.seeing.explorer import compared, explore_translation
 from regard_lab.text import Tokeniser
+from regard_lab.walkthrough import shown_walk, walk_whole
 
 SOURCE = "The animal didn't cross the street because it was too tired."
 TARGET = "Das Tier überquerte die Straße nicht, weil es zu müde war."
@@ -14,7 +16,7 @@ OTHER = "The animal didn't cross the road because it was wide."
 TOKENISER = Tokeniser.train([SOURCE, TARGET, "er sie es"] * 3, 400)
 
 
-VIEWS = ("Reader", "Heads", "Heat map", "Links", "Translation", "What if", "Pattern", "Compare")
+VIEWS = ("Reader", "Heads", "Heat map", "Links", "Translation", "What if", "Pattern", "Walk-through", "Compare")
 
 
 def translator(*, seed=0, **settings):
@@ -31,19 +33,25 @@ def language_model():
 
 @cache
 def translation():
-    """An encoder of three layers and a decoder of one, the question of the pronoun, and another model."""
+    """An encoder of three layers and a decoder of one, the question of the pronoun, a walkthrough and another model."""
     plain = explore_translation(
         translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), title=f"{SOURCE} → {TARGET}", of="es",
         instead_of=("er", "sie"),
     )  # fmt: skip
     other = explore_translation(translator(seed=1), TOKENISER, OTHER, TOKENISER.encode(TARGET), title="the other")
-    return compared(plain, other, "another model")
+    return replace(compared(plain, other, "another model"), walk=shown_walk(walked()))
 
 
 @cache
 def plain_translation(seed=0):
     """The same sentence without a question, of a model of this seed."""
     return explore_translation(translator(seed=seed), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+
+
+@cache
+def walked():
+    """Every step of a small encoder-decoder whose weights are drawn."""
+    return walk_whole("Das Tier schlief", context="The animal slept", layers=1)
 
 
 def instead(now, before):

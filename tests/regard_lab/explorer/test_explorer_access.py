@@ -7,7 +7,7 @@ from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_we
 from regard_lab.seeing.explorer.server import ExplorerServer
 
 from .browsing import Opened, assert_accessible, needs_axe
-from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, weights
+from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, walked, weights
 
 
 def focused(page):
@@ -101,6 +101,18 @@ def test_axe_has_no_complaint(browser, translated, scheme):
     with Opened(browser, translated, color_scheme=scheme, bypass_csp=True) as opened:
         assert opened.page.locator("nav button").all_inner_texts() == list(VIEWS)
         assert_every_view_is_accessible(opened)
+
+
+@pytest.mark.slow
+@needs_axe
+def test_axe_has_no_complaint_about_any_step(browser, translated):
+    with Opened(browser, f"{translated}#view=walk", bypass_csp=True) as opened:
+        page = opened.page
+        for number in range(1, len(walked().steps) + 1):
+            page.wait_for_function(f"() => document.querySelector('.badge').innerText.startsWith('step {number} ')")
+            page.wait_for_selector(".step .numbers, .step .words")
+            assert_accessible(opened, number, "'.step'")
+            page.locator(".step").press("ArrowRight")
 
 
 @pytest.mark.slow

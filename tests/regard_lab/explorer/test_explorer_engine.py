@@ -17,6 +17,7 @@ from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, T
 from regard_lab.seeing import look, look_text
 from regard_lab.seeing.explorer import explore_model, reason_against, to_page
 from regard_lab.seeing.explorer.engine import ON_GRIDS, restored
+from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.heads import Head, ablate
 from regard_lab.seeing.heads.replacing import attention_layers
 from regard_lab.seeing.lenses.contrast import alternatives
@@ -25,9 +26,10 @@ from regard_lab.seeing.lenses.explaining import explain
 from regard_lab.text import BEGIN, END, UNKNOWN, Tokeniser
 from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import SeenWords
+from regard_lab.walkthrough import shown_walk
 
 from .browsing import Opened, assert_accessible, needs_axe
-from .making import SOURCE, TARGET, TOKENISER, translator
+from .making import SOURCE, TARGET, TOKENISER, translator, walked
 from .test_explorer_hostile import PAYLOADS
 
 # Asks the engine one question after the other; of each answer what is named, with typed arrays as lists.
@@ -527,6 +529,24 @@ def test_a_trained_translator_is_the_same_in_a_page_on_its_test_split(page_with,
     written = [one["text"] for one in asked(opened, "text", [{"source": source} for source in sources])]
     assert written == [one.text for one in translator.translate(sources)]
     assert_translates(opened, model, tokeniser, sources, 100)
+
+
+def test_a_served_page_asks_for_the_steps_of_its_own_text_and_for_nothing_else(browser):
+    steps = []
+
+    def walk(text):
+        steps.append(text)
+        return shown_walk(walked())
+
+    page = explore_model(seeded(TranslationTransformer, {}), TOKENISER, SOURCE)
+    with ExplorerServer(page, walk=walk).start() as server, Opened(browser, server.url) as opened:
+        opened.page.locator("#sentence").fill("The animal slept.")
+        opened.page.wait_for_function("() => location.hash.includes('slept')")
+        opened.view("Walk-through")
+        opened.page.locator(".step").wait_for()
+        assert steps == ["The animal slept."]
+        assert [url for url in opened.requests if not url.startswith("blob:")] == [server.url, f"{server.url}walk"]
+        assert not opened.complaints
 
 
 @needs_axe

@@ -10,6 +10,7 @@ from regard.patterns import Causal
 from regard_lab.seeing import Relevance
 from regard_lab.seeing.explorer import Attention, Exploration, compared, explore_weights, to_page
 from regard_lab.seeing.explorer.patterns import map_pattern
+from regard_lab.seeing.explorer.records import ShownStep, ShownWalk, StepAxis
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.lenses.erasing import Changed
 
@@ -54,18 +55,26 @@ def hostile_exploration(words):
     attention = Attention(words[0], "target", "source", given, words[1], words[2], says=words[5])
     title = "".join(words[:30])
     changed = Changed((0.5,) * count, tuple(((word, 0.5), (word[::-1], 0.2)) for word in words), tuple(words))
+    step = ShownStep(
+        words[0], words[1], words[2], ["math", ["script", "<b>"]], words[4],
+        (StepAxis(words[5], tuple(words), 1), StepAxis("words", tuple(words), 0)), given[0, 0],
+    )  # fmt: skip
+    told = ShownStep(words[0], words[3], "", None, "", (StepAxis("words", tuple(words)),), tuple(words))
     one = Exploration(
         title, texts, (attention,), relevances, "target", 1, notes=tuple(words[:20]),
         patterns=(map_pattern(Causal(), words, name=words[0]),),
-        changes=dict.fromkeys((None, *range(6)), changed),
+        walk=ShownWalk((step, told), tuple(words), 1, words[0]), changes=dict.fromkeys((None, *range(6)), changed),
     )  # fmt: skip
     return compared(one, replace(one, title=words[0] + words[1], notes=(words[4],)), words[0])
 
 
 def opened_everywhere(opened, view):
-    """Show a view with all that can be unfolded."""
+    """Show a view with all that can be unfolded, and the next step of a walkthrough."""
     opened.view(view)
     opened.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    if view == "Walk-through":
+        opened.page.get_by_role("button", name="Next step").click()
+        opened.settle()
 
 
 def structure(opened):

@@ -1,4 +1,4 @@
-"""Changed words, alignments, comparisons and relations: numbers equal those of Python."""
+"""Walk-through, changed words, alignments, comparisons and relations: numbers equal those of Python."""
 
 from dataclasses import replace
 
@@ -10,17 +10,83 @@ from regard_lab.models import RecurrentTranslator
 from regard_lab.seeing import look_text
 from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation
 from regard_lab.seeing.explorer import sources as sources_module
+from regard_lab.seeing.explorer.page import unpacked, walk_to_answer
 from regard_lab.seeing.explorer.sources import heads_apart
 from regard_lab.seeing.heads import ablate
 from regard_lab.seeing.lenses.contrast import baseline
 from regard_lab.seeing.lenses.erasing import text_without_each, without_each
 from regard_lab.seeing.relations import relations_in
 from regard_lab.text import BEGIN, END
+from regard_lab.walkthrough import shown_walk
 
 from .browsing import Opened
-from .making import OTHER, SOURCE, TARGET, TOKENISER, language_model, translation, translator
+from .making import OTHER, SOURCE, TARGET, TOKENISER, language_model, translation, translator, walked
 
 IDS = TOKENISER.encode(TARGET)
+
+
+# the walk-through
+
+
+def test_the_numbers_of_every_step_are_those_of_torch():
+    walk = walked()
+    answer = walk_to_answer(shown_walk(walk))
+    assert len(answer["walk"]["steps"]) == len(walk.steps) > 50
+    for record, step in zip(answer["walk"]["steps"], walk.steps, strict=True):
+        assert record["line"] == step.line
+        assert [axis["size"] for axis in record["axes"]] == [len(axis) for axis in step.axes]
+        if isinstance(step.value, torch.Tensor):
+            stored = torch.frombuffer(bytearray(unpacked(answer["arrays"], record["place"])), dtype=torch.float32)
+            torch.testing.assert_close(stored.double(), step.value.double().flatten(), rtol=1e-6, atol=1e-6)
+        else:
+            assert record["words"] == list(step.value)
+
+
+def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translated):
+    walk = walked()
+    with Opened(browser, f"{translated}#view=walk") as opened:
+        page = opened.page
+        page.locator(".step").focus()
+        page.keyboard.press("End")
+        page.wait_for_function(
+            f"() => document.querySelector('.badge').innerText === 'step {len(walk.steps)} of {len(walk.steps)}'"
+        )
+        page.keyboard.press("Home")
+        at = [step.title for step in walk.steps].index("Self-attention: attention weights")
+        for _ in range(at):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_function(f"() => document.querySelector('.badge').innerText.startsWith('step {at + 1} ')")
+        page.wait_for_selector(".numbers")
+        step = walk.steps[at]
+        assert page.locator(".step pre").inner_text() == step.line
+        assert page.locator(".step math").count() == 1
+        assert page.locator("[data-shape]").inner_text().startswith(step.shape)
+        for followed in (step.axes[1].chosen, 0):
+            page.get_by_role("combobox", name="and of the source").select_option(str(followed))
+            opened.settle()
+            shown = [float(text.replace("−", "-")) for text in page.locator(".numbers tbody td").all_inner_texts()]
+            assert shown == pytest.approx(step.value[:, followed].flatten().tolist(), abs=5.1e-4)
+        # a number is followed from step to step; it flies where motion is on
+        scores = walk.steps[at - 1]
+        number, before = (f"{one.value[1, 0, 2].item():.3f}".replace("-", "−") for one in (step, scores))
+        page.locator(".numbers tbody tr").nth(1).locator("td").nth(2).click()
+        told = page.locator("[data-followed]")
+        assert f"is {number}." in told.inner_text()
+        page.locator(".step").focus()
+        page.keyboard.press("ArrowLeft")
+        told.filter(has_text=f"was {number} in “{step.title}”, and is {before}").wait_for(timeout=9000)
+        page.wait_for_selector(".flying")
+        page.wait_for_selector(".flying", state="detached")
+        page.get_by_label("Motion").uncheck()
+        page.get_by_role("button", name="Run").click()
+        told.filter(has_text=f"was {before}").wait_for(timeout=9000)
+        assert page.locator(".flying").count() == 0
+        page.get_by_role("button", name="Stop").click()
+        page.locator(".step").focus()
+        page.keyboard.press("PageDown")
+        opened.settle()
+        assert walk.steps[at].section not in page.locator("[role=status]").first.inner_text()
+        assert not opened.complaints
 
 
 # changed words

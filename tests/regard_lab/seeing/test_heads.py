@@ -1,4 +1,4 @@
-"""Which heads matter: effects against loops by hand, and heads whose answers are known."""
+"""Which heads matter: effects against loops by hand, heads whose answers are known, and the parts of a score."""
 
 import json
 import math
@@ -10,8 +10,10 @@ from planted import HEADS, induction_model
 from small_models import CONTRASTS, SENTENCES, TOKENISER, language_model, odds_by_hand, recurrent, small_model
 
 from regard.errors import ArgumentError, UnsupportedError
+from regard.layers.recording import record_attention
 from regard_lab.models import TextEncoder
-from regard_lab.seeing.heads import Head, ablate, head_scores, patch
+from regard_lab.seeing import look_text
+from regard_lab.seeing.heads import Head, ablate, head_scores, patch, score_parts
 from regard_lab.seeing.heads.replacing import recording, replacing
 from regard_lab.seeing.lenses import Contrast
 from regard_lab.text import BEGIN, END, UNKNOWN, score
@@ -204,6 +206,48 @@ def test_planted_heads_are_found_before_any_other(seed):
         assert second < 0.2
 
 
+def test_the_parts_of_an_induction_score_are_the_words_before():
+    model = induction_model(1, 2, vocab=TOKENISER.vocab_size)
+    text = "the was the"  # words of one sub-word
+    words = look_text(model, TOKENISER, text).words
+    parts = score_parts(model, TOKENISER, text, "1.2", query=3, key=2)  # "the" looks at what followed "the"
+    (query, key, largest), (_, _, second) = parts.pairs(2)
+    assert (words[3], words[2], query, key) == ("the", "was", "the", "the")
+    assert parts.parts.abs().argmax() == 3 * (len(words) + 1) + 1  # "the" at the query, the first "the" at the key
+    assert largest > 10 * abs(second)
+    assert parts.weight > 0.9
+
+
+@pytest.mark.parametrize(
+    "model",
+    [language_model(), language_model(positions="alibi", norm="layer", biases=True), language_model(kv_heads=1),
+     language_model(positions="sinusoidal"), encoder(), encoder(positions="learned", norm="rms", layers=3)],
+)  # fmt: skip
+def test_the_parts_of_a_score_add_up_to_it(model):
+    text = TEXTS[0]
+    with torch.no_grad():  # fresh ones are 0
+        for name, parameter in model.named_parameters():
+            if "bias" in name:
+                parameter.normal_().mul_(0.3)
+    ids = [BEGIN, *TOKENISER.encode(text), *([END] if isinstance(model, TextEncoder) else [])]
+    with torch.no_grad(), record_attention(model, ["weights", "log_sum_exp"]) as recording:
+        model(torch.tensor([ids]))
+    spans = TOKENISER.words(ids)
+    for layer in range(model.config.layers):
+        (detail,) = recording[f"blocks.{layer}.attention"]
+        parts = score_parts(model, TOKENISER, text, Head("self", layer, 1), query=4, key=2)
+        row, column = (spans[at][1].stop - 1 for at in (4, 2))
+        score = detail.weights[0, 1, row, column].log() + detail.log_sum_exp[0, 1, row]
+        assert parts.score == pytest.approx(score.item(), abs=1e-4)
+        assert float(parts.parts.sum()) + parts.bias == pytest.approx(parts.score, abs=1e-4)
+        assert (parts.bias != 0) == (model.config.positions == "alibi")
+        assert bool(parts.parts[-1].any()) == model.config.biases
+        if layer == 0:
+            elsewhere = parts.parts.clone()
+            elsewhere[[4, -1]] = 0
+            assert not elsewhere.any()  # before any layer a position holds its own word alone
+
+
 def test_scores_of_a_translator_are_those_of_both_stacks():
     model = small_model()
     scores = head_scores(model, length=5, texts=2)
@@ -239,6 +283,11 @@ def test_effects_over_more_and_more_texts_end_with_those_of_all():
         (lambda: ablate(recurrent(attention="bahdanau"), TOKENISER, PAIRS), UnsupportedError, "RecurrentTranslator"),
         (lambda: ablate(encoder(head="none"), TOKENISER, TEXTS), ArgumentError, "head is 'none'"),
         (lambda: head_scores(language_model(), length=10**4), ArgumentError, "vocabulary"),
+        (lambda: score_parts(small_model(), TOKENISER, "a", "0.0", 0, 0), ArgumentError, "LanguageModel"),
+        (lambda: score_parts(language_model(), TOKENISER, "the cat", "0.0", 1, 2), ArgumentError, "no weight"),
+        (lambda: score_parts(language_model(), TOKENISER, "the cat", "0.0", 1, 9), ArgumentError, "words 0 to"),
+        (lambda: score_parts(language_model(mechanism="performer(8, seed=0)"), TOKENISER, "the cat", "0.0", 1, 0),
+         UnsupportedError, "no scores"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_refused(call, error, says):

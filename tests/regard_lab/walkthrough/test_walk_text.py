@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from walk_cases import HOSTILE, SENTENCE, VIEWED, case
 
 from regard_lab.walkthrough import to_json, to_text, walk
-from regard_lab.walkthrough.records import formula_text
+from regard_lab.walkthrough.records import formula_elements, formula_text
 from regard_lab.walkthrough.steps import Axis
 from regard_lab.walkthrough.terminal import Gap, kept
 
@@ -101,8 +101,31 @@ def test_every_value_comes_back(name):
 
 
 @pytest.mark.parametrize(
-    ("formula", "text"),
-    [("ω_{ij}", "ω_ij"), ("{a}/{√{d}}", "a / √d"), ('1 " if a < b"', "1  if a < b"), ("z_i^h", "z_i^h")],
+    ("formula", "text", "inside"),
+    [
+        ("q_i", "q_i", [["msub", ["mi", "q"], ["mi", "i"]]]),
+        ("ω_{ij}", "ω_ij", [["msub", ["mi", "ω"], ["mrow", ["mi", "i"], ["mi", "j"]]]]),
+        ("K^T", "K^T", [["msup", ["mi", "K"], ["mi", "T"]]]),
+        ("z_i^h", "z_i^h", [["msubsup", ["mi", "z"], ["mi", "i"], ["mi", "h"]]]),
+        ("{a}/{√{d}}", "a / √d", [["mfrac", ["mi", "a"], ["msqrt", ["mi", "d"]]]]),
+        ("Σ_j", "Σ_j", [["msub", ["mo", "∑"], ["mi", "j"]]]),
+        ('1 " if a < b"', "1  if a < b", [["mn", "1"], ["mtext", " if a < b"]]),
+        ("exp(x)", "exp(x)", [["mi", "exp"], ["mo", "("], ["mi", "x"], ["mo", ")"]]),
+    ],
 )
-def test_formulas_as_text(formula, text):
+def test_both_forms(formula, text, inside):
     assert formula_text(formula) == text
+    assert formula_elements(formula) == ["math", *inside]
+
+
+def letters(element):
+    """The text inside an element."""
+    return element if isinstance(element, str) else "".join(map(letters, element[1:]))
+
+
+@pytest.mark.parametrize("name", VIEWED)
+def test_every_formula_of_a_walk_keeps_its_letters(name):
+    for step in case(name).steps:
+        drawn = "".join(letters(formula_elements(step.formula)).split()).replace("∑", "Σ")
+        typed = "".join(sign for sign in formula_text(step.formula) if sign not in " _^/√").replace("-", "−")
+        assert sorted(drawn.replace("/", "")) == sorted(typed), step.formula

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from walk_cases import CASES, HOSTILE, SENTENCE, case
 
 from regard.errors import ArgumentError
-from regard_lab.walkthrough import LIMIT, split_words, to_text, walk
+from regard_lab.walkthrough import LIMIT, split_words, to_text, walk, walk_whole
 from regard_lab.walkthrough.steps import find_word
 
 
@@ -60,8 +60,8 @@ def flat(text):
     return re.sub(r"\s+", " ", text)
 
 
-def test_random_weights_are_named_before_the_first_step():
-    found = walk(SENTENCE)
+@pytest.mark.parametrize("found", [walk(SENTENCE), walk_whole(SENTENCE, layers=1)], ids=["layer", "whole"])
+def test_random_weights_are_named_before_the_first_step(found):
     parts = (f"{RANDOM}all weights are random numbers", "Words are counted from 1", "words = split_words(")
     places = [flat(to_text(found)).index(part) for part in parts]
     assert places == sorted(places)
@@ -117,3 +117,9 @@ def test_a_text_of_any_characters_can_be_pasted():
     for written in (text, HOSTILE):
         found = walk(written)
         assert pasted(found)["words"] == list(found.words)
+
+
+def test_a_whole_model_can_be_pasted():
+    found = walk_whole(SENTENCE, layers=1, context="Das Leben ist kurz")
+    names = pasted(found)
+    torch.testing.assert_close(names["probabilities"], found["probabilities"], rtol=0, atol=0)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from regard_lab.text import Tokeniser
 from regard_lab.walkthrough import Walk, walk
 from regard_lab.walkthrough.steps import LANGUAGE
 
@@ -43,6 +44,13 @@ CASES |= {
 VIEWED = list(CASES)[::3]  # of every kind some, for tests of what all walks have in common
 
 
+TOKENISER = Tokeniser.train(
+    ["the animal did not cross the street because it was too tired", "das Tier ging nicht über die Straße"] * 3, 330
+)
+SIZES = {"vocab_size": TOKENISER.vocab_size, "dim": 12}
+TEXT, SOURCE = "the animal was tired", "das Tier ging"
+
+
 @cache
 def case(name: str) -> Walk:
     return walk(SENTENCE, **CASES[name])
@@ -50,6 +58,11 @@ def case(name: str) -> Walk:
 
 def given(found: Walk) -> dict[str, Any]:
     return {one.name: one.value for one in found.given}
+
+
+def saved(model, folder):
+    model.save(folder, {"tokeniser.json": TOKENISER.to_json()})
+    return folder
 
 
 def check_lines(found: Walk) -> None:

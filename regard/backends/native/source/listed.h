@@ -30,7 +30,7 @@ struct Listing {
       int64_t *sorted = (int64_t *)room, *end = sorted;
       for (int i = 0; i < l.count; i++)
         if ((uint64_t)(listed[i] - first) < (uint64_t)blocks) *end++ = listed[i];
-      std::sort(sorted, end);
+      std::sort(sorted, end, [](int64_t a, int64_t b) { return a < b; });  // the lambda keeps the code in this namespace
       std::for_each(sorted, std::unique(sorted, end), take);
       return;
     }

@@ -18,6 +18,18 @@ export function liveForm(app) {
   </form>`;
 }
 
+/** The answer of the local server about a text; an error has a sentence that can be shown. */
+export async function ask(what, text) {
+  const response = await fetch(what, {
+    method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({text}),
+  }).catch(() => {
+    throw new Error("The server has ended; start it again.");
+  });
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
 async function read(app, event) {
   event.preventDefault();
   const text = new FormData(event.target).get("text");
@@ -27,13 +39,7 @@ async function read(app, event) {
   }
   app.set({busy: READING});
   try {
-    const response = await fetch("read", {
-      method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({text}),
-    }).catch(() => {
-      throw new Error("The server has ended; start it again.");
-    });
-    const answer = await response.json();
-    if (!response.ok) throw new Error(answer.error);
+    const answer = await ask("read", text);
     app.state.busy = "";
     await app.replace(new Source(answer.header, answer.arrays));
   } catch (error) {

@@ -12,6 +12,7 @@ import {changeView, liveForm} from "./live.js";
 import {patternView} from "./pattern.js";
 import {Engine, PLAIN, lens, playForm} from "./play.js";
 import {readerView} from "./reader.js";
+import {walkView} from "./walk.js";
 
 /** The attention from what is written to the source. */
 const crossing = ({attentions}) => attentions.findIndex(({rows, columns}) => rows === "target" && columns === "source");
@@ -24,9 +25,10 @@ const VIEWS = {
   steps: {title: "Translation", draw: stepsView, fits: (header) => crossing(header) >= 0, kind: crossing},
   change: {title: "What if", draw: changeView, fits: (header) => Boolean(header.changes)},
   pattern: {title: "Pattern", draw: patternView, fits: (header) => header.patterns.length > 0},
+  walk: {title: "Walk-through", draw: walkView, fits: (header) => Boolean(header.walk ?? header.live?.walk)},
   compare: {title: "Compare", draw: compareView, fits: weighs},
 };
-const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "text", ...Object.keys(PLAIN)]; // in the address
+const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "step", "motion", "text", ...Object.keys(PLAIN)]; // in the address
 
 export class App {
   /** state: what the page was told to show; engine: the model of the page, if it contains one. */
@@ -34,7 +36,7 @@ export class App {
     Object.assign(this, {element, source, engine, stored: source.stored});
     this.state = {
       view: "reader", kind: 0, layer: 0, head: "mean", row: source.header.chosen, column: 0,
-      scale: "linear", theme: "system", share: 0.8, sort: "layer", said: "", busy: "", pattern: 0, panel: 0,
+      scale: "linear", theme: "system", share: 0.8, sort: "layer", said: "", busy: "", pattern: 0, panel: 0, step: 0,
     };
     this.state.layer = (source.header.attentions[0]?.shape[0] ?? 1) - 1;
     Object.assign(this.state, engine ? {text: source.given.source, ...PLAIN} : {}, state);
@@ -61,7 +63,7 @@ export class App {
   replace(source) {
     const same = this.engine && source.given.source === this.source.given.source;
     this.source = source;
-    for (const name of same ? [] : ["place", "changed", "next", "pair"]) delete this.state[name];
+    for (const name of same ? [] : ["place", "changed", "next", "pair", "followed"]) delete this.state[name];
     return this.set({...(same ? {} : {kind: this.engine ? this.state.kind : 0, row: source.header.chosen, column: 0}), said: source.header.title});
   }
 
@@ -90,6 +92,7 @@ export class App {
     state.column = within(state.column, columns);
     state.share = Math.min(Math.max(Number(state.share) || 0.8, 0.05), 1);
     state.pattern = within(state.pattern, header.patterns.length);
+    state.step = Math.max(Math.trunc(Number(state.step)) || 0, 0);
     state.panel = within(state.panel, header.patterns[state.pattern]?.panels.length ?? 1);
     if (!Object.hasOwn(SCALES, state.scale)) state.scale = "linear";
     if (!["system", "light", "dark"].includes(state.theme)) state.theme = "system";
