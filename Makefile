@@ -84,21 +84,19 @@ pages:                        ## install what the tests of pages need: Chromium 
 	@test -e $(AXE) || (cd regard_lab/seeing/explorer/source && timeout 120 npm ci --no-audit --no-fund --ignore-scripts --silent) \
 	  || echo "axe-core cannot be installed: the tests of accessibility are skipped"
 
-PATTERNS := overhead plain cliffs strided window window-backward memory decode statistics big-bird
+PATTERNS := overhead plain cliffs strided window window-backward decode statistics big-bird
 bench: $(BUILT)               ## measurements that take minutes; results are committed as reports
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/regard bench $(PATTERNS) --out benchmarks/results/attention_cpu
-	OMP_NUM_THREADS=1 $(BIN)/regard bench linear hashed linear-memory additive --out benchmarks/results/mechanisms_cpu
+	OMP_NUM_THREADS=1 $(BIN)/regard bench linear additive --out benchmarks/results/mechanisms_cpu
 	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
 	$(BIN)/python -m benchmarks.behaviour --out benchmarks/results/behaviour_cpu
-	$(BIN)/python benchmarks/demo_seeds.py
 	$(BIN)/python benchmarks/evicting.py
 	$(BIN)/python benchmarks/length_story.py
 	$(BIN)/python benchmarks/transfer.py --seeds 0 1 2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/relations.py
 	$(BIN)/python benchmarks/kv_heads.py heads --seeds 0 1 2
 	$(BIN)/python benchmarks/lesson_reports.py
-	$(BIN)/python benchmarks/translation_speed.py
 	$(BIN)/python benchmarks/native_kernel.py
 
 # The wheel is made from the source distribution, so that both are known to be whole.

@@ -1,11 +1,10 @@
 """Measures the page with the demo's translator: how soon it answers, and whether its answers are the library's.
 
-python benchmarks/explorer_page.py RUN --part speed   # on a quiet machine, under two minutes
-python benchmarks/explorer_page.py RUN --part same    # the test split, some minutes
+python benchmarks/explorer_page.py RUN    # on a quiet machine, some minutes
 
 RUN is what `regard demo` made. The page is opened in a headless Chromium, in float32 and in int8. A keystroke is timed
 from its event to the drawn page: in the view Heads to the translation with every head, and in the view Reader to the
-colours of the lens. A part that is not asked for stays as it is in the report.
+colours of the lens.
 """
 
 import json
@@ -142,38 +141,31 @@ of each sentence is explained by erasure, against the three words that are most 
 def page(result: dict[str, Any]) -> list[str]:
     about = f", Python {platform.python_version()}"
     lines = [*heading("A page that runs the model", about, "python benchmarks/explorer_page.py runs/demo"), ABOUT, ""]
-    if times := result.get("speed"):
-        head = ("", "page, MB", "ready, ms", "key to translation and all heads, ms", "key to the lens's colours, ms")
-        rows = [(name, one["megabytes"], *(one[part]["median"] for part in LIMITS)) for name, one in times.items()]
-        limits = ("limit", " and ".join(f"{one} ({name})" for name, one in SIZES.items()), *LIMITS.values())
-        counted = f"Medians of {OPENED} openings and of {TYPED} keys, Chromium {times['float32']['browser']}."
-        lines += ["## Speed", "", counted, "", *markdown_table(head, [*rows, limits]), ""]
-    if equal := result.get("same"):
-        counts = ("sentences", "same words", "pronouns", "same most important word")
-        head = ("", *counts, "largest difference of a weight", "of a score by erasure")
-        rows = [
-            (name, *(one[part] for part in counts), *(f"{apart:.1e}" for apart in one["largest difference"].values()))
-            for name, one in equal.items()
-        ]
-        lines += ["## The same as the library", "", EQUAL, "", *markdown_table(head, rows), ""]
-    return lines[:-1]
+    times, equal = result["speed"], result["same"]
+    head = ("", "page, MB", "ready, ms", "key to translation and all heads, ms", "key to the lens's colours, ms")
+    rows = [(name, one["megabytes"], *(one[part]["median"] for part in LIMITS)) for name, one in times.items()]
+    limits = ("limit", " and ".join(f"{one} ({name})" for name, one in SIZES.items()), *LIMITS.values())
+    counted = f"Medians of {OPENED} openings and of {TYPED} keys, Chromium {times['float32']['browser']}."
+    lines += ["## Speed", "", counted, "", *markdown_table(head, [*rows, limits]), ""]
+    counts = ("sentences", "same words", "pronouns", "same most important word")
+    head = ("", *counts, "largest difference of a weight", "of a score by erasure")
+    rows = [
+        (name, *(one[part] for part in counts), *(f"{apart:.1e}" for apart in one["largest difference"].values()))
+        for name, one in equal.items()
+    ]
+    return [*lines, "## The same as the library", "", EQUAL, "", *markdown_table(head, rows)]
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder that `regard demo` made")
-    parser.add_argument("--part", choices=("speed", "same"), action="append")
     parser.add_argument("--sentences", type=int, default=500)
     given = parser.parse_args()
-    path = OUT / "explorer_page.json"
-    result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     translator = Translator.load(given.run)
     lines = (given.run / "test.jsonl").read_text(encoding="utf-8").splitlines()[: given.sentences]
     sources = [json.loads(line)["source"] for line in lines]
-    for part in given.part or ("speed", "same"):
-        result[part] = speed(translator) if part == "speed" else same(translator, sources)
-    kept = {name: result[name] for name in ("speed", "same") if name in result}
-    print(write(OUT, "explorer_page", kept, page(kept)))
+    result = {"speed": speed(translator), "same": same(translator, sources)}
+    print(write(OUT, "explorer_page", result, page(result)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ alignment: arXiv 2412.20677.
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from regard_lab.bench.report import markdown_table
 from regard_lab.conversion import load_converted, with_kv_heads
 from regard_lab.conversion.latents import LatentSizes, load_latent
 from regard_lab.conversion.own_models import turned
-from regard_lab.conversion.report import agreement_on_task
+from regard_lab.conversion.uptraining import agreement_on_task
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import Tokeniser
 from regard_lab.training import TrainingResult
@@ -153,7 +153,7 @@ class HeadsExperiment:
         """A row by any method."""
         calibration = None if method == "align, no text" else self._read_text
         if method == "align, neighbours":
-            rotated = turned(self.model, kv_heads, calibration, regroup=False)[0]
+            rotated = turned(self.model, kv_heads, calibration, regroup=False)
             return self.row(kv_heads, method, with_kv_heads(rotated.float(), kv_heads))
         converted = with_kv_heads(self.model, kv_heads, method.split(",")[0], calibration=calibration)
         return self.row(kv_heads, method, converted)
@@ -175,71 +175,25 @@ def letters_of(ids: torch.Tensor) -> str:
     return bytes((ids + 96).tolist()).decode().replace("`", " ")
 
 
+def lost(rows: Sequence[ConvertedRow], when: str = "converted", floor: str = "before") -> float:
+    """The mean of the lost bits per character."""
+    return sum(getattr(row, when) - getattr(row, floor) for row in rows) / len(rows)
+
+
 def verdicts_of_heads(rows: Sequence[ConvertedRow]) -> list[str]:
     """One sentence for each promise: whether it was kept, with figures."""
     exact = all(row.kv_bytes * HeadsRecipe.heads == row.kv_bytes_before * row.kv_heads for row in rows)
     counted = {row.kv_heads: row.kv_bytes for row in rows}
     worst = max(row.difference for row in rows)
     least = min(rows, key=lambda row: row.recovered)
-    pairs = {(row.seed, row.kv_heads, row.method): row for row in rows}
-    duels = [(pairs[key], pairs[*key[:2], "first"]) for key in pairs if key[2] == "mean"]
-    wins = [sum(getattr(a, when) < getattr(b, when) for a, b in duels) for when in ("converted", "uptrained")]
-    word = {True: "kept", False: "missed"}
     return [
-        f"{word[exact]}: bytes of keys and values a token, counted in a real cache, fall in proportion to the heads "
+        f"{WORD[exact]}: bytes of keys and values a token, counted in a real cache, fall in proportion to the heads "
         f"({', '.join(f'{count:,} with {heads}' for heads, count in counted.items())})",
-        f"{word[worst <= 1e-6]}: with its heads repeated, each converted model agrees within 1e-6 ({worst:.0e})",
-        f"{word[least.recovered > MOST]}: further training recovers most of what was lost: at least "
+        f"{WORD[worst <= 1e-6]}: with its heads repeated, each converted model agrees within 1e-6 ({worst:.0e})",
+        f"{WORD[least.recovered > MOST]}: further training recovers most of what was lost: at least "
         f"{least.recovered:.0%} ({count_of(least.kv_heads, 'heads')}, {least.method})",
-        f"not promised: the mean is better than the first head in {wins[0]} of {len(duels)} conversions before "
-        f"further training, in {wins[1]} after it",
+        *compared(rows, "mean", ("first",)),
     ]
-
-
-def verdicts_of_pooling(rows: Sequence[ConvertedRow]) -> list[str]:
-    """One sentence for each comparison of align with another method."""
-    known = {(row.shape, row.text, row.seed, row.kv_heads, row.method): row for row in rows}
-    sentences = []
-    for shape, text in dict.fromkeys((row.shape, row.text) for row in rows):
-        for other in METHODS[:3]:
-            pairs = [(row, known[*key[:4], other]) for key, row in known.items()
-                     if key[:2] == (shape, text) and key[4] == "align"]  # fmt: skip
-            phrases = []
-            for when, floor, words in (
-                ("converted", "before", "before further training"), ("uptrained", "control", "after it")
-            ):  # fmt: skip
-                wins = sum(getattr(a, when) < getattr(b, when) for a, b in pairs)
-                lost = [
-                    sum(getattr(row, when) - getattr(row, floor) for row in side) for side in zip(*pairs, strict=True)
-                ]
-                phrases.append(f"{words} in {wins} of {len(pairs)} ({lost[0] / lost[1]:.0%} as many bits are lost)")
-            sentences.append(f"{shape}, {text}: align is better than {other} {', '.join(phrases)}")
-    return sentences
-
-
-def page_of_heads(recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: float) -> list[str]:
-    latents = any(row.method in LATENTS for row in rows)
-    title, command = ("Latents", "latent MODEL --latent-dim 32") if latents else (
-        "Fewer key/value heads", "kv-heads MODEL --kv-heads 2"
-    )  # fmt: skip
-    return [
-        *heading(title, f", {seconds:,.0f} CPU seconds of training"),
-        f"A character-level language model with {recipe.heads} heads ({recipe.layers} layers, dim {recipe.dim}), "
-        f"{recipe.steps:,} steps of {recipe.batch_tokens:,} tokens; {rows[0].kv_bytes_before:,} bytes of keys and "
-        f"values a token. Figures are bits per character on {recipe.held_out:,} held-out characters. Further "
-        f"training is {recipe.uptrain_steps} steps ({recipe.uptrain_steps / recipe.steps:.0%}), for the original as "
-        f"well.", "",
-        *markdown_table(
-            ("heads", "method", "seed", "KV bytes per token", "parameters removed", "before", "converted",
-             "after training", "original after training", "recovered"),
-            [(row.kv_heads, row.method, row.seed, f"{row.kv_bytes:,}", f"{row.parameters_removed:,}",
-              *(f"{x:.3f}" for x in (row.before, row.converted, row.uptrained, row.control)),
-              f"{row.recovered:.0%}") for row in rows],
-        ), "", *(f"- {verdict}" for verdict in (verdicts_of_latents if latents else verdicts_of_heads)(rows)), "",
-        "Pooling makes a model worse until it is trained further. These models are small and trained briefly, with "
-        f"heads of {recipe.dim // recipe.heads} numbers, on a single text. Measure your own: `regard convert {command} "
-        "--out DIR --text FILE --uptrain-steps N`.",
-    ]  # fmt: skip
 
 
 def verdicts_of_latents(rows: Sequence[ConvertedRow]) -> list[str]:
@@ -247,26 +201,50 @@ def verdicts_of_latents(rows: Sequence[ConvertedRow]) -> list[str]:
     full, half = (
         [row for row in rows if row.method in LATENTS and row.kv_bytes * by == row.kv_bytes_before] for by in (1, 2)
     )
-    pooled = [row for row in rows if row.method == "mean"]
     exact = max(row.difference for row in full), max(abs(row.converted - row.before) for row in full)
-    lost, trained, others = (
-        sum(getattr(row, when) - getattr(row, floor) for row in some) / len(some)
-        for some, when, floor in (
-            (half, "converted", "before"), (half, "uptrained", "control"), (pooled, "converted", "before")
-        )
-    )  # fmt: skip
     return [
-        f"{'kept' if max(exact) <= 1e-5 else 'missed'}: with as many numbers as keys and values have, nothing is lost: "
-        f"outputs differ by at most {exact[0]:.0e} in float64, and the bits per character by {exact[1]:.0e} in float32",
-        f"not promised: in half of the bytes {lost:.3f} bits per character are lost, where the mean of pairs of heads "
-        f"loses {others:.3f}; after further training latents are {trained:+.3f} bits from the original that was "
-        f"trained as long",
+        f"{WORD[max(exact) <= 1e-5]}: with as many numbers as keys and values have, nothing is lost: outputs differ by "
+        f"at most {exact[0]:.0e} in float64, and the bits per character by {exact[1]:.0e} in float32",
+        f"not promised: in half of the bytes {lost(half):.3f} bits per character are lost, where the mean of pairs of "
+        f"heads loses {lost([row for row in rows if row.method == 'mean']):.3f}; after further training latents are "
+        f"{lost(half, 'uptrained', 'control'):+.3f} bits from the original that was trained as long",
     ]
 
 
-def page_of_pooling(recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: float) -> list[str]:
+def compared(rows: Sequence[ConvertedRow], method: str, others: Sequence[str]) -> list[str]:
+    """One sentence for each comparison of a method with another one."""
+    known = {(row.shape, row.text, row.seed, row.kv_heads, row.method): row for row in rows}
+    sentences = []
+    for shape, text in dict.fromkeys((row.shape, row.text) for row in rows):
+        for other in others:
+            mine = [row for key, row in known.items() if key[:2] == (shape, text) and key[4] == method]
+            theirs = [known[shape, text, row.seed, row.kv_heads, other] for row in mine]
+            phrases = []
+            for when, floor, words in (("converted", "before", "before"), ("uptrained", "control", "after")):
+                wins = sum(getattr(a, when) < getattr(b, when) for a, b in zip(mine, theirs, strict=True))
+                share = lost(mine, when, floor) / lost(theirs, when, floor)
+                phrases.append(f"{words} further training in {wins} of {len(mine)} ({share:.0%} as many bits are lost)")
+            sentences.append(f"{shape}, {text}: {method} is better than {other} {', '.join(phrases)}")
+    return sentences
+
+
+WORD = {True: "kept", False: "missed"}
+STUDIES: dict[str, tuple[str, str, Callable[[Sequence[ConvertedRow]], list[str]]]] = {
+    "heads": ("kv_heads", "Fewer key/value heads", verdicts_of_heads),
+    "latents": ("kv_latents", "Latents", verdicts_of_latents),
+    "pooling": (
+        "kv_alignment", "How key/value heads are pooled", lambda rows: compared(rows, "align", METHODS[:3])
+    ),
+}  # fmt: skip
+HEAD = (
+    "shape", "text", "seed", "heads", "method", "KV bytes", "before", "converted", "KL", "agreement", "after training",
+    "original after training", "recovered",
+)  # fmt: skip
+
+
+def page(study: str, recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: float) -> list[str]:
     return [
-        *heading("How key/value heads are pooled", f", {seconds:,.0f} CPU seconds of training"),
+        *heading(STUDIES[study][1], f", {seconds:,.0f} CPU seconds of training"),
         f"Character-level language models with {recipe.heads} heads of {recipe.dim // recipe.heads} numbers "
         f"({recipe.layers} layers, dim {recipe.dim}), {recipe.steps:,} steps of {recipe.batch_tokens:,} tokens. "
         f"Figures are bits per character on {recipe.held_out:,} held-out characters; KL is the divergence from the "
@@ -275,45 +253,43 @@ def page_of_pooling(recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: 
         f"reads {recipe.calibration_batches * recipe.batch_tokens:,} tokens of the training text; 'neighbours' rotates "
         f"heads without grouping them anew.", "",
         *markdown_table(
-            ("shape", "text", "seed", "heads", "method", "before", "converted", "KL", "agreement", "after training",
-             "original after training"),
-            [(row.shape, row.text, row.seed, row.kv_heads, row.method,
+            HEAD,
+            [(row.shape, row.text, row.seed, row.kv_heads, row.method, f"{row.kv_bytes:,}" if row.kv_bytes else "",
               *(f"{x:.3f}" for x in (row.before, row.converted, row.divergence)), f"{row.agreement:.0%}",
-              f"{row.uptrained:.3f}", f"{row.control:.3f}") for row in rows],
-        ), "", *(f"- {verdict}" for verdict in verdicts_of_pooling(rows)), "",
-        "These models are small and trained briefly on two short texts. Measure your own: `regard convert kv-heads "
-        "MODEL --kv-heads 2 --out DIR --text FILE`.",
+              f"{row.uptrained:.3f}", f"{row.control:.3f}", f"{row.recovered:.0%}") for row in rows],
+        ), "", *(f"- {verdict}" for verdict in STUDIES[study][2](rows)), "",
+        "Pooling makes a model worse until it is trained further. These models are small and trained briefly on short "
+        "texts. Measure your own: `regard convert kv-heads MODEL --kv-heads 2 --out DIR --text FILE`.",
     ]  # fmt: skip
 
 
 def main() -> None:
     parser = options(__doc__, out=RESULTS, seeds=[0, 1, 2])
-    parser.add_argument("study", choices=RECIPES)
+    parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=[*TEXTS], help="all but the first: one seed")
     asked = parser.parse_args()
     torch.set_num_threads(1)  # for such small tensors several threads are slower than one
-    is_pooling, is_latents = asked.study == "pooling", asked.study == "latents"
+    pooling = asked.study == "pooling"
     recipe = QUICK if asked.quick else RECIPES[asked.study]
-    cases = [(asked.texts[0], seed, shape) for seed in asked.seeds for shape in (SHAPES if is_pooling else ["Llama"])]
-    cases += [(text, asked.seeds[0], shape) for text in asked.texts[1:] if is_pooling for shape in SHAPES]
-    ways = [(heads, method) for heads in recipe.kv_heads for method in (METHODS if is_pooling else METHODS[:2])
+    cases = [(asked.texts[0], seed, shape) for seed in asked.seeds for shape in (SHAPES if pooling else ["Llama"])]
+    cases += [(text, asked.seeds[0], shape) for text in asked.texts[1:] if pooling for shape in SHAPES]
+    ways = [(heads, method) for heads in recipe.kv_heads for method in (METHODS if pooling else METHODS[:2])
             if (heads, method) != (1, "align, neighbours")]  # fmt: skip
-    ways = [*((recipe.heads, method) for method in LATENTS), (recipe.heads // 2, "mean")] if is_latents else ways
-    name, rows, seconds = {"pooling": "kv_alignment", "latents": "kv_latents"}.get(asked.study, "kv_heads"), [], 0.0
+    if asked.study == "latents":
+        ways = [*((recipe.heads, method) for method in LATENTS), (recipe.heads // 2, "mean")]
+    (name, _, verdicts), rows, seconds = STUDIES[asked.study], [], 0.0
     for text, seed, shape in cases:
         experiment = HeadsExperiment(shape, text, seed, recipe)
         seconds += experiment.cpu_seconds
         for kv_heads, method in ways:
-            rows.append((experiment.pooled if is_pooling else experiment.from_a_file)(kv_heads, method))
+            rows.append((experiment.pooled if pooling else experiment.from_a_file)(kv_heads, method))
             seconds += rows[-1].cpu_seconds
             print(rows[-1], flush=True)
-        verdicts = verdicts_of_latents if is_latents else verdicts_of_pooling if is_pooling else verdicts_of_heads
-        page = page_of_pooling if is_pooling else page_of_heads
         content = {
             "recipe": asdict(recipe), "cpu_seconds": seconds, "verdicts": verdicts(rows),
             "rows": [{**asdict(row), "recovered": row.recovered} for row in rows],
         }  # fmt: skip
-        path = write(asked.out / f"{name}_cpu", name, content, page(recipe, rows, seconds))
+        path = write(asked.out / f"{name}_cpu", name, content, page(asked.study, recipe, rows, seconds))
     print(path.read_text("utf-8"))
 
 

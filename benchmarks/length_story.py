@@ -1,32 +1,24 @@
 """Compares decoders with and without attention by the length of the source, at small scale.
 
-python benchmarks/length_story.py [--seeds 0 1 2] [--steps 1200] [--models none transformer] [--out DIR]
+python benchmarks/length_story.py [--seeds 0 1 2]
 
 The task is to reverse texts of 3 to 12 symbols out of 20. In three models the encoder is a bidirectional GRU and the
 decoder a GRU with or without attention; without it the whole source must fit into one vector. The fourth is a
-Transformer of about as many parameters. Each finished model is stored, so the command can be stopped and repeated. The
-promise: with attention at least 0.8 of the longest training texts are right, without it at most 0.1. Models with
+Transformer of about as many parameters. The lesson `fixed_vector` shows and judges what this measures. Models with
 attention are not ranked, since their order beyond the training lengths varies with the seed.
-
-The report of the default folder is also written for `regard lesson fixed_vector`.
 
 Source: Bahdanau et al. 2015, section 5.1 and figure 2; Vaswani et al. 2017, section 3.
 """
 
-import json
-import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from benchmarks.report import RESULTS, heading, options
-from regard_lab.bench.report import markdown_table
+from benchmarks.report import command, options
 from regard_lab.decoding import greedy_search
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentConfig
@@ -39,9 +31,7 @@ MODELS = ("none", "bahdanau", "luong-general", "transformer")
 SYMBOLS, FIRST = 20, 4  # ids 0 to 3 are special
 SHORTEST, LONGEST = 3, 12  # lengths of the training texts
 LENGTHS = (4, 8, 12, 16)  # tested lengths; the last is longer than all training texts
-WITH, WITHOUT = 0.8, 0.1  # promised shares at the longest training length
 Model = RecurrentTranslator | TranslationTransformer
-HERE = RESULTS / "length_story_cpu"
 
 
 @dataclass(frozen=True)
@@ -57,24 +47,12 @@ class StoryRecipe:
 
 
 def main() -> None:
-    parser = options(__doc__, seeds=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=StoryRecipe.steps)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--out", type=Path, default=HERE)
-    asked = parser.parse_args()
-    recipe = StoryRecipe(steps=asked.steps)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    rows = kept_rows(asked.out / "length_story.json", recipe)
+    asked, recipe, rows = options(__doc__, seeds=[0, 1, 2]).parse_args(), StoryRecipe(), []
     for seed in asked.seeds:
-        for name in asked.models:
-            if not any(row["model"] == name and row["seed"] == seed for row in rows):
-                rows.append(measure(name, seed, recipe))
-                print(rows[-1], file=sys.stderr)
-                write(asked.out, recipe, rows)
-                if asked.out == HERE:
-                    write_report("length_story", "python benchmarks/length_story.py", contents(recipe, rows))
-    write(asked.out, recipe, rows)
-    print(asked.out / "length_story.md")
+        for name in MODELS:
+            rows.append(measure(name, seed, recipe))
+            print(rows[-1], flush=True)
+    print(write_report("length_story", command(), {"recipe": asdict(recipe), "rows": rows}))
 
 
 def measure(name: str, seed: int, recipe: StoryRecipe) -> dict[str, Any]:
@@ -135,59 +113,6 @@ def reversible(count: int, shortest: int, longest: int, generator: torch.Generat
 
 def sources(texts: Sequence[list[int]]) -> torch.Tensor:
     return pad([[*text, END] for text in texts])
-
-
-def kept_rows(path: Path, recipe: StoryRecipe) -> list[dict[str, Any]]:
-    """The rows of an earlier call with the same settings."""
-    if not path.exists():
-        return []
-    kept = json.loads(path.read_text())
-    return kept["rows"] if kept["recipe"] == asdict(recipe) else []
-
-
-def verdict(rows: list[dict[str, Any]]) -> tuple[bool, str]:
-    """Whether every seed keeps the promise, and a sentence with the figures."""
-    at = str(LONGEST)
-    attentive = [row["accuracy"][at] for row in rows if row["model"] != "none"]
-    alone = [row["accuracy"][at] for row in rows if row["model"] == "none"]
-    if not attentive or not alone:
-        return False, "nothing to compare yet"
-    kept = min(attentive) >= WITH and max(alone) <= WITHOUT
-    return kept, (
-        f"{'kept' if kept else 'missed'}: at length {at}, the longest in training, attention has at least "
-        f"{min(attentive):.3f} (promised {WITH}) and one vector at most {max(alone):.3f} (promised {WITHOUT})"
-    )
-
-
-def contents(recipe: StoryRecipe, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"recipe": asdict(recipe), "rows": rows}
-
-
-def write(out: Path, recipe: StoryRecipe, rows: list[dict[str, Any]]) -> None:
-    """The report and its numbers."""
-    (out / "length_story.json").write_text(json.dumps(contents(recipe, rows), indent=1) + "\n")
-    lines = []
-    for name in MODELS:
-        if own := [row for row in rows if row["model"] == name]:
-            cells = [spread([row["accuracy"][str(length)] for row in own]) for length in LENGTHS]
-            seconds = statistics.median(row["cpu_seconds"] for row in own)
-            lines.append((name, *cells, f"{own[0]['parameters']:,}", f"{seconds:.0f}", len(own)))
-    head = ("model", *(f"length {length}" for length in LENGTHS), "parameters", "CPU seconds", "seeds")
-    page = [
-        *heading("Accuracy by text length", given="python benchmarks/length_story.py"),
-        f"The task is to reverse texts of {SHORTEST} to {LONGEST} symbols out of {SYMBOLS}; {recipe.steps:,} steps of "
-        f"{recipe.batch} texts, the same for all models. Share of {recipe.tests} new texts without a mistake: "
-        "median over seeds (lowest to highest).", "",
-        *markdown_table(head, lines),
-        "", f"Promise {verdict(rows)[1]}.", "",
-        f"Length {LENGTHS[-1]} does not occur in training; the Transformer has not been trained on its last positions. "
-        "Models with attention are not ranked against each other.",
-    ]  # fmt: skip
-    (out / "length_story.md").write_text("\n".join(page) + "\n")
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
 if __name__ == "__main__":

@@ -22,12 +22,10 @@ from regard_lab.teaching.looking import measure_heads, measure_referent
 from regard_lab.teaching.report import Report, store_report, write_report
 
 RESULTS = Path(__file__).parent / "results"
-
-
-def of_transfer() -> Report:
-    measured, day = _read("transfer_cpu/transfer.json")
-    kept = ("recipe", "hidden_words", "records", "verdicts")
-    return _report(measured, day, {name: measured[name] for name in kept})
+ONE_OR_EIGHT = (
+    "for h in 1 8; do regard train translation --data pronouns --heads $h --dim 64 --layers 2 --steps 1500 "
+    "--out runs/$h; done"
+)
 
 
 def of_complexity() -> Report:
@@ -71,9 +69,7 @@ def of_one_head() -> Report:
         ]
         for name, one in (("heads", compared), ("kv_heads", fewer))
     }  # fmt: skip
-    return Report(
-        command=_compare(compared["asked"]), day=day, machine="a CPU; its type was not recorded", figures=figures
-    )
+    return Report(command=ONE_OR_EIGHT, day=day, machine="a CPU; its type was not recorded", figures=figures)
 
 
 def of_generation() -> Report:
@@ -114,7 +110,6 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "answer_head": of_answer_head,
     "choosing": of_choosing,
     "generation": of_generation,
-    "transfer": of_transfer,
     "complexity": of_complexity,
     "one_head": of_one_head,
     "recurrent": of_recurrent,
@@ -138,16 +133,6 @@ def _read(name: str) -> tuple[dict[str, Any], str]:
 def _git(path: Path, *words: str) -> str:
     command = ["git", *words, "--", path.name]
     return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _compare(asked: dict[str, Any]) -> str:
-    """The command of a comparison of numbers of heads, from its settings."""
-    own, (data,) = asked["own"], asked["data"]
-    heads = ",".join(map(str, own["heads"]))
-    return (
-        f"regard compare --data {data} --models {','.join(own['models'])} --heads {heads} --equal-parameters "
-        f"--dim {asked['dim']} --layers {asked['layers']} --steps {asked['steps']}"
-    )
 
 
 def main() -> None:

@@ -112,11 +112,3 @@ def _chapters() -> Iterator[tuple[str, list[str]]]:
 
     for name, text in sorted(topics.items()):
         yield f"topics/{name}", [text]
-
-
-if __name__ == "__main__":
-    collected = library_documents()
-    for part in PARTS:
-        mine = [document for document in collected if document.part == part]
-        words = sum(len(document.text.split()) for document in mine)
-        print(f"{part}: {len(mine)} documents, {words:,} words, {sum(len(one.text) for one in mine):,} characters")

@@ -1,4 +1,4 @@
-"""Compares the native backend with PyTorch where `regard bench` does not: small and padded batches, bfloat16, few keys,
+"""Compares the native backend with PyTorch where `regard bench` does not: small and padded batches, bfloat16,
 options, an int8 cache, latents, keys that a tensor lists, windows on grids, recurrent mechanisms, and two threads.
 
 python benchmarks/native_kernel.py [--rows PART ...]
@@ -100,21 +100,6 @@ def halves() -> list[Duel]:
     return rows
 
 
-def few_keys() -> list[Duel]:
-    """Images that look at a text, windows of vision models, and short texts."""
-    sizes = [(8, 4096, 77, dim, 1, 1.1) for dim in (40, 64, 80, 160)]
-    sizes += [(8, 49, 49, 32, 64, 1.05), (12, 197, 197, 64, 1, 1.05), (16, 256, 256, 64, 1, 1.05)]
-    sizes += [(8, length, length, 64, 1, 1.05) for length in (64, 128, 256)]
-    rows = []
-    for heads, q_len, k_len, dim, batch, goal in sizes:
-        q, (k, v, _) = tensors(heads, q_len, dim, batch)[0], tensors(heads, k_len, dim, batch)
-        name = f"{q_len} queries, {k_len} keys, batch {batch}, {heads} heads of {dim}"
-        rows.append(
-            Duel(name, "SDPA", goal, partial(attend, q, k, v), partial(F.scaled_dot_product_attention, q, k, v))
-        )
-    return rows
-
-
 def padded() -> Duel:
     qkv, lengths = tensors(8, 512, batch=8), torch.randint(64, 513, (8,))
     pattern = p.Causal() & p.KeySpan(torch.zeros(8, dtype=torch.int64), lengths)
@@ -140,20 +125,6 @@ def decoding() -> Duel:
 
     name = "one query of 8 heads over 16k keys of 2 heads, from an int8 cache"
     return Duel(name, "native from float32", 1.3, in_turns(whole), in_turns(wide))
-
-
-def one_query() -> list[Duel]:
-    """One query of 8 heads over as many key/value heads; caches take turns, as above."""
-    rows = []
-    for dim in (64, 128):
-        for length in (1024, 4096, 16384):
-            q, size = torch.randn(1, 8, 1, dim), 64 * length * dim
-            every = [torch.randn(2, 1, 8, length, dim) for _ in range(max(3, 200_000_000 // size))]
-            ours, sums = cycle(every), cycle(every)
-            name = f"one query of 8 heads over {length:,} keys of 8, head_dim {dim}"
-            call = lambda ours=ours, q=q: attend(q, *next(ours))  # noqa: E731
-            rows.append(Duel(name, "a sum over the same bytes", 0.8, call, lambda sums=sums: next(sums).sum()))
-    return rows
 
 
 def latents() -> list[Duel]:
@@ -280,6 +251,13 @@ def options() -> list[Duel]:
             "dropout, causal 2048", "plain native", 1.4, partial(plain, dropout=0.1, dropout_seed=1), plain, option=True
         ),
     ]
+    half = [x.bfloat16().requires_grad_() for x in (q, k, v)]
+    one, two = (partial(attend, pattern="causal", precise=precise) for precise in (True, False))
+    for name, pair in (
+        ("", [torch.no_grad()(partial(call, *half)) for call in (one, two)]),
+        (" with backward", [with_backward(call, half) for call in (one, two)]),
+    ):
+        rows.append(Duel(f"precise=True, bfloat16 causal 2048{name}", "plain native", 1.8, *pair, option=True))
     leaves = tensors(4, 1024, grad=True)
     bias = torch.randn(4, 1024, 1024, requires_grad=True)
     grad = torch.randn(1, 4, 1024, 64)
@@ -371,10 +349,8 @@ def main() -> None:
     for row in [
         *small(),
         *halves(),
-        *few_keys(),
         padded(),
         decoding(),
-        *one_query(),
         *latents(),
         *listed(),
         *grids(),

@@ -41,13 +41,11 @@ def main(names: list[str]) -> int:
         rows.append(row)
         print(f"{name}: {row['status']}" + (f", but {'; '.join(wrong)}" if wrong else ""), flush=True)
     if not names and not faults:
-        report = {
-            **described("python benchmarks/pretrained_families.py"),
-            "tolerances": {"logits": checks.TOLERANCE, "gradients": checks.GRADIENTS},
-            "sizes": {"rows": checks.ROWS, "length": checks.LENGTH, "new tokens": checks.NEW},
-            "families": rows,
-        }  # fmt: skip
-        write(OUT / "families.json", report)
+        write(
+            OUT / "families.json", "python benchmarks/pretrained_families.py",
+            tolerances={"logits": checks.TOLERANCE, "gradients": checks.GRADIENTS},
+            sizes={"rows": checks.ROWS, "length": checks.LENGTH, "new tokens": checks.NEW}, families=rows,
+        )  # fmt: skip
     return int(bool(faults))
 
 
@@ -64,25 +62,17 @@ def every(chosen: list[str]) -> int:
         print(f"{kind}: {rows[kind]['status']}", flush=True)
     rows = (sweep.committed() if chosen and sweep.REPORT.exists() else {}) | rows
     listed = [rows[kind] for kind in known if kind in rows]
-    write(sweep.REPORT, {**described("python benchmarks/pretrained_families.py --every"), "architectures": listed})
+    write(sweep.REPORT, "python benchmarks/pretrained_families.py --every", architectures=listed)
     return int(bool(wrong))
 
 
-def described(command: str) -> dict[str, object]:
-    """What a report was made with."""
-    return {
-        "command": command,
-        "date": date.today().isoformat(),
-        "versions": {
-            "python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__,
-        },
-    }  # fmt: skip
-
-
-def write(path: Path, report: dict[str, object]) -> None:
-    """Write a report."""
+def write(path: Path, command: str, **found: object) -> None:
+    """Write a report, with what it was made with."""
+    versions = {name: module.__version__ for name, module in (("torch", torch), ("transformers", transformers))}
+    versions = {"python": platform.python_version()} | versions
+    about = {"command": command, "date": f"{date.today()}", "versions": versions}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(about | found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,12 +46,12 @@ class Message(NamedTuple):
     short: bool
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--language", default="de")
     parser.add_argument("--locale", type=Path, default=Path("/usr/share/locale"))
-    asked = parser.parse_args()
+    asked = parser.parse_args(words)
     messages = read_messages(asked.locale / asked.language / "LC_MESSAGES")
     if not messages:
         raise SystemExit(f"{asked.locale} has no messages in {asked.language!r}; see `ls {asked.locale}`")

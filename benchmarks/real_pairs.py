@@ -11,14 +11,13 @@ Copying the source is the baseline: program messages share names, options and pl
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import program_messages
 from benchmarks.report import RESULTS, heading, options, write
 from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Translator, evaluate
@@ -42,8 +41,7 @@ def main() -> None:
     for language in () if asked.report else asked.languages:
         pairs = asked.runs / "pairs" / language
         if not pairs.exists():
-            script = Path(__file__).with_name("program_messages.py")
-            subprocess.run([sys.executable, str(script), "--out", str(pairs), "--language", language], check=True)
+            program_messages.main(["--out", str(pairs), "--language", language])
         record = json.loads((pairs / "about.json").read_text())
         files = {"data": (f"{pairs}/train.tsv",), "valid": (f"{pairs}/valid.tsv",)}
         record |= trained(asked.runs / language, {**files, "steps": STEPS})

@@ -1,6 +1,6 @@
 """Scores every head of two small models trained on English prose by the relations between words that it shows.
 
-python benchmarks/relations.py [--kinds causal encoder] [--work DIR] [--out DIR] [--quick]
+python benchmarks/relations.py [--work DIR]
 
 The text is the documentation of the standard library of the Python that runs this (`benchmarks/library_text.py`). A
 language model looks at earlier words only, an encoder of masked words at both sides; both are trained here in minutes.
@@ -9,7 +9,6 @@ validation texts too), a random choice, the same model before training, and rand
 `--work`, so the command can be stopped and repeated. The lesson `relations` reads the report that this writes.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,14 @@ import torch
 
 from benchmarks.library_text import PARTS, Document, library_documents
 from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
-from benchmarks.report import RESULTS, options, trained
-from regard_lab.bench.report import markdown_table
+from benchmarks.report import options, trained
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.teaching.report import REPORTS, write_report
+from regard_lab.teaching.report import write_report
 from regard_lab.text import Tokeniser
 from regard_lab.training.recipes import LanguageTask, MaskedWordTask
 from regard_lab.training.record import Validated
 
-HERE = RESULTS / "relations_cpu"
 KINDS = ("causal", "encoder")
 SEED = 0
 LENGTH = 128  # ids of a text
@@ -48,9 +45,6 @@ class RelationsRecipe:
     learning_rate: float = 3e-3
     dropout: float = 0.1
     texts: int = 200  # of each part, to choose heads and to score them
-
-
-QUICK = RelationsRecipe(vocab_size=400, dim=32, causal_steps=10, encoder_steps=10, texts=20)
 
 
 def new_model(kind: str, recipe: RelationsRecipe, vocab_size: int) -> LanguageModel | TextEncoder:
@@ -121,59 +115,17 @@ def corpus_figures(documents: list[Document]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = options(__doc__, out=HERE)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser = options(__doc__)
     parser.add_argument("--work", type=Path, default=Path("runs/relations"), help="trained models; made if missing")
-    asked = parser.parse_args()
+    asked, recipe = parser.parse_args(), RelationsRecipe()
     torch.set_num_threads(1)
-    recipe = QUICK if asked.quick else RelationsRecipe()
     documents = library_documents()
     tokeniser = Tokeniser.train([one.text for one in documents if one.part == "train"], recipe.vocab_size)
     figures: dict[str, Any] = {"recipe": asdict(recipe), "corpus": corpus_figures(documents), "models": {}}
     print(figures["corpus"], flush=True)
-    for kind in asked.kinds:
-        kept = asked.work / f"{kind}.json"
-        if not kept.exists():
-            measured = measure(kind, recipe, tokeniser, documents, asked.work / kind)
-            kept.write_text(json.dumps(measured), encoding="utf-8")
-        figures["models"][kind] = json.loads(kept.read_text(encoding="utf-8"))
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "relations.md").write_text(page(figures), encoding="utf-8")
-    if not asked.quick and asked.kinds == list(KINDS):
-        REPORTS.mkdir(exist_ok=True)
-        print(write_report("relations", "python benchmarks/relations.py", figures))
-    print(page(figures))
-
-
-def page(figures: dict[str, Any]) -> str:
-    """The scores as a page of Markdown."""
-    lines = ["# Relations between words, by head", "", "`python benchmarks/relations.py`", ""]
-    for kind, model in figures["models"].items():
-        lines += [f"## {kind}", ""]
-        lines += [
-            f"{model['layers']} layers of {model['heads']} heads. {model['steps']:,} steps, {model['predicted']:,} ids "
-            f"predicted, {model['cpu_seconds']} CPU seconds, validation loss {model['valid_loss']} nats.",
-            "",
-        ]
-        lines += [*markdown_table(COLUMNS, (row(name, one) for name, one in model["relations"].items())), ""]
-    return "\n".join(lines)
-
-
-COLUMNS = (
-    "relation", "links", "head", "share", "± error", "mass", "fixed offset", "random choice", "untrained",
-    "from the neighbour", "random labels, over chance", "beyond every baseline",
-)  # fmt: skip
-
-
-def row(name: str, one: dict[str, Any]) -> list[str]:
-    base, control = one["baselines"], one["random_labels"]
-    near = "" if one["neighbours"] is None else f"{one['neighbours']:.3f}"
-    return [
-        name, f"{one['links']:,}", "{}.{}".format(*one["head"]), f"{one['share']:.3f}", f"{one['error']:.3f}",
-        f"{one['mass']:.3f}", f"{base['fixed offset']:.3f} ({one['offset']:+d})", f"{base['random choice']:.3f}",
-        f"{base['untrained']:.3f}", near, f"{control['over_chance']:+.3f} ± {control['error']:.3f}",
-        "yes" if one["beyond"] else "no",
-    ]  # fmt: skip
+    for kind in KINDS:
+        figures["models"][kind] = measure(kind, recipe, tokeniser, documents, asked.work / kind)
+    print(write_report("relations", "python benchmarks/relations.py", figures))
 
 
 if __name__ == "__main__":

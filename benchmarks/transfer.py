@@ -1,24 +1,23 @@
-"""Measures whether pretraining on masked words lets an encoder classify from fewer labels. Writes a report.
+"""Measures whether pretraining on masked words lets an encoder classify from fewer labels.
 
-python benchmarks/transfer.py [--seeds 0 1 2] [--quick] [--out DIR]
+python benchmarks/transfer.py [--seeds 0 1 2]
 
 The task is to classify what kind of thing *it* refers to (an animal, a food, a road, ...), as in "The animal didn't
 cross the street because it was too tired." There are many sentences but few labels, and the noun pairs of the test
 never occur in training. Both contenders have the same sizes, labels and number of steps, and the better of the same
 learning rates, chosen on validation sentences. One starts from random weights, the other from an encoder of masked
-words.
+words. The lesson `transfer` reads the report that this writes.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean, stdev
 from typing import Any
 
 import torch
 
-from benchmarks.report import RESULTS, heading, options, trained, write
-from regard_lab.bench.report import markdown_table
+from benchmarks.report import command, options, trained
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
+from regard_lab.teaching.report import write_report
 from regard_lab.text import Pair, Tokeniser
 from regard_lab.text.pronouns import SENSES, make_split
 from regard_lab.training.recipes import ClassificationTask, MaskedWordTask
@@ -37,9 +36,6 @@ class TransferRecipe:
     hidden_word_steps: int = 1_000
     label_steps: int = 200
     learning_rates: tuple[float, ...] = (1e-3, 3e-3, 6e-3, 1.2e-2)
-
-
-QUICK = TransferRecipe(sentences=2_000, valid=50, test=100, labels=(50,), hidden_word_steps=30, label_steps=10)
 
 
 @dataclass(frozen=True)
@@ -106,50 +102,14 @@ def labelled(sentences: Sequence[Any]) -> list[Pair]:
     return [Pair(sentence.source, sentence.derivation.referent.sense) for sentence in sentences]
 
 
-def verdict(records: Sequence[TransferRecord]) -> str:
-    """One sentence: the margin with its spread, and whether it holds for every seed."""
-    margins = [record.margin for record in records]
-    spread = stdev(margins) if len(margins) > 1 else float("nan")
-    holds = min(margins) > 0 and fmean(margins) > 2 * spread
-    said = "transfer wins for every seed and by over two standard deviations" if holds else "no clear winner"
-    return (
-        f"{records[0].labels} labels: {fmean(margins):+.3f} ± {spread:.3f} (standard deviation over {len(margins)} "
-        f"seeds; the least {min(margins):+.3f}): {said}"
-    )
-
-
-def page(
-    recipe: TransferRecipe, records: Sequence[TransferRecord], hidden: Sequence[dict[str, Any]], verdicts: list[str]
-) -> list[str]:
-    seconds = sum(record.cpu_seconds for record in records) + sum(one["cpu_seconds"] for one in hidden)
-    losses = ", ".join(f"{one['nats_a_word']:.3f}" for one in hidden)
-    return [
-        *heading("Labels saved by masked words", f", {seconds:,.0f} CPU seconds of training"),
-        "Classification of what *it* refers to, into 11 kinds. Accuracy on test sentences with new noun pairs.", "",
-        *markdown_table(
-            ("labels", "seed", "from scratch", "from masked words", "margin", "most frequent kind"),
-            [(r.labels, r.seed, f"{r.scratch:.3f}", f"{r.transfer:.3f}", f"{r.margin:+.3f}", f"{r.commonest:.3f}")
-             for r in sorted(records, key=lambda r: (r.labels, r.seed))],
-        ), "", *(f"- {verdict}" for verdict in verdicts), "",
-        f"Masked words: {recipe.sentences:,} sentences without labels, {recipe.hidden_word_steps:,} steps, "
-        f"validation {losses} nats per word. Encoder: {recipe.layers} layers, dim {recipe.dim}. Labels: "
-        f"{recipe.label_steps} steps at the better of {' and '.join(map(str, recipe.learning_rates))}, chosen on "
-        f"{recipe.valid} validation sentences for each contender.",
-    ]  # fmt: skip
-
-
 def main() -> None:
-    asked = options(__doc__, out=RESULTS / "transfer_cpu", seeds=[0, 1, 2]).parse_args()
+    asked = options(__doc__, seeds=[0, 1, 2]).parse_args()
     torch.set_num_threads(1)  # for such small tensors several threads are slower than one
-    recipe = QUICK if asked.quick else TransferRecipe()
+    recipe = TransferRecipe()
     measured = [measure(recipe, seed) for seed in asked.seeds]
-    records, hidden = [record for some, _ in measured for record in some], [about for _, about in measured]
-    verdicts = [verdict([r for r in records if r.labels == labels]) for labels in recipe.labels]
-    content = {
-        "recipe": asdict(recipe), "hidden_words": hidden, "verdicts": verdicts,
-        "records": [{**asdict(record), "margin": record.margin} for record in records],
-    }  # fmt: skip
-    print(write(asked.out, "transfer", content, page(recipe, records, hidden, verdicts)).read_text("utf-8"))
+    records = [{**asdict(record), "margin": record.margin} for some, _ in measured for record in some]
+    figures = {"recipe": asdict(recipe), "hidden_words": [about for _, about in measured], "records": records}
+    print(write_report("transfer", command(), figures))
 
 
 if __name__ == "__main__":

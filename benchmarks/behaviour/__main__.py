@@ -12,12 +12,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.behaviour.duplication import DUPLICATION
-from benchmarks.behaviour.grid_and_text import GRID_AND_TEXT
-from benchmarks.behaviour.hashing import HASHING
 from benchmarks.behaviour.recall import CHOOSING, OVERWRITING, RECALL
 from benchmarks.behaviour.study import REPORT, BehaviourResults, Experiment, write_report
 
-EXPERIMENTS = (DUPLICATION, RECALL, OVERWRITING, CHOOSING, HASHING, GRID_AND_TEXT)
+EXPERIMENTS = (DUPLICATION, RECALL, OVERWRITING, CHOOSING)
 OUT = Path(__file__).parents[1] / "results" / "behaviour_cpu"
 
 

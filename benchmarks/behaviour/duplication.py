@@ -1,18 +1,15 @@
 """The duplication task: a model must copy symbols from a fixed distance, and cannot guess them."""
 
-import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
-from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, at_least, draw_losses, over_seeds
+from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, at_least, over_seeds
 from regard.mechanisms import DeltaRule, GatedDelta, LinearTransformer, Mechanism, Retention, Softmax
 from regard.patterns import parse
 
 SYMBOLS, WORD, LAYERS, ROWS = 10, 24, 2, 32
-CHANCE = math.log(SYMBOLS)  # nats, the loss of a uniform guess: 2.303
 DRAW = duplication(SYMBOLS, WORD, ROWS)
 HOW = UpdatePlan(updates=500, rate=3e-3)
 LONGER = replace(HOW, updates=1000)
@@ -52,7 +49,7 @@ def run(contender: str, seed: int, quick: bool) -> Record:
     )  # fmt: skip
     done = train(model, DRAW, how.shortened(quick), seed, f"duplication, {contender}, seed {seed}")
     back = parse(pattern).reach(LAYERS).back
-    return {"reach": "all" if back is None else back, **score(model, DRAW), **vars(done)}
+    return {"reach": "all" if back is None else back, **score(model, DRAW), **done}
 
 
 def judge(records: Records) -> list[ClaimVerdict]:
@@ -70,15 +67,6 @@ def judge(records: Records) -> list[ClaimVerdict]:
     return verdicts
 
 
-def picture(records: Records, axes: Any) -> None:
-    """Draw the loss over the updates, beside that of a guess."""
-    draw_losses(records, axes)
-    axes.axhline(CHANCE, color="black", linestyle=":", linewidth=1, label="chance, ln 10")
-    for line in (each for each in axes.lines if "dim 16" in each.get_label()):
-        line.set_linestyle("--")
-    axes.set(ylabel="loss on the second word, nats", xlim=(0, 1400))
-
-
 DUPLICATION = Experiment(
     name="duplication",
     title="Duplication: a window solves what its layers together reach",
@@ -94,5 +82,4 @@ DUPLICATION = Experiment(
     columns={"reach": "reach of 2 layers", "loss": "loss, nats", "accuracy": "accuracy"},
     run=run,
     judge=judge,
-    draw=picture,
 )

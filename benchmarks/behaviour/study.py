@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from regard.storage.files import replace_file
-from regard_lab.bench.report import markdown_table, new_picture
+from regard_lab.bench.report import markdown_table
 from regard_lab.bench.results import environment
 
 
@@ -60,7 +59,7 @@ def spread(found: Sequence[float]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-Record = dict[str, Any]  # measures of one training by name, always with "cpu_seconds" and "curve"
+Record = dict[str, Any]  # measures of one training by name, always with "cpu_seconds"
 Records = Mapping[str, Mapping[int, Record]]  # contender -> seed -> record
 
 SEEDS = (0, 1, 2)
@@ -76,7 +75,6 @@ class Experiment:
     columns: measures in the table, with their headings.
     run: trains one contender with one seed; `quick` uses a fiftieth of the updates.
     judge: checks the claims on complete records.
-    draw: draws complete records onto matplotlib axes.
     """
 
     name: str
@@ -86,34 +84,12 @@ class Experiment:
     columns: Mapping[str, str]
     run: Callable[[str, int, bool], Record]
     judge: Callable[[Records], list[ClaimVerdict]]
-    draw: Callable[[Records, Any], None]
     seeds: Sequence[int] = SEEDS
 
 
 def over_seeds(records: Records, contender: str, measure: str) -> list[float]:
     """One measure of one contender, in the order of its seeds."""
     return [record[measure] for _, record in sorted(records[contender].items())]
-
-
-def draw_means(records: Records, axes: Any, measure: str, xs: Sequence[int]) -> None:
-    """Draw a measure, named with a place for x, over some x: the mean of the seeds, and their extremes as a band."""
-    for contender in records:
-        found = [over_seeds(records, contender, measure.format(x)) for x in xs]
-        line = axes.plot(xs, [fmean(numbers) for numbers in found], "o-", label=contender)[0]
-        axes.fill_between(xs, [*map(min, found)], [*map(max, found)], color=line.get_color(), alpha=0.2)
-    axes.set(ylabel="accuracy", ylim=(-0.03, 1.03), xscale="log")
-    axes.set_xticks(xs, [str(x) for x in xs])
-    axes.minorticks_off()
-
-
-def draw_losses(records: Records, axes: Any) -> None:
-    """Draw the loss over the updates: the mean of the seeds, and their extremes as a band."""
-    for contender, by_seed in records.items():
-        curves = [dict(map(tuple, record["curve"])) for record in by_seed.values()]
-        losses = [[curve[update] for curve in curves] for update in curves[0]]
-        line = axes.plot([*curves[0]], [fmean(each) for each in losses], label=contender)[0]
-        axes.fill_between([*curves[0]], [*map(min, losses)], [*map(max, losses)], color=line.get_color(), alpha=0.15)
-    axes.set(xlabel="updates", ylabel="loss in training, nats")
 
 
 RECORDS, REPORT = "behaviour.json", "behaviour.md"
@@ -167,7 +143,7 @@ class BehaviourResults:
 
 
 def write_report(results: BehaviourResults, experiments: Sequence[Experiment], folder: Path) -> None:
-    """Write `behaviour.md` and a picture for each experiment that is complete."""
+    """Write `behaviour.md`; an experiment whose trainings are complete has verdicts."""
     here = results.environment
     measured = f"Measured on {results.measured}: " if results.measured else ""
     complete = [experiment for experiment in experiments if not results.missing(experiment)]
@@ -186,7 +162,6 @@ def write_report(results: BehaviourResults, experiments: Sequence[Experiment], f
         lines += [*_table(experiment, results.of(experiment)), *_elsewhere(results, experiment)]
         if experiment in complete:
             lines += ["", *(f"- {verdict}" for verdict in experiment.judge(results.of(experiment)))]
-            lines += ["", f"![{experiment.title}]({draw(experiment, results.of(experiment), folder).name})"]
         else:
             lines += ["", f"{len(results.missing(experiment))} trainings are missing, so there is no verdict yet."]
     replace_file(folder / REPORT, ("\n".join(lines).rstrip() + "\n").encode())
@@ -199,17 +174,6 @@ def _elsewhere(results: BehaviourResults, experiment: Experiment) -> list[str]:
     word = "Measured" if all(one.get("processor", here) != here for one in records) else "In part measured"
     others = sorted({(one["measured"], one["processor"]) for one in records if one.get("processor", here) != here})
     return ["", *(f"{word} on {day} on {processor}." for day, processor in others)] if others else []
-
-
-def draw(experiment: Experiment, records: Records, folder: Path) -> Path:
-    """Draw `behaviour-NAME.png`."""
-    path = folder / f"behaviour-{experiment.name}.png"
-    with new_picture(path, 7, 4.2) as figure:
-        axes = figure.add_subplot(title=experiment.title)
-        experiment.draw(records, axes)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, frameon=False)
-    return path
 
 
 def _summary(results: BehaviourResults, complete: Sequence[Experiment]) -> list[str]:

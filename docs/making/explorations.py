@@ -1,10 +1,10 @@
 """What the first page and the guides show of a trained model: the thing to try, and examples of the explorer.
 
-The data of both comes from trained translators, from the weights of rxnmapper, and from a text. Tests have no such
-model, so the data is committed, and tests open what is stored. The pages have the script of today. The page that
-computes contains a translator that differs from the demo's in its size, dim=64, hidden=128, vocab_size=700, and in its
-training, steps=1900, batch_tokens=3200, learning_rate=4e-3, warmup_steps=150: two minutes on a GPU. `python -m
-docs.making RUN` stores it of such a run, and all else of a run of the demo.
+The data of both comes from trained translators and from the weights of rxnmapper. Tests have no such model, so the
+data is committed, and tests open what is stored. The pages have the script of today. The page that computes contains a
+translator that differs from the demo's in its size, dim=64, hidden=128, vocab_size=700, and in its training,
+steps=1900, batch_tokens=3200, learning_rate=4e-3, warmup_steps=150: two minutes on a GPU. `python -m docs.making RUN`
+stores it of such a run, and all else of a run of the demo.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 
-from regard.patterns import Causal
 from regard_lab.cli.view import open_run
 from regard_lab.decoding import Translator
 from regard_lab.seeing import relevance
-from regard_lab.seeing.explorer import Page, page_of, stream_head, to_answer, to_long_answer
+from regard_lab.seeing.explorer import Page, page_of, to_answer
 
 DOCS = Path(__file__).parents[1]
 CHOICES, RECORDS = DOCS / "assets" / "start.json", DOCS / "assets" / "explorations"
@@ -31,7 +30,7 @@ NOUNS, ENDINGS = ("animal", "dog", "cat"), ("too tired", "congested")
 SENTENCE = "The {} didn't cross the street because it was {}."
 PRONOUNS = ("es", "er", "sie")
 REACTION = "CC(=O)Cl.NCc1ccccc1>>c1ccccc1CNC(C)=O"  # the product written backwards
-EXAMPLES = ("live", "reaction", "document")
+EXAMPLES = ("live", "reaction")
 MOST_PARAMETERS = 400_000  # of the model in the page that computes, so that its data stays small
 
 
@@ -49,7 +48,6 @@ def keep_examples(run: Path) -> None:
     keep_choices(run)
     if find_spec("rxnmapper") is not None:
         _keep("reaction", _reaction())
-    _keep("document", _document())
 
 
 def keep_choices(run: Path) -> None:
@@ -93,21 +91,6 @@ def _reaction() -> dict[str, Any]:
         model(tokens.ids)
     explored = explore_observed(observed, tokens.words, title=f"RXNMapper reads {REACTION}")
     return to_answer(explored, exact=False)  # a fifth of the size
-
-
-def _document() -> dict[str, Any]:
-    """A head that was made by hand, over a long text: a word looks at its earlier occurrences, the nearest most."""
-    words = re.findall(r"\w+|[^\w\s]", (DOCS / "conventions.md").read_text(encoding="utf-8"))
-    known = {word: number for number, word in enumerate(dict.fromkeys(map(str.lower, words)))}
-    vectors = torch.randn(len(known), 64, generator=torch.Generator().manual_seed(0))
-    own = vectors[[known[word.lower()] for word in words]]
-    own = 5.5 * own / own.norm(dim=1, keepdim=True)
-    # Rotations of the position are added to the random vector of the word: they make the scores of near keys larger.
-    angles = torch.arange(len(words))[:, None] / torch.tensor([300.0, 3000.0])
-    both = torch.cat([own, 1.5 * angles.cos(), 1.5 * angles.sin()], 1)
-    head = stream_head(both, both, words, pattern=Causal(), scale=0.5, links=8)
-    title = f"A head made by hand, over {len(words):,} words: each looks at its earlier occurrences"
-    return to_long_answer(head, title=title)
 
 
 def example_page(name: str) -> Page:

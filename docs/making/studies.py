@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from docs.making.rendering import table
@@ -17,11 +16,8 @@ from regard_lab.bench.complexity import CostTable
 from regard_lab.bench.complexity import report as complexity_report
 from regard_lab.seeing.lens_study import LensReport
 from regard_lab.seeing.lens_study.study import lens_table, routes_table
-from regard_lab.training.comparison import report as comparison_report
-from regard_lab.training.comparison.measures import Measures
 
 BENCHES = ("attention_cpu", "attention_cuda", "mechanisms_cpu", "runtimes_cpu")
-COMPARISONS = ("pronouns", "heads", "one_or_eight")
 COUNTED_APART = ("law ", "regard ", "as ")  # counts by law, by command and by machine: many, and in the file
 MOST_COUNTS, ATOMS = 3, "atom_maps_cpu/atom_maps.json"
 
@@ -38,17 +34,7 @@ def report_pages() -> dict[str, str]:
         CostTable.load(RESULTS / "complexity_cpu")
     )
     pages["lenses_cpu/lenses.md"] = "\n".join(_lenses().markdown()) + "\n"
-    pages |= {f"compare_cpu/{name}/compare.md": _comparison(name) for name in COMPARISONS}
     return {f"../benchmarks/results/{name}": text for name, text in pages.items()}
-
-
-def _comparison(name: str) -> str:
-    """The report of one comparison, without peak memory: the first model's had all that the process loaded once."""
-    found = stored(f"compare_cpu/{name}/compare.json")
-    rows = [Measures.from_dict(row) for row in found["rows"]]
-    return comparison_report.render_markdown(
-        [replace(row, spent=replace(row.spent, peak_bytes=None)) for row in rows], found["asked"]
-    )
 
 
 def _lenses() -> LensReport:
@@ -56,10 +42,8 @@ def _lenses() -> LensReport:
 
 
 def lenses() -> str:
-    """Every lens without its time, which belongs to one machine, and what the columns mean."""
-    rows = {name: {**row, "milliseconds": 0.0} for name, row in _lenses().rows.items()}
-    lines = [line.rsplit("|", 2)[0] + "|" for line in lens_table(rows)]
-    return "\n".join(lines) + f"\n\n{_lenses().legend.partition(' ms: ')[0]}"
+    """Every lens, and what the columns mean."""
+    return "\n".join(lens_table(_lenses().rows)) + f"\n\n{_lenses().legend}"
 
 
 def lens_verdict() -> str:

@@ -227,7 +227,7 @@ class Plan:
                 else f"  {name}, {self._times(verdict):.3g}x the estimated time: {verdict}"
             )
         if any("about " in line for line in lines[1:]):
-            lines.append("  about: an estimate, since there are too many row blocks to count them all")
+            lines.append("  about: an estimate, since counting all pairs would take too long")
         return "\n".join(lines)
 
     def _times(self, cost: Cost) -> float:

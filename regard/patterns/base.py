@@ -235,7 +235,7 @@ class Pattern(Declared, enrol=False):
         return 0 if band is None else (band & within).count(first, q_len, k_len)
 
     def lists(self) -> Any:
-        """The lists of a pattern that lists blocks of keys for each block of rows, as `chosen.Lists`; else None."""
+        """The `chosen.Chosen` of a pattern that lists blocks of keys for each block of rows; else None."""
         return None
 
     def moved(self, origins: Origins) -> Pattern | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,18 +19,6 @@ from regard.patterns.ranges import Segments, hull
 from regard.reprs import brief
 
 LEAST_LISTED = 16  # keys; blocks of so many or more are computed as runs, smaller ones by evaluating pairs
-
-
-class Lists(NamedTuple):
-    """The blocks of keys that each block of rows may look at.
-
-    listed: int32 (batch or 1, lists of heads, row blocks, n), each number once and ascending, -1 for none; block, rows:
-    keys and rows of a block.
-    """
-
-    listed: torch.Tensor
-    block: int
-    rows: int
 
 
 class Chosen(Held, enrol=False):
@@ -105,7 +93,8 @@ class Chosen(Held, enrol=False):
         name = rows.start, lists.start
         if name not in self._parts:
             part = self._like(self.listed[rows, lists], self._first, self._group if lists == slice(None) else 1)
-            part.__dict__["_ascending"] = self._ascending[rows, lists]
+            if self.block >= LEAST_LISTED:
+                part.__dict__["ascending"] = self.ascending[rows, lists]
             self._parts[name] = part
         return self._parts[name]
 
@@ -207,22 +196,22 @@ class Chosen(Held, enrol=False):
         return self._of_heads(edges.cumsum(2)[..., :-1] > 0)
 
     @cached_property
-    def _ascending(self) -> torch.Tensor:
-        """The tensor with each number once, -1 in the place of repetitions."""
-        listed = self.listed
+    def ascending(self) -> torch.Tensor:
+        """The tensor on the CPU with each number once and ascending, -1 in the place of repetitions."""
+        listed = self.listed.cpu()
         if not bool((listed[..., 1:] > listed[..., :-1]).all()):
             listed = listed.sort(-1).values
         again = torch.nn.functional.pad(listed[..., 1:] == listed[..., :-1], (1, 0))
         return listed.masked_fill(again, -1)
 
-    def lists(self) -> Lists | None:
-        return None if self._first is None else Lists(self._ascending.cpu().int(), self.block, self.query_block)
+    def lists(self) -> Chosen | None:
+        return None if self._first is None else self
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
         """Counts whole blocks of at least LEAST_LISTED keys; the mean of batch rows and heads that differ."""
         if self.block < LEAST_LISTED or self._first is None:
             return 0
-        low = self._ascending * self.block  # (batch or 1, lists, row blocks, n)
+        low = self.ascending * self.block  # (batch or 1, lists, row blocks, n)
         rows = torch.arange(low.shape[2], device=low.device)[:, None] * self.query_block
         until = (rows + self.query_block).clamp(max=q_len)
         whole = (low >= max(0, within.start or 0)) & (

@@ -2,41 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import torch
 
-from regard.arguments import suggest
 from regard.core.plan import Plan
 from regard.core.result import Want, top_keys
 from regard.core.tensors import Stored
-from regard.errors import ArgumentError
 from regard.functional import attention, attention_detail, plan_attention
-from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
+from regard.mechanisms import Additive, LinearTransformer, Softmax
 from regard.patterns import Pattern
 from regard.testing import LAYOUTS
-from regard_lab.bench.peers import (
-    BROADCAST,
-    BYTES_SUMMED,
-    FAST_TRANSFORMERS,
-    FLEX,
-    HF_BIG_BIRD,
-    LOCAL_ATTENTION,
-    LONGFORMER,
-    ONNX_ATTENTION,
-    ONNX_GROUPED,
-    ONNX_MULTI_HEAD,
-    OPENVINO,
-    PERFORMER_PYTORCH,
-    REFORMER,
-    SDPA,
-    SDPA_GROUPED,
-    SDPA_MASK,
-    SDPA_REPEATED,
-    SDPA_SOFTMAX,
-    XFORMERS,
-)
+from regard_lab.bench import peers
 from regard_lab.bench.work import (
     BIG_BIRD,
     CAUSAL,
@@ -113,14 +90,6 @@ def _with(want: Want) -> Callable[[Work, Tensors], Attend]:
 
 REGARD = Contender("regard", _by_attention, plan=plan_of)
 PLAN_RUN = Contender("regard, plan.run", _by_plan, plan=plan_of)
-TWICE_AS_LONG = replace(REGARD, name="regard, twice as long", works_on=lambda work: work.as_long_as(2 * work.q_len))
-
-
-def at_length(length: int) -> Contender:
-    """regard at another length, checked at a shorter one."""
-    return replace(
-        REGARD, name=f"regard, n={length:,}", works_on=lambda work: work.as_long_as(length), judged_at=4 * WHOLE
-    )
 
 
 def with_statistic(want: Want) -> Contender:
@@ -131,143 +100,93 @@ def with_statistic(want: Want) -> Contender:
     )  # fmt: skip
 
 
-ADDITIVE_MIB = 64  # peak memory beside the inputs
-
-
 def _linear(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
     work = Work(length, heads=4, pattern=CAUSAL, mechanism=LinearTransformer(), backward=backward)
-    return _against(work, (PERFORMER_PYTORCH, FAST_TRANSFORMERS, SDPA_SOFTMAX), faster)
-
-
-def _hashed(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
-    work = Work(length, heads=4, mechanism=LSH(chunk=64, buckets=length // 64, rounds=4), backward=backward)
-    return _against(work, (REFORMER,), faster)
+    return _against(work, (peers.PERFORMER_PYTORCH, peers.FAST_TRANSFORMERS, peers.SDPA_SOFTMAX), faster)
 
 
 def _additive(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
     mechanism = Softmax(Additive(query_dim=128, key_dim=128, hidden=128))
-    contest = _against(
-        Work(length, heads=1, head_dim=128, mechanism=mechanism, backward=backward), (BROADCAST,), faster
-    )
-    promises = (*contest.promises, Promise("holds", REGARD.name, "", ADDITIVE_MIB))
-    return replace(contest, promises=promises, memory=(REGARD.name, BROADCAST.name))
+    work = Work(length, heads=1, head_dim=128, mechanism=mechanism, backward=backward)
+    return _against(work, (peers.BROADCAST,), faster)
 
 
-def _against(work: Work, peers: tuple[Contender, ...], faster: dict[Contender, float]) -> Contest:
-    return _contest(f"n={work.q_len}" + (", forward + backward" if work.backward else ""), work, peers, faster)
+def _against(work: Work, others: tuple[Contender, ...], faster: dict[Contender, float]) -> Contest:
+    return _contest(f"n={work.q_len}" + (", forward + backward" if work.backward else ""), work, others, faster)
 
 
 def _contest(
-    label: str, work: Work, peers: Iterable[Contender], faster: dict[Contender, float] | None = None
+    label: str, work: Work, others: Iterable[Contender], faster: dict[Contender, float] | None = None
 ) -> Contest:
     """regard against other libraries; `faster` maps a contender to the promised speed ratio."""
     promises = tuple(Promise("faster", REGARD.name, peer.name, bound) for peer, bound in (faster or {}).items())
-    return Contest(label, work, (REGARD, *peers), promises)
-
-
-def _growing(mechanism: Mechanism, pattern: Pattern, lengths: tuple[int, ...]) -> Contest:
-    """Memory at doubling lengths; each may need at most 2.2 times the memory of the one before."""
-    longer = tuple(at_length(n) for n in lengths[1:])
-    names = (REGARD.name, *(one.name for one in longer))
-    promises = tuple(Promise("more memory", larger, smaller, 2.2) for smaller, larger in pairwise(names))
-    work = Work(lengths[0], heads=2, pattern=pattern, mechanism=mechanism)
-    first = replace(REGARD, judged_at=longer[0].judged_at)
-    return Contest(f"{mechanism}, {pattern}", work, (first, *longer), promises, timed=False, memory=names)
-
-
-def _memory(lengths: tuple[int, ...]) -> tuple[Contest, ...]:
-    subjects: Iterable[tuple[Mechanism, Pattern]] = (
-        (LinearTransformer(), CAUSAL), (Performer(features=128), CAUSAL), (RandomFeature(features=64), CAUSAL),
-        (LinearTransformer(), FULL), (Linformer(lengths[-1], rank=64), FULL),
-    )  # fmt: skip
-    return tuple(_growing(mechanism, pattern, lengths) for mechanism, pattern in subjects)
+    return Contest(label, work, (REGARD, *others), promises)
 
 
 MECHANISM_CASES = (
     Case(
         "linear", "Causal linear attention, elu + 1",
         (
-            _linear(4096, {PERFORMER_PYTORCH: 20, FAST_TRANSFORMERS: 1, SDPA_SOFTMAX: 3.5}),
-            _linear(4096, {PERFORMER_PYTORCH: 22, FAST_TRANSFORMERS: 1}, backward=True),
+            _linear(4096, {peers.PERFORMER_PYTORCH: 20, peers.FAST_TRANSFORMERS: 1, peers.SDPA_SOFTMAX: 3.5}),
+            _linear(4096, {peers.PERFORMER_PYTORCH: 22, peers.FAST_TRANSFORMERS: 1}, backward=True),
         ),
         (_linear(1024, {}), _linear(1024, {}, backward=True)),
     ),
     Case(
-        "hashed", "The Reformer's attention, chunks of 64, 4 rounds",
-        (*(_hashed(n, {REFORMER: 1}, backward=backward) for n in (4096, 16384) for backward in (False, True)),),
-        (_hashed(1024, {}),),
-    ),
-    Case(
         "additive", "Bahdanau's attention, 128 hidden numbers",
-        (_additive(2048, {BROADCAST: 1}), _additive(2048, {BROADCAST: 1}, backward=True)),
+        (_additive(2048, {peers.BROADCAST: 1}), _additive(2048, {peers.BROADCAST: 1}, backward=True)),
         unpromised([_additive(512, {})]),
-    ),
-    Case(
-        "linear-memory", "Memory of the linear mechanisms at doubling lengths",
-        _memory(tuple(2**power for power in range(12, 17))),
-        unpromised(_memory((4096, 8192))[:1]),
     ),
 )  # fmt: skip
 
 
 ENTROPY, RECEIVED, SUM, TOP = (with_statistic(want) for want in ("entropy", "received", "log_sum_exp", top_keys(8)))
-WINDOW_PEERS = (SDPA_MASK, FLEX, LOCAL_ATTENTION, LONGFORMER)
+SPARSE = peers.SDPA_MASK, peers.FLEX
+WINDOW_PEERS = (*SPARSE, peers.LOCAL_ATTENTION, peers.LONGFORMER)
 
 
-def _square(pattern: Pattern, length: int, heads: int, **options: Any) -> Work:
-    return Work(length, heads=heads, pattern=pattern, **options)
+def _sparse(pattern: Pattern, length: int, heads: int, faster: dict[Contender, float] | None = None) -> Contest:
+    return _contest(f"n={length}", Work(length, heads=heads, pattern=pattern), SPARSE, faster)
 
 
-def _plain(pattern: Pattern, length: int, heads: int, **options: bool | str) -> Contest:
-    work = _square(pattern, length, heads, **options)
+def _plain(pattern: Pattern, length: int, **options: Any) -> Contest:
+    work = Work(length, heads=2, pattern=pattern, **options)
     words = [f"{pattern}, n={length}", *(str(value) for key, value in options.items() if key == "layout")]
     words += ["forward + backward"] if work.backward else []
-    return _contest(", ".join(words), work, (SDPA, XFORMERS), {SDPA: 0.97})
+    return _contest(", ".join(words), work, (peers.SDPA,), {peers.SDPA: 0.97})
 
 
-def _windows(
-    length: int, heads: int, faster: dict[Contender, float] | None = None, *, backward: bool = False
-) -> Contest:
-    work = _square(WINDOW, length, heads, backward=backward)
-    peers = tuple(peer for peer in WINDOW_PEERS if not (backward and peer is SDPA_MASK and length > 4096))
-    return _contest(f"n={length}", work, peers, faster)
+def _windows(length: int, faster: dict[Contender, float] | None = None, *, backward: bool = False) -> Contest:
+    work = Work(length, heads=2, pattern=WINDOW, backward=backward)
+    others = tuple(peer for peer in WINDOW_PEERS if not (backward and peer is peers.SDPA_MASK and length > 4096))
+    return _contest(f"n={length}", work, others, faster)
 
 
 def _decoding(label: str, k_len: int, faster: dict[Contender, float], cache_dtype: str | None = None) -> Contest:
     work = Work(1, k_len, heads=8, kv_heads=2, cache_dtype=cache_dtype)
-    return _contest(label, work, (SDPA_GROUPED, SDPA_REPEATED), faster)
+    return _contest(label, work, (peers.SDPA_GROUPED, peers.SDPA_REPEATED), faster)
 
 
 def _statistics(length: int) -> Contest:
     bounds = {SUM: 1.05, ENTROPY: 2.0, RECEIVED: 1.9, TOP: 3.5}
     promises = (Promise("slower", one.name, REGARD.name, bound) for one, bound in bounds.items())
-    return Contest(f"n={length}", _square(FULL, length, 1), (REGARD, *bounds), tuple(promises))
-
-
-def _long_window(length: int, peers: tuple[Contender, ...] = ()) -> Contest:
-    promises = (
-        Promise("extra memory", REGARD.name, "", 1.5),
-        Promise("more memory", TWICE_AS_LONG.name, REGARD.name, 2.2),
-    )
-    contenders = (REGARD, TWICE_AS_LONG, *peers)
-    names = tuple(one.name for one in contenders)
-    return Contest(f"n={length}", _square(WINDOW, length, 1), contenders, promises, timed=False, memory=names)
+    return Contest(f"n={length}", Work(length, heads=1), (REGARD, *bounds), tuple(promises))
 
 
 def _cliffs(length: int, heads: int) -> tuple[Contest, ...]:
-    slow = (
+    slow: tuple[tuple[str, dict[str, Any], float], ...] = (
         ("v_dim 32", {"v_dim": 32}, 2.0),
         ("a learned bias, forward + backward", {"learned_bias": True, "backward": True}, 2.0),
         ("dropout 0.1", {"dropout": 0.1}, 1.5),
         ("dropout 0.1, forward + backward", {"dropout": 0.1, "backward": True}, 1.5),
     )
     return tuple(
-        _contest(f"{label}, n={length}", _square(FULL, length, heads, **options), (SDPA,), {SDPA: bound})
+        _contest(f"{label}, n={length}", Work(length, heads=heads, **options), (peers.SDPA,), {peers.SDPA: bound})
         for label, options, bound in slow
     )
 
 
-RUNTIMES = (SDPA, ONNX_MULTI_HEAD, ONNX_ATTENTION, OPENVINO)
+RUNTIMES = (peers.SDPA, peers.ONNX_MULTI_HEAD, peers.ONNX_ATTENTION, peers.OPENVINO)
 
 
 def _short(q_len: int, k_len: int, heads: int, head_dim: int, bound: float) -> Contest:
@@ -281,8 +200,8 @@ def _one_query(kv_heads: int, head_dim: int, k_len: int) -> Contest:
     work = Work(1, k_len, heads=8, kv_heads=kv_heads, head_dim=head_dim)
     work = replace(work, caches=max(2, 2**27 // work.tensor_bytes))
     label = f"{k_len:,} keys, 8 heads over {kv_heads} of {head_dim}"
-    bounds = {ONNX_GROUPED: 1.1, BYTES_SUMMED: 0.8}
-    return _contest(label, work, (SDPA_GROUPED, *bounds), bounds)
+    bounds = {peers.ONNX_GROUPED: 1.1, peers.BYTES_SUMMED: 0.8}
+    return _contest(label, work, (peers.SDPA_GROUPED, *bounds), bounds)
 
 
 _SHORT = tuple(_short(n, n, heads, 64, 1.05) for n, heads in ((64, 8), (128, 8), (256, 8), (197, 12)))
@@ -290,12 +209,12 @@ _TEXT = tuple(_short(4096, 77, 8, head_dim, 1.1) for head_dim in (40, 64))
 _ONE_QUERY = tuple(_one_query(8, head_dim, n) for head_dim in (64, 128) for n in (1024, 4096, 16384))
 
 _TINY = Contest(
-    "16 queries, 4 heads", Work(16, heads=4), (REGARD, PLAN_RUN, SDPA),
-    (Promise("slower by", REGARD.name, SDPA.name, 60), Promise("slower by", PLAN_RUN.name, SDPA.name, 25)),
+    "16 queries, 4 heads", Work(16, heads=4), (REGARD, PLAN_RUN, peers.SDPA),
+    (Promise("slower by", REGARD.name, peers.SDPA.name, 60), Promise("slower by", PLAN_RUN.name, peers.SDPA.name, 25)),
 )  # fmt: skip
 _DECODING = (
-    _decoding("16,384 keys", 16384, {SDPA_GROUPED: 2.5, SDPA_REPEATED: 8}),
-    _decoding("16,384 keys in bfloat16", 16384, {SDPA_GROUPED: 8}, "bfloat16"),
+    _decoding("16,384 keys", 16384, {peers.SDPA_GROUPED: 2.5, peers.SDPA_REPEATED: 8}),
+    _decoding("16,384 keys in bfloat16", 16384, {peers.SDPA_GROUPED: 8}, "bfloat16"),
 )
 
 CASES: dict[str, Case] = {
@@ -304,56 +223,39 @@ CASES: dict[str, Case] = {
         Case(
             "plain", "Full and causal attention in any layout",
             (
-                *(_plain(pattern, n, 2) for pattern in (FULL, CAUSAL) for n in (512, 2048, 8192)),
-                *(_plain(CAUSAL, 2048, 2, layout=layout) for layout in LAYOUTS if layout != "contiguous"),
-                *(_plain(pattern, 2048, 2, backward=True) for pattern in (FULL, CAUSAL)),
+                *(_plain(pattern, n) for pattern in (FULL, CAUSAL) for n in (512, 2048, 8192)),
+                *(_plain(CAUSAL, 2048, layout=layout) for layout in LAYOUTS if layout != "contiguous"),
+                *(_plain(pattern, 2048, backward=True) for pattern in (FULL, CAUSAL)),
             ),
-            tuple(_plain(pattern, 1024, 2) for pattern in (FULL, CAUSAL)),
+            tuple(_plain(pattern, 1024) for pattern in (FULL, CAUSAL)),
         ),
         Case("cliffs", "Where SDPA leaves its fast path", _cliffs(2048, 4), unpromised(_cliffs(512, 4))),
-        Case(
-            "decode", "One query against a long cache, 8 heads over 2",
-            (_decoding("4,096 keys", 4096, {}), *_DECODING, _decoding("32,768 keys", 32768, {})),
-            _DECODING,
-        ),
+        Case("decode", "One query against a long cache, 8 heads over 2",
+             (_decoding("4,096 keys", 4096, {}), *_DECODING, _decoding("32,768 keys", 32768, {})), _DECODING),
         Case(
             "window", "A sliding window of 512, forward",
-            (
-                *(_windows(n, 2) for n in (2048, 4096, 8192)),
-                _windows(16384, 2, {FLEX: 2.3, LOCAL_ATTENTION: 4, LONGFORMER: 7, SDPA_MASK: 25}),
-            ),
-            (_windows(2048, 2), _windows(4096, 2)),
+            (*map(_windows, (2048, 4096, 8192)), _windows(
+                16384, {peers.FLEX: 2.3, peers.LOCAL_ATTENTION: 4, peers.LONGFORMER: 7, peers.SDPA_MASK: 25})),
+            (_windows(2048), _windows(4096)),
         ),
         Case(
             "window-backward", "A sliding window of 512, forward and backward",
-            (
-                _windows(4096, 2, {SDPA_MASK: 4}, backward=True),
-                _windows(16384, 2, {LOCAL_ATTENTION: 2.2, LONGFORMER: 6}, backward=True),
-            ),
-            (_windows(2048, 2, backward=True),),
+            (_windows(4096, {peers.SDPA_MASK: 4}, backward=True),
+             _windows(16384, {peers.LOCAL_ATTENTION: 2.2, peers.LONGFORMER: 6}, backward=True)),
+            (_windows(2048, backward=True),),
         ),
         Case(
             "big-bird", "A window, global tokens and random blocks, forward",
-            (
-                _contest("n=4096", _square(BIG_BIRD, 4096, 2), (SDPA_MASK, FLEX, HF_BIG_BIRD), {SDPA_MASK: 2.8}),
-                _contest("n=16384", _square(BIG_BIRD, 16384, 2), (SDPA_MASK, FLEX), {SDPA_MASK: 18, FLEX: 1.2}),
-            ),
-            (_contest("n=4096", _square(BIG_BIRD, 4096, 2), (SDPA_MASK, FLEX, HF_BIG_BIRD)),),
+            (_sparse(BIG_BIRD, 4096, 2, {peers.SDPA_MASK: 2.8}),
+             _sparse(BIG_BIRD, 16384, 2, {peers.SDPA_MASK: 18, peers.FLEX: 1.2})),
+            (_sparse(BIG_BIRD, 4096, 2),),
         ),
         Case(
             "strided", "The Sparse Transformer's strided pattern, forward",
-            (
-                *(_contest(f"n={n}", _square(STRIDED, n, 4), (SDPA_MASK, FLEX)) for n in (1024, 2048)),
-                _contest("n=4096", _square(STRIDED, 4096, 4), (SDPA_MASK, FLEX), {SDPA_MASK: 8}),
-            ),
-            (_contest("n=2048", _square(STRIDED, 2048, 2), (SDPA_MASK, FLEX)),),
+            (*(_sparse(STRIDED, n, 4) for n in (1024, 2048)), _sparse(STRIDED, 4096, 4, {peers.SDPA_MASK: 8})),
+            (_sparse(STRIDED, 2048, 2),),
         ),
         Case("statistics", "Statistics beside the output", (_statistics(8192),), unpromised([_statistics(2048)])),
-        Case(
-            "memory", "Memory of a window beside q, k and v",
-            (_long_window(65536, (LOCAL_ATTENTION,)),),
-            unpromised([_long_window(16384)]),
-        ),
         Case("overhead", "Overhead of a call on tiny tensors", (_TINY,), (_TINY,)),
         Case("short", "Full attention over few positions, beside runtimes of exported models", _SHORT, _SHORT[:1]),
         Case("text", "Image positions that look at the words of a text", _TEXT, _TEXT[:1]),
@@ -370,56 +272,35 @@ CASES: dict[str, Case] = {
 _GPU = Work(1, heads=16, dtype="bfloat16", device="cuda")
 
 
-def _on_gpu(n: int, pattern: Pattern, peers: tuple[Contender, ...], *, backward: bool = False) -> Contest:
+def _on_gpu(n: int, pattern: Pattern, others: tuple[Contender, ...], *, backward: bool = False) -> Contest:
     label = f"{pattern}, n={n}" + (", forward + backward" if backward else "")
-    return _contest(label, replace(_GPU.as_long_as(n), pattern=pattern, backward=backward), peers)
+    return _contest(label, replace(_GPU.as_long_as(n), pattern=pattern, backward=backward), others)
 
 
 def _decoding_on_gpu(batch: int, k_len: int) -> Contest:
     work = replace(_GPU, k_len=k_len, kv_heads=4, batch=batch)
-    return _contest(f"{batch} x {k_len:,} keys", work, (SDPA_GROUPED, SDPA_REPEATED))
+    return _contest(f"{batch} x {k_len:,} keys", work, (peers.SDPA_GROUPED, peers.SDPA_REPEATED))
 
 
-_SPARSE = (SDPA_MASK, FLEX)
+_LINEAR = Work(1, heads=16, pattern=CAUSAL, mechanism=LinearTransformer(), device="cuda")
 CUDA_CASES: dict[str, Case] = {
-    case.name: replace(case, quick=case.contests[:1])
-    for case in (
-        Case(
-            "plain", "Full and causal attention",
-            (
-                *(_on_gpu(n, pattern, (SDPA, XFORMERS)) for pattern in (FULL, CAUSAL) for n in (2048, 16384)),
-                _on_gpu(8192, CAUSAL, (SDPA,), backward=True),
-            ), (),
-        ),
-        Case("decode", "One query against a long cache, 16 heads over 4",
-             (_decoding_on_gpu(1, 16384), _decoding_on_gpu(8, 16384), _decoding_on_gpu(1, 65536)), ()),
-        Case(
-            "window", "A sliding window of 512",
-            (
-                *(_on_gpu(n, WINDOW, _SPARSE) for n in (4096, 16384)),
-                _on_gpu(16384, WINDOW, _SPARSE, backward=True),
-            ), (),
-        ),
-        Case("big-bird", "A window, global tokens and random blocks", (_on_gpu(16384, BIG_BIRD, _SPARSE),), ()),
-        Case("strided", "The Sparse Transformer's strided pattern", (_on_gpu(16384, STRIDED, _SPARSE),), ()),
-        Case(
-            "statistics", "Statistics beside the output",
-            (Contest("n=8192", _GPU.as_long_as(8192), (REGARD, SUM, ENTROPY, RECEIVED, TOP)),), (),
-        ),
-        Case(
-            "linear", "Causal linear attention, elu + 1",
-            tuple(
-                _contest(
-                    f"n={n}", Work(n, heads=16, pattern=CAUSAL, mechanism=LinearTransformer(), device="cuda"),
-                    (SDPA_SOFTMAX,),
-                )
-                for n in (4096, 16384)
-            ), (),
-        ),
-        Case(
-            "overhead", "Overhead of a call on tiny tensors",
-            (_contest("16 queries, 4 heads", Work(16, heads=4, device="cuda"), (PLAN_RUN, SDPA)),), (),
-        ),
+    name: Case(name, title, contests, contests[:1])
+    for name, title, contests in (
+        ("plain", "Full and causal attention",
+         (*(_on_gpu(n, pattern, (peers.SDPA,)) for pattern in (FULL, CAUSAL) for n in (2048, 16384)),
+          _on_gpu(8192, CAUSAL, (peers.SDPA,), backward=True))),
+        ("decode", "One query against a long cache, 16 heads over 4",
+         (_decoding_on_gpu(1, 16384), _decoding_on_gpu(8, 16384), _decoding_on_gpu(1, 65536))),
+        ("window", "A sliding window of 512",
+         (*(_on_gpu(n, WINDOW, SPARSE) for n in (4096, 16384)), _on_gpu(16384, WINDOW, SPARSE, backward=True))),
+        ("big-bird", "A window, global tokens and random blocks", (_on_gpu(16384, BIG_BIRD, SPARSE),)),
+        ("strided", "The Sparse Transformer's strided pattern", (_on_gpu(16384, STRIDED, SPARSE),)),
+        ("statistics", "Statistics beside the output",
+         (Contest("n=8192", _GPU.as_long_as(8192), (REGARD, SUM, ENTROPY, RECEIVED, TOP)),)),
+        ("linear", "Causal linear attention, elu + 1",
+         tuple(_contest(f"n={n}", _LINEAR.as_long_as(n), (peers.SDPA_SOFTMAX,)) for n in (4096, 16384))),
+        ("overhead", "Overhead of a call on tiny tensors",
+         (_contest("16 queries, 4 heads", Work(16, heads=4, device="cuda"), (PLAN_RUN, peers.SDPA)),)),
     )
 }  # fmt: skip
 
@@ -432,18 +313,3 @@ def cases_on(device: str) -> dict[str, Case]:
 def contests_of(case: Case, *, quick: bool) -> tuple[Contest, ...]:
     """The contests of a case, or those of a quick run."""
     return case.quick if quick else case.contests
-
-
-def find_contest(case: str, label: str, *, quick: bool, device: str) -> Contest:
-    """Find a contest by the name of its case and its label.
-
-    Raises:
-        ArgumentError: there is no such case or contest.
-    """
-    cases = cases_on(device)
-    if case not in cases:
-        raise ArgumentError(f"no case is called {case!r}; {suggest(case, cases)}")
-    for contest in contests_of(cases[case], quick=quick):
-        if contest.label == label:
-            return contest
-    raise ArgumentError(f"case {case!r} has no contest {label!r}")

@@ -1,8 +1,8 @@
 """Measures time and memory of calls.
 
 Times are taken in turns, so that other load on the machine affects every contender alike. Memory is what one call needs
-beside its inputs, its output included, measured in a separate process: on the CPU the peak that the operating system
-reports during the call less the value before it, on CUDA what PyTorch's allocator reports.
+beside its inputs, its output included: the peak that the operating system reports during the call less the value before
+it, in a separate process.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -21,8 +21,6 @@ from typing import Any
 import torch
 
 from regard.errors import RegardError, UnsupportedError
-from regard_lab.bench.judging import results_of
-from regard_lab.bench.work import Contender, Contest, Work, make_tensors
 
 Clock = Callable[[], float]
 
@@ -124,7 +122,6 @@ def _no_collection() -> Generator[None]:
 
 
 PROGRAM = "import json, sys; from {} import {} as call; print(json.dumps(call(**json.loads(sys.argv[1]))))"
-SMALL = 1024  # long enough for every contender's windows
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -143,26 +140,6 @@ def call_apart(function: FunctionType, name: str, **arguments: Any) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure_here(contest: Contest, contender: Contender) -> int:
-    """Measure the peak memory of a contender beside its tensors in bytes, in this process.
-
-    Raises:
-        UnsupportedError: the operating system does not report it.
-    """
-    work = contender.works_on(contest.work)
-    tensors = make_tensors(work)
-    attend = contender.prepare(work, tensors)
-    _load(contender, work)
-    if contender.compiles:
-        results_of(work, attend, tensors)
-    if work.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        results_of(work, attend, tensors)
-        return torch.cuda.max_memory_allocated() - before
-    return peak_of(lambda: results_of(work, attend, tensors))
-
-
 def peak_of(call: Callable[[], object]) -> int:
     """The peak memory of this process during a call minus its memory before, in bytes.
 
@@ -176,13 +153,6 @@ def peak_of(call: Callable[[], object]) -> int:
     before = _status("VmRSS")
     call()
     return _status("VmHWM") - before
-
-
-def _load(contender: Contender, work: Work) -> None:
-    """Run a small work first, so that libraries loaded at the first call are not counted."""
-    small = replace(work, q_len=min(SMALL, work.q_len), k_len=min(SMALL, work.k_len))
-    tensors = make_tensors(small)
-    results_of(small, contender.prepare(small, tensors), tensors)
 
 
 def _status(name: str) -> int:

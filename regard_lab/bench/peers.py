@@ -14,11 +14,9 @@ import torch
 from torch.nn.functional import elu, scaled_dot_product_attention
 
 from regard.errors import UnsupportedError
-from regard.mechanisms import LSH
 from regard.patterns import Causal, Full
 from regard.patterns.band import Band
-from regard_lab.bench.judging import own_last
-from regard_lab.bench.work import BIG_BIRD, Attend, Contender, Tensors, Work, formula, make_tensors
+from regard_lab.bench.work import Attend, Contender, Tensors, Work, formula
 
 
 def _best(work: Work, tensors: Tensors) -> Attend:
@@ -135,8 +133,6 @@ LOCAL_ATTENTION = Contender("local-attention", _local_attention, package="local_
 
 
 MODELS = "transformers.models"
-BLOCK, RANDOM = 64, 3
-_drawn: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def _longformer(work: Work, tensors: Tensors) -> Attend:
@@ -156,72 +152,7 @@ def _longformer(work: Work, tensors: Tensors) -> Attend:
     return attend
 
 
-def _big_bird(work: Work, tensors: Tensors) -> Attend:
-    """BigBird's block-sparse attention: its own 2 global, 3 neighbouring and 3 random blocks of 64."""
-    if work.pattern != BIG_BIRD:
-        raise UnsupportedError(f"it computes its own pattern of BigBird, not {work.pattern}")
-    home = import_module(f"{MODELS}.big_bird.modeling_big_bird")
-    config = import_module("transformers").BigBirdConfig(
-        hidden_size=work.heads * work.head_dim, num_attention_heads=work.heads, block_size=BLOCK,
-        num_random_blocks=RANDOM, max_position_embeddings=max(4096, work.q_len),
-    )  # fmt: skip
-    layer = home.BigBirdBlockSparseAttention(config, seed=0).train()  # in eval mode it would always draw block 0
-    blocked, band, from_mask, to_mask = home.BigBirdModel.create_masks_for_block_sparse_attn(
-        torch.ones(work.batch, work.q_len), BLOCK
-    )
-    gather = layer.torch_gather_b2
-
-    def noting(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        _drawn[work.q_len, work.heads] = indices
-        return gather(x, indices)
-
-    def attend() -> torch.Tensor:
-        output, _ = layer.bigbird_block_sparse_attention(
-            tensors.q, tensors.k, tensors.v, band, from_mask, to_mask, blocked, blocked, work.heads, RANDOM,
-            work.head_dim, BLOCK, BLOCK, work.batch, work.q_len, work.k_len, 0, None, None,
-        )  # fmt: skip
-        return output.transpose(1, 2)
-
-    layer.torch_gather_b2 = noting  # ty: ignore[invalid-assignment]
-    attend()
-    layer.torch_gather_b2 = gather
-    return attend
-
-
-def _big_bird_pairs(work: Work, rows: list[int]) -> torch.Tensor:
-    """The pairs that BigBird allows, (1, heads, rows, k_len), from the random blocks it drew."""
-    drawn = _drawn[work.q_len, work.heads][0]  # (heads, blocks - 2, 3): the first and the last block draw none
-    blocks = work.q_len // BLOCK
-    allowed = torch.zeros(work.heads, len(rows), blocks, dtype=torch.bool)
-    allowed[:, :, [0, blocks - 1]] = True
-    for at, row in enumerate(rows):
-        block = row // BLOCK
-        if block in (0, blocks - 1):
-            allowed[:, at] = True
-            continue
-        allowed[:, at, block - 1 : block + 2] = True
-        allowed[:, at].scatter_(1, drawn[:, block - 1], True)
-    return allowed.repeat_interleave(BLOCK, dim=2)[None]
-
-
 LONGFORMER = Contender("HF Longformer", _longformer, package="transformers")
-HF_BIG_BIRD = Contender("HF BigBird, its own blocks", _big_bird, package="transformers", own_pattern=_big_bird_pairs)
-
-
-def _xformers(work: Work, tensors: Tensors) -> Attend:
-    if work.pattern not in (Full(), Causal()) or work.q_len != work.k_len or work.group > 1:
-        raise UnsupportedError(f"it computes full and square causal attention without groups, not {work}")
-    ops = import_module("xformers.ops")
-    bias = ops.LowerTriangularMask() if work.pattern == Causal() else None
-    q, k, v = (x.transpose(1, 2) for x in (tensors.q, tensors.k, tensors.v))
-
-    def attend() -> torch.Tensor:
-        return ops.memory_efficient_attention(q, k, v, attn_bias=bias).transpose(1, 2)
-
-    return attend
-
-
-XFORMERS = Contender("xFormers", _xformers, package="xformers", device="cuda")
 
 
 ADDED = 1e-6  # its eps
@@ -253,50 +184,6 @@ def _performer(work: Work, tensors: Tensors) -> Attend:
 
 
 PERFORMER_PYTORCH = Contender("performer-pytorch", _performer, package="performer_pytorch")
-
-
-SEED = 3
-
-
-def _module(work: Work) -> Any:
-    mechanism = work.mechanism
-    if not isinstance(mechanism, LSH) or work.pattern != Full() or work.k_len % (2 * mechanism.chunk):
-        raise UnsupportedError(f"it is measured on full hashed attention over an even number of chunks, not on {work}")
-    return import_module("reformer_pytorch").LSHAttention(bucket_size=mechanism.chunk, n_hashes=mechanism.rounds)
-
-
-def _reformer(work: Work, tensors: Tensors) -> Attend:
-    module = _module(work)
-
-    def attend() -> torch.Tensor:
-        torch.manual_seed(SEED)  # makes its rotations reproducible
-        output, _, _ = module(tensors.q.flatten(0, 1), tensors.v.flatten(0, 1))
-        return output.unflatten(0, tensors.q.shape[:2])
-
-    return attend
-
-
-def _pairs(work: Work, rows: list[int]) -> torch.Tensor:
-    """How often reformer-pytorch counts each pair, (batch, heads, rows, k_len)."""
-    module, q = _module(work), make_tensors(work).q.detach()
-    torch.manual_seed(SEED)
-    n, size = work.k_len, module.bucket_size
-    buckets = module.hash_vectors(
-        n // size, q.flatten(0, 1)
-    ).numpy()  # (batch · heads, rounds · n), distinct in every round
-    counts = np.zeros((len(buckets), len(rows), n), dtype=np.int64)
-    for count, bucket in zip(counts, buckets, strict=True):
-        ticket = np.arange(bucket.size)
-        chunks = (np.lexsort((ticket % n, bucket)) % n).reshape(-1, size)
-        for at, row in enumerate(rows):
-            for chunk in np.flatnonzero((chunks == row).any(1)):
-                count[at, chunks[chunk]] += 1
-                count[at, chunks[chunk - 1]] += 1
-    counts = np.stack([own_last(count, rows) for count in counts])
-    return torch.from_numpy(counts).unflatten(0, q.shape[:2])
-
-
-REFORMER = Contender("reformer-pytorch", _reformer, package="reformer_pytorch", own_pattern=_pairs)
 
 
 def _in_float32(
@@ -423,10 +310,8 @@ BYTES_SUMMED = Contender(
 PEERS: dict[str, Contender] = {
     peer.name: peer
     for peer in (
-        SDPA, SDPA_MASK, SDPA_GROUPED, SDPA_REPEATED, FLEX, LOCAL_ATTENTION, LONGFORMER, HF_BIG_BIRD, XFORMERS,
-        SDPA_SOFTMAX, PERFORMER_PYTORCH, FAST_TRANSFORMERS, REFORMER, BROADCAST,
+        SDPA, SDPA_MASK, SDPA_GROUPED, SDPA_REPEATED, FLEX, LOCAL_ATTENTION, LONGFORMER,
+        SDPA_SOFTMAX, PERFORMER_PYTORCH, FAST_TRANSFORMERS, BROADCAST,
         ONNX_ATTENTION, ONNX_MULTI_HEAD, ONNX_GROUPED, OPENVINO, BYTES_SUMMED,
     )
 }  # fmt: skip
-
-__all__ = ["PEERS"]

@@ -1,8 +1,7 @@
-"""Results and findings as text, as a page of Markdown and as curves of time against length."""
+"""Results and findings as text and as a page of Markdown."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -17,8 +16,6 @@ from regard_lab.bench.results import PACKAGES, Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-STYLES = ("o-", "s--", "^--", "D--", "v--", "P--")
 
 
 @contextmanager
@@ -67,49 +64,8 @@ def measured_on(results: Results) -> list[str]:
     ]
 
 
-def draw_curves(name: str, case: dict[str, Any], folder: Path) -> Path | None:
-    """Draw `bench-NAME.png`, the CPU time of each contender over the length; None if there is only one length.
-
-    Raises:
-        MissingPackageError: matplotlib is not installed.
-    """
-    curves = points_of(case)
-    if not any(len(points) > 1 for points in curves.values()):
-        return None
-    path = folder / f"bench-{name}.png"
-    with new_picture(path, 7, 4.6) as figure:
-        axes = figure.add_subplot()
-        for style, (contender, points) in zip(STYLES * len(curves), curves.items(), strict=False):
-            lengths, seconds = zip(*points, strict=True)
-            axes.plot(lengths, seconds, style, label=contender, linewidth=1.8 if style == STYLES[0] else 1.2)
-        lengths = sorted({length for points in curves.values() for length, _ in points})
-        axes.set(xscale="log", yscale="log", xlabel="length", ylabel=_ylabel(case), title=case["title"])
-        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, frameon=False)
-    return path
-
-
-def _ylabel(case: dict[str, Any]) -> str:
-    records = [one for contest in case["contests"] for one in contest["contenders"].values()]
-    return "seconds on the GPU" if any("cuda" in one for one in records) else "seconds of CPU time, 1 thread"
-
-
-def points_of(case: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
-    """The lengths and median times of each contender, over the contests that differ only in their length."""
-    families = Counter(contest["family"] for contest in case["contests"])
-    largest = max(families, key=lambda family: families[family])
-    curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for contest in case["contests"]:
-        for name, answer in contest["contenders"].items():
-            if contest["family"] == largest and (clock := _clock(answer)):
-                curves[name].append((contest["length"], answer[clock]["median"]))
-    return {name: sorted(points) for name, points in curves.items()}
-
-
 FILE = "bench.md"
-HEAD = ("", "CPU, 1 thread", "GPU", "wall, all threads", "memory", "regard is faster by", "notes")
+HEAD = ("", "CPU, 1 thread", "GPU", "wall, all threads", "regard is faster by", "notes")
 
 
 def describe_results(results: Results) -> list[str]:
@@ -138,8 +94,7 @@ def render_markdown(results: Results) -> str:
     lines = [
         f"# Attention{'' if here['device'] == 'cpu' else ' on a GPU'} compared with other libraries", "",
         "Each implementation is checked against a float64 reference before it is timed. Times are medians, with the",
-        "lowest and the highest sample in brackets; the implementations take turns. Memory is the peak of a separate",
-        "process beside q, k and v.", "",
+        "lowest and the highest sample in brackets; the implementations take turns.", "",
     ]  # fmt: skip
     if counts:
         lines += [f"A promise is a ratio or an amount that this project has set itself as a bound. {counts}", ""]
@@ -232,20 +187,19 @@ def seconds(value: float) -> str:
 
 
 def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """One row for each contender: name, CPU time, wall time, memory, how much faster the first is, and notes."""
+    """One row for each contender: name, CPU time, wall time, how much faster the first is, and notes."""
     ours = contest["contenders"][contest["ours"]]
     for name, answer in contest["contenders"].items():
         shown = f"{name} ({answer['backend']})" if "backend" in answer else name
-        memory = f"{answer['memory_bytes'] / 2**20:.1f} MiB" if "memory_bytes" in answer else ""
         faster = ""
         clock = _clock(ours)
         if clock in answer and answer is not ours:
             faster = f"{answer[clock]['median'] / ours[clock]['median']:.2f}x"
-        remarks = [*answer.get("notes", []), answer.get("memory_reason", "")]
+        remarks = answer.get("notes", [])
         if answer["status"] != "measured":
             remarks = [f"{answer['status']}: {answer['reason']}"]
         times = (_time(answer, clock) for clock in ("cpu", "cuda", "wall"))
-        yield shown, *times, memory, faster, "; ".join(filter(None, remarks))
+        yield shown, *times, faster, "; ".join(remarks)
 
 
 def _clock(answer: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Runs cases: each contender is checked, then timed in turns, then its memory is measured."""
+"""Runs cases: each contender is checked, then timed in turns."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 import torch
 
 from regard.arguments import count_of, suggest
-from regard.errors import ArgumentError, OccupiedError, RegardError, UnsupportedError
+from regard.errors import ArgumentError, OccupiedError, UnsupportedError
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed
-from regard_lab.bench.cases import cases_on, contests_of, find_contest
+from regard_lab.bench.cases import cases_on, contests_of
 from regard_lab.bench.judging import Verdict, judge, results_of
-from regard_lab.bench.measuring import Pace, Times, call_apart, measure_here, take_turns, threads
-from regard_lab.bench.report import draw_curves, write_report
+from regard_lab.bench.measuring import Pace, Times, take_turns, threads
+from regard_lab.bench.report import write_report
 from regard_lab.bench.results import Results, environment
-from regard_lab.bench.work import Case, Contender, Contest, make_tensors
+from regard_lab.bench.work import Case, Contender, Contest, Promise, make_tensors
 
 Record = dict[str, Any]
 Tell = Callable[[str], None]
@@ -30,7 +30,7 @@ PACES = {
 
 
 def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
-    """Check, time and measure the memory of all contenders of a contest; return the record for JSON.
+    """Check and time all contenders of a contest; return the record for JSON.
 
     The record of a contender has a "status": measured, missing (a package), refused (it cannot compute this), left
     out (of a quick run), failed or wrong; all except "measured" have a "reason".
@@ -39,7 +39,7 @@ def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
     with threads(1):
         answers = {one.name: _entered(case, contest, one, quick, tell) for one in contest.contenders}
         fit = [one for one in contest.contenders if answers[one.name]["status"] == "measured"]
-        calls = {one.name: _call(contest, one) for one in fit} if contest.timed else {}
+        calls = {one.name: _call(contest, one) for one in fit}
         if calls and device == "cpu":
             tell(f"{case.name}, {contest.label}: CPU time on 1 thread")
             _note(answers, "cpu", take_turns(calls, time.process_time, PACES[quick][0]))
@@ -49,17 +49,10 @@ def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
     elif calls:
         tell(f"{case.name}, {contest.label}: time on {device}")
         _note(answers, device, take_turns(calls, finished, PACES[quick][0]))
-    calls.clear()
-    for name in contest.memory:
-        if answers[name]["status"] == "measured":
-            tell(f"{case.name}, {contest.label}: memory of {name}")
-            answers[name] |= _memory(case, contest, name, quick)
-    promises = [_kept(promise, answers, contest.work.tensor_bytes) for promise in contest.promises]
+    promises = [_kept(promise, answers) for promise in contest.promises]
     return {
         "label": contest.label,
         "work": str(contest.work),
-        "family": contest.work.family,
-        "length": max(contest.work.q_len, contest.work.k_len),
         "ours": contest.contenders[0].name,
         "contenders": answers,
         "promises": promises,
@@ -81,8 +74,8 @@ def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, te
     record: Record = {"errors": verdict.errors} | ({} if plan is None else {"backend": plan})
     if not verdict.right:
         return record | {"status": "wrong", "reason": f"errors relative to the rounding bound: {verdict}"}
-    notes = ["checked without dropout, since it uses other random numbers"] if _unchecked(contest, contender) else []
-    notes += ["it computes other pairs than regard and is checked on those"] if contender.own_pattern else []
+    other = contender.own_dropout and contest.work.dropout > 0
+    notes = ["checked without dropout, since it uses other random numbers"] if other else []
     notes += [] if contender.checked else ["it computes no attention"]
     return record | {"status": "measured", "notes": notes}
 
@@ -97,10 +90,6 @@ def _absent(contest: Contest, contender: Contender, quick: bool) -> Record | Non
     if quick and contender.compiles:
         return {"status": "left out", "reason": "its compilation takes tens of seconds, too long for a quick run"}
     return None
-
-
-def _unchecked(contest: Contest, contender: Contender) -> bool:
-    return contender.own_dropout and contest.work.dropout > 0
 
 
 def _plan_name(contest: Contest, contender: Contender) -> str:
@@ -133,23 +122,8 @@ def _note(answers: dict[str, Record], clock: str, times: dict[str, Times]) -> No
         answers[name][clock] = measured.to_dict()
 
 
-def _memory(case: Case, contest: Contest, name: str, quick: bool) -> Record:
-    asked = {"case": case.name, "label": contest.label, "contender": name, "quick": quick}
-    try:
-        return {"memory_bytes": call_apart(memory_of, name, **asked, device=contest.work.device)}
-    except (RegardError, UnsupportedError) as error:
-        return {"memory_reason": str(error)}
-
-
-def memory_of(case: str, label: str, contender: str, *, quick: bool, device: str) -> int:
-    """The peak memory of a contender in bytes; a separate process calls it."""
-    contest = find_contest(case, label, quick=quick, device=device)
-    with threads(1):
-        return measure_here(contest, next(one for one in contest.contenders if one.name == contender))
-
-
-def _kept(promise: Any, answers: dict[str, Record], tensor_bytes: int) -> Record:
-    number = promise.found(answers, tensor_bytes)
+def _kept(promise: Promise, answers: dict[str, Record]) -> Record:
+    number = promise.found(answers)
     kept = None if number is None else promise.kept(number)
     return {"found": number, "bound": promise.bound, "kept": kept, "text": promise.sentence(number)}
 
@@ -171,7 +145,7 @@ def run_bench(
     device: str = "cpu",
     tell: Callable[[str], None] = lambda line: None,
 ) -> Results:
-    """Measure cases; after each, write `bench.json`, `bench.md` and a curve for each case with several lengths.
+    """Measure cases; after each, write `bench.json` and `bench.md`.
 
     Args:
         names: names of cases of the device, keys of `cases_on(device)`; all by default.
@@ -204,11 +178,7 @@ def run_bench(
         contests = [hold(case, contest, quick=quick, tell=tell) for contest in contests_of(case, quick=quick)]
         return {"title": case.title, "contests": contests}
 
-    def write(name: str, folder: Path) -> None:
-        write_report(results, folder)
-        draw_curves(name, results.cases[name], folder)
-
-    return measure_missing(results, chosen, out, tell, measure, write)
+    return measure_missing(results, chosen, out, tell, measure, write_report)
 
 
 def chosen_of(kind: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -223,7 +193,7 @@ def chosen_of(kind: str, names: Iterable[str], known: Iterable[str]) -> list[str
 
 def measure_missing(
     results: R, names: Iterable[str], out: Path | None, tell: Tell, measure: Callable[[str], Record],
-    write: Callable[[str, Path], object],
+    write: Callable[[R, Path], object],
 ) -> R:  # fmt: skip
     """Measure what has no results yet; after each name, save the results in `out` and write its report there."""
     names = list(names)
@@ -235,7 +205,7 @@ def measure_missing(
         results.cases[name] = measure(name)
         if out is not None:
             results.save(out)
-            write(name, out)
+            write(results, out)
     return results
 
 

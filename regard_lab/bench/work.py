@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.arguments import a_string, count_of, of_kind, real, whole
+from regard.arguments import count_of
 from regard.core.plan import Plan
 from regard.errors import ArgumentError
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
-from regard.reprs import brief
 from regard.testing import make_qkv
 
 Formula = Callable[[Any, Any], Any]
@@ -65,20 +64,9 @@ def allowed_pairs(pattern: Pattern, rows: list[int], q_len: int, k_len: int) -> 
     return formula(pattern, k_len)(i, torch.arange(k_len)).expand(len(rows), k_len).numpy()
 
 
-SIZES = {
-    "q_len": 0,
-    "k_len": 0,
-    "heads": 1,
-    "kv_heads": 0,
-    "head_dim": 1,
-    "v_dim": 0,
-    "batch": 0,
-    "caches": 1,
-}  # the minimum of each
 BYTES = {"float32": 4, "bfloat16": 2}  # of a number
 
 
-@brief
 @dataclass(frozen=True)
 class Work:
     """One attention call to be measured.
@@ -125,13 +113,6 @@ class Work:
     caches: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in SIZES.items():
-            object.__setattr__(self, name, whole(name, getattr(self, name), least))
-        object.__setattr__(self, "dropout", real("dropout", self.dropout))
-        if a_string("dtype", self.dtype) not in BYTES:
-            raise ArgumentError(f"dtype {self.dtype!r} is not measured; there are {', '.join(BYTES)}")
-        of_kind("pattern", self.pattern, Pattern, "a pattern, such as Causal()")
-        of_kind("mechanism", self.mechanism, (Mechanism, type(None)), "a mechanism, or None for softmax")
         for name, same in (("k_len", self.q_len), ("kv_heads", self.heads), ("v_dim", self.head_dim)):
             if not getattr(self, name):
                 object.__setattr__(self, name, same)
@@ -181,7 +162,6 @@ class Work:
         return f"{count_of(self.q_len, 'queries', ',')} by {count_of(self.k_len, 'keys', ',')}, {self.family}"
 
 
-@brief
 @dataclass(frozen=True)
 class Tensors:
     """The tensors of a work, the same for every contender.
@@ -212,8 +192,6 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
     >>> make_tensors(Work(4, heads=2)).q.shape
     torch.Size([1, 2, 4, 64])
     """
-    of_kind("work", work, Work, "a Work")
-    seed = whole("seed", seed)
     q, k, v = make_qkv(
         batch=work.batch, heads=work.heads, kv_heads=work.kv_heads, q_len=work.q_len, k_len=work.k_len,
         head_dim=work.head_dim, v_dim=work.v_dim, seed=seed, layout=work.layout, dtype=getattr(torch, work.dtype),
@@ -234,10 +212,6 @@ KINDS = {
     "faster": "{ours} is {found:.2f}x as fast as {other} (promised: at least {bound:g}x)",
     "slower": "{ours} takes {found:.2f}x the time of {other} (promised: at most {bound:g}x)",
     "slower by": "{ours} takes {found:.1f} µs more than {other} (promised: at most {bound:g})",
-    "extra memory": "{ours} needs {found:.2f}x the memory of q, k, v and output beside q, k and v "
-    "(promised: at most {bound:g}x)",
-    "holds": "{ours} needs {found:.1f} MiB beside its inputs (promised: at most {bound:g})",
-    "more memory": "{ours} needs {found:.2f}x the memory of {other} (promised: at most {bound:g}x)",
 }
 
 
@@ -246,15 +220,14 @@ class Promise:
     """A promised bound on a ratio or difference between two contenders; times are medians of CPU time on 1 thread.
 
     Args:
-        kind: "faster" (other's time / ours, at least `bound`), "slower" (our time / other's, at most), "slower by"
-            (our time - other's in µs, at most), "extra memory" (our peak beside q, k and v / bytes of q, k, v and
-            output, at most), "holds" (our peak in MiB, at most) or "more memory" (our peak / other's, at most).
+        kind: "faster" (other's time / ours, at least `bound`), "slower" (our time / other's, at most) or "slower by"
+            (our time - other's in µs, at most).
         ours: the contender for which the promise is made.
-        other: the contender it is compared with; "" if the kind needs none.
+        other: the contender it is compared with.
         bound: the limit.
 
     >>> promise = Promise("faster", "regard", "SDPA", 2.0)
-    >>> ratio = promise.found({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}}, 0)
+    >>> ratio = promise.found({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}})
     >>> ratio, promise.kept(ratio), promise.sentence(ratio)
     (3.0, True, 'regard is 3.00x as fast as SDPA (promised: at least 2x): kept')
     """
@@ -265,22 +238,14 @@ class Promise:
     bound: float
 
     def __post_init__(self) -> None:
-        for name in ("kind", "ours", "other"):
-            a_string(name, getattr(self, name))
-        object.__setattr__(self, "bound", real("bound", self.bound))
         if self.kind not in KINDS:
             raise ArgumentError(f"a promise of kind {self.kind!r} does not exist; there are {', '.join(KINDS)}")
 
-    def found(self, answers: Mapping[str, Mapping[str, Any]], tensor_bytes: int) -> float | None:
+    def found(self, answers: Mapping[str, Mapping[str, Any]]) -> float | None:
         """The measured number, from the records of the contenders; None if one of them was not measured."""
-        memory = "memory" in self.kind or self.kind == "holds"
-        ours, other = (_number(answers.get(name, {}), memory) for name in (self.ours, self.other))
-        if self.kind == "extra memory":
-            return None if ours is None else ours / tensor_bytes
-        if self.kind == "holds":
-            return None if ours is None else ours / 2**20
-        if ours is None or other is None or 0 in (ours, other):
+        if not all("cpu" in answers.get(name, {}) for name in (self.ours, self.other)):
             return None
+        ours, other = (answers[name]["cpu"]["median"] for name in (self.ours, self.other))
         if self.kind == "faster":
             return other / ours
         return (ours - other) * 1e6 if self.kind == "slower by" else ours / other
@@ -292,17 +257,10 @@ class Promise:
     def sentence(self, found: float | None) -> str:
         """One sentence with the measured number, the bound, and whether the promise was kept."""
         if found is None:
-            against = f" against {self.other}" if self.other else ""
-            return f"{self.ours}{against}: {self.kind} {self.bound:g} was not measured"
+            return f"{self.ours} against {self.other}: {self.kind} {self.bound:g} was not measured"
         verdict = "kept" if self.kept(found) else "missed"
         text = KINDS[self.kind].format(ours=self.ours, other=self.other, found=found, bound=self.bound)
         return f"{text}: {verdict}"
-
-
-def _number(answer: Mapping[str, Any], memory: bool) -> float | None:
-    if memory:
-        return answer.get("memory_bytes")
-    return answer["cpu"]["median"] if "cpu" in answer else None
 
 
 Attend = Callable[[], torch.Tensor | dict[str, torch.Tensor]]
@@ -314,7 +272,6 @@ def unchanged(work: Work) -> Work:
     return work
 
 
-@brief
 @dataclass(frozen=True)
 class Contender:
     """One way to compute a work.
@@ -328,8 +285,6 @@ class Contender:
         device: the only device it runs on; "" for any.
         own_dropout: True if its dropout uses other random numbers; it is then checked without dropout.
         checked: False for a call that computes no attention, such as a sum over the same bytes.
-        own_pattern: for a contender that computes other pairs than the work's pattern: a function that returns them
-            for some rows, (batch or 1, heads or 1, rows, k_len), after `prepare`.
         works_on: changes the work of the contest.
         judged_at: a shorter length at which its values are checked, if they depend on every row.
         plan: for regard, the plan that computes the work.
@@ -342,13 +297,11 @@ class Contender:
     device: str = ""
     own_dropout: bool = False
     checked: bool = True
-    own_pattern: Callable[[Work, list[int]], torch.Tensor] | None = None
     works_on: Callable[[Work], Work] = unchanged
     judged_at: int | None = None
     plan: Callable[[Work, Tensors], Plan] | None = None
 
 
-@brief
 @dataclass(frozen=True)
 class Contest:
     """Several contenders that compute the same work; the first is regard.
@@ -358,16 +311,12 @@ class Contest:
         work: the call to compute.
         contenders: in the order of the report.
         promises: bounds that are expected to hold.
-        timed: whether times are measured.
-        memory: the names of contenders whose memory is measured, each in a separate process.
     """
 
     label: str
     work: Work
     contenders: tuple[Contender, ...]
     promises: tuple[Promise, ...] = ()
-    timed: bool = True
-    memory: tuple[str, ...] = ()
 
 
 def unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
@@ -375,7 +324,6 @@ def unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
     return tuple(replace(contest, promises=()) for contest in contests)
 
 
-@brief
 @dataclass(frozen=True)
 class Case:
     """Contests on one subject; `quick` are those of a quick run."""

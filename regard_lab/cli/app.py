@@ -208,15 +208,11 @@ class TopLevel(Commands):
         "score": ("evaluate", "Print how probable a model finds given translations or lines: by line, id and word."),
         "average": ("train", "Average the last checkpoints of a training run, which often improves the model."),
         "compare": (
-            "train",
-            "Train several models with different attention on the same data, and report quality, time and memory.",
+            "evaluate", "Evaluate several models on the same files, such as one before and after a fine-tuning.",
         ),
         "show": ("show", "Draw a pattern: which query may look at which key."),
         "plan": (
             "plan", "Show which backend would compute a call, its cost, and why others are not used; computes nothing."
-        ),
-        "approximation": (
-            "bench", "Measure what cheaper attention would lose and save on your own queries, keys and values."
         ),
         "walkthrough": (
             "walkthrough",

@@ -1,24 +1,20 @@
-"""`regard bench` measures speed, `regard doctor` checks backends, `regard approximation` measures cheaper attention."""
+"""`regard bench` measures speed, `regard doctor` checks backends."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from typer import Argument, Option
 
-from regard.errors import ArgumentError, NotFoundError, RegardError
+from regard.errors import ArgumentError, RegardError
 from regard_lab.bench import describe_health, describe_results, examine, run_bench
 from regard_lab.bench.complexity import CostTable, describe_table, run_complexity
 from regard_lab.bench.results import Results
-from regard_lab.cli.console import check_picture_name, counting, keeping, note, out_json, out_lines
+from regard_lab.cli.console import counting, keeping, note, out_json
 from regard_lab.cli.console import out as out_line
 from regard_lab.cli.options import Json, default
-from regard_lab.seeing import approximation as compare_approximations
-from regard_lab.walkthrough import read_weights
 
 COMPLEXITY = "complexity"
-NAMES = ("q", "k", "v")
 
 
 def bench(
@@ -75,54 +71,3 @@ def doctor(as_json: Json = False) -> None:
     if not health.sound:
         wrong = [finding.backend for finding in health.findings if finding.status == "wrong"]
         raise RegardError(f"wrong answers from {', '.join(wrong)}; do not trust this installation, and report it")
-
-
-def approximation(
-    file: Annotated[Path, Argument(metavar="FILE.safetensors", help="A file with the tensors q, k and v of a call.")],
-    pattern: Annotated[str, Option(metavar="PATTERN", help="Pattern of the call, such as 'causal'.")] = "full",
-    candidate: Annotated[
-        list[str] | None,
-        Option(metavar="CANDIDATE", help="A pattern or mechanism; may be repeated. [default: a sweep]"),
-    ] = None,
-    scale: Annotated[float | None, Option(help="Factor of the scores. [default: 1 / sqrt(head_dim)]")] = None,
-    seeds: Annotated[int, Option(min=1, help="Number of seeds for random mechanisms.")] = len(
-        default(compare_approximations, "seeds")
-    ),
-    tolerance: Annotated[float, Option(help="Largest relative error of a suggested candidate.")] = default(
-        compare_approximations, "tolerance"
-    ),
-    plot: Annotated[
-        Path | None, Option(metavar="FILE", help="Also draw error against time, into this PNG, SVG or PDF.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Print what cheaper attention would lose on these tensors, as a table or as JSON, and draw it where asked."""
-    if plot is not None:
-        check_picture_name(plot)
-    with counting("measuring"):
-        report = compare_approximations(
-            *read_operands(file), pattern=pattern, mechanisms=candidate or None, scale=scale, seeds=range(seeds),
-            tolerance=tolerance,
-        )  # fmt: skip
-    if as_json:
-        out_json(report.to_json())
-    else:
-        out_lines(str(report))
-    if plot is not None:
-        report.plot(plot)
-        note(f"drawn in {plot}")
-
-
-def read_operands(file: Path) -> list[torch.Tensor]:
-    """q, k and v from a safetensors file, whoever wrote it.
-
-    Raises:
-        CheckpointError: it is no such file, or one of the three is not in it.
-    """
-    tensors = read_weights(file)
-    if missing := [name for name in NAMES if name not in tensors]:
-        raise NotFoundError(
-            f"{file} holds {', '.join(sorted(tensors)) or 'no tensor'} and lacks {', '.join(missing)}; it needs q, k "
-            f"and v, each (batch, heads, length, size)"
-        )
-    return [tensors[name] for name in NAMES]

@@ -256,28 +256,17 @@ def _beats(what: str, total: int | None) -> Generator[Callable[[int], None]]:
         _COUNTED.pop()
 
 
-PICTURES = (".png", ".svg", ".pdf")
+ENDINGS = {  # of a kind of file: what it is, and how its name ends
+    "picture": ("PNG, SVG or PDF", ".png, .svg or .pdf"), "page": ("HTML", ".html or .htm"), "file": ("ONNX", ".onnx")
+}  # fmt: skip
 
 
-def check_picture_name(path: Path) -> None:
-    """Raise before any work if a picture cannot be written there."""
-    if path.suffix.lower() not in PICTURES:
-        raise ArgumentError(f"the picture {path} is PNG, SVG or PDF; give it a name that ends in .png, .svg or .pdf")
-    check_place(path, "picture")
-
-
-def check_page_name(path: Path) -> None:
-    """Raise before any work if a page cannot be written there."""
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ArgumentError(f"the page {path} is HTML; give it a name that ends in .html")
-    check_place(path, "page")
-
-
-def check_onnx_name(path: Path) -> None:
-    """Raise before any work if an ONNX file cannot be written there."""
-    if path.suffix.lower() != ".onnx":
-        raise ArgumentError(f"the file {path} is ONNX; give it a name that ends in .onnx")
-    check_place(path, "file")
+def check_name(path: Path, what: str = "picture") -> None:
+    """Raise before any work if a file of this kind cannot be written there."""
+    kind, endings = ENDINGS[what]
+    if path.suffix.lower() not in re.findall(r"\.\w+", endings):
+        raise ArgumentError(f"the {what} {path} is {kind}; give it a name that ends in {endings}")
+    check_place(path, what)
 
 
 def check_place(path: Path, what: str) -> None:

@@ -35,7 +35,7 @@ from regard_lab.training.recipes.run_folder import Tell, count_trained
 
 # Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The
 # decoder sees three of its own words, so the gender has to come from the source. With four heads instead of eight, a
-# training may never learn which noun an adjective fits; all ten of benchmarks/demo_seeds.py learn it with eight.
+# training may never learn which noun an adjective fits; all ten runs of docs/demo.md learn it with eight.
 SETTINGS = TranslationTraining.Config(
     data=(PRONOUNS,), twins=True, steps=2_800, dim=128, hidden=256, heads=8, layers=2, positions="rotary",
     attention="sliding_window(4)", decoder_attention="causal_window(3)", vocab_size=3_000,

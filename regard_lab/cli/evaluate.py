@@ -1,10 +1,11 @@
-"""`regard evaluate` and `score`: the quality of a model; `regard lenses`: which lens shows what it uses."""
+"""`regard evaluate`, `compare` and `score`: the quality of a model; `regard lenses`: which lens shows what it uses."""
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from time import time_ns
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -12,18 +13,17 @@ from typer import Argument, Option
 from regard.arguments import count_of
 from regard.errors import ArgumentError, OccupiedError
 from regard.storage.files import replace_file
-from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_console, out_data, out_json
+from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_data, out_json, out_lines
 from regard_lab.cli.console import out as out_line
-from regard_lab.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
+from regard_lab.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, listed
 from regard_lab.cli.running import remark_on_training
 from regard_lab.decoding import Generator, Translator, sharing
 from regard_lab.models import LanguageModel
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import kind_of_model
-from regard_lab.seeing.lens_study import LensReport, study_lenses
-from regard_lab.seeing.lens_study.known import SWAPS
-from regard_lab.seeing.lens_study.study import COLUMNS, JSON, LENS_ROWS
+from regard_lab.seeing.lens_study import study_lenses
 from regard_lab.text import read_lines, read_pairs
+from regard_lab.training.recipes import comparing
 from regard_lab.training.recipes.evaluation import (
     ClassScores,
     PartlyEvaluated,
@@ -138,6 +138,28 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     replace_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 
+def compare(
+    runs: Annotated[str, Option("--runs", metavar="RUN,RUN,...", help="Runs or saved models, two or more.")],
+    data: Annotated[list[str], Option("--data", metavar="FILE", help="Pairs or texts; may be repeated.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Folder for the report.")],
+    as_json: Json = False,
+) -> None:
+    """Evaluate each model on each file, and print the report; it is written anew after each evaluation."""
+    report, begun = out / comparing.JSON, time_ns()
+    kept = f"{out} has the report of what was evaluated"
+    with (
+        counting("evaluating"),
+        keeping(lambda: kept if report.exists() and report.stat().st_mtime_ns >= begun else None),
+    ):
+        markdown, record = comparing.compare_runs(
+            listed(runs), data, out, tell=note, counting=partial(counting, "translating")
+        )
+    if as_json:
+        out_json(record.rstrip("\n"))
+    else:
+        out_lines(markdown.rstrip("\n"))
+
+
 def score(
     run: Run,
     texts: Annotated[
@@ -179,43 +201,17 @@ def lenses(
     seed: Annotated[int, Option(min=0, help="Seed of the corpus and of the swaps.")] = default(study_lenses, "seed"),
     out: Annotated[
         Path | None,
-        Option(metavar="DIR", help="Write the report into this folder; an interrupted one is continued."),
+        Option(metavar="DIR", help="Write the report into this folder."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Verify causes by swaps, measure the lenses, and print the table."""
     translator = Translator.load(run)
-    kept = f"{out} keeps the lenses that are measured, and the same command goes on"
-    with counting("measuring"), keeping(lambda: kept if out is not None and (out / JSON).exists() else None):
+    with counting("measuring"):
         report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=note)
     if as_json:
         out_json(json.dumps(report.to_dict(), ensure_ascii=False))
     else:
-        _show(report)
+        out_lines("\n".join(report.markdown()))
     if out is not None:
         note(f"the report is in {out}")
-
-
-def _show(report: LensReport) -> None:
-    from rich import box
-    from rich.table import Table
-
-    for line in report.summary():
-        out_line(line)
-    routes = Table("swapped", box=box.SIMPLE, title="Probability of the pronoun after a swap", title_justify="left")
-    for kind, count in zip(("last", "first"), report.routes["counts"], strict=True):
-        routes.add_column(f"clause {kind} ({count})", justify="right")
-    for name, words in SWAPS.items():
-        found = (report.routes[kind].get(name) for kind in ("last", "first"))
-        routes.add_row(words, *("-" if probability is None else f"{probability:.3f}" for probability in found))
-    table = Table("lens", box=box.SIMPLE, title="Lenses", title_justify="left")
-    for title in (*COLUMNS.values(), "passes", "ms"):
-        table.add_column(title, justify="right")
-    for name, row in report.rows.items():
-        back = f" + {row['backward_passes']:.0f}" if row["backward_passes"] else ""
-        cells = (f"{row[column]:.3f}" for column in COLUMNS)
-        table.add_row(LENS_ROWS[name], *cells, f"{row['passes']:.0f}{back}", f"{row['milliseconds']:.1f}")
-    console = out_console(width=120)
-    console.print(routes)
-    console.print(table)
-    out_line(report.legend)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Option
 
-from regard_lab.cli.console import check_onnx_name, counting, out
+from regard_lab.cli.console import check_name, counting, out
 from regard_lab.cli.options import Run, default
 from regard_lab.models.exporting import export_onnx
 
@@ -18,7 +18,7 @@ def export(
     ),
 ) -> None:
     """Write the model for any number of texts of any length, and compare it with onnxruntime where it is installed."""
-    check_onnx_name(onnx)
+    check_name(onnx, "file")
     with counting("exporting"):
         difference = export_onnx(run, onnx, opset)
     compared = "onnxruntime is not installed, so it was not run"

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from regard.arguments import suggest
 from regard.errors import ArgumentError, UnsupportedError
 from regard.packages import needed
-from regard_lab.cli.console import StoppedError, check_picture_name, counting, note, out_json, out_lines
+from regard_lab.cli.console import StoppedError, check_name, counting, note, out_json, out_lines
 from regard_lab.cli.options import Json, Run, default
 from regard_lab.cli.running import read_texts, remark_on_training
 from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead
@@ -89,7 +89,7 @@ def heads(
             else ArgumentError(f"--measure {measure!r} does not exist; {suggest(measure, MEASURES)}")
         )
     if picture is not None:
-        check_picture_name(picture)
+        check_name(picture)
     opened, measure = _opened(run), measure or "loss"
     kept: list[HeadEffects] = []
     try:

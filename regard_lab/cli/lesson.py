@@ -12,7 +12,7 @@ from typer import Argument, Option
 from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard_lab.cli.console import (
-    check_picture_name,
+    check_name,
     counting,
     keeping,
     note,
@@ -57,7 +57,7 @@ def lesson(
         return
     page = find_lesson(name)
     if png is not None:
-        check_picture_name(png)
+        check_name(png)
     changed = {
         key: value for key, value in {"TEXT": text, "SEED": seed, "RUN": run and str(run)}.items() if value is not None
     }

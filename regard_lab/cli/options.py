@@ -144,8 +144,6 @@ def with_settings(
         def run(**values: Any) -> None:
             given = {name: value for name in options if (value := values.pop(name)) not in (None, [])}
             for name, value in given.items():
-                if settings[name].metadata.get("listed"):
-                    value = numbered(value) if int in get_args(kinds[name]) else listed(value)
                 given[name] = tuple(value) if isinstance(value, list) else value
             try:
                 command(**values, given=given)
@@ -187,7 +185,7 @@ def option(
 ) -> Any:
     """One field as an option. Without it the value is None, so that a command sees which settings were given."""
     metadata = field.metadata
-    kind = option_type(kind, bool(metadata.get("listed")))
+    kind = option_type(kind)
     names = [f"--{field.name.replace('_', '-')}"] if kind is bool else []
     names = [metadata["option"]] if "option" in metadata else names
     help_text = " ".join(filter(None, (sentence_of(config, field.name), default_text(field, variants))))
@@ -197,14 +195,12 @@ def option(
     return Annotated[kind | None, info]  # ty: ignore[invalid-type-form]
 
 
-def option_type(kind: Any, is_listed: bool) -> Any:
+def option_type(kind: Any) -> Any:
     """The type of an option from that of its field, without None; a tuple is a repeated option.
 
-    >>> option_type(int | None, False), option_type(tuple[str, ...], False), option_type(tuple[int, ...], True)
-    (<class 'int'>, list[str], <class 'str'>)
+    >>> option_type(int | None), option_type(tuple[str, ...])
+    (<class 'int'>, list[str])
     """
-    if is_listed:
-        return str
     if get_origin(kind) is tuple:
         return GenericAlias(list, get_args(kind)[:1])
     return next((one for one in get_args(kind) if one is not NoneType), kind)
@@ -253,14 +249,3 @@ def listed(text: str | None) -> list[str]:
     (['none', 'bahdanau'], [])
     """
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-def numbered(text: str | None) -> list[int]:
-    """Numbers from a list with commas.
-
-    Raises:
-        ArgumentError: something else.
-    """
-    if strange := [part for part in listed(text) if not part.isdecimal() or int(part) < 1]:
-        raise ArgumentError(f"{strange[0]!r} of {text!r} is not a number of heads; write them as 8,2,1")
-    return [int(part) for part in listed(text)]

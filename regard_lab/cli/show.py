@@ -13,7 +13,7 @@ from regard.patterns import Pattern, parse
 from regard.patterns.arguments import runs, words
 from regard.patterns.drawing import draw, learned
 from regard.patterns.registry import usage
-from regard_lab.cli.console import check_picture_name, out, out_json, out_lines, out_text, out_width
+from regard_lab.cli.console import check_name, out, out_json, out_lines, out_text, out_width
 from regard_lab.cli.options import Json, default
 
 
@@ -42,7 +42,7 @@ def show(
     if png is not None:
         from regard_lab.seeing import draw_pattern  # imports the models, which no other drawing needs
 
-        check_picture_name(png)
+        check_name(png)
         draw_pattern(wanted, length, k_len, png, layers=layers)
     if as_json:
         out_json(json.dumps(_record(wanted, length, k_len, png, layers)))

@@ -1,20 +1,17 @@
-"""`regard train ...`, `average`, `compare` and `convert ...`: what trains or changes a model, and its progress."""
+"""`regard train ...`, `average` and `convert ...`: what trains or changes a model, and its progress."""
 
 import json
 import os
 import shlex
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from functools import partial
 from pathlib import Path
-from time import time_ns
 from typing import Annotated, Any
 
 import torch
 from typer import Argument, Option
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError
 from regard_lab.cli.console import (
     StoppedError,
     counting,
@@ -27,28 +24,22 @@ from regard_lab.cli.console import (
     spoken,
     terminal,
 )
-from regard_lab.cli.options import Json, listed, with_settings
+from regard_lab.cli.options import Json, with_settings
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.conversion.latents import LatentSizes
-from regard_lab.conversion.report import Uptrained
-from regard_lab.conversion.uptraining import Uptraining
+from regard_lab.conversion.uptraining import Uptrained, Uptraining
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable
 from regard_lab.training import (
     Event,
-    Noticed,
     Progress,
     Started,
     StepDone,
-    StepSkipped,
     TrainingResult,
     Validated,
     average_checkpoints,
 )
-from regard_lab.training.comparison.report import JSON
-from regard_lab.training.comparison.runs import compare_runs
-from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.recipes import (
     ClassifierTraining,
@@ -66,7 +57,6 @@ RESUME = (
     "the same files in another place."
 )
 SIZE = f"Size of the model: {', '.join(SIZES)}. [default: from the data]"
-KEPT = "what is done is kept"  # of a comparison
 FIRST = "preparing the first step"  # until it is done
 METHODS_DONE = {
     "mean": "neighbours pooled by their mean",
@@ -86,7 +76,6 @@ def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, A
         given: Mapping[str, Any],
         size: Annotated[str | None, Option("--size", metavar="NAME", help=SIZE)] = None,
         resume: Annotated[bool, Option("--resume", help=RESUME)] = False,
-        tensorboard: Annotated[bool, Option("--tensorboard", help="Also write the curves for TensorBoard.")] = False,
         cpu: Annotated[bool, Option("--cpu", help="Stay on the CPU.")] = False,
     ) -> None:
         """Train into the folder, and print how it ended."""
@@ -99,9 +88,7 @@ def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, A
             with counting("preparing"):
                 training = made.prepare(out if resume else None)
             with training_progress() as progress:
-                result = training.run(
-                    out, resume=resume, cpu=cpu, tensorboard=tensorboard, samples=True, progress=progress
-                )
+                result = training.run(out, resume=resume, cpu=cpu, samples=True, progress=progress)
             conclude(recipe.COMMAND, out, result, training.judge(out, result))
 
     return command
@@ -193,12 +180,7 @@ def _remarks(event: Event) -> list[str]:
         return [*begun, *(f"  {text}" for text in event.notes)]
     if isinstance(event, Validated):
         return [f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"]
-    if isinstance(event, StepSkipped):
-        return [
-            f"  step {event.step}: loss or gradient was not finite, so the weights were not changed ({event.in_a_row} "
-            f"in a row)"
-        ]
-    return [f"  step {event.step}: {event.text}"] if isinstance(event, Noticed) else []
+    return []
 
 
 def average(
@@ -212,47 +194,6 @@ def average(
     with counting("averaging"):
         names = average_checkpoints(run, last, out)
     note(f"the mean of {', '.join(names)} is in {out}")
-
-
-@with_settings(Comparison.Config)
-def compare(
-    out: Annotated[Path, Option(metavar="DIR", help="Folder for one run of each model, and the report.")],
-    given: Mapping[str, Any],
-    runs: Annotated[
-        str, Option("--runs", metavar="RUN,...", help="Train nothing: evaluate these runs on each file of --data.")
-    ] = "",
-    resume: Annotated[bool, Option("--resume", help="Continue; finished models are kept.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Compare several attentions under one budget, or models that are trained already, and print the report."""
-    if runs:
-        others = [f"--{name.replace('_', '-')}" for name in given if name != "data"]
-        if others := [*others, *(["--resume"] if resume else [])]:
-            raise ArgumentError(f"--runs evaluates and trains nothing; leave {', '.join(others)} out")
-        kept = f"{out} has the report of what was evaluated"
-        report, begun = out / JSON, time_ns()
-        with (
-            counting("evaluating"),
-            keeping(lambda: kept if report.exists() and report.stat().st_mtime_ns >= begun else None),
-        ):
-            markdown, record = compare_runs(
-                listed(runs), given.get("data", ()), out, tell=note, counting=partial(counting, "translating")
-            )
-        if as_json:
-            out_json(record.rstrip("\n"))
-        else:
-            out_lines(markdown.rstrip("\n"))
-        return
-    comparison = Comparison.of(out, given, resume=resume, tell=note, showing=training_progress)
-    go_on = ["regard", "compare", "--out", str(out), "--resume"]
-    with keeping(lambda: KEPT if any(out.glob(f"*/{CHECKPOINTS_FILE}")) else None, go_on):
-        compared = comparison.run(out)
-    if compared.interrupted:
-        raise StoppedError(f"interrupted; {KEPT}", shlex.join(go_on))
-    if as_json:
-        out_json(compared.record.rstrip("\n"))
-    else:
-        out_lines(compared.markdown.rstrip("\n"))
 
 
 @with_settings(Uptraining.Config)
@@ -298,8 +239,6 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
     else:
         out_lines(str(done))
         _remark_on_conversion(done, out)
-    if uptraining.config.report is not None:
-        note(f"the report is in {uptraining.config.report}")
     if done.report.method in METHODS_DONE and done.training is None:
         losses = done.losses
         rise = f", and the loss went from {losses.before:.4f} to {losses.converted:.4f} nats an id" if losses else ""
@@ -310,8 +249,7 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
 def _remark_on_conversion(done: Uptrained, out: Path) -> None:
     """Print what was done with the heads, and what was checked."""
     report, pooled = done.report, METHODS_DONE.get(done.report.method)
-    became = f", as a model of type {report.became}" if report.became else ""
-    note(f"{pooled or 'heads repeated'}; the model is in {out}{became}")
+    note(f"{pooled or 'heads repeated'}; the model is in {out}")
     if report.invariance is not None:
         way = "rotating the heads, before they are pooled,"
         way = "the same in latents that lose nothing" if report.method == "latent" else way

@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from shlex import quote
 from textwrap import wrap
@@ -15,7 +16,7 @@ from typer import Argument, Option
 from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError
 from regard_lab.cli.console import (
-    check_picture_name,
+    check_name,
     counting,
     keeping,
     note,
@@ -68,7 +69,7 @@ from regard_lab.text import normalise, tidy, tidy_target
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line
 
-LINES_AT_ONCE = 256
+LINES_AT_ONCE = 256  # with a beam fewer, so that a chunk is about the same work
 WIDTH, LEAST_MAP = 100, 24  # characters of a line where none are known, and that a map needs
 PRONOUNS = ("es", "er", "sie")  # what English *it* can become in German
 Instead = Annotated[
@@ -149,7 +150,7 @@ def translate(
         return
     asked = asked_why(why, instead, lens, place, sentences)
     if picture is not None:
-        check_picture_name(picture)
+        check_name(picture)
         if len(sentences) != 1:
             raise ArgumentError(
                 f"--picture draws one sentence and {len(sentences)} were given; give one as an argument"
@@ -162,14 +163,12 @@ def translate(
     note(remark_on_arguments(run, sentences))
     unknown, lengths, ends, done = UnknownWords(translator.words, "translation"), Lengths(run), Ends(), 0
     with keeping(lambda: f"{count_of(done, 'translations', ',')} printed" if done else None):
-        for chunk in read_texts(sentences, "sentence", LINES_AT_ONCE):
+        for chunk in read_texts(sentences, "sentence", max(1, LINES_AT_ONCE // beam)):
             for line in chunk:
                 note(lengths.remark(line))
-            with counting("translating") as progress:
-                found = translator.n_best(chunk, progress=progress, **search)
-            ends.add(best[0] for best in found)
-            for best in found:
+            for best in _each_best(translator, chunk, search):
                 translation = best[0]
+                ends.add([translation])
                 note(unknown.remark(translation.source))
                 explained = None if asked is None else asked.relevance(translator, translation)
                 if as_json:
@@ -189,6 +188,16 @@ def translate(
                 note(ends.remark())
                 ends = Ends()
     note(ends.remark())
+
+
+def _each_best(translator: Translator, lines: list[str], search: dict[str, Any]) -> Iterator[list[Translation]]:
+    """The translations of each line; after Ctrl-C those of the first lines that are all done, then the interruption."""
+    kept: dict[int, list[Translation]] = {}
+    try:
+        with counting("translating") as progress:
+            translator.n_best(lines, progress=progress, kept=kept, **search)
+    finally:
+        yield from map(kept.__getitem__, takewhile(kept.__contains__, range(len(lines))))
 
 
 def _check_count(count: int, beam: int, **others: object) -> None:

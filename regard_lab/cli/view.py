@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
-from regard_lab.cli.console import check_page_name, check_picture_name, counting, note, out
+from regard_lab.cli.console import check_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
 from regard_lab.cli.running import remark_on_training
@@ -34,11 +34,9 @@ from regard_lab.seeing.explorer import (
     reason_against,
     to_page,
 )
-from regard_lab.seeing.explorer.page import walk_to_answer
-from regard_lab.seeing.explorer.records import ShownWalk, changed_to_json
-from regard_lab.seeing.explorer.server import Ask, ExplorerServer
+from regard_lab.seeing.explorer.records import ShownWalk
+from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.lenses.contrast import find_contrast, find_place
-from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser, tidy, tidy_target
@@ -48,7 +46,6 @@ from regard_lab.walkthrough import shown_walk, walk_whole_run
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
-ChangeWord = Callable[[str, int, str], Changed]  # a text, the index of a word, and another word
 
 
 @quiet_interrupts()  # nothing is lost: files are written whole
@@ -94,9 +91,9 @@ def view(
     if second is not None and not second.strip():
         raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
     if export is not None:
-        check_page_name(export)
+        check_name(export, "page")
     for path in pictures or ():
-        check_picture_name(path)
+        check_name(path)
     if lens is not None:
         _print_relevance(run, text, lens, pictures or [], of=why, instead_of=words_instead(instead), place=place)
         return
@@ -117,7 +114,7 @@ def view(
             held = f"its {exploration.notes[0].removeprefix('This page contains the model: ').split('. It ')[0]}"
             note(f"the page is {export}, {len(page.html) / 1e6:.1f} MB; it needs no network, and publishes {held}")
         else:
-            _serve(ExplorerServer(exploration, port=port, asks=opened.asks()), browser)
+            _serve(ExplorerServer(exploration, walk=opened.walk, port=port), browser)
         return
     if with_model:
         other = "it compares, and pages that compare contain no model" if opened.play else opened.unplayed
@@ -146,7 +143,7 @@ def view(
         note(f"the page is {export}; it needs no network")
         return
     server = ExplorerServer(
-        read(text), partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
+        read(text), partial(read, first=general), walk=opened.walk, text=text, label=opened.label, port=port
     )
     _serve(server, browser)
 
@@ -169,7 +166,7 @@ def _print_relevance(run: Path, text: str, lens: Any, pictures: Sequence[Path], 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run that reads texts, and what a page may ask about them.
+    """A run that reads texts.
 
     Args:
         play: makes a page that contains the model, of a text and a precision; None where `unplayed` says why not.
@@ -180,7 +177,6 @@ class OpenedRun:
     label: str
     read: Reading
     translator: Translator | None
-    change: ChangeWord | None = None
     play: Callable[[str, str | None], Exploration] | None = None
     unplayed: str = ""
     pretrained: Any = None
@@ -210,16 +206,6 @@ class OpenedRun:
         except RegardError as error:
             return ShownWalk((), note=f"No walk-through can be shown: {error}.")
 
-    def asks(self) -> dict[str, Ask]:
-        """What the local page may ask for, by its name."""
-        asks: dict[str, Ask] = {"walk": lambda body: walk_to_answer(self.walk(body["text"]))}
-        if self.change is not None:
-            change = self.change
-            asks["change"] = lambda body: changed_to_json(
-                change(body["text"], body.get("place", -1), body.get("word", ""))
-            )
-        return asks
-
 
 def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), place: int | None = None) -> OpenedRun:
     """A training run, a saved model or a Hugging Face folder, ready to read texts.
@@ -243,20 +229,20 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
             return explore_model(model, tokeniser, text, words, classes=classes, precision=precision)
 
         read = lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))  # noqa: E731
-        return OpenedRun(run, "Text", read, None, None, None if reason else play, reason or "")
+        return OpenedRun(run, "Text", read, None, None if reason else play, reason or "")
     translator = Translator.load(run)
     check_attends(translator.model)  # before any work
     reason = reason_against(translator.model)
     asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
     play_translation = None if reason else partial(_playing, translator, asked)
     reading = _translating(translator, asked)
-    return OpenedRun(run, "Sentence", reading, translator, None, play_translation, reason or "")
+    return OpenedRun(run, "Sentence", reading, translator, play_translation, reason or "")
 
 
 def _open_pretrained(folder: Path, asked: Mapping[str, Any]) -> OpenedRun:
     with needed("transformers", "a Hugging Face folder", "transformers"):
         from regard.integrations.transformers import load_folder
-        from regard_lab.seeing.transformers import change_pretrained, explore_pretrained
+        from regard_lab.seeing.transformers import explore_pretrained
     model, tokenizer = load_folder(folder)
 
     once = [asked]  # for the first text; the word of --why may not occur in others
@@ -267,8 +253,7 @@ def _open_pretrained(folder: Path, asked: Mapping[str, Any]) -> OpenedRun:
         )
 
     reason = "pages compute models of regard_lab, and this is one of Hugging Face"
-    change = partial(change_pretrained, model, tokenizer)
-    return OpenedRun(folder, "Text", read, None, change, unplayed=reason, pretrained=model)
+    return OpenedRun(folder, "Text", read, None, unplayed=reason, pretrained=model)
 
 
 def _check_no_why(why: str | None, run: Path, kind: str) -> None:

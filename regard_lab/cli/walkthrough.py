@@ -1,6 +1,5 @@
 """`regard walkthrough`: a sentence through attention, in the terminal or as JSON."""
 
-import sys
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
@@ -11,12 +10,10 @@ from typer import Argument, Option
 from regard.errors import ArgumentError
 from regard_lab.cli.console import out_console, out_json, out_lines, out_width
 from regard_lab.cli.options import Json, default_note
-from regard_lab.text.terminal import has
 from regard_lab.walkthrough import (
     Walk,
     read_weights,
     to_json,
-    to_rich,
     to_text,
     walk,
     walk_whole,
@@ -111,7 +108,8 @@ def walkthrough(
     if as_json:
         out_json(to_json(steps))
     else:
-        _show(steps)
+        width = out_width()
+        out_lines(to_text(steps) if width is None else to_text(steps, out_console(width).width))
 
 
 def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:
@@ -122,16 +120,3 @@ def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: s
         raise ArgumentError(f"leave out {names}: {reason}")
     if ("text" in given) == ("example" in given):
         raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")
-
-
-def _show(steps: Walk) -> None:
-    """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
-    width = out_width()
-    if width is None:
-        out_lines(to_text(steps))
-        return
-    console = out_console(width)
-    if sys.stdout.isatty() and console.color_system in ("256", "truecolor") and has(console.encoding, "■√ᵀ"):
-        console.print(to_rich(steps, console.width), soft_wrap=True)
-    else:
-        out_lines(to_text(steps, console.width))

@@ -1,6 +1,6 @@
 """Conversion of trained models to another number of key/value heads, or to latent attention, from folder to folder.
 
-Models of regard are converted in memory, folders of Hugging Face one layer at a time. Nothing is unpickled. Each result
+Folders of Hugging Face are loaded and saved by transformers. Nothing is unpickled. Each result
 is compared with a reference: the original model with its pooled heads repeated gives the same outputs.
 """
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard_lab.conversion.heads import KeySpace, Likeness, Projections
+from regard_lab.conversion.heads import KeySpace, Projections
 
 ROUNDS = 30  # of rotating each head towards the others of its group, at most
 PROGRESS = 1e-7  # relative; less than this in a round ends the search
@@ -244,26 +244,3 @@ def grouped(match: torch.Tensor, groups: list[list[int]]) -> list[list[int]]:
         group_of[a], group_of[b] = group_of[b].clone(), group_of[a].clone()
     found = [(group_of == number).nonzero().flatten().tolist() for number in range(len(groups))]
     return sorted(found)
-
-
-# Report
-
-
-def likeness(name: str, before: Projections, after: Projections, groups: int, moment: torch.Tensor | None) -> Likeness:
-    """How alike the heads of each group are, as they were and as they are pooled."""
-    neighbours, pooled = (
-        (cosine(layer.k, groups, moment), cosine(layer.v, groups, moment)) for layer in (before, after)
-    )
-    return Likeness(name, neighbours, pooled)
-
-
-def cosine(heads: torch.Tensor, groups: int, moment: torch.Tensor | None) -> float:
-    """The mean cosine of the outputs of two heads of one group; 1 for groups of one head."""
-    size = len(heads) // groups
-    if size < 2:
-        return 1.0
-    weighted = heads if moment is None else heads @ moment
-    products = heads.flatten(1) @ weighted.flatten(1).T  # those of `gram`, summed over the numbers of a head
-    cosines = products / products.diagonal().clamp(min=1e-30).sqrt().outer(products.diagonal().clamp(min=1e-30).sqrt())
-    blocks = torch.stack([cosines[i : i + size, i : i + size] for i in range(0, len(heads), size)])
-    return float((blocks.sum((1, 2)) - size).mean() / (size * (size - 1)))

@@ -1,16 +1,14 @@
 """`convert_kv_heads`: convert a folder of regard or Hugging Face to another number of key/value heads."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from regard.arguments import a_path
 from regard.errors import OccupiedError
-from regard_lab.conversion.folder_conversion import PROVENANCE, convert_folder
 from regard_lab.conversion.heads import Conversion
-from regard_lab.conversion.model_folders import CONFIG_FILE, read_json
 from regard_lab.conversion.own_models import PROVENANCE_FILE, Calibration, checked_calibration, load_converted
+from regard_lab.conversion.pretrained import CONFIG_FILE, PROVENANCE, PretrainedConversion, read_json
 
 
 def convert_kv_heads(
@@ -21,7 +19,6 @@ def convert_kv_heads(
     method: str | None = None,
     calibration: Calibration | None = None,
     check: bool = True,
-    tell: Callable[[str], object] | None = None,
 ) -> Conversion:
     """Convert a trained model to another number of key/value heads; fewer make its cache smaller.
 
@@ -30,16 +27,15 @@ def convert_kv_heads(
 
     Args:
         folder: a model or training run of regard (LanguageModel, TextEncoder, TranslationTransformer), or a Hugging
-            Face folder with safetensors weights: Llama, Mistral, Qwen2, Qwen3, Gemma, Phi, Phi 3, StableLM, GPT-NeoX,
-            GPT-2 or OPT.
+            Face folder with safetensors weights, of a decoder whose config has num_key_value_heads, such as Llama,
+            Mistral, Qwen3, Gemma, Phi or StableLM.
         out: a new folder of the same kind; an earlier conversion there is replaced.
         kv_heads: key/value heads of each layer; in a translator, of the decoder and the cross-attention.
         method: "mean", "first" or "random" of neighbouring heads; "align" rotates heads and groups similar ones, which
             changes no output, and then takes their mean. "align" by default with a calibration, otherwise "mean".
         calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`. For a Hugging Face
-            folder it receives the model of transformers without its head; for it alone the whole model is loaded.
+            folder it receives the model of transformers without its head.
         check: compare the result with its reference, the same heads repeated, before it is written.
-        tell: a function such as `print`, which is given a sentence if the layers of a Hugging Face folder take long.
 
     Returns:
         The report: heads, parameters and cache bytes before and after.
@@ -63,7 +59,10 @@ def convert_kv_heads(
     method = method_of(method, calibration)
     check_out(folder, out)
     if is_hugging_face(folder):
-        return convert_folder(folder, out, kv_heads, method, calibration=calibration, check=check, tell=tell)
+        conversion = PretrainedConversion(folder, kv_heads, method)
+        conversion.convert(calibration, check=check)
+        conversion.save(out)
+        return conversion.report()
     converted = load_converted(folder, kv_heads, method, calibration=calibration, check=check)
     converted.save(out)
     return converted.report

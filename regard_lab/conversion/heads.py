@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from regard.arguments import is_whole, plain, suggest, whole
 from regard.core.tensors import check_tensor
@@ -165,6 +166,58 @@ class Projections:
         return torch.einsum("bhnd,ohd->bno", attention(q, k, v, pattern="causal"), self.o)
 
 
+def rows_of(projection: nn.Module) -> torch.Tensor:
+    """The weight of a projection with its bias, or zeros, as the last column: (rows, dim + 1), in float64."""
+    weight, bias = projection.get_parameter("weight").double(), getattr(projection, "bias", None)
+    column = weight.new_zeros(len(weight)) if bias is None else bias.double()
+    return torch.cat([weight, column[:, None]], 1)
+
+
+def set_rows(projection: nn.Module, rows: torch.Tensor) -> None:
+    """The inverse of `rows_of`, in the dtype of the weight; a projection without a bias gets none."""
+    for name, part in (("weight", rows[:, :-1]), ("bias", rows[:, -1])):
+        if (before := getattr(projection, name, None)) is not None:
+            setattr(projection, name, nn.Parameter(part.to(before.dtype).contiguous()))
+
+
+@dataclass(frozen=True)
+class HeadedLayer:
+    """The modules that project to and from the heads of one attention layer.
+
+    Args:
+        q, k, v: the same module for all three if its rows are those of all queries, then keys, then values.
+        o: the output.
+    """
+
+    q: nn.Module
+    k: nn.Module
+    v: nn.Module
+    o: nn.Module
+    heads: int
+    kv_heads: int
+
+    @torch.no_grad()
+    def read(self) -> Projections:
+        """The projections in float64."""
+        counts = [self.heads, self.kv_heads, self.kv_heads]
+        if self.q is self.k:
+            q, k, v = rows_of(self.q).unflatten(0, (sum(counts), -1)).split(counts)
+        else:
+            parts = zip((self.q, self.k, self.v), counts, strict=True)
+            q, k, v = (rows_of(part).unflatten(0, (count, -1)) for part, count in parts)
+        return Projections(q, k, v, rows_of(self.o)[:, :-1].unflatten(1, (self.heads, -1)))
+
+    @torch.no_grad()
+    def write(self, made: Projections) -> None:
+        """Put projections in place of the layer's own; the bias of the output stays."""
+        if self.q is self.k:
+            set_rows(self.q, torch.cat([made.q, made.k, made.v]).flatten(0, 1))
+        else:
+            for part, heads in ((self.q, made.q), (self.k, made.k), (self.v, made.v)):
+                set_rows(part, heads.flatten(0, 1))
+        set_rows(self.o, torch.cat([made.o.flatten(1), rows_of(self.o)[:, -1:]], 1))
+
+
 def largest_difference(output: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest difference of two outputs, relative to the largest expected number if that is above 1."""
     return float((output - expected).abs().max() / expected.abs().max().clamp(min=1))
@@ -184,18 +237,6 @@ def provenance(method: str, heads: Mapping[str, Any]) -> dict[str, Any]:
     """What a converted model records of its conversion; `heads` are the numbers of heads before and after."""
     groups = "similar heads" if method == "align" else "neighbours"
     return {"conversion": "kv-heads", "method": method, "groups": groups, **heads}
-
-
-class Likeness(NamedTuple):
-    """How alike the heads of one layer are that were pooled together: the mean cosine of the pairs in a group.
-
-    neighbours: keys and values of neighbouring heads as they are in the model.
-    pooled: the same of the groups that were pooled, after their rotation; equal to it if nothing was rotated.
-    """
-
-    layer: str
-    neighbours: tuple[float, float]
-    pooled: tuple[float, float]
 
 
 class Change(NamedTuple):
@@ -225,8 +266,6 @@ class Conversion:
         difference: largest difference from the reference with repeated heads, in float64; None if not checked.
         invariance: largest difference between the model and itself with rotated and regrouped heads, before they are
             pooled, in float64, or with latents that lose nothing; None for other methods than "align" and "latent".
-        likeness: how alike the pooled heads are, by layer.
-        became: the kind of model that the result is, if it is another one.
 
     >>> Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)}).removed
     150
@@ -241,8 +280,6 @@ class Conversion:
     measured: bool = False
     difference: float | None = None
     invariance: float | None = None
-    likeness: tuple[Likeness, ...] = ()
-    became: str | None = None
 
     @property
     def removed(self) -> int:
@@ -253,8 +290,7 @@ class Conversion:
         """The report as JSON values."""
         changes = {name: {key: change._asdict() for key, change in getattr(self, name).items()} for name in
                    ("kv_heads", "kv_bytes")}  # fmt: skip
-        likeness = [one._asdict() for one in self.likeness]
-        more = {"parameters": self.parameters._asdict(), "parameters_removed": self.removed, "likeness": likeness}
+        more = {"parameters": self.parameters._asdict(), "parameters_removed": self.removed}
         return {**asdict(self), **changes, **more}
 
     def __str__(self) -> str:

@@ -34,9 +34,9 @@ from regard_lab.conversion.own_models import (
     checked_calibration,
     compared,
     difference,
+    headed,
     load_original,
     moments_of,
-    projections_of,
 )
 from regard_lab.models import LanguageModel
 
@@ -209,8 +209,9 @@ def _moments(model: LanguageModel, calibration: Calibration | None) -> Moments:
         raise UnsupportedError(f"latents have none of {model.config.special}, which this model has")
     if calibration is None:
         return {name: torch.eye(layer.dim + 1, dtype=torch.float64) for name, layer in layers.items()}
-    found = moments_of(deepcopy(model).double().eval(), [f"{name}.to_k" for name in layers], calibration)
-    return {name.removesuffix(".to_k"): moment for name, moment in found.items()}
+    copy = deepcopy(model).double().eval()
+    keys = {name: headed(layer).k for name, layer in attention_layers(copy).items()}
+    return moments_of(keys, lambda: calibration(copy))
 
 
 @torch.no_grad()
@@ -218,7 +219,7 @@ def _converted(model: LanguageModel, sizes: LatentSizes, moments: Moments) -> La
     config, state = model.config, {name: tensor.clone() for name, tensor in model.state_dict().items()}
     rotary, layers = config.positions == "rotary", attention_layers(model)
     latent_dim, rope_dim = sizes.checked(*_numbers(model), rotary)
-    before = {name: projections_of(model, name) for name in layers}
+    before = {name: headed(layer).read() for name, layer in layers.items()}
     space = KeySpace(next(iter(layers.values())).positions)
     axes = {name: principal_axes(layer, moments[name], space) for name, layer in before.items()}
     total = torch.stack([contributions(layer, moments[name], axes[name][0]) for name, layer in before.items()]).sum(0)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,20 +20,18 @@ from regard.mechanisms import Dot, General, ScaledDot, Softmax
 from regard.positions import Rotary
 from regard.reprs import brief
 from regard.storage.tensors import raw_bytes
-from regard_lab.conversion.alignment import align, likeness
+from regard_lab.conversion.alignment import align
 from regard_lab.conversion.heads import (
     Change,
     Conversion,
+    HeadedLayer,
     KeySpace,
-    Likeness,
-    Projections,
     check_heads,
     largest_difference,
     provenance,
     resized,
     within_rounding,
 )
-from regard_lab.conversion.layouts import FamilyLayout, HeadSizes
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard_lab.models.language import LAYER_OPTIONS
 from regard_lab.models.storage import SavedModel
@@ -47,7 +45,7 @@ KINDS: dict[str, type[Model]] = {kind.KIND: kind for kind in (LanguageModel, Tex
 # As in the paper, the encoder of a translator keeps its heads, since they are not cached (Ainslie et al. 2023, 2.2).
 OF_A_TRANSLATOR = ("decoder_kv_heads", "cross_kv_heads")
 PROVENANCE_FILE = "conversion.json"
-OWN = FamilyLayout(q="to_q", k="to_k", v="to_v", o="to_output")  # of one attention layer
+OF_A_LAYER = ("to_q", "to_k", "to_v", "to_output")
 
 
 def with_kv_heads(
@@ -75,7 +73,7 @@ def with_kv_heads(
     of_kind("model", model, (LanguageModel, TextEncoder, TranslationTransformer), needs)
     _changes(model, kv_heads, method)
     calibration = checked_calibration(calibration)
-    source = _like(turned(model, kv_heads, calibration)[0], model) if method == "align" else model
+    source = _like(turned(model, kv_heads, calibration), model) if method == "align" else model
     return _pooled(source, kv_heads, method)
 
 
@@ -118,9 +116,9 @@ def load_converted(
     changes = _changes(model, kv_heads, method)
     calibration = checked_calibration(calibration)
     repeats = all(change.after >= change.before for change in changes.values())
-    source, invariance, alike = model, None, ()
+    source, invariance = model, None
     if method == "align" and not repeats:
-        rotated, alike = turned(model, kv_heads, calibration)
+        rotated = turned(model, kv_heads, calibration)
         fault = "with rotated heads the outputs of the model change"
         invariance = within_rounding(difference(rotated, model), fault)
         source = _like(rotated, model)
@@ -132,7 +130,7 @@ def load_converted(
             raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
         largest = within_rounding(difference(other, twin), "the converted model and its reference differ")
     method = "repeat" if repeats else method
-    checks = {"difference": largest, "invariance": invariance, "likeness": alike}
+    checks = {"difference": largest, "invariance": invariance}
     heads = {"kv_heads": {name: change._asdict() for name, change in changes.items()}}
     return compared(saved, model, other, provenance(method, heads), method=method, kv_heads=changes, **checks)
 
@@ -259,12 +257,8 @@ def _reference(model: ModelT, other: ModelT, method: str) -> ModelT:
 
 
 @torch.no_grad()
-def turned(
-    model: ModelT, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True
-) -> tuple[ModelT, tuple[Likeness, ...]]:
-    """A copy of a model in float64 with rotated and regrouped heads, and how alike those of each group are.
-
-    The outputs of the copy are the model's own.
+def turned(model: ModelT, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True) -> ModelT:
+    """A copy of a model in float64 with rotated and regrouped heads; its outputs are the model's own.
 
     Args:
         kv_heads: the number of key/value heads after the conversion.
@@ -287,41 +281,34 @@ def turned(
                 f"use method mean or first"
             )
     copy = deepcopy(model).double().eval()
-    layers, state = attention_layers(copy), copy.state_dict()
-    keys = [f"{name}.to_k" for name in groups]
-    moments = {} if calibration is None else moments_of(copy, keys, calibration)
-    found = []
+    layers = attention_layers(copy)
+    keys = {name: headed(layers[name]).k for name in groups}
+    moments = {} if calibration is None else moments_of(keys, lambda: calibration(copy))
     for name, count in groups.items():
-        layer, moment = layers[name], moments.get(f"{name}.to_k")
-        before = projections_of(copy, name)
+        layer, moment = layers[name], moments.get(name)
+        before = headed(layer).read()
         rotary = layer.positions if isinstance(layer.positions, Rotary) else None
         space = KeySpace(rotary, normed=layer.q_norm is not None)
         alignment = align(before, count, moment, space, regroup=regroup and not differs_by_head(copy, layer))
         has_matrix = isinstance(_score(layer), General)
         rotated = alignment.applied(before, queries=not has_matrix)
-        found.append(likeness(name, before, rotated, count, moment))
-        for part, tensor in OWN.write(rotated, torch.float64).items():
-            if f"{name}.{part}" in state:
-                state[f"{name}.{part}"].copy_(tensor)
+        headed(layer).write(rotated)
         if has_matrix:
             matrix = layer.mechanism.learned["weight"]
             matrix.copy_(alignment.matrices(matrix))
-    return copy, tuple(found)
+    return copy
 
 
-def projections_of(model: nn.Module, name: str) -> Projections:
-    """The projections of one attention layer, in float64."""
-    layers = attention_layers(model)
-    layer = layers[name]
-    sizes = HeadSizes(len(layers), layer.heads, layer.kv_heads, layer.head_dim, layer.dim)
-    return OWN.read(name, sizes, model.state_dict().get)
+def headed(layer: MultiHeadAttention) -> HeadedLayer:
+    """The projections of an attention layer."""
+    return HeadedLayer(*map(layer.get_submodule, OF_A_LAYER), layer.heads, layer.kv_heads)
 
 
 @torch.no_grad()
-def moments_of(model: nn.Module, names: Iterable[str], calibration: Calibration) -> dict[str, torch.Tensor]:
-    """The mean of x xᵀ over the inputs x of each named module, with a 1 as last number: (dim + 1, dim + 1)."""
+def moments_of(modules: Mapping[str, nn.Module], run: Callable[[], object]) -> dict[str, torch.Tensor]:
+    """The mean of x xᵀ over the inputs x of each module in `run`, with a 1 as last number: (dim + 1, dim + 1)."""
     sums: dict[str, torch.Tensor] = {}
-    counts = dict.fromkeys(names, 0)
+    counts = dict.fromkeys(modules, 0)
 
     def observe(name: str, x: torch.Tensor) -> None:
         flat = x.detach().double().flatten(0, -2)
@@ -330,11 +317,11 @@ def moments_of(model: nn.Module, names: Iterable[str], calibration: Calibration)
         counts[name] += len(flat)
 
     handles = [
-        model.get_submodule(name).register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0]))
-        for name in counts
+        module.register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0]))
+        for name, module in modules.items()
     ]
     try:
-        calibration(model)
+        run()
     finally:
         for handle in handles:
             handle.remove()

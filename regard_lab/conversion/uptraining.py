@@ -1,9 +1,9 @@
 """A conversion whose loss is measured on a text, and brought back by training on the rest of it."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError, NotFoundError, UnsupportedError
-from regard.reprs import Described
-from regard_lab.conversion.folder_conversion import check_convertible, row_ids
 from regard_lab.conversion.folders import (
     check_apart,
     check_out,
@@ -22,25 +21,16 @@ from regard_lab.conversion.folders import (
     is_hugging_face,
     method_of,
 )
+from regard_lab.conversion.heads import Conversion, row
 from regard_lab.conversion.latents import LatentSizes, load_latent
-from regard_lab.conversion.model_folders import ModelFolder
 from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
-from regard_lab.conversion.report import (
-    ConversionReport,
-    Uptrained,
-    WatchedModel,
-    agreement_of_folders,
-    agreement_on_task,
-    counted,
-    divergence,
-)
+from regard_lab.conversion.pretrained import PretrainedConversion, load_folder, row_ids
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.text import Tokeniser
+from regard_lab.text import PAD, Tokeniser
 from regard_lab.text.translation_data import load_translation_data
 from regard_lab.training import Task, TrainingConfig, TrainingResult, check_run_folder, train
-from regard_lab.training.checkpoint import read_run
 from regard_lab.training.config import setting
 from regard_lab.training.engine import Batch
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, read_running_text
@@ -51,7 +41,156 @@ from regard_lab.training.recipes.translation import TranslationTask
 from regard_lab.training.record import Showing
 
 CALIBRATION_BATCHES = 8  # from which the inputs of the layers are known
-SHARE = 0.5  # of the loss of a distillation that comes from the original's predictions
+
+
+class WatchedModel(nn.Module):
+    """Calls a model and keeps what it returned."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.training = model, model.training
+        self.logits = torch.zeros(())
+
+    def forward(self, *inputs: Any) -> torch.Tensor:
+        self.logits = self.model(*inputs)
+        return self.logits
+
+
+def counted(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """The logits of the ids that a task counts: (ids, vocab_size)."""
+    following = getattr(batch, "next", None)
+    return logits if following is None else logits[following != PAD]
+
+
+def divergence(expected: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """KL divergence of the predictions from the expected ones in nats, for each row of logits (ids, vocab_size)."""
+    first, second = (each.float().log_softmax(-1) for each in (expected, logits))
+    return (first.exp() * (first - second)).sum(-1)
+
+
+@dataclass(frozen=True)
+class PredictionAgreement:
+    """How far the predictions of a converted model are from the original's on a text.
+
+    Args:
+        loss: mean cross entropies of the original and of the converted model, in nats per id.
+        divergence: mean KL divergence from the original's predictions, in nats per id.
+        agreement: share of ids where both find the same id likeliest.
+
+    >>> PredictionAgreement(10, (0.0, 1.0), 0.5, 0.9).to_dict()["perplexity"][0]
+    1.0
+    """
+
+    ids: int
+    loss: tuple[float, float]
+    divergence: float
+    agreement: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, with the perplexities."""
+        return {**asdict(self), "perplexity": [math.exp(min(loss, 700.0)) for loss in self.loss]}
+
+
+def agreement(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> PredictionAgreement:
+    """Compare predictions: logits of the original and of the converted model (ids, vocab_size), and the targets."""
+    loss, difference, same, ids = [0.0, 0.0], 0.0, 0, 0
+    for expected, logits, targets in batches:
+        for number, each in enumerate((expected, logits)):
+            loss[number] += float(nn.functional.cross_entropy(each.float(), targets, reduction="sum"))
+        difference += float(divergence(expected, logits).sum())
+        same += int((expected.argmax(-1) == logits.argmax(-1)).sum())
+        ids += len(targets)
+    count = max(1, ids)
+    return PredictionAgreement(ids, (loss[0] / count, loss[1] / count), difference / count, same / count)
+
+
+@torch.no_grad()
+def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> PredictionAgreement:
+    """The agreement of two models of regard on what a task holds out."""
+
+    def batches() -> Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        for batch in task.validation_batches():
+            watched = [WatchedModel(each.eval()) for each in (model, other)]
+            for each in watched:
+                task.validation_loss(each, batch)
+            following = getattr(batch, "next", None)
+            targets = batch.words if following is None else following[following != PAD]
+            yield counted(watched[0].logits, batch), counted(watched[1].logits, batch), targets
+
+    return agreement(batches())
+
+
+MEASURED_ROWS = 8  # of the held-out text; their logits are kept while the other model is loaded
+
+
+@torch.no_grad()
+def agreement_of_folders(folder: Path, out: Path, ids: torch.Tensor) -> PredictionAgreement:
+    """The agreement of the models of two folders on ids (rows, length); one of them is in memory at a time."""
+    found = []
+    for each in (folder, out):
+        model = load_folder(each)
+        found.append([model(row[None], use_cache=False).logits[0, :-1].float() for row in ids[:MEASURED_ROWS]])
+        del model
+    return agreement(zip(*found, [row[1:] for row in ids[:MEASURED_ROWS]], strict=True))
+
+
+@dataclass(frozen=True)
+class Losses:
+    """On the held-out text, in nats per id: of the model as it was, as it was converted, and after training."""
+
+    before: float
+    converted: float
+    uptrained: float | None = None
+    steps: int = 0
+
+    @property
+    def recovered(self) -> float | None:
+        """The share of what the conversion lost that training brought back."""
+        if self.uptrained is None or self.converted <= self.before:
+            return None
+        return (self.converted - self.uptrained) / (self.converted - self.before)
+
+    def __str__(self) -> str:
+        remark = ""
+        if self.uptrained is not None:
+            share = self.recovered
+            back = "" if share is None else f": {share:.0%} of what was lost is back"
+            if share is not None and share < 0:
+                back = ": more than before them; try another learning rate"
+            if share is not None and share > 1:
+                back = ": lower than before, since these steps also trained what the first training left"
+            remark = f"{self.uptrained:.4f} after {count_of(self.steps, 'steps', ',')}{back}"
+        return row("loss, nats per id", f"{self.before:.4f}", f"{self.converted:.4f}", remark)
+
+
+@dataclass(frozen=True)
+class Uptrained:
+    """A conversion, how far the two models agree where a text was given, and the training if there was one.
+
+    `agreement` compares the predictions before further training.
+    """
+
+    report: Conversion
+    agreement: PredictionAgreement | None = None
+    training: TrainingResult | None = None
+
+    @property
+    def losses(self) -> Losses | None:
+        """The losses on the held-out text; None without a text."""
+        if self.agreement is None:
+            return None
+        trained = () if self.training is None else (self.training.valid_loss, self.training.steps)
+        return Losses(*self.agreement.loss, *trained)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values, losses in nats per id."""
+        losses = self.losses
+        measured = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
+        predictions = None if self.agreement is None else self.agreement.to_dict()
+        return {**self.report.to_dict(), "losses": measured, "predictions": predictions}
+
+    def __str__(self) -> str:
+        return str(self.report) if self.losses is None else f"{self.report}\n{self.losses}"
 
 
 class Uptraining:
@@ -76,8 +215,6 @@ class Uptraining:
             texts: files of text: a conversion is calibrated on the first part, and the loss is measured on the last;
                 may be repeated.
             steps: then train this many steps on the first part; if interrupted, the same command goes on.
-            distil: also learn from the predictions of the original model.
-            report: write a report (JSON, Markdown) into this folder.
             learning_rate: peak of the learning rate; try that of the first training.
             batch_tokens: largest number of ids in a batch.
             block: ids in a row, for a language model.
@@ -88,8 +225,6 @@ class Uptraining:
         method: str | None = setting(None, shown="align with --text, otherwise mean")
         texts: tuple[str, ...] = setting((), option="--text", metavar="FILE")
         steps: int | None = setting(None, option="--uptrain-steps", least=1)
-        distil: bool = setting(False)
-        report: str | None = setting(None, metavar="DIR")
         learning_rate: float = setting(TrainingConfig.learning_rate)
         batch_tokens: int = setting(RunConfig.batch_tokens, least=16)
         block: int | None = setting(None, least=2, shown=f"that of the run, or {LanguageModelTraining.Config.block}")
@@ -130,10 +265,9 @@ class Uptraining:
         load = partial(load_latent, folder, sizes) if sizes else partial(load_converted, folder, kv_heads, method)
         if not config.texts and sizes:
             (converted := load()).save(out)
-            return self._reported(Uptrained(converted.report), folder)
+            return Uptrained(converted.report)
         if not config.texts:
-            report = convert_kv_heads(folder, out, kv_heads, method=method, tell=self.tell)
-            return self._reported(Uptrained(report), folder)
+            return Uptrained(convert_kv_heads(folder, out, kv_heads, method=method))
         if is_hugging_face(folder):
             return self._convert_folder(folder, out, kv_heads, method)
         saved, model = load_original(folder)
@@ -154,15 +288,13 @@ class Uptraining:
             converted.save(out)
         else:
             result = self._train(converted, task, out)
-        return self._reported(Uptrained(converted.report, measured, result), folder)
+        return Uptrained(converted.report, measured, result)
 
     def _check(self, folder: Path, out: Path) -> None:
         """Refuse settings that exclude each other, and an `out` that holds something else."""
         config = self.config
         if config.steps is not None and not config.texts:
             raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
-        if config.distil and config.steps is None:
-            raise ArgumentError("--distil needs --uptrain-steps: it changes what is learned from")
         if config.steps is None:
             check_out(folder, out)
             if earlier := earlier_conversion(out):
@@ -178,36 +310,21 @@ class Uptraining:
     def _convert_folder(self, folder: Path, out: Path, kv_heads: int, method: str) -> Uptrained:
         """Convert a folder of Hugging Face, calibrated and measured on the texts."""
         config = self.config
-        check_convertible(ModelFolder(folder), kv_heads, method)
+        conversion = PretrainedConversion(folder, kv_heads, method)
         train, valid = read_running_text(RunConfig(data=config.texts, seed=config.seed), self.tell)
         ids, held_out = (row_ids(folder, "\n".join(part)) for part in (train, valid))
-        calibration = None if method != "align" else lambda model: model(ids)
-        report = convert_kv_heads(folder, out, kv_heads, method=method, calibration=calibration, tell=self.tell)
-        return self._reported(Uptrained(report, agreement_of_folders(folder, out, held_out)), folder)
-
-    def _reported(self, done: Uptrained, folder: Path) -> Uptrained:
-        """Write the report that the settings want."""
-        if self.config.report is not None:
-            ConversionReport(done, trained_tokens(folder)).write(Path(self.config.report))
-        return done
+        conversion.convert(lambda model: model(ids))
+        conversion.save(out)
+        return Uptrained(conversion.report(), agreement_of_folders(folder, out, held_out))
 
     def _train(self, converted: Converted, task: Task, out: Path) -> TrainingResult:
         model = converted.after
-        task = Distillation(task, deepcopy(converted.before)) if self.config.distil else task
         with self.showing() as progress:
             return train(
                 model, task, self.config.training_config(), out, kind=converted.report.kind,
                 model_config=model.config.to_dict(), extra_files=converted.files, resume=True, progress=progress,
                 cpu=self.config.cpu,
             )  # fmt: skip
-
-
-def trained_tokens(folder: Path) -> int | None:
-    """The tokens that the model of a folder was trained on, if it is a training run."""
-    try:
-        return read_run(folder).tokens or None
-    except NotFoundError:
-        return None
 
 
 def held_out_task(model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent) -> Task:
@@ -232,45 +349,3 @@ def held_out_task(model: Model, files: Mapping[str, str], config: Uptraining.Con
             f"--text, and go on with: regard train classifier --from"
         )
     return MaskedWordTask(*read_lines_of_text(texts, tell), tokeniser, **shared)
-
-
-class Distillation(Described):
-    """A task whose loss is half the task's own and half the divergence from the predictions of another model.
-
-        (1 - s) · loss + s · Σ KL(original ‖ model)        s = 1/2, summed over the ids that the task counts
-
-    Args:
-        task: a task of a LanguageModel, TextEncoder or TranslationTransformer.
-        teacher: the original model.
-
-    Source: Distilling the Knowledge in a Neural Network, Hinton et al. 2015, section 2 (temperature 1).
-    """
-
-    def __init__(self, task: Task, teacher: nn.Module) -> None:
-        self.task, self.teacher = task, teacher.eval().requires_grad_(False)
-
-    def batch(self, index: int) -> Batch:
-        """The batch of the task."""
-        return self.task.batch(index)
-
-    def loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
-        """The sum over the ids, and their number."""
-        student = WatchedModel(model)
-        loss, count = self.task.loss(student, batch)
-        with torch.no_grad():
-            self.teacher.to(student.logits.device)
-            expected = self.teacher(*student.inputs)
-        divergences = divergence(counted(expected, batch), counted(student.logits, batch))
-        return (1 - SHARE) * loss + SHARE * divergences.sum().to(loss.dtype), count
-
-    def validation_batches(self) -> Sequence[Batch]:
-        """Those of the task."""
-        return self.task.validation_batches()
-
-    def validation_loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
-        """The plain cross entropy of the task."""
-        return self.task.validation_loss(model, batch)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """That of the task, and the share of the original's predictions."""
-        return {**self.task.fingerprint(), "distilled": SHARE}

@@ -16,7 +16,7 @@ from regard_lab.teaching import (
     ROUNDING, draw_line, draw_map, figure, holds, label_axes, legend_below, scale_beside, table,
 )  # fmt: skip
 from regard_lab.teaching.approximating import (
-    estimated_weights, exponential_errors, means_of_neighbours, output_error, slope, words_in_topics,
+    Text, estimated_weights, exponential_errors, means_of_neighbours, output_error, slope, words_in_topics,
 )  # fmt: skip
 
 FLAT, SHARP = 0.5, 4.0  # the factor of the cosines in the scores
@@ -67,8 +67,7 @@ for features in (16, 64, 256, 1024):
     print(f"{features:5} features: relative error {(estimate - exact).norm() / exact.norm():.2f}")
 
 # %% [markdown]
-# `approximation(q, k, v, mechanisms=["causal_window(64)", Performer(64)])` from `regard_lab.seeing` compares mechanisms
-# on your own tensors, with times.
+# The same lines measure what a mechanism or a pattern loses on your own tensors.
 #
 # ## Errors and costs
 #
@@ -82,7 +81,7 @@ N, TOPICS = 256, 16  # words, groups of similar words
 flat, sharp = (words_in_topics(factor, SEED, TOPICS, N) for factor in (FLAT, SHARP))
 loose = words_in_topics(SHARP, SEED, N, N)  # each word is a topic of its own
 order = torch.randperm(N, generator=torch.Generator().manual_seed(SEED))
-shuffled = sharp.but(**{name: getattr(sharp, name)[:, :, order] for name in ("q", "k", "v")})
+shuffled = Text(sharp.q[:, :, order], sharp.v[:, :, order])
 
 
 def errors_of(call, *mechanisms):

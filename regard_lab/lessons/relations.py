@@ -87,7 +87,6 @@ print(report.source, trained.source, sep="\n")
 
 # %% tags=["folded"]
 shown = {**{name: model["sentences"] for name, model in small.items()}, "English model": articles}
-relating.pair_table(shown, relations)
 received = relating.received_table(shown)
 relating.it_tables(small, it)
 

@@ -1,4 +1,4 @@
-"""Inspect a model: attention weights, lenses on a written word, pictures, an explorer, statistics, approximations.
+"""Inspect a model: attention weights, lenses on a written word, pictures, an explorer, statistics.
 
 The inspected model is left unchanged. All functions merge sub-words in the same way, all pictures have a scale from 0
 to 1, and shares are counted over all sentences, leaving none out. matplotlib is imported when a picture is drawn.
@@ -19,7 +19,6 @@ from regard_lab.seeing.maps import (
     tell_look,
 )
 from regard_lab.seeing.picture import draw_heads, draw_maps, draw_pattern
-from regard_lab.seeing.quality import Approximation, approximation
 from regard_lab.seeing.referents import (
     HONESTY,
     Agreement,
@@ -79,7 +78,4 @@ __all__ = [
     # all weights of a language model or an encoder on a text
     "look_text",
     "TextMaps",
-    # error of cheaper attention
-    "approximation",
-    "Approximation",
 ]

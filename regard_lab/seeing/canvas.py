@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
 NO_TEXT = ("Last Resort", "cm", "STIXNon", "STIXSize")  # fonts whose glyphs are not those of the code points
 SCALE = ("#ffffff", "#cfdff2", "#7fabdf", "#2c68b4", "#0b2a5b")  # from the background to the strongest
-DARK_SCALE = ("#14181f", "#1d3252", "#2f5c9b", "#6ba3e8", "#d3e6ff")  # the same on a dark background
 QUERY, KEY, VALUE = "#c2410c", "#0f766e", "#7e22ce"  # of q, k and v wherever they are shown
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")  # Okabe and Ito's
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")  # of lines, so that they differ without colour too

@@ -1,5 +1,6 @@
 """What the lessons are made with: cells of a page, tables, claims, figures, seeded vectors, reports of measurements."""
 
+# ruff: noqa: F401
 from regard_lab.teaching.board import does_not_hold, figure, holds, table, undecided
 from regard_lab.teaching.estimates import Estimate, every
 from regard_lab.teaching.figures import (
@@ -22,7 +23,6 @@ from regard_lab.teaching.words import (
     comparisons,
     embedded,
     largest,
-    load_transformer,
     milliseconds,
     normal,
     operations,
@@ -31,38 +31,3 @@ from regard_lab.teaching.words import (
     watch,
     words_of,
 )
-
-__all__ = [
-    "Estimate",
-    "Page",
-    "ROUNDING",
-    "comparisons",
-    "does_not_hold",
-    "draw_bars",
-    "draw_cells",
-    "draw_curves",
-    "draw_line",
-    "draw_map",
-    "draw_reading",
-    "embedded",
-    "every",
-    "figure",
-    "holds",
-    "label_axes",
-    "largest",
-    "legend_below",
-    "load_transformer",
-    "logarithmic",
-    "mark_column",
-    "milliseconds",
-    "normal",
-    "operations",
-    "read_report",
-    "rounded",
-    "scale_beside",
-    "seeded",
-    "table",
-    "undecided",
-    "watch",
-    "words_of",
-]

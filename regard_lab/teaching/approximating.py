@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.nn.functional import normalize
 
+from regard.functional import attention
 from regard.mechanisms import Linformer, Mechanism
-from regard.patterns import Full
-from regard_lab.seeing.quality.candidates import AttentionCall, Candidate, Exact, exact_of, exact_results
+from regard.patterns import Diagonals
 from regard_lab.teaching.words import normal
 
 DIM = 16  # of the head
@@ -18,7 +19,29 @@ NOISE = 0.5  # the same for values, whose topics have numbers of deviation 1
 Parameters = Mapping[str, torch.Tensor] | None
 
 
-def words_in_topics(sharpness: float, seed: int, topics: int, count: int) -> AttentionCall:
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Attention with scale 1 among words: their vectors q, which are the keys too, and values v, (1, 1, words, dim)."""
+
+    q: torch.Tensor
+    v: torch.Tensor
+
+    @property
+    def k(self) -> torch.Tensor:
+        return self.q
+
+    def exact(self, mechanism: Mechanism) -> torch.Tensor:
+        """The exact output that the mechanism estimates; with LSH a word does not look at itself."""
+        return attention(self.q, self.k, self.v, pattern=~Diagonals(0, 0) if mechanism.shares_keys else None, scale=1.0)
+
+    def estimate(self, mechanism: Mechanism, parameters: Parameters = None) -> torch.Tensor:
+        """The output by a mechanism; for LSH, which brings keys to length 1, the scale is the length of the queries."""
+        scale = {"scale": float(self.q[0, 0, 0].norm()) if mechanism.shares_keys else 1.0}
+        given: dict[str, Any] = scale if "scale" in mechanism.options else {}
+        return attention(self.q, self.k, self.v, mechanism=mechanism, parameters=parameters, **given)
+
+
+def words_in_topics(sharpness: float, seed: int, topics: int, count: int) -> Text:
     """Attention among `count` words sorted by topic, whose scores are cosines times `sharpness`.
 
     q = k of length sqrt(sharpness), with scale 1. Words of a topic have similar values too.
@@ -26,7 +49,7 @@ def words_in_topics(sharpness: float, seed: int, topics: int, count: int) -> Att
     centres = normalize(normal(seed, topics, DIM), dim=-1).repeat_interleave(count // topics, 0)
     x = normalize(centres + SPREAD * normal(seed + 1, count, DIM), dim=-1) * math.sqrt(sharpness)
     values = normal(seed + 2, topics, DIM).repeat_interleave(count // topics, 0) + NOISE * normal(seed + 3, count, DIM)
-    return AttentionCall(x[None, None], x[None, None], values[None, None], Full(), {"scale": 1.0})
+    return Text(x[None, None], values[None, None])
 
 
 def means_of_neighbours(rank: int, count: int) -> tuple[Linformer, Mapping[str, torch.Tensor]]:
@@ -35,31 +58,28 @@ def means_of_neighbours(rank: int, count: int) -> tuple[Linformer, Mapping[str, 
     return Linformer(count, rank, "keys_and_values"), {"projection": means[None]}
 
 
-def estimated_weights(call: AttentionCall, mechanism: Mechanism, parameters: Parameters = None) -> torch.Tensor:
+def estimated_weights(call: Text, mechanism: Mechanism, parameters: Parameters = None) -> torch.Tensor:
     """The weights, (words, words), by which a mechanism mixes the values."""
-    words = call.v.shape[2]
-    call = call.but(v=torch.eye(words, dtype=torch.float64)[None, None])
-    return Candidate("", "", "", mechanism, parameters).call(_compared(call, mechanism)[0]).output()[0, 0]
+    one_hot = torch.eye(call.v.shape[2], dtype=torch.float64)[None, None]
+    return Text(call.q, one_hot).estimate(mechanism, parameters)[0, 0]
 
 
 def output_error(
-    call: AttentionCall, mechanism: Mechanism, parameters: Parameters = None, *, seed: int, draws: int = 8
+    call: Text, mechanism: Mechanism, parameters: Parameters = None, *, seed: int, draws: int = 8
 ) -> float:
     """The root mean square over draws of the error relative to the exact output that the mechanism estimates."""
-    candidate = Candidate("", "", "", mechanism, parameters)
-    call, exact = _compared(call, mechanism)
-    seeds = range(seed, seed + draws) if candidate.random else (seed,)
-    return _root_mean_square([exact.errors(candidate.call(call, one).output())[0] for one in seeds])
+    exact = call.exact(mechanism)
+    errors = [(call.estimate(one, parameters) - exact).norm() / exact.norm() for one in _drawn(mechanism, seed, draws)]
+    return _root_mean_square([float(error) for error in errors])
 
 
-def exponential_errors(call: AttentionCall, mechanism: Any, *, seed: int, draws: int) -> tuple[float, float]:
+def exponential_errors(call: Text, mechanism: Any, *, seed: int, draws: int) -> tuple[float, float]:
     """How far estimated exponentials of scores are from the true ones: of one draw, and of the mean of many draws.
 
     Relative to the norm of the true ones, after multiplication by the best factor, which cancels in the weights.
     """
     true = (call.q @ call.k.mT).exp()
-    drawn = [mechanism.redrawn(seed + n) for n in range(draws)] if hasattr(mechanism, "redrawn") else [mechanism]
-    estimates = [_exponentials(one, call) for one in drawn]
+    estimates = [_exponentials(one, call) for one in _drawn(mechanism, seed, draws)]
     return _root_mean_square([_off(one, true) for one in estimates]), _off(torch.stack(estimates).mean(0), true)
 
 
@@ -74,15 +94,14 @@ def slope(errors: Sequence[float], of: Sequence[int]) -> float:
     return float((x * y).sum() / x.square().sum())
 
 
-def _compared(call: AttentionCall, mechanism: Mechanism) -> tuple[AttentionCall, Exact]:
-    """The call and its exact result; for LSH, which brings keys to length 1, the scale is the length of the queries."""
-    if not mechanism.shares_keys:
-        return call, exact_of(call)
-    call = call.but(options={"scale": float(call.q[0, 0, 0].norm())})
-    return call, exact_results(call, mechanism, {})["keys that are the queries"]
+def _drawn(mechanism: Any, seed: int, draws: int) -> list[Mechanism]:
+    """The mechanism with other seeds, if it has one."""
+    if hasattr(mechanism, "redrawn"):
+        return [mechanism.redrawn(seed + n) for n in range(draws)]
+    return [replace(mechanism, seed=seed + n) for n in range(draws)] if hasattr(mechanism, "seed") else [mechanism]
 
 
-def _exponentials(mechanism: Any, call: AttentionCall) -> torch.Tensor:
+def _exponentials(mechanism: Any, call: Text) -> torch.Tensor:
     """φ(q) · φ(k) for each pair, (1, 1, words, words)."""
     features = mechanism.lift(call.q, call.k, 1.0, {})
     logs = torch.zeros(())

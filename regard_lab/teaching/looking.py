@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from regard.errors import DataError
+from regard.errors import ArgumentError, DataError
 from regard_lab.decoding import Translator
 from regard_lab.models import TranslationTransformer
 from regard_lab.seeing import choose_head, it_weights, look_batch, referent_agreement, swap_check
 from regard_lab.seeing.referents import word_places
 from regard_lab.seeing.relations import Link, Looks, join, looks_of
-from regard_lab.teaching.words import load_transformer, rounded
+from regard_lab.teaching.words import rounded
 from regard_lab.text import Tokeniser, tidy_target
 from regard_lab.text.pronouns import (
     ARTICLE_SENTENCES,
@@ -71,9 +71,24 @@ def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[
     }
 
 
+def load_transformer(run: str | Path) -> tuple[Translator, TranslationTransformer]:
+    """Load a Transformer that translates from the folder of a training run.
+
+    Raises:
+        ArgumentError: it is a recurrent translator.
+        CheckpointError: there is none.
+    """
+    translator = Translator.load(run)
+    if not isinstance(translator.model, TranslationTransformer):
+        raise ArgumentError(
+            f"this lesson looks at self-attention, and {run} holds a recurrent translator; give another"
+        )
+    return translator, translator.model
+
+
 def measure_heads(run: str | Path, seed: int = 0, sentences: int = SENTENCES) -> dict[str, Any]:
     """Score every head of the encoder; the best is chosen on validation sentences and evaluated on test sentences."""
-    translator, model = load_transformer(Path(run), "heads")
+    translator, model = load_transformer(run)
 
     def looks(split: Split) -> dict[str, Looks]:
         plain, rich = (make_split(split, sentences, seed, weights=weights) for weights in (Weights(), RICH))
@@ -112,7 +127,7 @@ def _shares(valid: Looks, test: Looks) -> dict[str, Any]:
 
 def measure_referent(run: str | Path, seed: int = 0, sentences: int = SENTENCES) -> dict[str, Any]:
     """Where *it* looks, where the decoder looks while it writes the pronoun, and what replaced nouns change."""
-    translator, model = load_transformer(Path(run), "referent")
+    translator, model = load_transformer(run)
     tokeniser = translator.tokeniser
     articles = [sentence for sentence in ARTICLE_SENTENCES if "’" not in sentence.source]
     valid, test = (make_split(split, sentences, seed) for split in ("valid", "test"))

@@ -10,18 +10,6 @@ from regard_lab.teaching.figures import Axes, Figure, label_axes
 
 Scores = Mapping[str, Mapping[str, Any]]  # of each relation, as benchmarks write them
 BASELINES = ("fixed offset", "random choice", "untrained")
-PAIRS = {  # of a sentence and a relation, the places of the word that looks and of the other one; a mark is at place 0
-    ("fox", "modifier to noun"): ((2, 4), (3, 4), (8, 9)),
-    ("fox", "noun to modifier"): ((4, 2), (4, 3), (9, 8)),
-    ("fox", "verb to subject"): ((5, 4),),
-    ("fox", "noun to article"): ((4, 1), (9, 7)),
-    ("cat", "noun to article"): ((2, 1), (6, 5)),
-    ("cat", "verb to subject"): ((3, 2),),
-    ("cat", "subject to place"): ((2, 6),),
-    ("cat", "place to subject"): ((6, 2),),
-    ("tired", "noun to article"): ((6, 5),),
-    ("tired", "verb to subject"): ((4, 2),),
-}
 
 
 def head_of(one: Mapping[str, Any]) -> str:
@@ -89,36 +77,6 @@ def score_table(name: str, scores: Scores) -> None:
                "beyond every baseline")  # fmt: skip
     table(f"The best head of each relation in the {name} (layer.head, from 0), on texts on which it was not chosen",
           columns, rows)  # fmt: skip
-
-
-def pair_table(sentences: Mapping[str, Mapping[str, Any]], relations: Mapping[str, Scores]) -> None:
-    """Show what the chosen heads of each model give to pairs of words of the articles' sentences.
-
-    Args:
-        sentences: of each model, the words and maps of sentences.
-        relations: of each model, the scores of relations.
-    """
-    rows = []
-    for (sentence, relation), pairs in PAIRS.items():
-        words = next(iter(sentences.values()))[sentence]["words"]
-        for query, key in pairs:
-            cells = [
-                _weight(name, shown[sentence], relations[name][relation], query, key)
-                if sentence in shown and relation in relations[name]
-                else ""
-                for name, shown in sentences.items()
-            ]
-            rows.append((sentence, f"{words[query]} → {words[key]}", relation, *cells))
-    table(
-        "Weight in the chosen heads, and its rank among the others", ("sentence", "pair", "head of", *sentences), rows
-    )
-
-
-def _weight(name: str, shown: Mapping[str, Any], scored: Mapping[str, Any], query: int, key: int) -> str:
-    """Such as `0.41, 2 of 8`: a weight and its rank among those of the words that may be looked at."""
-    row = shown["maps"][head_of(scored)][query]
-    rivals = [row[at] for at in range(query if name == "language model" else len(row)) if at not in (query, key)]
-    return f"{row[key]:.2f}, {1 + sum(weight > row[key] for weight in rivals)} of {len(rivals) + 1}"
 
 
 def received_table(sentences: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

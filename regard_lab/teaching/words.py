@@ -1,10 +1,9 @@
-"""What lessons compute with: seeded vectors of words, trained translators, watched modules, CPU milliseconds."""
+"""What lessons compute with: seeded vectors of words, watched modules, CPU milliseconds."""
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cmp_to_key
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -12,13 +11,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError, CheckpointError, NotFoundError
+from regard.errors import ArgumentError
 from regard_lab.bench.measuring import Pace, take_turns, threads
-from regard_lab.decoding import Translator
-from regard_lab.models import TranslationTransformer
 from regard_lab.seeing.terminal import visible
-from regard_lab.text.pronouns import make_split, pronoun_accuracy
-from regard_lab.text.translation_data import LEARNED, PRONOUNS
 
 MOST_WORDS = 120
 ROUNDING = "equal except for rounding"  # of claims that compare two results in float64
@@ -109,51 +104,6 @@ def milliseconds(calls: Mapping[Name, Callable[[], object]]) -> dict[Name, float
     with threads(1), torch.no_grad():
         times = take_turns(named, time.process_time, PACE)
     return {name: round(1e3 * min(times[str(name)].samples), 3) for name in calls}
-
-
-WAY_OUT = "'regard demo' trains one in minutes, in runs/demo"
-
-
-def load_transformer(run: Path | None, lesson: str) -> tuple[Translator, TranslationTransformer]:
-    """Load the Transformer translator from the folder of a training run.
-
-    Raises:
-        ArgumentError: no folder was given, the model is a recurrent translator, or it has learned other data.
-        CheckpointError: no such folder, no translator in it, or a damaged one.
-    """
-    if run is None:
-        raise ArgumentError(f"lesson {lesson} needs a trained translator: --run RUN; {WAY_OUT}")
-    if not run.is_dir():
-        raise NotFoundError(f"{run} is not the folder of a training run; {WAY_OUT}")
-    try:
-        translator = Translator.load(run)
-    except CheckpointError as error:
-        raise type(error)(f"{error}; {WAY_OUT}") from error
-    if not isinstance(translator.model, TranslationTransformer):
-        raise ArgumentError(
-            f"lesson {lesson} looks at self-attention, and {run} holds a {type(translator.model).__name__}; {WAY_OUT}"
-        )
-    _check_learned(translator, run, lesson)
-    return translator, translator.model
-
-
-LOOKED_AT, LEAST_RIGHT = 40, 0.25  # test sentences, and the share of right pronouns of a model that knows the corpus
-
-
-def _check_learned(translator: Translator, run: Path, lesson: str) -> None:
-    """Raise an ArgumentError for a training run on other data that does not know the sentences of the lesson."""
-    from regard_lab.training.recipes import read_settings  # imports training, which most lessons do not need
-
-    settings = read_settings(run)
-    if settings is None or settings.get("data") == [PRONOUNS]:
-        return
-    test = make_split("test", LOOKED_AT)
-    right = pronoun_accuracy(test, [one.text for one in translator.translate([one.source for one in test])])
-    if right < LEAST_RIGHT:
-        raise ArgumentError(
-            f"of {LOOKED_AT} test sentences, {round(right * LOOKED_AT)} have the right pronoun; lesson {lesson} is "
-            f"taught on {LEARNED}"
-        )
 
 
 @dataclass

@@ -77,43 +77,17 @@ def json_escaped(character: str) -> str:
 
 HANDLER = "regard.plain"  # the name of the codec error handler
 
+_LETTERS = (
+    "…|... —|-- «|<< »|>> ‹|< ›|> →|-> ←|<- ↔|<-> ±|+- √|sqrt Σ|sum ∑|sum ∞|inf ‖||| ≥|>= ≤|<= ≠|!= ≈|~ ∈|in €|EUR ĉ|c^"
+    " Ω|Omega α|alpha ε|epsilon θ|theta λ|lambda π|pi σ|sigma φ|phi ω|omega"
+)
 STAND_INS = {
     **dict(zip("■□▪█▓▒░·•␣│─━╺╸", "#o+#+-..*_|----", strict=True)),
     **dict(zip("“”„’‘‚×−–‐‑µμℓ∘↓↑▸⋅", "\"\"\"'''x----uulov^>.", strict=True)),
     **dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)),
     **{letter: f"^{digit}" for letter, digit in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵀ", "0123456789-T", strict=True)},
-    "…": "...",
-    "—": "--",
-    "«": "<<",
-    "»": ">>",
-    "‹": "<",
-    "›": ">",
-    "→": "->",
-    "←": "<-",
-    "↔": "<->",
-    "±": "+-",
-    "√": "sqrt",
-    "Σ": "sum",
-    "∑": "sum",
-    "∞": "inf",
-    "‖": "||",
-    "≥": ">=",
-    "≤": "<=",
-    "≠": "!=",
-    "≈": "~",
-    "∈": "in",
+    **{letter: plain for letter, _, plain in (pair.partition("|") for pair in _LETTERS.split())},
     "°": " degrees",
-    "€": "EUR",
-    "ĉ": "c^",
-    "Ω": "Omega",
-    "α": "alpha",
-    "ε": "epsilon",
-    "θ": "theta",
-    "λ": "lambda",
-    "π": "pi",
-    "σ": "sigma",
-    "φ": "phi",
-    "ω": "omega",
 }
 
 

@@ -11,16 +11,13 @@ from regard_lab.training.engine import Batch, Task
 from regard_lab.training.loop import OnValidation, TrainingResult, check_run_folder, train
 from regard_lab.training.record import (
     Event,
-    Noticed,
     Progress,
     Saved,
     Started,
     StepDone,
-    StepSkipped,
     Validated,
     draw_curves,
     read_log,
-    read_what_is_left,
 )
 
 __all__ = [
@@ -37,13 +34,10 @@ __all__ = [
     "Progress",
     "Started",
     "StepDone",
-    "StepSkipped",
     "Validated",
     "Saved",
-    "Noticed",
     "read_run",
     "RunSummary",
     "read_log",
-    "read_what_is_left",
     "draw_curves",
 ]

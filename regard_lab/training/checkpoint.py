@@ -34,7 +34,6 @@ from regard_lab.models.storage import (
     write_model_files,
 )
 from regard_lab.training.config import TrainingConfig
-from regard_lab.training.engine import gathered, parted
 from regard_lab.training.identity import Identity
 
 FORMAT = 1
@@ -57,8 +56,6 @@ class RunState:
     best_loss: float | None = None
     validated_step: int | None = None
     without_improvement: int = 0  # validations in a row
-    skipped: int = 0  # steps with a loss or gradient that was not finite
-    skipped_in_a_row: int = 0
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     look_seconds: float = 0.0  # that the last validation took, with its samples and its checkpoint
@@ -187,14 +184,12 @@ def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.op
     saved = load_model(folder, kind=kind)
     flat = load_tensors(folder / OPTIMISER_FILE, seal=content["optimiser"])
     try:
-        cuts = model.state_dict()
-        model.load_state_dict({name: parted(tensor, cuts.get(name, tensor)) for name, tensor in saved.state.items()})
+        model.load_state_dict(saved.state)
         places = {name: index for index, name in enumerate(_names(model, optimiser))}
-        parameters = dict(model.named_parameters())
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for path, tensor in flat.items():
             key, _, name = path.partition("/")
-            moments.setdefault(places[name], {})[key] = parted(tensor, parameters[name])
+            moments.setdefault(places[name], {})[key] = tensor
         optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(f"{folder} does not fit this model: {error}") from error
@@ -207,15 +202,14 @@ def _names(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[str
     return [names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]]
 
 
-def moments_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, keep: bool) -> dict[str, torch.Tensor]:
-    """The optimiser's tensors by their kind and the parameter's name, each whole, see `gathered`."""
+def moments_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimiser's tensors by their kind and the parameter's name."""
     names = _names(model, optimiser)
-    moments = {
+    return {
         f"{key}/{names[index]}": value
         for index, values in optimiser.state_dict()["state"].items()
         for key, value in values.items()
     }
-    return gathered(moments, keep=keep)
 
 
 def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:

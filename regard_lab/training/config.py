@@ -18,7 +18,6 @@ from regard.reprs import brief
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
-PARALLEL = ("ddp", "fsdp")
 PLAN_EVERY = 10  # steps between plans of the last step, where the config has no number of steps
 VALIDATIONS = 10  # of a training whose config has no number of steps between them
 CHOSEN = "chosen by the data and the budget"  # in help, of a setting that a command chooses for a new run
@@ -33,7 +32,7 @@ def setting(default: Any = MISSING, **more: Any) -> Any:
         default: the one default; required without it.
         more: `least`, the smallest number allowed; `metavar`, the option's value in the help; `shown`, the default in
             words, where None stands for something that follows from other settings; `option`, its names, where they do
-            not follow from the field's; `listed` if the option takes several values in one text, such as 8,2,1.
+            not follow from the field's.
     """
     return field(default=default, metadata={"is_option": True, **more})
 
@@ -43,13 +42,12 @@ CHECKS: dict[str, Callable[[str, Any], object]] = {
         ("steps", "validate_every", "patience", "save_every", "accumulate", "keep", "log_every"),
         partial(whole, least=1),
     ),
-    **dict.fromkeys(("warmup_steps", "seed", "skip_non_finite"), partial(whole, least=0)),
+    **dict.fromkeys(("warmup_steps", "seed"), partial(whole, least=0)),
     **dict.fromkeys(("minutes", "gradient_clip", "learning_rate", "epsilon"), partial(real, above=0)),
     "weight_decay": partial(real, least=0),
     "cooldown": partial(real, least=0, most=1, needs="a share of the steps, from 0 to 1"),
     "schedule": partial(one_of, names=SCHEDULES),
     "precision": partial(one_of, names=PRECISIONS),
-    "parallel": partial(one_of, names=PARALLEL),
 }
 OFF_BY_NONE = ("steps", "minutes", "validate_every", "patience", "save_every", "gradient_clip")
 
@@ -82,10 +80,6 @@ class TrainingConfig:
         log_every: steps between lines of the log.
         seed: seed of all random numbers: those of step s are a function of (seed, s, process).
         precision: number format of matrix products; weights and optimiser are float32.
-        skip_non_finite: largest number of steps in a row that are skipped because a loss or gradient is not finite; one
-            more stops the training.
-        parallel: how several processes divide the work: ddp divides the batch; fsdp also weights, gradients and
-            optimiser.
 
     Raises:
         ArgumentError: a value outside its range, or nothing that ends the training.
@@ -117,8 +111,6 @@ class TrainingConfig:
     log_every: int = 10
     seed: int = setting(0, least=0)
     precision: str = setting("float32", metavar="|".join(PRECISIONS))
-    skip_non_finite: int = setting(0, least=0)
-    parallel: str = setting("ddp", metavar="|".join(PARALLEL))
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():

@@ -1,24 +1,19 @@
 """The mathematics of training, without files, clocks or signals: what a task defines, one step, and one validation.
 
-The processes that train together are an `Accelerator`'s. One process alone is the ordinary case. With FSDP2 each holds
-a part of every tensor, and a layer is whole while it computes.
-
-Source: PyTorch FSDP, Zhao et al. 2023; its second form is `torch.distributed.fsdp.fully_shard`.
+The processes that train together are an `Accelerator`'s: each has the whole model and its share of the batch. One
+process alone is the ordinary case.
 """
 
-import copy
 import hashlib
 import math
 import random
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import nn
 
-from regard.arguments import count_of
-from regard.errors import ArgumentError, DataError
+from regard.errors import DataError
 from regard.packages import needed
 from regard_lab.training.config import TrainingConfig, learning_rate_at
 
@@ -63,13 +58,12 @@ class Workers:
 
     Args:
         cpu: compute on the CPU even where there is an accelerator.
-        parallel: what they share, see `TrainingConfig`.
 
     >>> Workers(cpu=True).sum(2.0, 3)
     [2.0, 3.0]
     """
 
-    def __init__(self, cpu: bool = False, parallel: str = TrainingConfig.parallel) -> None:
+    def __init__(self, cpu: bool = False) -> None:
         with needed("accelerate", "training"):
             from accelerate import Accelerator
         self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")  # precision is the engine's, for this run only
@@ -77,12 +71,9 @@ class Workers:
         self.count: int = self._accelerator.num_processes
         self.is_main: bool = self._accelerator.is_main_process
         self.device: torch.device = self._accelerator.device
-        self.shares_weights = parallel == "fsdp"
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model on this process's device; with others, wrapped or cut so that gradients are averaged over all."""
-        if self.shares_weights:
-            return shard(model, self.device, self.count)
+        """The model on this process's device; with others, wrapped so that gradients are averaged over all."""
         return self._accelerator.prepare_model(model)
 
     def to_device(self, batch: Any) -> Any:
@@ -94,10 +85,7 @@ class Workers:
     @contextmanager
     def gradients(self, model: torch.nn.Module, *, meet: bool) -> Generator[None]:
         """Within it, backward adds to this process's gradients; `meet` averages them over all processes."""
-        if self.shares_weights:
-            model.set_requires_gradient_sync(meet)  # ty: ignore[not-callable]
-            yield
-        elif meet:
+        if meet:
             yield
         else:
             with self._accelerator.no_sync(model):
@@ -117,72 +105,6 @@ class Workers:
     def wait(self) -> None:
         """Wait until every process has reached this point."""
         self._accelerator.wait_for_everyone()
-
-
-def shard(model: nn.Module, device: torch.device, processes: int) -> nn.Module:
-    """Cut each tensor of a model into one part for each process, layer by layer, in place."""
-    if processes < 2:
-        raise ArgumentError(
-            f"parallel is 'fsdp', which shares weights among processes, and there is {processes}; start two or more "
-            f"with torchrun --nproc-per-node, or leave it out"
-        )
-    from torch.distributed.device_mesh import init_device_mesh
-
-    from regard.distributed import shard_model
-
-    return shard_model(model.to(device), init_device_mesh(device.type, (processes,)))
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor. Where it is in parts every process takes part in the call; a plain tensor is whole already."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor if gather is None else gather()
-
-
-def gathered(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
-    """The same tensors, each whole: what was in parts one after the other, on the CPU. Every process takes part, and
-    those that do not `keep` it have nothing of it."""
-    kept = {}
-    for name, tensor in tensors.items():
-        full = whole(tensor)
-        if keep:
-            kept[name] = full if full is tensor else full.cpu()
-    return kept
-
-
-def whole_state(model: nn.Module, *, keep: bool = True) -> dict[str, torch.Tensor]:
-    """The model's tensors by name, gathered; those that are one (tied weights) are gathered once and stay one."""
-    state = model.state_dict()
-    parameters = {name: id(tensor) for name, tensor in model.named_parameters(remove_duplicate=False)}
-    first: dict[int, str] = {}
-    names = {name: first.setdefault(parameters.get(name, id(tensor)), name) for name, tensor in state.items()}
-    found = gathered({name: state[name] for name in first.values()}, keep=keep)
-    return {name: found[names[name]] for name in state} if keep else {}
-
-
-def parted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """This process's part of a whole tensor, cut as `like` is; the tensor itself where that is in one piece."""
-    if not hasattr(like, "full_tensor") or tensor.shape != like.shape:
-        return tensor
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    assert isinstance(like, DTensor)
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
-def hollow(model: nn.Module) -> nn.Module:
-    """A copy of a model whose weights take no memory."""
-    empty = {
-        id(tensor): nn.Parameter(tensor.detach().to("meta"), tensor.requires_grad) for tensor in model.parameters()
-    }
-    return copy.deepcopy(model, empty)
-
-
-def filled(shell: nn.Module, state: dict[str, torch.Tensor]) -> nn.Module:
-    """A copy from `hollow` with weights again."""
-    model = copy.deepcopy(shell)
-    model.load_state_dict(state, assign=True)
-    return model
 
 
 class StepSums(NamedTuple):
@@ -205,7 +127,6 @@ class Engine:
 
     def __init__(self, model: torch.nn.Module, task: Task, config: TrainingConfig, workers: Workers) -> None:
         self._task, self._config, self._workers = task, config, workers
-        self._shell = hollow(model) if workers.shares_weights and workers.is_main else None
         self._wrapped = workers.prepare(model)
         self._model = model
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -223,7 +144,7 @@ class Engine:
         self.optimiser.zero_grad(set_to_none=True)
         loss, tokens = self._gather_gradients(index)
         total_norm = self._finish_gradients(tokens)
-        norm = float(whole(total_norm))
+        norm = float(total_norm)
         rate = learning_rate_at(self._config, index + 1, last)
         fault = None if math.isfinite(norm) and math.isfinite(loss) else self._find_fault(index)
         if fault is None:
@@ -237,15 +158,7 @@ class Engine:
 
     def validate(self) -> float | None:
         """The plain cross entropy in nats per token over the validation batches; None where there are none."""
-        batches = self._task.validation_batches()
-        if self._workers.shares_weights:  # processes meet in every batch, so that none may have fewer than another
-            [total] = self._workers.sum(len(batches))
-            if self._workers.any(len(batches) * self._workers.count != total)[0]:
-                raise ArgumentError(
-                    f"this process has {count_of(len(batches), 'validation batches')} and others more or fewer; with "
-                    f"parallel='fsdp' all need the same number"
-                )
-        return self._mean_over(batches, self._task.validation_loss)
+        return self._mean_over(self._task.validation_batches(), self._task.validation_loss)
 
     def reread(self, index: int) -> float | None:
         """The loss of a batch of step `index` as the model is now; None where validation batches show more."""
@@ -268,20 +181,6 @@ class Engine:
             tokens += int(batch_tokens)
         loss, all_tokens = self._workers.sum(loss, tokens)
         return loss / all_tokens if all_tokens else None
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The model's tensors by name, each whole, on the main process; every process takes part."""
-        return whole_state(self._model, keep=self._workers.is_main)
-
-    @contextmanager
-    def whole_model(self) -> Generator[torch.nn.Module | None]:
-        """The model in one piece on the main process, to be used while training waits; None on others."""
-        self._model.eval()
-        if not self._workers.shares_weights:
-            yield self._model if self._workers.is_main else None
-            return
-        state = self.tensors()
-        yield None if self._shell is None else filled(self._shell, state).eval()
 
     def _gather_gradients(self, index: int) -> tuple[float, int]:
         """Leave in the gradients the sum over tokens, averaged over processes; return the sums over both."""
@@ -320,17 +219,17 @@ class Engine:
         for what in ("weight", "gradient"):
             for name, parameter in self._model.named_parameters():
                 tensor = parameter.detach() if what == "weight" else parameter.grad
-                if tensor is not None and not bool(whole(tensor).isfinite().all()):
+                if tensor is not None and not bool(tensor.isfinite().all()):
                     return f"{batch}; the first tensor that is not is the {what} {name}"
         return f"{batch}; every weight and every gradient is"
 
     @torch.no_grad()
     def _find_destroyed(self) -> str | None:
         """The first weight that is not finite, if any; every process takes part and finds the same."""
-        norm = float(whole(torch.nn.utils.get_total_norm(self._parameters)))
+        norm = float(torch.nn.utils.get_total_norm(self._parameters))
         if not self._workers.any(not math.isfinite(norm))[0]:
             return None
-        names = [name for name, parameter in self._model.named_parameters() if not whole(parameter).isfinite().all()]
+        names = [name for name, parameter in self._model.named_parameters() if not parameter.isfinite().all()]
         broken = self._workers.any(bool(names))[0]  # else the norm alone left its range
         return (f"the weight {names[0]}" if names else "a weight of another process") if broken else None
 

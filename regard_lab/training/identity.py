@@ -22,7 +22,7 @@ from regard_lab.training.config import TrainingConfig
 from regard_lab.training.engine import Workers
 
 # How long to train, what is kept and where it is computed; everything else decides the weights.
-MAY_CHANGE = ("steps", "minutes", "patience", "keep", "skip_non_finite", "parallel")
+MAY_CHANGE = ("steps", "minutes", "patience", "keep")
 DIGEST = re.compile("[0-9a-f]{64}")  # means nothing to a reader
 RUN_FILE = "run.json"
 README_FILE = "README.txt"
@@ -33,7 +33,6 @@ FILES = {
     RUN_FILE: "marks this folder as a run: the model, the settings of the training, a fingerprint of its data, "
     "and where each session ran",
     "log.jsonl": "the curves: one line for every few steps and for each validation, losses in nats per target",
-    "tensorboard/": "the same numbers for TensorBoard, where that was asked for",
     "lock": "held by a training that is running; it may stay",
 }
 
@@ -95,14 +94,14 @@ def hash_of(*parts: Sequence[Any]) -> str:
     return digest.hexdigest()
 
 
-def environment(device: torch.device, parallel: str = TrainingConfig.parallel) -> dict[str, Any]:
+def environment(device: torch.device) -> dict[str, Any]:
     """What changes the last bits of a sum, but not what is trained.
 
     >>> environment(torch.device("cpu"))["device"]
     'cpu'
     """
     threads = torch.get_num_threads()
-    return {"torch": str(torch.__version__), "threads": threads, "device": device.type, "parallel": parallel}
+    return {"torch": str(torch.__version__), "threads": threads, "device": device.type}
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
@@ -145,7 +144,6 @@ def describe_session(folder: Path, identity: Identity, step: int, workers: Worke
         "after_step": step,
         **bench.environment(workers.device.type),
         "processes": workers.count,
-        "parallel": identity.config.parallel,
     }
     content = {
         "kind": identity.kind,

@@ -47,7 +47,7 @@ from regard_lab.training.identity import (
     explain_files,
     fingerprint,
 )
-from regard_lab.training.record import Progress, Record, Saved, Started, StepDone, StepSkipped, TrainingClock, Validated
+from regard_lab.training.record import Progress, Record, Saved, Started, StepDone, TrainingClock, Validated
 
 SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 LEAST_IMPROVEMENT = 0.01  # share by which a loss has to fall to keep patience, where no last step is given
@@ -62,8 +62,7 @@ OnValidation = Callable[[torch.nn.Module, int, Path], None]
 class TrainingResult:
     """How a training ended, earlier sessions included; losses in nats per target token.
 
-    `valid_loss` is that of `best_step`; both are None before the first validation. `skipped` counts the steps
-    whose loss or gradient was not finite and which therefore changed nothing.
+    `valid_loss` is that of `best_step`; both are None before the first validation.
     """
 
     steps: int
@@ -73,7 +72,6 @@ class TrainingResult:
     cpu_seconds: float
     wall_seconds: float
     tokens: int
-    skipped: int
     stopped: Stopped
 
 
@@ -90,7 +88,6 @@ def train(
     progress: Progress | None = None,
     on_begin: Callable[[], None] | None = None,
     on_validation: OnValidation | None = None,
-    tensorboard: bool = False,
     cpu: bool = False,
 ) -> TrainingResult:
     """Train a model and keep its last and its best checkpoint in a folder that survives any kill.
@@ -107,14 +104,12 @@ def train(
         model_config: its settings, and
         extra_files: texts such as `tokeniser.json`: all three go into every checkpoint, see `save_model`.
         resume: go on with the run in the folder, or begin where there is none. `steps` (but for the cosine),
-            `minutes`, `patience`, `keep`, `skip_non_finite` and `parallel` may differ from before, nothing
-            else.
+            `minutes`, `patience` and `keep` may differ from before, nothing else.
         progress: a function that is handed each event; the loop itself prints nothing.
         on_begin: a function that is called once the run may be written, on the main process, after run.json, which
             marks the folder as a run, and before any other file.
         on_validation: a function that is handed the model (to use, not to change), the number of steps and the folder
             after each validation, on the main process; it changes no weight and no random number.
-        tensorboard: write the numbers of the log for TensorBoard too, into `tensorboard/`.
         cpu: compute on the CPU even where there is an accelerator.
 
     Returns:
@@ -123,11 +118,10 @@ def train(
     Raises:
         CheckpointError: the folder holds a run (without `resume`), another run or other files, or is in use; or saving
             failed.
-        ArgumentError: patience without validation batches, a description that is not JSON, or weights to be shared
-            by one process alone.
+        ArgumentError: patience without validation batches, or a description that is not JSON.
         DataError: a batch without a target token.
         RegardError: the loss or gradient of a step is not finite; the run is saved as it was before that step.
-        MissingPackageError: accelerate, or with `tensorboard` that package, is not installed.
+        MissingPackageError: accelerate is not installed.
 
     >>> import tempfile
     >>> class Halves:
@@ -141,8 +135,8 @@ def train(
     'steps'
     """
     folder = a_path("folder", folder)
-    workers = Workers(cpu, config.parallel)
-    record = Record(folder, is_main=workers.is_main, progress=progress, tensorboard=tensorboard)
+    workers = Workers(cpu)
+    record = Record(folder, is_main=workers.is_main, progress=progress)
     check_run_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +146,7 @@ def train(
     model_config, extra_files = model_config or {}, extra_files or {}
     with folder_lock(folder) if workers.is_main else nullcontext(), Interruption() as interruption:
         marks = fingerprint(model, kind, model_config, extra_files, task.fingerprint(), config, workers.count)
-        where = environment(workers.device, config.parallel)
+        where = environment(workers.device)
         identity = Identity(kind, model_config, extra_files, config, marks, where)
         run = TrainingRun(model, task, folder, identity, workers, interruption, record, on_validation)
         try:
@@ -160,7 +154,6 @@ def train(
             return run.go()
         finally:
             model.train(was_training)
-            record.close()
 
 
 def check_run_folder(folder: str | Path) -> None:
@@ -350,7 +343,7 @@ class TrainingRun:
             train_loss = state.interval_loss / state.interval_tokens
         return TrainingResult(
             steps=state.step, train_loss=train_loss, valid_loss=state.best_loss, best_step=state.best_step,
-            cpu_seconds=self.clock.cpu(), wall_seconds=self.clock.wall(), tokens=state.tokens, skipped=state.skipped,
+            cpu_seconds=self.clock.cpu(), wall_seconds=self.clock.wall(), tokens=state.tokens,
             stopped=stopped,
         )  # fmt: skip
 
@@ -394,18 +387,13 @@ class TrainingRun:
         self.clock.restart_step()
         sums = self.engine.step(state.step, self.last_step)
         self.clock.step_done(sums.tokens)
-        if sums.fault is not None and state.skipped_in_a_row >= self.config.skip_non_finite:
+        if sums.fault is not None:
             self._give_up(sums.fault)
         if sums.destroyed is not None:
             self._stop_destroyed(f"step {state.step + 1} made {sums.destroyed} not finite")
         state.step += 1
         self.unsaved = True
-        if sums.fault is None:
-            self._account(sums)
-        else:
-            state.skipped += 1
-            state.skipped_in_a_row += 1
-            self.record.report(StepSkipped(state.step, self.last_step, state.skipped_in_a_row))
+        self._account(sums)
         if state.step % PLAN_EVERY == 0:
             self._plan()
         if state.step % self.config.log_every == 0:
@@ -413,7 +401,6 @@ class TrainingRun:
 
     def _account(self, sums: StepSums) -> None:
         state, last = self.state, self.last_step
-        state.skipped_in_a_row = 0
         state.tokens += sums.tokens
         state.interval_tokens += sums.tokens
         state.interval_loss += sums.loss * sums.tokens
@@ -430,12 +417,10 @@ class TrainingRun:
         state, config = self.state, self.config
         if self.unsaved:
             self._save()
-        before = f" after {state.skipped_in_a_row} such steps in a row" if state.skipped_in_a_row else ""
         raise RegardError(
-            f"step {state.step + 1} cannot be done{before}: {fault}. The run is saved as it was after step "
-            f"{state.step}. Look for what is wrong in that batch; begin another run with a lower learning rate "
-            f"({config.learning_rate:g}); or go on and pass over such steps: "
-            f"--resume --skip-non-finite {state.skipped_in_a_row + 10} (skip_non_finite in Python)"
+            f"step {state.step + 1} cannot be done: {fault}. The run is saved as it was after step "
+            f"{state.step}. Look for what is wrong in that batch, or begin another run with a lower learning rate "
+            f"({config.learning_rate:g})"
         )
 
     def _stop_destroyed(self, fault: str) -> NoReturn:
@@ -450,12 +435,10 @@ class TrainingRun:
 
     def _log_step(self, sums: StepSums) -> None:
         state = self.state
-        if state.interval_tokens:
-            state.train_loss = state.interval_loss / state.interval_tokens
+        state.train_loss = state.interval_loss / state.interval_tokens
         planned = {} if self.config.steps is not None else {"last_step": state.last_step}
-        loss = state.train_loss if state.interval_tokens else None  # no step of the interval counted
         self.record.write(
-            state.step, "training", self.clock.wall(), loss=loss, learning_rate=sums.learning_rate,
+            state.step, "training", self.clock.wall(), loss=state.train_loss, learning_rate=sums.learning_rate,
             gradient_norm=sums.gradient_norm, tokens=state.tokens, **planned,
         )  # fmt: skip
         state.interval_loss, state.interval_tokens = 0.0, 0
@@ -482,15 +465,13 @@ class TrainingRun:
         if improved:
             self._save()  # before it is called the best so far: what is reported must be there after a kill
         self.record.report(Validated(state.step, loss, improved))
-        if self.on_validation is not None:
-            with self.engine.whole_model() as model:
-                if model is not None:
-                    self.on_validation(model, state.step, self.folder)
+        if self.on_validation is not None and self.workers.is_main:
+            self.on_validation(self.model.eval(), state.step, self.folder)
 
     def _check_last(self) -> None:
         """Without validation batches nothing reads the model after the last step; so it reads that batch again."""
         state = self.state
-        if not self.unsaved or state.skipped_in_a_row:
+        if not self.unsaved:
             return
         loss = self.engine.reread(state.step - 1)
         if loss is not None and not math.isfinite(loss):
@@ -498,9 +479,8 @@ class TrainingRun:
 
     def _save(self) -> None:
         self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()
-        weights = self.engine.tensors()
-        moments = moments_of(self.model, self.engine.optimiser, keep=self.workers.is_main)
         if self.workers.is_main:
+            weights, moments = self.model.state_dict(), moments_of(self.model, self.engine.optimiser)
             self.record.sync()
             saved = save_checkpoint(self.folder, weights, moments, self.state, self.identity, is_best=self.is_best)
             self.record.report(Saved(self.state.step, saved.name, self.is_best))

@@ -1,4 +1,4 @@
-"""What a run reports: a checked line of JSON for every few steps, its curves, events, TensorBoard, and time."""
+"""What a run reports: a checked line of JSON for every few steps, its curves, events, and time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from time import monotonic, process_time
-from typing import Any, NamedTuple
+from typing import Any
 
 from regard.arguments import a_path, count_of
-from regard.errors import CheckpointError, DataError, MissingPackageError
+from regard.errors import CheckpointError, DataError
 from regard.reprs import brief
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
@@ -23,20 +23,6 @@ from regard_lab.bench.report import new_picture
 
 CHECK = "crc32"
 _CHECKED = re.compile(rb'(.*), "crc32": "([0-9a-f]{8})"\}', re.DOTALL)
-
-
-class ReadableLog(NamedTuple):
-    """The lines of a log that can be read, and a sentence about each that cannot."""
-
-    lines: list[dict[str, Any]]
-    lost: list[str]
-
-    def report(self, path: Path) -> list[str]:
-        """One sentence about what is lost; none where nothing is."""
-        if not self.lost:
-            return []
-        count = count_of(len(self.lost), "lines")
-        return [f"{count} of {path} cannot be read, and {len(self.lines)} can; the first reason: {self.lost[0]}"]
 
 
 class Log:
@@ -54,9 +40,10 @@ class Log:
 
     def __init__(self, path: Path, step: int) -> None:
         self._path = path
-        before = read_what_is_left(path) if path.exists() else ReadableLog([], [])
-        self.notes = before.report(path)
-        replace_file(path, "".join(_render(line) for line in before.lines if line["step"] <= step).encode())
+        lost: list[str] = []
+        before = read_log(path, lost) if path.exists() else []
+        self.notes = _about_lost(path, lost, before)
+        replace_file(path, "".join(_render(line) for line in before if line["step"] <= step).encode())
 
     def write(self, line: dict[str, Any]) -> None:
         """Add a line; a number that JSON does not have (an infinite loss) is written as null."""
@@ -79,43 +66,42 @@ class Log:
             raise CheckpointError(f"{self._path} could not be written: {error.strerror or error}") from error
 
 
-def read_log(path: str | Path) -> list[dict[str, Any]]:
+def read_log(path: str | Path, lost: list[str] | None = None) -> list[dict[str, Any]]:
     """The lines of a training log; a last line that a kill tore is left out.
 
     Args:
         path: a `log.jsonl`.
+        lost: receives a sentence about each line that cannot be read; without it the first such line is refused.
 
     Returns:
         One dict a line: `step`, `kind` ("training" or "validation"), `loss` in nats per token, and for training
         `learning_rate`, `gradient_norm`, `tokens` and `seconds` so far.
 
     Raises:
-        CheckpointError: missing, or a line is damaged; `read_what_is_left` gives the others.
-    """
-    log = read_what_is_left(path)
-    if log.lost:
-        raise CheckpointError(log.lost[0])
-    return log.lines
-
-
-def read_what_is_left(path: str | Path) -> ReadableLog:
-    """The readable lines of a damaged log.
-
-    Raises:
-        CheckpointError: the file is missing, or no plain file.
+        CheckpointError: the file is missing, no plain file, or has a damaged line.
     """
     path = a_path("path", path)
     with open_plain(path) as file:
         *whole, torn = file.read().split(b"\n")
-    log = ReadableLog([], [])
     if b"}" in torn[:-1]:  # a kill leaves the beginning of a line, so here the line's end was changed
         whole.append(torn)
+    lines: list[dict[str, Any]] = []
     for number, text in enumerate(whole, start=1):
         try:
-            log.lines.append(_parse(text, log.lines, f"{path}, line {number},"))
+            lines.append(_parse(text, lines, f"{path}, line {number},"))
         except CheckpointError as error:
-            log.lost.append(str(error))
-    return log
+            if lost is None:
+                raise
+            lost.append(str(error))
+    return lines
+
+
+def _about_lost(path: Path, lost: list[str], lines: list[dict[str, Any]]) -> list[str]:
+    """One sentence about the lines of a log that cannot be read; none where all can."""
+    if not lost:
+        return []
+    count = count_of(len(lost), "lines")
+    return [f"{count} of {path} cannot be read, and {len(lines)} can; the first reason: {lost[0]}"]
 
 
 def _parse(text: bytes, before: list[dict[str, Any]], where: str) -> dict[str, Any]:
@@ -161,15 +147,16 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     Traceback (most recent call last):
     regard.errors.CheckpointError: nowhere/log.jsonl cannot be read: No such file or directory
     """
-    log = read_what_is_left(log_path)
-    lost = log.report(Path(log_path))
+    damaged: list[str] = []
+    lines = read_log(log_path, damaged)
+    lost = _about_lost(Path(log_path), damaged, lines)
     training, validation = (
-        [line for line in log.lines if line.get("kind") == kind and _is_number(line.get("loss"))]
+        [line for line in lines if line.get("kind") == kind and _is_number(line.get("loss"))]
         for kind in ("training", "validation")
     )
     if not training and not validation:
-        lines = count_of(len(log.lines), "lines")
-        raise DataError("; ".join([f"{log_path} has no loss in its {lines}, so there is no curve to draw yet", *lost]))
+        count = count_of(len(lines), "lines")
+        raise DataError("; ".join([f"{log_path} has no loss in its {count}, so there is no curve to draw yet", *lost]))
     with new_picture(Path(png_path), 7, 5) as figure:
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
         _draw_losses(losses, training, validation)
@@ -180,7 +167,7 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
         if lost:
-            figure.suptitle(f"left out: {count_of(len(log.lost), 'damaged lines')} of the log", fontsize="small")
+            figure.suptitle(f"left out: {count_of(len(damaged), 'damaged lines')} of the log", fontsize="small")
     return lost
 
 
@@ -232,15 +219,6 @@ class StepDone:
 
 
 @dataclass(frozen=True)
-class StepSkipped:
-    """A loss or gradient was not finite, so the weights were left as they were; `in_a_row` such steps so far."""
-
-    step: int
-    steps: int | None
-    in_a_row: int
-
-
-@dataclass(frozen=True)
 class Validated:
     """The plain cross entropy over the validation batches, in nats per token; `is_best` of all so far."""
 
@@ -258,15 +236,7 @@ class Saved:
     is_best: bool
 
 
-@dataclass(frozen=True)
-class Noticed:
-    """Something went wrong that stops nothing: a copy of the log that cannot be written, for instance."""
-
-    step: int
-    text: str
-
-
-Event = Started | StepDone | StepSkipped | Validated | Saved | Noticed
+Event = Started | StepDone | Validated | Saved
 Progress = Callable[[Event], None]
 Showing = Callable[[], AbstractContextManager[Progress | None]]
 """Makes a context that gives a function for the events of a training."""
@@ -317,22 +287,11 @@ class TrainingClock:
 
 
 class Record:
-    """The log, its copy for TensorBoard and the events; silent on processes other than the main one.
+    """The log and the events; silent on processes other than the main one."""
 
-    Args:
-        tensorboard: write for TensorBoard too.
-
-    Raises:
-        MissingPackageError: TensorBoard is wanted and not installed.
-    """
-
-    def __init__(self, folder: Path, *, is_main: bool, progress: Progress | None, tensorboard: bool) -> None:
-        if tensorboard:
-            _board_writer()
-        self._folder, self._is_main, self._progress, self._tensorboard = folder, is_main, progress, tensorboard
-        self._step = 0  # of the last line
+    def __init__(self, folder: Path, *, is_main: bool, progress: Progress | None) -> None:
+        self._folder, self._is_main, self._progress = folder, is_main, progress
         self._log: Log | None = None
-        self._board: Any = None
 
     def open(self, step: int) -> list[str]:
         """Begin to write after a step; lines of later steps, left by a killed session, are cut.
@@ -342,28 +301,13 @@ class Record:
         """
         if not self._is_main:
             return []
-        self._step = step
         self._log = Log(self._folder / "log.jsonl", step)
-        if self._tensorboard:
-            folder = self._folder / "tensorboard"
-            try:
-                self._board = _board_writer()(str(folder), purge_step=step + 1)  # which hides points of later steps
-            except OSError as error:
-                raise CheckpointError(
-                    f"{folder} cannot be written for TensorBoard: {error.strerror or error}; remove what stands there, "
-                    f"or leave the option out"
-                ) from error
         return self._log.notes
 
     def write(self, step: int, kind: str, seconds: float, **values: float | None) -> None:
-        """One line of the log, and the same numbers over the steps as `training/loss` and so on."""
-        line = {"step": step, "kind": kind, **values, "seconds": round(seconds, 3)}
-        self._step = step
+        """One line of the log."""
         if self._log is not None:
-            self._log.write(line)
-        for name, value in line.items():
-            if name not in ("step", "kind") and value is not None:
-                self._on_board("add_scalar", f"{kind}/{name}", value, step)
+            self._log.write({"step": step, "kind": kind, **values, "seconds": round(seconds, 3)})
 
     def report(self, event: Event) -> None:
         """Hand an event to the progress function."""
@@ -374,33 +318,3 @@ class Record:
         """Wait until what was written is on the disk, so that no checkpoint is newer than its log."""
         if self._log is not None:
             self._log.sync()
-        self._on_board("flush")
-
-    def close(self) -> None:
-        if self._board is not None:
-            with suppress(Exception):  # the log has every number
-                self._board.close()
-
-    def _on_board(self, method: str, *values: Any) -> None:
-        """Call TensorBoard's writer; if that fails, the copy of the log ends and an event reports it."""
-        if self._board is None:
-            return
-        try:
-            getattr(self._board, method)(*values)
-        except Exception as error:  # whatever its writer raises: the copy stops no training, the log has every number
-            self._board = None
-            self.report(
-                Noticed(self._step, f"nothing more is written for TensorBoard: {type(error).__name__}: {error}")
-            )
-
-
-def _board_writer() -> Any:
-    """The class that writes for TensorBoard."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingPackageError(
-            "the option tensorboard needs the package tensorboard; pip install tensorboard, or leave the option out: "
-            "the same numbers are in log.jsonl"
-        ) from error
-    return SummaryWriter

@@ -8,10 +8,10 @@ compared with other ways to compute them; a difference raises.
 from regard_lab.walkthrough.drawn import read_weights
 from regard_lab.walkthrough.records import shown_walk, to_json
 from regard_lab.walkthrough.steps import LIMIT, Check, Given, Step, Walk, split_words
-from regard_lab.walkthrough.terminal import to_rich, to_text
+from regard_lab.walkthrough.terminal import to_text
 from regard_lab.walkthrough.walks import example, walk, walk_whole, walk_whole_run
 
 __all__ = [
     "walk", "walk_whole", "walk_whole_run", "example", "read_weights", "Walk", "Step", "Given", "Check",
-    "to_text", "to_rich", "to_json", "shown_walk", "split_words", "LIMIT",
+    "to_text", "to_json", "shown_walk", "split_words", "LIMIT",
 ]  # fmt: skip

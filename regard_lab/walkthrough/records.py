@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from regard_lab.walkthrough.steps import A_WALK, Given, Step, Walk
 
 SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
 OPERATORS = {"Σ": "∑", "-": "−"}
+JOINED = {"_": "msub", "^": "msup", "/": "mfrac"}
 FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos", "relu", "gelu", "silu"}  # names of several letters; "ij" is i and j
 
 
@@ -27,55 +27,44 @@ def formula_text(formula: str) -> str:
     return formula.replace("}/{", "} / {").translate(str.maketrans("", "", '{}"'))
 
 
-def formula_mathml(formula: str) -> str:
-    """The formula as a MathML element, which browsers and screen readers understand without a script.
+def formula_elements(formula: str) -> list[Any]:
+    """The formula as a MathML element in nested lists: its name, then its text or the elements inside.
 
-    >>> formula_mathml("q_i")
-    '<math display="block"><msub><mi>q</mi><mi>i</mi></msub></math>'
+    >>> formula_elements("q_i")
+    ['math', ['msub', ['mi', 'q'], ['mi', 'i']]]
     """
-    return f'<math display="block">{"".join(_elements(iter(SIGNS.findall(formula))))}</math>'
+    return ["math", *_elements(iter(SIGNS.findall(formula)))]
 
 
-def _elements(signs: Iterator[str]) -> list[str]:
+def _elements(signs: Iterator[str]) -> list[list[Any]]:
     """The elements up to the end of the group; `_`, `^` and `/` include the element before them."""
-    elements: list[str] = []
+    elements: list[list[Any]] = []
     for sign in signs:
         if sign == "}":
             break
-        if sign in ("_", "^"):
-            elements.append(_scripted(elements.pop(), sign, _element(next(signs), signs)))
-        elif sign == "/":
-            elements.append(f"<mfrac>{elements.pop()}{_element(next(signs), signs)}</mfrac>")
+        if sign == "^" and elements[-1][0] == "msub":
+            elements.append(["msubsup", *elements.pop()[1:], _element(next(signs), signs)])
+        elif sign in JOINED:
+            elements.append([JOINED[sign], elements.pop(), _element(next(signs), signs)])
         else:
             elements.append(_element(sign, signs))
     return elements
 
 
-def _element(sign: str, signs: Iterator[str]) -> str:
+def _element(sign: str, signs: Iterator[str]) -> list[Any]:
     """A sign, or the group or root that begins with it, as one element."""
     if sign == "{":
         inside = _elements(signs)
-        alone = len(inside) == 1 and inside[0].count("<mi>") <= 1
-        return inside[0] if alone else f"<mrow>{''.join(inside)}</mrow>"
+        return inside[0] if len(inside) == 1 else ["mrow", *inside]
     if sign == "√":
-        return f"<msqrt>{_element(next(signs), signs)}</msqrt>"
+        return ["msqrt", _element(next(signs), signs)]
     if sign.startswith('"'):
-        return f"<mtext>{escape(sign[1:-1])}</mtext>"
+        return ["mtext", sign[1:-1]]
     if sign.isdecimal():
-        return f"<mn>{sign}</mn>"
-    if sign in "()[]|":
-        return f'<mo stretchy="false">{sign}</mo>'
-    if (sign.isalpha() and sign != "Σ") or sign == "∞":
-        return "".join(f"<mi>{name}</mi>" for name in ([sign] if sign in FUNCTIONS else sign))
-    return f"<mo>{escape(OPERATORS.get(sign, sign))}</mo>"
-
-
-def _scripted(base: str, sign: str, script: str) -> str:
-    """The base with a subscript or superscript; a base that already has the other one keeps it."""
-    if sign == "^" and base.startswith("<msub>"):
-        return f"<msubsup>{base.removeprefix('<msub>').removesuffix('</msub>')}{script}</msubsup>"
-    name = "msub" if sign == "_" else "msup"
-    return f"<{name}>{base}{script}</{name}>"
+        return ["mn", sign]
+    if sign == "∞" or (sign.isalpha() and sign != "Σ"):
+        return ["mi", sign] if len(sign) == 1 or sign in FUNCTIONS else ["mrow", *(["mi", one] for one in sign)]
+    return ["mo", OPERATORS.get(sign, sign)]
 
 
 def shown_walk(walk: Walk) -> ShownWalk:
@@ -88,7 +77,7 @@ def shown_walk(walk: Walk) -> ShownWalk:
     of_kind("walk", walk, Walk, A_WALK)
     steps = tuple(
         ShownStep(
-            step.section, step.title, step.says, formula_mathml(step.formula) if step.formula else "", step.line,
+            step.section, step.title, step.says, formula_elements(step.formula) if step.formula else None, step.line,
             step.axes, step.value, step.scale,
         )
         for step in walk.steps

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -155,9 +155,6 @@ def opening_code(call: str) -> tuple[str, str]:
     return f"from regard_lab.walkthrough import {names}", f"globals().update({call}.names())"
 
 
-Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
-
-
 @dataclass(frozen=True)
 class Axis(StepAxis):
     """One axis of a step, as the explorer shows it, and how its indices are counted.
@@ -185,7 +182,7 @@ class Step:
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
-        scale: how the numbers are coloured: "none", "signed" (around 0) or "weights" (from 0 to 1).
+        scale: how the explorer colours the numbers: "none", "signed" (around 0) or "weights" (from 0 to 1).
     """
 
     section: str
@@ -196,7 +193,7 @@ class Step:
     line: str
     axes: tuple[Axis, ...]
     value: torch.Tensor | tuple[str, ...]
-    scale: Scale = "signed"
+    scale: str = "signed"
 
     @property
     def shape(self) -> str:
@@ -346,7 +343,7 @@ class Walker:
         formula: str = "",
         *,
         axes: tuple[Axis, ...],
-        scale: Scale = "signed",
+        scale: str = "signed",
     ) -> str:
         """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
         exec(line, self.values)

@@ -1,25 +1,18 @@
-"""Writes a walkthrough for a terminal, with or without colours, in lines of limited width."""
-
-from __future__ import annotations
+"""Writes a walkthrough as text, in lines of limited width."""
 
 import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
 
 import torch
 
 from regard.arguments import count_of, of_kind, whole
-from regard_lab.seeing.canvas import DARK_SCALE
 from regard_lab.seeing.terminal import cells_of, visible, visible_text
 from regard_lab.text.terminal import printable
 from regard_lab.walkthrough.records import formula_text
-from regard_lab.walkthrough.steps import A_WALK, Axis, Scale, Step, Walk, opening_code
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from regard_lab.walkthrough.steps import A_WALK, Axis, Step, Walk, opening_code
 
 LEAST, MOST = 40, 160  # limits of the width of a line in characters
 ROWS, HEADS = 12, 4  # the most rows of a table and the most heads of a step
@@ -27,9 +20,6 @@ INDENT = "    "
 LABEL, COLUMN = 14, 10  # the most characters of a row label and of a column label
 NARROW = 76  # below this width labels are shorter
 MARK = "▸ "  # before the chosen word
-
-Span = tuple[str, str]  # characters, and a style as Rich has them
-Line = list[Span]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +95,6 @@ def kept(axis: Axis, room: int) -> list[int | Gap]:
     return entries
 
 
-def largest(step: Step) -> float:
-    """The largest absolute finite number of a step, to which colours are relative; 0 if there is none."""
-    assert isinstance(step.value, torch.Tensor)
-    finite = step.value[step.value.isfinite()].double().abs()
-    return float(finite.max()) if finite.numel() else 0.0
-
-
 def shown(value: float, decimals: int) -> str:
     """A number as it is printed in tables: with so many decimals, or three digits if it is large.
 
@@ -135,48 +118,39 @@ def to_text(walk: Walk, width: int = 100) -> str:
     3 words; shown in detail: “is”, word 2
     heads: 2, key/value heads: 2, head shown: 0, size of vectors: 8, score: scaled_dot, positions: none,
     """
-    return "\n".join(printable("".join(text for text, _ in line).rstrip()) for line in lines(walk, width))
+    return "\n".join(printable(line.rstrip()) for line in lines(walk, width))
 
 
-def to_rich(walk: Walk, width: int = 100) -> Text:
-    """Write a walkthrough with colours, for a Rich console that does not wrap lines."""
-    from rich.text import Text
-
-    return Text("\n").join(
-        Text.assemble(*((printable(text), style) for text, style in line)) for line in lines(walk, width)
-    )
-
-
-def lines(walk: Walk, width: int) -> Iterator[Line]:
-    """Every line of a walkthrough as spans; tables omit rows and columns that do not fit, with their number."""
+def lines(walk: Walk, width: int) -> Iterator[str]:
+    """Every line of a walkthrough; tables omit rows and columns that do not fit, with their number."""
     of_kind("walk", walk, Walk, A_WALK)
     width = min(max(whole("width", width), LEAST), MOST)
     yield from _opening(walk, width)
     for number, (title, steps) in enumerate(groupby(walk.steps, key=lambda step: step.section), start=1):
-        yield from ([], _ruled(fitted(f"{number}  {visible(title)}", width - 4), width))
+        yield from ("", _ruled(fitted(f"{number}  {visible(title)}", width - 4), width))
         for place, step in enumerate(steps, start=1):
-            yield from ([], *_step(step, f"{number}.{place}", width, walk))
-    yield from ([], _ruled("Checks", width))
+            yield from ("", *_step(step, f"{number}.{place}", width, walk))
+    yield from ("", _ruled("Checks", width))
     for one in walk.checks:
         said = f"{one.line} equals {one.name}; the largest difference is {one.difference:.1e}"
-        yield from _wrapped(said, width, "")
+        yield from _wrapped(said, width)
 
 
-def _ruled(title: str, width: int) -> Line:
-    return [(f"{title} {'─' * (width - cells_of(title) - 1)}", "bold cyan")]
+def _ruled(title: str, width: int) -> str:
+    return f"{title} {'─' * (width - cells_of(title) - 1)}"
 
 
-def _opening(walk: Walk, width: int) -> Iterator[Line]:
-    yield from _wrapped(" ".join(map(visible, walk.words)), width, "bold")
+def _opening(walk: Walk, width: int) -> Iterator[str]:
+    yield from _wrapped(" ".join(map(visible, walk.words)), width)
     if walk.context:
-        yield from _wrapped(f"attends to: {' '.join(map(visible, walk.context))}", width, "bold")
+        yield from _wrapped(f"attends to: {' '.join(map(visible, walk.context))}", width)
     said = f"{count_of(len(walk.words), 'words')}; shown in detail: “{visible(walk.chosen)}”, word {walk.word + 1}"
-    yield from _wrapped(said, width, "")
-    yield from _wrapped(visible_text(walk.described), width, "dim")
-    for place, note in enumerate(walk.notes):
-        yield []
-        yield from _wrapped(visible_text(note), width, "dim" if place == len(walk.notes) - 1 else "bold yellow")
-    yield []
+    yield from _wrapped(said, width)
+    yield from _wrapped(visible_text(walk.described), width)
+    for note in walk.notes:
+        yield ""
+        yield from _wrapped(visible_text(note), width)
+    yield ""
     tensors = [one for one in walk.given if isinstance(one.value, torch.Tensor)]
     if walk.brief:
         numbers = sum(one.value.numel() for one in tensors)
@@ -184,46 +158,45 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
             f"{count_of(len(tensors), 'tensors')} of weights with {count_of(numbers, 'numbers', ',')}. The numbers of "
             f"“{visible(walk.chosen)}”{visible_text(elsewhere(walk))} "
         )
-        yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width, "dim")
+        yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width)
     for one in () if walk.brief else walk.given:
         sizes = " × ".join(map(str, one.value.shape)) if isinstance(one.value, torch.Tensor) else ""
         head = f"{one.name:<8}{sizes:<11} "
-        for place, line in enumerate(_wrapped(visible_text(one.described), width - len(head), "dim")):
-            yield [(head if not place else " " * len(head), "dim"), *line]
+        for place, line in enumerate(_wrapped(visible_text(one.described), width - len(head))):
+            yield f"{' ' * len(head) if place else head}{line}"
     if walk.call:
-        yield []
-        yield from _wrapped("To run the lines below in Python, run these two first:", width, "dim")
-        yield from ([(f">>> {statement}", "green")] for statement in opening_code(walk.call))  # the terminal wraps it
+        yield ""
+        yield from _wrapped("To run the lines below in Python, run these two first:", width)
+        yield from (f">>> {statement}" for statement in opening_code(walk.call))  # the terminal wraps it
 
 
-def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
+def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
     room = width - len(INDENT)
     word = whose(step) if walk.brief else None
     of = "" if word is None else f"; of “{visible(word)}”"
     heading, shape = f"{number:<5}{step.title}", f"   {step.shape}{of}"
     if cells_of(heading + shape) <= width:
-        yield [(heading, "bold"), (shape, "dim")]
+        yield f"{heading}{shape}"
     else:
-        yield from ([(heading, "bold")], [(f"  {shape}", "dim")])
-    for line in _wrapped(visible_text(step.says), room, "") if step.says else ():
-        yield [(INDENT, ""), *line]
+        yield from (heading, f"  {shape}")
+    for line in _wrapped(visible_text(step.says), room) if step.says else ():
+        yield f"{INDENT}{line}"
     if step.formula:
-        yield [(f"{INDENT}{formula_text(step.formula)}", "italic")]
+        yield f"{INDENT}{formula_text(step.formula)}"
     for place, part in enumerate(textwrap.wrap(step.line, room - 4, break_on_hyphens=False)):
-        yield [(f"{INDENT}{'... ' if place else '>>> '}{part}", "green")]
+        yield f"{INDENT}{'... ' if place else '>>> '}{part}"
     if not isinstance(step.value, torch.Tensor):
-        for line in _wrapped("  ".join(map(visible, step.value)), room, ""):
-            yield [(INDENT, ""), *line]
+        for line in _wrapped("  ".join(map(visible, step.value)), room):
+            yield f"{INDENT}{line}"
         return
-    deepest = largest(step)
     shown_heads = tables(step, walk.brief)
     for table in shown_heads[:HEADS]:
-        yield from ([(INDENT, ""), *line] for line in _table(table, step.scale, deepest, room, walk.decimals))
+        yield from (f"{INDENT}{line}" for line in _table(table, room, walk.decimals))
     if (more := len(shown_heads) - HEADS) > 0:
-        yield [(f"{INDENT}… {count_of(more, 'more heads')}", "dim")]
+        yield f"{INDENT}… {count_of(more, 'more heads')}"
 
 
-def _table(table: NumberTable, scale: Scale, deepest: float, width: int, decimals: int) -> Iterator[Line]:
+def _table(table: NumberTable, width: int, decimals: int) -> Iterator[str]:
     """A table with labels of its columns and rows."""
     labelled = table.rows.unit != ""
     less = 4 if width < NARROW else 0
@@ -236,21 +209,15 @@ def _table(table: NumberTable, scale: Scale, deepest: float, width: int, decimal
         cell = max(cell, min(COLUMN - less, max(cells_of(visible(label)) for label in table.columns.labels)))
     columns = _columns(table.columns, cell + 1, width - margin)
     if table.title:
-        yield [(table.title, "bold")]
-    yield [(" " * margin, ""), *(_label(table.columns, column, cell) for column in columns)]
+        yield table.title
+    yield " " * margin + "".join(_label(table.columns, column, cell) for column in columns)
     for row in kept(table.rows, ROWS):
         if isinstance(row, Gap):
-            yield [(f"{'':{margin}} … {count_of(row.count, f'more {table.rows.unit}')}", "dim")]
+            yield f"{'':{margin}} … {count_of(row.count, f'more {table.rows.unit}')}"
             continue
-        style = "bold" if row == table.rows.chosen else ""
-        line = [(padded(names[row], margin), style)]
-        for column in columns:
-            if isinstance(column, Gap):
-                line.append((f"{'…':^{len(_gap(column))}}", "dim"))
-            else:
-                value = values[row][column]
-                line += [(" ", ""), (f"{shown(value, decimals):>{cell}}", style_of(value, deepest, scale))]
-        yield line
+        cells = (f"{'…':^{len(_gap(column))}}" if isinstance(column, Gap) else
+                 f" {shown(values[row][column], decimals):>{cell}}" for column in columns)  # fmt: skip
+        yield padded(names[row], margin) + "".join(cells)
 
 
 def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
@@ -261,54 +228,11 @@ def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
     return kept(axis, room)
 
 
-def _label(axis: Axis, column: int | Gap, cell: int) -> Span:
+def _label(axis: Axis, column: int | Gap, cell: int) -> str:
     if isinstance(column, Gap):
-        return _gap(column), "dim"
+        return _gap(column)
     label = fitted(visible(axis.labels[column]), cell)
-    return " " * (cell + 1 - cells_of(label)) + label, "bold" if column == axis.chosen else "dim"
-
-
-def style_of(value: float, largest: float, scale: Scale) -> str:
-    """Text and background colour of a number for Rich: deep for large ones, and dark in every terminal.
-
-    Args:
-        largest: the largest absolute number of its step.
-
-    >>> style_of(1.0, 1.0, "weights"), style_of(0.0, 1.0, "weights"), style_of(0.0, 1.0, "signed")
-    ('#000000 on #d3e6ff', 'dim', '#ffffff on #15171c')
-    """
-    if scale == "none":
-        return ""
-    if value == -math.inf or (value == 0 and scale == "weights"):
-        return "dim"
-    if scale == "weights":
-        level = round(min(max(value, 0.0), 1.0) * (len(WEIGHTS) - 1))
-        return f"#{'000000' if level >= BLACK_INK else 'ffffff'} on #{WEIGHTS[level]}"
-    share = DEEPEST * abs(value) / largest if largest else 0.0
-    return f"#ffffff on #{mixed(POSITIVE if value > 0 else NEGATIVE, DARK, share)}"
-
-
-def mixed(colour: str, paper: str, share: float) -> str:
-    """A colour with the given opacity over a background colour.
-
-    >>> mixed("000000", "ffffff", 0.5)
-    '808080'
-    """
-    pairs = zip(bytes.fromhex(colour), bytes.fromhex(paper), strict=True)
-    return "".join(f"{round(share * over + (1 - share) * under):02x}" for over, under in pairs)
-
-
-def _levels(stops: tuple[str, ...], count: int = 52) -> tuple[str, ...]:
-    """Colours between the stops of a scale."""
-    colours = [stop.removeprefix("#") for stop in stops]
-    places = [divmod(level / (count - 1) * (len(stops) - 1), 1) for level in range(count)]
-    return tuple(mixed(colours[min(int(at) + 1, len(stops) - 1)], colours[int(at)], share) for at, share in places)
-
-
-WEIGHTS = _levels(DARK_SCALE)  # as in all pictures of weights; every number is printed too
-BLACK_INK = 31  # the level from which black is easier to read than white, by WCAG's relative luminance
-NEGATIVE, POSITIVE, DARK = "2166ac", "e08214", "15171c"  # blue and orange, which nobody confuses, and their background
-DEEPEST = 0.6  # opacity of the colour of the largest signed number
+    return " " * (cell + 1 - cells_of(label)) + label
 
 
 def _gap(gap: Gap) -> str:
@@ -326,15 +250,15 @@ def _row_labels(axis: Axis, longest: int) -> list[str]:
     ]
 
 
-def _wrapped(text: str, width: int, style: str) -> Iterator[Line]:
+def _wrapped(text: str, width: int) -> Iterator[str]:
     """The text wrapped into lines; a word longer than a line is cut."""
     line = ""
     for word in text.split():
         if line and cells_of(f"{line} {word}") > width:
-            yield [(line, style)]
+            yield line
             line = ""
         line = f"{line} {word}" if line else fitted(word, width)
-    yield [(line, style)]
+    yield line
 
 
 def fitted(text: str, width: int) -> str:

@@ -43,7 +43,7 @@ def watch(folder: Path, told: Path) -> None:
                 return
             name = os.path.realpath(os.fsdecode(path))
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            if name.startswith(inside + os.sep) and not writes:
+            if (name.startswith(inside + os.sep) or path == "/proc/mounts") and not writes:  # as transformers does
                 return
         elif event == "import":
             if arguments[0] in sys.modules:

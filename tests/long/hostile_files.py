@@ -161,25 +161,18 @@ def changed(path: Path, **entries: Any) -> None:
 
 
 def hugging_face(folder: Path) -> None:
-    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    folder.mkdir(exist_ok=True)
-    sizes = {
-        "hidden_size": 8,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "num_hidden_layers": 1,
-        "head_dim": 2,
-    }
-    (folder / CONFIG).write_text(json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes}))
-    start = "model.layers.0.self_attn."
-    tensors = {f"{start}{part}_proj.weight": torch.randn(8, 8) for part in "qkvo"}
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 2}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4, bos_token_id=1, eos_token_id=2)
+    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def sharded(folder: Path, shard: str) -> None:
+    from safetensors.torch import load_file
+
     hugging_face(folder)
-    names = [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkvo"]
+    names = list(load_file(folder / "model.safetensors"))
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, shard)}))
 
@@ -203,7 +196,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "a test split": (read_test, training_run),
     "an average": (lambda path: average_checkpoints(path, 2, path.parent / "out"), training_run),
     "a log": (read_log, lambda path: path.write_bytes(b"")),
-    "a folder of Hugging Face": (lambda path: convert_kv_heads(path, 2, path.parent / "out"), hugging_face),
+    "a folder of Hugging Face": (lambda path: convert_kv_heads(path, path.parent / "out", 2), hugging_face),
 }
 PATHS = (
     "/etc/passwd",

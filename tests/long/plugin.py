@@ -12,8 +12,7 @@ STEPS = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shuffle", type=int, help="the seed of the order of the tests, and of their random numbers")
-    parser.addoption("--shuffle-files", type=int, help="the same for the order of the files, and of the tests in each")
+    parser.addoption("--shuffle", type=int, help="the seed of the order of files and tests, and of torch")
     parser.addoption("--poison", action="store_true", help="memory that nobody has written holds NaN, in every test")
 
 
@@ -31,10 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    seed = config.getoption("--shuffle")
-    if seed is not None:
-        random.Random(seed).shuffle(items)
-    if (seed := config.getoption("--shuffle-files")) is not None:  # what a file's tests share is made once
+    if (seed := config.getoption("--shuffle")) is not None:  # what a file's tests share is made once
         draw = random.Random(seed)
         places = {path: draw.random() for path in sorted({item.path for item in items})}
         items.sort(key=lambda item: (places[item.path], draw.random()))
@@ -42,9 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    for name in ("--shuffle", "--shuffle-files"):
-        if (seed := item.config.getoption(name)) is not None:
-            torch.manual_seed(seed)
+    if (seed := item.config.getoption("--shuffle")) is not None:
+        torch.manual_seed(seed)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -42,12 +42,6 @@ PROPERTIES = (
     ),
     *_of("regard_lab", "text/test_documents.py text/test_translation_data.py conversion/test_own_models.py"),
 )
-# What is run in random order: folders that take seconds, and do not start processes.
-SHUFFLED = (
-    *_of("regard", "patterns caches storage mechanisms test_bias.py test_positions.py test_call.py"),
-    *_of("regard", "test_numbers.py"),
-    *_of("regard_lab", "decoding text"),
-)
 # Laws of calls by backend, and of patterns. A case is known by its number, so new files come last.
 LAW_FILES = _of("regard", "contracts/test_laws.py patterns/test_pattern_laws.py")
 EACH_LAW = 1_000  # examples
@@ -59,7 +53,6 @@ FOLDERS = (
 # Slow tests that no other run has.
 SLOW = (
     *_of("regard", "backends/test_flex.py"),
-    *_of("regard", "mechanisms/test_lsh.py"),
     *_of("regard", "integrations/test_transformers_families.py integrations/test_transformers_latents.py"),
     *_of("regard", "integrations/test_runtimes.py integrations/test_diffusers.py"),
     *_of("regard", "native/test_native_sanitized.py native/test_shipping.py native/test_native_lowered.py"),
@@ -148,22 +141,6 @@ def count_examples(printed: str, found: Found) -> None:
 
 
 @each
-def machine(number: int, found: Found) -> None:
-    """A case is one seed for the state machines of every kind of cache in every dtype."""
-    options = ["--hypothesis-profile=long", f"--hypothesis-seed={1000 + number}"]
-    path = "tests/regard/caches/test_cache_machine.py"
-    printed = pytest_counted([*options, *PLUGIN, path], found, f"seed {1000 + number}")
-    found.count("steps", sum(map(int, STEPS.findall(printed))))
-
-
-@each
-def shuffled(number: int, found: Found) -> None:
-    """A case is one order of the tests, with another state of torch's generator at the start of each."""
-    options = ["--hypothesis-profile=long", f"--hypothesis-seed={number}", f"--shuffle={number}"]
-    pytest_counted([*options, *PLUGIN, *SHUFFLED], found, f"order {number}")
-
-
-@each
 def poisoned(number: int, found: Found) -> None:
     """A case is one folder of tests in which memory that nobody has written holds NaN."""
     name = FOLDERS[number]
@@ -178,6 +155,6 @@ def elsewhere(number: int, found: Found) -> None:
     # The suite holds the pages against the file of results, which the case before has changed.
     subprocess.run([sys.executable, "-m", "docs.making"], cwd=ROOT, check=True)
     with machines.busy_processes(machines.BUSY_PROCESSES * (name == "busy")):
-        options = ["-n", "2", f"--shuffle-files={number}", *PLUGIN]
+        options = ["-n", "2", f"--shuffle={number}", *PLUGIN]
         pytest_counted(options, found, f"order {number}, {name}", machines.environment(name))
     found.count(f"as {name}")

@@ -72,10 +72,23 @@ def test_a_file_that_opens_and_cannot_be_read_is_named():
         list(read_lines("/proc/self/mem"))
 
 
-def test_a_comparison_that_is_refused_writes_nothing(tmp_path):
+def test_a_training_that_is_refused_writes_nothing(tmp_path):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"a {n} b\tein {n} c\n" for n in range(60)))
-    words = ("compare", "--data", str(pairs), "--models", "none", "--steps", "2", "--dim", "8", "--out", "new")
+    words = (
+        "train",
+        "translation",
+        "--data",
+        str(pairs),
+        "--model",
+        "none",
+        "--steps",
+        "2",
+        "--dim",
+        "8",
+        "--out",
+        "new",
+    )
     found = commands.ended_with(Invocation("", words, environment={"RANK": "x"}), {}, tmp_path / "case", Found())
     assert found[0] == 2, found
     assert "RANK is 'x'" in found[1]

@@ -15,7 +15,6 @@ from tests.long.hostile import judge
 from tests.long.hostile_files import FILES, READERS
 from tests.long.running import Found, Run, read
 from tests.long.runs import RUNS
-from tests.long.soak import add_up
 
 ROOT = Path(__file__).parents[2]
 
@@ -138,11 +137,8 @@ def test_random_calls_equal_the_formulas(tmp_path):
     assert counts["right"] > 10
 
 
-def test_flipped_bits_and_other_structures_change_nothing_unnoticed(tmp_path):
-    (tmp_path / "flips").mkdir()
-    (tmp_path / "structures").mkdir()
-    assert short("flips", range(60), tmp_path / "flips").counts["refused"] > 40
-    assert short("structures", range(60), tmp_path / "structures").counts["refused"] > 30
+def test_flipped_bits_change_nothing_unnoticed(tmp_path):
+    assert short("flips", range(60), tmp_path).counts["refused"] > 40
 
 
 def test_hostile_files_are_refused_and_nothing_else_happens(tmp_path):
@@ -179,8 +175,7 @@ def test_faults_of_every_kind_leave_the_checkpoint_before_them(tmp_path):
     assert counts["checkpoints that were there and load"] > 3
 
 
-def test_garbage_and_texts_are_refused_by_sentences(tmp_path):
-    assert short("garbage", range(60), tmp_path).counts["calls"] == 60
+def test_texts_are_refused_by_sentences(tmp_path):
     counts = short("texts", range(400), tmp_path).counts
     assert counts["patterns"] > 40
     assert counts["refused"] > 100
@@ -198,19 +193,3 @@ def test_every_law_and_command_has_a_number_and_its_examples_are_counted():
     pytests.count_examples(told, found)
     assert found.counts == {"law one[x]": 1000, "law two": 8, "refused": 83}
     assert found.noted == ["two: 8 examples, 80 refused; 90.00%, gave up because: failed to satisfy assume()"]
-
-
-def test_a_crash_is_found(tmp_path, monkeypatch):
-    from tests.long import garbage
-
-    monkeypatch.setattr(garbage, "text", lambda draw: os.kill(os.getpid(), 9))
-    assert RUNS["texts"].work([0], tmp_path).wrong == ["texts from 0: the process ended with -9"]
-
-
-def test_growing_memory_and_files_are_noticed():
-    steady, growing = Found(), Found()
-    add_up([(float(at), 100.0, 9.0, 1.0) for at in range(0, 600, 10)], 600, steady)
-    add_up([(float(at), 100 + at / 30, 9.0 + (at > 500), 1.0) for at in range(0, 600, 10)], 600, growing)
-    assert not steady.wrong
-    assert len(growing.wrong) == 2
-    assert growing.largest["MiB a minute"] == pytest.approx(2.0)

@@ -150,19 +150,22 @@ def test_a_bias_by_distance_learns():
     assert grads[0].abs().max() > 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_every_dtype_and_layout_is_exact(dtype):
-    for layout in ("transposed", "sliced", "expanded"):
-        q, k, v = make_qkv(dtype=dtype, layout=layout)
-        with torch.no_grad():
-            wanted = rg.attention(q, k, v, pattern="causal")
-            assert torch.equal(compiled(lambda *qkv: rg.attention(*qkv, pattern="causal"))(q, k, v), wanted)
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [(torch.float16, "transposed"), (torch.bfloat16, "sliced"), (torch.float64, "expanded")],
+    ids=str,
+)
+def test_every_dtype_and_layout_is_exact(dtype, layout):
+    q, k, v = make_qkv(dtype=dtype, layout=layout)
+    with torch.no_grad():
+        wanted = rg.attention(q, k, v, pattern="causal")
+        assert torch.equal(compiled(lambda *qkv: rg.attention(*qkv, pattern="causal"))(q, k, v), wanted)
     assert_same(lambda *qkv: rg.attention(*qkv, pattern="causal"), *make_qkv(dtype=dtype))
 
 
 @pytest.mark.parametrize(
     ("bias", "dynamic", "most"),
-    [(None, None, 3), (b.ALiBi(), None, 3), (b.ALiBi(), True, 3), (None, False, len(LENGTHS))],
+    [(None, None, 3), (b.ALiBi(), None, 3), (b.ALiBi(), True, 3)],
 )
 def test_every_length_is_right_and_eight_of_them_recompile_twice(bias, dynamic, most):
     def function(q, k, v):
@@ -177,10 +180,8 @@ def test_every_length_is_right_and_eight_of_them_recompile_twice(bias, dynamic, 
 
 
 LAYERS: dict[str, dict[str, Any]] = {
-    "plain": {},
     "grouped, rotated, causal": {"kv_heads": 2, "pattern": "causal & causal_window(4)", "positions": Rotary()},
     "dropout": {"dropout": 0.2},
-    "window": {"pattern": p.Causal() & p.SlidingWindow(4)},
     "gated delta": {"kv_heads": 2, "pattern": "causal", "mechanism": "gated_delta"},
     "a score that learns": {"mechanism": "softmax(general(8, 8))"},
 }
@@ -235,7 +236,6 @@ HELD: dict[str, tuple[Callable[[int], torch.Tensor], Callable[[torch.Tensor], p.
         lambda n: torch.arange(2 * n).view(2, n) % 5 != 1,
         lambda live: p.Causal() & p.KeyMask(live),
     ),
-    "documents": (lambda n: torch.arange(n) // 6, lambda ids: p.Causal() & p.SameDocument(ids)),
     "documents by row": (lambda n: torch.arange(2 * n).view(2, n) // 6, lambda ids: p.SameDocument(ids) | p.Prefix(2)),
     "blocks by row": (lambda n: torch.tensor([0, 3]), lambda offset: p.Causal() & p.SameBlock(6, offset=offset)),
     "a mask": (lambda n: torch.arange(n * n).view(n, n) % 3 != 1, lambda mask: p.Explicit(mask)),
@@ -432,7 +432,6 @@ def of_the_same_draws(function) -> list[torch.Tensor]:
 
 
 SAVING = {
-    "a small budget": (0.1, twice, {}),
     "no budget": (0.0, twice, {}),
     "checkpoints": (1.0, checkpointed, {}),
     "checkpoints that keep products": (
@@ -487,32 +486,32 @@ STATIC = {
     "latent": lambda: rg.LatentAttention(6, 2, latent_dim=5, rope_dim=4, head_dim=3, pattern="full"),
     "forgetting": lambda: rg.MultiHeadAttention(6, 2, kv_heads=1, pattern="causal", forgetting=True),
 }
-STATIC_CASES = [(name, {}) for name in STATIC] + [(name, {"bias": b.ALiBi()}) for name in ("grouped", "latent")]
+STATIC_CASES = [(name, {}) for name in STATIC] + [(name, {"bias": b.ALiBi()}) for name in ("grouped",)]
 
 
 @pytest.mark.parametrize(("name", "options"), STATIC_CASES)
 @torch.inference_mode()
 def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(name, options):
-    layer, x = STATIC[name]().eval(), torch.arange(420.0).view(1, 70, 6).sin()
+    layer, x = STATIC[name]().eval(), torch.arange(240.0).view(1, 40, 6).sin()
     own, other, counter = (
-        layer.new_cache(1, "static", 70),
-        layer.new_cache(1, "static", 70),
+        layer.new_cache(1, "static", 40),
+        layer.new_cache(1, "static", 40),
         CompileCounterWithBackend("eager"),
     )
     step = torch.compile(layer, fullgraph=True, backend=counter)
     [plane.fill_(torch.nan) for plane in own._now.planes.values()]  # as memory that was never written may be
-    for at in range(64):
+    for at in range(34):
         found, wanted = (one(x[:, at : at + 1], cache=cache, **options) for one, cache in ((step, own), (layer, other)))
         assert torch.equal(found, wanted)
-    torch.testing.assert_close(found, layer(x[:, :64], **options)[:, -1:])
-    assert (own.length, torch.equal(own.keys, other.keys), counter.frame_count) == (64, True, 1)
+    torch.testing.assert_close(found, layer(x[:, :34], **options)[:, -1:])
+    assert (own.length, torch.equal(own.keys, other.keys), counter.frame_count) == (34, True, 1)
     own.crop(5)
-    for at in range(5, 70):  # from steps outside of the graph to those inside, and back
+    for at in range(5, 40):  # from steps outside of the graph to those inside, and back
         found = (layer if at % 9 < 2 else step)(x[:, at : at + 1], cache=own, **options)
     torch.testing.assert_close(found, layer(x, **options)[:, -1:])
-    with pytest.raises(rg.RegardError, match="this cache holds 70 of 70"):
+    with pytest.raises(rg.RegardError, match="this cache holds 40 of 40"):
         step(x[:, :1], cache=own, **options)
-    assert (own.length, counter.frame_count) == (70, 1)
+    assert (own.length, counter.frame_count) == (40, 1)
     with pytest.raises((Unsupported, rg.ArgumentError), match="of another layer"):
         torch.compile(copy.deepcopy(layer), fullgraph=True, backend="eager")(x[:, :1], cache=own, **options)
 

@@ -51,7 +51,7 @@ def by_signal(call: Run, inner: Run) -> tuple[Any, list[Any]]:
     before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 2e-4, 2e-4)
     try:
-        until = time.monotonic() + 0.2
+        until = time.monotonic() + 0.1
         while time.monotonic() < until or not nested:
             found = call()
             if not same(found, expected):

@@ -39,20 +39,6 @@ def test_rotary_is_its_formula_far_out_in_every_dtype(dtype, bound, pairs):
         np.testing.assert_allclose(found[..., one] + 1j * found[..., two], expected, atol=bound * 4)
 
 
-@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
-def test_rotary_scores_depend_on_the_distance_alone(pairs):
-    rotary = Rotary(pairs=pairs)
-    q, k = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
-
-    def score(i: int, j: int) -> float:
-        return float((rotary.rotate(q, torch.tensor([i])) * rotary.rotate(k, torch.tensor([j]))).sum())
-
-    for distance in (0, 1, 50):
-        for shift in (1, 1000, FAR, -7):
-            assert score(shift + distance, shift) == pytest.approx(score(distance, 0), abs=1e-9)
-    assert score(5, 0) != pytest.approx(score(4, 0))
-
-
 def test_rotary_turns_only_the_dimensions_it_was_given_and_keeps_lengths():
     x = torch.randn(2, 3, 4, 8)
     turned = Rotary(dims=4).rotate(x, torch.arange(4))

@@ -1,6 +1,7 @@
 """How regard is built: DESIGN.md's drawing, the wall before regard_lab, and what `import regard` needs."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -78,7 +79,8 @@ def test_what_needs_pytorch_alone_does_not_import_numpy():
 def alone(behind: tuple[str, ...], program: str) -> None:
     """Run a program where some modules cannot be imported."""
     code = f"BEHIND = {behind!r}\n{WALL}\n{program}\nprint('done')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200, check=False)
+    room = {**os.environ, "OMP_NUM_THREADS": "1"}  # its forks would wait for threads that they do not have
+    done = subprocess.run([sys.executable, "-c", code], env=room, capture_output=True, text=True, check=False)
     assert done.stdout.strip().endswith("done"), done.stderr
 
 

@@ -30,15 +30,6 @@ def first_gradients(options, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_grad_of_torch_func_is_autograds(name):
-    loss = lambda q, k, v: rg.attention(q, k, v, **CALLS[name]).square().sum()  # noqa: E731
-    for found, expected in zip(
-        grad(loss, argnums=(0, 1, 2))(*qkv()), first_gradients(CALLS[name], *qkv()), strict=True
-    ):
-        torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("name", CALLS)
 def test_vmap_is_a_loop(name):
     many = [torch.stack([x, 2 * x, x - 1]) for x in qkv()]
     found = vmap(lambda q, k, v: rg.attention(q, k, v, **CALLS[name]))(*many)
@@ -162,13 +153,6 @@ def test_statistics_come_out_of_vmap_too():
     for at, one in enumerate(many):
         for found, expected in zip(vmap(told)(many), told(one), strict=True):
             torch.testing.assert_close(found[at], expected)
-
-
-@pytest.mark.parametrize("transform", [grad, lambda f: vmap(lambda q: rg.attention(q, K, V)), lambda f: vmap(grad(f))])
-def test_a_transform_inside_a_compiled_function_is_the_transform(transform):
-    function = transform(lambda q: rg.attention(q, K, V, pattern="causal").square().sum())
-    given = Q if transform is grad else MANY
-    torch.testing.assert_close(torch.compile(function, backend="aot_eager")(given), function(given))
 
 
 def test_what_torch_func_cannot_hand_through_is_told_in_words():

@@ -12,16 +12,15 @@ from regard.layers import caches
 from regard.patterns import Grid
 from regard.testing import Budget, make_qkv
 from regard_lab import models
-from regard_lab.bench import Results, Work
+from regard_lab.bench import Results
 from regard_lab.conversion import Change, Conversion, load_converted
 from regard_lab.decoding import Generator, Sampling, TextStream, Translator
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models.translation_transformer import TranslationConfig
-from regard_lab.seeing import AttentionMaps, HeadChoice, approximation
+from regard_lab.seeing import AttentionMaps, HeadChoice
 from regard_lab.text import Pair, PairFile, TokenBatches, Tokeniser
 from regard_lab.text.pronouns import make_split
 from regard_lab.training import TrainingConfig
-from regard_lab.training.comparison import Footprint, Measures, Spent
 from regard_lab.walkthrough import walk
 
 LINES = ["The animal sleeps.", "It was late.", "the animal did not cross the street", "Das Tier schläft."]
@@ -81,12 +80,6 @@ def saved_translator() -> Path:
     return folder
 
 
-def record() -> Measures:
-    spent = Spent(1, 1, 1.0, 1.0, 1)
-    memory = {"bytes an id read": 1.0, "bytes an id written": 1.0, "bytes once": 1.0, "texts that fit": 1.0}
-    return Measures("a", 1, {"loss": 1.0}, spent, {"ids a second": 1.0, "seconds": 1.0}, memory)
-
-
 # By the name of a parameter, or of a public name and its parameter where the same word means something else there.
 SENSIBLE: dict[str, Callable[[], Any]] = {
     # text
@@ -143,7 +136,7 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "terminal_map.columns": lambda: ["c", "d"], "pattern": patterns.Causal, "head": lambda: HeadChoice(0, 0, 0.5),
     "AttentionMaps.matrix.head": lambda: 0, "looked_at.head": lambda: 0, "tell_look.head": lambda: 0,
     "draw_maps.head": lambda: 0, "visible.word": lambda: "x",
-    "translate": lambda: lambda lines: ["Es"] * len(lines), "approximation.seeds": lambda: [0],
+    "translate": lambda: lambda lines: ["Es"] * len(lines),
     # patterns and tensors
     "q_len": lambda: 4, "k_len": lambda: 4, "tile": lambda: 2, "indices": lambda: [0, 1], "mask": lambda: IDS > 4,
     "patterns": lambda: [patterns.Causal()], "parts": lambda: (patterns.Causal(), patterns.Strided(2)),
@@ -154,21 +147,18 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "Grid.q_start": lambda: 0, "Grid.device": lambda: torch.device("cpu"), "tensors": lambda: {"a": torch.ones(2)},
     "save_tensors.path": lambda: "new.safetensors", "load_tensors.path": lambda: "a.safetensors",
     "load_tensor_metadata.path": lambda: "a.safetensors", "read_log.path": lambda: "log.jsonl",
-    "read_what_is_left.path": lambda: "log.jsonl", "read_run.folder": lambda: "nowhere",
-    # comparison, walkthrough, bench, testing
-    "spent": lambda: Spent(1, 1, 1.0, 1.0, 1), "log": list, "cache_bytes": lambda: 1 << 20,
-    "measure_language_model.model": language_model, "footprint.model": language_model,
-    "kept": lambda: record().to_dict(),
-    "asked": lambda: {"cache_mib": 1, "length": 64}, "write_report.rows": lambda: [record()], "walk": a_walk,
+    "read_run.folder": lambda: "nowhere",
+    # walkthrough, bench, testing
+    "walk": a_walk,
     "walk.head": lambda: 1, "width": lambda: 80,
     "results": lambda: Results({}, True, "x"),
-    "work": lambda: Work(8), "write_report.folder": lambda: "report", "environment": dict, "quick": lambda: True,
+    "write_report.folder": lambda: "report", "environment": dict, "quick": lambda: True,
     "allowed": lambda: torch.ones(7, 11, dtype=torch.bool).numpy(), "scale": lambda: 0.5,
     "answer.q": lambda: make_qkv()[0].numpy(), "answer.k": lambda: make_qkv()[1].numpy(),
     "answer.v": lambda: make_qkv()[2].numpy(), "dropout": lambda: 0.1, "q_positions": lambda: range(3),
     "k_positions": lambda: range(3), "kept_weights.seed": lambda: 1,
     "LanguageConfig.dropout": lambda: 0.0, "make_qkv.dtype": lambda: torch.float32,
-    "Budget.of.dtype": lambda: torch.float32, "Footprint.of.length": lambda: 4, "footprint.length": lambda: 2,
+    "Budget.of.dtype": lambda: torch.float32,
     "convert_kv_heads.out": lambda: "converted", "Converted.save.folder": lambda: "converted2",
     "TranslationTransformer.save.folder": lambda: "saved2", "LanguageModel.save.folder": lambda: "saved3",
     "RecurrentTranslator.save.folder": lambda: "saved4", "TextEncoder.save.folder": lambda: "saved5",
@@ -198,10 +188,8 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "Generator": lambda: Generator(language_model(), tokeniser()), "TextStream": TextStream, "Sampling": Sampling,
     "TrainingConfig": TrainingConfig, "AttentionMaps": maps, "Converted": lambda: load_converted(saved_translator(), 1),
     "Conversion": lambda: Conversion("a", "mean", 2, {}, Change(2, 1), {}),
-    "Footprint": lambda: Footprint(1.0, 1.0, 1.0),
-    "Measures": record, "Grid": lambda: Grid.whole(4, 4), "Results": lambda: Results({}, True, "x"),
-    "Work": lambda: Work(8),
-    "Approximation": lambda: approximation(*make_qkv(), seeds=[0]), "Budget": lambda: Budget(1e-7, {"output": 1.0}),
+    "Grid": lambda: Grid.whole(4, 4), "Results": lambda: Results({}, True, "x"),
+    "Budget": lambda: Budget(1e-7, {"output": 1.0}),
     "Causal": patterns.Causal, "Strided": lambda: patterns.Strided(2), "Explicit": lambda: patterns.Explicit(IDS > 4),
     "Where": lambda: patterns.Where(lambda q, k: q >= k), "PerHead": lambda: patterns.PerHead([patterns.Causal()]),
 }  # fmt: skip

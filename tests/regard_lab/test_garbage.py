@@ -22,7 +22,7 @@ from regard.storage import save_tensors
 PACKAGES = (
     "regard.patterns", "regard_lab.text", "regard_lab.models", "regard_lab.decoding",
     "regard_lab.training", "regard_lab.conversion", "regard_lab.seeing", "regard.storage",
-    "regard_lab.training.comparison", "regard_lab.walkthrough", "regard_lab.bench",
+    "regard_lab.walkthrough", "regard_lab.bench",
 )  # fmt: skip
 
 GARBAGE: dict[str, Any] = {
@@ -52,12 +52,9 @@ LEFT_OUT: dict[str, str] = {
     "Tokeniser.train": "trains",
     "Lesson.teach": "takes seconds",
     "share_lines": "says a TypeError; it was in no package that is tried",
-    "approximation": "takes seconds",
     "convert_kv_heads": "takes seconds",
     "load_converted": "takes seconds",
-    **dict.fromkeys(
-        ("measure_translator", "measure_language_model", "write_report", "draw_maps", "draw_pattern"), "takes seconds"
-    ),
+    **dict.fromkeys(("draw_maps", "draw_pattern"), "takes seconds"),
 }
 TYPES = ("Task", "Batch", "State", "Writer")
 

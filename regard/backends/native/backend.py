@@ -14,7 +14,7 @@ from regard.backends.limits import Limited, no_weights, not_empty, on_dot_produc
 from regard.backends.native import recurrence as recurring
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import ROWS, Bands, bands_of, lists_of, rows_of_lists
+from regard.backends.native.lowering import ROWS, Bands, bands_of, lists_of, lists_read, rows_of_lists
 from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
@@ -134,9 +134,11 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
         return pairs * problem.batch * problem.heads // rows, estimated
     if problem.q_start is PER_ROW:
         return problem.pairs, True
-    if (listed := rows_of_lists(problem)) is not None:
-        each = problem.batch * problem.heads // math.prod(listed.lists.listed.shape[:2])
-        return listed.pairs(problem.q_start, problem.q_len, reachable_keys(problem)) * each, False
+    if (listed := lists_read(problem)) is not None:
+        sizes, every = (problem.q_start, problem.q_len, reachable_keys(problem)), problem.batch * problem.heads
+        if not problem.strict and not listed.in_tiles:  # counting would take as long as the call
+            return listed.most_pairs(*sizes) * every, True
+        return listed.pairs(*sizes) * (every // math.prod(listed.lists.listed.shape[:2])), False
     total = 0
     rows = problem.batch if pattern.varies_by_row else 1
     heads = problem.heads if pattern.varies_by_head else 1

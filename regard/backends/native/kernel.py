@@ -14,7 +14,7 @@ from regard.backends import flash
 from regard.backends.composed import compose
 from regard.backends.native.filling import Filled, dense, fill_gradients, wide
 from regard.backends.native.library import MOST_TOP, CStatistics, Library
-from regard.backends.native.lowering import Lowered, lower
+from regard.backends.native.lowering import Lowered, lists_read, lower
 from regard.backends.statistics.second_pass import compute_statistics, differentiable, with_statistics
 from regard.core.backend import Cost, Operands, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
@@ -119,7 +119,9 @@ class Kernel:
         self._plain &= "distance" not in problem.want
         self._has_statistics = bool(set(problem.want) - {"log_sum_exp"})
         self._in_kernel = computes_statistics(problem)
-        self._kept: dict[range, Lowered] = {}
+        self._kept: dict[tuple[range, bool], Lowered] = {}
+        listed = lists_read(problem)
+        self._in_tiles = listed is not None and listed.in_tiles  # only the forward pass reads such lists
         self._spare: list[Filled] = []  # structs that no call uses now
 
     def run(self, operands: Operands) -> Result:
@@ -201,7 +203,7 @@ class Kernel:
         found = [_room_for(x) for x in learning[:3]]
         of_bias = self._bias_gradient(operands)
         filled = Filled(self.problem)
-        kept = filled.fill(operands, self._lowered(operands), dense(saved.output), log_sum_exp)
+        kept = filled.fill(operands, self._lowered(operands, True), dense(saved.output), log_sum_exp)
         gradients = fill_gradients(grad, slope, found, of_bias, isinstance(operands.bias, Relative))
         self.library.backward(filled.address, gradients)
         del kept
@@ -209,14 +211,15 @@ class Kernel:
             found.append(_reduced(of_bias, operands))
         return tuple(x.to(like.dtype) for x, like in zip(found, learning, strict=True))
 
-    def _lowered(self, operands: Operands) -> Lowered:
-        keys = operands.grid.keys
-        if (found := self._kept.get(keys)) is not None:
+    def _lowered(self, operands: Operands, backward: bool = False) -> Lowered:
+        keys, backward = operands.grid.keys, backward and self._in_tiles
+        if (found := self._kept.get((keys, backward))) is not None:
             return found
         start = operands.grid.q_start
         if isinstance(start, torch.Tensor):
-            return lower(self.problem, keys, start.tolist())
-        return self._kept.setdefault(keys, lower(self.problem, keys, [start]))  # the same in every thread
+            return lower(self.problem, keys, start.tolist(), backward)
+        lowered = lower(self.problem, keys, [start], backward)
+        return self._kept.setdefault((keys, backward), lowered)  # the same in every thread
 
     def _bias_gradient(self, operands: Operands) -> torch.Tensor | None:
         """Zeros for the gradient of the bias of every pair, or of the table of every batch row and head."""

@@ -21,7 +21,7 @@ from regard.core.problem import Problem
 from regard.patterns import Pattern
 from regard.patterns.algebra import both
 from regard.patterns.band import Band
-from regard.patterns.chosen import LEAST_LISTED, Lists
+from regard.patterns.chosen import LEAST_LISTED, Chosen
 from regard.patterns.row_blocks import Kind
 
 ROWS = 64  # of a row block in a pattern that is no band; more rows share few keys there
@@ -126,13 +126,17 @@ class Bands:
 class ListedBands:
     """Blocks of keys that are listed for each block of rows, within a band."""
 
-    lists: Lists
+    lists: Chosen
     bands: Bands
+
+    @property
+    def in_tiles(self) -> bool:
+        return min(self.lists.query_block, self.lists.block) >= LEAST_LISTED
 
     def arrays(self, start: int, q_len: int, keys: range) -> tuple[Arrays, int]:
         """The schedule: a row block for each block of rows, divided where it has too many rows for the kernel."""
-        (((listed,),), block, rows), bands = self.lists, self.bands
-        (lo,), (hi,) = (x.int() for x in bands.bounds([start], q_len, keys))
+        ((listed,),), block, rows = self.lists.ascending, self.lists.block, self.lists.query_block
+        (lo,), (hi,) = (x.int() for x in self.bands.bounds([start], q_len, keys))
         size = -(-rows // -(-rows // MOST_ROWS))
         at = torch.arange(0, rows, size, device="cpu") + torch.arange(len(listed), device="cpu")[:, None] * rows
         end = torch.minimum(at + size, (at[:, :1] + rows).clamp(max=q_len))
@@ -148,13 +152,12 @@ class ListedBands:
         after = live.sum(1).cumsum(0)
         blocks = torch.stack([first, end, torch.nn.functional.pad(after[:-1], (1, 0)), after], -1)
         none = torch.zeros(0, dtype=torch.int32, device="cpu")
-        return Arrays(blocks.int(), runs.int(), lo, hi, none), min(max(int(bands.start), 0), keys.stop)
+        return Arrays(blocks.int(), runs.int(), lo, hi, none), min(max(int(self.bands.start), 0), keys.stop)
 
-    def by_row(self, starts: list[int], q_len: int, keys: range) -> Lowered:
+    def as_read(self, starts: list[int], q_len: int, keys: range) -> Lowered:
         """The lists as the kernel reads them."""
-        (listed, block, rows), bands = self.lists, self.bands
-        lo, hi = (x.int().contiguous() for x in bands.bounds(starts, q_len, keys))
-        listed = listed.int().contiguous()
+        listed, block, rows = self.lists.listed.cpu().contiguous(), self.lists.block, self.lists.query_block
+        lo, hi = (x.int().contiguous() for x in self.bands.bounds(starts, q_len, keys))
         batches, lists, _, count = listed.shape
         by, size = listed.stride(), listed.numel()
         where = lo.data_ptr(), hi.data_ptr()
@@ -163,7 +166,7 @@ class ListedBands:
 
     def pairs(self, start: int, q_len: int, keys: range) -> int:
         """Pairs of the row blocks with the runs of keys that one of their rows may look at."""
-        (listed, block, rows), bands = self.lists, self.bands
+        listed, block, rows, bands = self.lists.ascending, self.lists.block, self.lists.query_block, self.bands
         first = torch.arange(0, rows * listed.shape[2], rows, dtype=torch.int32, device="cpu")[:, None]
         end = (first + rows).clamp(max=q_len)
         low, high = (listed * block).clamp(min=keys.start), ((listed + 1) * block).clamp(max=keys.stop)
@@ -172,6 +175,11 @@ class ListedBands:
         if bands.right is not None:
             high = high.minimum(end + (start + bands.right))
         return int(((high - low).clamp(min=0) * (listed >= 0) * (end - first)).sum())
+
+    def most_pairs(self, start: int, q_len: int, keys: range) -> int:
+        """The pairs of one list if all its blocks were different and within the bounds; the mean of batch rows."""
+        lo, hi = self.bands.bounds([start], q_len, keys)
+        return int((hi - lo).clamp(max=self.lists.listed.shape[-1] * self.lists.block).sum()) // len(lo)
 
 
 def lists_of(pattern: Pattern, k_len: int) -> ListedBands | None:
@@ -182,20 +190,23 @@ def lists_of(pattern: Pattern, k_len: int) -> ListedBands | None:
     return None if len(found.bands.start) > 1 or len(found.bands.stop) > 1 else found
 
 
-def rows_of_lists(problem: Problem) -> ListedBands | None:
-    """The lists of a problem, if the kernel reads the keys of each row where they lie; None where it computes tiles.
-
-    Tiles are faster where many rows share large blocks, and the only form for options and other dtypes.
-    """
+def lists_read(problem: Problem) -> ListedBands | None:
+    """The lists of a problem, if the kernel reads them itself; None with options and in other dtypes, where a list is
+    lowered to a schedule."""
     plain = (
         problem.bias is None and not problem.dropout and not problem.softcap and set(problem.want) <= {"log_sum_exp"}
     )
     if not plain or problem.dtype not in (torch.float32, torch.float64) or problem.storage != problem.dtype:
         return None
     found = _listed(problem.pattern, problem.k_len)
-    if found is None or not found.lists.listed.numel():
-        return None
-    return None if min(found.lists.rows, found.lists.block) >= LEAST_LISTED else found
+    return None if found is None or not found.lists.listed.numel() else found
+
+
+def rows_of_lists(problem: Problem) -> ListedBands | None:
+    """The same, if the kernel reads the keys of each row where they lie; None where it computes tiles, which are faster
+    where many rows share large blocks."""
+    found = lists_read(problem)
+    return None if found is None or found.in_tiles else found
 
 
 def _listed(pattern: Pattern, k_len: int) -> ListedBands | None:
@@ -220,21 +231,22 @@ def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
     return Bands(common.left, common.right, start, stop if common.stop is None else stop.clamp(max=common.stop))
 
 
-def lower(problem: Problem, keys: range, starts: list[int]) -> Lowered:
+def lower(problem: Problem, keys: range, starts: list[int], backward: bool = False) -> Lowered:
     """The schedules of a problem.
 
     Args:
         problem: the call.
         keys: those that the tensors of the call hold.
         starts: the position of the first query in each batch row, or in all of them.
+        backward: for the backward pass, which reads lists row by row alone.
     """
     pattern, batch, heads = problem.pattern, problem.batch, problem.heads
     if (bands := bands_of(pattern, problem.k_len)) is not None:
         schedules = bands.arrays(starts, problem.q_len, keys)
         rows = torch.arange(len(schedules), dtype=torch.int32, device="cpu")[:, None]
         return Lowered(schedules, None if len(schedules) == 1 else rows.expand(batch, heads).contiguous())
-    if (listed := rows_of_lists(problem)) is not None:
-        return listed.by_row(starts, problem.q_len, keys)
+    if (listed := lists_read(problem)) is not None and not (backward and listed.in_tiles):
+        return listed.as_read(starts, problem.q_len, keys)
     schedules, known, numbers = [], {}, []
     for row in range(batch if pattern.varies_by_row or len(starts) > 1 else 1):
         own = pattern.for_row(row).canonical() if pattern.varies_by_row else pattern

@@ -4,17 +4,7 @@ A row is a declaration in `rows`. Its exponents are fitted and reported beside t
 """
 
 from regard_lab.bench.complexity.measuring import run_complexity
-from regard_lab.bench.complexity.report import CostTable, Reading, describe_table, read_row
-from regard_lab.bench.complexity.rows import ROWS, CostGrowth, CostRow, TimedCall
+from regard_lab.bench.complexity.report import CostTable, describe_table, read_row
+from regard_lab.bench.complexity.rows import ROWS
 
-__all__ = [
-    "run_complexity",
-    "describe_table",
-    "read_row",
-    "Reading",
-    "ROWS",
-    "CostRow",
-    "TimedCall",
-    "CostGrowth",
-    "CostTable",
-]
+__all__ = ["run_complexity", "describe_table", "read_row", "ROWS", "CostTable"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import RegardError, UnsupportedError
-from regard_lab.bench.complexity.report import EFFORTS, CostTable, Effort, draw_table, write_table
+from regard_lab.bench.complexity.report import EFFORTS, CostTable, Effort, write_table
 from regard_lab.bench.complexity.rows import ROWS, CostRow
 from regard_lab.bench.measuring import call_apart, peak_of, take_turns, threads
 from regard_lab.bench.running import begin, chosen_of, measure_missing
@@ -93,7 +93,7 @@ def run_complexity(
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> CostTable:
-    """Measure rows on the CPU; after each, write `complexity.json`, `complexity.md` and curves.
+    """Measure rows on the CPU; after each, write `complexity.json` and `complexity.md`.
 
     Args:
         names: keys of `ROWS`; all by default.
@@ -113,11 +113,7 @@ def run_complexity(
     command = ["regard bench complexity", *([] if set(chosen) == set(ROWS) else chosen)]
     table = begin(CostTable, out, quick=quick, resume=resume, device="cpu", command=command)
 
-    def write(_: str, folder: Path) -> None:
-        write_table(table, folder)
-        draw_table(table, folder)
-
-    return measure_missing(table, chosen, out, tell, lambda name: _measured(ROWS[name], quick, tell), write)
+    return measure_missing(table, chosen, out, tell, lambda name: _measured(ROWS[name], quick, tell), write_table)
 
 
 def _measured(row: CostRow, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:

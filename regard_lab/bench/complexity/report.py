@@ -1,4 +1,4 @@
-"""The table as text, Markdown and a picture: fitted exponents beside the promised ones, and crossovers."""
+"""The table as text and Markdown: fitted exponents beside the promised ones, and crossovers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard_lab.bench.complexity.rows import ROWS, CostGrowth, CostRow, slope
 from regard_lab.bench.measuring import Pace
-from regard_lab.bench.report import aligned, markdown_table, measured_on, new_picture, seconds
+from regard_lab.bench.report import aligned, markdown_table, measured_on, seconds
 from regard_lab.bench.results import Results
 
 NEAR = 0.15  # the largest difference of exponents with which a promise is kept
@@ -169,49 +169,6 @@ def crossover(times: Points, exact: Points) -> str:
     below, above = common[at], common[at + 1]
     low, high = (math.log(mine[n] / theirs[n]) for n in (below, above))
     return f"{below * (above / below) ** (low / (low - high)):,.0f}"
-
-
-PICTURE = "complexity.png"
-GROUPS = {"classic": "layers", "patterns": "patterns", "mechanisms": "mechanisms"}
-EXACT = "softmax"
-# Okabe and Ito's colours, distinguishable with all kinds of colour vision, and a different marker for each.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C510A")
-MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
-
-
-def draw_table(table: CostTable, folder: Path) -> Path | None:
-    """Draw `complexity.png`; None if no row has two lengths.
-
-    Raises:
-        MissingPackageError: matplotlib is not installed.
-    """
-    measured = {name: row for name, row in table.rows.items() if name in ROWS and len(row["times"]) > 1}
-    groups = [group for group in GROUPS if any(ROWS[name].group == group for name in measured)]
-    if not groups:
-        return None
-    with new_picture(folder / PICTURE, 4.6 * len(groups), 9.6) as figure:
-        panels = figure.subplots(2, len(groups), sharex=True, sharey="row", squeeze=False)
-        for column, group in enumerate(groups):
-            names = [name for name in measured if ROWS[name].group == group and name != EXACT]
-            _draw(panels[0, column], names, measured, "times", "median", 1.0)
-            _draw(panels[1, column], names, measured, "memory", "bytes", 2.0**20)
-            panels[0, column].set_title(GROUPS[group])
-            panels[1, column].set_xlabel("length n")
-            panels[1, column].legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14))
-        panels[0, 0].set_ylabel("seconds of CPU time, 1 thread, forward")
-        panels[1, 0].set_ylabel("MiB beside the tensors")
-    return folder / PICTURE
-
-
-def _draw(axes: Any, names: list[str], measured: dict[str, Any], points: str, key: str, unit: float) -> None:
-    styles = [("black", "")] + list(zip(COLOURS, MARKS, strict=True))
-    for name, (colour, mark) in zip([EXACT, *names], styles, strict=False):
-        drawn = measured.get(name, {}).get(points, [])
-        lengths, values = [point["length"] for point in drawn], [point[key] / unit for point in drawn]
-        width = 2.4 if name == EXACT else 1.3
-        axes.plot(lengths, values, color=colour, marker=mark, markersize=4, linewidth=width, label=ROWS[name].title)
-    axes.set(xscale="log", yscale="log")
-    axes.grid(alpha=0.3)
 
 
 FILE = "complexity.md"

@@ -90,7 +90,6 @@ class CostRow:
     Args:
         name: its name on the command line.
         title: its name in reports.
-        group: the panel of the figure.
         cost: the promised cost, such as `n·w·d`.
         growth: growth of the time with the length n.
         sequential: number of sequential operations.
@@ -105,7 +104,6 @@ class CostRow:
 
     name: str
     title: str
-    group: str
     cost: str
     growth: CostGrowth
     sequential: str
@@ -248,97 +246,97 @@ def factors(n: int) -> tuple[int, int]:
 
 _CLASSIC = (
     CostRow(
-        "written-out", "self-attention, every weight in memory", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)",
+        "written-out", "self-attention, every weight in memory", "n²·d", N_SQUARED, "O(1)", "O(1)",
         written_out, VASWANI, memory=N_SQUARED, longest=128**2,
     ),
     CostRow(
-        "softmax", "self-attention", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)", attending(lambda n: Full()),
+        "softmax", "self-attention", "n²·d", N_SQUARED, "O(1)", "O(1)", attending(lambda n: Full()),
         VASWANI, exact="",
     ),
     CostRow(
-        "causal", "self-attention, causal", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)",
+        "causal", "self-attention, causal", "n²·d", N_SQUARED, "O(1)", "O(1)",
         attending(lambda n: Causal()), VASWANI, exact="",
     ),
     CostRow(
-        "latent", "latent attention, 4 heads, causal", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)", latent,
+        "latent", "latent attention, 4 heads, causal", "n²·d", N_SQUARED, "O(1)", "O(1)", latent,
         "DeepSeek-V2 2024, section 2.1", exact="",
         correction="what it saves is the cache, here 48 numbers a token instead of 128; the time grows as before",
     ),
-    CostRow("gru", "recurrent (GRU)", "classic", "n·d²", N, "O(n)", "O(n)", recurrent, VASWANI),
-    CostRow("conv-3", "convolution, k = 3", "classic", "k·n·d²", N, "O(1)", "O(n/k)", convolution(3), VASWANI),
-    CostRow("conv-7", "convolution, k = 7", "classic", "k·n·d²", N, "O(1)", "O(n/k)", convolution(7), VASWANI),
+    CostRow("gru", "recurrent (GRU)", "n·d²", N, "O(n)", "O(n)", recurrent, VASWANI),
+    CostRow("conv-3", "convolution, k = 3", "k·n·d²", N, "O(1)", "O(n/k)", convolution(3), VASWANI),
+    CostRow("conv-7", "convolution, k = 7", "k·n·d²", N, "O(1)", "O(n/k)", convolution(7), VASWANI),
 )  # fmt: skip
 
 _PATTERNS = (
     CostRow(
-        "window", "window, w = 256", "patterns", "n·w·d", N, "O(1)", "O(n/w)", attending(lambda n: SlidingWindow(256)),
+        "window", "window, w = 256", "n·w·d", N, "O(1)", "O(n/w)", attending(lambda n: SlidingWindow(256)),
         "Beltagy et al. 2020, section 3.1",
     ),
     CostRow(
-        "global", "global tokens, g = 64", "patterns", "n·g·d", N, "O(1)", "O(1)",
+        "global", "global tokens, g = 64", "n·g·d", N, "O(1)", "O(1)",
         attending(lambda n: GlobalTokens(range(64))), "Beltagy et al. 2020, section 3.1",
     ),
     CostRow(
-        "random", "random blocks, r = 3 of 64", "patterns", "n·r·d", N, "O(1)", "O(log n)",
+        "random", "random blocks, r = 3 of 64", "n·r·d", N, "O(1)", "O(log n)",
         attending(lambda n: RandomBlocks(3, block=64, seed=0)), "Zaheer et al. 2020, section 2",
     ),
     CostRow(
-        "big-bird", "BigBird, w = 192, g = 128, r = 3 of 64", "patterns", "n·(w + g + r)·d", N, "O(1)", "O(1)",
+        "big-bird", "BigBird, w = 192, g = 128, r = 3 of 64", "n·(w + g + r)·d", N, "O(1)", "O(1)",
         attending(lambda n: BIG_BIRD), "Zaheer et al. 2020, section 2",
     ),
     CostRow(
-        "chosen", "chosen blocks, c = 16 of 64, causal", "patterns", "n·c·d", N, "O(1)", "by the choice",
+        "chosen", "chosen blocks, c = 16 of 64, causal", "n·c·d", N, "O(1)", "by the choice",
         attending(chosen), "Yuan et al. 2025, section 3.3.2", exact="causal",
         correction="without the choice itself: comparing each query with n / 64 block means grows as n²·d / 64",
     ),
     CostRow(
-        "strided", "Sparse Transformer, strided, causal", "patterns", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
+        "strided", "Sparse Transformer, strided, causal", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
         attending(lambda n: Causal() & Strided(root(n))), CHILD, exact="causal", correction=NOT_LINEAR,
     ),
     CostRow(
-        "fixed", "Sparse Transformer, fixed, c = 8, causal", "patterns", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
+        "fixed", "Sparse Transformer, fixed, c = 8, causal", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
         attending(lambda n: Causal() & Fixed(root(n), summary=8)), CHILD, exact="causal", correction=NOT_LINEAR,
     ),
 )  # fmt: skip
 
 _MECHANISMS = (
     CostRow(
-        "reformer", "Reformer, chunks of 64, 2 rounds", "mechanisms", "n·log n·d", N_LOG_N, "O(log n)", "O(1)",
+        "reformer", "Reformer, chunks of 64, 2 rounds", "n·log n·d", N_LOG_N, "O(log n)", "O(1)",
         attending(lambda n: Full(), lambda n: LSH(chunk=64, buckets=factors(n), rounds=2), shares_keys=True),
         "Kitaev et al. 2020, table 1", correction=HASHING,
     ),
     CostRow(
-        "linformer", "Linformer, rank 64", "mechanisms", "n·rank·d", N, "O(1)", "O(1)",
+        "linformer", "Linformer, rank 64", "n·rank·d", N, "O(1)", "O(1)",
         attending(lambda n: Full(), lambda n: Linformer(n, rank=64)), "Wang et al. 2020, table 1",
     ),
     CostRow(
-        "linear", "linear, elu + 1", "mechanisms", "n·d²", N, "O(1)", "O(1)",
+        "linear", "linear, elu + 1", "n·d²", N, "O(1)", "O(1)",
         attending(lambda n: Full(), lambda n: LinearTransformer()), LINEAR,
     ),
     CostRow(
-        "linear-causal", "linear, elu + 1, causal", "mechanisms", "n·d²", N, "O(log n)", "O(1)",
+        "linear-causal", "linear, elu + 1, causal", "n·d²", N, "O(log n)", "O(1)",
         attending(lambda n: Causal(), lambda n: LinearTransformer()), LINEAR, exact="causal",
     ),
     CostRow(
-        "performer", "Performer, m = 128, causal", "mechanisms", "n·m·d", N, "O(log n)", "O(1)",
+        "performer", "Performer, m = 128, causal", "n·m·d", N, "O(log n)", "O(1)",
         attending(lambda n: Causal(), lambda n: Performer(features=128)), "Choromanski et al. 2021, section 2.4",
         exact="causal",
     ),
     CostRow(
-        "random-feature", "random features, m = 64, causal", "mechanisms", "n·m·d", N, "O(log n)", "O(1)",
+        "random-feature", "random features, m = 64, causal", "n·m·d", N, "O(log n)", "O(1)",
         attending(lambda n: Causal(), lambda n: RandomFeature(features=64)), "Peng et al. 2021, section 3",
         exact="causal",
     ),
     CostRow(
-        "retention", "retention, causal", "mechanisms", "n·d²", N, "O(n/c)", "O(1)", remembering(Retention()),
+        "retention", "retention, causal", "n·d²", N, "O(n/c)", "O(1)", remembering(Retention()),
         "Sun et al. 2023, section 2.3: chunks of c positions one after the other", exact="causal",
     ),
     CostRow(
-        "gated-delta", "gated delta rule, causal", "mechanisms", "n·d²", N, "O(n/c)", "O(1)",
+        "gated-delta", "gated delta rule, causal", "n·d²", N, "O(n/c)", "O(1)",
         remembering(GatedDelta()), "Yang et al. 2025, section 3.3", exact="causal",
     ),
     CostRow(
-        "kimi-delta", "Kimi delta attention, causal", "mechanisms", "n·d²", N, "O(n/c)", "O(1)",
+        "kimi-delta", "Kimi delta attention, causal", "n·d²", N, "O(n/c)", "O(1)",
         remembering(KimiDelta()), "Kimi Team 2025, section 3.1", exact="causal",
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from regard.errors import ArgumentError
 from regard.patterns import Pattern
 from regard_lab.seeing.explorer.engine import EmbeddedModel, embed, reason_against
 from regard_lab.seeing.explorer.figures import draw_attention, to_exploration
-from regard_lab.seeing.explorer.page import Page, page_of, to_answer, to_long_answer, to_long_page, to_page
+from regard_lab.seeing.explorer.page import Page, page_of, to_answer, to_page
 from regard_lab.seeing.explorer.sources import (
     Attention,
     Exploration,
@@ -23,16 +23,13 @@ from regard_lab.seeing.explorer.sources import (
     explore_translation,
     explore_weights,
 )
-from regard_lab.seeing.explorer.streaming import LongHead, stream_head
 
 __all__ = [
     "show",
     "draw_attention",
     "Page",
     "to_page",
-    "to_long_page",
     "to_answer",
-    "to_long_answer",
     "page_of",
     "Exploration",
     "Attention",
@@ -46,8 +43,6 @@ __all__ = [
     "explore_weights",
     "explore_pattern",
     "compared",
-    "stream_head",
-    "LongHead",
 ]
 
 
@@ -64,7 +59,7 @@ def show(
     `draw_attention` draws one layer or head of the same weights; it takes the file's path before the tokens.
 
     Args:
-        weights: AttentionMaps, TextMaps, an Exploration, a LongHead, or weights after the softmax: (queries, keys),
+        weights: AttentionMaps, TextMaps, an Exploration, or weights after the softmax: (queries, keys),
             (heads, queries, keys) or (layers, heads, queries, keys), a tensor or an array; or a sequence of layers,
             each (heads, queries, keys) or (1, heads, queries, keys), or an AttentionDetail with such weights. Or a
             Pattern, whose pairs are shown and counted.
@@ -90,8 +85,4 @@ def show(
         return to_page(explore_pattern(weights, tokens, keys, length=length, title=title))
     if length is not None:
         raise ArgumentError(f"length is for a Pattern, and weights is a {type(weights).__name__}; leave it out")
-    if isinstance(weights, LongHead):
-        if tokens is not None or keys is not None:
-            raise ArgumentError("LongHead has its own words; leave out tokens and keys")
-        return to_long_page(weights, title=title)
     return to_page(to_exploration(weights, tokens, keys, title=title))

@@ -17,7 +17,6 @@ from regard_lab.seeing.canvas import (
 )
 from regard_lab.seeing.explorer.records import sums_of
 from regard_lab.seeing.explorer.sources import Attention, Exploration, explore_maps, explore_weights
-from regard_lab.seeing.explorer.streaming import LongHead
 from regard_lab.seeing.maps import AttentionMaps, TextMaps
 from regard_lab.seeing.picture import MOST_WORDS, PicturePage, WeightsPanel
 
@@ -42,7 +41,7 @@ def draw_attention(
 ) -> None:
     """Draw the attention weights of one layer or head as a map between words, with colours from 0 to 1.
 
-    Takes everything that `show` makes a page of, except a LongHead and a Pattern, which `draw_pattern` draws. Unlike
+    Takes everything that `show` makes a page of, except a Pattern, which `draw_pattern` draws. Unlike
     `show`, which returns a page to save, it takes the path second, before the tokens: name `tokens=` and `keys=`.
     `draw_maps` draws the three maps of a translation in one picture.
 
@@ -92,8 +91,6 @@ def to_exploration(
     Raises:
         ShapeError, ArgumentError: as `show`.
     """
-    if isinstance(weights, LongHead):
-        raise ArgumentError("a LongHead keeps no weights of all pairs; make a page of it with regard_lab.seeing.show")
     if isinstance(weights, AttentionMaps | TextMaps | Exploration):
         if tokens is not None or keys is not None:
             raise ArgumentError(f"{type(weights).__name__} has its own words; leave out tokens and keys")

@@ -25,7 +25,6 @@ from regard_lab.seeing.explorer.records import FEW_NUMBERS, MOST_NUMBERS, ShownW
 from regard_lab.seeing.explorer.records import shown_sentence as _sentence
 from regard_lab.seeing.explorer.records import shown_text as _shown
 from regard_lab.seeing.explorer.sources import Attention, Exploration, Second
-from regard_lab.seeing.explorer.streaming import LongHead
 from regard_lab.seeing.lenses.record import Relevance
 
 EXACT = 400_000  # weights of a page that are stored as float32 too
@@ -137,39 +136,9 @@ def to_page(exploration: Exploration, *, live: Mapping[str, Any] | None = None) 
 
 
 def page_of(answer: Mapping[str, Any]) -> Page:
-    """Write stored data, as `to_answer` and `to_long_answer` return it, as a page that stands alone."""
+    """Write stored data, as `to_answer` returns it, as a page that stands alone."""
     header: dict[str, Any] = {**answer["header"], "version": __version__, "live": None}
     return _page(header["title"], {**answer, "header": header}, is_live=False)
-
-
-def to_long_page(head: LongHead, *, title: str = "") -> Page:
-    """Write one head of a long text as a page: statistics of rows, the largest links, and a coarse map."""
-    return page_of(to_long_answer(head, title=title))
-
-
-def to_long_answer(head: LongHead, *, title: str = "") -> dict[str, Any]:
-    """The data of a page of one head as JSON values: its header, and its arrays as one text."""
-    packed = Packed()
-    arrays = {
-        "rows": head.rows.int(), "entropy": head.entropy, "distance": head.distance, "largest": head.largest,
-        "first": head.first, "keys": _planes(head.keys.int()), "weights": to_bytes(head.weights),
-        "received": head.received, "map": to_bytes(head.map),
-    }  # fmt: skip
-    title = title or f"One head over {head.length:,} positions"
-    header = {
-        "version": __version__, "title": _sentence(title, 400), "live": None, "notes": [],
-        "words": [_shown(word) for word in head.words],
-        "long": {
-            "length": head.length, "rows": len(head.rows), "links": head.keys.shape[1], "side": len(head.map),
-            "arrays": {name: packed.add(array) for name, array in arrays.items()},
-        },
-    }  # fmt: skip
-    return {"header": header, "arrays": str(packed)}
-
-
-def _planes(numbers: torch.Tensor) -> torch.Tensor:
-    """The first bytes of all whole numbers, then the second ones, and so on; they deflate better than in turn."""
-    return numbers.contiguous().view(torch.uint8).view(-1, 4).T
 
 
 def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
@@ -262,7 +231,7 @@ def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]
     small = F.adaptive_max_pool2d(one.weights.flatten(0, 1)[None], (min(rows, THUMBNAIL), min(columns, THUMBNAIL)))[0]
     return {
         "name": one.name, "rows": one.rows, "columns": one.columns, "row_title": one.row_title,
-        "column_title": one.column_title, "unwritten": one.unwritten, "links": one.links, "sampled": one.sampled,
+        "column_title": one.column_title, "unwritten": one.unwritten, "links": one.links,
         "says": one.says and _sentence(one.says, 400), "sums": sums_of(one.weights),
         "shape": [layers, heads, rows, columns],
         "statistics": {
@@ -294,9 +263,8 @@ def head_statistics(one: Attention) -> dict[str, torch.Tensor]:
         "first": weights[..., 0].mean(-1),
         "received": weights.mean(-2).amax(-1),
     }
-    if one.sampled or one.rows == one.columns or {one.rows, one.columns} == {"target", "read"}:
-        queries = torch.tensor(one.sampled) if one.sampled else torch.arange(rows)
-        apart = (queries[:, None] - torch.arange(columns)).abs().float()
+    if one.rows == one.columns or {one.rows, one.columns} == {"target", "read"}:
+        apart = (torch.arange(rows)[:, None] - torch.arange(columns)).abs().float()
         statistics["distance"] = (weights * apart).sum(-1).mean(-1)
     return statistics
 

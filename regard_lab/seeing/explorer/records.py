@@ -6,7 +6,6 @@ Each record writes itself as JSON values; its arrays are added to those of the p
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-from xml.etree import ElementTree
 
 import torch
 
@@ -173,7 +172,7 @@ class ShownStep:
 
     Args:
         section, title, says: headings, and an explanation.
-        formula: a MathML element, or nothing.
+        formula: a MathML element in nested lists: its name, then its text or the elements inside; None for no formula.
         line: the line of PyTorch that computed the value.
         axes: one for each axis of the value.
         value: a tensor, or words.
@@ -183,7 +182,7 @@ class ShownStep:
     section: str
     title: str
     says: str
-    formula: str
+    formula: list[Any] | None
     line: str
     axes: tuple[StepAxis, ...]
     value: torch.Tensor | tuple[str, ...]
@@ -198,7 +197,7 @@ class ShownStep:
             axes.append({"unit": axis.unit, "size": len(axis.labels), "chosen": axis.chosen, "labels": kept})
         record: dict[str, Any] = {
             "section": self.section, "title": self.title, "says": shown_sentence(self.says, 1000), "line": self.line,
-            "formula": _elements(self.formula), "axes": axes, "scale": self.scale,
+            "formula": self.formula, "axes": axes, "scale": self.scale,
         }  # fmt: skip
         if not isinstance(self.value, torch.Tensor):
             return record | {"words": list(map(shown_text, self.value))}
@@ -208,18 +207,6 @@ class ShownStep:
             assert chosen is not None
             value, record["only"] = value.select(at, chosen), at  # this axis has the followed word alone
         return record | {"place": add(value.detach().float().cpu())}
-
-
-def _elements(mathml: str) -> list[Any] | None:
-    """A MathML element as nested lists: its name, then its text or the elements inside; None for no formula."""
-    if not mathml:
-        return None
-
-    def nested(one: ElementTree.Element) -> list[Any]:
-        inside = [nested(child) for child in one]
-        return [one.tag, *(inside or [one.text or ""])]
-
-    return nested(ElementTree.fromstring(mathml))
 
 
 @brief
@@ -259,9 +246,8 @@ def rounded(values: Iterable[float]) -> list[float | None]:
 
 
 def changed_to_json(one: Changed) -> dict[str, Any]:
-    """What a model does with a changed source, as JSON values."""
+    """What a model does with a changed text, as JSON values."""
     return {
-        "word": one.word and shown_text(one.word),
         "probabilities": rounded(one.probabilities),
         "likeliest": [[[shown_text(word), *rounded([p])] for word, p in place] for place in one.likeliest],
         "translation": list(map(shown_text, one.translation)),

@@ -11,13 +11,14 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from regard.errors import ArgumentError, RegardError
-from regard_lab.seeing.explorer.page import to_answer, to_page
+from regard_lab.seeing.explorer.page import to_answer, to_page, walk_to_answer
+from regard_lab.seeing.explorer.records import ShownWalk
 from regard_lab.seeing.explorer.sources import Exploration
 
 LOOPBACK = "127.0.0.1"
@@ -27,7 +28,7 @@ IDLE = 10.0  # seconds that a connection may wait for its next byte
 DEADLINE = 30.0  # seconds in which a request must have arrived
 MOST_CONNECTIONS = 400
 Read = Callable[[str], Exploration]
-Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # from the body of a request to the JSON values of its result
+Ask = Callable[[str], dict[str, Any]]  # from a sentence to the JSON values of its result
 
 
 class ExplorerServer(ThreadingHTTPServer):
@@ -35,9 +36,9 @@ class ExplorerServer(ThreadingHTTPServer):
 
     Args:
         read: reads another sentence, for the form of the page; None for a page without a form.
+        walk: computes the steps of a sentence, for the view Walk-through; None for a page without them.
         text, label: the sentence that the form contains at first, and what it asks for.
         port: 0 for one that is free.
-        asks: what the page may ask for besides, by its name: it gets the body of a request, and returns JSON values.
 
     Raises:
         ArgumentError: the port is taken, or may not be used.
@@ -51,18 +52,20 @@ class ExplorerServer(ThreadingHTTPServer):
         exploration: Exploration,
         read: Read | None = None,
         *,
+        walk: Callable[[str], ShownWalk] | None = None,
         text: str = "",
         label: str = "",
         port: int = 0,
-        asks: Mapping[str, Ask] | None = None,
     ) -> None:
         self.token = secrets.token_urlsafe(24)
-        self.asks = dict(asks or {})
-        live = {"read": read is not None, "text": text[:MOST_CHARACTERS], "label": label}
-        live |= dict.fromkeys(self.asks, True)
+        self.asks: dict[str, Ask] = {}
+        live: dict[str, Any] = {"text": text[:MOST_CHARACTERS], "label": label}
+        if walk is not None:
+            live["walk"] = True
+            self.asks["walk"] = lambda text: walk_to_answer(walk(text))
         if read is not None:
-            self.asks["read"] = lambda body: to_answer(read(body["text"]), live={**live, "text": body["text"]})
-        self.page = to_page(exploration, live=live).html.encode()
+            self.asks["read"] = lambda text: to_answer(read(text), live={**live, "text": text})
+        self.page = to_page(exploration, live=live if self.asks else None).html.encode()
         self.reading = threading.Lock()
         self.thread: threading.Thread | None = None
         self.places = threading.BoundedSemaphore(MOST_CONNECTIONS)
@@ -148,17 +151,16 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.encode("latin-1", "replace")
         if self.command in ("GET", "HEAD") and hmac.compare_digest(path, own.encode()):
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.explorer.page)
-        elif self.command == "POST" and (ask := self._asked(path, own)) is not None:
-            self._answer(ask)
+        elif self.command == "POST" and (asked := self._asked(path, own)):
+            self._answer(asked[0])
         elif self.command not in ("GET", "HEAD", "POST"):
             self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "the method must be GET, HEAD or POST")
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here; open the address that regard view printed")
 
-    def _asked(self, path: bytes, own: str) -> Ask | None:
-        """What the page asks for by a path, if it may; every path is compared, so that times reveal nothing."""
-        found = [ask for name, ask in self.explorer.asks.items() if hmac.compare_digest(path, f"{own}{name}".encode())]
-        return found[0] if found else None
+    def _asked(self, path: bytes, own: str) -> list[Ask]:
+        """What the page asks for by a path; every path is compared, so that times reveal nothing."""
+        return [ask for name, ask in self.explorer.asks.items() if hmac.compare_digest(path, f"{own}{name}".encode())]
 
     def _answer(self, ask: Ask) -> None:
         origin = self.headers.get("Origin")
@@ -177,13 +179,13 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has {length[:20]} bytes; at most {LARGEST_BODY}"
             )
             return
-        body = _question(self._body(int(length)))
-        if isinstance(body, str):
-            self._refuse(HTTPStatus.BAD_REQUEST, body)
+        text, wrong = _text(self._body(int(length)))
+        if wrong:
+            self._refuse(HTTPStatus.BAD_REQUEST, wrong)
             return
         try:
             with self.explorer.reading:
-                answer = ask(body)
+                answer = ask(text)
         except Exception as error:  # the page explains it; the command goes on serving
             own = "" if isinstance(error, RegardError) else f"the model cannot read this: {type(error).__name__}: "
             self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"{own}{error}")
@@ -226,20 +228,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not logged: their paths contain the token."""
 
 
-def _question(body: bytes) -> dict[str, Any] | str:
-    """The object of a body that has a text, or a sentence about what is wrong with it."""
+def _text(body: bytes) -> tuple[str, str]:
+    """The text of a body, and a sentence about what is wrong with it."""
     needs = f"write one of 1 to {MOST_CHARACTERS} characters"
-    wrong = f"The request has no sentence in UTF-8; {needs}."
     try:
-        question = json.loads(body)
-        text = question["text"]
+        text = json.loads(body)["text"]
         text.encode()
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return wrong
-    if not isinstance(question, dict) or not isinstance(text, str):
-        return wrong
+        return "", f"The request has no sentence in UTF-8; {needs}."
     if not text.strip():
-        return f"The sentence is empty; {needs}."
+        return "", f"The sentence is empty; {needs}."
     if len(text) > MOST_CHARACTERS:
-        return f"The sentence has {len(text)} characters; {needs}."
-    return question
+        return "", f"The sentence has {len(text)} characters; {needs}."
+    return text, ""

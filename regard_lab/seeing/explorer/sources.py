@@ -23,14 +23,14 @@ from regard_lab.seeing.lenses.contrast import Contrast, Explained, against_alter
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
 from regard_lab.seeing.lenses.explaining import LENSES, explain
 from regard_lab.seeing.lenses.record import Relevance
-from regard_lab.seeing.maps import AttentionMaps, Kind, SampledMaps, TextMaps, TextModel, look, look_rows, look_text
+from regard_lab.seeing.maps import AttentionMaps, Kind, TextMaps, TextModel, look, look_text
 from regard_lab.seeing.picture import WORDING
 from regard_lab.seeing.relations import looks_of, relations_in
 from regard_lab.text import BEGIN, END, Tokeniser, tidy
 from regard_lab.text.seen_words import SeenWords
 
 STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
-MOST_WEIGHTS = 12 * 12 * 512 * 512  # of a page; of a longer text some rows of each head are computed
+MOST_WEIGHTS = 12 * 12 * 512 * 512  # of a page
 MOST_EXPLAINED = 40  # words of a text that are explained, and erased, when the page is made
 MOST_REREAD = 200  # words of a text that is read again without each word
 PATTERN_LENGTH, LONGEST_PATTERN = 64, 100_000  # positions of a pattern that is shown without words
@@ -51,7 +51,6 @@ class Attention:
         links: for each relation between words that is measured: how many links the text has, and the weight on the
             right words of a head that looks at all words alike.
         says: how the weights are computed, where that is worth a sentence.
-        sampled: of a long text, the indices of the words whose rows were computed; empty if all were.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Attention:
     measured: Mapping[str, torch.Tensor] = field(default_factory=dict)
     links: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     says: str = ""
-    sampled: tuple[int, ...] = ()
 
 
 @brief
@@ -210,14 +208,16 @@ def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: st
         title: a line above the page.
 
     Raises:
-        ArgumentError: as `look_text`.
+        ArgumentError: as `look_text`; or a text with too many weights for a page.
     """
     length = len(tokeniser.encode(a_string("text", text))) + 2
     heads = model.config.layers * model.config.heads
     if heads * length**2 > MOST_WEIGHTS:
-        maps: TextMaps | SampledMaps = look_rows(model, tokeniser, text, max(8, MOST_WEIGHTS // (heads * length)))
-    else:
-        maps = look_text(model, tokeniser, text)
+        raise ArgumentError(
+            f"{heads} heads over {length:,} ids have {heads * length**2:,} weights, and a page has at most "
+            f"{MOST_WEIGHTS:,}; give a shorter text"
+        )
+    maps = look_text(model, tokeniser, text)
     ids = [BEGIN, *tokeniser.encode(text), *([] if maps.causal else [END])]
     found = replace(explore_maps(maps, title=title), patterns=patterns_used(model, tokeniser.pieces(ids)))
     if not isinstance(model, LanguageModel):
@@ -296,13 +296,8 @@ ENDS: dict[Kind, tuple[str, str]] = {
 }
 
 
-def explore_maps(maps: AttentionMaps | TextMaps | SampledMaps, *, title: str = "") -> Exploration:
+def explore_maps(maps: AttentionMaps | TextMaps, *, title: str = "") -> Exploration:
     """Recorded maps as the explorer shows them, between words."""
-    if isinstance(maps, SampledMaps):
-        texts = {"text": maps.words, "sampled": tuple(maps.words[row] for row in maps.rows)}
-        titles = "word reading (of some)", "words read"
-        one = Attention("Self-attention", "sampled", "text", maps.weights, *titles, maps.causal, sampled=maps.rows)
-        return Exploration(title or "Self-attention", texts, (one,), {})
     if isinstance(maps, TextMaps):
         name = "Self-attention"
         one = Attention(name, "text", "text", maps.weights, "word reading", "words read", unwritten=maps.causal)

@@ -52,6 +52,7 @@ def head_scores(
 
     Source: In-context Learning and Induction Heads, Olsson et al. 2022, the definition by repeated random tokens.
 
+    >>> from regard_lab.models import LanguageModel
     >>> model = LanguageModel(LanguageModel.Config(vocab_size=300, dim=16, heads=2, layers=1))
     >>> scores = head_scores(model)
     >>> sorted(scores), 0 < scores["previous"][Head("self", 0, 1)] < 1

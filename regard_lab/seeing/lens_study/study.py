@@ -1,6 +1,6 @@
 """The lens benchmark: sentences whose cause was verified on the trained model, every lens measured on them, the report.
 
-The report is JSON that can be continued, and Markdown to read.
+The report is JSON, and Markdown to read.
 """
 
 from __future__ import annotations
@@ -8,10 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import platform
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -67,7 +65,7 @@ class LensReport:
         agreement: `lens_agreement` on all of those.
         heads: the chosen heads, [layer, head]: "it" of the encoder, "cross" of the decoder.
         routes: as `Routes.to_dict` gives them.
-        rows: a `LensRow` for each lens, by the keys of `LENS_ROWS`.
+        rows: the shares of `COLUMNS` for each lens, by the keys of `LENS_ROWS`, and its passes through the model.
         machine: versions and threads.
     """
 
@@ -162,7 +160,7 @@ class LensReport:
             f"Shares of {count_of(self.count, 'sentences')}, with a standard error of at most "
             f"{0.5 / math.sqrt(self.count):.3f}. *It* itself does not count as the top word. Deletion: the mean fall "
             "of the pronoun's probability without the 1, 2, 3 and 4 words of largest relevance. Passes: forward + "
-            "backward. ms: CPU time per sentence in batches, on this machine."
+            "backward."
         )
 
 
@@ -178,68 +176,25 @@ def routes_table(routes: Mapping[str, Any]) -> Iterator[str]:
 
 def lens_table(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """The lenses as a Markdown table."""
-    yield f"| lens | {' | '.join(COLUMNS.values())} | passes | ms |"
-    yield f"|---|{'---|' * len(COLUMNS)}---|---|"
+    yield f"| lens | {' | '.join(COLUMNS.values())} | passes |"
+    yield f"|---|{'---|' * len(COLUMNS)}---|"
     for name, row in rows.items():
         cells = " | ".join(f"{row[column]:.3f}" for column in COLUMNS)
         back = f" + {row['backward_passes']:.0f}" if row["backward_passes"] else ""
-        yield f"| {LENS_ROWS[name]} | {cells} | {row['passes']:.0f}{back} | {row['milliseconds']:.1f} |"
-
-
-def begin_report(folder: Path | None, *, name: str, weights: str, sentences: int, seed: int) -> LensReport:
-    """A new report, or the one that was begun in the folder.
-
-    Raises:
-        ArgumentError: the folder has a report of other weights or sentences.
-    """
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
-    new = LensReport(
-        name, weights, sentences, seed, machine=f"{versions}, {count_of(torch.get_num_threads(), 'threads')}"
-    )
-    if folder is None or not os.path.lexists(folder / JSON):
-        return new
-    kept = LensReport.load(folder)
-    if (kept.weights, kept.sentences, kept.seed) != (weights, sentences, seed):
-        raise ArgumentError(
-            f"{folder} has the report of other weights or sentences ({kept.weights}, {kept.sentences}, seed "
-            f"{kept.seed}); give another folder with --out, or remove it"
-        )
-    return kept
+        yield f"| {LENS_ROWS[name]} | {cells} | {row['passes']:.0f}{back} |"
 
 
 DELETED = 4  # words
 
 
-@dataclass(frozen=True, kw_only=True)
-class LensRow:
-    """One lens over all sentences.
-
-    Args:
-        name: a key of `LENS_ROWS`.
-        top: share of sentences whose word of the largest relevance, except *it*, is the referent.
-        order: share in which the referent has a larger relevance than the other noun; a tie does not count.
-        cause: share whose word of the largest relevance, except *it*, is the referent or the adjective.
-        deletion: mean fall of the pronoun's probability without the 1, 2, 3 and 4 words of the largest relevance.
-        passes, backward_passes: rows through the model and back, for each sentence.
-        milliseconds: CPU time for each sentence, in batches, on this machine.
-    """
-
-    name: str
-    top: float
-    order: float
-    cause: float
-    deletion: float
-    passes: float
-    backward_passes: float
-    milliseconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The shares with 3 decimals, as JSON values."""
-        return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
-
-
 def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """The shares `top`, `order` and `cause` of `LensRow`, for relevances of the source words of each sentence."""
+    """How well relevances of the source words of each sentence find the cause of its pronoun.
+
+    Returns:
+        The share of sentences whose word of the largest relevance, except *it*, is the referent; the share in which the
+        referent has a larger relevance than the other noun, where a tie does not count; and the share whose word of the
+        largest relevance, except *it*, is the referent or the adjective.
+    """
     top = order = cause = 0
     for one, values in zip(known, relevances, strict=True):
         best = max((place for place in range(len(values)) if place != one.it), key=lambda place: values[place])
@@ -324,7 +279,7 @@ def study_lenses(
         translator: a translator trained on the embedded corpus.
         sentences: number of test sentences to translate.
         seed: of the corpus, the swaps and the random lens.
-        out: the folder of the report, written after each lens; one that was begun there for the same weights goes on.
+        out: the folder of the report.
         name: what the report calls the run.
         tell: called with a message before each lens.
 
@@ -332,7 +287,7 @@ def study_lenses(
         The report.
 
     Raises:
-        ArgumentError: a translator that gets no pronoun right, or a folder with the report of another one.
+        ArgumentError: a translator that gets no pronoun right.
     """
     of_kind("translator", translator, Translator, "a Translator")
     whole("sentences", sentences, 1)
@@ -345,31 +300,19 @@ def study_lenses(
             f"of {count_of(len(test), 'test sentences')}, {len(known)} have the right pronoun and 0 a cause that "
             f"swaps verify; lenses are measured on {LEARNED}"
         )
-    report = begin_report(out, name=name, weights=weights_hash(translator), sentences=len(test), seed=seed)
-    report.right, report.routes = len(known), routes.to_dict()
-    lenses = lenses_of(translator, report, seed, tell)
-    for lens in lenses:
-        if lens in report.rows:
-            tell(f"{lens}: measured before")
-            continue
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
+    report = LensReport(
+        name, weights_hash(translator), len(test), seed, right=len(known), agreement=lens_agreement(translator, test),
+        routes=routes.to_dict(), machine=f"{versions}, {count_of(torch.get_num_threads(), 'threads')}",
+    )  # fmt: skip
+    for lens, compute in lenses_of(translator, report, seed, tell).items():
         tell(f"{LENS_ROWS[lens]} ...")
-        report.rows[lens] = measure(translator, chosen, lens, lenses[lens]).to_dict()
-        report.save(out)
-    report.agreement = lens_agreement(translator, test)
+        relevances, passes, backward_passes = compute(chosen)
+        shares = [*agreement(chosen, relevances), deletion(translator, chosen, relevances)]
+        row = dict(zip(COLUMNS, shares, strict=True)) | {"passes": passes, "backward_passes": backward_passes}
+        report.rows[lens] = {column: round(float(value), 3) for column, value in row.items()}
     report.save(out)
     return report
-
-
-def measure(translator: Translator, known: Sequence[KnownSentence], name: str, lens: Lens) -> LensRow:
-    """The row of one lens."""
-    started = time.process_time()
-    relevances, passes, backward_passes = lens(known)
-    spent = time.process_time() - started
-    top, order, cause = agreement(known, relevances)
-    return LensRow(
-        name=name, top=top, order=order, cause=cause, deletion=deletion(translator, known, relevances),
-        passes=float(passes), backward_passes=float(backward_passes), milliseconds=1000 * spent / len(known),
-    )  # fmt: skip
 
 
 def lenses_of(translator: Translator, report: LensReport, seed: int, tell: Callable[[str], None]) -> dict[str, Lens]:
@@ -377,7 +320,7 @@ def lenses_of(translator: Translator, report: LensReport, seed: int, tell: Calla
     model = translator.model
     lenses: dict[str, Lens] = {"random": partial(_random, seed)}
     attends = not isinstance(model, RecurrentTranslator) or model.config.attention != "none"
-    if attends and not report.heads:
+    if attends:
         tell("choosing heads on validation sentences ...")
         valid = known_sentences(translator, make_split("valid", CHOOSING, seed))
         report.heads = choose_heads(translator, valid)

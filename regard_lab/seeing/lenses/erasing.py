@@ -36,7 +36,6 @@ from regard_lab.seeing.watching import Span, in_eval_mode
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 
 LIKELIEST = 3  # sub-words that are named beside a written word
-LONGEST_WORD = 60  # characters of a word that a page puts in the place of another
 NUMBERS_AT_ONCE = 2**24  # logits of one pass
 
 
@@ -92,10 +91,9 @@ def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Te
 @brief
 @dataclass(frozen=True)
 class Changed:
-    """What a model does with a text of which a word was erased or replaced.
+    """What a model does with a text of which a word was erased.
 
     Args:
-        word: what was put there; empty for an erased word.
         probabilities: at its place, after the words before it, the product over its sub-words. Of a translation: each
             word that was written before, and "<end>". Of a language model: each word that it read, from the second,
             and the sub-word that is most probable after the text as it is. Of masked words: at each masked place, the
@@ -105,7 +103,6 @@ class Changed:
         similarities: of an encoder, for each word the cosine between its vector before and after.
     """
 
-    word: str
     probabilities: tuple[float, ...]
     likeliest: tuple[tuple[tuple[str, float], ...], ...]
     translation: tuple[str, ...] = ()
@@ -140,13 +137,13 @@ class ReadText:
     Args:
         ids: what is read.
         spans: its words, with the indices of their ids.
-        logits: ids of a text, and which of them are erased in each row, bool (rows, n) -> logits (rows, n, vocab_size).
+        logits: which ids are erased in each row, bool (rows, n) -> logits (rows, n, vocab_size).
         spell: the ids before, and an id -> a word.
     """
 
     ids: list[int]
     spans: Sequence[Span]
-    logits: Callable[[list[int], torch.Tensor], torch.Tensor]
+    logits: Callable[[torch.Tensor], torch.Tensor]
     spell: Callable[[Sequence[int], int], str]
 
     @classmethod
@@ -154,10 +151,11 @@ class ReadText:
         """What a language model reads before it continues a text: "<begin>" and the text."""
         ids = [BEGIN, *tokeniser.encode(a_string("text", text))]
         table = tables(model)["written"]
-        mean = baseline(torch.tensor([ids], device=table.device), table)
+        one = torch.tensor([ids], device=table.device)
+        mean = baseline(one, table)
 
-        def logits(some: list[int], erased: torch.Tensor) -> torch.Tensor:
-            read = torch.tensor([some], device=table.device).expand(len(erased), -1)
+        def logits(erased: torch.Tensor) -> torch.Tensor:
+            read = one.expand(len(erased), -1)
             with in_eval_mode(model):
                 return model(read, vectors=torch.where(erased.to(table.device)[..., None], mean, table[read]))
 
@@ -165,42 +163,30 @@ class ReadText:
 
 
 @torch.no_grad()
-def next_words(
-    read: ReadText, places: Sequence[int | None], other: tuple[int, list[int]] | None = None
-) -> list[Changed]:
-    """The probability of each next word without each of some words; None for the text as it is.
+def next_words(read: ReadText, places: Sequence[int | None]) -> list[Changed]:
+    """The probability of each next word without each of some words, by their index; None for the text as it is."""
 
-    Args:
-        places: indices of words.
-        other: the index of a word, and the ids up to and with another one that is read in its place.
-    """
+    def log_probabilities(erased: torch.Tensor) -> torch.Tensor:
+        return read.logits(erased).float().log_softmax(-1).cpu()
 
-    def log_probabilities(ids: list[int], erased: torch.Tensor) -> torch.Tensor:
-        return read.logits(ids, erased).float().log_softmax(-1).cpu()
-
-    own = log_probabilities(read.ids, torch.zeros(1, len(read.ids), dtype=torch.bool))[0]
+    own = log_probabilities(torch.zeros(1, len(read.ids), dtype=torch.bool))[0]
     top = int(own[-1].argmax())
     named: dict[tuple[int, int], str] = {}
 
-    def changed(others: torch.Tensor, shift: int, place: int) -> Changed:
+    def changed(others: torch.Tensor, place: int) -> Changed:
         """Words up to the changed one are predicted before it is read."""
         probabilities, likeliest = [], []
         for at, (_, span) in enumerate([*read.spans[1:], ("", range(len(read.ids), len(read.ids) + 1))], 1):
-            rows, by = (others, shift) if at > place else (own, 0)
-            chances = [rows[i - 1 + by, ([*read.ids, top])[i]].double() for i in span]
+            rows = others if at > place else own
+            chances = [rows[i - 1, ([*read.ids, top])[i]].double() for i in span]
             probabilities.append(float(torch.stack(chances).sum().exp()))
-            likeliest.append(named_likeliest(rows[span.start - 1 + by], read.ids[: span.start], read.spell, named))
-        return Changed("", tuple(probabilities), tuple(likeliest))
+            likeliest.append(named_likeliest(rows[span.start - 1], read.ids[: span.start], read.spell, named))
+        return Changed(tuple(probabilities), tuple(likeliest))
 
-    if other is not None:
-        place, start = other
-        ids = [*start, *read.ids[read.spans[place][1].stop :]]
-        rows = log_probabilities(ids, torch.zeros(1, len(ids), dtype=torch.bool))[0]
-        return [changed(rows, len(ids) - len(read.ids), place)]
     found: list[Changed] = []
     for part, erased in without(read.spans, places, own.numel()):
-        rows = log_probabilities(read.ids, erased)
-        found += [changed(one, 0, 0 if place is None else place) for one, place in zip(rows, part, strict=True)]
+        rows = log_probabilities(erased)
+        found += [changed(one, 0 if place is None else place) for one, place in zip(rows, part, strict=True)]
     return found
 
 
@@ -293,7 +279,7 @@ def with_written(
     chosen = logits.gather(1, torch.tensor([ids]).mT)[:, 0].double()
     probabilities = tuple(float(chosen[list(span)].sum().exp()) for _, span in spans)
     likeliest = tuple(named_likeliest(logits[span.start], ids[: span.start], spell, named) for _, span in spans)
-    return Changed("", probabilities, likeliest, translation)
+    return Changed(probabilities, likeliest, translation)
 
 
 def greedily_written(model: Any, source: torch.Tensor, vectors: torch.Tensor | None = None) -> list[list[int]]:

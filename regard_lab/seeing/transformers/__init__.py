@@ -8,7 +8,6 @@ with needed("transformers", "regard_lab.seeing.transformers", "transformers"):
 from regard_lab.seeing.transformers.english import english_folder, english_model
 from regard_lab.seeing.transformers.explaining import Pretrained, contrasts_of, pretrained_relevance
 from regard_lab.seeing.transformers.exploring import (
-    change_pretrained,
     explore_observed,
     explore_pretrained,
     serve_pretrained,
@@ -16,7 +15,6 @@ from regard_lab.seeing.transformers.exploring import (
 
 __all__ = [
     "Pretrained",
-    "change_pretrained",
     "contrasts_of",
     "english_folder",
     "english_model",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import count_of, shown, suggest, whole
+from regard.arguments import shown, suggest
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.attaching import attach, attached
 from regard.integrations.transformers.modules import attention_modules
@@ -33,7 +33,6 @@ from regard_lab.seeing.transformers.texts import (
     continued,
     generated,
     ids_of_word,
-    in_unicode,
     signs,
     spans_of,
 )
@@ -318,61 +317,33 @@ def pretrained_without_each(subject: Pretrained, text: PretrainedText, most: int
         UnsupportedError: a model whose embeddings or vectors are not those of the ids.
     """
     places = [None, *text.words[:most]]
-    return dict(zip(places, _changed(subject, text, text, places), strict=True))
-
-
-def pretrained_with_word(subject: Pretrained, text: PretrainedText, place: int, word: str = "") -> Changed:
-    """What the model does with a text in which one word is erased, or replaced by another word.
-
-    Raises:
-        ArgumentError: a place without a word that may change, or not one word.
-    """
-    if whole("place", place) not in text.words:
-        raise ArgumentError(
-            f"word {place} cannot be changed; the text has {count_of(len(text.spans), 'words')}, from 0, and those "
-            f"that the tokenizer adds stay"
-        )
-    if not in_unicode("word", word):
-        return _changed(subject, text, text, [place])[0]
-    span = text.spans[place][1]
-    ids = ids_of_word(text.tokenizer, text.ids[: span.start], text.ids[span.start : span.stop], word)
-    return replace(_changed(subject, text, text.with_ids(place, ids), [None], place)[0], word=word.strip())
+    return dict(zip(places, _changed(subject, text, places), strict=True))
 
 
 @torch.no_grad()
-def _changed(
-    subject: Pretrained,
-    text: PretrainedText,
-    read: PretrainedText,
-    places: Sequence[int | None],
-    other: int | None = None,
-) -> list[Changed]:
-    """What the model does with `read` without each of some words; `other` is the word that differs from `text`."""
+def _changed(subject: Pretrained, text: PretrainedText, places: Sequence[int | None]) -> list[Changed]:
+    """What the model does with a text without each of some words."""
     spell = partial(continued, text.tokenizer)
     with in_eval_mode(subject):
         if text.target is None and text.follows == "words":
-
-            def logits(ids: list[int], erased: torch.Tensor) -> torch.Tensor:
-                return subject(*_rows(subject, text if ids == text.ids else read, erased))
-
-            put = None if other is None else (other, read.ids[: read.spans[other][1].stop])
-            return next_words(ReadText(text.ids, text.spans, logits, spell), places, put)
+            logits = lambda erased: subject(*_rows(subject, text, erased))  # noqa: E731
+            return next_words(ReadText(text.ids, text.spans, logits, spell), places)
         own = _followed(subject, text, torch.zeros(1, len(text.ids), dtype=torch.bool), text.follows)[0]
         found, named = [], {}
-        for _, erased in without(read.spans, places, own.shape[-1] * max(len(read.ids), len(own))):
-            rows = _followed(subject, read, erased, text.follows)
+        for _, erased in without(text.spans, places, own.shape[-1] * max(len(text.ids), len(own))):
+            rows = _followed(subject, text, erased, text.follows)
             if text.follows == "vectors":
                 similar = F.cosine_similarity(rows, own, dim=-1).clamp(-1, 1)
-                found += [Changed("", (), (), similarities=tuple(row)) for row in similar.tolist()]
+                found += [Changed((), (), similarities=tuple(row)) for row in similar.tolist()]
             elif text.target is None:
                 chances = rows.gather(2, own.argmax(-1).expand(len(rows), -1)[..., None])[..., 0].exp().tolist()
                 for row, chance in zip(rows, chances, strict=True):
                     best = zip(row, text.masked, strict=True)
                     likeliest = tuple(named_likeliest(one, text.ids[:at], spell, named) for one, at in best)
-                    found.append(Changed("", tuple(chance), likeliest))
+                    found.append(Changed(tuple(chance), likeliest))
             else:
                 spans = spans_of(text.tokenizer, text.target)
-                written = _rewritten(subject, read, erased) if text.own else [()] * len(rows)
+                written = _rewritten(subject, text, erased) if text.own else [()] * len(rows)
                 found += [with_written(row, text.target, spans, spell, words, named)
                           for row, words in zip(rows, written, strict=True)]  # fmt: skip
     return found

@@ -1,7 +1,7 @@
 """The attention of a model of transformers as the explorer shows it: recorded by `observe`, between words."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,21 +14,18 @@ from regard.integrations.transformers.attaching import attached
 from regard.integrations.transformers.modules import attention_modules, layer_names, models_inside
 from regard.integrations.transformers.watching import Observed, ObservedCall, observe
 from regard_lab.seeing.explorer import Attention, Exploration
-from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD, explained
-from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.transformers.explaining import (
     CROSS,
     Pretrained,
     contrasts_of,
-    pretrained_with_word,
     pretrained_without_each,
 )
 from regard_lab.seeing.transformers.texts import PretrainedText, spans_of
 from regard_lab.seeing.watching import Span, in_eval_mode, merge
 
-__all__ = ["change_pretrained", "explore_observed", "explore_pretrained", "serve_pretrained"]
+__all__ = ["explore_observed", "explore_pretrained", "serve_pretrained"]
 
 MOST_WEIGHTS = 2**28  # of all layers and heads; 1 GiB as float32
 
@@ -196,7 +193,7 @@ def serve_pretrained(
     title: str = "",
     port: int = 0,
 ) -> ExplorerServer:
-    """Make a local page of a model of transformers, in which texts are read, and words erased or replaced.
+    """Make a local page of a model of transformers, in which texts are read, and words erased.
 
     The page is served to this machine alone, as that of `regard view`, from `serve_forever()` until Ctrl-C, or from
     `start()` until `close()`.
@@ -219,37 +216,7 @@ def serve_pretrained(
     def read(other: str) -> Exploration:
         return explore_pretrained(model, tokenizer, other, given.get(other), layers=layers, changes=True)
 
-    def change(body: Mapping[str, Any]) -> dict[str, Any]:
-        other = body["text"]
-        changed = change_pretrained(
-            model, tokenizer, other, body.get("place", -1), body.get("word", ""), written=given.get(other)
-        )
-        return changed_to_json(changed)
-
-    return ExplorerServer(first, read, text=text, label="Text", port=port, asks={"change": change})
-
-
-def change_pretrained(
-    model: PreTrainedModel, tokenizer: Any, text: str, place: int, word: str = "", *, written: str | None = None
-) -> Changed:
-    """What a model of transformers does with a text of which one word is erased, or replaced by another word.
-
-    Args:
-        model, tokenizer, text, written: as for `explore_pretrained`.
-        place: index of the word, as `Exploration.texts` has them.
-        word: the other word; empty to erase.
-
-    Raises:
-        ArgumentError: a place without a word that may change, or not one word.
-        UnsupportedError: a model whose words cannot be changed.
-    """
-    with attached(model):
-        subject = Pretrained(model, tokenizer)
-        read = subject.read(text)
-        if subject.translates:
-            with in_eval_mode(model), torch.no_grad():
-                read = read.writing(written)
-        return pretrained_with_word(subject, read, place, word)
+    return ExplorerServer(first, read, text=text, label="Text", port=port)
 
 
 def _of_text(observed: Observed, read: PretrainedText, title: str) -> Exploration:
@@ -334,6 +301,5 @@ def _check_size(model: PreTrainedModel, layers: Any, length: int) -> None:
     if (total := count * heads * length**2) > MOST_WEIGHTS:
         raise ArgumentError(
             f"{count_of(count, 'layers')} of {heads} heads over {length} ids have {total:,} weights, and a page is "
-            f"made of at most {MOST_WEIGHTS:,}; choose layers=, give a shorter text, or see regard_lab.seeing.explorer."
-            f"stream_head for one head of a long text"
+            f"made of at most {MOST_WEIGHTS:,}; choose layers=, or give a shorter text"
         )

@@ -19,11 +19,11 @@ from regard.errors import ArgumentError
 from regard.integrations.transformers.attaching import attached
 from regard.integrations.transformers.watching import observe
 from regard_lab.seeing.explorer.records import Follows
-from regard_lab.seeing.lenses.erasing import LONGEST_WORD
 from regard_lab.seeing.watching import Span, in_eval_mode
 
 MOST_WRITTEN = 200  # ids that an encoder-decoder writes
 CONTEXT = 8  # ids before one, which decide how it is written
+LONGEST_WORD = 60  # characters of a word that another is compared with
 MOST_BYTES = 4  # of a character in UTF-8, each of which may be an id
 
 

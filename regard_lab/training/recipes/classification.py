@@ -35,12 +35,9 @@ from regard_lab.training.recipes.recipe import (
     FINE_TUNING_RATE,
     Recipe,
     Requested,
-    Samples,
     Tell,
     Training,
     in_order,
-    sample_lines,
-    shown_pairs,
     silent,
     tell_of_equal,
 )
@@ -134,7 +131,6 @@ class ClassifierTraining(Recipe):
                 CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n",
                 WORDS_FILE: SeenWords.of(pair.source for pair in train).to_json(),
             },
-            samples=_samples(tokeniser, valid, classes, config.longest),
         )  # fmt: skip
         self.tell(
             self.describe(
@@ -363,20 +359,3 @@ def labelled(texts: Sequence[tuple[list[int], int]]) -> LabelledTexts:
     [[2, 5, 3], [2, 3, 0]]
     """
     return LabelledTexts(pad([ids for ids, _ in texts]), torch.tensor([label for _, label in texts], dtype=torch.long))
-
-
-def _samples(tokeniser: Tokeniser, pairs: Sequence[Pair], classes: Sequence[str], longest: int) -> Samples:
-    """The first few short texts, the label of each, and the one that the model gives it."""
-    shown = shown_pairs(pairs)
-
-    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
-        assert isinstance(model, TextEncoder)
-        rows = Classifier(model, tokeniser, classes, longest).probabilities([pair.source for pair in shown])
-        lines = []
-        for pair, row in zip(shown, rows, strict=True):
-            best = max(range(len(classes)), key=row.__getitem__)
-            parts = {"text": pair.source, "should be": pair.target, "is": f"{classes[best]} ({row[best]:.3f})"}
-            lines += sample_lines(parts)
-        return lines
-
-    return samples

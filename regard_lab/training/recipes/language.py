@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from regard.errors import ArgumentError
 from regard.layers import choice_losses
 from regard.reprs import Described, brief
-from regard_lab.decoding.generator import Generator
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE, seen_words_of
 from regard_lab.models import LanguageConfig, LanguageModel
@@ -36,7 +35,6 @@ from regard_lab.training.recipes.recipe import (
     Recipe,
     Requested,
     RunConfig,
-    Samples,
     StackConfig,
     Tell,
     Training,
@@ -48,7 +46,6 @@ from regard_lab.training.recipes.recipe import (
 HELD_OUT = 0.05
 CHOICE = ("chooser", "chosen", "chosen_block")
 MOST_HELD_OUT = 1_000_000  # characters
-SAMPLES, SAMPLE_CHARACTERS, SAMPLE_IDS = 4, 30, 40  # texts that are shown, how much is given, how much is written
 
 
 class LanguageModelTraining(Recipe):
@@ -150,7 +147,7 @@ class LanguageModelTraining(Recipe):
             return f"best validation {result.valid_loss:.4f} nats an id, {bits:.3f} bits a character,"
 
         training = Training(
-            config=config, model=model, task=task, tokeniser=tokeniser, samples=_samples(tokeniser, valid),
+            config=config, model=model, task=task, tokeniser=tokeniser,
             learned=lines_of(train), judge=judge, tell=self.tell,
             files={WORDS_FILE: SeenWords.of(train).joined(before).to_json()},
         )  # fmt: skip
@@ -299,15 +296,3 @@ class LanguageTask(Described):
             digest.update(blocks.ids.numpy().tobytes())
             digest.update(repr(blocks.cuts).encode())
         return {"ids": len(self._train.ids), "hash": digest.hexdigest(), **self._settings}
-
-
-def _samples(tokeniser: Tokeniser, texts: Sequence[str]) -> Samples:
-    """The beginnings of the first few texts, and how the model would most likely go on."""
-    beginnings = [text[:SAMPLE_CHARACTERS] for text in texts[:SAMPLES]]
-
-    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
-        assert isinstance(model, LanguageModel)
-        texts = Generator(model, tokeniser).generate(["", *beginnings], max_tokens=SAMPLE_IDS)
-        return [line for [one] in texts for line in (f"prompt      {one.prompt!r}", f"written on  {one.text!r}", "")]
-
-    return samples

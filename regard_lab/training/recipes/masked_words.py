@@ -20,7 +20,7 @@ from regard.errors import ArgumentError
 from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.text import BEGIN, END, PAD, Tokeniser
+from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.batches import TokenBatches, pad
 from regard_lab.text.documents import read_texts
 from regard_lab.text.translation_data import PRONOUNS
@@ -33,7 +33,6 @@ from regard_lab.training.recipes.recipe import (
     Recipe,
     Requested,
     RunConfig,
-    Samples,
     StackConfig,
     Tell,
     Training,
@@ -45,7 +44,6 @@ from regard_lab.training.recipes.recipe import (
 
 HELD_OUT = 0.05
 MOST_HELD_OUT = 200_000  # characters
-SAMPLES = 4  # validation texts that are shown
 MASK = UNKNOWN  # what stands where a word is hidden; no text is encoded as it
 
 
@@ -106,7 +104,6 @@ class MaskedWordsTraining(Recipe):
         )  # fmt: skip
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, judge=_judge, tell=self.tell,
-            samples=_samples(tokeniser, task) if valid else None,
         )  # fmt: skip
         self.tell(self.describe("an encoder", training, task.batches.steps_per_epoch))
         return training
@@ -241,22 +238,3 @@ def seeded(*names: str | int) -> torch.Generator:
     """A generator whose draws are a function of what is named."""
     digest = hashlib.sha256(" ".join(map(str, names)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-
-
-def _samples(tokeniser: Tokeniser, task: MaskedWordTask) -> Samples:
-    """A few validation texts as the model reads them, the hidden words, and the words that it predicts."""
-
-    @torch.no_grad()
-    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
-        device = next(model.parameters()).device
-        batch = HiddenWords(*(part.to(device) for part in task.validation_batches()[0]))
-        asked = batch.words.split(batch.places.sum(1).tolist())
-        lines = []
-        for ids, places, words in list(zip(batch.ids, batch.places, asked, strict=True))[:SAMPLES]:
-            predicted = model(ids[None], places[None]).argmax(-1)
-            for name, row in (("text", ids[ids != PAD]), ("asked", words), ("found", predicted)):
-                lines.append(f"{name:<6} {' '.join(tokeniser.pieces(row.tolist()))}")
-            lines.append("")
-        return lines
-
-    return samples

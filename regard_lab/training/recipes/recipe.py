@@ -37,7 +37,6 @@ from regard_lab.training.recipes.run_folder import (
     SETTINGS_FILE,
     Samples,
     Tell,
-    changed_data,
     draw_run,
     read_settings,
     run_of,
@@ -50,7 +49,6 @@ from regard_lab.training.record import Progress
 FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
 SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
 FOREIGN = 0.01  # new data are refused if this share of their characters or more is in no piece of a run's vocabulary
-SHOWN, LONGEST_SHOWN = 4, 120  # validation texts that samples show, and their characters at most
 
 
 @brief
@@ -159,7 +157,7 @@ class Training:
     tell: Tell = silent
 
     def run(
-        self, folder: Path, *, resume: bool = False, cpu: bool = False, tensorboard: bool = False,
+        self, folder: Path, *, resume: bool = False, cpu: bool = False,
         samples: bool = False, progress: Progress | None = None,
     ) -> TrainingResult:  # fmt: skip
         """Train into the folder: settings and test split are written before the first step, curves after the last.
@@ -167,27 +165,21 @@ class Training:
         Args:
             folder: a new folder, or with `resume` that of a training run.
             resume: continue the training run in the folder, or begin one if there is none.
-            cpu, tensorboard, progress: as for `train`.
-            samples: write the model's output for a few texts after each validation.
+            cpu, progress: as for `train`.
+            samples: after each validation draw the curves and, of a translator, write what it makes of a few texts.
 
         Raises:
             RegardError: as for `train`.
         """
         resumed = read_checkpoints(folder) is not None
         settings = asdict(self.config)
-        try:
-            result = train(
-                self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
-                model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
-                cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
-                on_begin=lambda: write_run(folder, settings, self.test, self.learned, resumed=resumed),
-                on_validation=show_each(self.samples, self.tell) if samples and self.samples else None,
-            )  # fmt: skip
-        except OccupiedError as error:
-            changed = changed_data(folder, settings) if "other data" in str(error) else None
-            if changed is None:
-                raise
-            raise OccupiedError(f"{error}. {changed}") from error
+        result = train(
+            self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
+            model_config=self.model.config.to_dict(), resume=resume, progress=progress,
+            cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
+            on_begin=lambda: write_run(folder, settings, self.test, self.learned, resumed=resumed),
+            on_validation=show_each(self.samples, self.tell) if samples else None,
+        )  # fmt: skip
         if not share_of_work()["rank"]:
             draw_run(folder, silent if result.stopped == "interrupted" else self.tell, tell_lost=True)
         return result
@@ -551,13 +543,3 @@ def in_order(texts: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
         else:
             groups.append([index])
     return groups
-
-
-def shown_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """The few pairs whose outputs samples show: the first that are not long."""
-    return [pair for pair in pairs if len(pair.source) <= LONGEST_SHOWN][:SHOWN]
-
-
-def sample_lines(parts: Mapping[str, str]) -> list[str]:
-    """Lines about one text of a sample, each with its name, and an empty one."""
-    return [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,7 @@ from regard.errors import CheckpointError, NotFoundError, OccupiedError, RegardE
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard_lab.text import Pair, read_pairs, tidy
-from regard_lab.text.tables import table_of
 from regard_lab.text.terminal import printable
-from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.checkpoint import SAVED
 from regard_lab.training.identity import FILES, explain_files
 from regard_lab.training.loop import SETTINGS_FILE
@@ -37,7 +35,7 @@ FILES_OF_RECIPES = {
     TEST_FILE: "pairs that were kept out of the training, to evaluate the model on; empty where there are none",
     TRAINED_FILE: "8 bytes of the SHA-256 of each pair that was learned from, by which an evaluation recognises it",
     "curves.png": "the curves of log.jsonl as a picture",
-    "samples/": "what the model made of a few validation texts after each validation, and what a translator looked at",
+    "samples/": "what a translator made of a few validation pairs after each validation, and what it looked at",
     "pictures/": "what the demo drew",
 }
 
@@ -74,7 +72,7 @@ def write_run(
     trained = b"".join(sorted({_hash_of(pair) for pair in learned} | (hashes_before or set())))
     files = {TEST_FILE: lines} | ({TRAINED_FILE: trained} if trained else {})
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    content = {"settings": settings, "files": hashes, "data": _marks(settings)}
+    content = {"settings": settings, "files": hashes}
     replace_file(run / SETTINGS_FILE, render_sealed(content))
     for name, data in files.items():
         replace_file(run / name, data)
@@ -86,34 +84,6 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
-
-
-def changed_data(run: Path, settings: Mapping[str, Any]) -> str | None:
-    """A phrase about the data files that are not those that a run was begun with; None if it does not list them.
-
-    Args:
-        settings: those of now; they may name the files at another place.
-    """
-    before, now = read_sealed(run / SETTINGS_FILE).get("data"), _marks(settings)
-    if not isinstance(before, list) or len(before) != len(now):
-        return None
-    changed = [
-        f"{new[0]} has changed: it had {count_of(old[2], 'bytes', ',')} and has {new[2]:,} now"
-        for old, new in zip(before, now, strict=True)
-        if old[1] != new[1]
-    ]
-    return "; ".join(changed) or None
-
-
-def _marks(settings: Mapping[str, Any]) -> list[list[Any]]:
-    """The name, SHA-256 and size of each file of data, in the order of the settings."""
-    marks = []
-    for path in [path for name in MAY_MOVE for path in settings.get(name) or ()]:
-        file = table_of(Path(path)).path
-        if path != PRONOUNS and file.is_file():
-            with file.open("rb") as opened:
-                marks.append([str(path), hashlib.file_digest(opened, "sha256").hexdigest(), file.stat().st_size])
-    return marks
 
 
 def read_settings(run: Path) -> dict[str, Any] | None:
@@ -197,13 +167,14 @@ def _sealed_bytes(path: Path) -> bytes:
     return data
 
 
-def show_each(samples: Samples, tell: Tell) -> Callable[[torch.nn.Module, int, Path], None]:
+def show_each(samples: Samples | None, tell: Tell) -> Callable[[torch.nn.Module, int, Path], None]:
     """A function to call after each validation: it writes samples, and draws the curves every DRAW_EVERY seconds."""
     drawn = time.monotonic()
 
     def show(model: torch.nn.Module, step: int, run: Path) -> None:
         nonlocal drawn
-        write_samples(samples, model, step, run, tell)
+        if samples is not None:
+            write_samples(samples, model, step, run, tell)
         if time.monotonic() - drawn >= DRAW_EVERY:
             draw_run(run, tell)
             drawn = time.monotonic()

@@ -48,8 +48,6 @@ from regard_lab.training.recipes.recipe import (
     Samples,
     Tell,
     Training,
-    sample_lines,
-    shown_pairs,
     silent,
 )
 
@@ -76,6 +74,7 @@ OF_THE_TRANSFORMER = (
     "gradient_checkpointing",
 )  # fmt: skip
 OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
+SHOWN, LONGEST_SHOWN = 4, 120  # validation pairs that samples show, and the characters of a source at most
 LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
 
 
@@ -86,7 +85,6 @@ class TranslationTraining(Recipe):
         config: the settings.
         tell: is handed remarks.
         data: pairs that are read already; by default those that the settings name.
-        tokeniser: of both sides; by default one is learned from the training pairs.
 
     >>> config = TranslationTraining.new_config({"data": ["pronouns"], "model": "bahdanau"})
     >>> config.layers, config.learning_rate
@@ -190,13 +188,9 @@ class TranslationTraining(Recipe):
         "for luong-dot": {"input_feeding": FED["input_feeding"]},
     }
 
-    def __init__(
-        self, config: Config, tell: Tell = silent, *, data: TranslationData | None = None,
-        tokeniser: Tokeniser | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, config: Config, tell: Tell = silent, *, data: TranslationData | None = None) -> None:
         super().__init__(config, tell)
-        self._data, self._tokeniser = data, tokeniser
-        self.pieces_are_given = tokeniser is not None
+        self._data = data
 
     @classmethod
     def settings_from(cls, source: str) -> dict[str, Any]:
@@ -227,40 +221,24 @@ class TranslationTraining(Recipe):
         more |= ({"positions": "rotary"} if is_transformer else {}) | self.rate()
         return choose(sizes, amount, requested.budget, requested.given, size=requested.size, more=more)
 
-    @cached_property
-    def data(self) -> TranslationData:
+    def _read(self) -> TranslationData:
         """The pairs to learn from, to validate on and to test on."""
-        if self._data is None:
-            config = self.config
-            self._data = load_translation_data(config.data, config.valid, config.seed, config.twins)
-            for note in self._data.notes:
-                self.tell(note)
-        return self._data
-
-    @cached_property
-    def amount(self) -> Amount:
-        """How much there is to learn from."""
-        return Amount.of((text for pair in self.data.train for text in (pair.source, pair.target)), "pairs", sides=2)
-
-    @cached_property
-    def tokeniser(self) -> Tokeniser:
-        """One vocabulary for both sides of the training pairs."""
-        if self._tokeniser is not None:
-            return self._tokeniser
         config = self.config
-        both = [text for pair in self.data.train for text in (pair.source, pair.target)]
-        self.remark_on_scripts(both, config.tokeniser)
-        return Tokeniser.train(
-            both[::2], config.vocab_size, config.tokeniser, targets=both[1::2], trim=config.trim_vocabulary
-        )
+        data = load_translation_data(config.data, config.valid, config.seed, config.twins)
+        for note in data.notes:
+            self.tell(note)
+        return data
 
     def prepare(self, begun: Path | None = None) -> Training:
-        data = self.data
-        self.settle(self.amount)
+        data = self._data or self._read()
+        sources, targets = [one.source for one in data.train], [one.target for one in data.train]
+        self.settle(Amount.of([*sources, *targets], "pairs", sides=2))
         config, before = self.config, SeenWords(frozenset(), 0)
-        sides = [one.source for one in data.train], [one.target for one in data.train]
-        if (start := self.model_from(begun, *sides)) is None:
-            tokeniser = self.tokeniser
+        if (start := self.model_from(begun, sources, targets)) is None:
+            self.remark_on_scripts([*sources, *targets], config.tokeniser)
+            tokeniser = Tokeniser.train(
+                sources, config.vocab_size, config.tokeniser, targets=targets, trim=config.trim_vocabulary
+            )
             model = config.new_model(tokeniser.vocab_size)
         else:
             saved, tokeniser, where = start
@@ -431,7 +409,7 @@ def _groups(pairs: Sequence[EncodedPair], together: Sequence[int], longest: int)
 
 def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
     """The first few short pairs: source, reference, translation; and the attention of the first as a picture."""
-    shown = shown_pairs(pairs)
+    shown = [pair for pair in pairs if len(pair.source) <= LONGEST_SHOWN][:SHOWN]
 
     def samples(model: torch.nn.Module, picture: Path) -> list[str]:
         assert isinstance(model, TranslationTransformer | RecurrentTranslator)
@@ -440,7 +418,7 @@ def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
         lines = []
         for pair, translation in zip(shown, translations, strict=True):
             parts = {"source": pair.source, "should be": pair.target, "is": tidy_target(translation.text)}
-            lines += sample_lines(parts)
+            lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
         return [*lines, *_draw(translator, translations[:1], picture)]
 
     return samples

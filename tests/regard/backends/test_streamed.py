@@ -35,22 +35,6 @@ def test_one_number_a_distance_shared_by_all_heads_gets_their_gradients_together
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("spoilt", [torch.nan, torch.inf])
-@pytest.mark.parametrize("hides", ["pattern", "bias"])
-def test_rows_without_a_key_are_zeros_whatever_their_query_and_gradient_hold(hides, spoilt):
-    q, k, v = make_qkv(q_len=5, k_len=3, dtype=torch.float64)
-    q[:, :, :2] = spoilt
-    leaves = [x.requires_grad_() for x in (q, k, v)]
-    hiding = torch.zeros(5, 3, dtype=torch.float64).index_fill(0, torch.tensor([0, 1]), -torch.inf)
-    options = {"pattern": "causal"} if hides == "pattern" else {"bias": hiding}
-    found = ask("streamed", *leaves, want=("log_sum_exp", "entropy", "received"), **options)
-    grad = torch.ones_like(found.output).index_fill(2, torch.tensor([0, 1]), spoilt)
-    found.output.backward(grad, retain_graph=True)
-    assert (found.log_sum_exp[:, :, :2] == -torch.inf).all()
-    assert not any(x[:, :, :2].any() for x in (found.output, found.entropy, q.grad))
-    assert all(x.isfinite().all() for x in (found.received, k.grad, v.grad))
-
-
 @pytest.mark.parametrize(("q_len", "k_len"), [(300, 613), (613, 300)])
 def test_many_short_runs_of_keys_round_the_log_sum_exp_once(q_len, k_len):
     q, k, v = make_qkv(heads=2, kv_heads=1, q_len=q_len, k_len=k_len, dtype=torch.float64)
@@ -152,13 +136,6 @@ def test_top_keys_are_found_across_tiles_and_groups():
     torch.testing.assert_close(top.top_keys.weights, whole.top_keys.weights)
     torch.testing.assert_close(top.weights.gather(-1, top.top_keys.indices), top.top_keys.weights)
     assert top.top_keys.indices.sort(-1).values.diff(dim=-1).min() > 0  # no key twice
-
-
-def test_fewer_keys_than_asked_for_are_padded():
-    x = torch.zeros(1, 1, 2, 4)
-    top = ask("streamed", x, x, x, pattern="causal", want=rg.top_keys(5)).top_keys
-    assert top.indices[0, 0, 0].tolist() == [0, -1, -1, -1, -1]
-    assert top.weights[0, 0, 1].tolist() == [0.5, 0.5, 0, 0, 0]
 
 
 def test_chosen_rows_and_heads_come_in_the_order_asked_and_stand_at_all_keys(monkeypatch):

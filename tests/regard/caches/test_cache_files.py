@@ -60,6 +60,7 @@ SCALES = ("k_scales", "v_scales")
         ("dynamic", {"first": "0"}, planes(k_scales=torch.zeros(1, 2, 3, 1)), "not the keys and values"),
         ("dynamic", {"first": "0"}, bytes_with(k_scales=torch.ones(1, 2, 3, 1).double()), "not the keys and values"),
         ("dynamic", {"first": "0"}, bytes_with(v_scales=torch.ones(1, 2, 2, 1)), "not the keys and values"),
+        ("dynamic", {"first": "0"}, planes(forgotten=torch.zeros(1, 2, 3, 1)), "not the keys and values"),  # float32
         ("dynamic", {"first": "0", "v_dim": "2"}, planes(), "not the keys and values"),
         ("dynamic", {"first": "0", "v_dim": "5"}, planes(v=None), "values of 5 numbers in keys of 4"),
         ("dynamic", {"first": "2"}, planes(), "3 entries from position 2, which a dynamic"),

@@ -44,7 +44,8 @@ def some_of(run: Callable[[], Any]) -> Iterator[Line]:
 @pytest.mark.parametrize(
     ("kind", "dtype", "recorded"),
     [
-        *product((*KINDS, "state"), ("float64",), (False, True)),
+        *product((*KINDS, "state"), ("float64",), (False,)),
+        *product(("dynamic", "paged", "state"), ("float64",), (True,)),
         *product(("ring", "paged"), ("int8",), (False,)),
         ("latents", "float64", False),
     ],

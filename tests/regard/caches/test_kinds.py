@@ -210,25 +210,6 @@ def test_one_row_is_read_in_place_and_several_are_gathered():
     assert first != plane.untyped_storage().data_ptr(), "autograd may keep what it is given"
 
 
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16, "int8"])
-def test_a_layer_continues_beams_as_with_a_growing_cache(dtype):
-    layer = rg.MultiHeadAttention(dim=16, heads=4, kv_heads=2, pattern="causal").eval()
-    index = torch.tensor([2, 0, 0, 1, 2])
-    outputs = []
-    with torch.no_grad():
-        for kind in ("dynamic", "paged"):
-            generator, cache = torch.Generator().manual_seed(0), layer.new_cache(3, kind, dtype=dtype)
-            found = [layer(torch.randn(3, 11, 16, generator=generator), cache=cache)]
-            for step in range(6):
-                cache.reorder(index if step == 0 else torch.tensor([4, 3, 2, 2, step % 5]))
-                found.append(layer(torch.randn(5, 1, 16, generator=generator), cache=cache))
-                if step == 3:
-                    cache.crop(12)
-            outputs.append(found)
-    for one, other in zip(*outputs, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
-
-
 def test_a_pool_made_in_inference_mode_is_continued_outside_of_it():
     with torch.inference_mode():
         cache = filled(1, 6)

@@ -59,6 +59,8 @@ MECHANISMS: dict[str, Mechanism] = {
     "random-feature": m.RandomFeature(features=19, seed=1),
     "gated-random-feature": m.RandomFeature(features=19, gated=True, seed=1),
     "linformer": m.Linformer(length=LENGTH + 2, rank=3),
+    "linformer of heads": m.Linformer(LENGTH + 2, 3, "heads"),
+    "linformer of one matrix": m.Linformer(LENGTH + 2, 3, "keys_and_values"),
     "lsh": m.LSH(chunk=3, buckets=4, rounds=2, seed=1),
     **RECURRENT,
     **{name: kernel.declare(Case(1)) for name, kernel in FOUND.items()},

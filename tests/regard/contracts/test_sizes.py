@@ -20,7 +20,7 @@ HERE = [name for name, backend in BACKENDS.items() if not any(limit(small) for l
 names = ("batch", "kv_heads", "group", "q_len", "k_len", "head_dim", "v_dim")
 done = refused = 0
 for sizes in itertools.product((0, 1, 3), repeat=7):
-    if sum(size == 0 for size in sizes) > 1 or sum(min(size, 2) for size in sizes) % 3:
+    if sum(size == 0 for size in sizes) > 1 or sum(min(size, 2) for size in sizes) % 5:
         continue
     b, g, r, i, j, d, e = sizes
     for number, backend in enumerate(("auto", *HERE[sum(sizes) // 2 % 2 :: 2]), start=sum(sizes)):
@@ -53,8 +53,8 @@ def test_zero_and_one_in_every_dimension_answer_or_refuse():
     run = subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     done, refused = map(int, run.stdout.split())
-    assert done > 200
-    assert refused > 60
+    assert done > 150
+    assert refused > 40
 
 
 # Memory that nobody has written

@@ -61,20 +61,6 @@ def test_a_second_layer_is_refused_with_the_way_and_changes_nothing(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stack_with_a_cache_for_each_layer_continues_what_it_computes_at_once(kind):
-    layers, x = stack(kind), inputs()
-    caches = [cache_of(layer, kind) for layer in layers]
-
-    def through(x, caches):
-        for layer, cache in zip(layers, caches, strict=True):
-            x = layer(x, cache=cache)
-        return x
-
-    found = torch.cat([through(part, caches) for part in x.split((3, 1, 3), 1)], 1)
-    assert (found - through(x, [None] * 3)).abs().max() < (0.05 if kind == "int8" else 1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_layers_that_were_asked_to_share_may_write_to_one_cache(kind):
     first, second, _ = stack(kind)
     cache = cache_of(first, kind, shared=True)

@@ -198,6 +198,8 @@ class TestRecording:
         ({"kv_heads": 3}, "kv_heads is 3, by which 4 query heads cannot be divided .* give one of 1, 2, 4"),
         ({"kv_heads": 0}, "kv_heads is 0; it needs a whole number, 1 or more"),
         ({"head_dim": 0}, "head_dim is 0; it needs a whole number, 1 or more"),
+        ({"value_dim": 0}, "value_dim"),
+        ({"value_dim": 2.5}, "value_dim"),
         ({"positions": Sinusoidal(4)}, "added to embeddings"),
         ({"positions": Rotary(), "head_dim": 3}, "rotates pairs"),
         ({"pattern": "causl"}, "there is no pattern 'causl'; did you mean 'causal'"),

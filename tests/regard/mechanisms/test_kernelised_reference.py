@@ -9,7 +9,7 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard.mechanisms import Performer, RandomFeature
+from regard.mechanisms import RandomFeature
 from regard.mechanisms.base import STATISTICS
 from regard.mechanisms.features import Features, Kernelised
 
@@ -82,14 +82,6 @@ def test_the_formula_holds_for_every_pattern_and_position(case, lowered):
         np.testing.assert_allclose(found.log_sum_exp.numpy(), np.log(sums) - shift, rtol=1e-10, atol=1e-10)
 
 
-MECHANISMS = [Squared(), Performer(13), RandomFeature(13), RandomFeature(13, gated=True)]
-
-
-def handed(mechanism: Kernelised, k_len: int = 11) -> dict[str, torch.Tensor]:
-    gated = isinstance(mechanism, RandomFeature) and mechanism.gated
-    return {"gate": torch.rand(2, 2, k_len, dtype=torch.float64)} if gated else {}
-
-
 class Cut(Kernelised):
     """φ(x) = max(x, 0), which may be 0 altogether."""
 
@@ -120,25 +112,3 @@ def test_top_keys_of_weights_below_zero_are_still_ranked():
     assert torch.equal(found.top_keys.indices[..., :3], order)
     assert torch.equal(found.top_keys.weights[..., :3], ranked)
     assert (found.top_keys.indices[..., 3:] == -1).all()
-
-
-@pytest.mark.parametrize("mechanism", [*MECHANISMS[1:], RandomFeature(1, True, sigma=0.5)], ids=str)
-@pytest.mark.parametrize(
-    "pattern", ["full", "causal", p.Causal() & p.KeySpan(torch.tensor([2, 0]), torch.tensor([200, 7]))]
-)
-@pytest.mark.parametrize(("q_len", "q_start"), [(263, 0), (31, -7)])
-def test_the_fast_form_gives_the_values_and_gradients_of_the_formula(mechanism, pattern, q_len, q_start):
-    parameters = handed(mechanism, 263)
-    if parameters and pattern == "full":
-        pattern = "causal & key_span(0, 250)"
-    shapes = (2, 6, q_len, 5), (2, 2, 263, 5), (2, 2, 263, 3)
-    leaves = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
-    leaves += [x.requires_grad_() for x in parameters.values()]
-    answers = []
-    for backend in ("reference", "linear"):
-        found = rg.attention(
-            *leaves[:3], pattern=pattern, mechanism=mechanism, parameters=parameters, q_start=q_start, backend=backend
-        )
-        answers.append([found, *torch.autograd.grad(found.square().sum(), leaves)])
-    for one, other in zip(*answers, strict=True):
-        assert (one - other).abs().max() <= 1e-9 * one.abs().max(), "sums that cancel are as exact as what they are of"

@@ -59,51 +59,29 @@ def test_it_is_the_formula_of_its_paper(name, backend, shared):
                 torch.testing.assert_close(getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT)
 
 
-BLOCKS = ((1 << 17, 1 << 17), (16, 90), (64, 1))  # pairs of a block, and numbers of a slab
-
-
-@pytest.mark.parametrize(
-    ("name", "option", "blocks"),
-    [(name, option, BLOCKS[(a + b) % 3]) for a, name in enumerate(SCORES) for b, option in enumerate(OPTIONS)],
-)
-def test_streaming_equals_the_formula_with_gradients_whatever_the_blocks(name, option, blocks, monkeypatch):
-    pairs, slab = blocks
-    monkeypatch.setattr(blocking, "PAIRS", pairs)
-    monkeypatch.setattr(blocking, "ROWS", 6 if pairs < 100 else 256)
-    monkeypatch.setattr(blocking, "ALIGNED", 4)
-    monkeypatch.setattr(formulas, "SLAB", slab)
-    every_head = ((HEADS[0], True), (HEADS[1], False), (HEADS[2], False))
-    for heads, shared in every_head if slab > 1 else every_head[1:2]:  # slabs of one pair take long
-        call = make_call(name, heads, learns=True, shared=shared)
-        options = dict(OPTIONS[option])
-        bias = [options["bias"].clone().requires_grad_()] if "bias" in options else []
-        if bias:
-            options["bias"] = bias[0]
-        pull = torch.randn(BATCH, 6, Q_LEN, V_DIM, dtype=torch.float64)
-        answers = []
-        for backend in ("reference", "streamed"):
-            output = call.ask(backend, **options).output
-            answers.append((output, *torch.autograd.grad(output, [*call.learning, *bias], pull)))
-        torch.testing.assert_close(answers[1], answers[0], **EXACT)
-
-
 @every
-def test_statistics_and_their_gradients_equal_those_of_the_formula(name, monkeypatch):
-    monkeypatch.setattr(blocking, "PAIRS", 16)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_streaming_equals_the_formula_in_values_statistics_and_gradients(name, option, monkeypatch):
+    turn = [*SCORES].index(name) + [*OPTIONS].index(option)
+    for module, size, numbers in ((blocking, "PAIRS", (16, 1 << 17)), (formulas, "SLAB", (90, 1 << 17, 1))):
+        monkeypatch.setattr(module, size, numbers[turn % len(numbers)])
+    monkeypatch.setattr(blocking, "ROWS", 6 if turn % 2 == 0 else 256)
     monkeypatch.setattr(blocking, "ALIGNED", 4)
-    monkeypatch.setattr(formulas, "SLAB", 60)
-    want = ("log_sum_exp", "entropy", "received", "distance", rg.top_keys(3), rg.weights_of([1, 4], [5, 2]))
-    for option in ("softcap", "start by row"):
-        answers = []
-        for backend in ("reference", "streamed"):
-            call = make_call(name, learns=True)
-            found = call.ask(backend, want, **{"pattern": SPAN, **OPTIONS[option]})
-            told = (found.log_sum_exp, found.entropy, found.received, found.distance, found.top_keys.weights,
-                    found.chosen_weights)  # fmt: skip
-            loss = sum((x.nan_to_num(neginf=0.0) * (1 + n)).square().sum() for n, x in enumerate(told))
-            sent = torch.autograd.grad(loss, call.learning, allow_unused=True, materialize_grads=True)
-            answers.append((*told, *sent))
-        torch.testing.assert_close(answers[1], answers[0], **EXACT)
+    statistics = ("log_sum_exp", "entropy", "received", "distance", rg.top_keys(3), rg.weights_of([1, 4], [5, 2]))
+    options, drawn = {"pattern": SPAN, **OPTIONS[option]}, torch.Generator().manual_seed(turn)
+    bias = [options["bias"].clone().requires_grad_()] if "bias" in options else []
+    options |= {"bias": bias[0]} if bias else {}
+    pull = torch.randn(BATCH, 6, Q_LEN, V_DIM, generator=drawn, dtype=torch.float64)
+    want, answers = statistics if turn % 2 else (), []
+    for backend in ("reference", "streamed"):
+        call = make_call(name, HEADS[turn % 3], learns=True, shared=turn % 3 == 0)
+        found = call.ask(backend, want, **options)
+        told = (found.output * pull, *([found.log_sum_exp, found.entropy, found.received, found.distance,
+                found.top_keys.weights, found.chosen_weights] if want else []))  # fmt: skip
+        loss = sum((x.nan_to_num(neginf=0.0) * (1 + n)).square().sum() for n, x in enumerate(told))
+        sent = torch.autograd.grad(loss, [*call.learning, *bias], allow_unused=True, materialize_grads=True)
+        answers.append((*told, *sent))
+    torch.testing.assert_close(answers[1], answers[0], **EXACT)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
@@ -128,14 +106,6 @@ def test_a_cache_of_projected_keys_continues_to_the_same_answer(name, kind):
                                       mechanism=m.Softmax(score), parameters=parameters))  # fmt: skip
     torch.testing.assert_close(torch.cat(parts, 2), whole, **EXACT)
     assert "key_weight" not in asked
-
-
-def test_concat_is_additive_with_the_columns_of_w_side_by_side():
-    concat, additive = make_call("concat", (6, 6)), make_call("additive", (6, 6))
-    weight = torch.cat([additive.parameters["query_weight"], additive.parameters["key_weight"]], -1)
-    concat.parameters = {"weight": weight, "energy": additive.parameters["energy"]}
-    concat.q, concat.k, concat.v = additive.q, additive.k, additive.v
-    torch.testing.assert_close(concat.ask().output, additive.ask().output, **EXACT)
 
 
 @every

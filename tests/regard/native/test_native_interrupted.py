@@ -9,8 +9,6 @@ from injections import disturbed, instructions_of
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.native import kernel
-from regard.backends.native.filling import Filled
 from regard.backends.native.library import load
 from regard.core.tensors import Stored
 
@@ -139,19 +137,3 @@ def test_calls_after_an_interrupted_one_return_the_same_bits(name):
 @pytest.mark.parametrize("name", kinds())
 def test_a_call_inside_a_call_changes_neither(name):
     assert wrong_with_calls_inside(kinds()[name](), EACH, random.Random(0)) == 0
-
-
-def keep_half_written_structs(patch: pytest.MonkeyPatch) -> None:
-    """Each plan keeps one struct, also after an exception and while a call computes with it."""
-    structs: dict[int, Filled] = {}
-    patch.setattr(kernel, "Filled", lambda problem: structs.setdefault(id(problem), Filled(problem)))
-
-
-@pytest.mark.parametrize("wrong", [wrong_after_exceptions, wrong_with_calls_inside])
-def test_a_struct_that_is_kept_half_written_is_noticed(monkeypatch, wrong):
-    keep_half_written_structs(monkeypatch)
-    try:
-        noticed = wrong(kinds()["forward"](), 200, random.Random(0)) > 0
-    except rg.RegardError:  # the library refuses what it finds in the struct
-        noticed = True
-    assert noticed

@@ -41,9 +41,9 @@ def runtimes(*names: str) -> str:
 
 
 def test_random_and_damaged_calls_compute_or_are_refused():
-    done = fuzz(LIBRARY, 150)
+    done = fuzz(LIBRARY, 80)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "150 calls" in done.stdout
+    assert "80 calls" in done.stdout
 
 
 @pytest.mark.slow
@@ -91,18 +91,6 @@ def instruction_set(code: str) -> int:
     if re.search(r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b", code):
         return 512
     return 256 if re.search(r"%ymm|\tv[a-z]", code) else 128
-
-
-@pytest.mark.parametrize(
-    ("line", "width"),
-    [
-        ("\tvaddps %zmm1,%zmm2,%zmm3", 512), ("\tvmovups %xmm17,(%rax)", 512), ("\tkmovw  %eax,%k1", 512),
-        ("\tvfmadd231ps %ymm30,%ymm1,%ymm2", 512), ("\tvaddps %ymm1,%ymm2,%ymm3", 256),
-        ("\tvmulss %xmm1,%xmm0,%xmm0", 256), ("\tmulss %xmm1,%xmm0", 128), ("\tmov %rax,%rbx", 128),
-    ],
-)  # fmt: skip
-def test_instructions_are_told_apart(line, width):
-    assert instruction_set(line) == width
 
 
 def test_instructions_of_some_processors_stay_in_their_namespaces():

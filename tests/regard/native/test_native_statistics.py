@@ -22,22 +22,6 @@ PATTERNS = ("full", "causal", "sliding_window(40) | global_tokens(1)", "strided(
 SIZES = [((257, 257, 4, 2), 20), ((33, 401, 6, 2), MOST_TOP), ((3, SPAN + 777, 8, 2), 40), ((1, 70, 2, 2), 1)]
 
 
-def by_formula(q: torch.Tensor, k: torch.Tensor, allowed: torch.Tensor, top: int) -> dict[str, torch.Tensor]:
-    """The statistics from dense weights in float64."""
-    k = k.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = (q.double() @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~allowed, -math.inf)
-    weights = scores.softmax(-1).nan_to_num()
-    position = torch.arange(k.shape[2])
-    far = (position - position[-q.shape[2] :, None]).abs()
-    found = {"entropy": torch.special.entr(weights).sum(-1), "received": weights.sum(-2), "weights": weights}
-    found |= {"distance": (weights * far).sum(-1), "chosen": weights[:, -1:][:, :, [q.shape[2] - 1, 0]]}
-    order = torch.sort(scores, dim=-1, descending=True, stable=True)
-    missing = order.values[..., :top] == -math.inf
-    found["keys"] = order.indices[..., :top].masked_fill(missing, -1)
-    found["top"] = weights.gather(-1, order.indices[..., :top]).masked_fill(missing, 0)
-    return found
-
-
 @pytest.mark.parametrize("instructions", [0, 2])
 @pytest.mark.parametrize(("sizes", "top"), SIZES)
 def test_statistics_equal_the_formula(native, sizes, top, instructions):
@@ -50,28 +34,25 @@ def test_statistics_equal_the_formula(native, sizes, top, instructions):
         last = [q_len - 1] if q_len == 1 else [q_len - 1, 0]
         want = ["entropy", "received", "distance", "weights", rg.top_keys(top), rg.weights_of(last, [heads - 1])]
         found = rg.attention_detail(q, k, v, pattern=text, want=want, backend="native")
-        allowed = rg.patterns.parse(text).dense(q_len, k_len)
-        expected = by_formula(q, k, allowed, top)
-        close = lambda one, other, atol: torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=atol)  # noqa: E731
-        close(found.entropy, expected["entropy"], 3e-6)
-        close(found.received, expected["received"], 1e-5)
-        close(found.distance, expected["distance"], 1e-3)
-        close(found.weights, expected["weights"], 1e-6)
-        close(found.chosen_weights, expected["chosen"][:, :, : len(last)], 1e-6)
-        kept = min(top, k_len)
-        close(found.top_keys.weights[..., :kept], expected["top"], 1e-6)
-        _same_keys(found.top_keys.indices[..., :kept], expected)
-        assert (found.top_keys.indices[..., kept:] == -1).all()
+        wide = (x.double() for x in (q, k, v))
+        expected = rg.attention_detail(*wide, pattern=text, want=want, backend="reference")
+        for name, atol in (("entropy", 3e-6), ("received", 1e-5), ("distance", 1e-3), ("weights", 1e-6),
+                           ("chosen_weights", 1e-6)):  # fmt: skip
+            one, other = (getattr(detail, name).double() for detail in (found, expected))
+            torch.testing.assert_close(one, other, rtol=2e-5, atol=atol)
+        _same_keys(found.top_keys, expected)
         alone = rg.attention_detail(q, k, v, pattern=text, want=rg.weights_of(last, [heads - 1]), backend="native")
         assert torch.equal(alone.chosen_weights, found.chosen_weights)
         assert torch.equal(alone.output, found.output)
 
 
-def _same_keys(keys: torch.Tensor, expected: dict[str, torch.Tensor]) -> None:
+def _same_keys(found: Any, expected: rg.AttentionDetail) -> None:
     """Keys are those of the formula, or others of nearly equal weight."""
-    assert ((keys < 0) == (expected["keys"] < 0)).all()
-    own = expected["weights"].gather(-1, keys.clamp_min(0)).masked_fill(keys < 0, 0)
-    torch.testing.assert_close(own, expected["top"], rtol=2e-5, atol=1e-6)
+    keys, right = found.indices, expected.top_keys
+    assert ((keys < 0) == (right.indices < 0)).all()
+    own = expected.weights.gather(-1, keys.clamp_min(0)).masked_fill(keys < 0, 0)
+    for weights in (own, found.weights.double()):
+        torch.testing.assert_close(weights, right.weights, rtol=2e-5, atol=1e-6)
     assert all(len(set(row[row >= 0])) == int((row >= 0).sum()) for row in keys.flatten(0, 2).numpy()[:50])
 
 
@@ -85,8 +66,8 @@ def test_of_equal_scores_the_first_keys_are_the_top_keys():
 def test_more_top_keys_than_the_kernel_keeps_come_from_the_second_pass():
     q, k, v = (torch.randn(1, 1, size, 8) for size in (2, 700, 700))
     found = rg.attention_detail(q, k, v, want=rg.top_keys(MOST_TOP + 1), backend="native").top_keys
-    expected = by_formula(q, k, torch.ones(2, 700, dtype=torch.bool), MOST_TOP + 1)
-    torch.testing.assert_close(found.weights.double(), expected["top"], rtol=2e-5, atol=1e-6)
+    expected = rg.attention_detail(*(x.double() for x in (q, k, v)), want=rg.top_keys(MOST_TOP + 1)).top_keys
+    torch.testing.assert_close(found.weights.double(), expected.weights, rtol=2e-5, atol=1e-6)
 
 
 def test_a_query_that_is_not_finite_gives_its_own_statistics_nan_alone():

@@ -51,12 +51,6 @@ def test_native_copies_nothing_and_returns_what_transposes_back_without_a_copy(p
     assert torch.equal(output, plan.run(*(x.contiguous() for x in (q[:, :, :q_len], k, v))))
 
 
-def test_the_count_sees_a_copy():
-    x = torch.randn(2, 9, 2, 32)[..., ::2].transpose(1, 2)  # its last axis is not dense
-    output, made = computed(rg.plan_attention(x, x, x, pattern="causal", backend="native"), x, x, x)
-    assert made >= output.numel() + x.numel()
-
-
 # Offsets are counted in 64 bits
 
 

@@ -16,28 +16,29 @@ def mask_of(listed: torch.Tensor, q_len: int, k_len: int, block: int = 1, rows: 
     return listed_mask(listed.numpy(), Places(2, 4, q_len, k_len, (0,)), block, rows)
 
 
-def sizes_of(q_len: int, k_len: int, heads: int = 4, kv_heads: int = 2, batch: int = 2):
+def sizes_of(q_len: int, k_len: int, heads: int = 4, kv_heads: int = 2, dims=(5, 3), dtype=torch.float64):
     torch.manual_seed(3)
-    shapes = (batch, heads, q_len, 5), (batch, kv_heads, k_len, 5), (batch, kv_heads, k_len, 3)
-    return [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    shapes = (2, heads, q_len, dims[0]), (2, kv_heads, k_len, dims[0]), (2, kv_heads, k_len, dims[1])
+    return [torch.randn(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
 def assert_is_the_formula(pattern: p.Pattern, mask: np.ndarray, q, k, v, **options) -> None:
     found = rg.attention(q, k, v, pattern=pattern, **options)
     grad = torch.randn_like(found)
     grads = torch.autograd.grad(found, (q, k, v), grad)
-    expected = answer(*(x.detach().numpy() for x in (q, k, v)), mask, scale=5**-0.5, grad_output=grad.numpy())
+    scale, atol = q.shape[-1] ** -0.5, 1e-12 if q.dtype == torch.float64 else 2e-5
+    expected = answer(*(x.detach().double().numpy() for x in (q, k, v)), mask, scale=scale, grad_output=grad.numpy())
     for one, name in zip((found.detach(), *grads), ("output", "dq", "dk", "dv"), strict=True):
-        np.testing.assert_allclose(one, getattr(expected, name), atol=1e-12)
+        np.testing.assert_allclose(one, getattr(expected, name), atol=atol, rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["auto", "fused"])
-@pytest.mark.parametrize(("block", "rows"), [(17, 23), (16, 400), (2, 5)])
+@pytest.mark.parametrize(("backend", "long"), [("auto", False), ("fused", False), ("auto", True)])
+@pytest.mark.parametrize(("block", "rows"), [(17, 23), (16, 400), (40, 100), (2, 5)])
 @pytest.mark.parametrize("lists", [1, 2, 4])
-def test_lists_for_all_heads_for_key_heads_and_for_each_head(backend, block, rows, lists):
-    q_len, k_len = 67, 71
-    q, k, v = sizes_of(q_len, k_len)
-    blocks = torch.randint(-1, -(-k_len // block), (lists % 2 + 1, lists, -(-q_len // rows), 4))
+def test_lists_for_all_heads_for_key_heads_and_for_each_head(backend, long, block, rows, lists):
+    q_len, k_len = (419, 523) if long else (67, 71)
+    q, k, v = sizes_of(q_len, k_len, dims=(64, 32), dtype=torch.float32) if long else sizes_of(q_len, k_len)
+    blocks = torch.randint(-1, -(-k_len // block), (lists % 2 + 1, lists, -(-q_len // rows), 13 if long else 4))
     blocks[:, :, 0] = -1  # empty rows
     blocks[:, :, -1, 1] = blocks[:, :, -1, 0]  # a block that is listed twice
     mask = mask_of(blocks, q_len, k_len, block, rows)
@@ -71,6 +72,9 @@ def test_pairs_are_counted_and_strict_allows_what_computes_few_others():
     assert plan.problem.kept_pairs == 2 * mask.sum()
     assert mask.sum() <= plan.cost.pairs // 2 < 1.1 * mask.sum() + 2 * 32 * 32
     assert pattern.count(96, 96) == pattern.dense(96, 96).sum()
+    keys = p.ChosenKeys(torch.randint(-1, 100, (1, 1, 96, 40))) & p.Causal()  # so few are kept that strict must count
+    plans = [rg.plan_attention(q, k, k, pattern=keys, strict=strict) for strict in (False, True)]
+    assert plans[0].problem.kept_pairs <= plans[1].cost.pairs <= plans[0].cost.pairs
 
 
 @pytest.mark.parametrize("band", [p.Full(), p.Diagonals(4, -1), p.Causal() & p.KeySpan(3, 20)])
@@ -133,15 +137,17 @@ def test_tensors_of_other_kinds_are_refused():
 
 
 @pytest.mark.parametrize("backend", ["auto", "streamed"])
-@pytest.mark.parametrize("lists", [1, 2, 4])
-def test_lists_of_keys_for_each_query(backend, lists):
-    q, k, v = sizes_of(67, 71)
-    keys = torch.randint(-1, 71, (2 - lists % 2, lists, 67, 13))
-    keys[:, :, 7] = -1
-    mask = mask_of(keys, 67, 71)
+@pytest.mark.parametrize(("lists", "k_len", "count"), [(1, 71, 13), (2, 71, 13), (4, 71, 13), (2, 1400, 2)])
+def test_lists_of_keys_for_each_query(backend, lists, k_len, count):
+    q, k, v = sizes_of(67, k_len)
+    keys = torch.randint(-1, k_len, (2 - lists % 2, lists, 67, count))
+    keys[:, :, 7], keys[:, :, 9] = -1, 5  # no key, and one key again and again
+    mask = mask_of(keys, 67, k_len)
     assert_is_the_formula(p.ChosenKeys(keys), mask, q, k, v, backend=backend)
-    causal = np.arange(71) <= np.arange(67)[:, None] + 4
+    causal = np.arange(k_len) <= np.arange(67)[:, None] + k_len - 67
     assert_is_the_formula(p.ChosenKeys(keys) & p.Causal(), mask & causal, q, k, v, backend=backend)
+    found, again = (rg.attention(q, k, v, pattern=p.ChosenKeys(one)) for one in (keys, keys.flip(-1)))
+    assert torch.equal(found, again)  # the order of a list does not matter
 
 
 def test_lists_of_some_rows_and_heads_are_those_of_the_whole():

@@ -253,22 +253,6 @@ def test_garbage_is_refused_with_one_kind_of_error(text):
     assert parse(str(pattern)) == pattern
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "(" * 5000, "~" * 5000 + "causal", "&" * 20000, "causal causal", "key_span(1,)", "sliding_window(-1)",
-     "causal_window(" + "9" * 30 + ")", "causal_window", None, 7],
-    ids=lambda text: str(text)[:20],
-)  # fmt: skip
-def test_texts_that_are_no_pattern_are_refused(text):
-    with pytest.raises(ArgumentError):
-        parse(text)
-
-
-def test_a_refusal_shows_the_place():
-    with pytest.raises(ArgumentError, match=r"at character 8: there is no pattern 'causel'; did you mean 'causal'"):
-        parse("full & causel")
-
-
 @pytest.mark.parametrize(("size", "length", "start"), [(2**40, 10**9, 0), (7, 10**9, -(10**6))])
 def test_counting_a_band_looks_at_no_pair(size, length, start):
     assert CausalWindow(size).count(length, length, q_start=start) > 0

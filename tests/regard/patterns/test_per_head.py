@@ -5,39 +5,13 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns import (
     Causal,
     CausalWindow,
-    Explicit,
     Full,
-    GlobalTokens,
     Grid,
     KeySpan,
     PerHead,
     Prefix,
-    Strided,
     Where,
 )
-
-
-def test_head_h_sees_what_the_h_th_pattern_shows():
-    parts = [CausalWindow(2), Strided(3), GlobalTokens([1]), Full()]
-    pattern = PerHead(parts)
-    found = pattern.dense(5, 7, q_start=1)
-    assert tuple(found.shape) == (1, 4, 5, 7)
-    for head, part in enumerate(parts):
-        assert torch.equal(found[0, head], part.dense(5, 7, q_start=1))
-        assert pattern.for_head(head) == part
-
-
-def test_parts_may_differ_by_row_and_head_themselves():
-    lengths = KeySpan(0, torch.tensor([1, 3]))
-    mask = Explicit(torch.arange(2 * 9).view(1, 2, 3, 3) % 4 == 0)
-    pattern = PerHead([lengths, mask])
-    found = pattern.dense(3, 3)
-    assert tuple(found.shape) == (2, 2, 3, 3)
-    assert torch.equal(found[:, 0], lengths.dense(3, 3)[:, 0].expand(2, 3, 3))
-    assert torch.equal(found[:, 1], mask.dense(3, 3)[:, 1].expand(2, 3, 3))
-    assert str(pattern.for_row(1).for_head(0)) == "key_span(0, 3)"
-    assert pattern.varies_by_row
-    assert not pattern.by_value
 
 
 def test_a_part_that_differs_by_head_gives_each_head_its_own():

@@ -1,5 +1,3 @@
-from collections import Counter
-
 import pytest
 import torch
 
@@ -29,42 +27,6 @@ GOLDEN = [
 @pytest.mark.parametrize(("pattern", "k_len", "blocks"), GOLDEN)
 def test_the_draws_are_frozen(pattern, k_len, blocks):
     assert {query: drawn(pattern, query, k_len) for query in blocks} == blocks
-
-
-@pytest.mark.parametrize("k_len", [1, 7, 24, 25, 100])
-@pytest.mark.parametrize(("count", "block"), [(1, 1), (3, 4), (5, 8), (40, 2)])
-def test_every_query_block_sees_count_distinct_blocks_or_all_there_are(count, block, k_len):
-    pattern = RandomBlocks(count, block=block, seed=3)
-    there_are = -(-k_len // block)
-    for query in (-9, 0, block, 77):
-        assert len(drawn(pattern, query, k_len)) == min(count, there_are)
-    seen = pattern.dense(3 * block, k_len, q_start=0)
-    assert torch.equal(seen, seen[::block].repeat_interleave(block, dim=0))
-
-
-def test_every_choice_of_blocks_is_equally_likely():
-    for pattern in (RandomBlocks(2, block=1, seed=1), RandomBlocks(2, block=1, seed=2)):
-        rows = pattern.dense(20_000, 5, q_start=0)
-        found = Counter(tuple(row) for row in rows.int().tolist())
-        assert len(found) == 10
-        assert sum((number - 2000) ** 2 / 2000 for number in found.values()) < 28  # chi-square, 9 degrees: p = 0.001
-
-
-def test_a_draw_from_the_past_does_not_depend_on_the_number_of_keys():
-    pattern = RandomBlocks(3, block=4, seed=9, past=True)
-    whole = pattern.dense(60, 60, q_start=0)
-    for length in (1, 6, 31, 60):
-        assert torch.equal(pattern.dense(60, length, q_start=0), whole[:, :length])
-    for query in range(60):
-        assert drawn(pattern, query, 60)[-1] <= query // 4
-        assert len(drawn(pattern, query, 60)) == min(3, query // 4 + 1)
-    assert not pattern.dense(3, 8, q_start=-3).any()
-
-
-def test_a_draw_among_all_keys_depends_on_how_many_blocks_there_are_and_on_nothing_more():
-    pattern = RandomBlocks(2, block=8, seed=4)
-    assert torch.equal(pattern.dense(40, 73, q_start=0), pattern.dense(40, 80, q_start=0)[:, :73])
-    assert not torch.equal(pattern.dense(40, 73, q_start=0), pattern.dense(40, 88, q_start=0)[:, :73])
 
 
 def test_rows_that_start_apart_draw_by_their_own_positions():

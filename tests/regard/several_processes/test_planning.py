@@ -9,13 +9,12 @@ import torch
 
 from regard import distributed
 from regard.distributed import Layout, bytes_exchanged
-from regard.distributed import function as function_of
 from regard.distributed.group import Group
 from regard.distributed.needs import Needs
 from regard.distributed.planning import messages
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns import Causal, CausalWindow, SlidingWindow, parse
-from several_processes.calls import Case, on_one, on_processes, together
+from several_processes.calls import Case, on_processes
 
 LENGTHS = {2: (33, 31), 4: (17, 13, 0, 19)}
 PATTERNS = {
@@ -109,28 +108,6 @@ def test_a_ring_passes_on_and_zigzag_balances_causal_pairs():
         ]
     assert max(pairs["contiguous"]) > 6 * min(pairs["contiguous"])
     assert max(pairs["zigzag"]) < 1.01 * min(pairs["zigzag"])
-
-
-def without_share(log_sum_exp: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    return torch.ones_like(log_sum_exp)
-
-
-def on_processes_without_rescaling(case: Case):
-    """Planted: the backward pass gives every piece the whole gradient."""
-    plain, function_of.share = function_of.share, without_share
-    try:
-        return on_processes(case)
-    finally:
-        function_of.share = plain
-
-
-def test_a_backward_pass_without_the_rescaling_of_pieces_would_be_seen(pools):
-    case = Case("planted", (9, 8), {"pattern": "causal"})
-    one = on_one(case)
-    sound = together(case, pools(2).run(on_processes, case))
-    planted = together(case, pools(2).run(on_processes_without_rescaling, case))
-    assert (sound["dv"] - one["dv"]).abs().max() < 1e-10
-    assert (planted["dv"] - one["dv"]).abs().max() > 0.01
 
 
 def test_ranges_that_are_read_back_are_the_rows_that_see_some_key():

@@ -220,6 +220,11 @@ def too_many_processes() -> None:
     parallelize_module(MultiHeadAttention(dim=18, heads=6), init_device_mesh("cpu", (4,)), TensorParallel())
 
 
+def with_forget_gates() -> None:
+    layer = MultiHeadAttention(dim=16, heads=4, pattern="causal", forgetting=True)
+    parallelize_module(layer, init_device_mesh("cpu", (2,)), TensorParallel())
+
+
 def on_a_linear_layer() -> None:
     parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), TensorParallel())
 
@@ -242,6 +247,7 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
     )
     assert all(words in message for message in pools(4).refusals(too_many_processes))
     assert all("given a Linear" in message for message in pools(2).refusals(on_a_linear_layer))
+    assert all("forgetting or a chooser; divide" in message for message in pools(2).refusals(with_forget_gates))
     words = "of another module too, where it was divided along axis 0, and here it would be divided along axis 1; untie"
     assert all(words in message for message in pools(2).refusals(with_a_tie_across))
     assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))

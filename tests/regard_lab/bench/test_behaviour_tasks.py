@@ -3,16 +3,12 @@
 import pytest
 import torch
 
-from benchmarks.behaviour.grid_and_text import LENGTH, PATTERNS
-from benchmarks.behaviour.learning import UNSCORED, Draw, duplication, grid, overwriting, recall, runs_of
-from regard.patterns import parse
+from benchmarks.behaviour.learning import UNSCORED, Draw, duplication, overwriting, recall
 
 DRAWS = {
     "duplication": duplication(symbols=5, length=7, rows=3),
     "recall": recall(vocabulary=22, length=31, rows=3, pairs=5),
     "overwriting": overwriting(vocabulary=22, length=31, rows=3, keys=3, writes=4),
-    "grid": grid(side=5, colours=7, noise=0.5, rows=3),
-    "text": runs_of(torch.arange(97), length=11, rows=3),
 }
 
 
@@ -23,14 +19,6 @@ def test_a_batch_depends_on_the_seed_alone(name: str):
 
     assert torch.equal(drawn(3), drawn(3))
     assert not torch.equal(drawn(3), drawn(4))
-
-
-@pytest.mark.parametrize("name", ["duplication", "grid", "text"])
-def test_what_is_to_be_guessed_is_the_next_token(name: str):
-    tokens, targets = one(DRAWS[name])
-    asked = targets[:, :-1] != UNSCORED
-    assert asked.any()
-    assert torch.equal(targets[:, :-1][asked], tokens[:, 1:][asked])
 
 
 def test_the_second_word_is_the_first_and_alone_is_scored():
@@ -55,23 +43,6 @@ def test_a_key_that_was_written_again_is_answered_by_its_last_value():
         written, last = text[:24:2], dict(zip(text[:24:2], text[1:24:2], strict=True))
         assert sorted(map(written.count, last)) == [4, 4, 4]
         assert {key: value for key, value in zip(text, wanted, strict=True) if value != UNSCORED} == last
-
-
-def test_without_noise_each_cell_is_the_one_above():
-    tokens, targets = one(grid(side=5, colours=7, noise=0.0, rows=3))
-    assert torch.equal(tokens[:, 5:], tokens[:, :-5])
-    assert torch.equal(targets[:, 4:], tokens[:, : 25 - 4])
-
-
-def test_noise_draws_anew_as_often_as_it_says():
-    tokens, _ = one(grid(side=64, colours=1_000, noise=0.25, rows=16))
-    changed = (tokens[:, 64:] != tokens[:, :-64]).double().mean()
-    assert abs(float(changed) - 0.25) < 0.01
-
-
-def test_the_patterns_that_are_compared_keep_nearly_the_same_pairs():
-    counts = [parse(pattern).count(LENGTH, LENGTH) for pattern in PATTERNS.values()]
-    assert max(counts) < 1.03 * min(counts)
 
 
 def one(draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,6 @@ from importlib.util import find_spec
 import pytest
 
 from regard.backends import BACKENDS
-from regard.errors import RegardError
 from regard.patterns import Causal
 from regard_lab.bench import running as room
 from regard_lab.bench.cases import REGARD
@@ -67,24 +66,6 @@ def test_our_backend_is_said_and_what_could_not_be_checked():
     assert record["contenders"]["regard"]["backend"] in BACKENDS
     assert record["contenders"]["regard"]["notes"] == []
     assert "without dropout" in record["contenders"]["fine"]["notes"][0]
-
-
-def test_memory_is_asked_of_those_named(monkeypatch):
-    def measured(function, name, **asked):
-        if name == "fine":
-            raise RegardError("it died")
-        return 4 * WORK.tensor_bytes
-
-    monkeypatch.setattr(room, "call_apart", measured)
-    record = held(
-        FINE, WRONG, timed=False, memory=("regard", "fine", "wrong"),
-        promises=(Promise("extra memory", "regard", "", 4.0), Promise("more memory", "regard", "fine", 1.0)),
-    )  # fmt: skip
-    assert record["contenders"]["regard"]["memory_bytes"] == 4 * WORK.tensor_bytes
-    assert record["contenders"]["fine"]["memory_reason"] == "it died"
-    assert not {"memory_bytes", "memory_reason"} & record["contenders"]["wrong"].keys()
-    assert "cpu" not in record["contenders"]["regard"]
-    assert [promise["kept"] for promise in record["promises"]] == [True, None]
 
 
 RUNTIMES = [name for name in PEERS if name.startswith(("onnxruntime", "OpenVINO"))]

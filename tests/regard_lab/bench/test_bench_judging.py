@@ -1,8 +1,7 @@
-"""Results are judged by the formulas of papers: whoever is wrong in a row, gradient or statistic is found out."""
+"""Results are judged in float64: whoever is wrong in a row, gradient or statistic is found out."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,7 +10,7 @@ from regard.errors import ArgumentError
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Performer, RandomFeature, Softmax
 from regard.patterns import CausalWindow
 from regard_lab.bench.cases import PLAN_RUN, REGARD, with_statistic
-from regard_lab.bench.judging import FORMULAS, Bound, chosen_rows, hashed_pairs, judge, own_last, places
+from regard_lab.bench.judging import Bound, chosen_rows, judge
 from regard_lab.bench.peers import PEERS
 from regard_lab.bench.work import (
     BIG_BIRD,
@@ -186,27 +185,6 @@ def test_formulas_agree_with_the_patterns(pattern):
     assert (allowed_pairs(pattern, rows, 1280, 1280) == pattern.dense(1280, 1280)[rows].numpy()).all()
 
 
-def test_pairs_of_hashing_follow_the_definition():
-    work = Work(40, heads=1, head_dim=8, mechanism=LSH(chunk=4, buckets=4, rounds=2))
-    tensors = make_tensors(work)
-    buckets = work.mechanism.bucket(tensors.k)[0, 0].tolist()
-    expected = np.zeros((40, 40), dtype=bool)
-    for bucket in buckets:
-        order = sorted(range(40), key=lambda j: (bucket[j], j))
-        chunk = {j: at // 4 for at, j in enumerate(order)}
-        for i in range(40):
-            for j in range(40):
-                expected[i, j] |= bucket[i] == bucket[j] and chunk[i] - chunk[j] in (0, 1) and i != j
-    expected[np.arange(40), np.arange(40)] = ~expected.any(1)
-    assert (hashed_pairs(work, tensors, list(range(40)))[0, 0].numpy() == expected).all()
-    assert places(np.array([2, 0, 2, 1])).tolist() == [2, 0, 3, 1]
-    assert own_last(np.array([[3, 0], [0, 2]]), [0, 1]).tolist() == [[1, 0], [0, 1]]
-
-
-def test_a_pattern_or_a_mechanism_without_formula_is_refused(monkeypatch):
+def test_a_pattern_without_formula_is_refused():
     with pytest.raises(ArgumentError, match="no formula is known for causal_window"):
         allowed_pairs(CausalWindow(3), [0], 4, 4)
-    monkeypatch.delitem(FORMULAS, LinearTransformer)
-    for work in (replace(WORKS["additive"], mechanism=Softmax(), pattern=FULL), WORKS["linear"]):
-        with pytest.raises(ArgumentError, match="no formula is known for"):
-            verdict(work)

@@ -1,8 +1,8 @@
-"""What people read of results: numbers, reasons and curves."""
+"""What people read of results: numbers and reasons."""
 
 from test_bench_running import record
 
-from regard_lab.bench.report import describe_results, draw_curves, points_of, write_report
+from regard_lab.bench.report import describe_results, write_report
 from regard_lab.bench.results import Results
 
 HERE = {
@@ -22,7 +22,6 @@ def test_lines_show_times_ratio_memory_and_reasons():
         for name in ("regard (fused)", "peer", "absent")
     )
     assert "2 ms (1 ms to 4 ms)" in ours
-    assert "2.0 MiB" in ours
     assert "2.50x" in peer
     assert "a note" in peer
     assert absent.endswith("missing: the package x is not installed")
@@ -38,18 +37,8 @@ def test_the_page_is_a_table_with_versions_and_command(tmp_path):
     assert "`regard bench --quick`" in page
     assert "torch 2, Python 3, numpy 2" in page
     tables = [line for line in page.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in tables} == {7}
+    assert {line.count("|") for line in tables} == {6}
     assert len(tables) == 2 + 3
-
-
-def test_curves_join_works_that_differ_in_length_alone(tmp_path):
-    measured = case(256, 64, 128)
-    measured["contests"].append(record("another", 512))
-    assert points_of(measured)["peer"] == [(64, 0.005), (128, 0.005), (256, 0.005)]
-    assert "absent" not in points_of(measured)
-    path = draw_curves("case", measured, tmp_path)
-    assert path == tmp_path / "bench-case.png"
-    assert path.read_bytes()[1:4] == b"PNG"
 
 
 def test_a_page_from_a_gpu_compares_its_times_and_names_it(tmp_path):
@@ -67,4 +56,3 @@ def test_a_page_from_a_gpu_compares_its_times_and_names_it(tmp_path):
     assert "2.50x" in page
     assert "CPU" not in page
     assert "promise" not in page
-    assert points_of(measured)["peer"] == [(64, 0.005)]

@@ -11,9 +11,9 @@ from regard_lab.bench.work import Case
 def record(case, n=1, status="measured"):
     times = {"median": 0.002, "low": 0.001, "high": 0.004, "samples": [0.001, 0.002, 0.004]}
     slower = {**times, "median": 0.005}
-    ours = {"status": status, "reason": "off", "backend": "fused", "cpu": times, "wall": times, "memory_bytes": 2**21}
+    ours = {"status": status, "reason": "off", "backend": "fused", "cpu": times, "wall": times}
     return {
-        "label": f"{case} {n}", "work": f"{n} queries", "family": case, "length": n, "ours": "regard",
+        "label": f"{case} {n}", "work": f"{n} queries", "ours": "regard",
         "contenders": {
             "regard": ours,
             "peer": {"status": "measured", "cpu": slower, "notes": ["a note"]},

@@ -10,6 +10,7 @@ from regard_lab.seeing.maps import TextMaps
 from regard_lab.text import Tokeniser
 
 TEXTS = tuple(f"Return the {word} list of names. The list holds the {word} names." for word in ("old", "new", "long"))
+QUICK = relations.RelationsRecipe(vocab_size=400, dim=32)
 TOKENISER = Tokeniser.train(TEXTS, vocab_size=300)
 
 
@@ -49,7 +50,7 @@ def test_texts_are_whole_paragraphs_of_one_document_up_to_a_length():
 def test_models_are_scored_from_text_to_figures(monkeypatch, kind):
     monkeypatch.setattr(relation_scores, "FEWEST_LINKS", 2)
     monkeypatch.setattr(relation_scores, "FEWEST_DOCUMENTS", 2)
-    model, untrained = (relations.new_model(kind, relations.QUICK, TOKENISER.vocab_size) for _ in range(2))
+    model, untrained = (relations.new_model(kind, QUICK, TOKENISER.vocab_size) for _ in range(2))
     gathered = Gathered((model, untrained), TOKENISER, list(enumerate(TEXTS)))
     figures = relation_figures(gathered, gathered)
     assert figures["noun to article"]["links"] == 6
@@ -57,9 +58,8 @@ def test_models_are_scored_from_text_to_figures(monkeypatch, kind):
     for one in figures.values():
         assert one["baselines"]["untrained"] == one["share"]  # the same weights
         assert not one["beyond"]
-        assert len(relations.row("name", one)) == len(relations.COLUMNS)
     it = it_figures(model, TOKENISER)
-    assert it["heads"] == relations.QUICK.layers * relations.QUICK.heads
+    assert it["heads"] == QUICK.layers * QUICK.heads
     assert (it["largest_change"] == 0) == (kind == "causal")  # what decides comes after *it*
 
 

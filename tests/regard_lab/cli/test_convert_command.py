@@ -8,7 +8,7 @@ import torch
 from commanding import regard
 
 from regard_lab.conversion import load_converted
-from regard_lab.conversion.report import Losses
+from regard_lab.conversion.uptraining import Losses
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.storage import read_checkpoints
@@ -134,14 +134,11 @@ def test_the_share_that_came_back_is_of_what_was_lost():
 
 
 def test_a_hugging_face_folder_is_converted_and_needs_its_tokeniser_for_a_text(files, tmp_path):
-    from safetensors.torch import save_file
-
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     folder = tmp_path / "llama"
-    folder.mkdir()
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 4}
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
-    attention = "model.layers.0.self_attn"
-    save_file({f"{attention}.{part}_proj.weight": torch.randn(8, 8) for part in "qkvo"}, folder / "model.safetensors")
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, bos_token_id=1, eos_token_id=2)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
     answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--json")
     assert json.loads(answer.stdout)["kv_bytes"] == {"token": {"before": 64, "after": 16}}
     answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--text", files / "text.txt")
@@ -151,23 +148,14 @@ def test_a_hugging_face_folder_is_converted_and_needs_its_tokeniser_for_a_text(f
     assert (answer.returncode, b"--uptrain-steps trains our own models" in answer.stderr) == (2, True)
 
 
-def test_align_is_the_default_with_a_text_and_the_report_has_what_was_measured(files, tmp_path):
+def test_align_is_the_default_with_a_text_and_what_was_measured_is_printed(files, tmp_path):
     arguments = (files / "writer", "--kv-heads", 2, "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
-    report = tmp_path / "report"
-    answer = convert(*arguments, "--distil", "--out", tmp_path / "two", "--report", report, "--json")
+    answer = convert(*arguments, "--out", tmp_path / "two", "--json")
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     assert found["method"] == "align"
     assert found["invariance"] <= 1e-6
-    assert len(found["likeness"]) == 4
     assert found["predictions"]["divergence"] > 0
-    content = json.loads((report / "report.json").read_text())
-    assert content["conversion"]["kv_bytes"] == found["kv_bytes"]
-    assert content["uptrained"]["steps"] == 6
-    assert {path.name for path in report.iterdir()} == {"report.md", "report.json"}
-    assert "Suggested:" in (report / "report.md").read_text()
-    other = convert(*arguments, "--out", tmp_path / "two")  # not distilled: another run
-    assert (other.returncode, b"holds another run" in other.stderr) == (2, True)
 
 
 def test_a_hugging_face_folder_is_calibrated_and_measured_on_a_text(files, tmp_path):
@@ -181,14 +169,12 @@ def test_a_hugging_face_folder_is_calibrated_and_measured_on_a_text(files, tmp_p
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "in")
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokeniser, unk_token="<unk>").save_pretrained(tmp_path / "in")
-    arguments = ("--kv-heads", 2, "--text", files / "text.txt", "--out", tmp_path / "out", "--report", tmp_path / "r")
+    arguments = ("--kv-heads", 2, "--text", files / "text.txt", "--out", tmp_path / "out")
     answer = convert(tmp_path / "in", *arguments, "--json")
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     assert (found["method"], found["kv_bytes"]["token"]) == ("align", {"before": 256, "after": 128})
     assert found["predictions"]["ids"] > 10
-    content = json.loads((tmp_path / "r" / "report.json").read_text())
-    assert content["conversion"]["kv_bytes"]["token"] == {"before": 256, "after": 128}
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("the bird")["input_ids"] == [1, 2]
 
 
@@ -204,14 +190,13 @@ def test_latents_are_calibrated_measured_trained_and_reported(files, tmp_path):
     ]  # fmt: skip
     assert b"in latents that lose nothing changes outputs by at most" in answer.stderr
     assert b"the outputs of latents differ" in answer.stderr
-    more = ("--text", files / "text.txt", *SMALL, "--uptrain-steps", 6, "--distil", "--report", tmp_path / "report")
+    more = ("--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
     answer = latent(*more, "--out", tmp_path / "trained", "--json")
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     assert found["losses"]["uptrained"] < found["losses"]["converted"]
     config = LanguageModel.load(tmp_path / "trained").config
     assert (config.latent_dim, config.rope_dim) == (24, 24)
-    assert "Conversion of keys and values" in (tmp_path / "report" / "report.md").read_text()
     again = latent("--out", tmp_path / "small")
     assert b"an earlier conversion (keys and values to latents of 24 numbers)" in again.stderr
     for model, words in (("translator", b"a LanguageModel"), ("small", b"latent attention already")):

@@ -11,7 +11,6 @@ import regard_lab as package
 from regard.errors import ArgumentError
 from regard_lab.cli.options import default_text, fields_in_order, sentence_of
 from regard_lab.conversion.uptraining import Uptraining
-from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.recipes import (
     ClassifierTraining,
     LanguageModelTraining,
@@ -25,7 +24,6 @@ COMMANDS = {
     "train language-model": LanguageModelTraining.Config,
     "train masked-words": MaskedWordsTraining.Config,
     "train classifier": ClassifierTraining.Config,
-    "compare": Comparison.Config,
     "convert kv-heads": Uptraining.Config,
 }
 
@@ -58,7 +56,7 @@ def test_no_command_writes_a_default_into_its_help():
 
 CHECKED = (
     "steps", "warmup_steps", "weight_decay", "accumulate", "validate_every", "patience", "keep", "seed",
-    "skip_non_finite", "heads", "kv_heads", "layers",
+    "heads", "kv_heads", "layers",
 )  # fmt: skip
 
 

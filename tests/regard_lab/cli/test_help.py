@@ -10,17 +10,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
 from commanding import regard, succeeded
 from test_defaults import COMMANDS as CONFIGS
 from typer.main import get_command
 
 import regard_lab as package
 from docs.making.command_help import loaded_commands, made_help
+from regard.layers import record_attention
 from regard_lab.cli.app import HELP_FILE, Convert, TopLevel, Train, Unloaded, app, kept_help
 from regard_lab.decoding import Translator
 from regard_lab.seeing import look
+from regard_lab.text import END
 from regard_lab.training import recipes
-from regard_lab.walkthrough import walk_whole_run
 
 ROOT = Path(package.__file__).parent
 TABLES = {"": TopLevel, "train ": Train, "convert ": Convert}
@@ -116,9 +118,12 @@ def test_the_kept_help_is_that_of_the_commands_in_every_width():
 def test_the_first_head_of_the_first_layer_is_0_everywhere(run_folder):
     translator = Translator.load(run_folder)
     expected = look(translator.model, translator.tokeniser, "the animal sleeps", ()).encoder[0, 0]
-    weights = walk_whole_run(run_folder, "a", context="the animal sleeps")["weights_e0"]
+    with torch.no_grad(), record_attention(translator.model) as recorded:
+        translator.model.encode(torch.tensor([[*translator.tokeniser.encode("the animal sleeps"), END]]))
+    (first, *_), names = recorded["encoder.0.attention"], list(recorded.details)
+    assert names[0] == "encoder.0.attention"
     for head, is_first in ((0, True), (1, False)):
-        assert ((weights[head] - expected).abs().max() < 1e-5) == is_first
+        assert ((first.weights[0, head] - expected).abs().max() < 1e-5) == is_first
     drawn = regard("show", "per_head(full, causal)", "--length", "3").out
     assert "head 0: full" in drawn
     assert "head 1: causal" in drawn

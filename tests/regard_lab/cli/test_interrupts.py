@@ -20,8 +20,6 @@ from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.decoding import translator
 from regard_lab.models.storage import CHECKPOINTS_FILE
-from regard_lab.seeing.lens_study.study import JSON
-from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.recipes import LanguageModelTraining
 
 HEEDED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -143,7 +141,7 @@ def while_a_sentence_is_read():
         connection.getresponse()
 
     def serve(server):
-        server.asks["read"] = read
+        server.read = read
         threading.Thread(target=ask, args=(server,), daemon=True).start()
         own(server)
 
@@ -182,17 +180,13 @@ KEPT = {
          "regard train language-model --out {out} --resume"],
     ),
     "compare": (
-        ("compare", "--data", "pronouns", "--models", "none"), Comparison, "run", f"none/{CHECKPOINTS_FILE}",
-        ["regard: interrupted; what is done is kept; go on with:", "regard compare --out {out} --resume"],
+        ("compare", "--runs", "{run},{run}", "--data", "{text}"), evaluate.comparing, "compare_runs", "compare.json",
+        ["regard: interrupted; {out} has the report of what was evaluated"],
     ),
     "convert": (
         ("convert", "kv-heads", "model", "--kv-heads", "2", "--text", "{text}", "--uptrain-steps", "9"),
         Uptraining, "convert", CHECKPOINTS_FILE,
         ["regard: interrupted; {out} keeps the model as it was last saved, and the same command goes on"],
-    ),
-    "lenses": (
-        ("lenses", "{run}"), evaluate, "study_lenses", JSON,
-        ["regard: interrupted; {out} keeps the lenses that are measured, and the same command goes on"],
     ),
 }  # fmt: skip
 
@@ -207,6 +201,21 @@ def test_ctrl_c_names_what_is_kept_and_how_to_go_on(name, tmp_path, monkeypatch,
         answer = regard(*command, "--out", out)
         expected = ["regard: interrupted"] if written is None else [line.format(out=out) for line in lines]
         assert (answer.returncode, answer.err.splitlines()[-len(expected) :]) == (130, expected)
+
+
+@pytest.mark.parametrize(("lines", "printed"), [(("a", "a street", "the street is wide"), 2), (("the street", "a"), 0)])
+def test_ctrl_c_in_a_beam_search_prints_the_first_lines_that_were_done(lines, printed, monkeypatch, run_folder):
+    own = translator.batches_in_order
+
+    def all_but_the_last(encoded, _):
+        yield from own(encoded, 1)[:-1]
+        raise KeyboardInterrupt
+
+    whole = regard("translate", run_folder, "--beam", "2", *lines).out.splitlines()
+    monkeypatch.setattr(translator, "batches_in_order", all_but_the_last)
+    answer = regard("translate", run_folder, "--beam", "2", *lines)
+    assert (answer.returncode, answer.out.splitlines()) == (130, whole[:printed])
+    assert answer.last == f"regard: interrupted{f'; {printed} translations printed' if printed else ''}"
 
 
 @pytest.mark.parametrize("named", [False, True])

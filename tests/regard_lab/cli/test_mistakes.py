@@ -1,12 +1,9 @@
 """Whatever is typed wrongly ends with 2 and one sentence before any work; what is damaged or cannot be done with 1."""
 
 import shlex
-import sys
 
 import pytest
-import torch
 from commanding import regard
-from safetensors.torch import save_file
 
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
@@ -72,14 +69,12 @@ train translation --out {run} --data {pairs} -> holds a saved model
 @pairs --attention x -> there is no pattern 'x'; 'regard show --list' prints all
 @pairs --minutes=-1 -> --minutes is -1;
 @pairs --learning-rate nan -> --learning-rate is nan; it needs a finite number
-@pairs --parallel both -> there are ddp, fsdp
 @pairs --mechanism magic -> there is no mechanism 'magic'
 @pairs --mechanism linear --attention sliding_window(8) -> not sliding_window(8)
 @pairs --mechanism 'linformer(2, 1)' -> the longest source has
 @pairs --model gpt -> model 'gpt' does not exist; there are transformer, bahdanau
 @pairs --model bahdanau --heads 2 -> --heads belongs to the Transformer
 @pairs --model bahdanau --gradient-checkpointing -> belongs to the Transformer
-1: @pairs --steps 1 --tensorboard -> pip install tensorboard
 train language-model --out {new} -> --data is missing: name a file of text
 1: train language-model --out {new} --data {blank} -> has no text
 @text --attention diagonal -> diagonal
@@ -89,19 +84,11 @@ train classifier --out {new} -> --data is missing: name a .tsv of label TAB text
 train classifier --out {new} --data {text} -> labels are read from a .tsv
 train classifier --out {new} --data {labels} --from x --dim 32 -> --from x decides dim
 1: train classifier --out {new} --data {labels} --valid {strange} -> never teaches
-compare --out {full} --data {pairs} -> diary.txt
-@compare --models rnn -> model 'rnn' does not exist
-@compare --task painting -> task 'painting' does not exist
-@compare --kv-heads 8,x -> 'x' of '8,x' is not a number of heads
-@compare --models none,none -> named twice
-@compare --models none --positions rotary -> --positions belongs to the Transformer
-@compare --models transformer --mechanism perfomer(8) -> did you mean 'performer'
-@writers --models none -> --models are translators
-@writers --attention causal --attention causal -> named twice
+compare --out {new} --data {pairs} --runs {run} -> name two or more
+compare --out {new} --data {pairs} --runs {run},{writer} -> compare models of one kind
 @convert --kv-heads 3 -> key/value heads cannot become 3
 @convert --kv-heads 1 --method best -> there are mean, first, random, align
 @convert --kv-heads 1 --uptrain-steps 5 -> --uptrain-steps needs --text
-@convert --kv-heads 1 --distil -> --distil needs --uptrain-steps
 convert kv-heads {sorter} --kv-heads 1 --text {text} --out {new} -> regard train classifier --from
 convert kv-heads {wordless} --kv-heads 1 --text {text} --out {new} -> has no tokeniser.json
 plan -> --q-len
@@ -112,10 +99,6 @@ plan -> --q-len
 @plan --heads 8 --kv-heads 3 -> heads must be a multiple of kv-heads
 @plan --softcap 30 --backend fused -> have no softcap
 @plan --k-len 2000000000000000000 -> must be a number from 0 to
-approximation {empty} -> is a folder
-1: approximation {file} -> cannot be read as safetensors
-approximation {two} -> holds q, x and lacks k, v
-approximation {three} --candidate perfomer(8) -> 'perfomer' is neither a pattern nor a mechanism; did you mean
 bench plane -> did you mean 'plain'?
 bench complexity sofmax -> no row is called 'sofmax'; did you mean 'softmax'?
 bench complexity --device cuda -> CPU time on 1 thread
@@ -146,8 +129,6 @@ view {run} a --with {writer} -> cannot be compared: one translates
 SHORT = {
     "@pairs": "train translation --out {new} --data {pairs}",
     "@text": "train language-model --out {new} --data {text}",
-    "@compare": "compare --out {new} --data {pairs}",
-    "@writers": "compare --out {new} --data {text} --task language-model",
     "@convert": "convert kv-heads {writer} --out {new}",
     "@plan": "plan --q-len 8",
     "@walk": "walkthrough 'a b'",
@@ -171,8 +152,6 @@ def places(tmp_path_factory, run_folder, writer, data):
         (folder / name).mkdir()
         if file is not None:
             (folder / name / file).write_text(content)
-    for name, tensors in (("two", "qx"), ("three", "qkv")):
-        save_file({letter: torch.ones(1, 1, 4, 2) for letter in tensors}, folder / f"{name}.safetensors")
     tokeniser = Tokeniser.train(["the bird sang"], 300)
     sizes = {"dim": 16, "heads": 2, "layers": 1, "head": "classes", "classes": 2}
     sorter = TextEncoder(EncoderConfig(vocab_size=tokeniser.vocab_size, **sizes))
@@ -180,7 +159,6 @@ def places(tmp_path_factory, run_folder, writer, data):
     sorter.save(folder / "wordless")
     return {
         **{name: folder / name for name in ("empty", "full", "damaged", "sorter", "wordless", "new")},
-        **{name: folder / f"{name}.safetensors" for name in ("two", "three")},
         "missing": folder / "nowhere", "file": folder / "file.xyz", "blank": folder / "blank.txt",
         "strange": folder / "strange.tsv", "csv": folder / "pairs.csv", "run": run_folder, "writer": writer,
         "pairs": data / "pairs.tsv", "text": data / "text.txt", "labels": data / "labels.tsv",
@@ -209,7 +187,6 @@ def fault_of(row, words, places):
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_mistake_is_one_sentence_with_its_exit_code_before_any_work(part, places, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     faults = {row: fault_of(row, words, places) for row, words in ROWS[part::4]}
     assert not {row: fault for row, fault in faults.items() if fault}
 

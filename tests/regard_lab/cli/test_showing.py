@@ -23,7 +23,7 @@ from regard_lab.decoding.generator import Generator
 from regard_lab.lessons import LESSONS, find_lesson
 from regard_lab.teaching.board import Table
 from regard_lab.text import SeenWords
-from regard_lab.training import Noticed, Started
+from regard_lab.training import Started
 from regard_lab.training.recipes import Classifier
 from regard_lab.training.recipes.run_folder import write_samples
 
@@ -239,7 +239,8 @@ def hostile_models(monkeypatch):
     """Models whose texts and labels are hostile."""
     words = SeenWords(frozenset(), 0)
     written = Translation("a", HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
-    translator = SimpleNamespace(n_best=lambda lines, **_: [[written] for _ in lines], words=words)
+    translate = lambda lines, kept, **_: kept.update({at: [written] for at in range(len(lines))})  # noqa: E731
+    translator = SimpleNamespace(n_best=translate, words=words)
     monkeypatch.setattr(Translator, "load", lambda run: translator)
 
     def generate(prompts, on_text=None, **_):
@@ -276,7 +277,7 @@ def test_what_a_model_writes_is_shown_with_escapes_on_a_terminal_and_as_it_stand
 # Each command by its name, with arguments that bring hostile text into a result or a refusal.
 PLACES = {
     **dict.fromkeys(("translate", "generate", "classify", "view"), ("{path}", "a")),
-    **dict.fromkeys(("evaluate", "lenses", "approximation", "heads"), ("{path}",)),
+    **dict.fromkeys(("evaluate", "lenses", "heads"), ("{path}",)),
     "score": ["{path}", "{path}"],
     **dict.fromkeys(("show", "bench", "lesson", "doctor"), (HOSTILE,)),
     **dict.fromkeys(("train language-model", "train masked-words"), ("--data", "{path}", "--out", "{folder}/out")),
@@ -285,7 +286,7 @@ PLACES = {
     "demo": ["--out", "{path}"],
     "export": ["{path}", "--onnx", "{folder}/model.onnx"],
     "plan": ["--q-len", "4", "--pattern", HOSTILE],
-    "compare": ["--data", "{path}.tsv", "--models", "none", "--out", "{folder}/out"],
+    "compare": ["--data", "{path}.tsv", "--runs", "{path},{path}", "--out", "{folder}/out"],
     "walkthrough": ["a", "--word", HOSTILE],
     "convert kv-heads": ["{path}", "--kv-heads", "1", "--out", "{folder}/out"],
     "convert latent": ["{path}", "--latent-dim", "8", "--out", "{folder}/out"],
@@ -330,9 +331,9 @@ def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     lines = Console(file=stream, no_color=True, force_terminal=False)
     bar = SimpleNamespace(console=lines, update=lambda *_, **__: None)
-    for event in (Started(3, 9, (HOSTILE + FORGING,)), Noticed(4, HOSTILE)):
-        _plain(event, 100)
-        _live(event, bar, 0)
+    event = Started(3, 9, (HOSTILE + FORGING,))
+    _plain(event, 100)
+    _live(event, bar, 0)
     for show in (out, out_json, out_lines, note):
         show(HOSTILE)
     write_samples(lambda model, picture: [HOSTILE + FORGING], None, 1, tmp_path)

@@ -13,8 +13,6 @@ import pytest
 import torch
 from commanding import SMALL, Forked, regard, succeeded
 
-from regard.errors import RegardError
-from regard.storage.sealed_json import render_sealed
 from regard_lab.conversion import load_converted
 from regard_lab.decoding import Translator
 from regard_lab.models import LanguageModel, TranslationTransformer
@@ -22,7 +20,6 @@ from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import load_model
 from regard_lab.text import Tokeniser
 from regard_lab.training import average_checkpoints, draw_curves, read_log
-from regard_lab.training.comparison.study import read_asked, read_measures
 from regard_lab.training.identity import FILES
 from regard_lab.training.recipes import evaluation, recipe
 from regard_lab.training.recipes.run_folder import FILES_OF_RECIPES, draw_run, read_settings, write_samples
@@ -138,11 +135,9 @@ def test_the_embedded_corpus_needs_no_file(tmp_path, monkeypatch):
     options = ("--data", "pronouns", "--tokeniser", "character", "--steps", 1, "--block", 16, *QUICK)
     answer = succeeded("train", "language-model", "--out", tmp_path / "run", *options)
     assert "characters of the embedded corpus" in answer.err
-    assert "written on  " in (tmp_path / "run/samples/step-000001.txt").read_text()
 
 
 def test_a_classifier_begins_with_what_hidden_words_taught_or_from_nothing(data, hidden_words, tmp_path):
-    assert "asked  " in (hidden_words / "samples/step-000004.txt").read_text()
     run, labels = tmp_path / "run", data / "labels.tsv"
     options = ("--batch-tokens", 256, "--warmup-steps", 2, "--schedule", "constant", "--cpu", "--keep", 3)
     begin = ("--data", labels, "--from", hidden_words, "--steps", 4, "--validate-every", 2, *options)
@@ -155,7 +150,6 @@ def test_a_classifier_begins_with_what_hidden_words_taught_or_from_nothing(data,
     assert 0 < float(moved.detach()) < 0.02  # a few small steps away
     (classes,) = {path.read_text() for path in run.glob("step-*/classes.json")}
     assert sorted(json.loads(classes)) == ["even", "odd"]
-    assert "should be  " in (run / "samples/step-000004.txt").read_text()
     succeeded("train", "classifier", "--out", run, "--resume", "--steps", 5, "--cpu")
 
     answer = succeeded("average", run, "--last", 2, "--out", tmp_path / "mean")
@@ -227,7 +221,6 @@ def test_a_run_goes_on_in_another_folder_with_its_own_data_once_they_are_named(b
     (begun / "elsewhere/st.csv").write_text("source,target\n" + "".join(f"sentence {n},Satz {n}\n" for n in range(80)))
     answer = regard(*resume)
     assert (answer.returncode, "was begun with other data (pairs was " in one_line(answer)) == (2, True)
-    assert f"{table.name} has changed" in answer.err
     assert not any(len(word.strip("(),;.")) == 64 for word in answer.err.split())  # no hashes
     assert regard(*resume, "--data", "sr.csv").last == "regard: sr.csv does not exist; did you mean st.csv?"
     whole, target = table.read_text(), json.loads(kept.splitlines()[0])["target"]
@@ -290,18 +283,12 @@ def test_a_loss_that_is_not_finite_is_one_sentence_and_the_run_goes_on_where_it_
     assert answer.returncode == 1
     assert "cannot be done: the gradient of batch 1 is not finite" in answer.last
     assert "the first tensor that is not is the" in answer.last
-    assert "--skip-non-finite 10" in answer.last
+    assert "lower learning rate" in answer.last
     step = int(answer.last.split("as it was after step ")[1].split(".")[0])
     assert (tmp_path / "run" / f"step-{step:06d}").is_dir()
-    over = succeeded("train", "language-model", "--out", tmp_path / "run", "--resume", "--skip-non-finite", 20, "--cpu")
-    assert f"going on after step {step}" in over.err
-
-
-def test_a_refused_training_leaves_no_settings(data, tmp_path):
-    begin = ("train", "language-model", "--data", data / "text.txt", "--out", tmp_path / "run", "--steps", 1, *QUICK)
-    assert regard(*begin, "--parallel", "fsdp").returncode == 2
-    assert not (tmp_path / "run/settings.json").exists()
-    succeeded(*begin, "--resume")
+    again = regard("train", "language-model", "--out", tmp_path / "run", "--resume", "--cpu")
+    assert f"going on after step {step}" in again.err
+    assert again.last == answer.last
 
 
 def test_a_run_or_file_that_does_not_exist_leads_to_the_nearest(run_folder, data, tmp_path, monkeypatch):
@@ -343,15 +330,13 @@ def test_a_full_disk_behind_standard_output_is_named(run_folder):
             assert (process.returncode, err.decode()) == (1, "regard: standard output: No space left on device\n")
 
 
-OWN = ("settings.json", "test.jsonl", "curves.png", "asked.json", "notes.txt")
+OWN = ("settings.json", "test.jsonl", "curves.png", "notes.txt")
 INTO = {
     "train translation": ["--data", "pronouns"],
     "train language-model": ["--data", "pronouns"],
     "train classifier": ["--data", "labels.tsv"],
     "train translation --resume": [],
     "demo": ["--steps", 1],
-    "compare": ["--data", "pronouns", "--models", "none"],
-    "compare --resume": ["--data", "pronouns"],
     "bench": ["overhead", "--quick"],
     "bench complexity": ["softmax", "--quick"],
     "convert kv-heads": ["nowhere", "--kv-heads", 1],
@@ -371,10 +356,10 @@ def test_a_folder_with_own_files_is_refused_by_name(tmp_path, monkeypatch, comma
 
 @pytest.mark.slow
 def test_two_processes_are_one_voice_and_one_run(data, tmp_path):
-    """Through the real launcher, weights shared; then the run goes on with weights whole."""
+    """Through the real launcher, and the run goes on."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
-    begin = ["--data", data / "text.txt", "--steps", 2, "--parallel", "fsdp", *QUICK]
-    for options in (begin, ["--resume", "--steps", 4, "--parallel", "ddp", "--cpu"]):
+    begin = ["--data", data / "text.txt", "--steps", 2, *QUICK]
+    for options in (begin, ["--resume", "--steps", 4, "--cpu"]):
         command = [*launcher, sys.executable, "-c", PROGRAM, "train", "language-model", "--out", tmp_path / "run"]
         done = subprocess.run(
             [*map(str, command), *map(str, options)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
@@ -383,10 +368,9 @@ def test_two_processes_are_one_voice_and_one_run(data, tmp_path):
         assert done.returncode == 0, done.stderr
         assert done.stderr.count(b"all steps are done") == 1
     sessions = json.loads((tmp_path / "run/run.json").read_text())["sessions"]
-    found = [(one["processes"], one["parallel"], one["after_step"]) for one in sessions]
-    assert found == [(2, "fsdp", 0), (2, "ddp", 2)]
+    found = [(one["processes"], one["after_step"]) for one in sessions]
+    assert found == [(2, 0), (2, 2)]
     assert LanguageModel.load(tmp_path / "run").config.layers == 1
-    assert "written on" in (tmp_path / "run/samples/step-000002.txt").read_text()
 
 
 # --- damage
@@ -440,23 +424,3 @@ def test_no_damaged_log_stops_a_training_through_its_picture(tmp_path):
         draw_run(tmp_path, remarks.append, tell_lost=True)
         assert len(remarks) <= 1
         assert (remarks and remarks[0].startswith("no picture: ")) or (tmp_path / "curves.png").exists()
-
-
-ASKED = {"task": "translation", "own": {}, "data": ["pronouns"], "steps": 3, "cache_mib": 64.0, "length": 64}
-ROW = {
-    "name": "none", "parameters": 12, "quality": {"BLEU": 1.5}, "decoding": {"ids a second": 2.5}, "by_length": [],
-    "spent": {"steps": 1, "tokens": 2, "seconds": 0.5, "cpu_seconds": None, "peak_bytes": None}, "memory": {},
-    "curve": [],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("content", "read"), [(ASKED, read_asked), (ROW, read_measures)])
-def test_a_flipped_bit_of_what_a_comparison_keeps_is_noticed(tmp_path, content, read):
-    path = tmp_path / "kept.json"
-    whole = render_sealed(content)
-    path.write_bytes(whole)
-    read(path)
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        with pytest.raises(RegardError, match=r"kept\.json"):
-            read(path)

@@ -205,22 +205,14 @@ def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, tmp_path):
     assert "word 1 is not 'es'; it is at places 0, 2" in refused.err
 
 
-def test_the_steps_are_those_before_the_only_pronoun(runs):
+def test_the_only_pronoun_is_asked_about(runs):
     tokeniser = Tokeniser.from_json((runs / "transformer" / TOKENISER_FILE).read_text())
-    for text, place in (
-        ("das Tier, weil es", 3),
-        ("es", 0),
-        ("das Tier, weil", None),
-        ("es weil es", None),
-        ("weil es es-es", None),
-    ):
-        ids = tuple(tokeniser.encode(text))
-        found = view._reading_place(Translation("", text, (), ids, 0.0, 0.0, True), tokeniser)
-        if place is None:
-            assert found is None, text
-        else:
-            (span,) = [span for word, span in tokeniser.words(list(ids)) if word == "es"]
-            assert found == span.start + 1, text
+    for text, asked in (
+        ("das Tier, weil es", True), ("es", True), ("das Tier, weil", False), ("es weil es", False),
+        ("weil es es-es", False),
+    ):  # fmt: skip
+        found = view._pronoun(text, tokeniser, tokeniser.encode(text))
+        assert found == ({"of": "es", "instead_of": ["er", "sie"]} if asked else {}), text
 
 
 def test_heads_are_printed_by_their_effect_and_drawn(runs, tmp_path):

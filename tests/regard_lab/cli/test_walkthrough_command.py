@@ -1,7 +1,6 @@
 """`regard walkthrough` as people run it."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -84,15 +83,10 @@ def test_a_run_is_walked_through_with_its_own_tokeniser(walked, writer):
     assert said == to_text(walk_whole_run(writer, "the animal", word="animal")) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("kind", "coloured", "width"), [("xterm-256color", True, 100), ("xterm", False, 100), ("dumb", False, 80)]
-)
-def test_a_terminal_gets_the_same_words_and_colours_if_it_has_enough(monkeypatch, kind, coloured, width):
-    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR", "TTY_COMPATIBLE", "LINES"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize(("kind", "width"), [("xterm-256color", 100), ("dumb", 80)])
+def test_a_terminal_gets_lines_of_its_width(monkeypatch, kind, width):
+    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
     monkeypatch.setenv("TERM", kind)
     monkeypatch.setenv("COLUMNS", "100")
     said = regard("walkthrough", SENTENCE, terminal=True).out
-    assert ("\x1b[" in said) == coloured
-    plain = re.sub(r"\x1b\[[\d;]*m", "", said)
-    assert [line.rstrip() for line in plain.splitlines()] == to_text(walk(SENTENCE), width).splitlines()
+    assert [line.rstrip() for line in said.splitlines()] == to_text(walk(SENTENCE), width).splitlines()

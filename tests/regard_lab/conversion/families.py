@@ -30,24 +30,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("Phi", {**SQUARE, **partly(0.67)}),
     "stablelm": ("StableLm", {**SQUARE, **partly(0.67), "use_qkv_bias": True}),
     "stablelm parallel": ("StableLm", {**SQUARE, **partly(0.67), "use_parallel_residual": True}),
-    "gpt_neox": ("GPTNeoX", {**SQUARE, **partly(0.67)}),
-    "gpt_neox tied": ("GPTNeoX", {**SQUARE, **partly(0.67), "tie_word_embeddings": True, "attention_bias": False}),
-    "gpt2": ("GPT2", {"n_embd": HEADS * HEAD_DIM, "n_layer": LAYERS, "n_head": HEADS, "n_inner": 20}),
-    "opt": ("OPT", {**SQUARE, "ffn_dim": 20, "word_embed_proj_dim": HEADS * HEAD_DIM}),
 }  # fmt: skip
 LOOSE = ("gemma", "gemma2", "gemma3_text")  # transformers computes their norms in float32, whatever the weights are
-ONE_HEAD = ("gpt2", "opt")
-CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3": "Gemma3ForCausalLM"}
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 
 def drawn(transformers: Any, family: str, **settings: Any) -> Any:
     """A model in float64 whose logits are far from flat, so that wrong heads show."""
     kind, own = FAMILIES[family]
-    sizes = {name: value for name, value in SIZES.items() if kind != "GPT2" or name != "hidden_size"}
-    config = getattr(transformers, CONFIGS.get(kind, f"{kind}Config"))(**{**sizes, **own, **settings})
+    sizes = {**SIZES, "num_key_value_heads": HEADS, **own, **settings}
+    config = getattr(transformers, CONFIGS.get(kind, f"{kind}Config"))(**sizes)
     torch.manual_seed(0)
-    model = getattr(transformers, CLASSES.get(kind, f"{kind}ForCausalLM"))(config).double().eval()
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -64,13 +58,8 @@ class Heads(NamedTuple):
 
 
 def heads_of(model: Any, family: str) -> list[Heads]:
-    kind = FAMILIES[family][0]
-    if kind == "GPT2":
-        return [_of_gpt2(block.attn) for block in model.transformer.h]
-    if kind == "GPTNeoX":
-        return [_of_neox(layer.attention) for layer in model.gpt_neox.layers]
-    layers = model.model.decoder.layers if kind == "OPT" else model.model.layers
-    return [_of_phi3(one.self_attn) if kind == "Phi3" else _of_llama(one.self_attn) for one in layers]
+    of_layer = _of_phi3 if family == "phi3" else _of_llama
+    return [of_layer(layer.self_attn) for layer in model.model.layers]
 
 
 def _parts(module: Any) -> list[torch.Tensor]:
@@ -85,7 +74,7 @@ def _of_llama(attention: Any) -> Heads:
     q, k, v = (
         [part.unflatten(0, (-1, HEAD_DIM)) for part in _parts(getattr(attention, f"{one}_proj"))] for one in "qkv"
     )
-    output = next(getattr(attention, name) for name in ("o_proj", "dense", "out_proj") if hasattr(attention, name))
+    output = next(getattr(attention, name) for name in ("o_proj", "dense") if hasattr(attention, name))
     return Heads(q, k, v, _output(output.weight))
 
 
@@ -94,15 +83,3 @@ def _of_phi3(attention: Any) -> Heads:
     kv_heads = (len(weight) - HEADS) // 2
     q, k, v = weight.split([HEADS, kv_heads, kv_heads])
     return Heads([q], [k], [v], _output(attention.o_proj.weight))
-
-
-def _of_neox(attention: Any) -> Heads:
-    parts = [part.unflatten(0, (HEADS, 3, HEAD_DIM)) for part in _parts(attention.query_key_value)]
-    q, k, v = ([part[:, one] for part in parts] for one in range(3))
-    return Heads(q, k, v, _output(attention.dense.weight))
-
-
-def _of_gpt2(attention: Any) -> Heads:
-    weight, bias = attention.c_attn.weight.data.T, attention.c_attn.bias.data
-    q, k, v = ([part.unflatten(0, (3, HEADS, HEAD_DIM))[one] for part in (weight, bias)] for one in range(3))
-    return Heads(q, k, v, attention.c_proj.weight.data.unflatten(0, (HEADS, HEAD_DIM)))

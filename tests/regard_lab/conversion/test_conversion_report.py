@@ -1,6 +1,5 @@
-"""Distillation, agreement of predictions, and the report that is written."""
+"""Agreement of predictions, bytes of caches, and folders that are refused."""
 
-import json
 import math
 
 import pytest
@@ -9,14 +8,7 @@ import torch.nn.functional as F
 
 from regard.errors import OccupiedError
 from regard_lab.conversion import load_converted, uptraining
-from regard_lab.conversion.heads import Change, Conversion, Likeness
-from regard_lab.conversion.report import (
-    ConversionReport,
-    Uptrained,
-    agreement,
-    agreement_on_task,
-)
-from regard_lab.conversion.uptraining import Distillation, Uptraining, held_out_task
+from regard_lab.conversion.uptraining import Uptraining, agreement, agreement_on_task, held_out_task
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import PAD, Tokeniser
@@ -49,27 +41,6 @@ def logits_and_targets(model, batch):
     return model(*inputs)[kept], batch.next[kept]
 
 
-def test_the_distilled_loss_is_half_cross_entropy_and_half_divergence(prepared):
-    model, teacher, task = prepared
-    batch = task.batch(0)
-    loss, count = Distillation(task, teacher).loss(model, batch)
-    (logits, targets), (expected, _) = (logits_and_targets(each, batch) for each in (model, teacher))
-    divergence = F.kl_div(logits.log_softmax(-1), expected.log_softmax(-1), reduction="sum", log_target=True)
-    plain, _ = task.loss(model, batch)  # a translator smooths its targets
-    torch.testing.assert_close(loss, 0.5 * plain + 0.5 * divergence)
-    assert int(count) == len(targets)
-    same, _ = Distillation(task, model).loss(model, batch)
-    torch.testing.assert_close(same, 0.5 * plain)
-
-
-def test_only_the_student_gets_gradients(prepared):
-    model, teacher, task = prepared
-    loss, _ = Distillation(task, teacher).loss(model.requires_grad_(True), task.batch(0))
-    loss.backward()
-    assert all(parameter.grad is None for parameter in teacher.parameters())
-    assert any(parameter.grad is not None for parameter in model.parameters())
-
-
 def test_agreement_is_that_of_the_predictions(prepared):
     model, other, task = prepared
     with torch.no_grad():
@@ -91,20 +62,6 @@ def test_bytes_of_real_caches_fall_with_the_heads(tmp_path):
     done = load_converted(tmp_path / "eight", 2)
     held = [model.start(torch.full((1, 16), 4)).nbytes / 16 for model in (done.before, done.after)]
     assert held == [*done.report.kv_bytes["token"]] == [2 * 2 * 32 * 4, 2 * 2 * 8 * 4]
-
-
-def test_without_a_text_the_report_says_that_the_model_needs_training(tmp_path):
-    done = Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)},
-                      likeness=(Likeness("layers.0", (0.1, 0.2), (0.1, 0.2)),))  # fmt: skip
-    ConversionReport(Uptrained(done)).write(tmp_path / "report")
-    text = (tmp_path / "report" / "report.md").read_text()
-    assert "Not measured: no text was given." in text
-    assert "train the model before you rely on its outputs" in text
-    assert "| layers.0 | 0.10 | 0.10 | 0.20 | 0.20 |" in text
-    content = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert content["predictions"] is None
-    assert content["conversion"]["likeness"][0]["pooled"] == [0.1, 0.2]
-    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.md", "report.json"}
 
 
 @pytest.mark.parametrize("texts", [(), ("text.txt",)])

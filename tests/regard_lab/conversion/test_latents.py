@@ -9,7 +9,7 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.conversion import LatentSizes, load_latent, with_latents
 from regard_lab.conversion.heads import KeySpace
 from regard_lab.conversion.latents import compressed, contributions, factorised, principal_axes
-from regard_lab.conversion.own_models import PROVENANCE_FILE, difference, projections_of
+from regard_lab.conversion.own_models import PROVENANCE_FILE, difference, headed
 from regard_lab.models import LanguageModel, TextEncoder
 
 IDS = torch.randint(4, 50, (3, 11), generator=torch.Generator().manual_seed(1))
@@ -74,7 +74,7 @@ def test_it_is_saved_trained_and_continued_and_keeps_half_the_bytes(tmp_path):
 def test_numbers_that_are_not_kept_lose_their_rotation_and_nothing_else():
     """The layer's scores from complex numbers: head by head, pair by pair, axis by axis."""
     made = model(layers=1)
-    layer = projections_of(made, "blocks.0.attention")
+    layer = headed(made.get_submodule("blocks.0.attention")).read()
     space, moment = KeySpace(made.blocks[0].attention.positions), torch.eye(25, dtype=torch.float64)
     rows, rest = principal_axes(layer, moment, space)
     every = rows.flatten(0, 2)
@@ -107,7 +107,7 @@ def test_the_numbers_that_stay_rotated_are_those_that_are_large_and_read():
         attention = made.blocks[0].attention
         attention.to_k.weight[[0, 2]] *= 9  # of pair 0, which no head reads
         attention.to_q.weight.view(6, 4, 24)[:, [0, 2]] /= 99
-    layer = projections_of(made, "blocks.0.attention")
+    layer = headed(made.get_submodule("blocks.0.attention")).read()
     moment = torch.eye(25, dtype=torch.float64)
     rows, _ = principal_axes(layer, moment, KeySpace(attention.positions))
     found = contributions(layer, moment, rows)

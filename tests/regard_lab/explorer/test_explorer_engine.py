@@ -17,7 +17,6 @@ from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, T
 from regard_lab.seeing import look, look_text
 from regard_lab.seeing.explorer import explore_model, reason_against, to_page
 from regard_lab.seeing.explorer.engine import ON_GRIDS, restored
-from regard_lab.seeing.explorer.page import walk_to_answer
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.heads import Head, ablate
 from regard_lab.seeing.heads.replacing import attention_layers
@@ -535,12 +534,12 @@ def test_a_trained_translator_is_the_same_in_a_page_on_its_test_split(page_with,
 def test_a_served_page_asks_for_the_steps_of_its_own_text_and_for_nothing_else(browser):
     steps = []
 
-    def walk(body):
-        steps.append(body["text"])
-        return walk_to_answer(shown_walk(walked()))
+    def walk(text):
+        steps.append(text)
+        return shown_walk(walked())
 
     page = explore_model(seeded(TranslationTransformer, {}), TOKENISER, SOURCE)
-    with ExplorerServer(page, asks={"walk": walk}).start() as server, Opened(browser, server.url) as opened:
+    with ExplorerServer(page, walk=walk).start() as server, Opened(browser, server.url) as opened:
         opened.page.locator("#sentence").fill("The animal slept.")
         opened.page.wait_for_function("() => location.hash.includes('slept')")
         opened.view("Walk-through")

@@ -54,12 +54,12 @@ def hostile_exploration(words):
     texts = {"source": tuple(words), "target": tuple(words)}
     attention = Attention(words[0], "target", "source", given, words[1], words[2], says=words[5])
     title = "".join(words[:30])
-    changed = Changed(words[7], (0.5,) * count, tuple(((word, 0.5), (word[::-1], 0.2)) for word in words), tuple(words))
+    changed = Changed((0.5,) * count, tuple(((word, 0.5), (word[::-1], 0.2)) for word in words), tuple(words))
     step = ShownStep(
-        words[0], words[1], words[2], "<math><mtext>&lt;b&gt;</mtext></math>", words[4],
+        words[0], words[1], words[2], ["math", ["script", "<b>"]], words[4],
         (StepAxis(words[5], tuple(words), 1), StepAxis("words", tuple(words), 0)), given[0, 0],
     )  # fmt: skip
-    told = ShownStep(words[0], words[3], "", "", "", (StepAxis("words", tuple(words)),), tuple(words))
+    told = ShownStep(words[0], words[3], "", None, "", (StepAxis("words", tuple(words)),), tuple(words))
     one = Exploration(
         title, texts, (attention,), relevances, "target", 1, notes=tuple(words[:20]),
         patterns=(map_pattern(Causal(), words, name=words[0]),),

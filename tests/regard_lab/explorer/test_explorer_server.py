@@ -129,6 +129,14 @@ def test_no_other_path_leads_anywhere(server):
         assert status == 404, path
         assert b"root:" not in body
         assert server.token.encode() not in body
+        if path != "/{token}/read":
+            assert post(server, {"text": "a"}, path=path.format(token=server.token) or "/")[0] == 404, path
+
+
+def test_a_page_that_needs_no_server_has_nothing_to_ask():
+    with ExplorerServer(translation()).start() as running:
+        assert b'"live":null' in running.page
+        assert post(running, {"text": "a"})[0] == 404
 
 
 def test_another_page_may_not_ask(server):
@@ -168,28 +176,6 @@ def test_a_body_of_a_gigabyte_is_refused_before_it_is_read(server):
     headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
     assert ask(server, "POST", f"/{server.token}/read", headers=headers)[0] == 411
     assert time.perf_counter() - start < 10
-
-
-def test_what_a_page_may_ask_besides_is_refused_and_explained_like_a_sentence():
-    def change(body):
-        if not isinstance(body.get("place"), int):
-            raise ArgumentError("place must be a number")
-        return {"word": body["text"]}
-
-    with ExplorerServer(translation(), asks={"change": change}).start() as running:
-        path = f"/{running.token}/change"
-        status, _, body = post(running, {"text": "a", "place": 1}, path=path)
-        assert (status, json.loads(body)) == (200, {"word": "a"})
-        for place in (None, "1", [], {}, "../../etc"):
-            status, _, body = post(running, {"text": "a", "place": place}, path=path)
-            assert (status, json.loads(body)["error"]) == (422, "place must be a number")
-        assert post(running, {"place": 1}, path=path)[0] == 400
-        assert post(running, [{"text": "a"}], path=path)[0] == 400
-        assert post(running, {"text": "a", "place": 1}, path=path, host="evil.example")[0] == 421
-        assert post(running, {"text": "a", "place": 1}, path=path, headers={"Origin": "http://evil.example"})[0] == 403
-        assert ask(running, path=path)[0] == 404  # GET
-        for other in (f"/{running.token}/walk", f"/{running.token}/read", f"/{running.token}/change/", "/change"):
-            assert post(running, {"text": "a", "place": 1}, path=other)[0] == 404
 
 
 def test_unknown_methods_are_refused(server):
@@ -273,12 +259,9 @@ def test_fifty_thousand_fuzzed_requests_are_refused_or_explained(server):
     assert_survives_fuzzing(server, 50_000)
 
 
-KINDS = ("translator", "language model", "bert", "t5")
-
-
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["translator", "language model", "bert", "t5"])
 def asked(request, tmp_path_factory):
-    """A server of a run, or a folder of Hugging Face, that answers everything that a page may ask for."""
+    """A server of a run, or a folder of Hugging Face, that reads every sentence."""
     run = tmp_path_factory.mktemp("runs") / "run"
     if request.param in ("translator", "language model"):
         model = {"translator": translator, "language model": language_model}[request.param]()
@@ -296,89 +279,31 @@ def asked(request, tmp_path_factory):
     opened = open_run(run)
     with (
         pytest.MonkeyPatch.context() as patched,
-        ExplorerServer(translation(), lambda text: opened.read(text, None), asks=opened.asks()).start() as running,
+        ExplorerServer(translation(), lambda text: opened.read(text, None)).start() as running,
     ):
         if request.param == "t5":
             patched.setattr("regard_lab.seeing.transformers.texts.MOST_WRITTEN", 4)
-        assert set(running.asks) == {"read", "walk", *(["change"] if request.param in ("bert", "t5") else [])}
         yield running
 
 
 HOSTILE = (
-    "", " ", "a", "The", "street", "<b>", "</script><script>", "\0", "\ud800", "\u202e", "\n\t", "__proto__", "$(id)",
-    "../../etc", "a b", "\u00b4", "\U0001f600", "%s%n", "{0}", "nan", "-1", "x" * 70, "猫", "e\u0301", "'; --",
-    "<begin>", "<end>", "\x1b[2J",
+    "", " ", "a", "</script><script>", "\0", "\ud800", "\u202e", "\n\t", "__proto__", "../../etc", "a b", "\U0001f600",
+    "x" * 70, "猫", "e\u0301", "<begin>", "<end>", "</s>", "[MASK]", "\x1b[2J", None, 1, 1.5, float("nan"), 10**300,
+    True, [], {},
 )  # fmt: skip
-NUMBERS = (0, 1, 2, -1, 3.0, 1.5, 10**6, 2**63, -(2**64), 10**300, 1e308, float("nan"), float("inf"), True, False)
 
 
-def anything(generator, depth=0):
-    """A JSON value of any kind."""
-    kind = generator.randrange(6 if depth < 3 else 3)
-    if kind < 3:
-        return (generator.choice(NUMBERS), generator.choice(HOSTILE), None)[kind]
-    values = [anything(generator, depth + 1) for _ in range(generator.randrange(4))]
-    return values if kind == 3 else {generator.choice(HOSTILE): value for value in values}
-
-
-def question(generator):
-    """A body that a page could send, or one of another shape."""
-    if generator.random() < 0.1:
-        return anything(generator)
-    text = generator.choice([SOURCE, "The street.", "a", *HOSTILE])
-    body = {"text": text, "place": generator.randrange(6), "word": generator.choice(HOSTILE)}
-    for name in list(body):
-        chance = generator.random()
-        if chance < 0.2:
-            body[name] = anything(generator)
-        elif chance < 0.3:
-            del body[name]
-    if generator.random() < 0.2:
-        body[generator.choice(HOSTILE)] = anything(generator)
-    return body
-
-
-def assert_answered_or_explained(server, name, body):
-    """A mistake of the page is a sentence of ours, and not the text of an error inside the model; was it answered?"""
-    status, headers, answer = post(server, body, path=f"/{server.token}/{name}")
-    assert status in (200, 400, 422), (name, body, answer)
-    assert headers["Content-Type"] == "application/json"
-    found = json.loads(answer, parse_constant=pytest.fail)  # NaN is no JSON
-    if status != 200:
-        assert 15 < len(found["error"]) < 3000
-        assert "the model cannot read this" not in found["error"], (name, body, found["error"])
-        assert "Traceback" not in found["error"]
-    return status == 200
-
-
-def assert_answers_or_explains(server, count):
-    generator = random.Random(0)
+def test_a_question_of_any_shape_is_answered_or_explained(asked):
     answered = 0
-    for _ in range(count):
-        answered += assert_answered_or_explained(server, generator.choice(sorted(server.asks)), question(generator))
-    assert answered > count // 20
-    assert_serves(server)
-
-
-def test_a_question_for_another_word_without_a_field_or_with_any_value_in_it_is_answered_or_explained(asked, request):
-    """Each field by itself, in a question that is right otherwise: chance seldom leaves the others right.
-
-    Of two models that are asked the same, each gets half of the values.
-    """
-    right, name = {"text": "The street.", "place": 1, "word": "animal"}, "change" if "change" in asked.asks else "read"
-    assert assert_answered_or_explained(asked, name, right)
-    values = None, True, 1.5, float("nan"), 10**300, -1, "", "\ud800", "</s>", "[MASK]", "a b", "a" * 61, [], {}
-    half = values[KINDS.index(request.node.callspec.params["asked"]) % 2 :: 2]
-    for left in right:
-        assert_answered_or_explained(asked, name, {field: one for field, one in right.items() if field != left})
-        for value in half:
-            assert_answered_or_explained(asked, name, {**right, left: value})
-
-
-def test_questions_of_any_shape_are_answered_or_explained(asked):
-    assert_answers_or_explains(asked, 12)
-
-
-@pytest.mark.slow
-def test_two_thousand_questions_of_any_shape_are_answered_or_explained(asked):
-    assert_answers_or_explains(asked, 2_000)
+    for body in ({"text": SOURCE, "more": 1}, *({"text": one} for one in HOSTILE), *HOSTILE):
+        status, headers, answer = post(asked, body)
+        assert status in (200, 400, 422), (body, answer)
+        assert headers["Content-Type"] == "application/json"
+        found = json.loads(answer, parse_constant=pytest.fail)  # NaN is no JSON
+        answered += status == 200
+        if status != 200:  # a sentence of ours, and not the text of an error inside the model
+            assert 15 < len(found["error"]) < 3000
+            assert "the model cannot read this" not in found["error"], (body, found["error"])
+            assert "Traceback" not in found["error"]
+    assert answered > 5
+    assert_serves(asked)

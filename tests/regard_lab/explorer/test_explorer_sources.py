@@ -13,7 +13,7 @@ import regard as rg
 from regard.errors import ArgumentError, RegardError, ShapeError
 from regard_lab.seeing import draw_attention, look, look_text, relevance, show
 from regard_lab.seeing.canvas import colours
-from regard_lab.seeing.explorer import explore_maps, explore_text, explore_weights, stream_head
+from regard_lab.seeing.explorer import explore_maps, explore_text, explore_weights
 from regard_lab.seeing.explorer.figures import to_exploration
 from regard_lab.seeing.explorer.page import Packed, header_of
 from regard_lab.text import BEGIN, END, PAD
@@ -213,7 +213,6 @@ def test_a_mechanism_without_a_softmax_shows_its_implicit_weights(tmp_path, mech
         (weights(1, 2, 3), {"attention": "Cross"}, ArgumentError, "there is no attention 'Cross'"),
         (weights(1, 2, 3), {"tokens": ["a"]}, ShapeError, "tokens has 1 word, "),
         (weights(1, 1, 121), {}, ArgumentError, "121 words and a picture shows at most 120"),
-        (stream_head(torch.eye(4), torch.eye(4)), {}, ArgumentError, "keeps no weights of all pairs"),
         (translation, {"tokens": ["a"]}, ArgumentError, "has its own words"),
     ],
 )

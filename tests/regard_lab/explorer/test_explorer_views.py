@@ -1,23 +1,20 @@
-"""Walk-through, changed words, alignments, comparisons, relations and sampled rows: numbers equal those of Python."""
+"""Walk-through, changed words, alignments, comparisons and relations: numbers equal those of Python."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 from regard.errors import ArgumentError
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
+from regard_lab.models import RecurrentTranslator
 from regard_lab.seeing import look_text
 from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation
 from regard_lab.seeing.explorer import sources as sources_module
-from regard_lab.seeing.explorer.page import to_answer, unpacked, walk_to_answer
-from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.explorer.page import unpacked, walk_to_answer
 from regard_lab.seeing.explorer.sources import heads_apart
 from regard_lab.seeing.heads import ablate
 from regard_lab.seeing.lenses.contrast import baseline
 from regard_lab.seeing.lenses.erasing import text_without_each, without_each
-from regard_lab.seeing.maps import look_rows
 from regard_lab.seeing.relations import relations_in
 from regard_lab.text import BEGIN, END
 from regard_lab.walkthrough import shown_walk
@@ -26,10 +23,6 @@ from .browsing import Opened
 from .making import OTHER, SOURCE, TARGET, TOKENISER, language_model, translation, translator, walked
 
 IDS = TOKENISER.encode(TARGET)
-
-
-def served(exploration, asks):
-    return ExplorerServer(exploration, lambda text: exploration, text=SOURCE, label="Sentence", asks=asks).start()
 
 
 # the walk-through
@@ -141,35 +134,6 @@ def test_the_translation_of_a_source_is_that_of_the_translator():
     )
 
 
-def test_a_live_page_replaces_a_word_and_explains_what_it_refuses(browser):
-    asked = []
-
-    def change(body):
-        asked.append((body["text"], body["place"], body["word"]))
-        if body["word"] == "<b>zebra</b>":
-            raise ArgumentError("the model does not know the word '<b>zebra</b>'")
-        return json.loads(json.dumps({
-            "word": body["word"], "probabilities": [0.25] * len(translation().texts["target"]),
-            "likeliest": [[["er", 0.5]]] * len(translation().texts["target"]), "translation": ["Der", "<b>Hund</b>"],
-        }))  # fmt: skip
-
-    with served(translation(), {"change": change}) as server, Opened(browser, server.url) as opened:
-        page = opened.page
-        opened.view("What if")
-        page.get_by_role("group", name="Words of the source").get_by_text("animal", exact=True).click()
-        page.locator("#swap").fill("dog")
-        page.keyboard.press("Enter")
-        page.locator("[data-change]", has_text="0.250").first.wait_for()
-        assert "most probable there is “er” (0.500)" in page.locator("[data-change]").inner_text()
-        assert page.locator(".sentence mark").all_inner_texts() == ["Der", "<b>Hund</b>"]
-        page.locator("#swap").fill("<b>zebra</b>")
-        page.get_by_role("button", name="Replace").click()
-        page.locator(".swap [role=alert]", has_text="does not know").first.wait_for()
-        assert page.locator("b").count() == 0
-        assert asked == [(SOURCE, 1, "dog"), (SOURCE, 1, "<b>zebra</b>")]
-        assert not [one for one in opened.complaints if "422" not in one]
-
-
 # alignments
 
 
@@ -235,7 +199,7 @@ def test_texts_without_a_common_word_are_compared_without_an_error(browser, page
         assert not opened.complaints
 
 
-# relations and sampled rows
+# relations
 
 
 def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
@@ -273,36 +237,10 @@ def test_measured_effects_sort_the_heads_and_a_head_left_out_comes_last(browser,
         assert not opened.complaints
 
 
-@pytest.mark.parametrize(("kind", "positions"), [(LanguageModel, "rotary"), (TextEncoder, "alibi")])
-def test_sampled_rows_are_those_of_the_whole(kind, positions):
-    torch.manual_seed(0)
-    settings = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "heads": 4, "kv_heads": 2, "layers": 2}
-    model = kind(kind.Config(**settings, positions=positions, pattern="causal & causal_window(9)"))
-    whole, some = look_text(model, TOKENISER, SOURCE), look_rows(model, TOKENISER, SOURCE, 6, seed=3)
-    assert len(some.rows) == 6
-    assert model.training
-    torch.testing.assert_close(some.weights, whole.weights[:, :, list(some.rows)], atol=1e-6, rtol=1e-5)
-
-
-def test_a_long_text_says_that_its_rows_are_sampled(browser, page_of, monkeypatch):
+def test_a_text_with_too_many_weights_for_a_page_is_refused(monkeypatch):
     monkeypatch.setattr(sources_module, "MOST_WEIGHTS", 2_000)
-    found = explore_text(language_model(), TOKENISER, f"{SOURCE} {OTHER}")
-    (one,) = found.attentions
-    rows, columns = one.weights.shape[2:]
-    assert rows == len(one.sampled) < columns
-    record = to_answer(found)["header"]["attentions"][0]
-    apart = (torch.tensor(one.sampled)[:, None] - torch.arange(columns)).abs()
-    assert record["statistics"]["distance"][0][0] == pytest.approx(
-        float((one.weights[0, 0] * apart).sum(-1).mean()), rel=1e-4
-    )
-    with Opened(browser, page_of(found)) as opened:
-        for view in ("Heads", "Heat map", "Links", "Reader"):
-            opened.view(view)
-            if view != "Reader":
-                assert "sampled" in opened.page.locator("[data-sampled]").first.inner_text()
-        opened.view("Heat map")
-        assert opened.page.locator("canvas.heatmap").count() == 1
-        assert not opened.complaints
+    with pytest.raises(ArgumentError, match=r"4 heads over \d+ ids have .* at most 2,000; give a shorter text"):
+        explore_text(language_model(), TOKENISER, f"{SOURCE} {OTHER}")
 
 
 READ = [BEGIN, *TOKENISER.encode(SOURCE)]

@@ -1,7 +1,5 @@
 """Every lesson runs, its claims come out as it says, each of them can fail, and its figure is whole."""
 
-import json
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,19 +16,15 @@ FILES = Path(lessons.__file__).parent
 ROOT = FILES.parents[1]
 
 
-@cache
-def shown(name):
-    """What every cell of a lesson shows; a claim that comes out differently raises."""
-    return [thing for _, things in find_lesson(name).run() for thing in things]
-
-
 def test_every_file_is_listed_in_a_chapter():
     assert {path.stem for path in FILES.glob("*.py")} - {"__init__"} == set(LESSONS)
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_lesson_begins_with_a_figure_and_every_claim_can_fail(name):
-    page, things = find_lesson(name), shown(name)
+def test_a_lesson_begins_with_a_figure_that_is_whole_and_every_claim_can_fail(name):
+    """It runs once: a claim that comes out differently raises."""
+    page = find_lesson(name)
+    things = [thing for _, shown in page.run() for thing in shown]
     assert page.question.endswith("?")
     assert isinstance(things[0], Picture)
     sentences = [thing.sentence for thing in things if isinstance(thing, Claim)]
@@ -38,10 +32,7 @@ def test_a_lesson_begins_with_a_figure_and_every_claim_can_fail(name):
     untested = never_broken(sentences, broken_claims().get(name, ()))
     assert not untested, f"in a test_breaking_*.py, break it and assert starting(failing({name!r}), {untested[0]!r})"
 
-
-@pytest.mark.parametrize("name", LESSONS)
-def test_nothing_of_a_figure_is_outside_and_no_legend_lies_on_data(name):
-    for figure in (thing.figure for thing in shown(name) if isinstance(thing, Picture)):
+    for figure in (thing.figure for thing in things if isinstance(thing, Picture)):  # no legend lies on data
         figure.draw_without_rendering()
         inked, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
         assert min(inked.x0, inked.y0, width - inked.x1, height - inked.y1) > -0.01
@@ -63,11 +54,6 @@ def test_every_claim_comes_out_the_same_for_another_seed_and_text(name):
 def test_a_report_that_lessons_read_is_the_one_of_its_benchmark(name):
     made, report = REPORTS[name](), read_report(name)
     assert (report.figures, report.command) == (made.figures, made.command)
-
-
-def test_the_story_of_lengths_is_the_measured_one():
-    measured = ROOT / "benchmarks" / "results" / "length_story_cpu" / "length_story.json"
-    assert read_report("length_story").figures == json.loads(measured.read_text("utf-8"))
 
 
 def test_mistakes_name_the_way_out():

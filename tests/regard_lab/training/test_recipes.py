@@ -26,8 +26,8 @@ OLD = {
     "data": ["pairs.tsv"], "valid": [], "vocab_size": 300, "positions": "sinusoidal", "dim": 16, "heads": 4,
     "kv_heads": None, "layers": 1, "dropout": 0.1, "gradient_checkpointing": False, "batch_tokens": 200, "steps": 2,
     "minutes": None, "learning_rate": 0.002, "warmup_steps": 200, "schedule": "inverse_square_root",
-    "weight_decay": 0.0, "accumulate": 1, "validate_every": 2, "patience": None, "keep": 1, "skip_non_finite": 0,
-    "parallel": "ddp", "precision": "float32", "seed": 0, "model": "bahdanau", "attention": "full",
+    "weight_decay": 0.0, "accumulate": 1, "validate_every": 2, "patience": None, "keep": 1,
+    "precision": "float32", "seed": 0, "model": "bahdanau", "attention": "full",
     "decoder_attention": "causal", "cross_attention": "full", "norm": "pre", "hidden": 12, "cell": "gru",
     "reach": "global", "window": 10, "input_feeding": False, "label_smoothing": 0.1,
 }  # fmt: skip

@@ -132,7 +132,7 @@ def test_every_difference_is_listed_and_the_run_kept(tmp_path):
 
 def test_how_long_to_train_and_what_to_keep_may_change(tmp_path):
     train_toy(tmp_path)
-    changes = {"steps": 14, "minutes": 5.0, "patience": 9, "keep": 2, "skip_non_finite": 1}
+    changes = {"steps": 14, "minutes": 5.0, "patience": 9, "keep": 2}
     assert train_toy(tmp_path, dataclasses.replace(CONFIG, **changes), resume=True).steps == 14
 
 

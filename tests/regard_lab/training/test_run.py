@@ -9,7 +9,7 @@ from toy_training import CONFIG, ToyTask, at_step, log_without_times, make_model
 
 from regard.errors import RegardError
 from regard_lab.models.storage import Checkpoints, load_model, read_checkpoints
-from regard_lab.training import Saved, Started, StepDone, StepSkipped
+from regard_lab.training import Saved, Started, StepDone
 from regard_lab.training import record as clock_module
 from regard_lab.training.checkpoint import read_training
 from regard_lab.training.engine import Engine, Workers
@@ -29,7 +29,6 @@ class Scripted(ToyTask):
         return torch.tensor(next(self.losses)), 1
 
 
-PATIENT = dataclasses.replace(CONFIG, skip_non_finite=3)
 EVERY_STEP = dataclasses.replace(CONFIG, steps=20, validate_every=1, save_every=100)
 
 
@@ -117,24 +116,6 @@ def test_a_second_interrupt_raises_at_once_and_handlers_are_put_back(tmp_path):
 # Losses that are not finite
 
 
-def test_a_step_that_is_not_finite_is_skipped_told_and_counted(tmp_path):
-    events = []
-    result = train_toy(tmp_path, PATIENT, ToyTask(poison=(6, 8, 12)), progress=events.append)
-    assert (result.skipped, result.steps) == (3, 12)
-    skipped = [(event.step, event.in_a_row) for event in events if isinstance(event, StepSkipped)]
-    assert skipped == [(4, 1), (5, 2), (7, 1)]
-    weights = load_model(tmp_path / read_checkpoints(tmp_path).last).state.values()
-    assert all(tensor.isfinite().all() for tensor in weights)
-    assert all(line["loss"] is not None for line in log_without_times(tmp_path))
-
-
-def test_a_whole_interval_that_is_not_finite_is_still_a_line_of_the_log(tmp_path):
-    train_toy(tmp_path, PATIENT, ToyTask(poison=(4, 6)))
-    lines = [line for line in log_without_times(tmp_path) if line["kind"] == "training"]
-    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
-    assert lines[1]["loss"] is None
-
-
 def test_one_stops_the_run_with_the_state_before_it_saved_and_a_sentence_that_says_where(tmp_path):
     with pytest.raises(RegardError) as caught:
         train_toy(tmp_path / "run", task=ToyTask(poison=(11,)))
@@ -143,29 +124,11 @@ def test_one_stops_the_run_with_the_state_before_it_saved_and_a_sentence_that_sa
         "the first tensor that is not is the gradient 0.weight",
         "saved as it was after step 5",
         "learning rate (0.01)",
-        "--resume --skip-non-finite 10",
     ):
         assert words in str(caught.value)
     assert read_checkpoints(tmp_path / "run").last == "step-000005"
     train_toy(tmp_path / "five", dataclasses.replace(CONFIG, steps=5))
     assert seals(tmp_path / "run") == seals(tmp_path / "five")
-
-
-def test_a_stopped_run_goes_on_over_what_is_not_finite_as_if_it_had_never_stopped(tmp_path):
-    with pytest.raises(RegardError):
-        train_toy(tmp_path / "run", task=ToyTask(poison=(11,)))
-    train_toy(tmp_path / "run", PATIENT, ToyTask(poison=(11,)), resume=True)
-    train_toy(tmp_path / "whole", PATIENT, ToyTask(poison=(11,)))
-    assert seals(tmp_path / "run") == seals(tmp_path / "whole")
-    assert log_without_times(tmp_path / "run") == log_without_times(tmp_path / "whole")
-
-
-def test_one_more_in_a_row_than_may_be_stops_the_run(tmp_path):
-    task = ToyTask(poison=tuple(range(8, 100)))
-    with pytest.raises(RegardError, match="step 8 cannot be done after 3 such steps in a row"):
-        train_toy(tmp_path, PATIENT, task)
-    assert read_training(tmp_path / read_checkpoints(tmp_path).last)["state"]["skipped_in_a_row"] == 3
-    assert all(tensor.isfinite().all() for tensor in load_model(tmp_path).state.values())
 
 
 # A model that a step destroyed

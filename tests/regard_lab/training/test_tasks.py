@@ -317,10 +317,11 @@ def test_a_batch_that_cannot_hold_every_pair_is_refused_with_the_number_it_needs
         TranslationTraining.of(tmp_path / "run", {**given, "batch_tokens": needed - 1}).prepare()
     told = []
     enough = TranslationTraining.of(tmp_path / "run", {**given, "batch_tokens": needed}, tell=told.append)
-    assert enough.prepare().task.left_out == 1  # more than a pair may have in any batch
+    training = enough.prepare()
+    assert training.task.left_out == 1  # more than a pair may have in any batch
     assert any(remark.startswith("1 pair with more sub-words") for remark in told)
     with pytest.raises(ArgumentError, match=f"nothing to learn from; batch_tokens is 16, give {needed} or more"):
-        TranslationTask([Pair("word " * 60, "Wort " * 60)], [], enough.tokeniser, batch_tokens=16)
+        TranslationTask([Pair("word " * 60, "Wort " * 60)], [], training.tokeniser, batch_tokens=16)
 
 
 # --- running text alone

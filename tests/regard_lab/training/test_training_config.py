@@ -20,12 +20,12 @@ def test_an_unknown_setting_is_refused_by_name():
 
 OUTSIDE = {
     "steps accumulate validate_every save_every log_every patience keep": (0, -1, 1.5, True, "3", 2**63),
-    "warmup_steps seed skip_non_finite": (-1, 0.5),
+    "warmup_steps seed": (-1, 0.5),
     "learning_rate epsilon minutes gradient_clip": (0, -1.0, float("nan"), float("inf"), "1", True),
     "weight_decay": (-0.1, float("nan"), None),
     "cooldown": (-0.1, 1.1, "all", True),
     "betas": ((0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, float("nan")), 0.9),
-    "schedule precision parallel": ("noam", 16),
+    "schedule precision": ("noam", 16),
 }
 
 

@@ -1,7 +1,6 @@
 """Two processes, each with its share of the batch, are one process with the whole of it."""
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -9,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from two_readers import CONFIG, LOOKED_AT, Together, train_reader
+from two_readers import CONFIG, Together, train_reader
 
-from regard.errors import ArgumentError
 from regard_lab.models import LanguageModel
 from regard_lab.models.storage import load_model, read_checkpoints
 from regard_lab.training import read_log
-from regard_lab.training.engine import Workers, filled, hollow, parted, whole_state
+from regard_lab.training.engine import Workers
 
 WHOLE_STEP = dataclasses.replace(CONFIG, accumulate=2 * CONFIG.accumulate)
 
@@ -25,23 +23,6 @@ def test_one_process_sums_and_decides_for_itself():
     assert (workers.rank, workers.count, workers.is_main) == (0, 1, True)
     assert workers.sum(1.5, 2) == [1.5, 2.0]
     assert workers.any(True, False) == [True, False]
-
-
-def test_one_process_has_nobody_to_share_weights_with(tmp_path):
-    with pytest.raises(ArgumentError, match="shares weights among processes, and there is 1"):
-        train_reader(tmp_path, dataclasses.replace(CONFIG, parallel="fsdp"), Together())
-
-
-def test_a_model_that_was_emptied_and_filled_is_the_model():
-    model = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5))
-    model[1].weight = model[0].weight
-    state = whole_state(model)
-    assert state["1.weight"] is state["0.weight"]
-    shell = hollow(model)
-    assert all(parameter.is_meta for parameter in shell.parameters())
-    again = filled(shell, state).state_dict()
-    assert all(torch.equal(again[name], tensor) for name, tensor in model.state_dict().items())
-    assert parted(state["0.weight"], model[0].weight) is state["0.weight"]
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +50,17 @@ def curves(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["ddp", "fsdp", "both"])
-def test_two_processes_train_to_the_weights_of_one_also_over_a_resume(two, tmp_path, how):
+def test_two_processes_train_to_the_weights_of_one_also_over_a_resume(two, tmp_path):
     """In float64, so that only the rule can differ: the shares hold unequal numbers of tokens."""
     one = train_reader(tmp_path / "one", WHOLE_STEP, Together())
     expected = weights(tmp_path / "one")
-    found = weights(two / how)
+    found = weights(two / "ddp")
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert (found[name] - tensor).abs().max() <= 1e-9, name
-    assert curves(two / how) == pytest.approx(curves(tmp_path / "one"), rel=1e-9)
-    assert read_log(two / how / "log.jsonl")[-2]["tokens"] == one.tokens
-    assert isinstance(LanguageModel.load(two / how), LanguageModel)
+    assert curves(two / "ddp") == pytest.approx(curves(tmp_path / "one"), rel=1e-9)
+    assert read_log(two / "ddp" / "log.jsonl")[-2]["tokens"] == one.tokens
+    assert isinstance(LanguageModel.load(two / "ddp"), LanguageModel)
 
 
 @pytest.mark.slow
@@ -92,18 +72,6 @@ def test_in_float32_they_differ_by_rounding_alone(two, tmp_path):
     print(f"furthest weight {worst:.1e}")
     assert worst <= 1e-3 * CONFIG.learning_rate * CONFIG.steps  # of what a weight can have moved
     assert curves(two / "float32") == pytest.approx(curves(tmp_path / "one"), rel=1e-5)
-
-
-@pytest.mark.slow
-def test_weights_in_parts_are_saved_and_shown_in_one_piece(two):
-    """The same files as without parts, so that either goes on with the other's; the hook is called on one process."""
-    names = [{path.name for path in (two / how).glob("step-*/*")} for how in ("ddp", "fsdp")]
-    assert names[0] == names[1]
-    best = LanguageModel.load(two / "fsdp").double()
-    [[step, kind, total]] = json.loads((two / "seen-0.json").read_text())
-    assert (step, kind) == (6, "LanguageModel")
-    assert total == pytest.approx(float(best(LOOKED_AT).detach().sum()), rel=1e-12)
-    assert json.loads((two / "seen-1.json").read_text()) == []
 
 
 @pytest.mark.slow

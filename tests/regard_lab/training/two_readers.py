@@ -4,7 +4,6 @@ Started by test_workers.py through torchrun: two_readers.py FOLDER
 """
 
 import dataclasses
-import json
 import os
 import sys
 from pathlib import Path
@@ -23,7 +22,6 @@ CONFIG = TrainingConfig(
     steps=6, learning_rate=1e-2, warmup_steps=2, accumulate=2, validate_every=3, save_every=2, log_every=1
 )
 HALF = dataclasses.replace(CONFIG, steps=3)
-LOOKED_AT = torch.tensor([[2, 5, 7]])
 
 
 def make_reader(dtype: torch.dtype = torch.float64) -> LanguageModel:
@@ -72,23 +70,14 @@ def train_reader(folder: Path, config: TrainingConfig, task, dtype=torch.float64
 
 
 def main(folder: Path, rank: int) -> None:
-    task, seen = make_task(2, rank), []
-
-    def look(model, step, folder):
-        seen.append((step, type(model).__name__, float(model(LOOKED_AT).detach().sum())))
-
+    task = make_task(2, rank)
     train_reader(folder / "ddp", HALF, task)
     train_reader(folder / "ddp", CONFIG, task, resume=True)
     train_reader(folder / "float32", CONFIG, task, dtype=torch.float32)
-    train_reader(folder / "fsdp", dataclasses.replace(HALF, parallel="fsdp"), task)
-    train_reader(folder / "fsdp", dataclasses.replace(CONFIG, parallel="fsdp"), task, resume=True, on_validation=look)
-    train_reader(folder / "both", dataclasses.replace(HALF, parallel="fsdp"), task)
-    train_reader(folder / "both", CONFIG, task, resume=True)
-    (folder / f"seen-{rank}.json").write_text(json.dumps(seen))
     if rank == 1:
         task.__class__ = Poisoned
     try:
-        train_reader(folder / "poisoned", dataclasses.replace(CONFIG, parallel="fsdp"), task)
+        train_reader(folder / "poisoned", CONFIG, task)
     except RegardError as error:
         (folder / f"fault-{rank}.txt").write_text(str(error))
 

@@ -1,12 +1,13 @@
 // Keys that are listed for each row: read where they lie, one after the other, for the query heads that share a list.
 //
 // A row takes its scores with all its keys first, then adds their values in ascending order, so that its bits depend on its
-// own list alone. Gradients of keys are sums over rows, divided as in backward.h: into parts that depend on the problem
+// own set of keys alone. Gradients of keys are sums over rows, divided as in backward.h: into parts that depend on the problem
 // alone, which are added in order.
 
 constexpr int TOGETHER = 4;                 // query heads at most
 constexpr int HELD = W == 16 ? 4 : 2;       // registers of a sum of each of them
 constexpr int FETCHED = 6;                  // keys that are asked for ahead
+constexpr int SPARSE = 8;                   // words of 64 blocks for each number of a list: with more, lists are sorted
 
 struct Listing {
   const rg_call &c;
@@ -17,20 +18,47 @@ struct Listing {
   long most() const { return (long)l.count * l.keys; }
   long line(int i, int row) const { return ((long)batch * c.heads + head + i) * c.q_len + row; }
 
-  // The keys of a row that are within its bounds, counted from first_key; returns how many.
-  int keys_of(int row, int32_t *into) const {
-    const int32_t *listed = l.block + (l.lists > 1 ? head / (c.heads / l.lists) : 0) * l.list + (l.batches > 1 ? batch : 0) * l.batch +
+  // Calls take(block) for the blocks of a row that have keys in [lo, hi), each once and ascending. Blocks are marked as bits,
+  // and read in order; where a list is short beside its bounds, they are sorted instead.
+  template <class Take>
+  void each_block(int row, int64_t lo, int64_t hi, uint64_t *room, const Take &take) const {
+    const int64_t *listed = l.block + (l.lists > 1 ? head / (c.heads / l.lists) : 0) * l.list + (l.batches > 1 ? batch : 0) * l.batch +
                             row / l.rows * (long)l.count;
-    const long bound = (l.bounds > 1 ? (long)batch * c.q_len : 0) + row;
-    const int64_t lo = std::max(l.lo[bound], c.first_key), hi = std::min<int64_t>(l.hi[bound], (int64_t)c.first_key + c.keys);
-    int n = 0;
-    for (int i = 0; i < l.count; i++) {
-      if (listed[i] < 0) continue;
-      const int64_t from = (int64_t)listed[i] * l.keys;
-      for (int64_t key = std::max(from, lo); key < std::min(from + l.keys, hi); key++) into[n++] = (int32_t)(key - c.first_key);
+    if (lo >= hi) return;
+    const int64_t first = lo / l.keys, blocks = (hi - 1) / l.keys + 1 - first, words = (blocks + 63) / 64;
+    if (words > (int64_t)SPARSE * l.count) {
+      int64_t *sorted = (int64_t *)room, *end = sorted;
+      for (int i = 0; i < l.count; i++)
+        if ((uint64_t)(listed[i] - first) < (uint64_t)blocks) *end++ = listed[i];
+      std::sort(sorted, end, [](int64_t a, int64_t b) { return a < b; });  // the lambda keeps the code in this namespace
+      std::for_each(sorted, std::unique(sorted, end), take);
+      return;
     }
+    std::memset(room, 0, words * sizeof(uint64_t));
+    for (int i = 0; i < l.count; i++) {
+      const uint64_t at = (uint64_t)(listed[i] - first);
+      if (at < (uint64_t)blocks) room[at / 64] |= UINT64_C(1) << at % 64;
+    }
+    for (int64_t word = 0; word < words; word++)
+      for (uint64_t bits = room[word]; bits; bits &= bits - 1) take(first + word * 64 + __builtin_ctzll(bits));
+  }
+
+  int64_t low(int row) const { return std::max(l.lo[bound(row)], c.first_key); }
+  int64_t high(int row) const { return std::min<int64_t>(l.hi[bound(row)], (int64_t)c.first_key + c.keys); }
+
+  // The keys of a row that are within its bounds, ascending, counted from first_key; returns how many.
+  int keys_of(int row, uint64_t *room, int32_t *into) const {
+    const int64_t lo = low(row), hi = high(row);
+    int n = 0;
+    each_block(row, lo, hi, room, [&](int64_t block) {
+      const int64_t from = block * l.keys;
+      for (int64_t key = std::max(from, lo); key < std::min(from + l.keys, hi); key++) into[n++] = (int32_t)(key - c.first_key);
+    });
     return n;
   }
+
+ private:
+  long bound(int row) const { return (l.bounds > 1 ? (long)batch * c.q_len : 0) + row; }
 };
 
 static inline vf load_of(const real *p, int n) { return n >= W ? load(p) : n > 0 ? load_some(p, n) : vf{}; }
@@ -97,16 +125,18 @@ static void with_heads(int heads, F f) {
 struct ListedRoom {
   real *q, *out, *grad, *dq, *scores, *slopes;
   int32_t *keys;
-  long line;  // of scores
+  uint64_t *room;  // of SPARSE words for each number of a list
+  long line;       // of scores
   static size_t numbers(const rg_call &c) {
-    return TOGETHER * (2 * (size_t)up(c.head_dim, LANES) + 2 * (size_t)up(c.v_dim, LANES) + 2 * line_of(c)) + line_of(c) + 8 * 32;
+    return TOGETHER * (2 * (size_t)up(c.head_dim, LANES) + 2 * (size_t)up(c.v_dim, LANES) + 2 * line_of(c)) + line_of(c) + room_of(c) + 9 * 32;
   }
   static size_t line_of(const rg_call &c) { return ((size_t)c.lists->count * c.lists->keys + W - 1) / W * W; }
+  static size_t room_of(const rg_call &c) { return (size_t)c.lists->count * SPARSE * sizeof(uint64_t) / sizeof(real); }
   ListedRoom(Workspace &w, const Listing &a) : line((long)line_of(a.c)) {
     q = w.take((size_t)TOGETHER * a.k_width), dq = w.take((size_t)TOGETHER * a.k_width);
     out = w.take((size_t)TOGETHER * a.v_width), grad = w.take((size_t)TOGETHER * a.v_width);
     scores = w.take((size_t)TOGETHER * line), slopes = w.take((size_t)TOGETHER * line);
-    keys = (int32_t *)w.take((size_t)line);
+    keys = (int32_t *)w.take((size_t)line), room = (uint64_t *)w.take(room_of(a.c));
   }
   void read(const Listing &a, int row) {
     for (int i = 0; i < a.heads; i++)
@@ -116,7 +146,7 @@ struct ListedRoom {
 
 static void forward_row(const Listing &a, ListedRoom &room, int row) {
   const rg_call &c = a.c;
-  const int count = a.keys_of(row, room.keys), whole_registers = up(count, W);
+  const int count = a.keys_of(row, room.room, room.keys), whole_registers = up(count, W);
   room.read(a, row);
   std::memset(room.out, 0, sizeof(real) * a.heads * a.v_width);
   real total[TOGETHER], highest[TOGETHER];
@@ -150,7 +180,7 @@ static void forward_row(const Listing &a, ListedRoom &room, int row) {
 // dk and dv: sums of the keys of this key/value head, k_width and v_width numbers each
 static void backward_row(const Listing &a, const rg_gradients &g, ListedRoom &room, int row, real *dk, real *dv) {
   const rg_call &c = a.c;
-  const int count = a.keys_of(row, room.keys), whole_registers = up(count, W);
+  const int count = a.keys_of(row, room.room, room.keys), whole_registers = up(count, W);
   room.read(a, row);
   std::memset(room.dq, 0, sizeof(real) * a.heads * a.k_width);
   if (count) with_heads(a.heads, [&](auto m) {
@@ -182,24 +212,199 @@ static void backward_row(const Listing &a, const rg_gradients &g, ListedRoom &ro
     write_row(REAL, (char *)numbers_at<real>(g.dq, a.batch, a.head + i, row), c.head_dim, room.dq + i * a.k_width, (real)c.scale);
 }
 
+// ---- large blocks for many rows: tiles as in forward.h, in chunks of the listed panels alone, wherever their keys lie
+
+constexpr int TILED = 16;  // rows and keys of a block from which on it is computed in tiles
+
+constexpr int SHARING = 16;            // neighbouring blocks of rows, for which keys are packed once
+constexpr long MOST_PACKED = 1 << 20;  // numbers; with more keys each block of rows packs them for itself
+
+struct Slots {  // the panels of a chunk: the first key of each, how many it has, and its number among those of all blocks
+  int key[PANELS], keys[PANELS], count = 0;
+  long number[PANELS];
+};
+
+struct Packed {  // the panels of the blocks that a call holds, as far as they were needed
+  long first, panels;  // block, and panels of a block
+  size_t count;        // of panels; 0: each is packed where it is needed
+  real *room = nullptr;
+  uint8_t *there = nullptr;
+  Packed(const rg_call &c) : first(c.first_key / c.lists->keys), panels((c.lists->keys + NR - 1) / NR) {
+    count = (size_t)(((long)c.first_key + c.keys - 1) / c.lists->keys + 1 - first) * panels;
+    if ((long)count * NR * words(c.head_dim) > MOST_PACKED) count = 0;
+  }
+};
+
+struct RowBounds {  // of the keys of the rows of a tile
+  int64_t least = INT64_MAX, least_end = INT64_MAX, most = 0, most_end = 0;
+  void add(int64_t lo, int64_t hi) {
+    most = std::max(most, lo < hi ? lo : INT64_MAX);  // beside an empty row no panel is full
+    if (lo < hi) least = std::min(least, lo), least_end = std::min(least_end, hi), most_end = std::max(most_end, hi);
+  }
+};
+
+// Which rows may look at which keys of a chunk, as `Tiles::lay` finds it for a schedule.
+static void lay_slots(const Work &w, const Listing &a, const RowBounds *bounds, const Slots &slots, Tiles &tiles) {
+  for (int t = 0; t < w.stack.tiles(); t++) {
+    const RowBounds &b = bounds[t];
+    const int r0 = t * MR, end = r0 + w.stack.tile_rows(t);
+    tiles.first[t] = PANELS, tiles.end[t] = 0, tiles.lane[t] = 0, tiles.lane_end[t] = 0;
+    for (int p = 0; p < PANELS; p++) {
+      uint32_t any = 0;
+      if (p < slots.count && b.most <= slots.key[p] && slots.key[p] + NR <= b.least_end && slots.keys[p] == NR) {
+        any = EVERY, tiles.state[t][p] = FULL;
+      } else if (p < slots.count && b.least < slots.key[p] + slots.keys[p] && slots.key[p] < b.most_end) {
+        for (int r = r0; r < end; r++) {
+          const int64_t key = slots.key[p], lo = std::max(a.low(w.row_of(r)) - key, (int64_t)0);
+          const int64_t hi = std::min(a.high(w.row_of(r)) - key, (int64_t)slots.keys[p]);
+          any |= tiles.mask[r][p] = lo < hi ? (uint32_t)((UINT64_C(1) << hi) - (UINT64_C(1) << lo)) : 0;
+        }
+        tiles.state[t][p] = PART;
+      }
+      if (any == 0) {
+        tiles.state[t][p] = EMPTY;
+        continue;
+      }
+      if (tiles.first[t] == PANELS) tiles.first[t] = p, tiles.lane[t] = p * NR + __builtin_ctz(any);
+      tiles.end[t] = p + 1, tiles.lane_end[t] = p * NR + 32 - __builtin_clz(any);
+    }
+  }
+}
+
+static void score_slots(const Work &w, const Slots &slots, const Tiles &tiles, const Packed &packed, ForwardRoom &room) {
+  const Vectors keys = w.keys();
+  const int d = words(w.c.head_dim);
+  const bool turned = packs_queries(w.c, w.stack.rows);
+  for (int p = 0; p < slots.count; p++) {
+    const bool shared = packed.count && !turned;
+    real *panel = shared ? packed.room + slots.number[p] * NR * d : room.panel;
+    if (!shared || !packed.there[slots.number[p]]) {
+      long row;
+      const real *k = keys.rows(slots.key[p], NR, room.raw, &row);
+      if (turned) {
+        score_keys(w, tiles, p, k, row, room);
+        continue;
+      }
+      transpose(k, row, NR, d, panel);
+      if (shared) packed.there[slots.number[p]] = 1;
+    }
+    for (int t = 0; t < w.stack.tiles(); t++)
+      if (tiles.state[t][p] != EMPTY)
+        score_tile(w.stack.tile_rows(t), d, room.q + (long)t * MR * d, d, panel, tiles.begin(t, p), tiles.stop(t, p),
+                   room.scores + (long)t * MR * LDS + p * NR, score_factor(w.c));
+  }
+}
+
+static void add_slots(const Work &w, const Slots &slots, const Tiles &tiles, ForwardRoom &room, Sums &sums) {
+  const Vectors values = w.values();
+  for (int p = 0, e; p < slots.count; p = e) {  // panels whose keys follow each other
+    int n = slots.keys[p];
+    for (e = p + 1; e < slots.count && slots.keys[e - 1] == NR && slots.key[e] == slots.key[e - 1] + NR; e++) n += slots.keys[e];
+    long row = values.x.row;
+    const real *v = (const real *)values.row(slots.key[p]);
+    if (room.padded != values.dim || row > 2 * room.padded) {
+      row = room.padded, v = room.values;
+      for (int j = std::max(0, values.first_key - slots.key[p]); j < n; j++) values.read(slots.key[p] + j, room.values + j * row, room.padded);
+    }
+    for (int column = 0; column < room.padded; column += NR)
+      for (int t = 0; t < w.stack.tiles(); t++) {
+        const int from = std::max(tiles.lane[t], p * NR), to = std::min(tiles.lane_end[t], p * NR + n);
+        if (from >= to) continue;
+        const auto add = room.padded - column < NR ? tile<ROWS, true, 1> : tile<ROWS, true>;
+        add(w.stack.tile_rows(t), to - from, room.scores + (long)t * MR * LDS + from, LDS, v + (from - p * NR) * row + column, row,
+            sums.row(t * MR) + column, sums.width);
+      }
+  }
+}
+
+// The rows [first, end) of the heads of a listing, which have one list.
+static void forward_blocks(const Listing &a, int first, int end, const Packed &packed, Workspace &own) {
+  static const rg_schedule none{};
+  const rg_call &c = a.c;
+  const Work w{c, none, a.batch, a.head, {first, end, 0, 0}, {(end - first) * a.heads, end - first}};
+  const int rows = w.stack.rows, width = up(c.v_dim, W) + 16;
+  ForwardRoom room(own, c, rows);
+  Sums sums(c, own.take(Sums::numbers(c, rows, width)), rows, width);
+  uint64_t *bits = (uint64_t *)own.take(ListedRoom::room_of(c));
+  int64_t lo = INT64_MAX, hi = 0;
+  RowBounds bounds[TILES];
+  for (int r = 0; r < rows; r++) bounds[r / MR].add(a.low(w.row_of(r)), a.high(w.row_of(r)));
+  for (int t = 0; t < w.stack.tiles(); t++) lo = std::min(lo, bounds[t].least), hi = std::max(hi, bounds[t].most_end);
+  read_queries(w, room.q);
+  if (packs_queries(c, rows)) pack_queries(w, room);
+  sums.clear(rows);
+  Slots slots;
+  Tiles tiles;
+  const auto compute = [&] {
+    lay_slots(w, a, bounds, slots, tiles);
+    score_slots(w, slots, tiles, packed, room);
+    for (int t = 0; t < w.stack.tiles(); t++)
+      if (tiles.first[t] < tiles.end[t]) weigh_tile(w, tiles, t, 0, room.scores, sums);
+    add_slots(w, slots, tiles, room, sums);
+    slots.count = 0;
+  };
+  a.each_block(first, lo, hi, bits, [&](int64_t block) {
+    const int64_t from = block * a.l.keys, to = std::min(from + a.l.keys, hi);
+    for (long n = std::max<long>(0, lo - from) / NR; from + n * NR < to; n++) {
+      if (slots.count == PANELS) compute();
+      slots.number[slots.count] = (block - packed.first) * packed.panels + n, slots.key[slots.count] = (int)(from + n * NR);
+      slots.keys[slots.count++] = (int)std::min<int64_t>(NR, to - from - n * NR);
+    }
+  });
+  if (slots.count) compute();
+  finish(w, sums);
+}
+
 constexpr int LISTED_ROWS = 64;  // of one task
 constexpr int LISTED_PARTS = 8;  // of the rows in the backward pass, over all key/value heads
 
 // Calls one(listing) for the query heads of a key/value head, those of one list together.
 template <class One>
-static void each_listing(const rg_call &c, int batch, int kv, const One &one) {
-  const int group = c.heads / c.kv_heads, alike = std::min(std::min(c.heads / c.lists->lists, group), TOGETHER);
+static void each_listing(const rg_call &c, int batch, int kv, int most, const One &one) {
+  const int group = c.heads / c.kv_heads, alike = std::max(1, std::min(std::min(c.heads / c.lists->lists, group), most));
   for (int h = kv * group; h < (kv + 1) * group; h += alike)
     one(Listing{c, *c.lists, batch, h, std::min(alike, (kv + 1) * group - h), up(c.head_dim, LANES), up(c.v_dim, LANES)});
 }
 
+static int forward_tiled(const rg_call &c) {
+  const int rows = c.lists->rows, pieces = (rows + RG_MOST_ROWS - 1) / RG_MOST_ROWS, each = (rows + pieces - 1) / pieces;
+  const long blocks = ((c.q_len + (long)rows - 1) / rows) * pieces, tasks = (blocks + SHARING - 1) / SHARING;
+  const int width = up(c.v_dim, W) + 16, most = RG_MOST_ROWS;
+  const int failed = share(c.threads, tasks * c.batch * c.kv_heads, [&](long i) {
+    const int kv = (int)(i / tasks % c.kv_heads), batch = (int)(i / tasks / c.kv_heads);
+    const long task = tasks - 1 - i % tasks;  // the last rows of a causal call have most keys: they come first
+    Packed packed(c);
+    const size_t panels = packed.count * NR * words(c.head_dim), marks = (packed.count + sizeof(real) - 1) / sizeof(real);
+    const size_t queries = (size_t)most * words(c.head_dim);  // as panels, which fewer rows may need
+    const size_t numbers =
+        ForwardRoom::numbers(c, most) + Sums::numbers(c, most, width) + ListedRoom::room_of(c) + queries + panels + marks;
+    Workspace &own = workspace();
+    if (!own.reserve(sizeof(real) * numbers + 4096)) return false;
+    packed.room = own.take(panels), packed.there = (uint8_t *)own.take(marks);
+    std::memset(packed.there, 0, packed.count);
+    const size_t used = own.used;
+    for (long at = task * SHARING; at < std::min((task + 1) * SHARING, blocks); at++) {
+      const long begin = at / pieces * rows, first = begin + at % pieces * each;
+      const long end = std::min(std::min(first + each, begin + rows), (long)c.q_len);
+      if (first < end)
+        each_listing(c, batch, kv, RG_MOST_ROWS / each, [&](const Listing &a) {
+          own.used = used;
+          forward_blocks(a, (int)first, (int)end, packed, own);
+        });
+    }
+    return true;
+  });
+  return failed ? RG_NO_MEMORY : RG_OK;
+}
+
 static int forward_listed(const rg_call &c) {
+  if (std::min(c.lists->rows, c.lists->keys) >= TILED) return forward_tiled(c);
   const long blocks = (c.q_len + LISTED_ROWS - 1) / LISTED_ROWS;
   const int failed = share(c.threads, blocks * c.batch * c.kv_heads, [&](long i) {
     const int first = (int)(i % blocks) * LISTED_ROWS, kv = (int)(i / blocks % c.kv_heads), batch = (int)(i / blocks / c.kv_heads);
     Workspace &own = workspace();
     if (!own.reserve(sizeof(real) * ListedRoom::numbers(c) + 1024)) return false;
-    each_listing(c, batch, kv, [&](const Listing &a) {
+    each_listing(c, batch, kv, TOGETHER, [&](const Listing &a) {
       own.used = 0;
       ListedRoom room(own, a);
       for (int row = first; row < std::min(first + LISTED_ROWS, c.q_len); row++) forward_row(a, room, row);
@@ -221,7 +426,7 @@ static int backward_listed(const rg_call &c, const rg_gradients &g) {
     real *dk = sums[i] = (real *)std::calloc(numbers, sizeof(real)), *dv = dk + c.keys * k_width;
     Workspace &own = workspace();
     if (!dk || !own.reserve(sizeof(real) * ListedRoom::numbers(c) + 1024)) return false;
-    each_listing(c, batch, kv, [&](const Listing &a) {
+    each_listing(c, batch, kv, TOGETHER, [&](const Listing &a) {
       own.used = 0;
       ListedRoom room(own, a);
       for (long row = c.q_len * part / parts; row < c.q_len * (part + 1) / parts; row++) backward_row(a, g, room, (int)row, dk, dv);

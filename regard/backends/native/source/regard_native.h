@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#define RG_VERSION 5
+#define RG_VERSION 6
 #define RG_MOST_ROWS 192  // of a row block
 #define RG_MOST_TOP 512   // of the largest weights of a row
 #define RG_CHUNK 32       // positions of a recurrent mechanism between two memories
@@ -71,10 +71,10 @@ typedef struct {
 } rg_statistics;
 
 // Blocks of keys that are listed for each row, in place of schedules: row r of batch row b and head h may look at the keys of
-// the blocks block[b * batch + list of h * list + r / rows * count + 0 .. count - 1] that are within the row's bounds. Equal
-// numbers of blocks belong to one list only once, in ascending order; below 0: none.
+// the blocks block[b * batch + list of h * list + r / rows * count + 0 .. count - 1] that are within the row's bounds. Numbers
+// may have any order; equal ones count once, those below 0 or behind the last key as none.
 typedef struct {
-  const int32_t *block;
+  const int64_t *block;
   int64_t batch, list;            // strides
   int64_t size;                   // numbers that may be read from block on
   int32_t batches, lists;         // 1 or those of the call; `lists` divides heads

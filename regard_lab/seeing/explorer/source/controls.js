@@ -65,12 +65,6 @@ export function sums(attention) {
 
 /** Whether the numbers of a head are exact. */
 export function badge(weights) {
-  if (weights.sampled.length) return html`<span class="badge" data-sampled title="The rows of some words, drawn at random; what is summed over rows is an estimate.">sampled:
-    ${weights.rows.toLocaleString("en")} of ${weights.columns.toLocaleString("en")} rows</span>${stored(weights)}`;
-  return stored(weights);
-}
-
-function stored(weights) {
   return weights.exact
     ? html`<span class="badge" title="Weights are stored as 32-bit floating-point numbers.">exact</span>`
     : html`<span class="badge" title="Weights are stored as one byte each on a square-root scale.">rounded to

@@ -50,12 +50,12 @@ export class Source {
     const [, , rows, columns] = attention.shape;
     if (attention.exact) {
       const bytes = await this.bytes(attention.exact[layer][head]);
-      return new Weights(new Float32Array(bytes.buffer), rows, columns, true, attention.sampled);
+      return new Weights(new Float32Array(bytes.buffer), rows, columns, true);
     }
     const bytes = await this.bytes(attention.bytes[layer][head]);
     const weights = new Float32Array(bytes.length);
     for (let at = 0; at < bytes.length; at += 1) weights[at] = DECODED[bytes[at]];
-    return new Weights(weights, rows, columns, false, attention.sampled);
+    return new Weights(weights, rows, columns, false);
   }
 
   async #mean(kind, layer) {
@@ -64,7 +64,7 @@ export class Source {
     for (let head = 0; head < heads; head += 1) all.push(await this.#one(kind, layer, head));
     const sum = new Float32Array(all[0].values.length);
     for (const one of all) for (let at = 0; at < sum.length; at += 1) sum[at] += one.values[at] / heads;
-    return new Weights(sum, all[0].rows, all[0].columns, all[0].exact, all[0].sampled);
+    return new Weights(sum, all[0].rows, all[0].columns, all[0].exact);
   }
 
   /** The thumbnails of all heads, one byte for each cell on a square-root scale. */
@@ -78,13 +78,8 @@ const DECODED = Float32Array.from({length: 256}, (_, byte) => (byte / 255) ** 2)
 
 /** The weights of a head, by rows. */
 export class Weights {
-  constructor(values, rows, columns, exact, sampled = []) {
-    Object.assign(this, {values, rows, columns, exact, sampled});
-  }
-
-  /** The place of a row's word in its text: rows of a long text are those of some words. */
-  place(row) {
-    return this.sampled.length ? this.sampled[row] : row;
+  constructor(values, rows, columns, exact) {
+    Object.assign(this, {values, rows, columns, exact});
   }
 
   row(at) {
@@ -216,7 +211,7 @@ function matchedTexts(texts, others) {
   }));
 }
 
-const NOTHING = {word: "", probabilities: [], likeliest: [], translation: null, similarities: []};
+const NOTHING = {probabilities: [], likeliest: [], translation: null, similarities: []};
 
 /** What the model makes of the text as it is, and now; erased words are added when the lens has them. */
 function changesOf({follows}, answer, base) {
@@ -228,7 +223,7 @@ function changesOf({follows}, answer, base) {
 /** The weights of one kind of attention, with what heads are sorted by. */
 class Computed {
   constructor(names, {shape, weights}) {
-    Object.assign(this, {links: {}, sampled: [], says: "", ...names, shape, weights});
+    Object.assign(this, {links: {}, says: "", ...names, shape, weights});
   }
 
   get sums() {

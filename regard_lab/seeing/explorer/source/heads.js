@@ -47,8 +47,6 @@ export function headsView(app) {
       ${choice("Sort by", measures.map((name) => [name, sortOf(attention, name).title]), by, (sort) => app.set({sort}))}
       ${colourChoice(app, false)} ${headSwitch(app)}
     </div>
-    ${attention.sampled.length ? html`<p class="hint"><span class="badge" data-sampled>sampled</span> Measured on the rows of ${attention.shape[2].toLocaleString("en")} words of
-      ${attention.shape[3].toLocaleString("en")}, drawn at random: the numbers are estimates.</p>` : ""}
     <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}. ${attention.sums ?? ""}
       ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(by) ? "highest" : "lowest"} first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.
       Above each map: layer.head, both counted from 0, so ${layers - 1}.${heads - 1} is head ${heads - 1} of layer ${layers - 1}${by === "layer" ? "" : `; then the ${sort.title}`}.</p>

@@ -38,11 +38,11 @@ export function heatmapView(app, weights) {
 
 function telling(app, weights, row, column) {
   const {rows, columns} = app.words;
-  if (isUnwritten(app, weights, row, column)) return `${rows[row]} (${weights.place(row)}) could not look at ${columns[column]} (${column}).`;
+  if (isUnwritten(app, weights, row, column)) return `${rows[row]} (${row}) could not look at ${columns[column]} (${column}).`;
   const weight = weights.at(row, column);
   let rank = 1;
   for (const other of weights.row(row)) if (other > weight) rank += 1;
-  return `${rows[row]} (${weights.place(row)}) looks at ${columns[column]} (${column}) with weight ${shown(weight)}, rank ${rank} of ${columns.length}.`;
+  return `${rows[row]} (${row}) looks at ${columns[column]} (${column}) with weight ${shown(weight)}, rank ${rank} of ${columns.length}.`;
 }
 
 /** Enough decimals to tell small weights apart. */
@@ -51,7 +51,7 @@ function shown(weight) {
 }
 
 function isUnwritten(app, weights, row, column) {
-  return app.attention.unwritten && column > weights.place(row) && weights.at(row, column) === 0;
+  return app.attention.unwritten && column > row && weights.at(row, column) === 0;
 }
 
 /** Where the map is on its canvas, and how large a cell is. */
@@ -131,7 +131,7 @@ export function axes(pen, weights, {cell, left, top}, theme, unit = 1) {
   pen.textAlign = "center";
   for (let at = 0; at < weights.columns; at += step) pen.fillText(String(at * unit), left + (at + 0.5) * cell, top - 8);
   pen.textAlign = "right";
-  for (let at = 0; at < weights.rows; at += step) pen.fillText(String(weights.place ? weights.place(at) : at * unit), left - 3, top + (at + 0.5) * cell);
+  for (let at = 0; at < weights.rows; at += step) pen.fillText(String(at * unit), left - 3, top + (at + 0.5) * cell);
 }
 
 export function moveCursor(canvas, row, column) {

@@ -1,5 +1,5 @@
-// What a changed text does. A page that contains its model computes it (play.js); a page of regard view of another model
-// asks its server for another sentence or word; a page that stands alone contains the erasure of each word.
+// What a changed text does. A page that contains its model computes it (play.js); another contains the erasure of each
+// word, and may ask its server for another sentence.
 
 import {html, nothing} from "lit-html";
 import {signed} from "./colours.js";
@@ -10,7 +10,6 @@ const READING = "Reading\u2026";
 
 export function liveForm(app) {
   const {live} = app.source.header;
-  if (!live.read) return nothing;
   return html`<form class="live" @submit=${(event) => read(app, event)}>
     <label for="sentence">${live.label}</label>
     <input id="sentence" name="text" .value=${live.text} maxlength="4000" autocomplete="off" />
@@ -19,16 +18,13 @@ export function liveForm(app) {
   </form>`;
 }
 
-/** The answer of the local server; an error has a sentence that can be shown. */
-export async function ask(what, question) {
-  let response;
-  try {
-    response = await fetch(what, {
-      method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(question),
-    });
-  } catch {
+/** The answer of the local server about a text; an error has a sentence that can be shown. */
+export async function ask(what, text) {
+  const response = await fetch(what, {
+    method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({text}),
+  }).catch(() => {
     throw new Error("The server has ended; start it again.");
-  }
+  });
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.error);
   return answer;
@@ -43,7 +39,7 @@ async function read(app, event) {
   }
   app.set({busy: READING});
   try {
-    const answer = await ask("read", {text});
+    const answer = await ask("read", text);
     app.state.busy = "";
     await app.replace(new Source(answer.header, answer.arrays));
   } catch (error) {
@@ -108,19 +104,17 @@ function followed({state}, {kind, first, places, chosen, last}) {
   return Math.max(shown >= Math.min(...places) ? within(shown) : last, chosen ?? 0); // the word after the changed one is at its index
 }
 
-/** "What if a word were missing, or another one?" */
+/** "What if a word were missing?" */
 export function changeView(app) {
-  const {header} = app.source;
   const found = changing(app);
   const {kind, source, follow, written, named, numbers, unchanged, erased, places, place, all} = found;
-  const swap = app.swap?.source === app.source && app.swap.place === place ? app.swap : null;
-  const now = all ?? swap?.answer ?? erased[place];
+  const now = all ?? erased[place];
   if (!now) return html`<h2>What if a word were missing?</h2><p class="hint">${app.engine && app.source.answer.erasable.length ? "Computing…" : `The ${found.of} has no word that can be erased.`}</p>`;
   const row = (word, one, at) => kind === "vectors" ? [word, [], numbers(one)[at], []]
     : [word, [numbers(unchanged)[at]], numbers(one)[at], [one.likeliest[at].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")]];
   const heads = (first) => kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];
   return html`
-    <h2>${app.engine ? "What if it were changed?" : "What if a word were missing, or another one?"}</h2>
+    <h2>${app.engine ? "What if it were changed?" : "What if a word were missing?"}</h2>
     <p class="hint">${app.engine ? "Press words above to erase them, switch heads off, or change the model." : `Choose a word of the ${found.of}:`}</p>
     ${app.engine ? nothing : html`<div class="words" role="group" aria-label="Words of the ${found.of}">
       ${source.map((word, at) => places.includes(at)
@@ -128,20 +122,12 @@ export function changeView(app) {
         : html`<span class="word plain"><bdi>${word}</bdi></span>`)}
     </div>`}
     <div class="bar">
-      ${app.engine ? nothing : header.live?.change ? html`<form class="live swap" @submit=${(event) => change(app, event, place)}>
-        <label for="swap">Another word for “<bdi>${source[place]}</bdi>”</label>
-        <input id="swap" name="word" maxlength="60" autocomplete="off" />
-        <button ?disabled=${swap?.busy === true}>Replace</button>
-        <button type="button" @click=${() => choose(app, place)}>Erase</button>
-        <span role="alert">${swap?.said ?? nothing}</span></form>`
-        : header.live ? nothing : html`<p class="hint">This page stands alone: it contains the erasure of each word. On a local page, as <code>regard view</code>
-          serves it, words can also be replaced.</p>`}
       ${choice(found.one, follow.map((_, at) => [at, named(at)]), written,
         (row) => app.set(kind === "written" ? {row} : {next: row}))}</div>
     <section class="panel">
       <p class="summary" data-change>${telling(found, now, place)}</p>
       ${unchanged.translation.length ? html`<h3>Written from the source as it is</h3><p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
-        ${now.translation ? html`<h3>${all ? "Written now" : now.word ? html`Written with “<bdi>${now.word}</bdi>”` : html`Written without “<bdi>${source[place]}</bdi>”`}</h3><p class="sentence">${marked(unchanged.translation, now.translation)}</p>` : nothing}` : nothing}
+        ${now.translation ? html`<h3>${all ? "Written now" : html`Written without “<bdi>${source[place]}</bdi>”`}</h3><p class="sentence">${marked(unchanged.translation, now.translation)}</p>` : nothing}` : nothing}
       ${found.moves ? html`<h3>${found.moves}</h3>${moves(found, now)}` : nothing}
     </section>
     <div class="columns">
@@ -155,7 +141,7 @@ export function changeView(app) {
 
 function telling({kind, source, follow, named, numbers, written, unchanged, all}, now, place) {
   const after = numbers(now)[written];
-  const how = all ? "As changed" : now.word ? `With “${now.word}” in the place of “${source[place]}”` : `Without “${source[place]}”`;
+  const how = all ? "As changed" : `Without “${source[place]}”`;
   if (kind === "vectors") {
     const others = follow.map((_, at) => at).filter((at) => at !== place);
     const most = others[largest(others.map((at) => -numbers(now)[at]), 1)[0]];
@@ -198,25 +184,7 @@ function table(label, heads, rows, chosen) {
 }
 
 function choose(app, place) {
-  app.swap = null;
   app.state.changed = place; // the word that is followed may depend on it
   const found = changing(app);
   app.set({changed: place, said: telling(found, found.erased[place], place)});
-}
-
-async function change(app, event, place) {
-  event.preventDefault();
-  const {source} = app;
-  const word = new FormData(event.target).get("word");
-  app.swap = {source, place, busy: true, said: "Computing…"};
-  app.draw();
-  let swap;
-  try {
-    swap = {source, place, answer: await ask("change", {text: source.header.live.text, place, word}), said: ""};
-  } catch (error) {
-    swap = {source, place, said: error.message};
-  }
-  if (app.source !== source || app.swap?.place !== place) return; // another sentence or word was chosen meanwhile
-  app.swap = swap;
-  app.set({said: swap.answer ? telling(changing(app), swap.answer, place) : swap.said});
 }

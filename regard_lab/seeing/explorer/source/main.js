@@ -9,7 +9,6 @@ import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
 import {linksView, stepsView} from "./links.js";
 import {changeView, liveForm} from "./live.js";
-import {LongApp} from "./long.js";
 import {patternView} from "./pattern.js";
 import {Engine, PLAIN, lens, playForm} from "./play.js";
 import {readerView} from "./reader.js";
@@ -26,7 +25,7 @@ const VIEWS = {
   steps: {title: "Translation", draw: stepsView, fits: (header) => crossing(header) >= 0, kind: crossing},
   change: {title: "What if", draw: changeView, fits: (header) => Boolean(header.changes)},
   pattern: {title: "Pattern", draw: patternView, fits: (header) => header.patterns.length > 0},
-  walk: {title: "Walk-through", draw: walkView, fits: (header) => header.walk !== null || Boolean(header.live?.walk)},
+  walk: {title: "Walk-through", draw: walkView, fits: (header) => Boolean(header.walk ?? header.live?.walk)},
   compare: {title: "Compare", draw: compareView, fits: weighs},
 };
 const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "step", "motion", "text", ...Object.keys(PLAIN)]; // in the address
@@ -171,15 +170,15 @@ async function open(element) {
   const stored = embedded();
   if (stored.header.model) return openModel(element, stored);
   element.replaceChildren();
-  const app = stored.header.long ? new LongApp(element, stored) : new App(element, stored, fromAddress(location.hash));
-  await (app.load ? app.load() : app.draw());
+  const app = new App(element, stored, fromAddress(location.hash));
+  await app.draw();
   return app;
 }
 
 const element = document.getElementById("regard-explorer");
 if (element) open(element).then((app) => {
   addEventListener("resize", () => app.draw());
-  if (app instanceof App) addEventListener("message", ({source: sender, data}) => {
+  addEventListener("message", ({source: sender, data}) => {
     if (sender === parent && parent !== window && data?.regard instanceof Object) app.set(kept(data.regard));
   });
 }, (error) => {

@@ -64,7 +64,7 @@ function walkOf(app) {
   if (source.walk || app.walkAsked === source) return source.walk;
   app.walkAsked = source;
   app.walkFailed = undefined;
-  ask("walk", {text: source.given?.source ?? source.header.live.text}).then((answer) => {
+  ask("walk", source.given?.source ?? source.header.live.text).then((answer) => {
     source.walk = {record: answer.walk, source: new Source({}, answer.arrays)};
     app.draw();
   }, (error) => {

@@ -22,10 +22,9 @@ REPRS = {"__repr__", "__str__", "brief", "describe"}
 
 @dataclass(frozen=True)
 class Site:
-    """One change: a line, the function around it (its qualified name), and the text between two byte offsets."""
+    """One change: a line, and the text between two byte offsets."""
 
     line: int
-    function: str
     start: int
     stop: int
     before: str
@@ -42,7 +41,7 @@ class Site:
 
 def sites(source: bytes) -> list[Site]:
     """Every change of a file, in the order of the file; some do not compile."""
-    return [*_Walk(source).found()]
+    return [*(walk := _Walk(source))._inside(walk.tree)]
 
 
 def compiles(source: bytes) -> bool:
@@ -61,29 +60,21 @@ class _Walk:
             lengths.append(lengths[-1] + len(line))
         self.starts = lengths
 
-    def found(self) -> Iterator[Site]:
-        yield from self._inside(self.tree, "", "")
-
     def _place(self, node: ast.AST) -> tuple[int, int]:
         at = self.starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
         return at, self.starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
 
-    def _inside(self, node: ast.AST, function: str, prefix: str) -> Iterator[Site]:
-        """The changes in a node, which is in a function; `prefix` begins the names of functions defined in the node."""
+    def _inside(self, node: ast.AST) -> Iterator[Site]:
+        """The changes in a node."""
         for child in self._children(node):
-            inner, inner_prefix = function, prefix
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                if child.name in REPRS:
-                    continue
-                inner, inner_prefix = prefix + child.name, f"{prefix}{child.name}.<locals>."
-            elif isinstance(child, ast.ClassDef):
-                inner_prefix = f"{prefix}{child.name}."
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name in REPRS:
+                continue
             for before, after, kind in self._changes(child):
                 start, stop = self._place(before)
                 was = self.source[start:stop].decode()
                 if after != was:
-                    yield Site(before.lineno, function, start, stop, was, after, kind)  # type: ignore[attr-defined]
-            yield from self._inside(child, inner, inner_prefix)
+                    yield Site(before.lineno, start, stop, was, after, kind)  # type: ignore[attr-defined]
+            yield from self._inside(child)
 
     def _children(self, node: ast.AST) -> Iterator[ast.AST]:
         """The parts of a node that compute: neither annotations nor messages, and nothing inside an f-string."""

@@ -1,1 +1,0 @@
-"""Small changes of the code, each of which some test must notice."""
