@@ -396,7 +396,7 @@ static long last_key(const Work &w) { return run_of(w.s, w.block.run_end - 1).en
 // The keys are packed once, and each tile of rows goes from its queries to its outputs while its numbers are in the first
 // cache. The order of every sum is that of sum_keys.
 
-constexpr long MOST_PACKED = 1 << 16;  // numbers of keys and values that stay in the second cache
+constexpr long MOST_CACHED = 1 << 16;  // numbers of keys and values that stay in the second cache
 
 struct ChunkRoom {
   real *q, *scores, *panels, *raw, *values, *sums;
@@ -416,7 +416,7 @@ struct ChunkRoom {
 static bool in_one_chunk(const Work &w) {
   const long first = first_key(w), last = last_key(w);
   if (Walk::floor_to(first - w.s.origin, CHUNK) != Walk::floor_to(last - 1 - w.s.origin, CHUNK)) return false;
-  const bool small = (last - first) * (w.c.head_dim + w.c.v_dim) <= MOST_PACKED;
+  const bool small = (last - first) * (w.c.head_dim + w.c.v_dim) <= MOST_CACHED;
   return small && w.stack.rows > FEW && !packs_queries(w.c, w.stack.rows) && !packs_chunk(w);
 }
 
