@@ -81,14 +81,14 @@ def of_seed(seed: int, plan: UpdatePlan, batches: int) -> dict[str, tuple[float,
     return {name: losses(model.eval(), policy, batches) for name, policy in POLICIES.items()}
 
 
-def speculated(run: Path, draft: Path, text: str, count: int) -> list[list[str]]:
+def speculated(generator: Generator, draft: Generator, text: str, count: int) -> list[list[str]]:
     """Rows of ids for each call of the model, by what proposes, with one branch and with three."""
-    generator, rows = Generator.load(run), []
+    rows = []
     prompts = [text[at : at + 300] for at in range(0, count * 2000, 2000)]
     for label, sampling in (("greedy", None), ("temperature 0.8", Sampling(temperature=0.8))):
         how: dict[str, Any] = {"max_tokens": 64, "sampling": sampling}
         plain = generator.generate(prompts, **how)
-        for name, proposer in (("lookup", "lookup"), ("a smaller model", Generator.load(draft))):
+        for name, proposer in (("lookup", "lookup"), ("a smaller model", draft)):
             row = [f"{name}, {label}"]
             for branches in (1, 3):
                 found = generator.generate(prompts, speculate=proposer, branches=branches, **how)
@@ -106,6 +106,7 @@ def main() -> None:
     asked = parser.parse_args()
     if len({one is None for one in (asked.run, asked.draft, asked.text)}) == 2:
         parser.error("--run, --draft and --text belong together: give all three for the second table, or none of them")
+    models = [Generator.load(run) for run in (asked.run, asked.draft) if run is not None]  # before the trainings
     torch.set_num_threads(1)
     found = {seed: of_seed(seed, FAR_PLAN.shortened(asked.quick), 2 if asked.quick else 8) for seed in asked.seeds}
     rows = [
@@ -119,9 +120,9 @@ def main() -> None:
         *markdown_table(("entries kept", *(f"seed {seed}" for seed in found)), rows),
     ]  # fmt: skip
     content: dict[str, Any] = {"losses": found}
-    if asked.run is not None:
+    if models:
         text = asked.text.read_text("utf-8")
-        content["speculated"] = speculated(asked.run, asked.draft, text, 4 if asked.quick else 12)
+        content["speculated"] = speculated(*models, text, 4 if asked.quick else 12)
         page += [
             "", "Ids for each call of the model, and how many texts are the same as without proposals.", "",
             *markdown_table(("proposed by", "1 branch", "same", "3 branches", "same"), content["speculated"]),
