@@ -74,13 +74,9 @@ def test_a_whole_model_is_one_option(walked, writer):
     assert walked(SENTENCE, "--whole", *options, "--positions", "rotary", "--json") == (to_json(expected) + "\n", "")
     expected = walk_whole(SENTENCE, model="encoder", words="letters")
     assert walked(SENTENCE, "--whole", "--model", "encoder", "--words", "letters")[0] == to_text(expected) + "\n"
-    expected = walk_whole_run(writer, "the animal")
-    assert walked("the animal", "--whole", "--run", writer) == (to_text(expected) + "\n", "")
-
-
-def test_a_run_is_walked_through_with_its_own_tokeniser(walked, writer):
-    said, _ = walked("the animal", "--run", writer, "--word", "animal")
-    assert said == to_text(walk_whole_run(writer, "the animal", word="animal")) + "\n"
+    expected = walk_whole_run(writer, "the animal", word="animal")
+    for options in (["--whole"], []):
+        assert walked("the animal", "--run", writer, "--word", "animal", *options) == (to_text(expected) + "\n", "")
 
 
 @pytest.mark.parametrize(("kind", "width"), [("xterm-256color", 100), ("dumb", 80)])

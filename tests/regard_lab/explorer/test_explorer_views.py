@@ -34,12 +34,21 @@ def test_the_numbers_of_every_step_are_those_of_torch():
     assert len(answer["walk"]["steps"]) == len(walk.steps) > 50
     for record, step in zip(answer["walk"]["steps"], walk.steps, strict=True):
         assert record["line"] == step.line
+        sums_to_1 = step.title.endswith(("attention weights", "Distribution", "Their probabilities"))
+        assert (record["scale"] == "weights") == sums_to_1
         assert [axis["size"] for axis in record["axes"]] == [len(axis) for axis in step.axes]
         if isinstance(step.value, torch.Tensor):
             stored = torch.frombuffer(bytearray(unpacked(answer["arrays"], record["place"])), dtype=torch.float32)
             torch.testing.assert_close(stored.double(), step.value.double().flatten(), rtol=1e-6, atol=1e-6)
         else:
             assert record["words"] == list(step.value)
+    added = []
+    record = shown_walk(walk).to_json(lambda tensor: added.append(tensor) or len(added) - 1, 20)
+    large = [(one, step) for one, step in zip(record["steps"], walk.steps, strict=True) if "only" in one]
+    assert len(large) > 30
+    for one, step in large:  # of a step with more than 20 numbers those of the followed word are stored
+        value = step.value.select(one["only"], step.axes[one["only"]].chosen)
+        torch.testing.assert_close(added[one["place"]], value.float())
 
 
 def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translated):
@@ -82,6 +91,12 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         told.filter(has_text=f"was {before}").wait_for(timeout=9000)
         assert page.locator(".flying").count() == 0
         page.get_by_role("button", name="Stop").click()
+        # context vectors have heads and numbers, so that the word of the weights is kept meanwhile
+        page.locator(".step").press("ArrowRight")
+        told.filter(has_text=f"was {number}").wait_for(timeout=9000)
+        page.locator(".numbers tbody tr").nth(0).locator("td").nth(3).click()
+        page.locator(".step").press("ArrowLeft")
+        told.filter(has_text=f"is {step.value[0, 0, 2].item():.3f}.").wait_for(timeout=9000)
         page.locator(".step").focus()
         page.keyboard.press("PageDown")
         opened.settle()

@@ -93,11 +93,9 @@ static inline vf numbers_at(const char *p, vf scale) {
 #if defined(RG_FEW)
 constexpr int AHEAD = 32;  // keys
 
-// Ask for memory that is read soon; it may lie behind the tensor, since nothing is read yet. It comes into the second cache, which
-// has room for more requests at once than the first; int8 is widened more slowly than it comes, so it goes into the first.
-template <int TYPE>
+// Ask for memory that is read soon; it may lie behind the tensor, since nothing is read yet.
 static inline void fetch(const char *p, int bytes) {
-  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, TYPE == RG_INT8 ? 3 : 2);
+  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, 3);
 }
 
 // The words of a product that 32 bits of a key hold: their numbers, or their pair.
@@ -122,7 +120,7 @@ static void score_few(const Vectors &keys, int key, const real *q, real *s, real
       for (int i = 0; i < W; i++) scale[i] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key + i - keys.first_key);
     const char *p = keys.row(key), *next = p + AHEAD * row;
     for (int c = 0; c < keys.dim; c += STEP, p += 16, next += 16 * W) {
-      if (row == keys.dim * BYTES) fetch<TYPE>(next, 16 * W);
+      if (row == keys.dim * BYTES) fetch(next, 16 * W);
       const Words words(p, row);
 #pragma GCC unroll 4
       for (int word = 0; word < 4; word++)
@@ -147,7 +145,7 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
   for (int key = from; key < to; key += 2, weights += STEPS) {
     const uint16_t *a = values.halves_of(key), *b = values.halves_of(key + 1);
     if (column == 0 && a)
-      for (int i = 0; i < 2; i++) fetch<RG_BFLOAT16>((const char *)(a + (AHEAD + i) * values.x.row), 2 * values.dim);
+      for (int i = 0; i < 2; i++) fetch((const char *)(a + (AHEAD + i) * values.x.row), 2 * values.dim);
     vf x[N][STEPS];
 #pragma GCC unroll 8
     for (int n = 0; n < N; n++) pair_rows(a ? a + column + n * W : a, b ? b + column + n * W : b, W, x[n]);
@@ -164,7 +162,7 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
   constexpr int BYTES = 4 / IN_WORD<TYPE>;
   const char *p = values.row(from) + column * BYTES;
   for (int key = from; key < to; key++, p += values.x.row * BYTES) {
-    if (column == 0) fetch<TYPE>(p + AHEAD * values.x.row * BYTES, values.dim * BYTES);
+    if (column == 0) fetch(p + AHEAD * values.x.row * BYTES, values.dim * BYTES);
     const vf scale = TYPE == RG_INT8 ? all((real)*numbers_at<float>(values.scale, values.batch, values.head, key - values.first_key)) : vf{};
     vf x[N];
 #pragma GCC unroll 8

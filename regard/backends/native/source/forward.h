@@ -41,6 +41,9 @@ struct Sums {
   real *row(int r) const { return output + (long)r * width; }
   void clear(int rows) {
     std::memset(output, 0, (size_t)rows * width * sizeof(real));
+    begin(rows);
+  }
+  void begin(int rows) {  // the same where outputs are written first and added to later
     for (int r = 0; r < rows; r++) total[r] = 0, highest[r] = -INF;
     watch.clear(rows);
   }
@@ -180,10 +183,10 @@ struct Weighing {
   real entropy, distance;  // sums, as in Watch
 };
 
-// Scores become weights 2^(score - highest), those that dropout drops become 0 afterwards; returns their sum before that. The
+// Scores become weights 2^(score - highest), those that dropout drops become 0 afterwards; returns their sum before that, as lanes. The
 // weights of bfloat16 calls become the words of pairs of them, whose place is words(lane).
 template <bool DROPS, bool WATCHES>
-static inline real weigh(real *s, int begin, int end, Weighing &x) {
+static inline vf weigh(real *s, int begin, int end, Weighing &x) {
   const vf less = all(x.highest == -INF ? 0 : x.highest);
   Lanes total{}, entropy{}, distance{};
   const auto step = [&](int at, int lane) __attribute__((always_inline)) {
@@ -214,23 +217,22 @@ static inline real weigh(real *s, int begin, int end, Weighing &x) {
 #endif
   }
   if constexpr (WATCHES) x.entropy = sum(entropy), x.distance = sum(distance);
-  return sum(total);
+  return folded(total);
 }
 
-static inline real weigh_row(const Work &w, int r, const Dropout &dropout, int chunk_key, real *s, int begin, int end,
-                             Sums &sums) {
+static inline vf weigh_row(const Work &w, int r, const Dropout &dropout, int chunk_key, real *s, int begin, int end, Sums &sums, int at) {
   const rg_call &c = w.c;
   const bool drops = c.dropout > 0;
-  Weighing x{sums.highest[r], dropout, drops ? Dropout::row_state(c, w.batch, w.head_of(r), w.row_of(r)) : 0, chunk_key, 0, 0, 0};
+  Weighing x{sums.highest[at], dropout, drops ? Dropout::row_state(c, w.batch, w.head_of(r), w.row_of(r)) : 0, chunk_key, 0, 0, 0};
   if (!sums.watch.adds) return drops ? weigh<true, false>(s, begin, end, x) : weigh<false, false>(s, begin, end, x);
   if (c.statistics->distance) x.corner = (real)(chunk_key - (c.start[w.batch] + w.row_of(r)));
-  const real total = drops ? weigh<true, true>(s, begin, end, x) : weigh<false, true>(s, begin, end, x);
-  sums.watch.entropy[r] += x.entropy, sums.watch.distance[r] += x.distance;
+  const vf total = drops ? weigh<true, true>(s, begin, end, x) : weigh<false, true>(s, begin, end, x);
+  sums.watch.entropy[at] += x.entropy, sums.watch.distance[at] += x.distance;
   return total;
 }
 
-// The highest of some scores, to which the bias is added on the way.
-static inline real bend_and_find(const Work &w, int r, int chunk_key, const Tiles &tiles, int t, bool masked, real *s,
+// The highest of some scores in each lane, to which the bias is added on the way.
+static inline vf bend_and_find(const Work &w, int r, int chunk_key, const Tiles &tiles, int t, bool masked, real *s,
                                  int begin, int end) {
   const rg_call &c = w.c;
   vf most = all(-INF);
@@ -250,7 +252,7 @@ static inline real bend_and_find(const Work &w, int r, int chunk_key, const Tile
     }
     most = larger(most, x);
   }
-  return largest(most);
+  return most;
 }
 
 // The highest scores of m rows rise to those of a chunk; what was summed before is multiplied by 2^(before - now).
@@ -275,21 +277,28 @@ static void raise(Sums &sums, int r0, int m, const real *top) {
   }
 }
 
-static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, real *scores, Sums &sums) {
+// The scores of a tile become weights; `at` is the place of its first row in `sums`.
+static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, real *scores, Sums &sums, int at) {
   const int p0 = tiles.first[t], p1 = tiles.end[t], begin = tiles.begin(t), end = tiles.stop(t);
   const Dropout dropout(w.c);
   bool masked = false;
   for (int p = p0; p < p1; p++) masked |= tiles.state[t][p] != FULL;
   const int r0 = t * MR, m = w.stack.tile_rows(t);
-  real top[MR];
+  constexpr int ROOM = up(MR, W);
+  vf lanes[ROOM];
+  for (int i = m; i < ROOM; i++) lanes[i] = vf{};
+  real found[ROOM];
   for (int i = 0; i < m; i++)
-    top[i] = bend_and_find(w, r0 + i, chunk_key, tiles, t, masked, scores + (long)(r0 + i) * LDS, begin, end);
-  raise(sums, r0, m, top);
-  for (int r = r0; r < r0 + m; r++) {
-    real *s = scores + (long)r * LDS;
-    if (sums.watch.most && !(top[r - r0] <= sums.watch.least(r))) sums.watch.insert(r, s, begin, end, chunk_key);
-    sums.total[r] += weigh_row(w, r, dropout, chunk_key, s, begin, end, sums);
+    lanes[i] = bend_and_find(w, r0 + i, chunk_key, tiles, t, masked, scores + (long)i * LDS, begin, end);
+  for (int i = 0; i < m; i += W) store(found + i, joined(lanes + i, [](vf a, vf b) { return larger(a, b); }));
+  raise(sums, at, m, found);
+  for (int i = 0; i < m; i++) {
+    real *s = scores + (long)i * LDS;
+    if (sums.watch.most && !(found[i] <= sums.watch.least(at + i))) sums.watch.insert(at + i, s, begin, end, chunk_key);
+    lanes[i] = weigh_row(w, r0 + i, dropout, chunk_key, s, begin, end, sums, at + i);
   }
+  for (int i = 0; i < m; i += W) store(found + i, joined(lanes + i, [](vf a, vf b) { return a + b; }));
+  for (int i = 0; i < m; i++) sums.total[at + i] += found[i];
 }
 
 // The words of the values of a chunk, line by line: in place where whole tiles can be read and are read few times, else copied.
@@ -340,39 +349,168 @@ static void sum_keys(const Work &w, Walk &walk, long until, ForwardRoom &room, S
     tiles.lay(w.s, w.stack, panels);
     score_chunk(w, tiles, panels, room);
     for (int t = 0; t < w.stack.tiles(); t++)
-      if (tiles.first[t] < tiles.end[t]) weigh_tile(w, tiles, t, chunk_key, room.scores, sums);
+      if (tiles.first[t] < tiles.end[t]) weigh_tile(w, tiles, t, chunk_key, room.scores + (long)t * MR * LDS, sums, t * MR);
     add_values(w, tiles, chunk_key, room, sums);
   }
 }
 
-static void finish(const Work &w, Sums &sums) {
-  const real factor = w.c.dropout > 0 ? Dropout(w.c).factor : 1;
-  for (int r = 0; r < w.stack.rows; r++) {
-    const real total = sums.total[r];
-    if (total == 0) sums.scale(r, 0), std::memset(sums.row(r), 0, sums.width * sizeof(real));
-    if (w.c.log_sum_exp)
-      ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[r] + std::log2(total));
-    if (sums.watch) sums.watch.finish(w.c, r, w.line_of(r), total, sums.highest[r]);
-    const real by = total == 0 ? 0 : factor / total;
-    if (w.c.unsound && !finite(sums.row(r), w.c.v_dim, by)) __atomic_store_n(w.c.unsound, 1, __ATOMIC_RELAXED);
-    write_row(w.c.out.type, (char *)at(w.c.out, w.batch, w.head_of(r), w.row_of(r)), w.c.v_dim, sums.row(r), by);
+// Write row r of the stack, x times `by`; returns whether its numbers are finite.
+static bool finish_row(const Work &w, int r, const real *x, real by) {
+  const rg_call &c = w.c;
+  char *row = (char *)at(c.out, w.batch, w.head_of(r), w.row_of(r));
+  if (c.out.type != REAL || c.v_dim % W) {
+    const bool sound = !c.unsound || finite(x, c.v_dim, by);
+    return write_row(c.out.type, row, c.v_dim, x, by), sound;
   }
+  vf zeros{};
+  for (int i = 0; i < c.v_dim; i += W) {
+    const vf y = load(x + i) * all(by);
+    store((real *)row + i, y);
+    zeros += y - y;
+  }
+  return !not_below(zeros, 0);
+}
+
+// Finish rows of the stack from `from` on, whose sums are the first ones.
+static void finish(const Work &w, Sums &sums, int from, int rows) {
+  const real factor = w.c.dropout > 0 ? Dropout(w.c).factor : 1;
+  bool sound = true;
+  for (int i = 0; i < rows; i++) {
+    const int r = from + i;
+    const real total = sums.total[i];
+    if (total == 0) std::memset(sums.row(i), 0, sums.width * sizeof(real));
+    if (w.c.log_sum_exp)
+      ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[i] + std::log2(total));
+    if (sums.watch) sums.watch.finish(w.c, i, w.line_of(r), total, sums.highest[i]);
+    sound &= finish_row(w, r, sums.row(i), total == 0 ? 0 : factor / total);
+  }
+  if (w.c.unsound && !sound) __atomic_store_n(w.c.unsound, 1, __ATOMIC_RELAXED);
 }
 
 static long span_end(const rg_schedule &s, long key) { return s.origin + Walk::floor_to(key - s.origin, RG_SPAN) + RG_SPAN; }
 static long first_key(const Work &w) { return run_of(w.s, w.block.run).first; }
 static long last_key(const Work &w) { return run_of(w.s, w.block.run_end - 1).end; }
 
+// ---- rows whose keys all lie in one chunk, as in short texts, windows of images, and images that look at a text
+//
+// The keys are packed once, and each tile of rows goes from its queries to its outputs while its numbers are in the first
+// cache. The order of every sum is that of sum_keys.
+
+constexpr long MOST_CACHED = 1 << 16;  // numbers of keys and values that stay in the second cache
+
+struct ChunkRoom {
+  real *q, *scores, *panels, *raw, *values, *sums;
+  int padded, width;  // v_dim as whole registers, row length of the sums
+  static size_t numbers(const Work &w) {
+    const int d = words(w.c.head_dim), padded = up(w.c.v_dim, W);
+    return (size_t)MR * (d + LDS) + (size_t)(CHUNK + NR) * d + (size_t)CHUNK * (padded + GAP) + Sums::numbers(w.c, MR, padded + 16) + 6 * 32;
+  }
+  ChunkRoom(Workspace &m, const Work &w)
+      : q(m.take((size_t)MR * words(w.c.head_dim))), scores(m.take((size_t)MR * LDS)),
+        panels(m.take((size_t)CHUNK * words(w.c.head_dim))), raw(m.take((size_t)NR * words(w.c.head_dim))),
+        values(m.take((size_t)CHUNK * (up(w.c.v_dim, W) + GAP))), sums(nullptr), padded(up(w.c.v_dim, W)), width(padded + 16) {
+    sums = m.take(Sums::numbers(w.c, MR, width));
+  }
+};
+
+static bool in_one_chunk(const Work &w) {
+  const long first = first_key(w), last = last_key(w);
+  if (Walk::floor_to(first - w.s.origin, CHUNK) != Walk::floor_to(last - 1 - w.s.origin, CHUNK)) return false;
+  const bool small = (last - first) * (w.c.head_dim + w.c.v_dim) <= MOST_CACHED;
+  return small && w.stack.rows > FEW && !packs_queries(w.c, w.stack.rows) && !packs_chunk(w);
+}
+
+// Ask for the queries that the next tile reads and for the outputs that this one writes, a share for each panel. Without it stores
+// to rows that lie apart wait for memory, and all later ones with them.
+static void fetch_rows(const Work &w, int t, int share, int shares) {
+  const int out_bytes = w.c.v_dim * WIDTH_OF[w.c.out.type], q_bytes = w.c.head_dim * WIDTH_OF[w.c.q.type];
+  for (int r = t * MR + share; r < std::min((t + 1) * MR, w.stack.rows); r += shares) {
+    const char *out = at(w.c.out, w.batch, w.head_of(r), w.row_of(r));
+    for (int byte = 0; byte < out_bytes; byte += 64) {
+#if defined(__x86_64__)  // compilers write it for rw = 1 with some flags only, and what they write else leaves the line shared
+      __asm__ volatile("prefetchw %0" : : "m"(out[byte]));
+#else
+      __builtin_prefetch(out + byte, 1, 3);
+#endif
+    }
+    if (r + MR >= w.stack.rows) continue;
+    const char *q = at(w.c.q, w.batch, w.head_of(r + MR), w.row_of(r + MR));
+    for (int byte = 0; byte < q_bytes; byte += 64) __builtin_prefetch(q + byte, 0, 3);
+  }
+}
+
+// The queries of a tile.
+static void read_tile(const Work &w, int t, real *q) {
+  const int d = words(w.c.head_dim), r0 = t * MR, m = w.stack.tile_rows(t);
+#if !defined(RG_BF16)
+  if (w.c.q.type == REAL && w.c.head_dim % W == 0) {
+    const vf factor = all(score_factor(w.c));
+    for (int i = 0; i < m; i++) {
+      const real *from = (const real *)at(w.c.q, w.batch, w.head_of(r0 + i), w.row_of(r0 + i));
+      for (int n = 0; n < d; n += W) store(q + (long)i * d + n, load(from + n) * factor);
+    }
+    return;
+  }
+#endif
+  for (int i = 0; i < m; i++) read_query(w, w.head_of(r0 + i), w.row_of(r0 + i), q + (long)i * d, d);
+}
+
+static void forward_chunk(const Work &w, ChunkRoom &room) {
+  Panel panels[PANELS];
+  Tiles tiles;
+  int chunk_key;
+  Walk(w.s, w.block, first_key(w)).next(panels, last_key(w), &chunk_key);
+  tiles.lay(w.s, w.stack, panels);
+  const Vectors keys = w.keys(), values = w.values();
+  const int d = words(w.c.head_dim);
+  int begin = CHUNK, end = 0;
+  for (int t = 0; t < w.stack.tiles(); t++)
+    if (tiles.first[t] < tiles.end[t]) begin = std::min(begin, tiles.lane[t]), end = std::max(end, tiles.lane_end[t]);
+  for (int p = begin / NR; p * NR < end; p++) {
+    long row;
+    const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
+    transpose(k, row, NR, d, room.panels + (long)p * NR * d);
+  }
+  begin = pair_begin(begin) + chunk_key, end = pair_end(end) + chunk_key;
+  long row = 0;
+  const real *v = begin < end ? chunk_values(w, values, chunk_key, begin, end, room.values, room.padded, &row) : nullptr;
+  Sums sums(w.c, room.sums, MR, room.width);
+  for (int t = 0; t < w.stack.tiles(); t++) {
+    const int m = w.stack.tile_rows(t);
+    sums.begin(MR);
+    if (tiles.first[t] < tiles.end[t]) {
+      read_tile(w, t, room.q);
+      for (int p = tiles.first[t]; p < tiles.end[t]; p++) {
+        fetch_rows(w, t, p - tiles.first[t], tiles.end[t] - tiles.first[t]);
+        if (tiles.state[t][p] != EMPTY)
+          score_tile(m, d, room.q, d, room.panels + (long)p * NR * d, tiles.begin(t, p), tiles.stop(t, p), room.scores + p * NR, score_factor(w.c));
+      }
+      weigh_tile(w, tiles, t, chunk_key, room.scores, sums, 0);
+      const int from = chunk_key + pair_begin(tiles.lane[t]), to = chunk_key + pair_end(tiles.lane_end[t]);
+      for (int n = 0; n < room.padded; n += NR) {
+        const auto write = room.padded - n < NR ? tile<ROWS, FIRST, 1> : tile<ROWS, FIRST>;
+        write(m, words(to - from), room.scores + words(from - chunk_key), LDS, v + words(from - begin) * row + n, row, sums.output + n, sums.width);
+      }
+    }
+    finish(w, sums, t * MR, m);
+  }
+}
+
 static bool forward_stack(const Work &w) {
   const int rows = w.stack.rows, width = up(w.c.v_dim, W) + 16;
   Workspace &memory = workspace();
+  if (w.block.run < w.block.run_end && in_one_chunk(w)) {
+    if (!memory.reserve(sizeof(real) * ChunkRoom::numbers(w) + 1024)) return false;
+    ChunkRoom room(memory, w);
+    return forward_chunk(w, room), true;
+  }
   if (!memory.reserve(sizeof(real) * (ForwardRoom::numbers(w.c, rows) + 2 * Sums::numbers(w.c, rows, width)) + 1024)) return false;
   ForwardRoom room(memory, w.c, rows);
   Sums sums(w.c, memory.take(Sums::numbers(w.c, rows, width)), rows, width);
   Sums part(w.c, memory.take(Sums::numbers(w.c, rows, width)), rows, width);
   if (w.block.run == w.block.run_end) {
     sums.clear(rows);
-    return finish(w, sums), true;
+    return finish(w, sums, 0, rows), true;
   }
   read_queries(w, room.q);
   if (packs_queries(w.c, rows)) pack_queries(w, room);
@@ -383,5 +521,5 @@ static bool forward_stack(const Work &w) {
     sum_keys(w, walk, until + RG_SPAN, room, part);
     sums.merge(part, rows);
   }
-  return finish(w, sums), true;
+  return finish(w, sums, 0, rows), true;
 }

@@ -339,7 +339,7 @@ static void forward_blocks(const Listing &a, int first, int end, const Packed &p
     lay_slots(w, a, bounds, slots, tiles);
     score_slots(w, slots, tiles, packed, room);
     for (int t = 0; t < w.stack.tiles(); t++)
-      if (tiles.first[t] < tiles.end[t]) weigh_tile(w, tiles, t, 0, room.scores, sums);
+      if (tiles.first[t] < tiles.end[t]) weigh_tile(w, tiles, t, 0, room.scores + (long)t * MR * LDS, sums, t * MR);
     add_slots(w, slots, tiles, room, sums);
     slots.count = 0;
   };
@@ -352,7 +352,7 @@ static void forward_blocks(const Listing &a, int first, int end, const Packed &p
     }
   });
   if (slots.count) compute();
-  finish(w, sums);
+  finish(w, sums, 0, rows);
 }
 
 constexpr int LISTED_ROWS = 64;  // of one task

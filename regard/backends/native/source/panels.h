@@ -142,9 +142,10 @@ struct Tiles {
       if (x.lo_least >= p.key + NR || x.hi_most <= p.key) return EMPTY;
     }
     uint32_t any = 0, each = ~0u;
+    const bool alike = p.run_end == p.run + 1 && run_of(s, p.run).kind == RG_WHOLE;  // the end of a run: one mask for all rows
     for (int r = r0; r < r0 + m; r++) {
       const int row = from_row + stack.row(r);
-      const uint32_t bits = p.kind == RG_BOUNDED ? between(s, p, row) : visible(s, p, row);
+      const uint32_t bits = alike && r > r0 ? mask[r0][at] : p.kind == RG_BOUNDED ? between(s, p, row) : visible(s, p, row);
       mask[r][at] = bits, any |= bits, each &= bits;
     }
     *pairs = any;

@@ -9,9 +9,12 @@ constexpr int CHUNK = 256, PANELS = CHUNK / NR;  // keys at a time, in panels of
 constexpr int LINE = 64 / sizeof(real);        // reals that come from memory together
 constexpr int LDS = CHUNK + 16;                // row length of scores; no power of 2, so that rows share no cache set
 
+// How a product is stored: alone, added to what stands there, or as if it were added to 0, where zeros lose their sign.
+enum { ALONE = 0, ONTO = 1, FIRST = 2 };
+
 // c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR), a product of bfloat16 that is not added times `by`. AHEAD: a is read from memory for the first time, so
 // that the rows of the next tile are asked for on the way; they may lie behind the tensor, since nothing is read yet.
-template <int M, bool ADD, int N = NV, bool AHEAD = false>
+template <int M, int ADD, int N = NV, bool AHEAD = false>
 static inline __attribute__((always_inline)) void product(int K, const real *__restrict a, long ai, long ak,
                                                           const real *__restrict b, long bk, real *__restrict c,
                                                           long ci, [[maybe_unused]] real by = 1) {
@@ -42,7 +45,7 @@ static inline __attribute__((always_inline)) void product(int K, const real *__r
 #pragma GCC unroll 4
     for (int j = 0; j < N; j++) {
       real *p = c + i * ci + j * W;
-      store(p, ADD ? load(p) + x[i][j] : HALF ? x[i][j] * all(by) : x[i][j]);
+      store(p, ADD == ONTO ? load(p) + x[i][j] : ADD == FIRST ? x[i][j] + vf{} : HALF ? x[i][j] * all(by) : x[i][j]);
     }
 }
 
@@ -50,7 +53,7 @@ static inline __attribute__((always_inline)) void product(int K, const real *__r
 enum Left { ROWS, COLUMNS };
 
 // The same for m <= MR rows; the strides that are known are constants for the compiler.
-template <Left L, bool ADD, int N = NV, int M = MR>
+template <Left L, int ADD, int N = NV, int M = MR>
 static __attribute__((noinline)) void tile(int m, int K, const real *a, long lda, const real *b, long ldb, real *c,
                                            long ldc) {
   if constexpr (M > 1)

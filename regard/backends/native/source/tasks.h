@@ -134,7 +134,7 @@ static int forward_by_pieces(const rg_call &c, const List<Stacked> &stacks) {
     Sums sums(c, memory + pieces.items[p++].numbers, w.stack.rows, width);
     for (; p < pieces.count && pieces.items[p].stack == i; p++)
       sums.merge(Sums(c, memory + pieces.items[p].numbers, w.stack.rows, width), w.stack.rows);
-    finish(w, sums);
+    finish(w, sums, 0, w.stack.rows);
   }
   std::free(memory);
   return failed ? RG_NO_MEMORY : RG_OK;

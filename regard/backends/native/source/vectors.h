@@ -113,23 +113,87 @@ struct Lanes {
   vf part[REGISTERS];
 };
 
+// The lanes that fill one register, after those that lie further apart were added.
+static inline vf folded(Lanes x) {
+#pragma GCC unroll 8
+  for (int half = REGISTERS / 2; half; half /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < half; i++) x.part[i] += x.part[i + half];
+  return x.part[0];
+}
+
 static inline real sum(const Lanes &x) {
+  const vf y = folded(x);
 #if defined(RG_512)
-  const vf y = x.part[0] + x.part[1];
   const __m256 a = _mm256_add_ps(_mm512_castps512_ps256((__m512)y), _mm512_extractf32x8_ps((__m512)y, 1));
 #elif defined(RG_256)
-  const __m256 a = (__m256)((x.part[0] + x.part[2]) + (x.part[1] + x.part[3]));
+  const __m256 a = (__m256)y;
 #endif
 #if defined(RG_512) || defined(RG_256)
   __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   b = _mm_add_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 #else
-  real y[LANES];
-  for (int r = 0; r < REGISTERS; r++) store(y + r * W, x.part[r]);
-  for (int half = LANES / 2; half; half /= 2)
-    for (int i = 0; i < half; i++) y[i] += y[i + half];
-  return y[0];
+  real z[W];
+  store(z, y);
+  for (int half = W / 2; half; half /= 2)
+    for (int i = 0; i < half; i++) z[i] += z[i + half];
+  return z[0];
+#endif
+}
+
+// Lane i of the result joins the lanes of x[i]: those W / 2 apart, then W / 4, down to neighbours.
+template <class Join>
+static inline vf joined(const vf *x, Join join) {
+#if defined(RG_512)
+  const auto two = [&](vf a, vf b, auto control) {  // the 128-bit parts of both
+    constexpr int c = control();
+    return (vf)_mm512_shuffle_f32x4((__m512)a, (__m512)b, c);
+  };
+  typedef std::integral_constant<int, 0x44> Low;
+  typedef std::integral_constant<int, 0xEE> High;
+  typedef std::integral_constant<int, 0x88> Even;
+  typedef std::integral_constant<int, 0xDD> Odd;
+  constexpr int PLACE[] = {0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15};  // of the rows after all shuffles
+  vf y[8], z[4];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) y[i] = join(two(x[PLACE[i]], x[PLACE[i + 8]], Low()), two(x[PLACE[i]], x[PLACE[i + 8]], High()));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) z[i] = join(two(y[i], y[i + 4], Even()), two(y[i], y[i + 4], Odd()));
+  __m512 u[2];
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++) {
+    const __m512d a = (__m512d)z[i], b = (__m512d)z[i + 2];
+    u[i] = (__m512)join((vf)_mm512_unpacklo_pd(a, b), (vf)_mm512_unpackhi_pd(a, b));
+  }
+  return join((vf)_mm512_shuffle_ps(u[0], u[1], 0x88), (vf)_mm512_shuffle_ps(u[0], u[1], 0xDD));
+#elif defined(RG_256)
+  constexpr int PLACE[] = {0, 2, 1, 3, 4, 6, 5, 7};
+  __m256 y[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    const __m256 a = (__m256)x[PLACE[i]], b = (__m256)x[PLACE[i + 4]];
+    y[i] = (__m256)join((vf)_mm256_permute2f128_ps(a, b, 0x20), (vf)_mm256_permute2f128_ps(a, b, 0x31));
+  }
+  __m256 u[2];
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++) {
+    const __m256d a = (__m256d)y[i], b = (__m256d)y[i + 2];
+    u[i] = (__m256)join((vf)_mm256_unpacklo_pd(a, b), (vf)_mm256_unpackhi_pd(a, b));
+  }
+  return join((vf)_mm256_shuffle_ps(u[0], u[1], 0x88), (vf)_mm256_shuffle_ps(u[0], u[1], 0xDD));
+#else
+  vf out;
+  for (int r = 0; r < W; r++) {
+    vf y = x[r];
+    for (int half = W / 2; half; half /= 2) {
+      vf further{};
+      for (int i = 0; i < half; i++) further[i] = y[i + half];
+      y = join(y, further);
+    }
+    out[r] = y[0];
+  }
+  return out;
 #endif
 }
 
