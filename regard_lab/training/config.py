@@ -18,6 +18,7 @@ from regard.reprs import brief
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
+GONE = {"skip_non_finite": 0, "parallel": "ddp"}  # settings of runs begun before 2026-11-26, and what is done now
 PLAN_EVERY = 10  # steps between plans of the last step, where the config has no number of steps
 VALIDATIONS = 10  # of a training whose config has no number of steps between them
 CHOSEN = "chosen by the data and the budget"  # in help, of a setting that a command chooses for a new run

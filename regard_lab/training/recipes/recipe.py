@@ -27,7 +27,7 @@ from regard_lab.text.seen_words import remark_on_scripts
 from regard_lab.text.tables import table_of
 from regard_lab.text.translation_data import PRONOUN_COUNTS, PRONOUNS
 from regard_lab.text.vocabularies import UNITS
-from regard_lab.training.config import CHOSEN, TrainingConfig, setting
+from regard_lab.training.config import CHOSEN, GONE, TrainingConfig, setting
 from regard_lab.training.engine import Task
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.loop import TrainingResult, check_run_folder, check_writable, train
@@ -285,7 +285,7 @@ class Recipe(Described, ABC):
         if settings is None:
             load_with_tokeniser(source)  # says what is wrong with a folder that holds no model
             raise NotFoundError(f"{source} holds a model without {SETTINGS_FILE}; name the run that it was made from")
-        if strange := sorted(settings.keys() - {one.name for one in fields(cls.Config)}):
+        if strange := sorted(settings.keys() - {one.name for one in fields(cls.Config)} - GONE.keys()):
             raise NotFoundError(
                 f"{source} is a run of another command than train {cls.COMMAND} (it has {strange[0]!r})"
             )
@@ -372,6 +372,9 @@ class Recipe(Described, ABC):
                 nothing = f"there is no training run in {folder} to resume; to begin one, " if resume else ""
                 raise ArgumentError(f"{nothing}--data is missing: name {cls.DATA}")
             return cls.new_config(given)
+        if gone := [name for name, now in GONE.items() if kept.pop(name, now) != now]:
+            gone = f"{folder} was begun by an earlier version, with the setting {gone[0]}, which is gone"
+            raise ArgumentError(f"{gone}; begin a new run in another folder")
         known = [one.name for one in fields(cls.Config)]
         if strange := sorted(kept.keys() - set(known)):
             raise ArgumentError(f"{folder} holds a run of another command (it has {strange[0]!r}); take another folder")

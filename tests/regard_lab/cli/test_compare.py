@@ -9,14 +9,8 @@ from regard_lab.cli import console
 from regard_lab.training.recipes import comparing
 
 
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "pairs.tsv"
-    path.write_text("".join(f"number {'so ' * (n % 7)}{n}\tNummer {n}\n" for n in range(100)))
-    return path
-
-
-def test_an_interrupted_comparison_of_runs_keeps_what_was_evaluated(run_folder, pairs, tmp_path, monkeypatch):
+def test_an_interrupted_comparison_of_runs_keeps_what_was_evaluated(run_folder, tmp_path, monkeypatch):
+    (tmp_path / "pairs.tsv").write_text("number one\tNummer eins\n")
     evaluate, done = comparing.evaluate_run, []
 
     def once(run, *rest, **more):
@@ -27,7 +21,7 @@ def test_an_interrupted_comparison_of_runs_keeps_what_was_evaluated(run_folder, 
 
     monkeypatch.setattr(comparing, "evaluate_run", once)
     with pytest.raises(KeyboardInterrupt):
-        comparing.compare_runs([run_folder, run_folder], [pairs], tmp_path)
+        comparing.compare_runs([run_folder, run_folder], [tmp_path / "pairs.tsv"], tmp_path)
     assert [row["run"] for row in json.loads((tmp_path / "compare.json").read_text())["rows"]] == [str(run_folder)]
 
 

@@ -29,6 +29,7 @@ from regard_lab.models.storage import read_checkpoints
 from regard_lab.seeing import look, terminal_map, visible
 from regard_lab.text import BEGIN, END, Pair, SeenWords, Tokeniser
 from regard_lab.training.checkpoint import STATE_FILE, read_training
+from regard_lab.training.recipes import comparing
 from regard_lab.training.recipes.evaluation import ClassScores, RunScores
 from regard_lab.training.recipes.masked_words import MaskedWordTask
 
@@ -561,7 +562,8 @@ def test_a_language_model_knows_which_lines_it_learned_from_and_scores_lines(run
     assert "--out" in regard("evaluate", run, tmp_path / "new.txt", "--out", tmp_path / "a.tsv").last
 
 
-def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, data, tmp_path):
+def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, planned, data, tmp_path):
+    planned("translation", {"skipped": 1}, {"parallel": "ddp"})  # as runs begun by an earlier version
     both = f"{runs / 'translation'},{runs / 'translation'}"
     (tmp_path / "new.tsv").write_text("a street\teine Straße\n")
     files = ("--data", data / "pairs.tsv", "--data", tmp_path / "new.tsv", "--out", tmp_path / "out")
@@ -571,8 +573,11 @@ def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, data, tmp_p
     assert {name: record["rows"][0][name] for name in alone} == alone
     assert (tmp_path / "out/compare.md").read_text().count("| ") > 10
     parameters = sum(one.numel() for one in Translator.load(runs / "translation").model.parameters())
-    trained = {row["run"]: row for row in record["training"]}
-    assert (trained[str(runs / "translation")]["parameters"], len(trained)) == (parameters, 1)
+    (trained,) = record["training"]
+    assert (trained["parameters"], trained["steps"], trained["run"]) == (parameters, 2, str(runs / "translation"))
+    texts = [data / "text.txt", tmp_path / "new.tsv"]
+    _, made = comparing.compare_runs([runs / "language-model"] * 2, texts, tmp_path)
+    assert [row["line_count"] for row in json.loads(made)["rows"]][2:] == [1, 1]
 
 
 def test_pairs_are_scored_and_sentences_written_with_their_scores(runs, data, tmp_path):

@@ -35,7 +35,7 @@ OLD = {
 
 @pytest.fixture
 def old_run(tmp_path):
-    replace_file(tmp_path / "settings.json", render_sealed({"settings": OLD}))
+    replace_file(tmp_path / "settings.json", render_sealed({"settings": OLD | {"parallel": "ddp"}}))
     return tmp_path
 
 
@@ -57,6 +57,10 @@ def test_only_what_may_change_is_changed_by_a_run_that_goes_on(old_run):
         TranslationTraining.decide(old_run, {"dim": 32}, resume=True)
     with pytest.raises(ArgumentError, match="a run of another command"):
         LanguageModelTraining.decide(old_run, {}, resume=True)
+    replace_file(old_run / "settings.json", render_sealed({"settings": OLD | {"parallel": "fsdp"}}))
+    assert TranslationTraining.settings_from(str(old_run))["dim"] == 16
+    with pytest.raises(ArgumentError, match="by an earlier version, with the setting parallel, which is gone; begin"):
+        TranslationTraining.decide(old_run, {}, resume=True)
 
 
 def test_a_new_run_needs_data_and_a_folder_of_its_own(tmp_path):
