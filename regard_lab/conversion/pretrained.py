@@ -111,12 +111,11 @@ def load_folder(folder: Path) -> Any:
             with safe_open(path, "pt"):  # which checks the header
                 pass
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is damaged, or no tensor file: {_first_line(error)}") from error
+            raise CheckpointError(f"{path} is damaged; put a whole file there: {_first_line(error)}") from error
     named = str((config.get("architectures") or ["AutoModelForCausalLM"])[0])
     kind = getattr(transformers, named, None)
-    if not (
-        isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel | transformers.AutoModelForCausalLM)
-    ):
+    kinds = transformers.PreTrainedModel | transformers.AutoModelForCausalLM
+    if not (isinstance(kind, type) and issubclass(kind, kinds)):
         raise UnsupportedError(f"{folder} holds a model of class {named[:80]!r}, which transformers does not have")
     of_kind = getattr(getattr(kind, "config_class", None), "model_type", config.get("model_type"))
     if config.get("model_type") != of_kind:
@@ -127,8 +126,8 @@ def load_folder(folder: Path) -> Any:
     except Exception as error:
         raise CheckpointError(f"transformers cannot load {folder}: {_first_line(error)}") from error
     if wrong := {name: found for name, found in about.items() if found}:
-        name, found = next(iter(wrong.items()))
-        raise CheckpointError(f"{folder} has {name.replace('_', ' ')} such as {sorted(map(str, found))[0]!r}")
+        wrong = next(f"{name.replace('_', ' ')} such as {min(map(str, found))!r}" for name, found in wrong.items())
+        raise CheckpointError(f"{folder} has {wrong}; save the whole model again with save_pretrained")
     return model.eval()
 
 
@@ -170,9 +169,7 @@ class PretrainedConversion:
         self.layers = {name: self._layer(name, module) for name, module in self.model.named_modules()
                        if hasattr(module, "k_proj") or hasattr(module, "qkv_proj")}  # fmt: skip
         if not self.layers:
-            raise UnsupportedError(
-                f"no layer of {self.family!r} has k_proj or qkv_proj, so its heads are not understood"
-            )
+            raise UnsupportedError(f"no layer of {self.family!r} has k_proj or qkv_proj, so nothing is converted")
         digest = hashlib.sha256()
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(name.encode() + raw_bytes(tensor))
@@ -183,20 +180,21 @@ class PretrainedConversion:
     def _heads_of_config(self) -> int:
         config = self.config
         if config.is_encoder_decoder or config.get_text_config() is not config:
-            raise UnsupportedError(
-                f"{self.folder} holds {self.family!r}, which is not one decoder; only those are converted"
-            )
+            raise UnsupportedError(f"{self.folder} holds {self.family!r}, not one decoder; only those are converted")
+        if config.is_heterogeneous:
+            raise UnsupportedError(f"the layers of {self.family!r} have heads of several sizes; none are converted")
         kv_heads = config.to_dict().get("num_key_value_heads")
         if not isinstance(kv_heads, int):
             raise UnsupportedError(
-                f"transformers has no grouped heads for {self.family!r}, so it would not load the result"
+                f"transformers has no grouped heads for {self.family!r}, so it would not load the result; convert a "
+                f"model whose config has num_key_value_heads, such as one of {', '.join(ROTARY[:3])}"
             )
         return kv_heads
 
     def _layer(self, name: str, module: nn.Module) -> HeadedLayer:
         """The projections of an attention layer, of which every parameter is understood."""
         names = ["qkv_proj"] * 3 if hasattr(module, "qkv_proj") else ["q_proj", "k_proj", "v_proj"]
-        output = next((part for part in OUTPUTS if hasattr(module, part)), names[0])
+        output = next((part for part in OUTPUTS if hasattr(module, part)), OUTPUTS[0])
         heads, width, dim = self.config.num_attention_heads, self.head_dim, self.config.hidden_size
         rows = dict.fromkeys(names, 0)
         for part, count in zip(names, (heads, self.before, self.before), strict=True):
@@ -274,8 +272,7 @@ class PretrainedConversion:
         dims = int(self.head_dim * rope.get("partial_rotary_factor", 1.0))
         space = KeySpace(Rotary(dims=dims), normed=bool(norms))
         turned = align(layer, self.kv_heads, moment, space).applied(layer)
-        output, expected = (each.outputs(self._inputs(), space, norms) for each in (turned, layer))
-        change = largest_difference(output, expected)
+        change = largest_difference(*(each.outputs(self._inputs(), space, norms) for each in (turned, layer)))
         self.changes.append(within_rounding(change, f"{name}: with rotated heads its outputs change"))
         return turned
 

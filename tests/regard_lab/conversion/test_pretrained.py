@@ -214,7 +214,8 @@ OTHERS = {
     "cohere": ("Cohere", {}, {"method": "align"}, UnsupportedError, "align rotates keys, and how 'cohere'"),
     "opt": ("OPT", {"word_embed_proj_dim": 24, "ffn_dim": 20}, {}, UnsupportedError, "'opt' would not load with 2"),
     "gpt_neox": ("GPTNeoX", {}, {}, UnsupportedError, "no layer of 'gpt_neox' has k_proj"),
-    "gpt2": ("GPT2", {"n_layer": 1, "n_head": 4, "n_embd": 24}, {}, UnsupportedError, "no grouped heads for 'gpt2'"),
+    "gpt2": ("GPT2", {"num_key_value_heads": None}, {}, UnsupportedError, "no grouped heads for 'gpt2'"),
+    "gemma4": ("Gemma4Text", {}, {}, UnsupportedError, "the layers of 'gemma4_text' have heads of several sizes"),
     "bart": ("Bart", BART, {}, UnsupportedError, "not one decoder"),
     "stablelm": ("StableLm", {"qk_layernorm": True}, {}, UnsupportedError, "layernorm.* of 'stablelm'"),
 }  # fmt: skip
@@ -225,11 +226,9 @@ def test_a_model_whose_heads_are_not_understood_is_refused_with_the_reason(tmp_p
     kind, settings, options, error, reason = OTHERS[name]
     sizes = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 1, "d_model": 24,
              "num_attention_heads": 4, "num_key_value_heads": 4, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
-    model_kind = {"bart": "BartForConditionalGeneration", "gpt2": "GPT2LMHeadModel"}.get(name, f"{kind}ForCausalLM")
-    if name == "gpt2":
-        del sizes["num_key_value_heads"]
+    kinds = {"bart": "BartForConditionalGeneration", "gpt2": "GPT2LMHeadModel", "gemma4": "Gemma4ForCausalLM"}
     config = getattr(transformers, f"{kind}Config")(**{**sizes, "pad_token_id": 0, **settings})
-    saved(getattr(transformers, model_kind)(config), tmp_path / "in")
+    saved(getattr(transformers, kinds.get(name, f"{kind}ForCausalLM"))(config), tmp_path / "in")
     with pytest.raises(error, match=reason):
         convert_kv_heads(tmp_path / "in", tmp_path / "out", 2, **options)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
@@ -312,7 +311,7 @@ def test_a_folder_that_is_cut_short_or_fails_its_oracle_leaves_nothing_written(l
     saved(drawn(transformers, "llama"), tmp_path / "in")
     path = tmp_path / "in" / WEIGHTS
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged, or no tensor file"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged; put a whole file there"):
         convert_kv_heads(tmp_path / "in", tmp_path / "out", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
