@@ -163,6 +163,8 @@ def read_training(folder: Path) -> dict[str, Any]:
     if wrong := [name for name, kind in expected.items() if not isinstance(content.get(name), kind)]:
         raise CheckpointError(f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run")
     state, names = content["state"], {field.name for field in fields(RunState)}
+    for name in ("skipped", "skipped_in_a_row"):  # of runs begun before 2026-11-26
+        state.pop(name, None)
     numbers = [value for value in state.values() if value is not None]
     if state.keys() != names or any(type(number) not in (int, float) for number in numbers):
         raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")

@@ -163,7 +163,7 @@ class Forked:
         while words not in self.stderr.readline():
             assert self.poll() is None
 
-    def communicate(self, given: bytes = b"", timeout: float = 600) -> tuple[bytes, bytes]:
+    def communicate(self, given: bytes = b"", timeout: float = 120) -> tuple[bytes, bytes]:
         """Write `given`, read both streams to their ends, and wait for the process; it is killed at the timeout."""
         written: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 

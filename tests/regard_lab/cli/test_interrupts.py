@@ -137,11 +137,11 @@ def while_a_sentence_is_read():
     def ask(server):
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
         headers = {"Content-Type": "application/json"}
-        connection.request("POST", f"/{server.token}/read", json.dumps({"text": "a"}), headers)
+        connection.request("POST", f"/{server.token}/walk", json.dumps({"text": "a"}), headers)
         connection.getresponse()
 
     def serve(server):
-        server.read = read
+        server.asks["walk"] = read
         threading.Thread(target=ask, args=(server,), daemon=True).start()
         own(server)
 
