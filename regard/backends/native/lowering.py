@@ -133,9 +133,14 @@ class ListedBands:
     def in_tiles(self) -> bool:
         return min(self.lists.query_block, self.lists.block) >= LEAST_LISTED
 
+    def sizes(self, q_len: int, keys: range) -> tuple[int, int]:
+        """Keys and rows of a block; one that is larger than the call is as large as the call, which fits int32."""
+        most = max(keys.stop, LEAST_LISTED), max(q_len, LEAST_LISTED)
+        return min(self.lists.block, most[0]), min(self.lists.query_block, most[1])
+
     def arrays(self, start: int, q_len: int, keys: range) -> tuple[Arrays, int]:
         """The schedule: a row block for each block of rows, divided where it has too many rows for the kernel."""
-        ((listed,),), block, rows = self.lists.ascending, self.lists.block, self.lists.query_block
+        ((listed,),), (block, rows) = self.lists.ascending, self.sizes(q_len, keys)
         (lo,), (hi,) = (x.int() for x in self.bands.bounds([start], q_len, keys))
         size = -(-rows // -(-rows // MOST_ROWS))
         at = torch.arange(0, rows, size, device="cpu") + torch.arange(len(listed), device="cpu")[:, None] * rows
@@ -156,7 +161,8 @@ class ListedBands:
 
     def as_read(self, starts: list[int], q_len: int, keys: range) -> Lowered:
         """The lists as the kernel reads them."""
-        listed, block, rows = self.lists.listed.cpu().contiguous(), self.lists.block, self.lists.query_block
+        listed = self.lists.listed.cpu().contiguous()
+        block, rows = self.sizes(q_len, keys)
         lo, hi = (x.int().contiguous() for x in self.bands.bounds(starts, q_len, keys))
         batches, lists, _, count = listed.shape
         by, size = listed.stride(), listed.numel()
@@ -166,7 +172,7 @@ class ListedBands:
 
     def pairs(self, start: int, q_len: int, keys: range) -> int:
         """Pairs of the row blocks with the runs of keys that one of their rows may look at."""
-        listed, block, rows, bands = self.lists.ascending, self.lists.block, self.lists.query_block, self.bands
+        listed, (block, rows), bands = self.lists.ascending, self.sizes(q_len, keys), self.bands
         first = torch.arange(0, rows * listed.shape[2], rows, dtype=torch.int32, device="cpu")[:, None]
         end = (first + rows).clamp(max=q_len)
         low, high = (listed * block).clamp(min=keys.start), ((listed + 1) * block).clamp(max=keys.stop)

@@ -45,12 +45,15 @@ def pattern_of(draw: random.Random, q_len: int, k_len: int, heads: int, batch: i
     window, start = draw.randint(1, 70), draw.randint(0, k_len)
     seeded = torch.Generator().manual_seed(draw.randrange(2**31))
     mask = torch.rand(q_len, k_len, generator=seeded) < draw.random()
+    block, rows, lists = draw.choice([1, 16, 17, 40]), draw.choice([1, 16, 70]), draw.choice([1, heads])
+    listed = torch.randint(-1, -(-k_len // block), (1, lists, -(-q_len // rows), 5), generator=seeded)
     choices = [
         p.Full(), p.Causal(), p.SlidingWindow(window), p.CausalWindow(window + 1), p.Explicit(mask),
         p.SlidingWindow(window) | p.GlobalTokens([draw.randrange(k_len)]), p.Strided(window + 1) & p.Causal(),
         p.KeySpan(start, k_len) & p.Causal(), ~p.SlidingWindow(window), p.RandomBlocks(1, block=16, seed=3),
         p.KeySpan(torch.arange(batch) % (k_len + 1), torch.full((batch,), k_len)) & p.SlidingWindow(window),
         p.PerHead([draw.choice([p.Causal(), p.SlidingWindow(window)]) for _ in range(heads)]),
+        *(p.ChosenBlocks(listed, block, rows) & band for band in (p.Full(), p.Causal(), p.CausalWindow(window))),
     ]  # fmt: skip
     return draw.choice(choices)
 
@@ -203,11 +206,8 @@ def damaged(draw: random.Random) -> None:
     if draw.random() < 0.3:
         into = draw.choice([*filled.tensors, gradients.dout, gradients.dq, gradients.dk, gradients.dv])
         name = draw.choice(["batch", "head", "row"])
-        setattr(
-            into,
-            name,
-            draw.choice([0, -1, 1, getattr(into, name) + draw.randint(-9, 9), draw.randint(-(2**62), 2**62)]),
-        )
+        strides = [0, -1, 1, getattr(into, name) + draw.randint(-9, 9), draw.randint(-(2**62), 2**62)]
+        setattr(into, name, draw.choice(strides))
     filled.call.threads = min(filled.call.threads, 4)
     statistics = damaged_statistics(draw, filled.call, heads=2, q_len=q_len, keys=len(keys))
     try:

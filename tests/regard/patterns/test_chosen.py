@@ -33,7 +33,7 @@ def assert_is_the_formula(pattern: p.Pattern, mask: np.ndarray, q, k, v, **optio
 
 
 @pytest.mark.parametrize(("backend", "long"), [("auto", False), ("fused", False), ("auto", True)])
-@pytest.mark.parametrize(("block", "rows"), [(17, 23), (16, 400), (40, 100), (2, 5)])
+@pytest.mark.parametrize(("block", "rows"), [(17, 23), (16, 400), (40, 100), (2, 5), (2**32 + 16, 1)])
 @pytest.mark.parametrize("lists", [1, 2, 4])
 def test_lists_for_all_heads_for_key_heads_and_for_each_head(backend, long, block, rows, lists):
     q_len, k_len = (419, 523) if long else (67, 71)
@@ -60,13 +60,16 @@ def test_joined_by_or_and_not_and_beside_rows_that_start_apart():
     starts = torch.tensor([0, 9])
     apart = np.stack([j <= i - 16, j <= i - 7])[:, None]
     assert_is_the_formula(pattern & p.Causal(), mask & apart, q, k, v, q_start=starts)
+    q, k, v = sizes_of(64, 40, dtype=torch.float32)  # a head's first rows are empty beside the last of the head before
+    blocks = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+    mask = mask_of(blocks, 64, 40, 40, rows := 2**32 + 1) & (np.arange(40) <= np.arange(64)[:, None] - 24)
+    assert_is_the_formula(p.ChosenBlocks(blocks, 40, rows) & p.Causal(), mask, q, k, v)
 
 
 def test_pairs_are_counted_and_strict_allows_what_computes_few_others():
     blocks = torch.tensor([[3, 0, 3], [1, 2, -1], [3, 2, 1]]).view(1, 1, 3, 3)
     pattern = p.ChosenBlocks(blocks, 32, 32) & p.Causal()
-    q = torch.randn(1, 2, 96, 8)
-    k = torch.randn(1, 2, 100, 8)
+    q, k = torch.randn(1, 2, 96, 8), torch.randn(1, 2, 100, 8)
     mask = mask_of(blocks, 96, 100, 32, 32)[0, 0] & (np.arange(100) <= np.arange(96)[:, None] + 4)
     plan = rg.plan_attention(q, k, k, pattern=pattern, strict=True)
     assert plan.problem.kept_pairs == 2 * mask.sum()
@@ -94,10 +97,7 @@ def test_hidden_blocks_may_hold_nan():
     clean = rg.attention(q, k, v, pattern=p.ChosenBlocks(blocks, 16))
     clean.sum().backward()
     grads = [x.grad.clone() for x in (q, k, v)]
-    spoiled = [x.detach().clone() for x in (k, v)]
-    for x in spoiled:
-        x[:, :, 16:48] = torch.nan
-    k2, v2 = (x.requires_grad_() for x in spoiled)
+    k2, v2 = (x.detach().index_fill(2, torch.arange(16, 48), torch.nan).requires_grad_() for x in (k, v))
     q.grad = None
     found = rg.attention(q, k2, v2, pattern=p.ChosenBlocks(blocks, 16) & p.Diagonals(70, 70))
     found.sum().backward()

@@ -171,7 +171,7 @@ int check_lists(const rg_lists &l, const rg_call &c) {
   if ((l.batches != 1 && l.batches != c.batch) || (l.bounds != 1 && l.bounds != c.batch)) return RG_BAD_BLOCKS;
   if (l.lists < 1 || c.heads % l.lists || (int64_t)l.count * l.keys > INT64_C(1) << 40) return RG_BAD_BLOCKS;
   const int64_t rows = ((int64_t)c.q_len + l.rows - 1) / l.rows, most = INT64_C(1) << 40;
-  if (l.batch > most || l.list > most) return RG_BAD_BLOCKS;
+  if (l.batch > most || l.list > most || l.rows > INT32_MAX - RG_SPAN || l.keys > INT32_MAX - RG_SPAN) return RG_BAD_BLOCKS;
   if (l.batch * (l.batches - 1) + l.list * (l.lists - 1) + rows * l.count > l.size) return RG_BAD_BLOCKS;
   const bool plain = !c.softcap && !c.bias.data && !c.dropout && !c.statistics;
   return plain && c.k.type == c.q.type && c.v.type == c.q.type && (c.q.type == RG_FLOAT32 || c.q.type == RG_FLOAT64) ? RG_OK : RG_BAD_OPTIONS;

@@ -15,7 +15,6 @@ struct Listing {
   int batch, head, heads;  // query heads head .. head + heads - 1 of one list and one key/value head
   int k_width, v_width;    // head_dim and v_dim, in whole LANES
   int kv() const { return head / (c.heads / c.kv_heads); }
-  long most() const { return (long)l.count * l.keys; }
   long line(int i, int row) const { return ((long)batch * c.heads + head + i) * c.q_len + row; }
 
   // Calls take(block) for the blocks of a row that have keys in [lo, hi), each once and ascending. Blocks are marked as bits,
@@ -29,14 +28,14 @@ struct Listing {
     if (words > (int64_t)SPARSE * l.count) {
       int64_t *sorted = (int64_t *)room, *end = sorted;
       for (int i = 0; i < l.count; i++)
-        if ((uint64_t)(listed[i] - first) < (uint64_t)blocks) *end++ = listed[i];
+        if ((uint64_t)listed[i] - (uint64_t)first < (uint64_t)blocks) *end++ = listed[i];
       std::sort(sorted, end, [](int64_t a, int64_t b) { return a < b; });  // the lambda keeps the code in this namespace
       std::for_each(sorted, std::unique(sorted, end), take);
       return;
     }
     std::memset(room, 0, words * sizeof(uint64_t));
     for (int i = 0; i < l.count; i++) {
-      const uint64_t at = (uint64_t)(listed[i] - first);
+      const uint64_t at = (uint64_t)listed[i] - (uint64_t)first;
       if (at < (uint64_t)blocks) room[at / 64] |= UINT64_C(1) << at % 64;
     }
     for (int64_t word = 0; word < words; word++)
@@ -130,7 +129,7 @@ struct ListedRoom {
   static size_t numbers(const rg_call &c) {
     return TOGETHER * (2 * (size_t)up(c.head_dim, LANES) + 2 * (size_t)up(c.v_dim, LANES) + 2 * line_of(c)) + line_of(c) + room_of(c) + 9 * 32;
   }
-  static size_t line_of(const rg_call &c) { return ((size_t)c.lists->count * c.lists->keys + W - 1) / W * W; }
+  static size_t line_of(const rg_call &c) { return (std::min((size_t)c.lists->count * c.lists->keys, (size_t)c.keys) + W - 1) / W * W; }
   static size_t room_of(const rg_call &c) { return (size_t)c.lists->count * SPARSE * sizeof(uint64_t) / sizeof(real); }
   ListedRoom(Workspace &w, const Listing &a) : line((long)line_of(a.c)) {
     q = w.take((size_t)TOGETHER * a.k_width), dq = w.take((size_t)TOGETHER * a.k_width);
@@ -319,7 +318,7 @@ static void add_slots(const Work &w, const Slots &slots, const Tiles &tiles, For
 
 // The rows [first, end) of the heads of a listing, which have one list.
 static void forward_blocks(const Listing &a, int first, int end, const Packed &packed, Workspace &own) {
-  static const rg_schedule none{};
+  static const rg_schedule none{};  // a Work has one, which nothing reads here
   const rg_call &c = a.c;
   const Work w{c, none, a.batch, a.head, {first, end, 0, 0}, {(end - first) * a.heads, end - first}};
   const int rows = w.stack.rows, width = up(c.v_dim, W) + 16;
