@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from regard.errors import ArgumentError
-from regard_lab.cli.console import out_console, out_json, out_lines, out_width
+from regard_lab.cli.console import out_json, out_lines, out_width
 from regard_lab.cli.options import Json, default_note
 from regard_lab.walkthrough import (
     Walk,
@@ -109,7 +109,7 @@ def walkthrough(
         out_json(to_json(steps))
     else:
         width = out_width()
-        out_lines(to_text(steps) if width is None else to_text(steps, out_console(width).width))
+        out_lines(to_text(steps) if width is None else to_text(steps, width))
 
 
 def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:
