@@ -23,7 +23,7 @@ def bench(
         Argument(metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table."),
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Smaller sizes; takes less than two minutes.")] = False,
-    out: Annotated[Path, Option(metavar="FOLDER", help="Folder for results, report and curves.")] = Path("runs/bench"),
+    out: Annotated[Path, Option(metavar="FOLDER", help="Folder for the results and the report.")] = Path("runs/bench"),
     resume: Annotated[bool, Option("--resume", help="Continue with the results in the folder.")] = False,
     device: Annotated[str, Option(help="cpu or cuda.")] = default(run_bench, "device"),
     as_json: Json = False,
@@ -52,7 +52,7 @@ def _report(results: Results, lines: Iterable[str], folder: Path, as_json: bool)
     else:
         for line in lines:
             out_line(line)
-        note(f"results, report and curves are in {folder}")
+        note(f"results and report are in {folder}")
     if results.our_mistakes:
         raise RegardError(f"regard was wrong or failed: {'; '.join(results.our_mistakes)}")
 
