@@ -22,8 +22,8 @@ Graph = dict[str, set[str]]
 # Lines of Python at most. A budget falls with what it limits, and rises with a reason in the commit that raises it.
 BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
     "regard": 33_900,
-    "regard_lab": 38_144,  # without bench
-    "benchmarks": 7_000,  # with regard_lab.bench
+    "regard_lab": 38_155,  # without bench
+    "benchmarks": 6_980,  # with regard_lab.bench
     "tests": 51_236,
 }
 LONGEST_FILE = 600

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from io import BytesIO
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regard.arguments import count_of, of_kind
-from regard.packages import install_line, needed
+from regard.packages import install_line
 from regard.storage.files import replace_file
 from regard_lab.bench.health import Findings, Health
 from regard_lab.bench.results import PACKAGES, Results
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@contextmanager
-def new_picture(path: Path, width: float, height: float) -> Generator[Figure]:
-    """An empty figure of this size in inches, independent of the user's matplotlib style; then written as PNG.
-
-    Raises:
-        MissingPackageError: matplotlib is not installed.
-    """
-    with needed("matplotlib", "a picture"):
-        import matplotlib
-        from matplotlib.figure import Figure
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        figure = Figure(figsize=(width, height), facecolor="white", layout="constrained", dpi=120)
-        yield figure
-        picture = BytesIO()
-        figure.savefig(picture, format="png", metadata={"Software": None})
-    replace_file(path, picture.getvalue())
 
 
 def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:

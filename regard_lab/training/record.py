@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import takewhile
 from pathlib import Path
 from time import monotonic, process_time
@@ -16,10 +17,10 @@ from typing import Any
 
 from regard.arguments import a_path, count_of
 from regard.errors import CheckpointError, DataError
+from regard.packages import needed
 from regard.reprs import brief
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
-from regard_lab.bench.report import new_picture
 
 CHECK = "crc32"
 _CHECKED = re.compile(rb'(.*), "crc32": "([0-9a-f]{8})"\}', re.DOTALL)
@@ -157,7 +158,11 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     if not training and not validation:
         count = count_of(len(lines), "lines")
         raise DataError("; ".join([f"{log_path} has no loss in its {count}, so there is no curve to draw yet", *lost]))
-    with new_picture(Path(png_path), 7, 5) as figure:
+    with needed("matplotlib", "a picture"):
+        import matplotlib
+        from matplotlib.figure import Figure
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):  # whatever style the user has
+        figure = Figure(figsize=(7, 5), facecolor="white", layout="constrained", dpi=120)
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
         _draw_losses(losses, training, validation)
         rates.plot(*_points(training, "learning_rate"), color="#666666", linewidth=1.2)
@@ -168,6 +173,9 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
             axes.spines[["top", "right"]].set_visible(False)
         if lost:
             figure.suptitle(f"left out: {count_of(len(damaged), 'damaged lines')} of the log", fontsize="small")
+        picture = BytesIO()
+        figure.savefig(picture, format="png", metadata={"Software": None})
+    replace_file(Path(png_path), picture.getvalue())
     return lost
 
 
