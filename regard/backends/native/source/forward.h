@@ -427,7 +427,7 @@ static void fetch_rows(const Work &w, int t, int share, int shares) {
   for (int r = t * MR + share; r < std::min((t + 1) * MR, w.stack.rows); r += shares) {
     const char *out = at(w.c.out, w.batch, w.head_of(r), w.row_of(r));
     for (int byte = 0; byte < out_bytes; byte += 64) {
-#if defined(__x86_64__)  // compilers write it for rw = 1 with some flags only, and what they write else leaves the line shared
+#if defined(__x86_64__)  // __builtin_prefetch(p, 1) does not take the line for writing, unless the compiler has more flags
       __asm__ volatile("prefetchw %0" : : "m"(out[byte]));
 #else
       __builtin_prefetch(out + byte, 1, 3);
