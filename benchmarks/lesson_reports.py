@@ -24,7 +24,7 @@ from regard_lab.teaching.report import Report, store_report, write_report
 RESULTS = Path(__file__).parent / "results"
 ONE_OR_EIGHT = (
     "regard compare --data pronouns --models transformer --heads 8,1 --equal-parameters --dim 64 --layers 2 --steps "
-    "1500, which trained them then; regard train makes one at a time"
+    "1500 (it trained the models itself then; regard train trains one)"
 )
 
 

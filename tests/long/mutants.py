@@ -37,7 +37,7 @@ ROOMS = {  # of each the sources, and tests besides the examples in them; the qu
     "conversion": ("regard_lab/conversion", "regard_lab/conversion"),
     "commands": ("regard_lab/cli", "regard_lab/cli"),
 }  # fmt: skip
-LEFT_OUT = ("drawing.py", "report.py", "/build.py", "/flex/", "reprs.py", "hints.py", "explanation.py", "record.py")
+LEFT_OUT = ("drawing.py", "report.py", "/build.py", "/flex/", "reprs.py", "record.py")
 SECONDS = 600  # of CPU time for the tests of one mutant
 
 
