@@ -2,6 +2,7 @@
 
 import re
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,11 @@ import torch
 from regard.errors import UnsupportedError
 from regard.positions import Learned
 from regard_lab.text.vocabularies import BEGIN
+
+# Inductor's pass that makes a product with one row a sum over each output's weights. That reads the weights at the speed
+# of memory; PyTorch's matrix product for one row reads them at half of it.
+ONE_ROW = {"post_grad_fusion_options": {"decompose_mm_pass": {}}}
+LONGEST = 2**20  # rows and columns of such weights; the pass's own 2,048 would leave out most vocabularies
 
 
 def compile_steps(model: Any) -> float:
@@ -24,24 +30,28 @@ def compile_steps(model: Any) -> float:
     Raises:
         UnsupportedError: a model whose steps are no graph over caches of keys and values, or no C++ compiler.
     """
-    from torch._dynamo.exc import TorchDynamoException  # it takes seconds to import
+    from torch._dynamo.exc import TorchDynamoException  # these take seconds to import
+    from torch._inductor.fx_passes import decompose_mem_bound_mm
 
+    decompose_mem_bound_mm.cpu_max_other_dimension_decomposition = LONGEST  # its option is read at the first import only
     if (layers := getattr(model, "_through_layers", None)) is None:
         raise UnsupportedError(f"{type(model).__name__} keeps no keys and values in caches, so no step is compiled")
-    graph, began = torch.compile(layers, fullgraph=True, dynamic=True), time.perf_counter()
+    graph, began = partial(torch.compile, fullgraph=True, dynamic=True, options=ONE_ROW), time.perf_counter()
+    score, layers_graph, score_graph = model._score, graph(layers), graph(model._score)
 
     def through_layers(ids: torch.Tensor, places: torch.Tensor, *given: Any) -> torch.Tensor:
         if isinstance(model.positions, Learned):  # a graph does not check them
             model.positions.check(places)
-        return (graph if ids.shape[1] == 1 else layers)(ids, places, *given)  # prompts are not compiled
+        return (layers_graph if ids.shape[1] == 1 else layers)(ids, places, *given)  # prompts are not compiled
 
     model._through_layers = through_layers
+    model._score = lambda x: score_graph(x.clone()) if x.ndim == 2 else score(x)  # its offset would make another graph
     try:
         with torch.inference_mode():  # as in a search: a graph is for tensors of this mode
             text = torch.full((1, 3), BEGIN, device=next(model.parameters()).device)
             model.step(text[0, :1], model.start(text, "static", capacity=5))
     except TorchDynamoException as error:
-        model._through_layers = layers
+        model._through_layers, model._score = layers, score
         raised = re.search(r"raised exception \w+\(['\"](.*)['\"]", str(error))  # while it was traced
         because = raised[1] if raised else str(error).strip().partition("\n")[0]
         raise UnsupportedError(
