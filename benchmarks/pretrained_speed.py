@@ -7,7 +7,7 @@ DeepSeek-V3 in one layer: dim 1,024, 16 heads, latents of 512 and rotary keys of
 on one thread, measured in turns, and outputs are compared. Decoding is timed for each token with a cache that is
 already filled. Rows named "greedy step" have 4 layers, and CTranslate2 and onnxruntime-genai get the same weights in
 float32; the difference is the number of other ids, and a step is 32 more ids less the prompt with one id. There
-"regard" is attached and compiled, with a static cache and with products of one row as sums (`ONE_ROW`).
+"regard" is attached and compiled, with a static cache and with products of one row as sums (`one_row_options`).
 The report in results/ is written after each row; `--rows` measures some rows again.
 """
 
@@ -32,7 +32,7 @@ from benchmarks.report import RESULTS, heading, options, write
 from regard.integrations.transformers import attach, latent_cache, observe
 from regard_lab.bench.measuring import Pace, take_turns
 from regard_lab.bench.report import markdown_table, seconds
-from regard_lab.decoding.compiled import ONE_ROW
+from regard_lab.decoding import one_row_options
 
 OUT, SELF = RESULTS / "pretrained_speed_cpu", "python benchmarks/pretrained_speed.py"  # also where rows are renewed
 VOCAB, WINDOW = 1000, 256
@@ -221,13 +221,13 @@ def steps(length: int) -> list[dict[str, Any]]:
     torch.compiler.reset()
     model = tf.LlamaForCausalLM(tf.LlamaConfig(**{**BASE, "num_hidden_layers": 4}, **GROUPED)).eval()
     prompt = torch.randint(3, VOCAB, (1, length))
-    pace = Pace(rounds=9, slow_rounds=9, shortest=0.0)
+    pace, sums = Pace(rounds=9, slow_rounds=9, shortest=0.0), one_row_options()
     with TemporaryDirectory() as folder, torch.no_grad():
         runs = {
-            "regard": by_transformers(model, "regard", prompt, compiled=True),
-            "regard, with PyTorch's products": by_transformers(model, "regard", prompt, compiled=True, products=True),
+            "regard": by_transformers(model, "regard", prompt, compiled=True, options=sums),
+            "regard, with PyTorch's products": by_transformers(model, "regard", prompt, compiled=True),
             "regard, not compiled": by_transformers(model, "regard", prompt),
-            "sdpa, compiled": by_transformers(model, "sdpa", prompt, compiled=True),
+            "sdpa, compiled": by_transformers(model, "sdpa", prompt, compiled=True, options=sums),
             "sdpa": by_transformers(model, "sdpa", prompt),
         }
         saved(model, folder)
@@ -250,12 +250,11 @@ def steps(length: int) -> list[dict[str, Any]]:
 
 
 def by_transformers(
-    model: Any, name: str, prompt: torch.Tensor, *, compiled: bool = False, products: bool = False
+    model: Any, name: str, prompt: torch.Tensor, *, compiled: bool = False, options: Any = None
 ) -> Greedy:
     model = deepcopy(model)
     model.set_attn_implementation(name)
     static = tf.StaticCache(config=model.config, max_cache_len=512)
-    options = None if products else ONE_ROW
     step = torch.compile(model, fullgraph=True, options=options) if compiled else model
 
     def run(count: int) -> list[int]:
@@ -336,7 +335,7 @@ def main() -> None:
             rows[name] = measure()
             ordered = [row for one in every for row in rows.get(one, ())]
             head = ("row", "regard", "other", "ratio", "promised", "difference")
-            about = f", transformers {tf.__version__}: medians of CPU time on one thread, of models with 8 layers (greedy: 4)"
+            about = f", transformers {tf.__version__}: medians of one thread's CPU time; 8 layers, greedy 4"
             page = [*heading("Models of transformers: speed", about, SELF), *markdown_table(head, map(cells, ordered))]
             print(write(OUT, "speed", {"rows": ordered}, page), name, flush=True)
 

@@ -11,10 +11,25 @@ from regard.errors import UnsupportedError
 from regard.positions import Learned
 from regard_lab.text.vocabularies import BEGIN
 
-# Inductor's pass that makes a product with one row a sum over each output's weights. That reads the weights at the speed
-# of memory; PyTorch's matrix product for one row reads them at half of it.
-ONE_ROW = {"post_grad_fusion_options": {"decompose_mm_pass": {}}}
-LONGEST = 2**20  # rows and columns of such weights; the pass's own 2,048 would leave out most vocabularies
+
+def one_row_options() -> dict[str, Any]:
+    """Options with which `torch.compile` makes a product of one row a sum over each output's weights, on the CPU.
+
+    A step of decoding one text then reads its weights at the speed of memory; PyTorch's product for one row reads them
+    at half of it. Other products stay what they are.
+
+    Returns:
+        `options` of `torch.compile`, for any model.
+
+    Example:
+        >>> from regard_lab.decoding import one_row_options
+        >>> step = torch.compile(torch.nn.Linear(16, 4099), options=one_row_options())
+    """
+    from torch._inductor.fx_passes import decompose_mem_bound_mm  # it takes seconds to import
+
+    largest = {"cpu_max_other_dimension_decomposition": 2**20}  # PyTorch's 2,048 would leave out most vocabularies,
+    vars(decompose_mem_bound_mm).update(largest)  # and it reads this option before anybody can give it
+    return {"post_grad_fusion_options": {"decompose_mm_pass": largest}}
 
 
 def compile_steps(model: Any) -> float:
@@ -30,13 +45,12 @@ def compile_steps(model: Any) -> float:
     Raises:
         UnsupportedError: a model whose steps are no graph over caches of keys and values, or no C++ compiler.
     """
-    from torch._dynamo.exc import TorchDynamoException  # these take seconds to import
-    from torch._inductor.fx_passes import decompose_mem_bound_mm
+    from torch._dynamo.exc import TorchDynamoException  # it takes seconds to import
 
-    decompose_mem_bound_mm.cpu_max_other_dimension_decomposition = LONGEST  # its option is read at the first import only
     if (layers := getattr(model, "_through_layers", None)) is None:
         raise UnsupportedError(f"{type(model).__name__} keeps no keys and values in caches, so no step is compiled")
-    graph, began = partial(torch.compile, fullgraph=True, dynamic=True, options=ONE_ROW), time.perf_counter()
+    began, options = time.perf_counter(), {"fullgraph": True, "dynamic": True, "options": one_row_options()}
+    graph: Any = partial(torch.compile, **options)
     score, layers_graph, score_graph = model._score, graph(layers), graph(model._score)
 
     def through_layers(ids: torch.Tensor, places: torch.Tensor, *given: Any) -> torch.Tensor:
