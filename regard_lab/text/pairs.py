@@ -138,9 +138,8 @@ def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[TextRow | Fau
             yield TextRow(i, files, (left, right))
     if source_lines != target_lines:
         raise DataError(
-            f"{source} has {count_of(source_lines, 'lines')} but {target} has {target_lines}; line "
-            f"i of one must translate "
-            f"line i of the other, so give files with equally many lines"
+            f"{source} has {count_of(source_lines, 'lines')} but {target} has {target_lines}; line i of one must "
+            f"translate line i of the other, so give files with equally many lines"
         )
 
 
