@@ -13,16 +13,8 @@ from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers import (
-    NSA,
-    Chooser,
-    FeedForward,
-    LatentAttention,
-    LightningIndexer,
-    MoBA,
-    MultiHeadAttention,
-    Projection,
-)  # fmt: skip
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, Projection
+from regard.layers.choosing import NSA, Chooser, LightningIndexer, MoBA
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
@@ -31,16 +23,7 @@ from regard.positions import Rotary
 from regard.reprs import brief
 from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
 from regard_lab.models.layers import NORMS, Attention, Block, new_norm
-from regard_lab.models.state import (
-    LanguageState,
-    LayerCaches,
-    Texts,
-    by_length,
-    end_together,
-    frugal_kind,
-    joined,
-    may_begin_at,
-)  # fmt: skip
+from regard_lab.models.state import LanguageState, LayerCaches, Texts, by_start, end_together, frugal_kind, may_begin_at
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
 LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential", "forgetting")  # of layers without latents
@@ -433,11 +416,11 @@ class LanguageModel(Stack):
         ids, starts = end_together(prompts)
         together = starts is None or all(may_begin_at(starts, block.attention) for block in self._blocks())
         groups, last = [], []
-        for rows, first in [(None, 0)] if together else by_length(starts):
+        for rows, first in [(None, 0)] if together else by_start(starts):
             texts = ids if rows is None else ids[rows, first:]  # (texts, length)
             groups.append(Texts(self._caches(len(texts), cache, capacity, dtype), starts if together else None, rows))
             last.append(self._continue_texts(texts, groups[-1])[:, -1])
-        return LanguageState(groups, self._score(joined(last, groups)))
+        return LanguageState(groups, self._score(Texts.joined(last, groups)))
 
     def step(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
         """Append `ids` (batch,) to the texts of the state, and return scores (batch, vocab_size) of the next ids."""
@@ -464,7 +447,7 @@ class LanguageModel(Stack):
     def _continue(self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None) -> torch.Tensor:
         """(batch, added, dim), before the last norm; after an error the state is unchanged."""
         groups = [replace(texts, caches=texts.caches.copy()) for texts in state.groups]
-        x = joined([self._continue_texts(texts.of(ids), texts, tree) for texts in groups], groups)
+        x = Texts.joined([self._continue_texts(texts.of(ids), texts, tree) for texts in groups], groups)
         state.groups, state.next_scores = groups, None
         return x
 

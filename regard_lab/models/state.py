@@ -206,10 +206,10 @@ def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
     return period is not None and not bool((starts % period).any())
 
 
-def by_length(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+def by_start(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
     """The batch rows (texts,) that begin at each position, with that position; the longest texts come first.
 
-    >>> by_length(torch.tensor([2, 0, 2]))
+    >>> by_start(torch.tensor([2, 0, 2]))
     [(tensor([1]), 0), (tensor([0, 2]), 2)]
     """
     return [((starts == place).nonzero().flatten(), place) for place in sorted(set(starts.tolist()))]
@@ -263,6 +263,12 @@ class Texts:
         caches = self.caches.copy()
         caches.crop(length)
         return replace(self, caches=caches, starts=self.starts if length else None)
+
+    @staticmethod
+    def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
+        """The results of all groups in the order of the batch rows."""
+        rows = [texts.rows for texts in groups if texts.rows is not None]
+        return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]
 
 
 @brief
@@ -328,9 +334,3 @@ class LanguageState:
             before = caches.length - nodes
             caches._change(lambda cache, before=before: cache.keep(before + rows, after=before))
         self.groups = groups
-
-
-def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
-    """The results of all groups in the order of the batch rows."""
-    rows = [texts.rows for texts in groups if texts.rows is not None]
-    return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]
