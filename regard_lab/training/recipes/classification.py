@@ -284,18 +284,10 @@ class ClassificationTask(Described):
     """
 
     def __init__(
-        self,
-        train: Sequence[Pair],
-        valid: Sequence[Pair],
-        classes: Sequence[str],
-        tokeniser: Tokeniser,
-        *,
-        batch_tokens: int = ClassifierTraining.Config.batch_tokens,
-        seed: int = ClassifierTraining.Config.seed,
-        world: int = 1,
-        rank: int = 0,
-        longest: int = ClassifierTraining.Config.longest,
-    ) -> None:
+        self, train: Sequence[Pair], valid: Sequence[Pair], classes: Sequence[str], tokeniser: Tokeniser, *,
+        batch_tokens: int = ClassifierTraining.Config.batch_tokens, seed: int = ClassifierTraining.Config.seed,
+        world: int = 1, rank: int = 0, longest: int = ClassifierTraining.Config.longest,
+    ) -> None:  # fmt: skip
         if not train:
             raise ArgumentError("no texts were given: there is nothing to learn from")
         self.classes = tuple(classes)

@@ -232,17 +232,10 @@ class LanguageTask(Described):
     """
 
     def __init__(
-        self,
-        train: Sequence[str],
-        valid: Sequence[str],
-        tokeniser: Tokeniser,
-        *,
-        block: int = LanguageModelTraining.Config.block,
-        batch_tokens: int = LanguageModelTraining.Config.batch_tokens,
-        seed: int = LanguageModelTraining.Config.seed,
-        world: int = 1,
-        rank: int = 0,
-    ) -> None:
+        self, train: Sequence[str], valid: Sequence[str], tokeniser: Tokeniser, *,
+        block: int = LanguageModelTraining.Config.block, batch_tokens: int = LanguageModelTraining.Config.batch_tokens,
+        seed: int = LanguageModelTraining.Config.seed, world: int = 1, rank: int = 0,
+    ) -> None:  # fmt: skip
         if not 2 <= block <= batch_tokens:
             raise ArgumentError(
                 f"block is {block}; it needs 2 ids or more, and no more than batch_tokens {batch_tokens}"

@@ -179,17 +179,10 @@ class MaskedWordTask(Described):
     """
 
     def __init__(
-        self,
-        train: Sequence[str],
-        valid: Sequence[str],
-        tokeniser: Tokeniser,
-        *,
-        batch_tokens: int = MaskedWordsTraining.Config.batch_tokens,
-        seed: int = MaskedWordsTraining.Config.seed,
-        world: int = 1,
-        rank: int = 0,
-        longest: int = MaskedWordsTraining.Config.longest,
-    ) -> None:
+        self, train: Sequence[str], valid: Sequence[str], tokeniser: Tokeniser, *,
+        batch_tokens: int = MaskedWordsTraining.Config.batch_tokens, seed: int = MaskedWordsTraining.Config.seed,
+        world: int = 1, rank: int = 0, longest: int = MaskedWordsTraining.Config.longest,
+    ) -> None:  # fmt: skip
         longest = min(longest, batch_tokens)
         self._train, self._valid = (
             [piece for text in texts for piece in pieces(tokeniser.encode(text), longest)] for texts in (train, valid)

@@ -62,13 +62,9 @@ FED: dict[str, Any] = {**RECURRENT, "learning_rate": 4e-3, "input_feeding": True
 
 # The models by name, with the defaults that differ from the Transformer's. What is chosen for a new run comes first.
 MODELS: dict[str, dict[str, Any]] = {
-    "transformer": {},
-    "bahdanau": RECURRENT,
-    "luong-dot": FED,
-    "luong-general": RECURRENT,
-    "luong-concat": RECURRENT,
+    "transformer": {}, "bahdanau": RECURRENT, "luong-dot": FED, "luong-general": RECURRENT, "luong-concat": RECURRENT,
     "none": RECURRENT,
-}
+}  # fmt: skip
 OF_THE_TRANSFORMER = (
     "attention", "mechanism", "decoder_attention", "cross_attention", "kv_heads", "heads", "norm", "positions",
     "gradient_checkpointing",
@@ -322,11 +318,7 @@ class TranslationTask(Described):
     """
 
     def __init__(
-        self,
-        train: Sequence[Pair],
-        valid: Sequence[Pair],
-        tokeniser: Tokeniser,
-        *,
+        self, train: Sequence[Pair], valid: Sequence[Pair], tokeniser: Tokeniser, *,
         batch_tokens: int = TranslationTraining.Config.batch_tokens,
         label_smoothing: float = TranslationTraining.Config.label_smoothing,
         seed: int = TranslationTraining.Config.seed, world: int = 1, rank: int = 0,

@@ -106,26 +106,15 @@ def test_every_difference_is_listed_and_the_run_kept(tmp_path):
     before = seals(tmp_path)
     with pytest.raises(CheckpointError) as caught:
         train(
-            make_model(torch.float64),
-            ToyTask(size=4, name="other"),
-            dataclasses.replace(CONFIG, learning_rate=0.5, accumulate=1),
-            tmp_path,
-            kind="game",
-            model_config={"dim": 6, "layers": 2},
-            extra_files={"words.txt": "a c"},
-            resume=True,
-            cpu=True,
-        )
+            make_model(torch.float64), ToyTask(size=4, name="other"),
+            dataclasses.replace(CONFIG, learning_rate=0.5, accumulate=1), tmp_path, kind="game",
+            model_config={"dim": 6, "layers": 2}, extra_files={"words.txt": "a c"}, resume=True, cpu=True,
+        )  # fmt: skip
     for phrase in (
-        "training.learning_rate was 0.01, now 0.5",
-        "training.accumulate was 2, now 1",
-        "model.kind was toy, now game",
-        "model.config.layers was absent, now 2",
-        "model.tensors.0.weight was float32 (11, 6), now float64 (11, 6)",
-        "files.words.txt was",
-        "data.name was toy, now other",
-        "data.size was 8, now 4",
-    ):
+        "training.learning_rate was 0.01, now 0.5", "training.accumulate was 2, now 1", "model.kind was toy, now game",
+        "model.config.layers was absent, now 2", "model.tensors.0.weight was float32 (11, 6), now float64 (11, 6)",
+        "files.words.txt was", "data.name was toy, now other", "data.size was 8, now 4",
+    ):  # fmt: skip
         assert phrase in str(caught.value)
     assert seals(tmp_path) == before
 
