@@ -19,8 +19,7 @@ COMPLEXITY = "complexity"
 
 def bench(
     names: Annotated[
-        list[str] | None,
-        Argument(metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table."),
+        list[str] | None, Argument(metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table.")
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Smaller sizes; takes less than two minutes.")] = False,
     out: Annotated[Path, Option(metavar="FOLDER", help="Folder for the results and the report.")] = Path("runs/bench"),

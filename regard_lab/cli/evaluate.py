@@ -199,10 +199,7 @@ def lenses(
     run: Run,
     sentences: Annotated[int, Option(min=1, help="Number of test sentences.")] = default(study_lenses, "sentences"),
     seed: Annotated[int, Option(min=0, help="Seed of the corpus and of the swaps.")] = default(study_lenses, "seed"),
-    out: Annotated[
-        Path | None,
-        Option(metavar="DIR", help="Write the report into this folder."),
-    ] = None,
+    out: Annotated[Path | None, Option(metavar="DIR", help="Write the report into this folder.")] = None,
     as_json: Json = False,
 ) -> None:
     """Verify causes by swaps, measure the lenses, and print the table."""

@@ -29,15 +29,7 @@ from regard_lab.cli.options import (
     default,
     default_note,
 )
-from regard_lab.cli.running import (
-    INPUT,
-    OUT,
-    TrainedLength,
-    read_texts,
-    remark_on_training,
-    wants_file,
-    write_lines,
-)
+from regard_lab.cli.running import INPUT, OUT, TrainedLength, read_texts, remark_on_training, wants_file, write_lines
 from regard_lab.decoding import Generation, Generator, Sampling
 from regard_lab.decoding.generator import OnText
 from regard_lab.text import tidy

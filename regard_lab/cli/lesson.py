@@ -11,17 +11,7 @@ from typer import Argument, Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.cli.console import (
-    check_name,
-    counting,
-    keeping,
-    note,
-    out,
-    out_console,
-    out_json,
-    spoken,
-    writable,
-)
+from regard_lab.cli.console import check_name, counting, keeping, note, out, out_console, out_json, spoken, writable
 from regard_lab.cli.options import Json
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 from regard_lab.teaching.board import VERDICTS, Claim, Picture, Shown, Table

@@ -31,15 +31,7 @@ from regard_lab.conversion.uptraining import Uptrained, Uptraining
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable
-from regard_lab.training import (
-    Event,
-    Progress,
-    Started,
-    StepDone,
-    TrainingResult,
-    Validated,
-    average_checkpoints,
-)
+from regard_lab.training import Event, Progress, Started, StepDone, TrainingResult, Validated, average_checkpoints
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.recipes import (
     ClassifierTraining,

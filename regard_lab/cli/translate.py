@@ -115,8 +115,7 @@ def translate(
         Option(metavar="FILE", help="Draw the attention of one sentence, or what --why shows: PNG, SVG or PDF."),
     ] = None,
     drawn: Annotated[
-        str | None,
-        Option("--map", metavar="KIND", help=f"Draw attention in the terminal: {', '.join(sorted(KINDS))}."),
+        str | None, Option("--map", metavar="KIND", help=f"Draw attention in the terminal: {', '.join(sorted(KINDS))}.")
     ] = None,
     layer: Annotated[
         int | None, Option(metavar="N", min=0, help="With --map: the layer, from 0. [default: the last]")

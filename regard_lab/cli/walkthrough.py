@@ -10,15 +10,7 @@ from typer import Argument, Option
 from regard.errors import ArgumentError
 from regard_lab.cli.console import out_json, out_lines, out_width
 from regard_lab.cli.options import Json, default_note
-from regard_lab.walkthrough import (
-    Walk,
-    read_weights,
-    to_json,
-    to_text,
-    walk,
-    walk_whole,
-    walk_whole_run,
-)
+from regard_lab.walkthrough import Walk, read_weights, to_json, to_text, walk, walk_whole, walk_whole_run
 from regard_lab.walkthrough import example as options_of_example
 
 DRAWN = "drawn weights have one layer; name a --run for more, or add --whole for a whole model"

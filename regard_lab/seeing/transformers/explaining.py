@@ -28,14 +28,7 @@ from regard_lab.seeing.lenses.erasing import (
     without,
 )
 from regard_lab.seeing.lenses.explaining import DEFAULT, Lens, check_options
-from regard_lab.seeing.transformers.texts import (
-    PretrainedText,
-    continued,
-    generated,
-    ids_of_word,
-    signs,
-    spans_of,
-)
+from regard_lab.seeing.transformers.texts import PretrainedText, continued, generated, ids_of_word, signs, spans_of
 from regard_lab.seeing.watching import in_eval_mode
 
 CROSS = re.compile(r"cross|encdec|encoder_(decoder_)?att", re.IGNORECASE)

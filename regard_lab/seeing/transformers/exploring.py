@@ -16,12 +16,7 @@ from regard.integrations.transformers.watching import Observed, ObservedCall, ob
 from regard_lab.seeing.explorer import Attention, Exploration
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD, explained
-from regard_lab.seeing.transformers.explaining import (
-    CROSS,
-    Pretrained,
-    contrasts_of,
-    pretrained_without_each,
-)
+from regard_lab.seeing.transformers.explaining import CROSS, Pretrained, contrasts_of, pretrained_without_each
 from regard_lab.seeing.transformers.texts import PretrainedText, spans_of
 from regard_lab.seeing.watching import Span, in_eval_mode, merge
 

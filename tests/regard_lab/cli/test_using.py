@@ -18,13 +18,7 @@ from regard_lab.decoding import Generator, Sampling, Translation, Translator, ev
 from regard_lab.decoding.compiled import compile_steps
 from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE, load_with_tokeniser
 from regard_lab.decoding.translator import Ends
-from regard_lab.models import (
-    LanguageModel,
-    RecurrentTranslator,
-    TextEncoder,
-    TranslationTransformer,
-    load_model,
-)
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer, load_model
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.seeing import look, terminal_map, visible
 from regard_lab.text import BEGIN, END, Pair, SeenWords, Tokeniser
