@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -135,7 +134,7 @@ def _evaluate(run: Path, seed: int, data: TranslationData, trained: TrainingResu
             "train_cpu_seconds": round(trained.cpu_seconds, 1), "steps": trained.steps, **result.to_dict(),
             **report.to_dict(), "pictures": pictures, "lens_agreement": used.agreement,
         }  # fmt: skip
-        out_json(json.dumps(record))
+        out_json(record)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typer import Argument, Option
 from regard.arguments import count_of
 from regard.errors import ArgumentError, OccupiedError
 from regard.storage.files import replace_file
-from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_data, out_json, out_lines
-from regard_lab.cli.console import out as out_line
+from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_data, out_json, out_result
 from regard_lab.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, listed
 from regard_lab.cli.running import remark_on_training
 from regard_lab.decoding import Generator, Translator, sharing
@@ -102,11 +101,7 @@ def evaluate(
         rows = scores.rows()
         write_rows(rows, out)
         note(f"{out} has each of {count_of(len(rows), 'rows', ',')} with its scores")
-    if as_json:
-        out_json(json.dumps(scores.to_dict(), ensure_ascii=False))
-    else:
-        for line in scores.lines():
-            out_line(line)
+    out_result(as_json, scores.to_dict, scores.lines)
 
 
 def _check_no_translator(run: Path, kind: str, search: dict[str, Any]) -> None:
@@ -154,10 +149,7 @@ def compare(
         markdown, record = comparing.compare_runs(
             listed(runs), data, out, tell=note, counting=partial(counting, "translating")
         )
-    if as_json:
-        out_json(record.rstrip("\n"))
-    else:
-        out_lines(markdown.rstrip("\n"))
+    out_result(as_json, lambda: record.rstrip("\n"), lambda: markdown.rstrip("\n"))
 
 
 def score(
@@ -185,7 +177,7 @@ def score(
                 chunk: Any = items[start : start + LINES_AT_ONCE]
                 for one in scored(chunk):
                     if as_json:
-                        out_json(json.dumps(one.to_dict(), ensure_ascii=False))
+                        out_json(one.to_dict())
                     else:
                         sides = [one.text] if one.source is None else [one.source, one.text]
                         out_data(
@@ -206,9 +198,6 @@ def lenses(
     translator = Translator.load(run)
     with counting("measuring"):
         report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=note)
-    if as_json:
-        out_json(json.dumps(report.to_dict(), ensure_ascii=False))
-    else:
-        out_lines("\n".join(report.markdown()))
+    out_result(as_json, report.to_dict, lambda: "\n".join(report.markdown()))
     if out is not None:
         note(f"the report is in {out}")

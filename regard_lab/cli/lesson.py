@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,7 +67,7 @@ def lesson(
     if png is not None:
         _draw(shown, png)
     if as_json:
-        out_json(json.dumps(_record(page, shown) | ({} if png is None else {"png": str(png)}), ensure_ascii=False))
+        out_json(_record(page, shown) | ({} if png is None else {"png": str(png)}))
     if png is not None:
         note(f"drawn in {png}")
 
@@ -76,7 +75,7 @@ def lesson(
 def _list_lessons(as_json: bool) -> None:
     pages = {name: find_lesson(name) for name in LESSONS}
     if as_json:
-        out_json(json.dumps({name: page.question for name, page in pages.items()}, ensure_ascii=False))
+        out_json({name: page.question for name, page in pages.items()})
         return
     longest = max(map(len, LESSONS))
     for number, (chapter, names) in enumerate(CHAPTERS.items(), 1):

@@ -1,6 +1,5 @@
 """`regard train ...`, `average` and `convert ...`: what trains or changes a model, and its progress."""
 
-import json
 import os
 import shlex
 from collections.abc import Callable, Generator, Mapping
@@ -227,7 +226,7 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
             f"interrupted after {done.training.steps} of {count_of(steps or 0, 'steps')}; the same command goes on"
         )
     if as_json:
-        out_json(json.dumps({**done.to_dict(), "out": str(out)}))
+        out_json({**done.to_dict(), "out": str(out)})
     else:
         out_lines(str(done))
         _remark_on_conversion(done, out)

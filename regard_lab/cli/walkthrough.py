@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from regard.errors import ArgumentError
-from regard_lab.cli.console import out_json, out_lines, out_width
-from regard_lab.cli.options import Json, default_note
+from regard_lab.cli.console import out_result, out_width
+from regard_lab.cli.options import Json, default, default_note
 from regard_lab.walkthrough import Walk, read_weights, to_json, to_text, walk, walk_whole, walk_whole_run
 from regard_lab.walkthrough import example as options_of_example
 
@@ -97,11 +97,7 @@ def walkthrough(
     if (name := options.pop("example", None)) is not None:
         options = options_of_example(name) | options
     steps = chosen(**options)
-    if as_json:
-        out_json(to_json(steps))
-    else:
-        width = out_width()
-        out_lines(to_text(steps) if width is None else to_text(steps, width))
+    out_result(as_json, lambda: to_json(steps), lambda: to_text(steps, out_width() or default(to_text, "width")))
 
 
 def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:

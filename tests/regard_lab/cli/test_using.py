@@ -384,8 +384,8 @@ def test_a_wide_beam_and_a_long_text_are_announced_as_slow(monkeypatch, tmp_path
     def opened(*given):
         raise ArgumentError("the work begins")
 
-    monkeypatch.setattr(view_command.OpenedRun, "without_question", opened)
-    monkeypatch.setattr(view_command, "open_run", lambda *given: view_command.OpenedRun(tmp_path, "", opened, None))
+    monkeypatch.setattr(view_command.OpenedRun, "read", opened)
+    monkeypatch.setattr(view_command, "open_run", lambda *given: view_command.OpenedRun(tmp_path, None, None))
     long, page = "a bird " * 120, ("--export", tmp_path / "page.html")
     assert "the text has 240 words, which are read again many times" in regard("view", tmp_path, long, *page).err
     assert "many times" not in regard("view", tmp_path, "a bird", *page).err

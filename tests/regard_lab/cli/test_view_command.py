@@ -7,6 +7,7 @@ import signal
 
 import pytest
 import tokenizers
+import torch
 import transformers
 from commanding import Forked, regard, succeeded
 
@@ -34,6 +35,7 @@ def runs(tmp_path_factory):
     """Models that were never trained, by their kind."""
     folder = tmp_path_factory.mktemp("runs")
     tokeniser = Tokeniser.train([SENTENCE, "das Tier, weil es er sie"] * 2, 400)
+    torch.manual_seed(0)
     for name, (kind, settings) in KINDS.items():
         model = kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=16, **settings))
         model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
