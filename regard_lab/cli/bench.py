@@ -25,7 +25,7 @@ def bench(
     device: Annotated[str, Option(help="cpu or cuda.")] = default(run_bench, "device"),
     as_json: Json = False,
 ) -> None:
-    """Run cases, or rows of the table of costs, and report; raise a RegardError if a result of regard was wrong."""
+    """Compare the speed of regard with other installed libraries; results are checked before timing."""
     names = names or []
     table = names[:1] == [COMPLEXITY]
     if table and device != "cpu":
@@ -48,7 +48,7 @@ def bench(
 
 
 def doctor(as_json: Json = False) -> None:
-    """Probe and report; raise a RegardError if a backend is wrong."""
+    """Print versions, and check every backend on small problems."""
     if not as_json:
         note("trying every backend on small problems ...")
     with counting("checking"):

@@ -59,7 +59,7 @@ def demo(
     seed: Annotated[int, Option(min=0, help="Seed of the weights and of the order of the data.")] = SETTINGS.seed,
     as_json: Json = False,
 ) -> None:
-    """Train, translate, evaluate and inspect, and explain each step; a finished or stopped training is continued."""
+    """Train, evaluate and inspect a translator on the built-in corpus."""
     show = note if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)

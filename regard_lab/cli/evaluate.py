@@ -59,15 +59,12 @@ def evaluate(
     out: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate on the named files, or on the run's test split; a run of the embedded corpus also on its pronouns.
-
-    torchrun divides sentences, or batches of text, among its processes, of which the first one prints.
-    """
+    """Evaluate a translator (BLEU, chrF, exact match), a language model (perplexity), a classifier (accuracy)."""
     check_search(normalisation, beam)
     search = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
     if out is not None:
         check_rows_name(out)
-    with sharing() as share:
+    with sharing() as share:  # torchrun divides sentences, or batches of text, among processes; the first one prints
         first = share is None or share.rank == 0
         if first:
             note(remark_on_training(run))
@@ -139,7 +136,7 @@ def compare(
     out: Annotated[Path, Option(metavar="DIR", help="Folder for the report.")],
     as_json: Json = False,
 ) -> None:
-    """Evaluate each model on each file, and print the report; it is written anew after each evaluation."""
+    """Evaluate several models on the same files, such as one before and after a fine-tuning."""
     report, begun = out / comparing.JSON, time_ns()
     kept = f"{out} has the report of what was evaluated"
     with (
@@ -159,7 +156,7 @@ def score(
     ],
     as_json: Json = False,
 ) -> None:
-    """Print the log-probability of each target given its source, or of each line; JSON has those of ids and words."""
+    """Print how probable a model finds given translations or lines: by line, id and word."""
     note(remark_on_training(run))
     done = 0
     with keeping(lambda: f"{count_of(done, 'lines', ',')} printed" if done else None):
@@ -194,7 +191,7 @@ def lenses(
     out: Annotated[Path | None, Option(metavar="DIR", help="Write the report into this folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Verify causes by swaps, measure the lenses, and print the table."""
+    """Measure which lens finds the words that a trained translator uses; swapped words verify which these are."""
     translator = Translator.load(run)
     with counting("measuring"):
         report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=note)

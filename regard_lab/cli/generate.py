@@ -92,7 +92,7 @@ def generate(
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
-    """Continue each prompt, showing its text as it is written."""
+    """Continue prompts with a language model, in the order temperature, top-k, top-p, min-p."""
     check_search(normalisation, beam)
     draws: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     given = {name: value for name, value in draws.items() if value is not None}
@@ -228,7 +228,7 @@ def classify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the label of each text and its probability, in the order of the lines; an empty line has none."""
+    """Label texts, one line of output for each line of input."""
     classifier = Classifier.load(run)
     note(remark_on_training(run))
     unknown = UnknownWords(classifier.words, "label")

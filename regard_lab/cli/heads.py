@@ -96,11 +96,7 @@ def heads(
     footer: Annotated[bool, Option(help="Write below the picture how to read it.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Replace what one head at a time returns, and print how much worse the model is without it.
-
-    Beside the effect stands how much a head of self-attention looks at the word before, and at what followed the same
-    word earlier (induction), on random words that repeat.
-    """
+    """Measure which heads of a model matter: what it loses when one of them is replaced."""
     check_goes_with_why(why, {"--instead": instead, "--place": place})
     if measure is not None and (why is not None or measure not in MEASURES):
         raise (

@@ -33,7 +33,7 @@ def lesson(
     list_all: Annotated[bool, Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run one lesson and print it, or list them."""
+    """Check claims of articles about attention by computing them, with numbers and a figure."""
     if list_all and name is not None:
         raise ArgumentError(f"--list prints all lessons; leave it out for lesson {name!r}")
     given = {"--png": png, "--run": run, "--text": text, "--seed": seed}

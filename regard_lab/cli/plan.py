@@ -46,7 +46,7 @@ def plan(
     backend: Annotated[str, Option(help="auto for the cheapest, or a name.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Print the plan of a call with these sizes."""
+    """Show which backend would compute a call, its cost, and why others are not used; computes nothing."""
     sizes = {
         "batch": batch, "heads": heads, "q_len": q_len, "k_len": q_len if k_len is None else k_len,
         "head_dim": head_dim, "v_dim": head_dim if v_dim is None else v_dim,

@@ -31,7 +31,7 @@ def show(
     list_all: Annotated[bool, Option("--list", help="List all patterns instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw in the terminal, into a picture, or as JSON rows of 0 and 1. For a stack, print how far it reaches."""
+    """Draw a pattern: which query may look at which key."""
     if list_all:
         _list(pattern, as_json)
         return

@@ -135,7 +135,7 @@ def translate(
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
-    """Translate in the order of the lines, printing each translation as soon as its batch is done."""
+    """Translate sentences, one line of output for each line of input."""
     check_search(normalisation, beam)
     sentences = sentences or []
     cache_kind = check_compiled(beam, cache_kind, cache_dtype) if compiled else cache_kind

@@ -91,7 +91,7 @@ def view(
     port: Annotated[int, Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
     browser: Annotated[bool, Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
-    """Explore the attention of a trained model, and what each word that it wrote depends on."""
+    """Explore the attention of a trained model, and what each word that it wrote depends on, in a local page."""
     if not text.strip():
         raise ArgumentError("the TEXT is empty; give a sentence")
     if second is not None and not second.strip():

@@ -86,7 +86,7 @@ def walkthrough(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Walk, and show the steps in the terminal or as JSON."""
+    """Show what attention does with a sentence, step by step: every number, its formula and its line of PyTorch."""
     typed = {name: value for name, value in locals().items() if not (value is None or value is False)}
     options: dict[str, Any] = {name: value for name, value in typed.items() if name not in OF_THE_COMMAND}
     chosen: Callable[..., Walk] = walk_whole_run if run is not None else walk_whole if whole else walk
