@@ -18,18 +18,7 @@ from regard_lab.decoding import Generator, Sampling, Translation, Translator, ev
 from regard_lab.decoding.compiled import compile_steps
 from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE, load_with_tokeniser
 from regard_lab.decoding.translator import Ends
-<<<<<<< HEAD
-from regard_lab.models import (
-    LanguageConfig,
-    LanguageModel,
-    RecurrentTranslator,
-    TextEncoder,
-    TranslationTransformer,
-    load_model,
-)
-=======
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer, load_model
->>>>>>> b160a7bd96c286d5717f3e00e44f7457f30043ec
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.seeing import look, terminal_map, visible
 from regard_lab.text import BEGIN, END, Pair, SeenWords, Tokeniser
@@ -253,7 +242,7 @@ def test_a_compiled_step_multiplies_one_row_by_sums():
     from torch._dynamo.utils import counters  # these take a second to import
     from torch._inductor.utils import fresh_cache
 
-    model = LanguageModel(LanguageConfig(vocab_size=2_053, dim=16, layers=1, heads=2, tied=False)).eval()
+    model = LanguageModel(LanguageModel.Config(vocab_size=2_053, dim=16, layers=1, heads=2, tied=False)).eval()
     with torch.inference_mode(), fresh_cache():
         text = torch.tensor([[BEGIN, 7, 11]])
         plain = model.step(text[0, :1], model.start(text, "static", capacity=5))
