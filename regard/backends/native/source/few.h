@@ -18,8 +18,10 @@ struct Words {
 
   static __m512i four(const char *p, long row) {  // words of the rows 0, 4, 8 and 12
     const auto one = [&](int i) { return _mm_loadu_si128((const __m128i *)(p + i * row)); };
-    const __m512i low = _mm512_inserti32x4(_mm512_castsi128_si512(one(0)), one(4), 1);
-    return _mm512_inserti32x4(_mm512_inserti32x4(low, one(8), 2), one(12), 3);
+    __m512i x = _mm512_castsi128_si512(one(0));  // loads under masks need no shuffles
+    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, one(4));
+    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, one(8));
+    return _mm512_mask_broadcast_i32x4(x, 0xf000, one(12));
   }
   Words(const char *p, long row) {
     const __m512i a = four(p, row), b = four(p + row, row), c = four(p + 2 * row, row), d = four(p + 3 * row, row);
@@ -91,11 +93,22 @@ static inline vf numbers_at(const char *p, vf scale) {
 #endif
 
 #if defined(RG_FEW)
-constexpr int AHEAD = 32;  // keys
+constexpr long SOON = 8192, LATER = 65536, PAGE = 4096;  // bytes
 
-// Ask for memory that is read soon; it may lie behind the tensor, since nothing is read yet.
-static inline void fetch(const char *p, int bytes) {
-  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, 3);
+// Memory is asked for before it is read: lines soon, and a line of each page later, since where a page lies is found more
+// slowly than what it holds. It may lie behind the tensor, since nothing is read yet.
+static inline __attribute__((always_inline)) void ask_for_lines(const char *p, int bytes, long soon = SOON) {
+  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + soon + at, 0, 3);
+}
+static inline __attribute__((always_inline)) void ask_for_pages(const char *p, long bytes) {
+  for (long at = 0; at < bytes; at += PAGE) __builtin_prefetch(p + LATER + at, 0, 2);
+}
+
+// The same for one row after the other, of `bytes` bytes, `row` bytes apart.
+static inline __attribute__((always_inline)) void ask_for_row(const char *p, int bytes, long row, int number) {
+  if (row != bytes) return ask_for_lines(p, bytes, 2 * W * row);
+  ask_for_lines(p, bytes);
+  if (number % W == 0) ask_for_pages(p, W * row);
 }
 
 // The words of a product that 32 bits of a key hold: their numbers, or their pair.
@@ -113,14 +126,16 @@ static void score_few(const Vectors &keys, int key, const real *q, real *s, real
   constexpr int BYTES = 4 / IN_WORD<TYPE>, STEP = 4 * IN_WORD<TYPE>;
   const long length = words(keys.dim);
   const long row = keys.x.row * BYTES;
+  const bool dense = row == keys.dim * BYTES;
   for (int half = 0; half < NV; half++, key += W) {
     vf sum[M], scale{};
     for (int i = 0; i < M; i++) sum[i] = vf{};
     if (TYPE == RG_INT8)
       for (int i = 0; i < W; i++) scale[i] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key + i - keys.first_key);
-    const char *p = keys.row(key), *next = p + AHEAD * row;
+    const char *p = keys.row(key), *next = p;
+    if (dense) ask_for_pages(p, W * row);
     for (int c = 0; c < keys.dim; c += STEP, p += 16, next += 16 * W) {
-      if (row == keys.dim * BYTES) fetch(next, 16 * W);
+      if (dense) ask_for_lines(next, 16 * W);
       const Words words(p, row);
 #pragma GCC unroll 4
       for (int word = 0; word < 4; word++)
@@ -145,7 +160,8 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
   for (int key = from; key < to; key += 2, weights += STEPS) {
     const uint16_t *a = values.halves_of(key), *b = values.halves_of(key + 1);
     if (column == 0 && a)
-      for (int i = 0; i < 2; i++) fetch((const char *)(a + (AHEAD + i) * values.x.row), 2 * values.dim);
+      for (int i = 0; i < 2; i++)
+        ask_for_row((const char *)(a + i * values.x.row), 2 * values.dim, 2 * values.x.row, key - from + i);
     vf x[N][STEPS];
 #pragma GCC unroll 8
     for (int n = 0; n < N; n++) pair_rows(a ? a + column + n * W : a, b ? b + column + n * W : b, W, x[n]);
@@ -162,7 +178,7 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
   constexpr int BYTES = 4 / IN_WORD<TYPE>;
   const char *p = values.row(from) + column * BYTES;
   for (int key = from; key < to; key++, p += values.x.row * BYTES) {
-    if (column == 0) fetch(p + AHEAD * values.x.row * BYTES, values.dim * BYTES);
+    if (column == 0) ask_for_row(p, values.dim * BYTES, values.x.row * BYTES, key - from);
     const vf scale = TYPE == RG_INT8 ? all((real)*numbers_at<float>(values.scale, values.batch, values.head, key - values.first_key)) : vf{};
     vf x[N];
 #pragma GCC unroll 8
