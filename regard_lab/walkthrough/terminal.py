@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import torch
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from regard.arguments import count_of, of_kind, whole
 from regard_lab.seeing.terminal import visible, visible_text
@@ -218,7 +218,7 @@ def _table(table: NumberTable, width: int, decimals: int) -> Iterator[str]:
             continue
         cells = (f"{'…':^{len(_gap(column))}}" if isinstance(column, Gap) else
                  f" {shown(values[row][column], decimals):>{cell}}" for column in columns)  # fmt: skip
-        yield padded(names[row], margin) + "".join(cells)
+        yield set_cell_size(names[row], margin) + "".join(cells)
 
 
 def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
@@ -270,7 +270,3 @@ def fitted(text: str, width: int) -> str:
     while cell_len(text) >= width:
         text = text[:-1]
     return f"{text}…"
-
-
-def padded(text: str, width: int) -> str:
-    return text + " " * (width - cell_len(text))
