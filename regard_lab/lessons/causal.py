@@ -14,9 +14,8 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard_lab.seeing.canvas import ink_on
 from regard_lab.teaching import (
-    ROUNDING, draw_map, embedded, figure, holds, largest, normal, scale_beside, table, words_of
+    ROUNDING, draw_map, embedded, figure, holds, largest, normal, scale_beside, table, words_of, write_numbers,
 )  # fmt: skip
 
 DIM, EXACT = 16, 1e-12
@@ -43,10 +42,8 @@ with figure("The causal mask in three steps", 7.8, 3.6,
         rows, hidden = words if axes is panels[0] else (), None if values is weights else later
         image = draw_map(axes, values[0, 0], rows, words, hidden=hidden, cell=2.0 / len(words))
         axes.set_xlabel(title, fontsize=9.5)
-        for row, column in (values[0, 0] > 0).nonzero().tolist() if len(words) <= 7 else ():
-            value = float(values[0, 0, row, column])
-            axes.text(column, row, f"{value:.2f}".lstrip("0"), fontsize=8.5, ha="center", va="center",
-                      color=ink_on(value))  # fmt: skip
+        if len(words) <= 7:
+            write_numbers(axes, values[0, 0].masked_fill(values[0, 0] == 0, torch.nan))
     scale_beside(drawing, image, panels, "attention weight")
 
 # %% [markdown]
