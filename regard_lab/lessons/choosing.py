@@ -40,11 +40,9 @@ CHOICES = {
 }
 shares = {name: [float(kept(choose(count)).mean()) for count in COUNTS] for name, choose in CHOICES.items()}
 
-with figure(
-    "The weight of chosen keys", 6.4, 3.2,
-    f"Queries that may look at {N} keys, and the share of their weight that some of them hold: those with the largest "
-    "scores, blocks whose mean key resembles the query, and the last ones.",
-) as drawing:  # fmt: skip
+with figure("The weight of chosen keys", 6.4, 3.2,
+            f"Queries that may look at {N} keys, and the share of their weight that some of them hold: those with the "
+            "largest scores, blocks whose mean key resembles the query, and the last ones.") as drawing:  # fmt: skip
     axes = drawing.subplots()
     for colour, (name, numbers) in zip(LINES, shares.items()):
         axes.plot(COUNTS, numbers, "o-", label=name, color=colour)

@@ -25,11 +25,10 @@ def away(offset):
     return f"{abs(offset)} word{'s' * (abs(offset) != 1)} {'ahead' if offset > 0 else 'back'}"
 
 
-with figure(
-    "How often each head looks from a word to the one it belongs to", 8, 3.4,
-    "A cell is a head of the translator's encoder: the share of pairs in which the first word gives the second more "
-    "weight than any other word. Below each map are two baselines that use no grammar.",
-) as drawing:  # fmt: skip
+with figure("How often each head looks from a word to the one it belongs to", 8, 3.4,
+            "A cell is a head of the translator's encoder: the share of pairs in which the first word gives the "
+            "second more weight than any other word. Below each map are two "
+            "baselines that use no grammar.") as drawing:  # fmt: skip
     panels = drawing.subplots(1, len(RELATIONS))
     for axes, (name, one) in zip(panels, relations.items()):
         rows = [f"layer {layer}" for layer in range(layers)] if axes is panels[0] else ()
@@ -107,10 +106,8 @@ than_offset = {"verb to subject": does_not_hold, "adjective to noun": does_not_h
 for name, (word, target) in RELATIONS.items():
     one = relations[name]
     share, by_offset = (Estimate.share(one[key], one["pairs"]) for key in ("chosen_share", "by_offset"))
-    holds(
-        f"The chosen head looks from {word} to its {target} more than twice as often as by random choice.",
-        share.above(2 * one["chance"]), f"{share} of {one['pairs']}, by chance {one['chance']:.3f}",
-    )  # fmt: skip
+    holds(f"The chosen head looks from {word} to its {target} more than twice as often as by random choice.",
+          share.above(2 * one["chance"]), f"{share} of {one['pairs']}, by chance {one['chance']:.3f}")  # fmt: skip
     than_offset[name](
         f"From {word} to its {target} the chosen head looks more often than a fixed offset would.",
         share.above(by_offset), f"{share}, {away(one['offset'])} {by_offset}",

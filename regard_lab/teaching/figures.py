@@ -35,14 +35,9 @@ def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], number: int, l
 
 
 def draw_curves(
-    axes: Axes,
-    x: Sequence[float],
-    curves: Mapping[str, Sequence[float]],
-    labels: tuple[str, str, str],
-    *,
-    log: Literal["", "x", "xy"] = "",
-    columns: int = 2,
-) -> None:
+    axes: Axes, x: Sequence[float], curves: Mapping[str, Sequence[float]], labels: tuple[str, str, str], *,
+    log: Literal["", "x", "xy"] = "", columns: int = 2,
+) -> None:  # fmt: skip
     """Draw lines by their names, the title and the labels of both axes, and a legend below.
 
     `log` names the logarithmic axes; if x is one of them, it has a tick at each value of `x`.
@@ -93,14 +88,9 @@ def draw_cells(axes: Axes, values: torch.Tensor, colours: Sequence[str], aspect:
 
 
 def draw_reading(
-    axes: Axes,
-    title: str,
-    words: Sequence[str],
-    colours: torch.Tensor,
-    reader: int,
-    weights: torch.Tensor,
+    axes: Axes, title: str, words: Sequence[str], colours: torch.Tensor, reader: int, weights: torch.Tensor,
     received: torch.Tensor,
-) -> None:
+) -> None:  # fmt: skip
     """Draw words below, what a word receives from each head above, and lines as thick as the weights.
 
     Args:
@@ -142,14 +132,9 @@ def legend_below(axes: Axes, columns: int = 2) -> None:
 
 
 def draw_map(
-    axes: Axes,
-    values: torch.Tensor,
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    limits: tuple[float, float] = (0.0, 1.0),
-    hidden: torch.Tensor | None = None,
-    cell: float = 0.3,
-) -> Any:
+    axes: Axes, values: torch.Tensor, rows: Sequence[str] = (), columns: Sequence[str] = (),
+    limits: tuple[float, float] = (0.0, 1.0), hidden: torch.Tensor | None = None, cell: float = 0.3,
+) -> Any:  # fmt: skip
     """Draw values (rows, columns) as colours with labels; cells in `hidden` are grey; `cell` is in inches."""
     axes.set_facecolor("#e4e4e4")
     shown = values if hidden is None else values.masked_fill(hidden, torch.nan)

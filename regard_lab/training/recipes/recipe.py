@@ -404,9 +404,9 @@ class Recipe(Described, ABC):
         """The learning rate of a training that starts from a run, which is low so that it forgets little."""
         return {} if getattr(self.config, "from_run", None) is None else {"learning_rate": FINE_TUNING_RATE}
 
+    @abstractmethod
     def choose(self, amount: Amount, requested: Requested) -> Choice:
-        """Choose the settings that were not given, by the amount of data; a recipe without this keeps its defaults."""
-        return Choice({}, "")
+        """Choose the settings that were not given, by the amount of data."""
 
     def choose_stack(self, amount: Amount, requested: Requested, longest: int, **more: Any) -> Choice:
         """The choice for a model that is one stack of layers, whose batch holds four of the longest rows."""
@@ -420,8 +420,7 @@ class Recipe(Described, ABC):
         if self._requested is not None:
             choice = self.choose(amount, self._requested)
             self.config, self._requested = replace(self.config, **choice.settings), None
-            if choice.reason:
-                self.tell(choice.reason)
+            self.tell(choice.reason)
         torch.manual_seed(self.config.seed)
 
     def remark_on_scripts(self, lines: Iterable[str], kind: str) -> None:
@@ -445,8 +444,12 @@ class Recipe(Described, ABC):
         check_run_folder(folder)
         return self.prepare(Path(folder) if resume else None).run(Path(folder), resume=resume, **session)
 
-    def describe(self, name: str, training: Training, steps_per_epoch: int, more: str = "") -> str:
-        """`a language model of 812,345 parameters, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`."""
+    def ready(self, name: str, more: str = "", **parts: Any) -> Training:
+        """The training, after a remark such as
+
+        `a language model of 812,345 parameters, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`.
+        """
+        training: Any = Training(config=self.config, tell=self.tell, **parts)
         parameters = sum(parameter.numel() for parameter in training.model.parameters())
         config, kind, size = self.config, training.tokeniser.kind, training.tokeniser.vocab_size
         pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[kind]
@@ -456,10 +459,12 @@ class Recipe(Described, ABC):
             pieces += f" (of at most {config.vocab_size:,}; {reason})"
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
-        return (
+        epoch = training.task.batches.steps_per_epoch / config.accumulate
+        self.tell(
             f"{name} of {count_of(parameters, 'parameters', ',')}, {size:,} {pieces}{more}; "
-            f"{steps} of up to {count_of(ids, 'ids', ',')}, {steps_per_epoch / config.accumulate:,.0f} an epoch"
+            f"{steps} of up to {count_of(ids, 'ids', ',')}, {epoch:,.0f} an epoch"
         )
+        return training
 
 
 def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any]) -> None:

@@ -31,13 +31,10 @@ def by_loops(tensor, before, after, method):
 
 
 @given(
-    after=st.integers(1, 5),
-    times=st.integers(1, 5),
-    more=st.booleans(),
-    method=st.sampled_from(["mean", "first"]),
+    after=st.integers(1, 5), times=st.integers(1, 5), more=st.booleans(), method=st.sampled_from(["mean", "first"]),
     dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
     axes=st.sampled_from([(), (7,), (2, 5)]),
-)
+)  # fmt: skip
 def test_each_new_head_is_what_its_query_heads_read_before(after, times, more, method, dtype, axes):
     before, after = (after, after * times) if more else (after * times, after)
     tensor = torch.randn(before * SIZE, *axes, generator=torch.Generator().manual_seed(1)).to(dtype)
