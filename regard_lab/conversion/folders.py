@@ -12,14 +12,9 @@ from regard_lab.conversion.pretrained import CONFIG_FILE, PROVENANCE, Pretrained
 
 
 def convert_kv_heads(
-    folder: str | Path,
-    out: str | Path,
-    kv_heads: int,
-    *,
-    method: str | None = None,
-    calibration: Calibration | None = None,
-    check: bool = True,
-) -> Conversion:
+    folder: str | Path, out: str | Path, kv_heads: int, *, method: str | None = None,
+    calibration: Calibration | None = None, check: bool = True,
+) -> Conversion:  # fmt: skip
     """Convert a trained model to another number of key/value heads; fewer make its cache smaller.
 
     Groups of heads are pooled into one, see `resized` and `align`. Expect lower quality until the model is trained a

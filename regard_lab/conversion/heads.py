@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from regard.errors import ArgumentError, RegardError, ShapeError
 from regard.functional import attention
 from regard.positions import Rotary
 from regard.reprs import brief
+from regard.storage.tensors import raw_bytes
 
 POOLINGS = ("mean", "first", "random")  # what becomes of one tensor's heads
 METHODS = (*POOLINGS, "align")  # align: heads are rotated and regrouped first, then pooled by their mean
@@ -69,6 +71,18 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean",
     else:
         pooled = groups[:, 0] if method == "first" else groups.mean(1)
     return pooled.to(tensor.dtype).flatten(0, 1).contiguous()  # (after · size, ...)
+
+
+def pooled_by_loops(heads: torch.Tensor, after: int, method: str, drawn: torch.Tensor) -> torch.Tensor:
+    """What groups of heads (before, size, ...) become, (after or before, size, ...), without `resized`.
+
+    Args:
+        drawn: the result of "random", which has no other formula than itself.
+    """
+    if method == "random":
+        return drawn
+    groups = heads.double().split(max(1, len(heads) // after))
+    return torch.stack([group[0] if method == "first" else group.mean(0) for group in groups])
 
 
 def check_heads(before: int, after: int, method: str, methods: Sequence[str] = METHODS) -> int:
@@ -231,6 +245,14 @@ def within_rounding(largest: float, fault: str) -> float:
             f"report it with the config of the model"
         )
     return largest
+
+
+def hash_of_tensors(state: Mapping[str, torch.Tensor]) -> str:
+    """A SHA-256 of the names and bytes of tensors."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(name.encode() + raw_bytes(tensor))
+    return digest.hexdigest()
 
 
 def provenance(method: str, heads: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Models of regard: their heads are rotated, regrouped, pooled or repeated, and the whole model is compared."""
 
-import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,6 @@ from regard.layers.caches import Cache
 from regard.mechanisms import Dot, General, ScaledDot, Softmax
 from regard.positions import Rotary
 from regard.reprs import brief
-from regard.storage.tensors import raw_bytes
 from regard_lab.conversion.alignment import align
 from regard_lab.conversion.heads import (
     Change,
@@ -27,7 +25,9 @@ from regard_lab.conversion.heads import (
     HeadedLayer,
     KeySpace,
     check_heads,
+    hash_of_tensors,
     largest_difference,
+    pooled_by_loops,
     provenance,
     resized,
     within_rounding,
@@ -93,13 +93,9 @@ class Converted:
 
 
 def load_converted(
-    folder: str | Path,
-    kv_heads: int,
-    method: str = "mean",
-    *,
-    calibration: Calibration | None = None,
+    folder: str | Path, kv_heads: int, method: str = "mean", *, calibration: Calibration | None = None,
     check: bool = True,
-) -> Converted:
+) -> Converted:  # fmt: skip
     """Load a saved model, or the best one of a training run, and convert it to another number of key/value heads.
 
     Args:
@@ -136,25 +132,15 @@ def load_converted(
 
 
 def compared(saved: SavedModel, model: Model, other: Model, record: dict[str, Any], **about: Any) -> Converted:
-    """Two models with the report of what changed, and the record that is saved beside the new one.
-
-    Args:
-        record: what the record says beside the hash of the original.
-        about: the fields of the report that the models do not have.
-    """
+    """Two models with the report of what changed, and the record that is saved beside the new one, with the hash of the
+    original; `about` are the fields of the report that the models do not have."""
     kept, fewer = kept_of_one(model), kept_of_one(other)
     report = Conversion(
-        kind=saved.kind,
-        heads=model.config.heads,
+        kind=saved.kind, heads=model.config.heads,
         parameters=Change(*(sum(part.numel() for part in each.parameters()) for each in (model, other))),
-        kv_bytes={name: Change(count, fewer[name]) for name, count in kept.items()},
-        measured=True,
-        **about,
-    )
-    digest = hashlib.sha256()
-    for name in sorted(saved.state):
-        digest.update(name.encode() + raw_bytes(saved.state[name]))
-    text = json.dumps({**record, "source_sha256": digest.hexdigest()}, indent=2) + "\n"
+        kv_bytes={name: Change(count, fewer[name]) for name, count in kept.items()}, measured=True, **about,
+    )  # fmt: skip
+    text = json.dumps({**record, "source_sha256": hash_of_tensors(saved.state)}, indent=2) + "\n"
     return Converted(model, other, report, {**saved.extra_files, PROVENANCE_FILE: text})
 
 
@@ -243,13 +229,9 @@ def _reference(model: ModelT, other: ModelT, method: str) -> ModelT:
     twin = deepcopy(model)
     state, drawn = twin.state_dict(), other.state_dict()
     for name, before, after in _headed(model, other):
-        heads, members = state[name].unflatten(0, (before, -1)), before // after  # (before, size, ...)
-        for at in range(0, before, members):
-            group = heads[at : at + members].double()
-            pooled = group[0] if method == "first" else group.mean(0)
-            if method == "random":  # drawn numbers have no other formula than themselves
-                pooled = drawn[name].unflatten(0, (after, -1))[at // members]
-            heads[at : at + members] = pooled.to(heads.dtype)
+        heads = state[name].unflatten(0, (before, -1))  # (before, size, ...)
+        pooled = pooled_by_loops(heads, after, method, drawn[name].unflatten(0, (after, -1)))
+        heads.copy_(pooled.repeat_interleave(before // after, 0))
     return twin
 
 

@@ -1,10 +1,10 @@
 """Conversion of Hugging Face folders: transformers loads and saves the model, whose layers are converted in memory."""
 
-import hashlib
 import shutil
 import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from regard.packages import needed
 from regard.positions import Rotary
 from regard.storage.files import check_name, read_bytes, write_folder
 from regard.storage.sealed_json import parse_json
-from regard.storage.tensors import raw_bytes
 from regard_lab.conversion.alignment import align
 from regard_lab.conversion.heads import (
     POOLINGS,
@@ -27,7 +26,9 @@ from regard_lab.conversion.heads import (
     KeySpace,
     Projections,
     check_heads,
+    hash_of_tensors,
     largest_difference,
+    pooled_by_loops,
     provenance,
     within_rounding,
 )
@@ -85,12 +86,7 @@ def quiet() -> Generator[None]:
 
 
 def load_folder(folder: Path) -> Any:
-    """The model of a folder in its own dtype, as transformers loads it from safetensors, with every tensor in place.
-
-    Raises:
-        CheckpointError: missing, damaged or other tensors than the config needs.
-        UnsupportedError: pickled weights, or a class that transformers does not have.
-    """
+    """The model of a folder in its own dtype, as transformers loads it from safetensors, with every tensor in place."""
     with needed("transformers", "a Hugging Face folder", "transformers"):
         import transformers
         from safetensors import SafetensorError, safe_open
@@ -140,10 +136,6 @@ class PretrainedConversion:
 
     Args:
         kv_heads, method: as for `convert_kv_heads`.
-
-    Raises:
-        ArgumentError: a number of heads or a method that cannot be.
-        CheckpointError, UnsupportedError: a folder that cannot be loaded, or a model whose heads are not understood.
     """
 
     def __init__(self, folder: Path, kv_heads: int, method: str) -> None:
@@ -170,10 +162,7 @@ class PretrainedConversion:
                        if hasattr(module, "k_proj") or hasattr(module, "qkv_proj")}  # fmt: skip
         if not self.layers:
             raise UnsupportedError(f"no layer of {self.family!r} has k_proj or qkv_proj, so nothing is converted")
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
-            digest.update(name.encode() + raw_bytes(tensor))
-        self.digest = digest.hexdigest()
+        self.digest = hash_of_tensors(self.model.state_dict())
         self.parameters = self._parameters()
         self.differences, self.changes = list[float](), list[float]()
 
@@ -216,13 +205,8 @@ class PretrainedConversion:
 
     @torch.no_grad()
     def convert(self, calibration: Calibration | None = None, *, check: bool = True) -> None:
-        """Convert every layer in memory.
-
-        Args:
-            calibration: for "align", runs the model, such as `lambda model: model(ids)`; it is given the model without
-                its head.
-            check: compare each layer with the same one with its heads repeated.
-        """
+        """Convert every layer in memory; "align" is given the model without its head to calibrate, and `check` compares
+        each layer with the same one with its heads repeated."""
         moments: Mapping[str, torch.Tensor] = {}
         if self.method == "align" and calibration is not None:
             queries = {name: layer.q for name, layer in self.layers.items()}
@@ -244,25 +228,16 @@ class PretrainedConversion:
         pooling = self.method if self.method in POOLINGS else "mean"
         layer.write(turned.resized(self.kv_heads, pooling, zlib.crc32(name.encode())))
         if check:
-            written = HeadedLayer(layer.q, layer.k, layer.v, layer.o, layer.heads, self.kv_heads).read()
-            expected = self._by_loops(turned, pooling, written)
+            written = replace(layer, kv_heads=self.kv_heads).read()
+            k, v = (
+                pooled_by_loops(heads, self.kv_heads, pooling, drawn)
+                for heads, drawn in ((turned.k, written.k), (turned.v, written.v))
+            )
+            parts = (part.to(self.model.dtype).double() for part in (turned.q, k, v, turned.o))
+            expected = Projections(*parts).repeated()
             difference = largest_difference(written.outputs(self._inputs()), expected.outputs(self._inputs()))
             fault = f"{name} and the same layer with its heads repeated differ"
             self.differences.append(within_rounding(difference, fault))
-
-    def _by_loops(self, layer: Projections, pooling: str, written: Projections) -> Projections:
-        """The layer with one key/value head for each query head, in the dtype of the model and without `resized`."""
-        groups = max(1, layer.kv_heads // self.kv_heads)
-
-        def pooled(heads: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-            if pooling == "random":  # drawn numbers have no other formula than themselves
-                return drawn
-            each = [heads[at : at + groups] for at in range(0, len(heads), groups)]
-            return torch.stack([group[0] if pooling == "first" else group.mean(0) for group in each])
-
-        k, v = pooled(layer.k, written.k), pooled(layer.v, written.v)
-        parts = (part.to(self.model.dtype).double() for part in (layer.q, k, v, layer.o))
-        return Projections(*parts).repeated()
 
     def _aligned(self, name: str, layer: Projections, moment: torch.Tensor | None) -> Projections:
         """The layer with rotated heads; the change of its outputs is noted."""
@@ -303,12 +278,9 @@ class PretrainedConversion:
         """The report; bytes of the cache are computed from the sizes."""
         width = 2 * len(self.layers) * self.head_dim * self.model.dtype.itemsize
         return Conversion(
-            kind=self.family,
-            method=self.method,
-            heads=self.config.num_attention_heads,
+            kind=self.family, method=self.method, heads=self.config.num_attention_heads,
             kv_heads={"num_key_value_heads": Change(self.before, self.kv_heads)},
             parameters=Change(self.parameters, self._parameters()),
             kv_bytes={"token": Change(self.before * width, self.kv_heads * width)},
-            difference=max(self.differences, default=None),
-            invariance=max(self.changes, default=None),
-        )
+            difference=max(self.differences, default=None), invariance=max(self.changes, default=None),
+        )  # fmt: skip

@@ -1,7 +1,7 @@
 """A conversion whose loss is measured on a text, and brought back by training on the rest of it."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from regard.arguments import count_of
@@ -43,31 +44,6 @@ from regard_lab.training.record import Showing
 CALIBRATION_BATCHES = 8  # from which the inputs of the layers are known
 
 
-class WatchedModel(nn.Module):
-    """Calls a model and keeps what it returned."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.training = model, model.training
-        self.logits = torch.zeros(())
-
-    def forward(self, *inputs: Any) -> torch.Tensor:
-        self.logits = self.model(*inputs)
-        return self.logits
-
-
-def counted(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """The logits of the ids that a task counts: (ids, vocab_size)."""
-    following = getattr(batch, "next", None)
-    return logits if following is None else logits[following != PAD]
-
-
-def divergence(expected: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """KL divergence of the predictions from the expected ones in nats, for each row of logits (ids, vocab_size)."""
-    first, second = (each.float().log_softmax(-1) for each in (expected, logits))
-    return (first.exp() * (first - second)).sum(-1)
-
-
 @dataclass(frozen=True)
 class PredictionAgreement:
     """How far the predictions of a converted model are from the original's on a text.
@@ -93,31 +69,44 @@ class PredictionAgreement:
 
 def agreement(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> PredictionAgreement:
     """Compare predictions: logits of the original and of the converted model (ids, vocab_size), and the targets."""
-    loss, difference, same, ids = [0.0, 0.0], 0.0, 0, 0
+    loss, divergence, same, ids = [0.0, 0.0], 0.0, 0, 0
     for expected, logits, targets in batches:
-        for number, each in enumerate((expected, logits)):
-            loss[number] += float(nn.functional.cross_entropy(each.float(), targets, reduction="sum"))
-        difference += float(divergence(expected, logits).sum())
+        first, second = (each.float().log_softmax(-1) for each in (expected, logits))
+        for number, each in enumerate((first, second)):
+            loss[number] += float(F.nll_loss(each, targets, reduction="sum"))
+        divergence += float((first.exp() * (first - second)).sum())
         same += int((expected.argmax(-1) == logits.argmax(-1)).sum())
         ids += len(targets)
     count = max(1, ids)
-    return PredictionAgreement(ids, (loss[0] / count, loss[1] / count), difference / count, same / count)
+    return PredictionAgreement(ids, (loss[0] / count, loss[1] / count), divergence / count, same / count)
 
 
 @torch.no_grad()
 def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> PredictionAgreement:
     """The agreement of two models of regard on what a task holds out."""
 
-    def batches() -> Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         for batch in task.validation_batches():
-            watched = [WatchedModel(each.eval()) for each in (model, other)]
-            for each in watched:
-                task.validation_loss(each, batch)
+            found = [_logits(each.eval(), task, batch) for each in (model, other)]
             following = getattr(batch, "next", None)
-            targets = batch.words if following is None else following[following != PAD]
-            yield counted(watched[0].logits, batch), counted(watched[1].logits, batch), targets
+            if following is None:  # hidden words, of which every logit counts
+                yield found[0], found[1], batch.words
+            else:
+                counts = following != PAD
+                yield found[0][counts], found[1][counts], following[counts]
 
     return agreement(batches())
+
+
+def _logits(model: nn.Module, task: Task, batch: Batch) -> torch.Tensor:
+    """What the model returns to the loss of a task."""
+    found: list[torch.Tensor] = []
+    handle = model.register_forward_hook(lambda module, inputs, output: found.append(output))
+    try:
+        task.validation_loss(model, batch)
+    finally:
+        handle.remove()
+    return found[0]
 
 
 MEASURED_ROWS = 8  # of the held-out text; their logits are kept while the other model is loaded
@@ -250,26 +239,26 @@ class Uptraining:
             folder: of a run, a saved model or, without steps, a Hugging Face model.
             out: a new folder; the same call goes on with the run that is there.
             to: key/value heads of each layer, or the sizes of its latents.
-
-        Raises:
-            ArgumentError: steps without texts, or a number of heads that cannot be.
-            UnsupportedError: texts for a model that is not ours.
-            CheckpointError: a model without a tokeniser, or a folder that holds something else.
         """
         config, folder, out = self.config, Path(folder), Path(out)
         self._check(folder, out)
         method = method_of(config.method, config.texts or None)
-        sizes, kv_heads = (to, 0) if isinstance(to, LatentSizes) else (None, to)
-        if sizes and is_hugging_face(folder):
-            raise UnsupportedError(f"{folder} is a folder of Hugging Face; latents are made of our own language models")
-        load = partial(load_latent, folder, sizes) if sizes else partial(load_converted, folder, kv_heads, method)
-        if not config.texts and sizes:
+        load: Callable[..., Converted]
+        if isinstance(to, LatentSizes):
+            if is_hugging_face(folder):
+                raise UnsupportedError(
+                    f"{folder} is a folder of Hugging Face; latents are made of our own language models"
+                )
+            load = partial(load_latent, folder, to)
+        elif not config.texts:
+            return Uptrained(convert_kv_heads(folder, out, to, method=method))
+        elif is_hugging_face(folder):
+            return self._convert_folder(folder, out, to, method)
+        else:
+            load = partial(load_converted, folder, to, method)
+        if not config.texts:
             (converted := load()).save(out)
             return Uptrained(converted.report)
-        if not config.texts:
-            return Uptrained(convert_kv_heads(folder, out, kv_heads, method=method))
-        if is_hugging_face(folder):
-            return self._convert_folder(folder, out, kv_heads, method)
         saved, model = load_original(folder)
         trained = (read_settings(folder) or {}).get("block")  # ids in a row, if the folder is a run of ours
         config = replace(config, block=config.block or (trained if isinstance(trained, int) else None))
@@ -279,15 +268,21 @@ class Uptraining:
             for index in range(CALIBRATION_BATCHES):
                 task.loss(model, task.batch(index))
 
-        converted = load(calibration=read_batches if sizes or method == "align" else None)
+        calibrated = isinstance(to, LatentSizes) or method == "align"
+        converted = load(calibration=read_batches if calibrated else None)
         measured = agreement_on_task(converted.before, converted.after, task)
         if not measured.ids:
             raise ArgumentError("--text is too short: none of it is left to measure on")
-        result = None
         if config.steps is None:
             converted.save(out)
-        else:
-            result = self._train(converted, task, out)
+            return Uptrained(converted.report, measured)
+        model = converted.after
+        with self.showing() as progress:
+            result = train(
+                model, task, config.training_config(), out, kind=converted.report.kind,
+                model_config=model.config.to_dict(), extra_files=converted.files, resume=True, progress=progress,
+                cpu=config.cpu,
+            )  # fmt: skip
         return Uptrained(converted.report, measured, result)
 
     def _check(self, folder: Path, out: Path) -> None:
@@ -316,15 +311,6 @@ class Uptraining:
         conversion.convert(lambda model: model(ids))
         conversion.save(out)
         return Uptrained(conversion.report(), agreement_of_folders(folder, out, held_out))
-
-    def _train(self, converted: Converted, task: Task, out: Path) -> TrainingResult:
-        model = converted.after
-        with self.showing() as progress:
-            return train(
-                model, task, self.config.training_config(), out, kind=converted.report.kind,
-                model_config=model.config.to_dict(), extra_files=converted.files, resume=True, progress=progress,
-                cpu=self.config.cpu,
-            )  # fmt: skip
 
 
 def held_out_task(model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent) -> Task:

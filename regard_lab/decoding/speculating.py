@@ -122,11 +122,7 @@ def speculated(
 ) -> list[list[Hypothesis]]:
     """The texts of `search.generate` without a beam, written one by one with proposed ids.
 
-    Args:
-        model: a language model.
-        proposer: what guesses the next ids.
-        proposals: the most ids of a continuation that are proposed at once.
-        branches: how many continuations are; all others are as for `generate`.
+    `proposer` guesses up to `branches` continuations of up to `proposals` ids at once.
 
     Raises:
         UnsupportedError: a cache from which ids cannot be taken back; branches that the model cannot verify together.
@@ -142,11 +138,8 @@ def speculated(
         draws = [partial(sampling.choose, rows=torch.tensor([number + (copy << 32)])) for copy in range(count)]
         overs = [None if over is None else partial(over, at * count + copy) for copy in range(count)]
         read = prompt[prompt != PAD]
-        each = [
-            _write(model, read, limit, draw, end, proposer, most, keeping)
-            for draw, end in zip(draws, overs, strict=True)
-        ]
-        written.append(each)
+        ways = zip(draws, overs, strict=True)
+        written.append([_write(model, read, limit, draw, end, proposer, most, keeping) for draw, end in ways])
     return written
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from regard_lab.decoding.scoring import ScoredText, Word, gains_of, words_of
 from regard_lab.decoding.search import Hypothesis, beam_search, greedy_search
 from regard_lab.models.kinds import TranslationModel, translation_model
 from regard_lab.text import Pair, Scores, Tokeniser, score, tidy_target
-from regard_lab.text.batches import batches_in_order, encode_pairs
+from regard_lab.text.batches import EncodedPair, batches_in_order, encode_pairs
 from regard_lab.text.scores import score_each
 from regard_lab.text.seen_words import SeenWords
 
@@ -163,10 +163,6 @@ class Translator(Described):
             raise ArgumentError(
                 f"count is {count} and beam is {beam}; a search keeps `beam` texts, so give beam {count}"
             )
-        whole("batch_tokens", batch_tokens, 1)
-        if progress is not None and not callable(progress):
-            raise ArgumentError(f"progress is {shown(progress)}; give a function of a number of lines")
-        of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
         written = tuple(self.tokeniser.encode_target(tidy_target(a_string("prefix", prefix))))
         rules = Constraints(min_length=min_length, no_repeat=no_repeat, repetition_penalty=repetition_penalty)
         options: dict[str, Any] = {"max_length": max_length, "cache": cache, "cache_dtype": cache_dtype}
@@ -174,20 +170,31 @@ class Translator(Described):
             options |= {"beam": beam, "count": count, "normalisation": normalisation, "alpha": alpha}
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
         own = {} if kept is None else of_kind("kept", kept, dict, "an empty dict, or None")
-        for number, (indices, batch) in enumerate(batches_in_order(encoded, batch_tokens)):
-            if share is None or number % share.count == share.rank:
-                source = batch.source.to(next(self.model.parameters()).device)
-                constraints = replace(rules, prefixes=(written,) * len(source)) if written else rules
-                if beam == 1:
-                    found = [[one] for one in greedy_search(self.model, source, constraints=constraints, **options)]
-                else:
-                    found = beam_search(self.model, source, constraints=constraints, **options)
-                for index, best in zip(indices, found, strict=True):
-                    own[index] = self._translations(lines[index], encoded[index][0], best)
-            if progress is not None:
-                progress(len(indices))
+        for indices, (source, *_) in self._batches(encoded, batch_tokens, progress, share):
+            constraints = replace(rules, prefixes=(written,) * len(source)) if written else rules
+            if beam == 1:
+                found = [[one] for one in greedy_search(self.model, source, constraints=constraints, **options)]
+            else:
+                found = beam_search(self.model, source, constraints=constraints, **options)
+            for index, best in zip(indices, found, strict=True):
+                own[index] = self._translations(lines[index], encoded[index][0], best)
         found = dict(own.items() if share is None else share.gathered([*own.items()]))
         return [found[index] for index in range(len(lines))]
+
+    def _batches(
+        self, pairs: list[EncodedPair], tokens: int, progress: Callable[[int], None] | None, share: SharedWork | None
+    ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+        """The batches of this process, with the indices of their pairs; progress is called for all batches."""
+        whole("batch_tokens", tokens, 1)
+        if progress is not None and not callable(progress):
+            raise ArgumentError(f"progress is {shown(progress)}; give a function of the number of lines that are done")
+        of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
+        device = next(self.model.parameters()).device
+        for number, (indices, batch) in enumerate(batches_in_order(pairs, tokens)):
+            if share is None or number % share.count == share.rank:
+                yield indices, [part.to(device) for part in batch]
+            if progress is not None:
+                progress(len(indices))
 
     def _translations(self, line: str, ids: list[int], best: list[Hypothesis]) -> list[Translation]:
         unknown = None if self.words is None else self.words.unknown(line)
@@ -222,18 +229,10 @@ class Translator(Described):
             ArgumentError: something else than pairs.
         """
         pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
-        whole("batch_tokens", batch_tokens, 1)
-        if progress is not None and not callable(progress):
-            raise ArgumentError(f"progress is {shown(progress)}; give a function of a number of pairs")
-        of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
-        device = next(self.model.parameters()).device
         own: list[tuple[int, list[float]]] = []
-        for number, (indices, batch) in enumerate(batches_in_order(encode_pairs(pairs, self.tokeniser), batch_tokens)):
-            if share is None or number % share.count == share.rank:
-                source, target, following = (part.to(device) for part in batch)
-                own += zip(indices, gains_of(self.model(source, target), following), strict=True)
-            if progress is not None:
-                progress(len(indices))
+        encoded = encode_pairs(pairs, self.tokeniser)
+        for indices, (source, target, following) in self._batches(encoded, batch_tokens, progress, share):
+            own += zip(indices, gains_of(self.model(source, target), following), strict=True)
         scored = []
         for index, gains in sorted(own if share is None else share.gathered(own)):
             pair, ids = pairs[index], self.tokeniser.encode_target(pairs[index].target)

@@ -67,11 +67,9 @@ entered = {  # how far the states move when the source is replaced
     name: (run(cell, written, -read)[1] - found[name][1]).abs().amax(1) for name, cell in decoders.items()
 }
 
-with figure(
-    "When the decoders attend", 7.9, 5.4,
-    "Above: the weights of each step. Below: how far they change when “überquerte”, the input of step 2, is replaced. "
-    "Luong's change at step 2, Bahdanau's one step later.",
-) as drawing:  # fmt: skip
+with figure("When the decoders attend", 7.9, 5.4,
+            "Above: the weights of each step. Below: how far they change when “überquerte”, the input of step 2, is "
+            "replaced. Luong's change at step 2, Bahdanau's one step later.") as drawing:  # fmt: skip
     panels = drawing.subplots(2, 2, height_ratios=(2.4, 1))
     orders = {"Bahdanau": "attend, then update the state", "Luong": "update the state, then attend"}
     for (above, below), (name, order) in zip(panels.T, orders.items()):
@@ -189,30 +187,20 @@ def first(changes):
 
 
 bahdanau, plain, fed = decoders
-holds(
-    "Both cells compute the formulas of their papers.",
-    all(largest(by_hand(name) - found[name][0]) < EXACT for name in (bahdanau, plain)),
-    f"weights of {len(WRITTEN)} steps, {ROUNDING}",
-)
-holds(
-    "Bahdanau's weights are computed before the word is read: they change only at the next step.",
-    first(moved[bahdanau]) == EDITED + 1,
-    f"the word of step {EDITED} changes weights from step {first(moved[bahdanau])} on",
-)
-holds(
-    "Luong's weights are computed after the word is read: they change at the same step.",
-    first(moved[plain]) == first(moved[fed]) == EDITED, f"from step {first(moved[plain])} on",
-)  # fmt: skip
+holds("Both cells compute the formulas of their papers.",
+      all(largest(by_hand(name) - found[name][0]) < EXACT for name in (bahdanau, plain)),
+      f"weights of {len(WRITTEN)} steps, {ROUNDING}")  # fmt: skip
+holds("Bahdanau's weights are computed before the word is read: they change only at the next step.",
+      first(moved[bahdanau]) == EDITED + 1,
+      f"the word of step {EDITED} changes weights from step {first(moved[bahdanau])} on")  # fmt: skip
+holds("Luong's weights are computed after the word is read: they change at the same step.",
+      first(moved[plain]) == first(moved[fed]) == EDITED, f"from step {first(moved[plain])} on")  # fmt: skip
 changes = [float(entered[name].max()) for name in (bahdanau, plain)]
-holds(
-    "Bahdanau's context enters the decoder's state; Luong's does not.",
-    first(entered[bahdanau]) == 0 and first(entered[plain]) is None,
-    f"with another source the states change by {changes[0]:.3f} and by {changes[1]:.3f}",
-)
-holds(
-    "With input feeding, Luong's context enters the state one step later.",
-    first(entered[fed]) == 1, f"{entered[fed][0]:.3f} at step 0, {entered[fed][1]:.3f} at step 1",
-)  # fmt: skip
+holds("Bahdanau's context enters the decoder's state; Luong's does not.",
+      first(entered[bahdanau]) == 0 and first(entered[plain]) is None,
+      f"with another source the states change by {changes[0]:.3f} and by {changes[1]:.3f}")  # fmt: skip
+holds("With input feeding, Luong's context enters the state one step later.", first(entered[fed]) == 1,
+      f"{entered[fed][0]:.3f} at step 0, {entered[fed][1]:.3f} at step 1")  # fmt: skip
 own, same = seeded(SEED, TwoCells), seeded(SEED, nn.LSTM, DIM, HIDDEN, 2, batch_first=True)
 own.load_state_dict({f"cells.{name[-1]}.{name[:-3]}": tensor for name, tensor in same.state_dict().items()})
 sizes = {"memory_dim": HIDDEN, "output_dim": HIDDEN, "hidden_dim": HIDDEN, "input_feeding": False}
@@ -224,10 +212,8 @@ outputs = [
         (seeded(SEED, LuongCell, same, attention(General), **sizes), tuple(map(torch.stack, zip(*first_states)))),
     )
 ]
-holds(
-    "Two LSTM cells of your own, wrapped, give what PyTorch's LSTM of two layers gives.",
-    largest(outputs[0] - outputs[1]) < EXACT, f"{len(WRITTEN)} steps, {ROUNDING}",
-)  # fmt: skip
+holds("Two LSTM cells of your own, wrapped, give what PyTorch's LSTM of two layers gives.",
+      largest(outputs[0] - outputs[1]) < EXACT, f"{len(WRITTEN)} steps, {ROUNDING}")  # fmt: skip
 
 # %% [markdown]
 # Source: Bahdanau et al. 2015, section 3.1 and A.1.2; Luong et al. 2015, sections 3 and 3.3; Xu et al. 2015 (hard

@@ -32,12 +32,10 @@ def frame(row, column):
     return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.6)
 
 
-with figure(
-    "A head whose answers can be checked", 7.8, 7.2,
-    f"Frames: where each atom came from; dots: the largest weight ({right} of {len(chosen)} right; atoms that symmetry "
-    "makes the same count as one). Below: a window in the earlier layers loses few right answers, a window in the "
-    "head's own layer nearly all of them.",
-) as drawing:  # fmt: skip
+with figure("A head whose answers can be checked", 7.8, 7.2,
+            f"Frames: where each atom came from; dots: the largest weight ({right} of {len(chosen)} right; atoms that "
+            "symmetry makes the same count as one). Below: a window in the earlier layers loses few right answers, a "
+            "window in the head's own layer nearly all of them.") as drawing:  # fmt: skip
     above, below = drawing.subfigures(2, 1, height_ratios=(1.15, 1))
     weights, heads = above.subplots(1, 2, width_ratios=(1.3, 1))
     image = draw_map(weights, torch.tensor(shown["weights"]), shown["product"], shown["reactants"])
@@ -112,12 +110,10 @@ print(f"the i-th product atom came from the i-th reactant atom in {found['by_pla
 # of the arrow.
 
 # %% tags=["folded"]
-table(
-    f"Right product atoms with windows (without: {replaced['own']:.1%})",
-    ("window", "origins inside", "window in the earlier layers", "in the head's layer", "in all layers"),
-    [(row["window"], f"{inside(row['window']):.1%}", *(f"{row[name]:.1%}" for name in ("before", "own_layer", "all")))
-     for row in windows],
-)  # fmt: skip
+table(f"Right product atoms with windows (without: {replaced['own']:.1%})",
+      ("window", "origins inside", "window in the earlier layers", "in the head's layer", "in all layers"),
+      [(row["window"], f"{inside(row['window']):.1%}", *(f"{row[name]:.1%}" for name in ("before", "own_layer", "all")))
+       for row in windows])  # fmt: skip
 
 # %% [markdown]
 # A head that may look at no key returns zeros. So a head or a layer can be removed by a pattern:
@@ -140,47 +136,31 @@ def share(value):
     return Estimate.share(value, atoms)
 
 
-holds(
-    "The head finds the origins of more than nine of ten product atoms.", share(found["head_share"]).above(0.9),
-    f"{share(found['head_share'])} of {atoms}; the mean of all heads is {found['mean_share']:.3f}",
-)  # fmt: skip
+holds("The head finds the origins of more than nine of ten product atoms.", share(found["head_share"]).above(0.9),
+      f"{share(found['head_share'])} of {atoms}; the mean of all heads is {found['mean_share']:.3f}")  # fmt: skip
 first, last = share(found["shares"][0][head]), share(found["shares"][-1][head])
-holds(
-    "The same weights are right more often in the last layer than in the first.",
-    last.above(first), f"{last} and {first}",
-)  # fmt: skip
-holds(
-    "The head does not count positions: assigning the i-th product atom to the i-th reactant atom is right far less "
-    "often.",
-    share(found["head_share"]).above(share(found["by_place"]).times(2)), f"{share(found['by_place'])}",
-)  # fmt: skip
+holds("The same weights are right more often in the last layer than in the first.", last.above(first),
+      f"{last} and {first}")  # fmt: skip
+holds("The head does not count positions: assigning the i-th product atom to the i-th reactant atom is right far less "
+      "often.", share(found["head_share"]).above(share(found["by_place"]).times(2)),
+      f"{share(found['by_place'])}")  # fmt: skip
 counted = next(row for row in found["reactions"] if row["right"] < row["atoms"])
-holds(
-    "The weights in the picture choose as many right atoms as the report counted for this reaction.",
-    right == counted["right"], f"{right} and {counted['right']} of {counted['atoms']}",
-)  # fmt: skip
+holds("The weights in the picture choose as many right atoms as the report counted for this reaction.",
+      right == counted["right"], f"{right} and {counted['right']} of {counted['atoms']}")  # fmt: skip
 narrow = {row["window"]: (share(row["before"]), share(row["own_layer"])) for row in windows if row["window"] in (8, 16)}
-holds(
-    "With narrow windows in the earlier layers more than three quarters of the answers stay right; with narrow windows "
-    "in the head's own layer less than a quarter.",
-    every(*(verdict for before, own in narrow.values() for verdict in (before.above(0.75), own.below(0.25)))),
-    "; ".join(f"window {size}: {before} and {own}" for size, (before, own) in narrow.items()),
-)
+holds("With narrow windows in the earlier layers more than three quarters of the answers stay right; with narrow "
+      "windows in the head's own layer less than a quarter.",
+      every(*(verdict for before, own in narrow.values() for verdict in (before.above(0.75), own.below(0.25)))),
+      "; ".join(f"window {size}: {before} and {own}" for size, (before, own) in narrow.items()))  # fmt: skip
 apart = max(abs(row["own_layer"] - inside(row["window"])) for row in windows)
-holds(
-    "A window in the head's own layer leaves about as many right answers as there are origins inside of the window.",
-    apart < 0.1, f"at most {apart:.1%} of the atoms apart",
-)  # fmt: skip
+holds("A window in the head's own layer leaves about as many right answers as there are origins inside of the window.",
+      apart < 0.1, f"at most {apart:.1%} of the atoms apart")  # fmt: skip
 alone = min(map(share, replaced["without_head"]), key=lambda one: one.value)
-holds(
-    "No single head of the earlier layers is needed for more than a quarter of the answers.",
-    alone.above(0.75), f"without one of them at least {alone}",
-)  # fmt: skip
+holds("No single head of the earlier layers is needed for more than a quarter of the answers.", alone.above(0.75),
+      f"without one of them at least {alone}")  # fmt: skip
 one_left = share(replaced["heads_kept"][-1]["share"])
-holds(
-    "Together the heads are needed: with one head left in each of these layers more than a third of the answers is "
-    "lost.", one_left.below(0.67), f"{one_left}",
-)  # fmt: skip
+holds("Together the heads are needed: with one head left in each of these layers more than a third of the answers is "
+      "lost.", one_left.below(0.67), f"{one_left}")  # fmt: skip
 
 # %% [markdown]
 # Source: Schwaller et al. 2021, Extraction of organic chemistry grammar from unsupervised learning of chemical

@@ -31,10 +31,9 @@ maps = {
     "Linformer, 12 mixtures": estimated_weights(few, *means_of_neighbours(12, 48)),
 }
 
-with figure(
-    "One matrix of weights, and how five mechanisms estimate it", 7.8, 5.2,
-    "48 words in 6 topics, sorted by topic: rows are queries, columns keys. Each block is a topic.",
-) as drawing:  # fmt: skip
+with figure("One matrix of weights, and how five mechanisms estimate it", 7.8, 5.2,
+            "48 words in 6 topics, sorted by topic: rows are queries, columns "
+            "keys. Each block is a topic.") as drawing:  # fmt: skip
     panels = drawing.subplots(2, 3)
     for axes, (name, weights) in zip(panels.flat, maps.items()):
         image = draw_map(axes, weights, limits=(0.0, float(maps["softmax: exact"].max())))
@@ -113,10 +112,9 @@ def show_errors(title, names, settings, unit, ends):
     table(title, ("mechanism", *ends, "cost at n = 256", "cost at n = 8,192"), rows)
 
 
-with figure(
-    "The more is computed, the smaller the error", 8.0, 4.3,
-    "Left: the dashed line falls like 1 / √features. LSH, Linformer: sharp weights; an error of 0 is drawn at 0.001.",
-) as drawing:  # fmt: skip
+with figure("The more is computed, the smaller the error", 8.0, 4.3,
+            "Left: the dashed line falls like 1 / √features. LSH, Linformer: sharp weights; an error of 0 is drawn at "
+            "0.001.") as drawing:  # fmt: skip
     panels = drawing.subplots(1, 3)
     for axes, names, settings, unit in (
         (panels[0], ("Performer", "RFA"), FEATURES, "features"),
@@ -156,40 +154,26 @@ off = {
 harder = [more / less for more, less in zip(errors["Performer", "sharp"], errors["Performer", "flat"])]
 topics, alone = errors["LSH", "words in topics"], errors["LSH", "no topics"]
 tidy, mixed, at = errors["Linformer", "sorted by topic"], errors["Linformer", "shuffled"], RANKS.index(TOPICS)
-holds(
-    "The error of Performer and RFA falls like 1 / sqrt(features) for flat weights.",
-    all(abs(one + 0.5) < 0.15 for one in slopes.values()),
-    f"{', '.join(f'{name}: slope {one:.2f}' for name, one in slopes.items())} on logarithmic axes",
-)
-holds(
-    "Both estimate exp(q · k) without bias: the mean of many draws is closer than one draw.",
-    all(off[name][1] < off[name][0] / 4 for name in slopes),
-    ", ".join(f"{name}: one draw {off[name][0]:.3f}, 64 draws {off[name][1]:.3f}" for name in slopes),
-)
-holds(
-    "The linear transformer estimates another function: it has no parameter that brings it closer to exp(q · k).",
-    off["linear transformer"][0] == off["linear transformer"][1] > 0.1,
-    f"relative error {off['linear transformer'][1]:.3f} when multiplied by the best factor",
-)
-holds(
-    "Performer suits flat weights: with sharp weights its error is larger at every number of features.",
-    min(harder) > 1, f"{min(harder):.1f} to {max(harder):.1f} times as large",
-)  # fmt: skip
-holds(
-    "LSH needs similar words: with topics its error is at most two thirds of that without topics, and more rounds "
-    "reduce it.",
-    all(one < other / 1.5 for one, other in zip(topics, alone)) and topics[-1] < topics[0],
-    f"with 8 rounds {topics[-1]:.3f} and {alone[-1]:.3f}; with 1 round {topics[0]:.3f}",
-)
+holds("The error of Performer and RFA falls like 1 / sqrt(features) for flat weights.",
+      all(abs(one + 0.5) < 0.15 for one in slopes.values()),
+      f"{', '.join(f'{name}: slope {one:.2f}' for name, one in slopes.items())} on logarithmic axes")  # fmt: skip
+holds("Both estimate exp(q · k) without bias: the mean of many draws is closer than one draw.",
+      all(off[name][1] < off[name][0] / 4 for name in slopes),
+      ", ".join(f"{name}: one draw {off[name][0]:.3f}, 64 draws {off[name][1]:.3f}" for name in slopes))  # fmt: skip
+holds("The linear transformer estimates another function: it has no parameter that brings it closer to exp(q · k).",
+      off["linear transformer"][0] == off["linear transformer"][1] > 0.1,
+      f"relative error {off['linear transformer'][1]:.3f} when multiplied by the best factor")  # fmt: skip
+holds("Performer suits flat weights: with sharp weights its error is larger at every number of features.",
+      min(harder) > 1, f"{min(harder):.1f} to {max(harder):.1f} times as large")  # fmt: skip
+holds("LSH needs similar words: with topics its error is at most two thirds of that without topics, and more rounds "
+      "reduce it.", all(one < other / 1.5 for one, other in zip(topics, alone)) and topics[-1] < topics[0],
+      f"with 8 rounds {topics[-1]:.3f} and {alone[-1]:.3f}; with 1 round {topics[0]:.3f}")  # fmt: skip
 holds("LSH computes a text that fits into one chunk exactly.", errors_of(sharp, LSH(N, 2, 1))[0] < 1e-12, ROUNDING)
-holds(
-    "Linformer needs keys that its mixtures can represent: sorted words have less than half the error of the same "
-    "words shuffled.",
-    tidy[at] < mixed[at] / 2, f"{tidy[at]:.3f} and {mixed[at]:.3f} with {TOPICS} mixtures for {TOPICS} topics",
-)  # fmt: skip
-holds(
-    "With as many mixtures as words, each of one word, Linformer is exact.", max(tidy[-1], mixed[-1]) < 1e-12, ROUNDING
-)
+holds("Linformer needs keys that its mixtures can represent: sorted words have less than half the error of the same "
+      "words shuffled.", tidy[at] < mixed[at] / 2,
+      f"{tidy[at]:.3f} and {mixed[at]:.3f} with {TOPICS} mixtures for {TOPICS} topics")  # fmt: skip
+holds("With as many mixtures as words, each of one word, Linformer is exact.", max(tidy[-1], mixed[-1]) < 1e-12,
+      ROUNDING)  # fmt: skip
 
 # %% [markdown]
 # Source: Choromanski et al. 2021; Peng et al. 2021; Kitaev et al. 2020; Wang et al. 2020; Katharopoulos et al. 2020.

@@ -41,10 +41,9 @@ def in_lines(one):
     return "\n".join(["a " + " ".join(one.first), one.relation, "a " + " ".join(one.second)])
 
 
-with figure(
-    "One word changes, and the picture follows", 7.8, 5.6,
-    "Each row begins with the same noise. Only the caption differs from column to column.",
-) as drawing:  # fmt: skip
+with figure("One word changes, and the picture follows", 7.8, 5.6,
+            "Each row begins with the same noise. Only the caption "
+            "differs from column to column.") as drawing:  # fmt: skip
     changes = ["the caption", *(f"{old} → {new}" for _, old, new in edits)]
     columns = [noise, *pictures]
     titles = ["noise", *(f"{change}\n\n{in_lines(one)}" for change, one in zip(changes, captions))]
@@ -57,9 +56,8 @@ with figure(
 # picture without noise. To draw, it starts with noise alone and removes it in small steps:
 
 # %% tags=["folded"]
-with figure(
-    "From noise to a picture", 7.8, 1.8, f"The first picture above, after some of its {STEPS} steps."
-) as drawing:
+with figure("From noise to a picture", 7.8, 1.8,
+            f"The first picture above, after some of its {STEPS} steps.") as drawing:  # fmt: skip
     steps = (0, 4, 8, 11, 13, STEPS)
     for axes, step in zip(drawing.subplots(1, len(steps)), steps):
         draw_picture(axes, stages[step][0], "noise" if step == 0 else f"step {step}")
@@ -90,10 +88,8 @@ weights = torch.stack([detail.weights for detail in details]).mean((0, 2))  # ov
 weights = weights.unflatten(0, (len(captions), PICTURES)).mean(1)  # (captions, patches, words)
 looked = weights[0].T.unflatten(1, (GRID, GRID))
 
-with figure(
-    f"Where the {GRID} × {GRID} patches look", 7.8, 4.2,
-    f"The weight of each word of “{caption}”, for every patch of its pictures.",
-) as drawing:  # fmt: skip
+with figure(f"Where the {GRID} × {GRID} patches look", 7.8, 4.2,
+            f"The weight of each word of “{caption}”, for every patch of its pictures.") as drawing:  # fmt: skip
     panels = drawing.subplots(2, MOST_WORDS // 2)
     for axes in panels.flat:
         axes.set_axis_off()
@@ -131,12 +127,10 @@ def halves(one):
 
 right = [sum(scene == one.scene for scene in shown(row)) for row, one in zip(pictures, captions)]
 moved = [[float((row - pictures[0])[..., y, x].square().mean()) for y, x in halves(caption)] for row in pictures]
-table(
-    f"{PICTURES} pictures of each caption; mean squared change from the first caption",
-    ("caption", "pictures that show it", "change where the first thing was", "change in the other half"),
-    [(one, f"{found} of {PICTURES}", *(f"{change:.3f}" for change in both))
-     for one, found, both in zip(captions, right, moved)],
-)  # fmt: skip
+table(f"{PICTURES} pictures of each caption; mean squared change from the first caption",
+      ("caption", "pictures that show it", "change where the first thing was", "change in the other half"),
+      [(one, f"{found} of {PICTURES}", *(f"{change:.3f}" for change in both))
+       for one, found, both in zip(captions, right, moved)])  # fmt: skip
 shares = report.figures["shares"]
 given = {
     "held out": "its own caption, held out in training", "colour changed": "… with another colour word",
@@ -144,11 +138,9 @@ given = {
     "another caption": "the caption of another picture", "no caption": "no caption",
     "no cross-attention": "a model without cross-attention",
 }  # fmt: skip
-table(
-    f"Share of {report.figures['pictures']} pictures that show what the caption says",
-    ("given", "all", "relation", "both colours", "both shapes"),
-    [(text, *(f"{share:.1%}" for share in shares[name].values())) for name, text in given.items()],
-)
+table(f"Share of {report.figures['pictures']} pictures that show what the caption says",
+      ("given", "all", "relation", "both colours", "both shapes"),
+      [(text, *(f"{share:.1%}" for share in shares[name].values())) for name, text in given.items()])  # fmt: skip
 print(report.source)
 
 # %% [markdown]
@@ -158,46 +150,34 @@ print(report.source)
 all_right = {name: Estimate.share(row["all"], report.figures["pictures"]) for name, row in shares.items()}
 edited = {part: all_right[f"{part} changed"] for part in PARTS}
 ignoring = [all_right[name] for name in ("another caption", "no caption", "no cross-attention")]
-holds(
-    "Pictures show what their captions say, for pairs of things that were held out from training.",
-    all_right["held out"].above(0.95), f"{all_right['held out']} of the pictures; chance is 1 in {len(SCENES)}",
-)  # fmt: skip
-holds(
-    "If one word changes, the picture from the same noise shows the changed caption.",
-    every(*(share.above(0.95) for share in edited.values())),
-    ", ".join(f"{part} {share}" for part, share in edited.items()),
-)
-holds(
-    "With another caption, without a caption or without cross-attention, pictures do not show the caption.",
-    every(*(share.below(0.05) for share in ignoring)), f"at most {max(ignoring, key=lambda share: share.value)}",
-)  # fmt: skip
-holds(
-    "At least 10 of the 12 pictures drawn here show their captions.",
-    sum(right) >= 10, f"{sum(right)} of {PICTURES * len(captions)}",
-)  # fmt: skip
+holds("Pictures show what their captions say, for pairs of things that were held out from training.",
+      all_right["held out"].above(0.95),
+      f"{all_right['held out']} of the pictures; chance is 1 in {len(SCENES)}")  # fmt: skip
+holds("If one word changes, the picture from the same noise shows the changed caption.",
+      every(*(share.above(0.95) for share in edited.values())),
+      ", ".join(f"{part} {share}" for part, share in edited.items()))  # fmt: skip
+holds("With another caption, without a caption or without cross-attention, pictures do not show the caption.",
+      every(*(share.below(0.05) for share in ignoring)),
+      f"at most {max(ignoring, key=lambda share: share.value)}")  # fmt: skip
+holds("At least 10 of the 12 pictures drawn here show their captions.", sum(right) >= 10,
+      f"{sum(right)} of {PICTURES * len(captions)}")  # fmt: skip
 read = []  # for each thing of each caption: the weight of its own colour and shape in its half, and of the other's
 for one, grid in zip(captions, weights.unflatten(1, (GRID, GRID))):
     for thing, (y, x) in enumerate(halves(one)):
         here = grid[y.start // PATCH : y.stop // PATCH, x.start // PATCH : x.stop // PATCH].mean((0, 1))
         named = [here[1:3].sum(), here[len(one.words) - 2 : len(one.words)].sum()]
         read.append((float(named[thing]), float(named[1 - thing])))
-holds(
-    "Patches read the words of the thing in their half: its colour and shape get at least twice the weight of those of "
-    "the other thing.",
-    all(own > 2 * other for own, other in read),
-    f"at least {min(own for own, _ in read):.2f} against at most {max(other for _, other in read):.2f}",
-)
+holds("Patches read the words of the thing in their half: its colour and shape get at least twice the weight of those "
+      "of the other thing.", all(own > 2 * other for own, other in read),
+      f"at least {min(own for own, _ in read):.2f} against at most {max(other for _, other in read):.2f}")  # fmt: skip
 seven = [Caption(caption.first, "above", caption.second)] * PICTURES  # captions of seven words
 with rg.record_attention(model) as ended:
     sample(model, noise, *word_numbers(seven), steps=1)
-holds(
-    "The weights of each patch sum to 1, and no weight goes to words after the end of the caption.",
-    largest(weights.sum(-1) - 1) < 1e-12 and largest(ended["blocks.0.to_words"][0].weights[..., 7]) == 0, ROUNDING,
-)  # fmt: skip
-holds(
-    "Without words, cross-attention adds only its output bias.",
-    largest(silent - reads.to_output.bias) < 1e-12, f"{ROUNDING}: a row with no key has the output zero",
-)  # fmt: skip
+holds("The weights of each patch sum to 1, and no weight goes to words after the end of the caption.",
+      largest(weights.sum(-1) - 1) < 1e-12 and largest(ended["blocks.0.to_words"][0].weights[..., 7]) == 0,
+      ROUNDING)  # fmt: skip
+holds("Without words, cross-attention adds only its output bias.", largest(silent - reads.to_output.bias) < 1e-12,
+      f"{ROUNDING}: a row with no key has the output zero")  # fmt: skip
 
 # %% [markdown]
 # Source: Rombach et al. 2022, section 3.3; Ho et al. 2020; Song et al. 2021.

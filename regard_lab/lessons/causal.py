@@ -14,9 +14,8 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard_lab.seeing.canvas import ink_on
 from regard_lab.teaching import (
-    ROUNDING, draw_map, embedded, figure, holds, largest, normal, scale_beside, table, words_of
+    ROUNDING, draw_map, embedded, figure, holds, largest, normal, scale_beside, table, words_of, write_numbers,
 )  # fmt: skip
 
 DIM, EXACT = 16, 1e-12
@@ -29,11 +28,9 @@ weights = scores.softmax(-1)  # 1. over all words
 masked = weights.tril()  # 2. later words set to 0
 shared = masked / masked.sum(-1, keepdim=True)  # 3. each row divided by its sum
 
-with figure(
-    "The causal mask in three steps", 7.8, 3.6,
-    "Each row is a query word, each column a key word. Grey cells are masked. In step 2 the rows sum to less than 1; "
-    "in step 3 they sum to 1 again.",
-) as drawing:  # fmt: skip
+with figure("The causal mask in three steps", 7.8, 3.6,
+            "Each row is a query word, each column a key word. Grey cells are masked. In step 2 the rows sum to less "
+            "than 1; in step 3 they sum to 1 again.") as drawing:  # fmt: skip
     panels = drawing.subplots(1, 3)
     later = ~p.Causal().dense(len(words), len(words))
     steps = (
@@ -45,10 +42,8 @@ with figure(
         rows, hidden = words if axes is panels[0] else (), None if values is weights else later
         image = draw_map(axes, values[0, 0], rows, words, hidden=hidden, cell=2.0 / len(words))
         axes.set_xlabel(title, fontsize=9.5)
-        for row, column in (values[0, 0] > 0).nonzero().tolist() if len(words) <= 7 else ():
-            value = float(values[0, 0, row, column])
-            axes.text(column, row, f"{value:.2f}".lstrip("0"), fontsize=8.5, ha="center", va="center",
-                      color=ink_on(value))  # fmt: skip
+        if len(words) <= 7:
+            write_numbers(axes, values[0, 0].masked_fill(values[0, 0] == 0, torch.nan))
     scale_beside(drawing, image, panels, "attention weight")
 
 # %% [markdown]
@@ -106,25 +101,17 @@ table("How far each output moves when later words are replaced", ("word", "repla
 
 # %% tags=["claims"]
 sums = masked[0, 0].sum(-1)
-holds(
-    "If weights are masked after the softmax, every row but the last sums to less than 1 until it is normalised again.",
-    bool((sums[:-1] < 1 - 1e-3).all()),
-    f"the first row sums to {sums[0]:.2f}, the last, in which nothing is masked, to {sums[-1]:.2f}",
-)
-holds(
-    "The three steps give the same weights as minus infinity before the softmax.",
-    largest(shared - at_once) < EXACT, ROUNDING,
-)  # fmt: skip
+holds("If weights are masked after the softmax, every row but the last sums to less than 1 until it is normalised "
+      "again.", bool((sums[:-1] < 1 - 1e-3).all()),
+      f"the first row sums to {sums[0]:.2f}, the last, in which nothing is masked, to {sums[-1]:.2f}")  # fmt: skip
+holds("The three steps give the same weights as minus infinity before the softmax.", largest(shared - at_once) < EXACT,
+      ROUNDING)  # fmt: skip
 holds("Both are the weights of regard's pattern “causal”.", largest(shared - detail.weights) < EXACT, ROUNDING)
-holds(
-    "Replacing later words changes no earlier output.",
-    largest(with_mask[:replaced]) < EXACT, f"the first {replaced} words, {ROUNDING}",
-)  # fmt: skip
+holds("Replacing later words changes no earlier output.", largest(with_mask[:replaced]) < EXACT,
+      f"the first {replaced} words, {ROUNDING}")  # fmt: skip
 earlier = without[:replaced]
-holds(
-    "Without the mask, replacing later words changes every earlier output.",
-    float(earlier.min()) > 1e-3, f"they move by {earlier.min():.3f} to {earlier.max():.3f}",
-)  # fmt: skip
+holds("Without the mask, replacing later words changes every earlier output.", float(earlier.min()) > 1e-3,
+      f"they move by {earlier.min():.3f} to {earlier.max():.3f}")  # fmt: skip
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 3.2.3.

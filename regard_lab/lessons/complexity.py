@@ -49,11 +49,10 @@ titles = {name: ROWS[name].title for name in SHOWN}
 report = read_report("complexity")
 times = {name: report.figures[name]["exponent"] for name in SHOWN}
 
-with figure(
-    "What a longer text costs", 7.6, 7.0,
-    "Above: 16 times the words have 256 times the pairs in self-attention, but only 16 times in a window. Below: what "
-    "the formula of each layer promises, what is counted, and how the measured time grows.",
-) as drawing:  # fmt: skip
+with figure("What a longer text costs", 7.6, 7.0,
+            "Above: 16 times the words have 256 times the pairs in self-attention, but only 16 times in a window. "
+            "Below: what the formula of each layer promises, what is counted, and "
+            "how the measured time grows.") as drawing:  # fmt: skip
     grown, fitted = drawing.subplots(2, 1, height_ratios=(1, 1.5))
     ends = {"softmax": "self-attention", "strided": "strided", "window": "window, global tokens"}
     for number, (name, text) in enumerate(ends.items()):
@@ -115,12 +114,10 @@ def path(name, n):
 
 
 paths = {name: [path(name, n) for n in CROSSED] for name in (*PATTERNS, *LAYERS)}
-table(
-    "Formulas, and the layers or steps that are needed until the last word depends on every word",
-    ("layer", "operations", "sequential steps", "longest path", *(f"counted, n = {n:,}" for n in CROSSED), "source"),
-    [(titles[name], ROWS[name].cost, ROWS[name].sequential, ROWS[name].path, *paths.get(name, ("–", "–")),
-      ROWS[name].source) for name in SHOWN],
-)  # fmt: skip
+table("Formulas, and the layers or steps that are needed until the last word depends on every word",
+      ("layer", "operations", "sequential steps", "longest path", *(f"counted, n = {n:,}" for n in CROSSED), "source"),
+      [(titles[name], ROWS[name].cost, ROWS[name].sequential, ROWS[name].path, *paths.get(name, ("–", "–")),
+        ROWS[name].source) for name in SHOWN])  # fmt: skip
 
 # %% [markdown]
 # The convolution is centred: each layer carries a signal one word to either side, so $n$ words take $n - 1$ layers. The
@@ -142,12 +139,10 @@ table(
 
 # %% tags=["folded"]
 since = {name: report.figures[name]["cheaper_from"] for name in SHOWN}
-table(
-    "Exponents of CPU time, and the length from which a layer is faster than self-attention",
-    ("layer", "time n^", "promised", "faster from n"),
-    [(titles[name], f"{times[name]:.2f}", f"{report.figures[name]['promised']:.2f}",
-      since[name].removeprefix("cheaper from ").removesuffix(" on") or "–") for name in SHOWN],
-)  # fmt: skip
+table("Exponents of CPU time, and the length from which a layer is faster than self-attention",
+      ("layer", "time n^", "promised", "faster from n"),
+      [(titles[name], f"{times[name]:.2f}", f"{report.figures[name]['promised']:.2f}",
+        since[name].removeprefix("cheaper from ").removesuffix(" on") or "–") for name in SHOWN])  # fmt: skip
 print(report.source)
 
 # %% [markdown]
@@ -168,10 +163,9 @@ holds("The pairs of strided and fixed attention grow as n·sqrt(n), not as n.", 
 holds("The work of recurrent networks, convolutions, windows, global tokens, random blocks, Linformer and the linear "
       "mechanisms grows as n.", *near(LINEAR, 1))  # fmt: skip
 short = ("softmax", "causal", "global", "strided", "fixed")
-holds(
-    "Self-attention, global tokens, strided and fixed attention connect all words in 1 or 2 layers at any length.",
-    all(paths[name] in ([1, 1], [2, 2]) for name in short), ", ".join(f"{name} {paths[name][1]}" for name in short),
-)  # fmt: skip
+holds("Self-attention, global tokens, strided and fixed attention connect all words in 1 or 2 layers at any length.",
+      all(paths[name] in ([1, 1], [2, 2]) for name in short),
+      ", ".join(f"{name} {paths[name][1]}" for name in short))  # fmt: skip
 holds(
     "For windows and convolutions the number of layers grows with the length, and a recurrent network passes every "
     "word.",
@@ -185,10 +179,8 @@ undecided(  # unless all gaps are larger than what the report can tell apart
     f"{', '.join(f'{name} {times[name]:.2f}' for name in (*QUADRATIC, *ROOTED))}, linear layers "
     f"{min(groups[-1]):.2f} to {max(groups[-1]):.2f}",
 )
-holds(
-    "On one CPU thread a recurrent layer is slower than self-attention for short texts and faster for long ones.",
-    since["gru"].replace(",", "").isdecimal(), f"faster from n: {since['gru']}",
-)  # fmt: skip
+holds("On one CPU thread a recurrent layer is slower than self-attention for short texts and faster for long ones.",
+      since["gru"].replace(",", "").isdecimal(), f"faster from n: {since['gru']}")  # fmt: skip
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, table 1; Child et al. 2019, section 4; Kitaev et al. 2020, table 1; Wang et al. 2020,

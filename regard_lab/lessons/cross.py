@@ -43,11 +43,9 @@ with rg.record_attention(layer) as recording:
 per_head = recording[""][0].weights  # (batch, heads, height * width, words)
 weights = per_head[0].mean(0).detach()
 
-with figure(
-    "From the cells of an image to the words of a sentence", 7.9, 3.0,
-    "Each blue map shows how much weight the cells give to one word. The cells of the sky look at “sky”, those of the "
-    "ball at “ball”, those of the grass at “grass”.",
-) as drawing:  # fmt: skip
+with figure("From the cells of an image to the words of a sentence", 7.9, 3.0,
+            "Each blue map shows how much weight the cells give to one word. The cells of the sky look at “sky”, "
+            "those of the ball at “ball”, those of the grass at “grass”.") as drawing:  # fmt: skip
     panels = drawing.subplots(2, 6)
     shown, *maps = [panels[0, 0], *panels[0, 1:], *panels[1, 1:]]
     draw_cells(shown, picture, list(THINGS.values()), "equal")
@@ -114,17 +112,13 @@ print(refusal)
 # ## Claims
 
 # %% tags=["claims"]
-holds(
-    "The output has the image's shape, and the weights have a row for every cell and a column for every word.",
-    output.shape == cells.shape and per_head.shape[2:] == (HEIGHT * WIDTH, len(WORDS)),
-    f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers",
-)
+holds("The output has the image's shape, and the weights have a row for every cell and a column for every word.",
+      output.shape == cells.shape and per_head.shape[2:] == (HEIGHT * WIDTH, len(WORDS)),
+      f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers")  # fmt: skip
 holds("The weights of each cell sum to 1.", largest(weights.sum(-1) - 1) < 1e-12, ROUNDING)
 right_cells = int((weights.argmax(-1) == named[things]).sum())
-holds(
-    "Every cell gives its largest weight to the word for what it shows.",
-    right_cells == HEIGHT * WIDTH, f"{right_cells} of {HEIGHT * WIDTH} cells",
-)  # fmt: skip
+holds("Every cell gives its largest weight to the word for what it shows.", right_cells == HEIGHT * WIDTH,
+      f"{right_cells} of {HEIGHT * WIDTH} cells")  # fmt: skip
 q, k, v = (
     one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (layer.to_q(cells), layer.to_k(words), layer.to_v(words))
 )
@@ -132,10 +126,8 @@ heads = (q @ k.mT / math.sqrt(layer.head_dim)).softmax(-1) @ v
 by_hand = layer.to_output(heads.transpose(1, 2).flatten(2))
 holds("The layer computes the formula written out in PyTorch.", largest(by_hand - output) < 1e-12, ROUNDING)
 order = torch.randperm(len(things), generator=torch.Generator().manual_seed(SEED))
-holds(
-    "Cells are independent: shuffling the cells shuffles the outputs.",
-    largest(layer(cells[:, order], context=words) - output[:, order]) < 1e-12, ROUNDING,
-)  # fmt: skip
+holds("Cells are independent: shuffling the cells shuffles the outputs.",
+      largest(layer(cells[:, order], context=words) - output[:, order]) < 1e-12, ROUNDING)  # fmt: skip
 holds("The pattern “causal” between an image and a sentence is refused.", bool(refusal), refusal or "it was not")
 
 # %% [markdown]

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from regard_lab.models import LanguageConfig, LanguageModel
-from regard_lab.seeing.canvas import INK, LINES, UNSEEN, ink_on
+from regard_lab.seeing.canvas import INK, LINES, UNSEEN
 from regard_lab.teaching import (
-    ROUNDING, draw_cells, draw_map, figure, holds, largest, seeded, table, watch, words_of,
+    ROUNDING, draw_cells, draw_map, figure, holds, largest, seeded, table, watch, words_of, write_numbers,
 )  # fmt: skip
 from regard_lab.text.vocabularies import BEGIN
 
@@ -45,11 +45,9 @@ right = [int((one.argmax(-1) == wanted).sum()) for one in logits]
 chances = [one.softmax(-1)[range(len(words)), wanted] for one in (logits[0], logits[-1])]  # of the true next word
 
 count, size = len(words), 8.5 if len(words) <= 12 else 6
-with figure(
-    f"One sentence: {count} training examples in one pass", 7.9, 1.4 + 0.28 * count,
-    "Each row is a training example: the model reads the grey words and predicts the framed one. "
-    f"Right: the probability that it gives to the framed word before and after {PASSES} passes.",
-) as drawing:  # fmt: skip
+with figure(f"One sentence: {count} training examples in one pass", 7.9, 1.4 + 0.28 * count,
+            "Each row is a training example: the model reads the grey words and predicts the framed one. Right: the "
+            f"probability that it gives to the framed word before and after {PASSES} passes.") as drawing:  # fmt: skip
     left, side = drawing.subplots(1, 2, width_ratios=(6, 1))
     draw_cells(left, torch.ones(count, count + 1).tril().long(), ("white", UNSEEN), "auto")
     for row in range(count):
@@ -61,11 +59,7 @@ with figure(
     left.spines[:].set_visible(False)
     values = torch.stack(chances, 1)
     image = draw_map(side, values, columns=("before", "after"))
-    for row in range(count):
-        for column in range(2):
-            chance = float(values[row, column])
-            side.text(column, row, f"{chance:.2f}", ha="center", va="center", fontsize=size,
-                      color=ink_on(chance))  # fmt: skip
+    write_numbers(side, values, size)
 
 # %% [markdown]
 # A decoder writes text: it computes the probability of the next word from the words before it. The product of these
@@ -142,35 +136,25 @@ edited[0, -1] = BEGIN if int(read[0, -1]) != BEGIN else int(wanted[-1])
 with torch.no_grad():
     moved = (model(edited) - model(read))[0].norm(dim=-1)
 
-table(
-    f"What the first layer computes for {count} words", ("when", "passes, one after the other", "positions"),
-    [(name, *counts) for name, counts in passes.items()],
-)  # fmt: skip
+table(f"What the first layer computes for {count} words", ("when", "passes, one after the other", "positions"),
+      [(name, *counts) for name, counts in passes.items()])  # fmt: skip
 
 # %% tags=["claims"]
-holds(
-    "At every position, one pass gives the same logits as a pass over only the words up to there.",
-    apart(at_once, by_prefixes) < 1e-9, f"{count} positions, {ROUNDING}",
-)  # fmt: skip
+holds("At every position, one pass gives the same logits as a pass over only the words up to there.",
+      apart(at_once, by_prefixes) < 1e-9, f"{count} positions, {ROUNDING}")  # fmt: skip
 holds("Word by word with a cache, the logits are the same.", apart(at_once, cached) < 1e-9, ROUNDING)
-holds(
-    "The gradient of one pass is the sum of the gradients of its examples, each computed in a pass of its own.",
-    apart(in_one_pass, summed) < 1e-9, f"all parameters, {ROUNDING}",
-)  # fmt: skip
+holds("The gradient of one pass is the sum of the gradients of its examples, each computed in a pass of its own.",
+      apart(in_one_pass, summed) < 1e-9, f"all parameters, {ROUNDING}")  # fmt: skip
 holds(
     "Training takes one pass for all words; writing takes one pass for each word.",
     passes == {"training": (1, count), "writing": (count, count), "without a cache": (count, count * (count + 1) // 2)},
     f"1 pass against {count}; without a cache {passes['without a cache'][1]} positions instead of {count}",
 )
-holds(
-    "Replacing the last word changes no earlier logits.",
-    largest(moved[:-1]) < 1e-9 < float(moved[-1]),
-    f"the logits after it change by {float(moved[-1]):.2f}, all others do not change except for rounding",
-)
-holds(
-    "All positions learn at once: after training, each predicts its next word.",
-    right[-1] == count, f"{right[0]} of {count} before, {right[-1]} after {PASSES} passes",
-)  # fmt: skip
+holds("Replacing the last word changes no earlier logits.", largest(moved[:-1]) < 1e-9 < float(moved[-1]),
+      f"the logits after it change by {float(moved[-1]):.2f}, all others do not "
+      "change except for rounding")  # fmt: skip
+holds("All positions learn at once: after training, each predicts its next word.", right[-1] == count,
+      f"{right[0]} of {count} before, {right[-1]} after {PASSES} passes")  # fmt: skip
 
 # %% [markdown]
 # Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.3.

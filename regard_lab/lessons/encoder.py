@@ -57,11 +57,9 @@ def differences(residuals):
 kept, lost = differences(residuals=True), differences(residuals=False)
 middle = (len(words) - 1) // 2
 
-with figure(
-    "Residual connections keep the vectors of words different", 8.0, 3.8,
-    "Left: without residual connections, all words have almost the same vector after two layers. "
-    "Right: each part adds a short vector to a long one.",
-) as drawing:  # fmt: skip
+with figure("Residual connections keep the vectors of words different", 8.0, 3.8,
+            "Left: without residual connections, all words have almost the same vector after two layers. Right: each "
+            "part adds a short vector to a long one.") as drawing:  # fmt: skip
     left, right = drawing.subplots(1, 2, width_ratios=(1.0, 1.1))
     for number, (curve, label) in enumerate(((kept, "with residual connections"), (lost, "without"))):
         draw_line(left, range(7), curve, number, label)
@@ -110,10 +108,8 @@ for word, distance in zip(words, moved):
 # The encoder of this page has 6 layers and random weights. Layers are counted from 0.
 
 # %% tags=["claims"]
-table(
-    "How different the words' vectors are (0: all the same)", ("layers passed", "with residuals", "without"),
-    [(layer, f"{one:.3f}", f"{other:.3f}") for layer, (one, other) in enumerate(zip(kept, lost))],
-)  # fmt: skip
+table("How different the words' vectors are (0: all the same)", ("layers passed", "with residuals", "without"),
+      [(layer, f"{one:.3f}", f"{other:.3f}") for layer, (one, other) in enumerate(zip(kept, lost))])  # fmt: skip
 read = torch.stack([seen[f"norm of {name}"].outputs[0][0].norm(dim=-1) for name in parts])
 off = largest(read / math.sqrt(32) - 1)
 x = seen["norm of feed_forward 0"].outputs[0]
@@ -122,33 +118,20 @@ changed[:, -1] = -x[:, -1]
 with torch.no_grad():
     alone = (block.feed_forward(changed) - block.feed_forward(x))[0].norm(dim=-1)
 
-holds(
-    "At the end, the vector of a word is its embedding plus what every part added.",
-    largest(start + sum(added.values()) - end) < 1e-9, f"{len(added)} parts, {ROUNDING}",
-)  # fmt: skip
-holds(
-    "The norms bring the input of every part to the same length.",
-    off < 0.01,
-    f"all √32 = {math.sqrt(32):.2f}, to within {max(off, 1e-3):.1%}; the vectors end with lengths of "
-    f"{float(end.norm(dim=-1).min()):.1f} to {float(end.norm(dim=-1).max()):.1f}",
-)
-holds(
-    "In self-attention every word looks at all words: replacing the last word moves every output.",
-    min(moved) > 1e-3, f"the first word moves by {moved[0]:.3f}, the last by {moved[-1]:.3f}",
-)  # fmt: skip
-holds(
-    "The feed-forward network computes each word alone: replacing one vector moves no other output.",
-    largest(alone[:-1]) < 1e-9 < float(alone[-1]),
-    f"the replaced one moves by {float(alone[-1]):.2f}, the others do not move except for rounding",
-)
-holds(
-    "With residual connections, the words stay different through all layers.",
-    kept[-1] > 0.5 * kept[0], f"{kept[0]:.2f} before the first layer, {kept[-1]:.2f} after the last",
-)  # fmt: skip
-holds(
-    "Without residual connections, all words end with almost the same vector.",
-    lost[-1] < 0.25 * kept[-1], f"{lost[0]:.2f} before the first layer, {lost[-1]:.3f} after the last",
-)  # fmt: skip
+holds("At the end, the vector of a word is its embedding plus what every part added.",
+      largest(start + sum(added.values()) - end) < 1e-9, f"{len(added)} parts, {ROUNDING}")  # fmt: skip
+holds("The norms bring the input of every part to the same length.", off < 0.01,
+      f"all √32 = {math.sqrt(32):.2f}, to within {max(off, 1e-3):.1%}; the vectors end with lengths of "
+      f"{float(end.norm(dim=-1).min()):.1f} to {float(end.norm(dim=-1).max()):.1f}")  # fmt: skip
+holds("In self-attention every word looks at all words: replacing the last word moves every output.", min(moved) > 1e-3,
+      f"the first word moves by {moved[0]:.3f}, the last by {moved[-1]:.3f}")  # fmt: skip
+holds("The feed-forward network computes each word alone: replacing one vector moves no other output.",
+      largest(alone[:-1]) < 1e-9 < float(alone[-1]),
+      f"the replaced one moves by {float(alone[-1]):.2f}, the others do not move except for rounding")  # fmt: skip
+holds("With residual connections, the words stay different through all layers.", kept[-1] > 0.5 * kept[0],
+      f"{kept[0]:.2f} before the first layer, {kept[-1]:.2f} after the last")  # fmt: skip
+holds("Without residual connections, all words end with almost the same vector.", lost[-1] < 0.25 * kept[-1],
+      f"{lost[0]:.2f} before the first layer, {lost[-1]:.3f} after the last")  # fmt: skip
 
 # %% [markdown]
 # Source: Attention Is All You Need, Vaswani et al. 2017, sections 3.1 and 3.3; Attention is Not All You Need, Dong et

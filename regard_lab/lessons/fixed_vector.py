@@ -59,11 +59,10 @@ shares = {  # of texts without a mistake, by length, of all seeds in order
     for name in MODELS
 }  # fmt: skip
 
-with figure(
-    "One vector of 8 numbers, and texts that get longer", 7.9, 4.4,
-    "Left: however long the source is, only 8 directions of it reach the decoder through one vector. Right: a "
-    "translator that is trained with one vector fails at lengths at which those with attention are still right.",
-) as drawing:  # fmt: skip
+with figure("One vector of 8 numbers, and texts that get longer", 7.9, 4.4,
+            "Left: however long the source is, only 8 directions of it reach the decoder through one vector. Right: a "
+            "translator that is trained with one vector fails at lengths at which those with attention are still "
+            "right.") as drawing:  # fmt: skip
     left, right = drawing.subplots(1, 2)
     left.plot(LENGTHS, [length * DIM for length in LENGTHS], "--", color=FAINT, label="numbers in the source")
     for number, (name, label) in enumerate(MODELS.items()):
@@ -143,25 +142,18 @@ print(report.source)
 
 # %% tags=["claims"]
 vector, attending = reaching["none"], [name for name in UNTRAINED if name != "none"]
-holds(
-    "Through one vector of 8 numbers, at most 8 directions of a source reach the decoder.",
-    max(vector) <= DIM, f"{vector[-1]} of {LENGTHS[-1] * DIM} for {LENGTHS[-1]} words",
-)  # fmt: skip
-holds(
-    "With attention, every further word adds directions that reach the decoder.",
-    all(one < two for name in attending for one, two in pairwise(reaching[name]))
-    and all(reaching[name][-1] > 2 * DIM for name in attending),
-    f"{' and '.join(str(reaching[name][-1]) for name in attending)} of {LENGTHS[-1] * DIM} for {LENGTHS[-1]} words",
-)
-holds(
-    "Without attention the decoder reads as many bytes of a long source as of a short one.",
-    len(set(held["none"])) == 1, f"{held['none'][0]} bytes",
-)  # fmt: skip
-holds(
-    "With attention the bytes grow in proportion to the length.",
-    all(held[name] == [held[name][0] * length for length in LENGTHS] for name in attending),
-    " and ".join(f"{held[name][0]:,} to {held[name][-1]:,}" for name in attending) + " bytes",
-)
+holds("Through one vector of 8 numbers, at most 8 directions of a source reach the decoder.", max(vector) <= DIM,
+      f"{vector[-1]} of {LENGTHS[-1] * DIM} for {LENGTHS[-1]} words")  # fmt: skip
+holds("With attention, every further word adds directions that reach the decoder.",
+      all(one < two for name in attending for one, two in pairwise(reaching[name]))
+      and all(reaching[name][-1] > 2 * DIM for name in attending),
+      f"{' and '.join(str(reaching[name][-1]) for name in attending)} of "
+      f"{LENGTHS[-1] * DIM} for {LENGTHS[-1]} words")  # fmt: skip
+holds("Without attention the decoder reads as many bytes of a long source as of a short one.",
+      len(set(held["none"])) == 1, f"{held['none'][0]} bytes")  # fmt: skip
+holds("With attention the bytes grow in proportion to the length.",
+      all(held[name] == [held[name][0] * length for length in LENGTHS] for name in attending),
+      " and ".join(f"{held[name][0]:,} to {held[name][-1]:,}" for name in attending) + " bytes")  # fmt: skip
 
 
 def share(name, place, rank):
@@ -173,20 +165,14 @@ by_value = {"key": lambda one: one.value}
 lowest = min((share(name, 0, 0) for name in MODELS), **by_value)
 least = min((share(name, 2, 0) for name in MODELS if name != "none"), **by_value)
 most, farthest = share("none", 2, -1), max((share(name, 3, -1) for name in MODELS), **by_value)
-holds(
-    "Trained models with and without attention reverse short texts.",
-    lowest.above(0.9), f"at least {lowest} of 200 texts at length {tested[0]}",
-)  # fmt: skip
-holds(
-    "At the longest training length only the models with attention still reverse texts, with every seed.",
-    every(least.above(0.9), most.below(0.2)),
-    f"at least {least} with attention and at most {most} with one vector at length {tested[2]}",
-)
-holds(
-    "Beyond the training lengths all models fail on more than half of the texts, the Transformer too.",
-    farthest.below(0.5),
-    f"at most {farthest} at length {tested[3]}; the Transformer {shares['transformer'][3][-1]:.3f}",
-)
+holds("Trained models with and without attention reverse short texts.", lowest.above(0.9),
+      f"at least {lowest} of 200 texts at length {tested[0]}")  # fmt: skip
+holds("At the longest training length only the models with attention still reverse texts, with every seed.",
+      every(least.above(0.9), most.below(0.2)),
+      f"at least {least} with attention and at most {most} with one vector at length {tested[2]}")  # fmt: skip
+holds("Beyond the training lengths all models fail on more than half of the texts, the Transformer too.",
+      farthest.below(0.5),
+      f"at most {farthest} at length {tested[3]}; the Transformer {shares['transformer'][3][-1]:.3f}")  # fmt: skip
 
 # %% [markdown]
 # Source: Cho et al. 2014, section 2.2; Bahdanau et al. 2015, section 5.1 and figure 2.

@@ -62,11 +62,9 @@ for heads in KINDS:
 counts = {"without a cache": found[8][0][2], "with a cache": found[8][1][2]}
 
 start = len(words)
-with figure(
-    "Writing a text word by word", 8.0, 3.3,
-    "Each row is a step, each column a word. Strong: the key and the value of this word are computed in this step. "
-    "Pale: they are read from the cache.",
-) as drawing:  # fmt: skip
+with figure("Writing a text word by word", 8.0, 3.3,
+            "Each row is a step, each column a word. Strong: the key and the value of this word are computed in this "
+            "step. Pale: they are read from the cache.") as drawing:  # fmt: skip
     for axes, (way, steps) in zip(drawing.subplots(1, 2), counts.items()):
         cells = torch.zeros(WRITTEN, start + WRITTEN - 1)
         for step, count in enumerate(steps):
@@ -164,20 +162,14 @@ table(
 # %% tags=["claims"]
 without, cached = counts.values()
 each = {heads: 2 * 2 * heads * (64 // 8) * 4 for heads in KINDS}  # bytes of a word: 2 layers, head_dim 8, float32
-holds(
-    "A step with a cache gives the same logits as reading the whole text, so both write the same words.",
-    all(largest(one[1] - other[1]) < 1e-10 and torch.equal(one[0], other[0]) for one, other in found.values()),
-    f"{WRITTEN} words with {', '.join(map(str, KINDS))} key/value heads, {ROUNDING}",
-)
-holds(
-    "With a cache each word is projected once; without a cache, every step projects the whole text.",
-    cached == [start] + [1] * (WRITTEN - 1) and without == [start + step for step in range(WRITTEN)],
-    f"{sum(cached)} and {sum(without)} words projected to keys",
-)
-holds(
-    "The cache keeps 2 · layers · kv_heads · head_dim numbers for each word.",
-    all(size == count * each[heads] for heads in KINDS for size, count in zip(sizes[heads], HELD)),
-    ", ".join(f"{heads} key/value heads: {count:,} bytes" for heads, count in each.items()),
-)
+holds("A step with a cache gives the same logits as reading the whole text, so both write the same words.",
+      all(largest(one[1] - other[1]) < 1e-10 and torch.equal(one[0], other[0]) for one, other in found.values()),
+      f"{WRITTEN} words with {', '.join(map(str, KINDS))} key/value heads, {ROUNDING}")  # fmt: skip
+holds("With a cache each word is projected once; without a cache, every step projects the whole text.",
+      cached == [start] + [1] * (WRITTEN - 1) and without == [start + step for step in range(WRITTEN)],
+      f"{sum(cached)} and {sum(without)} words projected to keys")  # fmt: skip
+holds("The cache keeps 2 · layers · kv_heads · head_dim numbers for each word.",
+      all(size == count * each[heads] for heads in KINDS for size, count in zip(sizes[heads], HELD)),
+      ", ".join(f"{heads} key/value heads: {count:,} bytes" for heads, count in each.items()))  # fmt: skip
 # %% [markdown]
 # What shared key/value heads cost in quality is the subject of the lesson *grouped*. Source: Shazeer 2019, section 2.

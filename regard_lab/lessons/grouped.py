@@ -29,11 +29,9 @@ def cache_of(kv_heads, batch=1):
 
 sizes = {kv_heads: cache_of(kv_heads).nbytes for kv_heads in NAMES}
 
-with figure(
-    "8 query heads share key/value heads", 8.0, 2.5,
-    "Above: the query heads; below: the keys and the values that they read. "
-    f"The cache of {HELD:,} words (dim 256, float32) shrinks with the number of key/value heads.",
-) as drawing:  # fmt: skip
+with figure("8 query heads share key/value heads", 8.0, 2.5,
+            f"Above: the query heads; below: the keys and the values that they read. The cache of {HELD:,} words (dim "
+            "256, float32) shrinks with the number of key/value heads.") as drawing:  # fmt: skip
     for axes, (kv_heads, name) in zip(drawing.subplots(1, 4), NAMES.items()):
         for head in range(8):
             shared = head // (8 // kv_heads)
@@ -85,11 +83,9 @@ print(torch.allclose(output, with_axis))
 # %% tags=["folded"]
 BYTES = 64 * 2**20
 batches = {kv_heads: BYTES // sizes[kv_heads] for kv_heads in NAMES}
-table(
-    f"Texts of {HELD:,} words in one layer (dim 256, float32)",
-    ("kv_heads", "name", "cache of a text", "texts in 64 MiB"),
-    [(n, NAMES[n], f"{sizes[n] // 1024:,} KiB", batches[n]) for n in NAMES],
-)  # fmt: skip
+table(f"Texts of {HELD:,} words in one layer (dim 256, float32)",
+      ("kv_heads", "name", "cache of a text", "texts in 64 MiB"),
+      [(n, NAMES[n], f"{sizes[n] // 1024:,} KiB", batches[n]) for n in NAMES])  # fmt: skip
 
 # %% [markdown]
 # ## What sharing costs
@@ -118,10 +114,8 @@ with torch.no_grad():
     expected = whole(x)
     outputs = {(way, n): converted(whole, n, way)(x) for way in WAYS for n in NAMES}
     errors = {what: float((one - expected).norm() / expected.norm()) for what, one in outputs.items()}
-table(
-    f"Relative distance from the output with 8 key/value heads, on {x.shape[1]} words", ("kv_heads", *WAYS.values()),
-    [(n, *(f"{errors[way, n]:.3f}" for way in WAYS)) for n in NAMES],
-)  # fmt: skip
+table(f"Relative distance from the output with 8 key/value heads, on {x.shape[1]} words", ("kv_heads", *WAYS.values()),
+      [(n, *(f"{errors[way, n]:.3f}" for way in WAYS)) for n in NAMES])  # fmt: skip
 
 # %% [markdown]
 # Trained models show how much quality is lost. Character models with 8 key/value heads were converted by the mean and
@@ -141,12 +135,10 @@ def told(rows, name):
     return f"{sum(each) / len(each):.3f} ({min(each):.3f} to {max(each):.3f})"
 
 
-table(
-    f"Bits for each of {report.figures['held_out']:,} held-out characters (lower is better), {len(bits[1])} seeds",
-    ("key/value heads", "converted", f"after {further:.0%} more steps"),
-    [(f"{original} (original)", told(rows, "before"), told(rows, "control"))]
-    + [(n, told(one, "converted"), told(one, "uptrained")) for n, one in bits.items()],
-)
+table(f"Bits for each of {report.figures['held_out']:,} held-out characters (lower is better), {len(bits[1])} seeds",
+      ("key/value heads", "converted", f"after {further:.0%} more steps"),
+      [(f"{original} (original)", told(rows, "before"), told(rows, "control"))]
+      + [(n, told(one, "converted"), told(one, "uptrained")) for n, one in bits.items()])  # fmt: skip
 print(report.source)
 
 # %% [markdown]
@@ -162,38 +154,28 @@ before, pooled, trained, control = (
 )  # (kv_heads, seeds)
 recovered = (pooled - trained) / (pooled - before)
 by_means = (pooled - trained).sum(1) / (pooled - before).sum(1)
-holds(
-    "The cache shrinks in proportion to kv_heads.",
-    all(sizes[n] * 8 == sizes[8] * n for n in NAMES), f"{sizes[8]:,} bytes with 8, {sizes[1]:,} with 1",
-)  # fmt: skip
-holds(
-    "In the same memory, a model with fewer key/value heads holds a larger batch.",
-    all(cache_of(n, batch=8 // n).nbytes == sizes[8] and batches[n] == batches[8] * 8 // n for n in NAMES),
-    f"64 MiB hold {', '.join(f'{batch} texts with {n}' for n, batch in batches.items())} key/value heads",
-)
+holds("The cache shrinks in proportion to kv_heads.", all(sizes[n] * 8 == sizes[8] * n for n in NAMES),
+      f"{sizes[8]:,} bytes with 8, {sizes[1]:,} with 1")  # fmt: skip
+holds("In the same memory, a model with fewer key/value heads holds a larger batch.",
+      all(cache_of(n, batch=8 // n).nbytes == sizes[8] and batches[n] == batches[8] * 8 // n for n in NAMES),
+      "64 MiB hold "
+      f"{', '.join(f'{batch} texts with {n}' for n, batch in batches.items())} key/value heads")  # fmt: skip
 holds("Query head h reads key/value head h // (heads // kv_heads).",
       largest(rg.attention(q, k, v) - torch.cat(apart, 1)) < 1e-12, f"8 query heads on 2, {ROUNDING}")  # fmt: skip
 holds("Multi-query attention gives the same output without an axis of heads in k and v.",
       largest(output - with_axis) < 1e-12, f"einsum with and without the axis, {ROUNDING}")  # fmt: skip
 holds("If the heads of a group are equal, their mean does not change the output.",
       largest(converted(alike, 2, "mean")(x) - alike(x)) < 1e-12, ROUNDING)  # fmt: skip
-holds(
-    "If they differ, their mean is closer to the original than the first head of the group or new heads.",
-    all(errors["mean", n] < min(errors["first", n], errors["new", n]) for n in (4, 2, 1)),
-    f"with 2 key/value heads {', '.join(f'{errors[way, 2]:.2f}' for way in WAYS)}",
-)
-holds(
-    "Fewer key/value heads cost quality: the fewer they are, the more bits a character needs after further training.",
-    bool((trained.diff(dim=0) > 0).all() and (trained > control).all()),
-    f"report: {', '.join(f'{one:.3f} with {n}' for n, one in zip(bits, trained.mean(1)))} key/value heads, "
-    f"{control.mean():.3f} with {original}",
-)
-holds(
-    "Further training recovers most of what the conversion lost, in every seed.",
-    bool((recovered > 0.5).all()),
-    f"report: at least {recovered.min():.0%} of the lost bits in one seed; by the means "
-    f"{', '.join(f'{share:.0%} with {n}' for n, share in zip(bits, by_means))} key/value heads",
-)
+holds("If they differ, their mean is closer to the original than the first head of the group or new heads.",
+      all(errors["mean", n] < min(errors["first", n], errors["new", n]) for n in (4, 2, 1)),
+      f"with 2 key/value heads {', '.join(f'{errors[way, 2]:.2f}' for way in WAYS)}")  # fmt: skip
+holds("Fewer key/value heads cost quality: the fewer they are, the more bits a character needs after further training.",
+      bool((trained.diff(dim=0) > 0).all() and (trained > control).all()),
+      f"report: {', '.join(f'{one:.3f} with {n}' for n, one in zip(bits, trained.mean(1)))} key/value heads, "
+      f"{control.mean():.3f} with {original}")  # fmt: skip
+holds("Further training recovers most of what the conversion lost, in every seed.", bool((recovered > 0.5).all()),
+      f"report: at least {recovered.min():.0%} of the lost bits in one seed; by the means "
+      f"{', '.join(f'{share:.0%} with {n}' for n, share in zip(bits, by_means))} key/value heads")  # fmt: skip
 
 # %% [markdown]
 # Source: Shazeer 2019; Ainslie et al. 2023 (names, section 2.2; conversion, section 2.1 and figure 4); Chowdhery

@@ -10,9 +10,8 @@ SEED = 0
 # %% tags=["folded"]
 import torch
 
-from regard_lab.seeing.canvas import ink_on
 from regard_lab.teaching import (
-    Estimate, does_not_hold, draw_map, figure, holds, read_report, scale_beside, table, undecided
+    Estimate, does_not_hold, draw_map, figure, holds, read_report, scale_beside, table, undecided, write_numbers,
 )  # fmt: skip
 from regard_lab.teaching.looking import RELATIONS, measure_heads
 
@@ -25,21 +24,16 @@ def away(offset):
     return f"{abs(offset)} word{'s' * (abs(offset) != 1)} {'ahead' if offset > 0 else 'back'}"
 
 
-with figure(
-    "How often each head looks from a word to the one it belongs to", 8, 3.4,
-    "A cell is a head of the translator's encoder: the share of pairs in which the first word gives the second more "
-    "weight than any other word. Below each map are two baselines that use no grammar.",
-) as drawing:  # fmt: skip
+with figure("How often each head looks from a word to the one it belongs to", 8, 3.4,
+            "A cell is a head of the translator's encoder: the share of pairs in which the first word gives the "
+            "second more weight than any other word. Below each map are two "
+            "baselines that use no grammar.") as drawing:  # fmt: skip
     panels = drawing.subplots(1, len(RELATIONS))
     for axes, (name, one) in zip(panels, relations.items()):
         rows = [f"layer {layer}" for layer in range(layers)] if axes is panels[0] else ()
         image = draw_map(axes, torch.tensor(one["shares"]), rows)
         axes.set_xticks(range(heads), [str(head) for head in range(heads)], fontsize=8.5)
-        for layer in range(layers):
-            for head in range(heads):
-                share = one["shares"][layer][head]
-                axes.text(head, layer, f"{share:.2f}".lstrip("0"), ha="center", va="center", fontsize=8.5,
-                          color=ink_on(share))  # fmt: skip
+        write_numbers(axes, torch.tensor(one["shares"]))
         axes.set_title(name, fontsize=10)
         baselines = f"random {one['chance']:.2f}; {away(one['offset'])} {one['by_offset']:.2f}"
         axes.set_xlabel(f"head\n{baselines}", fontsize=9)
@@ -58,22 +52,14 @@ with figure(
 # Layers and heads are counted from 0.
 
 # %% tags=["folded"]
-table(
-    f"The head of each relation, on {measured['sentences']} test sentences",
-    ("relation", "head, by validation", "share", "random choice", "fixed offset", "pairs"),
-    [
-        (name, "layer {}, head {}".format(*one["chosen"]), f"{one['chosen_share']:.3f}", f"{one['chance']:.3f}",
-         f"{one['by_offset']:.3f} ({away(one['offset'])})", one["pairs"])
-        for name, one in relations.items()
-    ],
-)  # fmt: skip
-table(
-    "Every head, on test sentences", ("layer", "head", *relations),
-    [
-        (layer, head, *(f"{one['shares'][layer][head]:.3f}" for one in relations.values()))
-        for layer in range(layers) for head in range(heads)
-    ],
-)  # fmt: skip
+table(f"The head of each relation, on {measured['sentences']} test sentences",
+      ("relation", "head, by validation", "share", "random choice", "fixed offset", "pairs"),
+      [(name, "layer {}, head {}".format(*one["chosen"]), f"{one['chosen_share']:.3f}", f"{one['chance']:.3f}",
+        f"{one['by_offset']:.3f} ({away(one['offset'])})", one["pairs"])
+       for name, one in relations.items()])  # fmt: skip
+table("Every head, on test sentences", ("layer", "head", *relations),
+      [(layer, head, *(f"{one['shares'][layer][head]:.3f}" for one in relations.values()))
+       for layer in range(layers) for head in range(heads)])  # fmt: skip
 print(report.source if RUN is None else f"measured on {RUN}")
 
 # %% [markdown]
@@ -107,10 +93,8 @@ than_offset = {"verb to subject": does_not_hold, "adjective to noun": does_not_h
 for name, (word, target) in RELATIONS.items():
     one = relations[name]
     share, by_offset = (Estimate.share(one[key], one["pairs"]) for key in ("chosen_share", "by_offset"))
-    holds(
-        f"The chosen head looks from {word} to its {target} more than twice as often as by random choice.",
-        share.above(2 * one["chance"]), f"{share} of {one['pairs']}, by chance {one['chance']:.3f}",
-    )  # fmt: skip
+    holds(f"The chosen head looks from {word} to its {target} more than twice as often as by random choice.",
+          share.above(2 * one["chance"]), f"{share} of {one['pairs']}, by chance {one['chance']:.3f}")  # fmt: skip
     than_offset[name](
         f"From {word} to its {target} the chosen head looks more often than a fixed offset would.",
         share.above(by_offset), f"{share}, {away(one['offset'])} {by_offset}",

@@ -46,10 +46,9 @@ recurrent = [operations(lambda n=n: torch.nn.RNN(64, 64)(torch.zeros(n, 64))) fo
 sine, cosine = Sinusoidal(48)(torch.tensor([1])).double()[0].unflatten(0, (-1, 2)).unbind(-1)
 waves = 2 * math.pi / torch.atan2(sine, cosine)  # the lengths of the 24 waves, in words
 
-with figure(
-    "Where articles are imprecise, in numbers", 7.9, 7.6,
-    "Each panel is about one sentence of the table below: what an article writes, in quotes, and what is computed.",
-) as drawing:  # fmt: skip
+with figure("Where articles are imprecise, in numbers", 7.9, 7.6,
+            "Each panel is about one sentence of the table below: what an article writes, in quotes, and what is "
+            "computed.") as drawing:  # fmt: skip
     (scaled, grown), (spent, waved) = drawing.subplots(2, 2)
     draw_curves(scaled, DIMS, {"divided by √d": spread[-0.5], "divided by d²": spread[-2.0]},
                 ("Divided “by the square” of d", "d", "spread of the scores"), log="xy")  # fmt: skip
@@ -85,12 +84,10 @@ with figure(
 # “less efficient” recurrent network needs fewer operations, but each word waits for the one before.
 
 # %% tags=["folded"]
-table(
-    "Spread of the scores, and entropy of the weights in nats",
-    ("d", "spread, √d", "spread, d²", "entropy, √d", "entropy, d²"),
-    [(dim, f"{a:.3f}", f"{b:.6f}", f"{c:.3f}", f"{d:.3f}")
-     for dim, a, b, c, d in zip(DIMS, *spread.values(), *entropy.values())],
-)  # fmt: skip
+table("Spread of the scores, and entropy of the weights in nats",
+      ("d", "spread, √d", "spread, d²", "entropy, √d", "entropy, d²"),
+      [(dim, f"{a:.3f}", f"{b:.6f}", f"{c:.3f}", f"{d:.3f}")
+       for dim, a, b, c, d in zip(DIMS, *spread.values(), *entropy.values())])  # fmt: skip
 growth = {name: row[-1] / row[-2] for name, row in counts.items()}
 table("What grows with the number of words n", ("counted", *(f"n = {n:,}" for n in LENGTHS), "4 times the words"),
       [(name, *(f"{one:,}" for one in row), f"{growth[name]:.1f} times") for name, row in counts.items()])  # fmt: skip
@@ -152,9 +149,8 @@ holds("The two ways of masking differ if every visible weight rounds to 0: maski
       far_after[0].isnan().any() and float(far_before[0].sum()) == 1,
       "a masked score 200 above the others, in float32")  # fmt: skip
 full, strided, lsh, linear, fixed, growing = growth.values()
-holds("For 4 times the words, linear attention needs 4 times the operations, and Linformer with a fixed k 4 "
-      "times the pairs.",
-      linear == fixed == 4, f"{linear:.1f} and {fixed:.1f} times")  # fmt: skip
+holds("For 4 times the words, linear attention needs 4 times the operations, and Linformer with a fixed k 4 times the "
+      "pairs.", linear == fixed == 4, f"{linear:.1f} and {fixed:.1f} times")  # fmt: skip
 holds("Linformer needs 16 times the pairs if k grows with the length, and full attention about as many.",
       growing == 16 and 15 < full < 16.5, f"k = n / 4: {growing:.1f} times; full: {full:.1f} times")  # fmt: skip
 holds("Sorting for LSH needs more than 4 times the comparisons, and strided patterns about 8 times the pairs.",

@@ -21,11 +21,10 @@ NAMES = {8: "multi-head", 2: "grouped-query, GQA-2", 1: "multi-query"}
 layers = {name: rg.MultiHeadAttention(DIM, HEADS, kv_heads=n) for n, name in NAMES.items()} | {"latent": latent}
 caches = {name: layer.new_cache(1, "static", HELD, "float32").nbytes for name, layer in layers.items()}
 
-with figure(
-    "What a layer keeps of a word", 8.0, 2.4,
-    f"Numbers that {HEADS} heads of {SIZE} keep of each word, and the cache of {HELD:,} words (float32). Latent "
-    "attention keeps a vector c, from which keys and values of all heads are computed, and a rotated key r for all.",
-) as drawing:  # fmt: skip
+with figure("What a layer keeps of a word", 8.0, 2.4,
+            f"Numbers that {HEADS} heads of {SIZE} keep of each word, and the cache of {HELD:,} words (float32). "
+            "Latent attention keeps a vector c, from which keys and values of all heads are computed, and a rotated "
+            "key r for all.") as drawing:  # fmt: skip
     axes = drawing.subplots()
     for height, (name, count) in enumerate(reversed(caches.items())):
         parts = [(SIZE, *each) for each in ((KEY, "k"), (VALUE, "v")) for _ in range(count // HELD // SIZE // 8)]

@@ -13,7 +13,6 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import regard as rg
 from regard import patterns as p
@@ -21,7 +20,8 @@ from regard.layers.caches import RecurrentState
 from regard.mechanisms import EluPlusOne, LinearTransformer
 from regard_lab.seeing.canvas import INK, KEY, QUERY, VALUE
 from regard_lab.teaching import (
-    ROUNDING, draw_curves, embedded, figure, holds, largest, mark_column, milliseconds, normal, table, words_of,
+    ROUNDING, draw_curves, embedded, figure, holds, largest, mark_column, milliseconds, normal, operations, table,
+    words_of,
 )  # fmt: skip
 
 D = 64  # head_dim
@@ -41,14 +41,10 @@ def multiplied(q, k, v, order, causal=False):
     return joined[..., :-1] / joined[..., -1:]
 
 
-def operations(length, order):
-    """Floating-point operations of the matrix products, as PyTorch counts them while they run."""
-    with FlopCounterMode(display=False) as counter:
-        multiplied(*torch.zeros(3, 1, 1, length, D), order)
-    return counter.get_total_flops()
-
-
-counted = {order: [operations(length, order) for length in LENGTHS] for order in ORDERS}
+counted = {  # floating-point operations of the matrix products, as PyTorch counts them while they run
+    order: [operations(partial(multiplied, *torch.zeros(3, 1, 1, length, D), order)) for length in LENGTHS]
+    for order in ORDERS
+}
 N, SMALL, GREY = 3.0, 0.7, "#555555"  # how n and d are drawn
 
 
@@ -64,11 +60,9 @@ def draw_product(axes, row, title, *shapes):
     axes.text(0, row + 1.7, title, fontsize=9, color=INK)
 
 
-with figure(
-    "The same product in two orders", 8.0, 3.9,
-    "Left: what is computed first, n × n weights or one d × d matrix. Right: the operations; the curves meet where n "
-    "is the size of a head.",
-) as drawing:  # fmt: skip
+with figure("The same product in two orders", 8.0, 3.9,
+            "Left: what is computed first, n × n weights or one d × d matrix. Right: the operations; the curves meet "
+            "where n is the size of a head.") as drawing:  # fmt: skip
     left, right = drawing.subplots(1, 2, width_ratios=(1.15, 1))
     query, key, value = ("Q'", N, SMALL, QUERY), ("K'ᵀ", SMALL, N, KEY), ("V", N, SMALL, VALUE)
     title = "(Q' K'ᵀ) V: first a weight for each pair of words"
@@ -132,10 +126,8 @@ table(
     f"Operations of the matrix products, one head of {D}", ("words n", *ORDERS.values(), "left / right"),
     [(f"{n:,}", f"{one:,}", f"{two:,}", f"{one / two:.2f}") for n, one, two in zip(LENGTHS, *counted.values())],
 )  # fmt: skip
-table(
-    "CPU time on one thread, in milliseconds; measured here, yours will differ", ("words n", *ORDERS.values()),
-    [(f"{n:,}", *(f"{times[order, n]:.2f}" for order in ORDERS)) for n in TIMED],
-)  # fmt: skip
+table("CPU time on one thread, in milliseconds; measured here, yours will differ", ("words n", *ORDERS.values()),
+      [(f"{n:,}", *(f"{times[order, n]:.2f}" for order in ORDERS)) for n in TIMED])  # fmt: skip
 
 # %% tags=["claims"]
 words = words_of(TEXT)
@@ -152,19 +144,13 @@ left, right = counted.values()
 at = LENGTHS.index(D)
 holds("Both orders give the same result on the sentence.", largest(by_pairs - by_sums) < 1e-12, ROUNDING)
 holds("regard's LinearTransformer() gives the same result too.", largest(by_sums - ours) < 1e-12, ROUNDING)
-holds(
-    "Twice as many words cost 4 times the operations in the left order, and 2 times in the right order.",
-    all(y == 4 * x for x, y in pairwise(left)) and all(y == 2 * x for x, y in pairwise(right)),
-    f"{left[0]:,} and {right[0]:,} for 16 words, {left[-1]:,} and {right[-1]:,} for 2,048",
-)
-holds(
-    "Both orders cost the same, within 1%, if the length is head_dim.",
-    abs(left[at] / right[at] - 1) < 0.01, f"{left[at]:,} and {right[at]:,} operations for {D} words",
-)  # fmt: skip
-holds(
-    "Decoding word by word from sums gives the same causal result.",
-    largest(continued - multiplied(q, k, v, "left", causal=True)) < 1e-12, ROUNDING,
-)  # fmt: skip
+holds("Twice as many words cost 4 times the operations in the left order, and 2 times in the right order.",
+      all(y == 4 * x for x, y in pairwise(left)) and all(y == 2 * x for x, y in pairwise(right)),
+      f"{left[0]:,} and {right[0]:,} for 16 words, {left[-1]:,} and {right[-1]:,} for 2,048")  # fmt: skip
+holds("Both orders cost the same, within 1%, if the length is head_dim.", abs(left[at] / right[at] - 1) < 0.01,
+      f"{left[at]:,} and {right[at]:,} operations for {D} words")  # fmt: skip
+holds("Decoding word by word from sums gives the same causal result.",
+      largest(continued - multiplied(q, k, v, "left", causal=True)) < 1e-12, ROUNDING)  # fmt: skip
 holds("These sums do not grow with the text.", few == many,
       f"{few:,} bytes in float64 after {len(words)} words and after 1,000")  # fmt: skip
 holds("The result differs from softmax attention.", off > 0.05, f"relative difference of the outputs {off:.3f}")

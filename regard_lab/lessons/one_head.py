@@ -60,11 +60,9 @@ turns = torch.arange(6, dtype=torch.float64) * math.tau / 6
 circle = torch.stack([turns.cos(), turns.sin()], -1)[None, None]  # six keys of two numbers
 of_six = rg.attention_detail(25 * circle, circle, circle, scale=1.0, want=["weights"]).weights[0, 0].diagonal()
 
-with figure(
-    "One head mixes two words, two heads keep them apart", 7.8, 6.2,
-    "Above: one head returns a mixture of orange and blue, two heads return both. Below: a head of one number never "
-    "chooses the middle key, a head of two numbers can choose each key.",
-) as drawing:  # fmt: skip
+with figure("One head mixes two words, two heads keep them apart", 7.8, 6.2,
+            "Above: one head returns a mixture of orange and blue, two heads return both. Below: a head of one number "
+            "never chooses the middle key, a head of two numbers can choose each key.") as drawing:  # fmt: skip
     (first, second), (narrow, round_) = drawing.subplots(2, 2)
     draw_reading(first, "One head of 16", WORDS, colours, SAT, single, mean[None, :3])
     draw_reading(second, "Two heads of 8, as many parameters", WORDS, colours, SAT, double, both.view(2, -1)[:, :3])
@@ -153,49 +151,35 @@ print(report.source)
 parameters = [sum(weight.numel() for weight in layer.parameters()) for layer in (one, two)]
 inputs = [torch.zeros(1, heads, 64, DIM // heads) for heads in (1, 2, 4)]
 operations = [rg.plan_attention(x, x, x).cost.flops for x in inputs]
-holds(
-    "The number of heads changes neither the parameters of a layer nor the operations of its matrix products.",
-    len(set(parameters)) == 1 == len(set(operations)),
-    f"{parameters[0]:,} parameters with 1 and 2 heads; {operations[0]:,.0f} operations for 64 words with 1, 2 and 4",
-)
+holds("The number of heads changes neither the parameters of a layer nor the operations of its matrix products.",
+      len(set(parameters)) == 1 == len(set(operations)),
+      f"{parameters[0]:,} parameters with 1 and 2 heads; {operations[0]:,.0f} operations "
+      "for 64 words with 1, 2 and 4")  # fmt: skip
 cat, mat = (words[0, place, :CONTENT] for place in READ)
 given = single[0, list(READ)].tolist()
-holds(
-    "One head can attend to two words at once.",
-    max(abs(weight - 0.5) for weight in given) < 1e-3, f"“cat” {given[0]:.2f} and “mat” {given[1]:.2f}",
-)  # fmt: skip
+holds("One head can attend to two words at once.", max(abs(weight - 0.5) for weight in given) < 1e-3,
+      f"“cat” {given[0]:.2f} and “mat” {given[1]:.2f}")  # fmt: skip
 exchanged = words.clone()
 exchanged[0, list(READ), :CONTENT] = words[0, list(READ)[::-1], :CONTENT]
 (_, mean_after), (_, both_after) = read_by_sat(one, exchanged), read_by_sat(two, exchanged)
-holds(
-    "One head returns the mean of the two words, so exchanging them does not change its output.",
-    largest(mean[:CONTENT] - (cat + mat) / 2) < EXACT and largest(mean_after - mean) < EXACT, ROUNDING,
-)  # fmt: skip
+holds("One head returns the mean of the two words, so exchanging them does not change its output.",
+      largest(mean[:CONTENT] - (cat + mat) / 2) < EXACT and largest(mean_after - mean) < EXACT, ROUNDING)  # fmt: skip
 apart, change = largest(both - torch.cat([cat, mat])), largest(both_after - both)
-holds(
-    "Two heads of half the size return both words, so exchanging them changes the output.",
-    apart < EXACT and change > 0.1, f"both contents {ROUNDING}; the exchange moves the output by {change:.2f}",
-)  # fmt: skip
-holds(
-    "With random weights too, each head passes one mixture of the words, so more heads pass more facts.",
-    all(count == 4 * heads for heads, count in passed.items()),
-    f"{', '.join(map(str, passed.values()))} facts with {', '.join(map(str, passed))} heads",
-)
+holds("Two heads of half the size return both words, so exchanging them changes the output.",
+      apart < EXACT and change > 0.1,
+      f"both contents {ROUNDING}; the exchange moves the output by {change:.2f}")  # fmt: skip
+holds("With random weights too, each head passes one mixture of the words, so more heads pass more facts.",
+      all(count == 4 * heads for heads, count in passed.items()),
+      f"{', '.join(map(str, passed.values()))} facts with {', '.join(map(str, passed))} heads")  # fmt: skip
 won = int((of_three[..., 1] > torch.maximum(of_three[..., 0], of_three[..., 2]) + EXACT).sum())
-holds(
-    "A head of one number never gives the middle of three keys the largest weight.",
-    won == 0, f"{won} of {of_three[..., 1].numel():,} queries",
-)  # fmt: skip
-holds(
-    "A head of two numbers can choose each of six keys.",
-    float(of_six.min()) > 0.99, f"weights of at least {of_six.min():.4f}",
-)  # fmt: skip
+holds("A head of one number never gives the middle of three keys the largest weight.", won == 0,
+      f"{won} of {of_three[..., 1].numel():,} queries")  # fmt: skip
+holds("A head of two numbers can choose each of six keys.", float(of_six.min()) > 0.99,
+      f"weights of at least {of_six.min():.4f}")  # fmt: skip
 right = [Estimate.share(row["exact_match"], 600) for row in (eight, lone)]  # of the test sentences
-holds(
-    "The trained translator with eight heads makes fewer mistakes than the one with one head.",
-    every(right[0].above(right[1]), eight["parameters"] == lone["parameters"]),
-    f"{right[0]} and {right[1]} of 600 sentences are right, in the report",
-)
+holds("The trained translator with eight heads makes fewer mistakes than the one with one head.",
+      every(right[0].above(right[1]), eight["parameters"] == lone["parameters"]),
+      f"{right[0]} and {right[1]} of 600 sentences are right, in the report")  # fmt: skip
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 3.2.2; Bhojanapalli et al. 2020, section 3 (heads that are too narrow).

@@ -31,11 +31,10 @@ def tinted(colour):
     return LinearSegmentedColormap.from_list("tint", ["#ffffff", colour])
 
 
-with figure(
-    "“Life is short, eat dessert first”: the second word reads the sentence", 8, 5.6,
-    "Above: each word as numbers, then as a query, a key and a value. Below: the query of “is” is multiplied with "
-    "every key, the scores become weights, and the weighted values are added up to the context vector.",
-) as drawing:  # fmt: skip
+with figure("“Life is short, eat dessert first”: the second word reads the sentence", 8, 5.6,
+            "Above: each word as numbers, then as a query, a key and a value. Below: the query of “is” is multiplied "
+            "with every key, the scores become weights, and the weighted values are added "
+            "up to the context vector.") as drawing:  # fmt: skip
     above, below = drawing.subfigures(2, 1, height_ratios=[1.25, 1])
     panels = above.subplots(1, 4, width_ratios=[16, 24, 24, 28])
     shown = [("x", x, "#444444"), ("query q", q, QUERY), ("key k", k, KEY), ("value v", v, VALUE)]
@@ -147,31 +146,22 @@ def listed(numbers):
 
 
 holds("The ids of the words are those that articles print.", ids.tolist() == [0, 4, 5, 2, 1, 3], f"{ids.tolist()}")
-holds(
-    "The scores of the second word are those that articles print.",
-    (omega - printed_scores).abs().max() < 1e-4, listed(omega),
-)  # fmt: skip
-holds(
-    "The weights of the second word are those that articles print.",
-    (alpha - printed_weights).abs().max() < 1e-4, listed(alpha),
-)  # fmt: skip
-holds(
-    "The context vector of the second word is the one that articles print.",
-    (z[:2] - torch.tensor([-1.5993, 0.0156])).abs().max() < 1e-4, f"{len(z)} numbers, the first {listed(z[:2])}",
-)  # fmt: skip
-holds(
-    "One call of rg.attention gives the context vectors of all six words.",
-    (contexts - torch.stack([(k @ one / math.sqrt(24)).softmax(-1) @ v for one in q])).abs().max() < 1e-5,
-    "6 of 6 words, equal except for rounding",
-)  # fmt: skip
+holds("The scores of the second word are those that articles print.", (omega - printed_scores).abs().max() < 1e-4,
+      listed(omega))  # fmt: skip
+holds("The weights of the second word are those that articles print.", (alpha - printed_weights).abs().max() < 1e-4,
+      listed(alpha))  # fmt: skip
+holds("The context vector of the second word is the one that articles print.",
+      (z[:2] - torch.tensor([-1.5993, 0.0156])).abs().max() < 1e-4,
+      f"{len(z)} numbers, the first {listed(z[:2])}")  # fmt: skip
+holds("One call of rg.attention gives the context vectors of all six words.",
+      (contexts - torch.stack([(k @ one / math.sqrt(24)).softmax(-1) @ v for one in q])).abs().max() < 1e-5,
+      "6 of 6 words, equal except for rounding")  # fmt: skip
 
 qs, ks, vs = torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64).unbind(0)
 by_call = rg.attention(qs[None, None], ks[None, None], vs[None, None])[0, 0]
 by_columns = vs.T @ ((ks @ qs.T) / math.sqrt(64)).softmax(0)  # words as columns, as some articles write them
-holds(
-    "With words as columns, the formula V softmax(KᵀQ / sqrt(d)) is the same.",
-    (by_columns.T - by_call).abs().max() < 1e-12, "5 words of 64 numbers, equal except for rounding",
-)  # fmt: skip
+holds("With words as columns, the formula V softmax(KᵀQ / sqrt(d)) is the same.",
+      (by_columns.T - by_call).abs().max() < 1e-12, "5 words of 64 numbers, equal except for rounding")  # fmt: skip
 
 # %% [markdown]
 # `regard walkthrough "your sentence"` prints every step with its numbers for any sentence;

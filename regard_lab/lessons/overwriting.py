@@ -41,11 +41,10 @@ def read(memory):
 
 answers = {rule: read(remembered(*how)) for rule, how in RULES.items()}
 
-with figure(
-    "What a memory returns", 8.0, 2.6,
-    "After seven facts, the last of which are: the door is shut, the lamp is off, the cat is asleep. Rows are the keys "
-    f"by which it is asked, columns the values. Forgetting keeps {DECAY} of the memory from one fact to the next.",
-) as drawing:  # fmt: skip
+with figure("What a memory returns", 8.0, 2.6,
+            "After seven facts, the last of which are: the door is shut, the lamp is off, the cat is asleep. Rows are "
+            f"the keys by which it is asked, columns the values. Forgetting keeps {DECAY} of the memory from one fact "
+            "to the next.") as drawing:  # fmt: skip
     panels = drawing.subplots(1, len(RULES))
     for axes, (rule, found) in zip(panels, answers.items()):
         image = draw_map(axes, found, THINGS if rule == "adds" else (), STATES, limits=(0.0, 2.0))
@@ -111,11 +110,9 @@ def error(count, decay, corrects):
 
 
 errors = {count: [error(count, *RULES[rule]) for rule in ("adds", "corrects")] for count in COUNTS}
-table(
-    f"Error of the values of n keys in a memory of {D} × {D} numbers; the keys are at right angles up to n = {D}",
-    ("keys n", "adds", "corrects"),
-    [(f"{count}", *(f"{one:.2f}" for one in row)) for count, row in errors.items()],
-)  # fmt: skip
+table(f"Error of the values of n keys in a memory of {D} × {D} numbers; the keys are at right angles up to n = {D}",
+      ("keys n", "adds", "corrects"),
+      [(f"{count}", *(f"{one:.2f}" for one in row)) for count, row in errors.items()])  # fmt: skip
 
 # %% tags=["claims"]
 truth = VALUES[[max(at for at, fact in enumerate(FACTS) if fact[0] == thing) for thing in THINGS]]
@@ -141,8 +138,7 @@ alone = rg.attention(questions, keys, values, parameters=gates, q_start=len(FACT
 holds("A memory that only adds returns every value that a key ever had, as often as it had it.",
       largest(added[DOOR] - VALUES[[0, 3, 5, 6]].sum(0)) < 1e-12,
       f"the door is {added[DOOR, OPEN]:.0f} times open and {added[DOOR, SHUT]:.0f} times shut")  # fmt: skip
-holds("Forgetting prefers the newer value, but the older one stays.",
-      faded[DOOR, SHUT] > faded[DOOR, OPEN] > 0.1,
+holds("Forgetting prefers the newer value, but the older one stays.", faded[DOOR, SHUT] > faded[DOOR, OPEN] > 0.1,
       f"the door is {faded[DOOR, SHUT]:.2f} shut and {faded[DOOR, OPEN]:.2f} open")  # fmt: skip
 holds("Forgetting also weakens what never changed.",
       abs(faded[CAT, ASLEEP] - DECAY**5) < 1e-12, f"the cat is {faded[CAT, ASLEEP]:.2f} asleep")  # fmt: skip

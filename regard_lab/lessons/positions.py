@@ -39,11 +39,9 @@ without, beside = changed(0 * places), changed(places)
 steps = waves(torch.tensor([1])).double()[0].unflatten(0, (-1, 2))  # (pairs, sine and cosine) at position 1
 lengths = (2 * math.pi / torch.atan2(steps[:, 0], steps[:, 1])).tolist()  # of the waves, in words
 
-with figure(
-    "Sinusoidal positions", 7.8, 6.4,
-    "Left: each row is the vector that is added to the word at that position. Right: four of its columns, and what "
-    "reversing the sentence changes.",
-) as drawing:  # fmt: skip
+with figure("Sinusoidal positions", 7.8, 6.4,
+            "Left: each row is the vector that is added to the word at that position. Right: four of its columns, and "
+            "what reversing the sentence changes.") as drawing:  # fmt: skip
     grid = drawing.add_gridspec(2, 2, width_ratios=(1.15, 1), height_ratios=(1, 1))
     axes = drawing.add_subplot(grid[:, 0])
     image = draw_map(axes, waves(torch.arange(DRAWN)), limits=(-1.0, 1.0))
@@ -123,9 +121,8 @@ rows = [
     (f"{word} (stays in place)" if stays else word, f"{before:.3f}", f"{after:.3f}")
     for word, stays, before, after in zip(words, middle, without, beside)
 ]
-table(
-    "Relative change of each word's vector when the sentence is reversed", ("word", "without", "with positions"), rows
-)
+table("Relative change of each word's vector when the sentence is reversed", ("word", "without", "with positions"),
+      rows)  # fmt: skip
 
 # %% [markdown]
 # ## Claims
@@ -133,26 +130,19 @@ table(
 # %% tags=["claims"]
 ratios = [later / earlier for earlier, later in pairwise(lengths)]
 last = 2 * math.pi * 10_000 ** ((DIM - 2) / DIM)
-holds(
-    "Wavelengths grow by a constant factor from pair to pair, from 2π towards 10000 · 2π.",
-    abs(lengths[0] - 2 * math.pi) < 0.05 and abs(lengths[-1] / last - 1) < 1e-3 and max(ratios) - min(ratios) < 0.02,
-    f"from {lengths[0]:.1f} to {lengths[-1]:,.0f}; the last pair of {DIM} numbers has 10000^({DIM - 2}/{DIM}) · 2π",
-)
+holds("Wavelengths grow by a constant factor from pair to pair, from 2π towards 10000 · 2π.",
+      abs(lengths[0] - 2 * math.pi) < 0.05 and abs(lengths[-1] / last - 1) < 1e-3 and max(ratios) - min(ratios) < 0.02,
+      f"from {lengths[0]:.1f} to {lengths[-1]:,.0f}; the last pair of {DIM} numbers has "
+      f"10000^({DIM - 2}/{DIM}) · 2π")  # fmt: skip
 shifts, far = (1, 5, 12), torch.arange(1000)
 errors = [largest(waves(far).double() @ shift_matrix(waves, k).mT - waves(far + k).double()) for k in shifts]
-holds(
-    "PE(pos + k) equals M_k PE(pos) to 1e-6.",
-    max(errors) < 1e-6, f"k = {', '.join(map(str, shifts))}, at {len(far):,} positions each",
-)  # fmt: skip
-holds(
-    "Without positions, reversing the sentence does not change the vector of any word.",
-    max(without) < 1e-12, ROUNDING,
-)  # fmt: skip
+holds("PE(pos + k) equals M_k PE(pos) to 1e-6.", max(errors) < 1e-6,
+      f"k = {', '.join(map(str, shifts))}, at {len(far):,} positions each")  # fmt: skip
+holds("Without positions, reversing the sentence does not change the vector of any word.", max(without) < 1e-12,
+      ROUNDING)  # fmt: skip
 smallest = min(change for change, stays in zip(beside, middle) if not stays)
-holds(
-    "With positions, the vector of every moved word changes.",
-    smallest > 0.01, f"smallest change of a word that moves {smallest:.3f}",
-)  # fmt: skip
+holds("With positions, the vector of every moved word changes.", smallest > 0.01,
+      f"smallest change of a word that moves {smallest:.3f}")  # fmt: skip
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 3.5.

@@ -32,11 +32,10 @@ counts = {name: [count_steps(name, length, SEED) for length in LENGTHS] for name
 steps = {name: [one["steps"] for one in counts[name]] for name in NAMES}
 gradients = {name: [one["gradient"] for one in counts[name]] for name in ("recurrent", "attention")}
 
-with figure(
-    "Steps until the last word has read the first", 7.9, 6.8,
-    "Above: boxes in one row are computed together; the line is the path of the first word. Below: steps for "
-    "longer texts, and how much the last output depends on the first word, with random weights.",
-) as drawing:  # fmt: skip
+with figure("Steps until the last word has read the first", 7.9, 6.8,
+            "Above: boxes in one row are computed together; the line is the path of the first word. Below: steps for "
+            "longer texts, and how much the last output depends on the first "
+            "word, with random weights.") as drawing:  # fmt: skip
     above, below = drawing.subfigures(2, 1, height_ratios=(1.2, 1))
     for number, (name, axes) in enumerate(zip(NAMES, above.subplots(1, 4))):
         draw_steps(axes, name, NAMES[name], WORDS, number, SEED)
@@ -77,11 +76,9 @@ print(longest_chain(state), longest_chain(at_once))
 
 # %% tags=["folded"]
 share = lambda value: "below 0.000001" if value < 1e-6 else f"{value:.6f}" if value < 0.1 else f"{value:.2f}"
-table(
-    "Steps that wait for each other, and the gradient of the last output for the first word (last word = 1)",
-    ("words", *NAMES.values(), "gradient: recurrent", "attention"),
-    list(zip(LENGTHS, *steps.values(), *(map(share, shares) for shares in gradients.values()))),
-)
+table("Steps that wait for each other, and the gradient of the last output for the first word (last word = 1)",
+      ("words", *NAMES.values(), "gradient: recurrent", "attention"),
+      list(zip(LENGTHS, *steps.values(), *(map(share, shares) for shares in gradients.values()))))  # fmt: skip
 
 # %% [markdown]
 # In the recurrent network the influence of the first word passes through every cell and shrinks in each. In the
@@ -149,51 +146,35 @@ print(report.source)
 ends = {
     name: f"{one[0]} step{'s' * (one[0] > 1)} for 4 words, {one[-1]} for {LENGTHS[-1]}" for name, one in steps.items()
 }
-holds(
-    "A recurrent network takes one step for each word, one after the other.",
-    steps["recurrent"] == list(LENGTHS), ends["recurrent"],
-)  # fmt: skip
-holds(
-    "Causal convolutions of width 3 connect n words after (n - 1) / 2 layers, rounded up.",
-    steps["convolution"] == [-(-(length - 1) // 2) for length in LENGTHS], ends["convolution"],
-)  # fmt: skip
-holds(
-    "Dilated convolutions connect n words after L layers, where L is the least number with 3^L ≥ n.",
-    all(3 ** (layers - 1) < n <= 3**layers for n, layers in zip(LENGTHS, steps["dilated"])), ends["dilated"],
-)  # fmt: skip
+holds("A recurrent network takes one step for each word, one after the other.", steps["recurrent"] == list(LENGTHS),
+      ends["recurrent"])  # fmt: skip
+holds("Causal convolutions of width 3 connect n words after (n - 1) / 2 layers, rounded up.",
+      steps["convolution"] == [-(-(length - 1) // 2) for length in LENGTHS], ends["convolution"])  # fmt: skip
+holds("Dilated convolutions connect n words after L layers, where L is the least number with 3^L ≥ n.",
+      all(3 ** (layers - 1) < n <= 3**layers for n, layers in zip(LENGTHS, steps["dilated"])),
+      ends["dilated"])  # fmt: skip
 holds("An attention layer takes one step for any length.", set(steps["attention"]) == {1}, ends["attention"])
-holds(
-    "There is no shortcut: the first word reaches the last output only through all of these steps.",
-    all(one["path"] == one["steps"] for name in NAMES for one in counts[name]),
-    f"in each of {len(NAMES) * len(LENGTHS)} networks: four kinds, {len(LENGTHS)} lengths",
-)
+holds("There is no shortcut: the first word reaches the last output only through all of these steps.",
+      all(one["path"] == one["steps"] for name in NAMES for one in counts[name]),
+      f"in each of {len(NAMES) * len(LENGTHS)} networks: four kinds, {len(LENGTHS)} lengths")  # fmt: skip
 by_cell, whole, words = Recurrent(SEED), nn.GRU(DIM, DIM, batch_first=True).double(), embedded(WORDS, DIM, SEED)
 whole.load_state_dict({f"{name}_l0": weight for name, weight in by_cell.cell.state_dict().items()})
 same = largest(whole(words)[0] - torch.stack(by_cell(words.unbind(1)), 1)) < 1e-10
 holds("torch's GRU computes the same, word by word.", same, ROUNDING)
-holds(
-    "A Transformer predicts all words of a known target in one call, with the same results as word by word.",
-    difference < 1e-10, f"{WRITTEN[-1]} words, {ROUNDING}",
-)  # fmt: skip
-holds(
-    "The steps of this call do not grow with the length.",
-    len(set(layers)) == 1, f"{layers[0]} attention layers for {WRITTEN[0]} words, {layers[-1]} for {WRITTEN[-1]}",
-)  # fmt: skip
-holds(
-    "Generation takes one call for each word, in a Transformer and in a recurrent network.",
-    all(one == list(WRITTEN) for one in calls), f"{WRITTEN[-1]} words, {calls[0][-1]} and {calls[1][-1]} calls",
-)  # fmt: skip
+holds("A Transformer predicts all words of a known target in one call, with the same results as word by word.",
+      difference < 1e-10, f"{WRITTEN[-1]} words, {ROUNDING}")  # fmt: skip
+holds("The steps of this call do not grow with the length.", len(set(layers)) == 1,
+      f"{layers[0]} attention layers for {WRITTEN[0]} words, {layers[-1]} for {WRITTEN[-1]}")  # fmt: skip
+holds("Generation takes one call for each word, in a Transformer and in a recurrent network.",
+      all(one == list(WRITTEN) for one in calls),
+      f"{WRITTEN[-1]} words, {calls[0][-1]} and {calls[1][-1]} calls")  # fmt: skip
 left, kept = gradients["recurrent"][-1], gradients["attention"][-1]
-holds(
-    "With random weights the gradient of the first word nearly vanishes in the recurrent network, but not in the "
-    "attention layer.",
-    left < 1e-6 and kept > 1e-3, f"{share(left)} and {share(kept)} of that of the last word, {LENGTHS[-1]} words",
-)  # fmt: skip
+holds("With random weights the gradient of the first word nearly vanishes in the recurrent network, but not in the "
+      "attention layer.", left < 1e-6 and kept > 1e-3,
+      f"{share(left)} and {share(kept)} of that of the last word, {LENGTHS[-1]} words")  # fmt: skip
 faster = [many / one for one, many in zip(speeds["gru"], speeds["causal"])]
-holds(
-    "On one core attention computes at least ten times as many operations per second as a recurrent network.",
-    min(faster) > 10, f"{min(faster):.0f} to {max(faster):.0f} times, in the report",
-)  # fmt: skip
+holds("On one core attention computes at least ten times as many operations per second as a recurrent network.",
+      min(faster) > 10, f"{min(faster):.0f} to {max(faster):.0f} times, in the report")  # fmt: skip
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 4 and table 1.

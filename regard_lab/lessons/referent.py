@@ -21,11 +21,10 @@ report = read_report("referent")
 measured = report.figures if RUN is None else measure_referent(RUN, SEED)
 cross, articles = measured["cross"], measured["articles"]
 
-with figure(
-    "Where the translator looks", 8, 6.4,
-    "Above: one head of cross-attention while the pronoun is written. Middle: one head of the encoder, from “it”; grey "
-    "words are outside its window. Below: what is counted over many sentences.",
-) as drawing:  # fmt: skip
+with figure("Where the translator looks", 8, 6.4,
+            "Above: one head of cross-attention while the pronoun is written. Middle: one head of the encoder, from "
+            "“it”; grey words are outside its window. Below: what is "
+            "counted over many sentences.") as drawing:  # fmt: skip
     maps, bars = drawing.subfigures(2, 1, height_ratios=(2.3, 1))
     panels = maps.subplots(2 * len(articles), 1)
     rows = [(one, one["pronoun"], False) for one in cross["examples"]] + [(one, "it", True) for one in articles]
@@ -62,15 +61,10 @@ with figure(
 # on validation sentences, once for all sentences.
 
 # %% tags=["folded"]
-table(
-    "Cross-attention, head {}.{}, while the pronoun is written".format(*cross["head"]),
-    ("sentence", "pronoun", "looks most at", "referent"),
-    [
-        (" ".join(one["words"][:-1]), one["pronoun"], one["words"][one["weights"].index(max(one["weights"]))],
-         one["words"][one["referent"]])
-        for one in cross["examples"]
-    ],
-)  # fmt: skip
+table("Cross-attention, head {}.{}, while the pronoun is written".format(*cross["head"]),
+      ("sentence", "pronoun", "looks most at", "referent"),
+      [(" ".join(one["words"][:-1]), one["pronoun"], one["words"][one["weights"].index(max(one["weights"]))],
+        one["words"][one["referent"]]) for one in cross["examples"]])  # fmt: skip
 
 # %% [markdown]
 # **In the encoder** the result is different: in most sentences *it* does not look most at its noun. But in a layer of
@@ -86,24 +80,18 @@ def most(one, count=3):
     return ", ".join(f"{one['words'][place]} {one['weights'][place]:.2f}" for place in places)
 
 
-table(
-    "Encoder, head {}.{}: what “it” looks at most, except itself".format(*measured["head"]),
-    ("sentence", "looks at", "referent"),
-    [(one["source"], most(one), one["words"][one["referent"]]) for one in articles],
-)  # fmt: skip
+table("Encoder, head {}.{}: what “it” looks at most, except itself".format(*measured["head"]),
+      ("sentence", "looks at", "referent"),
+      [(one["source"], most(one), one["words"][one["referent"]]) for one in articles])  # fmt: skip
 
 # %% [markdown]
 # **A check of the translations** changes one word. If the noun that *it* means is replaced by one of another gender,
 # the pronoun must change with it. If the other noun is replaced, it must not.
 
 # %% tags=["folded"]
-table(
-    "Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"),
-    [
-        (one["way"], one["source"], one["translation"], one["asked"], one["written"] or "none")
-        for one in measured["varied"]
-    ],
-)  # fmt: skip
+table("Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"),
+      [(one["way"], one["source"], one["translation"], one["asked"], one["written"] or "none")
+       for one in measured["varied"]])  # fmt: skip
 ceiling = f"at most {measured['right']:.3f}"
 table(
     "Counted over test sentences", ("quantity", "share", "compared with"),
@@ -163,32 +151,23 @@ right = sum(one["asked"] == one["written"] for one in plain)
 swapped = {name: Estimate.share(measured[name], measured["swaps"]) for name in ("right", "followed", "kept")}
 agreement = Estimate.share(measured["agreement"], measured["sentences"])
 written = Estimate.share(cross["share"], cross["count"])
-holds(
-    "While the pronoun is written, one head of cross-attention looks most at the referent in more than half of cases.",
-    written.above(0.5), f"{written} of {cross['count']}, head {cross['head'][0]}.{cross['head'][1]}",
-)  # fmt: skip
+holds("While the pronoun is written, one head of cross-attention looks most at the referent in more than half of "
+      "cases.", written.above(0.5),
+      f"{written} of {cross['count']}, head {cross['head'][0]}.{cross['head'][1]}")  # fmt: skip
 holds("The sentences known from articles get the right pronoun.", right == len(plain), f"{right} of {len(plain)}")
-holds(
-    "The pronoun follows its referent in at least nine of ten sentences.",
-    swapped["followed"].above(0.9), f"{swapped['followed']} of {measured['swaps']}",
-)  # fmt: skip
-holds(
-    "The pronoun stays the same when the other noun is replaced, in at least nine of ten sentences.",
-    swapped["kept"].above(0.9), f"{swapped['kept']} of {measured['swaps']}",
-)  # fmt: skip
-holds(
-    "In the chosen head, “it” looks most at its referent more than twice as often as by random choice.",
-    agreement.above(2 * measured["chance"]),
-    f"{agreement} of {measured['sentences']}, by chance {measured['chance']:.3f}, at most {measured['in_reach']:.3f}",
-)  # fmt: skip
-holds(
-    "The translation uses the right referent more often than these weights show it.",
-    swapped["right"].above(agreement), f"right pronoun {swapped['right']}, “it” looks most at its referent {agreement}",
-)  # fmt: skip
-holds(
-    "In a model of English the balance of “it” moves to the right noun for at least 95 % of the pairs of nouns, and a "
-    "hundred times as far as before training.",
-    english["moved"] >= 0.95 and english["movement"] > 100 * abs(english["movement_untrained"]),
-    f"{english['moved']:.0%} of {english['pairs']}, by {english['movement']:.3f}, before training by "
-    f"{english['movement_untrained']:.4f}",
-)
+holds("The pronoun follows its referent in at least nine of ten sentences.", swapped["followed"].above(0.9),
+      f"{swapped['followed']} of {measured['swaps']}")  # fmt: skip
+holds("The pronoun stays the same when the other noun is replaced, in at least nine of ten sentences.",
+      swapped["kept"].above(0.9), f"{swapped['kept']} of {measured['swaps']}")  # fmt: skip
+holds("In the chosen head, “it” looks most at its referent more than twice as often as by random choice.",
+      agreement.above(2 * measured["chance"]),
+      f"{agreement} of {measured['sentences']}, by chance {measured['chance']:.3f}, at most "
+      f"{measured['in_reach']:.3f}")  # fmt: skip
+holds("The translation uses the right referent more often than these weights show it.",
+      swapped["right"].above(agreement),
+      f"right pronoun {swapped['right']}, “it” looks most at its referent {agreement}")  # fmt: skip
+holds("In a model of English the balance of “it” moves to the right noun for at least 95 % of the pairs of nouns, and "
+      "a hundred times as far as before training.",
+      english["moved"] >= 0.95 and english["movement"] > 100 * abs(english["movement_untrained"]),
+      f"{english['moved']:.0%} of {english['pairs']}, by {english['movement']:.3f}, before training by "
+      f"{english['movement_untrained']:.4f}")  # fmt: skip

@@ -24,11 +24,10 @@ report, trained = read_report("relations"), read_report("english")
 small = {name: report.figures["models"][kind] for name, kind in (("language model", "causal"), ("encoder", "encoder"))}
 it, articles, english = (trained.figures[name] for name in ("it", "articles", "relations"))
 relations = {**{name: model["relations"] for name, model in small.items()}, "English model": english}
-with figure(
-    "Three heads of a trained model of English", 8, 5.6,
-    "Above: “it” looks at “animal” less if the sentence ends in “wide”. Left: every word looks at “cat”, so “mat” does "
-    "too. Right: “fox” looks at “brown”, but only because this head always looks one word back.",
-) as drawing:  # fmt: skip
+with figure("Three heads of a trained model of English", 8, 5.6,
+            "Above: “it” looks at “animal” less if the sentence ends in “wide”. Left: every word looks at “cat”, so "
+            "“mat” does too. Right: “fox” looks at “brown”, but only because this head "
+            "always looks one word back.") as drawing:  # fmt: skip
     grid = drawing.add_gridspec(2, 2, height_ratios=(1, 3.2))
     axes, *maps = [drawing.add_subplot(place) for place in (grid[0, :], grid[1, 0], grid[1, 1])]
     words, weights = it["example"]["words"], it["example"]["weights"]
@@ -59,11 +58,9 @@ with figure(
 # which split most of them into several sub-words.
 
 # %% tags=["folded"]
-with figure(
-    "The best head of each relation, beside its baselines", 8, 6.6,
-    "A filled circle far to the right of the other marks is a head that found the relation. If an open square lies "
-    "around it, a fixed offset is as good.",
-) as drawing:  # fmt: skip
+with figure("The best head of each relation, beside its baselines", 8, 6.6,
+            "A filled circle far to the right of the other marks is a head that found the relation. If an open square "
+            "lies around it, a fixed offset is as good.") as drawing:  # fmt: skip
     relating.draw_scores(drawing, relations)
 for name, scores in relations.items():
     relating.score_table(name, scores)
@@ -172,16 +169,14 @@ for name in small:
           abs(over) <= ERRORS * error, f"{over:+.4f} ± {error:.4f} over chance in {links:,} links")  # fmt: skip
 most = {name: sorted(one, key=lambda word: -one[word])[:2] for name, one in received.items()}
 holds("In 'The cat sat on the mat.' neither “cat” nor “mat” is one of the two words with the most weight in a small "
-      "model.",
-      not any({"cat", "mat"} & {*most[name]} for name in small),
+      "model.", not any({"cat", "mat"} & {*most[name]} for name in small),
       "; ".join(f"{name}: most on {' and '.join(most[name])}" for name in small))  # fmt: skip
 holds("In the English model “cat” and “mat” are the two words with the most weight.",
       {*most["English model"]} == {"cat", "mat"},
       "cat {cat:.2f}, sat {sat:.2f}, mat {mat:.2f}".format(**received["English model"]))  # fmt: skip
 nouns = trained.figures["received"]
 share = Estimate.share(nouns["trained"], nouns["sentences"])
-holds("In made sentences the two nouns get the most weight more than twice as often as by chance and before "
-      "training.",
+holds("In made sentences the two nouns get the most weight more than twice as often as by chance and before training.",
       every(*(share.above(2 * nouns[name]) for name in ("random choice", "untrained"))),
       f"{share}, random choice {nouns['random choice']:.3f}, before training {nouns['untrained']:.3f}")  # fmt: skip
 does_not_hold("The two nouns get the most weight in more than half of these sentences.", share.above(0.5), f"{share}")

@@ -46,11 +46,10 @@ spread, entropy, gradient, weights = (
 )
 most = math.log(len(words))  # entropy of equal weights
 
-with figure(
-    "Weights and gradients with and without division", 7.8, 5.8,
-    "Above, each row holds the weights that the last word gives to every word in one head of that size. Without "
-    "division the rows of large heads have one strong cell. Below, means over 48 heads.",
-) as drawing:  # fmt: skip
+with figure("Weights and gradients with and without division", 7.8, 5.8,
+            "Above, each row holds the weights that the last word gives to every word in one head of that size. "
+            "Without division the rows of large heads have one strong cell. "
+            "Below, means over 48 heads.") as drawing:  # fmt: skip
     (first, second), (left, right) = panels = drawing.subplots(2, 2)
     for axes, kind in ((first, "unscaled"), (second, "scaled")):
         rows = [f"head_dim {size}" for size in SIZES] if axes is first else ()
@@ -101,24 +100,16 @@ table("By size of a head", columns, [(size, *(f"{one:.3f}" for one in row)) for 
 # %% tags=["claims"]
 ratios = [one / math.sqrt(size) for one, size in zip(spread["unscaled"], SIZES)]
 falling, fading = entropy["unscaled"], gradient["unscaled"]
-holds(
-    "Unscaled scores spread with the square root of head_dim.",
-    all(0.9 < ratio < 1.1 for ratio in ratios),
-    f"spread / sqrt(head_dim) is {min(ratios):.2f} to {max(ratios):.2f}",
-)
-holds(
-    "The entropy of unscaled weights falls with every doubling of head_dim.",
-    all(later < earlier for earlier, later in pairwise(falling)), f"from {falling[0]:.2f} to {falling[-1]:.2f} nats",
-)  # fmt: skip
-holds(
-    "The gradient that reaches unscaled scores falls to less than half of its largest value.",
-    fading[-1] < max(fading) / 2, f"from {max(fading):.3f} to {fading[-1]:.3f}",
-)  # fmt: skip
+holds("Unscaled scores spread with the square root of head_dim.", all(0.9 < ratio < 1.1 for ratio in ratios),
+      f"spread / sqrt(head_dim) is {min(ratios):.2f} to {max(ratios):.2f}")  # fmt: skip
+holds("The entropy of unscaled weights falls with every doubling of head_dim.",
+      all(later < earlier for earlier, later in pairwise(falling)),
+      f"from {falling[0]:.2f} to {falling[-1]:.2f} nats")  # fmt: skip
+holds("The gradient that reaches unscaled scores falls to less than half of its largest value.",
+      fading[-1] < max(fading) / 2, f"from {max(fading):.3f} to {fading[-1]:.3f}")  # fmt: skip
 for name, measure in (("entropy", entropy["scaled"]), ("gradient", gradient["scaled"])):
-    holds(
-        f"With scaling, the {name} is about the same for every head_dim.",
-        max(measure) - min(measure) < 0.2 * max(measure), f"{min(measure):.3f} to {max(measure):.3f}",
-    )  # fmt: skip
+    holds(f"With scaling, the {name} is about the same for every head_dim.",
+          max(measure) - min(measure) < 0.2 * max(measure), f"{min(measure):.3f} to {max(measure):.3f}")  # fmt: skip
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 3.2.1, footnote 4.

@@ -40,11 +40,9 @@ masks = {name: pattern.dense(64, 64) for name, pattern in patterns(64).items()}
 SHOWN = {"window": "window", "global": "a global word", "random": "random words",
          "BigBird": "all three: BigBird", "strided": "strided, s = 8", "fixed": "fixed, s = 8"}  # fmt: skip
 
-with figure(
-    "Which word looks at which", 7.6, 6.3,
-    "Rows are the words that look, columns the words that they look at. Strong: kept in one layer. Pale: reached "
-    "through two layers. Blank: not reached.",
-) as drawing:  # fmt: skip
+with figure("Which word looks at which", 7.6, 6.3,
+            "Rows are the words that look, columns the words that they look at. Strong: kept in one layer. Pale: "
+            "reached through two layers. Blank: not reached.") as drawing:  # fmt: skip
     for axes, (name, title) in zip(drawing.subplots(2, 3).flat, SHOWN.items()):
         mask, step = masks[name], passes_on(masks[name])
         two = step @ step > 0
@@ -121,10 +119,9 @@ pairs = {name: [count(patterns(n)[name], n) for n in COUNTED] for name in masks}
 layers = {name: [layers_of(patterns(n)[name], n) for n in LAYERED] for name in masks}
 drawn = {n: patterns(n)["random"].dense(n, n).fill_diagonal_(False).any(0) for n in LAYERED}  # by another word
 undrawn = [int((~one).sum()) for one in drawn.values()]
-with figure(
-    "Pairs and layers", 8.0, 3.6,
-    "Left: the pairs of full attention grow faster than those of all others. Right: how many layers connect all words.",
-) as drawing:  # fmt: skip
+with figure("Pairs and layers", 8.0, 3.6,
+            "Left: the pairs of full attention grow faster than those of all others. Right: how many layers connect "
+            "all words.") as drawing:  # fmt: skip
     left, right = drawing.subplots(1, 2)
     curves = {name: pairs[name] for name in ("full", "strided", "fixed", "BigBird", "window")}
     draw_curves(left, COUNTED, curves, ("Pairs kept", "words n", "pairs"), log="xy", columns=3)
@@ -139,10 +136,8 @@ table(
     "Pairs kept", ("pattern", *(f"n = {n:,}" for n in COUNTED), "share of n² at 1,024"),
     [(name, *(f"{one:,}" for one in counts), f"{counts[-1] / 1024**2:.2%}") for name, counts in pairs.items()],
 )  # fmt: skip
-table(
-    "Layers until each word depends on all others (on all earlier ones if causal)", ("words n", *LAYERED),
-    [(name, *("never" if one is None else one for one in counts)) for name, counts in layers.items()],
-)  # fmt: skip
+table("Layers until each word depends on all others (on all earlier ones if causal)", ("words n", *LAYERED),
+      [(name, *("never" if one is None else one for one in counts)) for name, counts in layers.items()])  # fmt: skip
 
 # %% [markdown]
 # Random words alone never connect all words: if no other word has drawn a word, nothing depends on it, however many
@@ -163,36 +158,27 @@ for name, pattern in patterns(64).items():
     weights = rg.attention_detail(q, k, v, pattern=pattern, want=["weights"]).weights[0, 0]
     elsewhere += int(((weights > 0) != masks[name]).sum())
 alike = sum(int(masks[name].sum()) == pairs[name][1] for name in masks)
-holds(
-    "A window keeps n · (w + 1) pairs, less those beyond both ends: the count is linear in n.",
-    pairs["window"] == [n * (WINDOW + 1) - side * (side + 1) for n in COUNTED] and growth["window"] < 4.12,
-    f"{pairs['window'][-1]:,} of 1024² pairs",
-)
+holds("A window keeps n · (w + 1) pairs, less those beyond both ends: the count is linear in n.",
+      pairs["window"] == [n * (WINDOW + 1) - side * (side + 1) for n in COUNTED] and growth["window"] < 4.12,
+      f"{pairs['window'][-1]:,} of 1024² pairs")  # fmt: skip
 holds("Strided and fixed keep at most 2 · n · √n pairs if s = √n.", max(roots) <= 2,
       f"at most {roots[0]:.2f} and {roots[1]:.2f} times n · √n")  # fmt: skip
-holds(
-    "4 times as many words cost 4 times the pairs in a window and in BigBird, 8 times in strided and fixed, and 16 "
-    "times in full attention.",
-    all(abs(growth[name] / 4 - 1) < 0.03 for name in ("window", "BigBird"))
-    and all(abs(growth[name] / 8 - 1) < 0.03 for name in ("strided", "fixed")) and growth["full"] == 16,
-    f"{', '.join(f'{name} {growth[name]:.2f}' for name in curves)} times from 256 to 1,024 words",
-)  # fmt: skip
-holds(
-    "A window alone needs (n - 1) / (w / 2) layers, rounded up, until each word depends on every other.",
-    layers["window"] == [math.ceil((n - 1) / side) for n in LAYERED], f"{listed(layers['window'])} layers for {THESE}",
-)  # fmt: skip
-holds(
-    "With 3 random words for each word, a window needs at most 8 layers; alone it needs more than 32 for 256 words.",
-    all(few and few <= 8 for few in mixed) and layers["window"][-1] > 32, f"{listed(mixed)} layers for {THESE}",
-)  # fmt: skip
-holds(
-    "Random words alone never connect all words, because some words are not drawn by any other word.",
-    layers["random"] == [None] * 3 and min(undrawn) > 0, f"{listed(undrawn)} words not drawn, of {THESE}",
-)  # fmt: skip
-holds(
-    "Two layers suffice with a global word, and for strided and fixed with s = √n.",
-    all(layers[name] == [2] * 3 for name in ("global", "BigBird", "strided", "fixed")), f"for {THESE}",
-)  # fmt: skip
+holds("4 times as many words cost 4 times the pairs in a window and in BigBird, 8 times in strided and fixed, and 16 "
+      "times in full attention.",
+      all(abs(growth[name] / 4 - 1) < 0.03 for name in ("window", "BigBird"))
+      and all(abs(growth[name] / 8 - 1) < 0.03 for name in ("strided", "fixed")) and growth["full"] == 16,
+      f"{', '.join(f'{name} {growth[name]:.2f}' for name in curves)} times from 256 to 1,024 words")  # fmt: skip
+holds("A window alone needs (n - 1) / (w / 2) layers, rounded up, until each word depends on every other.",
+      layers["window"] == [math.ceil((n - 1) / side) for n in LAYERED],
+      f"{listed(layers['window'])} layers for {THESE}")  # fmt: skip
+holds("With 3 random words for each word, a window needs at most 8 layers; alone it needs more than 32 for 256 words.",
+      all(few and few <= 8 for few in mixed) and layers["window"][-1] > 32,
+      f"{listed(mixed)} layers for {THESE}")  # fmt: skip
+holds("Random words alone never connect all words, because some words are not drawn by any other word.",
+      layers["random"] == [None] * 3 and min(undrawn) > 0,
+      f"{listed(undrawn)} words not drawn, of {THESE}")  # fmt: skip
+holds("Two layers suffice with a global word, and for strided and fixed with s = √n.",
+      all(layers[name] == [2] * 3 for name in ("global", "BigBird", "strided", "fixed")), f"for {THESE}")  # fmt: skip
 holds("Sparse attention gives the same output as dense attention with the mask.", same == len(masks) and not elsewhere,
       f"{same} of {len(masks)} patterns {ROUNDING}; weights outside the mask: {elsewhere} pairs")  # fmt: skip
 holds("The counts are the numbers of pairs in the masks.", alike == len(masks),

@@ -20,11 +20,10 @@ report = read_report("transfer")
 recipe, records = report.figures["recipe"], report.figures["records"]
 groups = {labels: [one for one in records if one["labels"] == labels] for labels in recipe["labels"]}
 
-with figure(
-    "The encoder is copied, and only the head is new", 7.8, 4.6,
-    "Each arrow compares two trainings with the same labels: from random weights (circle) and from the copied encoder "
-    "(diamond). With 20 labels no model learns much, with 500 every model does; between them the arrows are longest.",
-) as drawing:  # fmt: skip
+with figure("The encoder is copied, and only the head is new", 7.8, 4.6,
+            "Each arrow compares two trainings with the same labels: from random weights (circle) and from the copied "
+            "encoder (diamond). With 20 labels no model learns much, with 500 every model does; between them the "
+            "arrows are longest.") as drawing:  # fmt: skip
     towers, gains = drawing.subplots(1, 2, width_ratios=(1, 1.15))
     body = ["embedding", *(f"layer {layer}" for layer in range(recipe["layers"])), "norm"]
     for left, head, colour, title in (
@@ -96,13 +95,11 @@ table("Numbers of the classifier before its training", ("part", "copied", "new")
 # sentences. One starts from random weights, the other from an encoder that learned to predict masked words.
 
 # %% tags=["folded"]
-table(
-    f"Share of {recipe['test']:,} test sentences that are right",
-    ("labels", "seed", "from random weights", f"from {recipe['sentences']:,} sentences without labels", "margin",
-     "most frequent kind"),
-    [(one["labels"], one["seed"], f"{one['scratch']:.3f}", f"{one['transfer']:.3f}",
-      f"{one['transfer'] - one['scratch']:+.3f}", f"{one['commonest']:.3f}") for one in ordered],
-)  # fmt: skip
+table(f"Share of {recipe['test']:,} test sentences that are right",
+      ("labels", "seed", "from random weights", f"from {recipe['sentences']:,} sentences without labels", "margin",
+       "most frequent kind"),
+      [(one["labels"], one["seed"], f"{one['scratch']:.3f}", f"{one['transfer']:.3f}",
+        f"{one['transfer'] - one['scratch']:+.3f}", f"{one['commonest']:.3f}") for one in ordered])  # fmt: skip
 print(report.source)
 
 # %% [markdown]
@@ -146,35 +143,25 @@ def spread(values):
     return f"{fmean(values):+.3f} ± {stdev(values):.3f} over {len(values)} seeds"
 
 
-holds(
-    "The classifier takes over every tensor of the encoder, and only its head is new.",
-    sum(copied.values()) > 0 and set(new) == {"head"} and not copied["head"],
-    f"{sum(copied.values()):,} numbers copied, {sum(new.values()):,} new",
-)
+holds("The classifier takes over every tensor of the encoder, and only its head is new.",
+      sum(copied.values()) > 0 and set(new) == {"head"} and not copied["head"],
+      f"{sum(copied.values()):,} numbers copied, {sum(new.values()):,} new")  # fmt: skip
 for labels in (300, 500):
-    holds(
-        f"With {labels} labels the encoder of masked words is better with every seed, by more than two standard "
-        f"deviations.",
-        min(margins[labels]) > 0 and fmean(margins[labels]) > 2 * stdev(margins[labels]), spread(margins[labels]),
-    )  # fmt: skip
-holds(
-    "With 300 labels it makes less than half as many mistakes as the model from random weights.",
-    wrong.below(wrong_scratch.times(0.5)), f"{wrong} and {wrong_scratch} of the sentences are wrong",
-)  # fmt: skip
-holds(
-    "With 100 labels it is better with every seed, but the seeds differ too much to say by how much.",
-    min(margins[100]) > 0 and fmean(margins[100]) <= 2 * stdev(margins[100]), spread(margins[100]),
-)  # fmt: skip
+    holds(f"With {labels} labels the encoder of masked words is better with every seed, by more than two standard "
+          "deviations.", min(margins[labels]) > 0 and fmean(margins[labels]) > 2 * stdev(margins[labels]),
+          spread(margins[labels]))  # fmt: skip
+holds("With 300 labels it makes less than half as many mistakes as the model from random weights.",
+      wrong.below(wrong_scratch.times(0.5)), f"{wrong} and {wrong_scratch} of the sentences are wrong")  # fmt: skip
+holds("With 100 labels it is better with every seed, but the seeds differ too much to say by how much.",
+      min(margins[100]) > 0 and fmean(margins[100]) <= 2 * stdev(margins[100]), spread(margins[100]))  # fmt: skip
 does_not_hold("With 20 labels it is better with every seed.", min(margins[20]) > 0, spread(margins[20]))
 enough = [one for one in records if one["labels"] >= 100]
 least = [Estimate.share(min(one["scratch"], one["transfer"]), recipe["test"]) for one in enough]
 commonest = [Estimate.share(one["commonest"], recipe["test"]) for one in enough]
-holds(
-    "From 100 labels on, all models are right more than three times as often as always answering the most frequent "
-    "kind.",
-    every(*(share.above(other.times(3)) for share, other in zip(least, commonest))),
-    f"at least {min(one.value for one in least):.3f}; the most frequent kind {max(one.value for one in commonest):.3f}",
-)
+holds("From 100 labels on, all models are right more than three times as often as always answering the most frequent "
+      "kind.", every(*(share.above(other.times(3)) for share, other in zip(least, commonest))),
+      f"at least {min(one.value for one in least):.3f}; the most frequent kind "
+      f"{max(one.value for one in commonest):.3f}")  # fmt: skip
 
 
 def beside_english(labels):
@@ -187,11 +174,8 @@ def beside_english(labels):
 
 
 for labels in (300, 500):
-    holds(
-        f"With {labels} labels our encoder, which has read such sentences, is better than a linear layer on the "
-        f"English model, with every seed.",
-        *beside_english(labels),
-    )  # fmt: skip
+    holds(f"With {labels} labels our encoder, which has read such sentences, is better than a linear layer on the "
+          "English model, with every seed.", *beside_english(labels))  # fmt: skip
 does_not_hold("With 20 labels our encoder is better than the English model with every seed.", *beside_english(20))
 
 # %% [markdown]

@@ -56,11 +56,9 @@ decoder = torch.stack([(one[1] - logits).norm(dim=-1) for one in runs], 1)  # (w
 
 read = [*SOURCE, "<end>"]
 wrote = ["<begin>", *TARGET[:-1]]
-with figure(
-    "What depends on what in a translator", 7.6, 6.8,
-    "Each column is a word that is replaced, each row an output. Strong: the output moves far; grey: it does not move. "
-    "Left of the line are source words, right of it written words.",
-) as drawing:  # fmt: skip
+with figure("What depends on what in a translator", 7.6, 6.8,
+            "Each column is a word that is replaced, each row an output. Strong: the output moves far; grey: it does "
+            "not move. Left of the line are source words, right of it written words.") as drawing:  # fmt: skip
     panels = drawing.subplots(2, 1, height_ratios=(len(read), len(wrote)))
     for axes, moved, rows, title in (
         (panels[0], encoder, read, "encoder: vector of each word"),
@@ -120,10 +118,8 @@ origins = {
     what: [largest(run(*edited)[2][name].outputs[0] - seen[name].outputs[0]) for name in names]
     for what, edited in (("source", (replaced(source, 0), written)), ("written", (source, replaced(written, 1))))
 }
-table(
-    "How far parts of the first cross-attention move", ("replaced", "queries", "keys", "values"),
-    [(f"a {what} word", *(f"{distance:.3f}" for distance in moved)) for what, moved in origins.items()],
-)  # fmt: skip
+table("How far parts of the first cross-attention move", ("replaced", "queries", "keys", "values"),
+      [(f"a {what} word", *(f"{distance:.3f}" for distance in moved)) for what, moved in origins.items()])  # fmt: skip
 
 # %% [markdown]
 # ## Claims
@@ -136,29 +132,22 @@ holds(
     origins["source"][0] == 0 < min(origins["source"][1:]) and max(origins["written"][1:]) == 0 < origins["written"][0],
     "a source word moves keys and values only, a written word queries only (first layer)",
 )
-holds(
-    "The encoder, and the keys and values of its output, are computed once for all written words.",
-    list(counts.values()) == [1, 1, 1, len(wrote), len(wrote)],
-    f"once each, and {len(wrote)} times the decoder with its queries",
-)
-holds(
-    "The logits of words written one by one are the same as those of one pass.",
-    largest(torch.cat(one_by_one) - logits) < 1e-9, ROUNDING,
-)  # fmt: skip
-holds(
-    "Every vector of the encoder depends on every source word and on no written word.",
-    float(encoder[:, : len(read)].min()) > 1e-6 and largest(encoder[:, len(read) :]) == 0,
-    f"source words move it by {float(encoder[:, : len(read)].min()):.3f} or more, written words by exactly 0",
-)
-holds(
-    "Replacing a source word changes the logits at every written position.",
-    float(decoder[:, : len(read)].min()) > 1e-6, f"by {float(decoder[:, : len(read)].min()):.3f} or more",
-)  # fmt: skip
-holds(
-    "Replacing a written word changes the logits after it, and none before it.",
-    float(earlier.min()) > 1e-6 and largest(own.triu(1)) < 1e-9,
-    f"those after it by {float(earlier.min()):.3f} or more, those before it not at all except for rounding",
-)
+holds("The encoder, and the keys and values of its output, are computed once for all written words.",
+      list(counts.values()) == [1, 1, 1, len(wrote), len(wrote)],
+      f"once each, and {len(wrote)} times the decoder with its queries")  # fmt: skip
+holds("The logits of words written one by one are the same as those of one pass.",
+      largest(torch.cat(one_by_one) - logits) < 1e-9, ROUNDING)  # fmt: skip
+holds("Every vector of the encoder depends on every source word and on no written word.",
+      float(encoder[:, : len(read)].min()) > 1e-6 and largest(encoder[:, len(read) :]) == 0,
+      f"source words move it by {float(encoder[:, : len(read)].min()):.3f} or more, "
+      "written words by exactly 0")  # fmt: skip
+holds("Replacing a source word changes the logits at every written position.",
+      float(decoder[:, : len(read)].min()) > 1e-6,
+      f"by {float(decoder[:, : len(read)].min()):.3f} or more")  # fmt: skip
+holds("Replacing a written word changes the logits after it, and none before it.",
+      float(earlier.min()) > 1e-6 and largest(own.triu(1)) < 1e-9,
+      f"those after it by {float(earlier.min()):.3f} or more, those before it not "
+      "at all except for rounding")  # fmt: skip
 
 # %% [markdown]
 # Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.3.

@@ -34,10 +34,9 @@ def dependence(pattern, layers):
 
 depends = {pattern: [dependence(pattern, layers) for layers in range(1, 5)] for pattern in patterns}
 
-with figure(
-    "What one word depends on through a stack of windows", 7.5, 6.2,
-    "Each row is one layer more. The frame is what reach(layers) predicts; grey words have a gradient of exactly 0.",
-) as drawing:  # fmt: skip
+with figure("What one word depends on through a stack of windows", 7.5, 6.2,
+            "Each row is one layer more. The frame is what reach(layers) predicts; grey words have a gradient of "
+            "exactly 0.") as drawing:  # fmt: skip
     panels = drawing.subplots(len(patterns), 1)
     for axes, pattern in zip(panels, patterns):
         word = len(words) - 1 if pattern.reach().ahead == 0 else len(words) // 2
@@ -99,18 +98,13 @@ table("How far words look", ("pattern", "layers", "words back", "words ahead", "
 
 # %% tags=["claims"]
 back = [row[2] for row in rows[:4]]  # of causal_window(4)
-holds(
-    "reach(layers) is how far the gradient extends back and ahead, within the text.",
-    all(same_reach), f"{sum(same_reach)} of {len(same_reach)} stacks",
-)  # fmt: skip
-holds(
-    "The patterns predict exactly which pairs of words depend on each other, skipped words included.",
-    all(same_pairs), f"all {len(words)}² pairs of {sum(same_pairs)} of {len(same_pairs)} stacks",
-)  # fmt: skip
-holds(
-    "Each layer extends the reach by the same number of words.",
-    back == [min(len(words) - 1, 3 * layers) for layers in (1, 2, 3, 4)], f"causal_window(4): {back} words back",
-)  # fmt: skip
+holds("reach(layers) is how far the gradient extends back and ahead, within the text.", all(same_reach),
+      f"{sum(same_reach)} of {len(same_reach)} stacks")  # fmt: skip
+holds("The patterns predict exactly which pairs of words depend on each other, skipped words included.",
+      all(same_pairs), f"all {len(words)}² pairs of {sum(same_pairs)} of {len(same_pairs)} stacks")  # fmt: skip
+holds("Each layer extends the reach by the same number of words.",
+      back == [min(len(words) - 1, 3 * layers) for layers in (1, 2, 3, 4)],
+      f"causal_window(4): {back} words back")  # fmt: skip
 
 # %% [markdown]
 # Source: Beltagy et al. 2020, section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.arguments import count_of, of_kind, shown, suggest
+from regard.arguments import a_tensor, count_of, of_kind, one_of, real, shown, suggest, whole, yes_or_no
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.errors import ArgumentError, CheckpointError, ShapeError
 from regard.layers import Projection, project
@@ -88,13 +88,9 @@ class Settings:
     def check_sizes(self, *names: str) -> None:
         """Raise an ArgumentError unless these settings are integers of at least 1."""
         for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(f"{name} is {value!r}; give an integer of at least 1")
             most = MOST_LAYERS if name.endswith("layers") else LARGEST_SIZE
-            if value > most:
-                size = value if value < 10**20 else f"a number of {value.bit_length()} bits"
-                raise ArgumentError(f"{name} is {size}; a model has at most {most}")
+            needs = f"an integer of at least 1, and a model has at most {most}"
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1, most, needs))
 
     @property
     def least_parameters(self) -> int:
@@ -114,21 +110,17 @@ class Settings:
 
     def check_choice(self, name: str, choices: Iterable[str]) -> None:
         """Raise an ArgumentError unless the setting is one of the choices."""
-        if getattr(self, name) not in (choices := tuple(choices)):
-            raise ArgumentError(f"{name} is {getattr(self, name)!r}; {suggest(getattr(self, name), choices)}")
+        one_of(name, getattr(self, name), tuple(choices))
 
     def check_shares(self, *names: str) -> None:
         """Raise an ArgumentError unless these settings are numbers from 0 to 1."""
         for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-                raise ArgumentError(f"{name} is {value!r}; give a share from 0 to 1")
+            object.__setattr__(self, name, real(name, getattr(self, name), 0, 1, needs="a share from 0 to 1"))
 
     def check_flags(self, *names: str) -> None:
         """Raise an ArgumentError unless these settings are booleans."""
         for name in names:
-            if not isinstance(getattr(self, name), bool):
-                raise ArgumentError(f"{name} is {getattr(self, name)!r}; give true or false")
+            yes_or_no(name, getattr(self, name))
 
 
 class Storable(nn.Module):
@@ -194,18 +186,17 @@ class TextModel(Storable):
             vectors: (..., dim), used instead of `table[ids]`.
         """
         check_ids(ids, self.config.vocab_size)
-        x = (self.embedding if table is None else table)(ids) if vectors is None else self._check_vectors(vectors, ids)
+        if vectors is None:
+            x = (self.embedding if table is None else table)(ids)
+        else:
+            shape = (*ids.shape, self.embedding.embedding_dim)
+            needs = f"a vector for each id: ids {tuple(ids.shape)} need a tensor {shape}"
+            x = a_tensor("vectors", vectors, needs, [shape])
         if factor != 1.0:
             x = x * factor
         if places is not None and self.positions is not None:
             x = x + self.positions(places).to(x.dtype)
         return self.dropout(x)
-
-    def _check_vectors(self, vectors: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        shape = (*ids.shape, self.embedding.embedding_dim)
-        if not isinstance(vectors, torch.Tensor) or tuple(vectors.shape) != shape:
-            raise ShapeError(f"vectors are {shown(vectors)}; ids {tuple(ids.shape)} need a tensor {shape}")
-        return vectors
 
     def _through(self, layer: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
         """The output of a layer; with gradient_checkpointing, its inside is computed again in the backward pass."""
@@ -299,19 +290,17 @@ class Aligned:
 
     def move(self, x: torch.Tensor | None) -> torch.Tensor | None:
         """Move x (batch, length, ...), given for the original ids, as the ids were moved; None stays None."""
-        if self.start is None or x is None:
-            return x
-        places = torch.arange(x.shape[1], device=x.device) + self.start[:, None]  # (batch, length)
-        rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        return x[rows, places.clamp(max=x.shape[1] - 1)]
+        return x if self.start is None or x is None else _shifted(x, self.start)
 
     def put_back(self, x: torch.Tensor) -> torch.Tensor:
         """Move x (batch, length, ...), computed on these ids, back to the positions of the original ids."""
-        if self.start is None:
-            return x
-        places = torch.arange(x.shape[1], device=x.device) - self.start[:, None]  # (batch, length)
-        rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        return x[rows, places.clamp(min=0)]
+        return x if self.start is None else _shifted(x, -self.start)
+
+
+def _shifted(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """Row i of x (batch, length, ...) from position `by[i]` on; beyond its ends the first or the last vector."""
+    places = (torch.arange(x.shape[1], device=x.device) + by[:, None]).clamp(0, x.shape[1] - 1)  # (batch, length)
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], places]
 
 
 def align(ids: torch.Tensor) -> Aligned:

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.arguments import shown
+from regard.arguments import a_tensor
 from regard.core.keywords import OF_MODELS, refusing_keywords
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ArgumentError
 from regard.patterns import KeySpan, Pattern, parse
 from regard.positions import Learned
 from regard.reprs import brief
@@ -176,9 +176,9 @@ class TextEncoder(Stack):
         """
         aligned = align(ids)
         if places is not None:
-            if not isinstance(places, torch.Tensor):
-                raise ArgumentError(f"places are {shown(places)}; give a bool tensor (batch, length)")
-            self._check_places(ids, places)
+            if not isinstance(self.head, WordsHead):
+                raise ArgumentError(f"places are given to the head {self.config.head!r}; they are for head='words'")
+            a_tensor("places", places, f"bool {tuple(ids.shape)}, the shape of ids", [ids.shape], torch.bool)
         x = self._read(aligned)
         if isinstance(self.head, ClassesHead):
             return self.head(x, text_mask(aligned))
@@ -238,14 +238,6 @@ class TextEncoder(Stack):
         for block in self._blocks():
             x = self._through(block, x, live, None, values)  # (batch, length, dim)
         return self.norm(x)
-
-    def _check_places(self, ids: torch.Tensor, places: torch.Tensor) -> None:
-        if not isinstance(self.head, WordsHead):
-            raise ArgumentError(f"places were given, and the head is {self.config.head!r}; they are for head='words'")
-        if places.shape != ids.shape or places.dtype != torch.bool:
-            raise ShapeError(
-                f"places are {places.dtype} {tuple(places.shape)}; give bool {tuple(ids.shape)}, the shape of ids"
-            )
 
     def _initialise_head(self, deviation: float) -> None:
         if isinstance(self.head, WordsHead) and self.head.weight is not None:

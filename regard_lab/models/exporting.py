@@ -35,11 +35,7 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
     Its inputs are ids (batch, length), padded with 0 on either side: `ids`, or `source` and `target` of a translator.
     Its output `scores` is that of the model.
 
-    Args:
-        folder: a training run or a saved model.
-        path: the file, which is replaced.
-        opset: the version of ONNX's operations; below 23 there is no operation for attention, and it is written as
-            products and a softmax.
+    Below `opset` 23 ONNX has no operation for attention, and it is written as products and a softmax.
 
     Returns:
         The largest difference between outputs of onnxruntime and of the model, or None without onnxruntime.
@@ -77,14 +73,12 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
 def _quiet() -> Generator[None]:
     """Without the warnings of the exporter, which are about itself and about packages that no model here needs."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    before = logger.disabled
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logger.disabled = True
-        try:
+    before, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings(action="ignore"):
             yield
-        finally:
-            logger.disabled = before
+    finally:
+        logger.disabled = before
 
 
 def _some_ids(names: tuple[str, ...], batch: int, length: int, longest: int | None) -> tuple[torch.Tensor, ...]:

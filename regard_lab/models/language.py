@@ -8,21 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, of_kind
+from regard.arguments import a_string, count_of, of_kind, real
 from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers import (
-    NSA,
-    Chooser,
-    FeedForward,
-    LatentAttention,
-    LightningIndexer,
-    MoBA,
-    MultiHeadAttention,
-    Projection,
-)  # fmt: skip
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, Projection
+from regard.layers.choosing import NSA, Chooser, LightningIndexer, MoBA
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
@@ -31,16 +23,7 @@ from regard.positions import Rotary
 from regard.reprs import brief
 from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
 from regard_lab.models.layers import NORMS, Attention, Block, new_norm
-from regard_lab.models.state import (
-    LanguageState,
-    LayerCaches,
-    Texts,
-    by_length,
-    end_together,
-    frugal_kind,
-    joined,
-    may_begin_at,
-)  # fmt: skip
+from regard_lab.models.state import LanguageState, LayerCaches, Texts, by_start, end_together, frugal_kind, may_begin_at
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
 LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential", "forgetting")  # of layers without latents
@@ -143,7 +126,8 @@ class LanguageConfig(Settings):
         self.check_choice("activation", ACTIVATIONS)
         self.check_shares("dropout", "attention_dropout")
         self.check_flags("biases", "tied", "gradient_checkpointing", "latent_norms", *LAYER_OPTIONS)
-        self._check_above_zero("rotary_base", "epsilon")
+        for name in ("rotary_base", "epsilon"):
+            real(name, getattr(self, name), above=0)
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
         self._check_heads()
@@ -168,41 +152,30 @@ class LanguageConfig(Settings):
         """The mechanism of a layer, counted from 0."""
         return parse_mechanism(in_turn(self.mechanism, layer))
 
-    def _check_above_zero(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-                raise ArgumentError(f"{name} is {value!r}; give a number above 0")
-
     def _fill(self) -> None:
         """Fill in defaults that depend on other settings, and turn lists (as JSON has them) into tuples."""
-        filled: dict[str, Any] = {}
-        if self.kv_heads is None:
-            filled["kv_heads"] = self.heads
-        if self.head_dim is None:
-            if self.dim % self.heads:
-                raise ArgumentError(f"dim is {self.dim}; without head_dim it must be a multiple of heads, {self.heads}")
-            filled["head_dim"] = self.dim // self.heads
-        if self.latent_dim is not None and self.positions == "rotary" and self.rope_dim is None:
-            filled["rope_dim"] = 2 * max(1, (self.head_dim or self.dim // self.heads) // 4)
-        if self.rope_frequencies is not None:
-            filled["rope_frequencies"] = tuple(
-                of_kind("rope_frequencies", self.rope_frequencies, list | tuple, "a list")
-            )
-        filled["hidden_dim"] = of_kind("hidden_dim", self.hidden_dim, int, "an integer, 0 for the default")
+        if self.head_dim is None and self.dim % self.heads:
+            raise ArgumentError(f"dim is {self.dim}; without head_dim it must be a multiple of heads, {self.heads}")
+        filled: dict[str, Any] = {
+            "kv_heads": self.heads if self.kv_heads is None else self.kv_heads,
+            "head_dim": self.dim // self.heads if self.head_dim is None else self.head_dim,
+            "hidden_dim": of_kind("hidden_dim", self.hidden_dim, int, "an integer, 0 for the default"),
+        }
         if filled["hidden_dim"] == 0:
             filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
+        if self.latent_dim is not None and self.positions == "rotary" and self.rope_dim is None:
+            filled["rope_dim"] = 2 * max(1, filled["head_dim"] // 4)
+        if self.rope_frequencies is not None:
+            filled["rope_frequencies"] = (*of_kind("rope_frequencies", self.rope_frequencies, list | tuple, "a list"),)
         for name in ("pattern", "mechanism"):
             texts = getattr(self, name)
-            if isinstance(texts, list | tuple):
-                if not 1 <= len(texts) <= self.layers:
-                    raise ArgumentError(
-                        f"{name} has {count_of(len(texts), 'texts')} for "
-                        f"{count_of(self.layers, 'layers')}; give 1 to {self.layers}"
-                    )
-                filled[name] = tuple(a_string(f"a text of {name}", text) for text in texts)
-            else:
+            if not isinstance(texts, list | tuple):
                 a_string(name, texts)
+                continue
+            filled[name] = tuple(a_string(f"a text of {name}", text) for text in texts)
+            if not 1 <= len(texts) <= self.layers:
+                texts, layers = count_of(len(texts), "texts"), count_of(self.layers, "layers")
+                raise ArgumentError(f"{name} has {texts} for {layers}; give 1 to {self.layers}")
         for name, value in filled.items():
             object.__setattr__(self, name, value)
 
@@ -237,29 +210,23 @@ class LanguageConfig(Settings):
         """Refuse a pattern or mechanism that a model of this config cannot have."""
         pattern.check(1, self.heads, 1, 1)
         self._check_continued(pattern)
-        options = {"bias": self.positions == "alibi" or self.forgetting, "dropout": self.attention_dropout > 0}
+        alibi = self.positions == "alibi"
+        options = {"bias": alibi or self.forgetting, "dropout": self.attention_dropout > 0}
         check_combination(mechanism, pattern.canonical(), [name for name, given in options.items() if given], ())
         if self.latent_dim is not None and mechanism != Softmax():
             raise ArgumentError(f"mechanism is {mechanism}; latent attention is softmax, so leave it out")
-        if self.forgetting and (self.positions == "alibi" or pattern.reach().ahead != 0):
-            other = (
-                "positions alibi, a second bias"
-                if self.positions == "alibi"
-                else f"pattern {pattern}, which looks ahead"
-            )
+        if self.forgetting and (alibi or pattern.reach().ahead != 0):
+            other = "positions alibi, a second bias" if alibi else f"pattern {pattern}, which looks ahead"
             raise ArgumentError(
                 f"forgetting is the bias of causal attention, and here is {other}; leave out one of them"
             )
         if mechanism.shares_keys and self.kv_heads != self.heads:
             raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
-
+        if self.chooser == "nsa" and (alibi or pattern.canonical() != Causal()):
+            raise ArgumentError("nsa has compressed keys, so it supports neither alibi nor a pattern besides causal")
+        if self.chooser == "indexer" and alibi:
+            raise ArgumentError("an indexer learns weights without a bias, so it does not support alibi")
         if self.chooser is not None:
-            if self.chooser == "nsa" and (self.positions == "alibi" or pattern.canonical() != Causal()):
-                raise ArgumentError(
-                    "nsa has compressed keys, so it supports neither alibi nor a pattern besides causal"
-                )
-            if self.chooser == "indexer" and self.positions == "alibi":
-                raise ArgumentError("an indexer learns weights without a bias, so it does not support alibi")
             with torch.device("meta"):  # other combinations are refused by the layer
                 new_block(self, 0)
 
@@ -367,15 +334,9 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
         options |= {name: getattr(config, name) for name in ("latent_dim", "latent_norms", "epsilon")}
         attention = LatentAttention(config.dim, config.heads, rope_dim=config.rope_dim or 0, **options)
     feed_forward = FeedForward(config.dim, config.hidden_dim, config.activation, config.dropout, config.biases)
-    return Block(
-        attention,
-        feed_forward,
-        norm=config.norm,
-        epsilon=config.epsilon,
-        norm_bias=config.biases,
-        bias=ALiBi() if config.positions == "alibi" else None,
-        dropout=config.dropout,
-    )
+    bias = ALiBi() if config.positions == "alibi" else None
+    norms = {"norm": config.norm, "epsilon": config.epsilon, "norm_bias": config.biases}
+    return Block(attention, feed_forward, bias=bias, dropout=config.dropout, **norms)
 
 
 # The model
@@ -455,11 +416,11 @@ class LanguageModel(Stack):
         ids, starts = end_together(prompts)
         together = starts is None or all(may_begin_at(starts, block.attention) for block in self._blocks())
         groups, last = [], []
-        for rows, first in [(None, 0)] if together else by_length(starts):
+        for rows, first in [(None, 0)] if together else by_start(starts):
             texts = ids if rows is None else ids[rows, first:]  # (texts, length)
             groups.append(Texts(self._caches(len(texts), cache, capacity, dtype), starts if together else None, rows))
             last.append(self._continue_texts(texts, groups[-1])[:, -1])
-        return LanguageState(groups, self._score(joined(last, groups)))
+        return LanguageState(groups, self._score(Texts.joined(last, groups)))
 
     def step(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
         """Append `ids` (batch,) to the texts of the state, and return scores (batch, vocab_size) of the next ids."""
@@ -486,7 +447,7 @@ class LanguageModel(Stack):
     def _continue(self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None) -> torch.Tensor:
         """(batch, added, dim), before the last norm; after an error the state is unchanged."""
         groups = [replace(texts, caches=texts.caches.copy()) for texts in state.groups]
-        x = joined([self._continue_texts(texts.of(ids), texts, tree) for texts in groups], groups)
+        x = Texts.joined([self._continue_texts(texts.of(ids), texts, tree) for texts in groups], groups)
         state.groups, state.next_scores = groups, None
         return x
 

@@ -41,13 +41,7 @@ def residual(
 class Block(nn.Module):
     """A Transformer layer with norms first: `x = x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
 
-    Args:
-        attention, feed_forward: the two parts, for vectors of the same size.
-        norm: "rms" or "layer".
-        epsilon: added to the mean square or variance by the norms.
-        norm_bias: whether "layer" norms have biases.
-        bias: added to the attention scores.
-        dropout: applied to the output of each part in training.
+    `norm`, `epsilon` and `norm_bias` are those of `new_norm`; `bias` is added to the scores.
 
     Source: On Layer Normalization in the Transformer Architecture, Xiong et al. 2020 (norms first).
     """

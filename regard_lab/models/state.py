@@ -133,7 +133,8 @@ class Sources:
         self.contexts, self.mask, self.shared = contexts, None, shared
         self.readers = 1  # number of neighbouring batch rows that read each text
         if live is not None:
-            hidden = ~live.allows(*_places(contexts[0]))[:, 0, 0]  # (texts, source_length)
+            places = torch.arange(contexts[0].length, device=contexts[0].keys.device)
+            hidden = ~live.allows(places[:1, None], places[None])[:, 0, 0]  # (texts, source_length)
             self.contexts = [context.without(hidden) for context in contexts]
             scores = torch.zeros_like(hidden, dtype=contexts[0].keys.dtype).masked_fill(hidden, -math.inf)
             self.mask = scores[:, None, None]  # (texts, 1, 1, source_length)
@@ -161,12 +162,6 @@ class Sources:
         texts = torch.tensor(read, dtype=torch.int64, device=self.contexts[0].keys.device)
         self.contexts = [context.reorder(texts) for context in self.contexts]
         self.mask = None if self.mask is None else self.mask[texts]
-
-
-def _places(context: ProjectedContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions of one query and of all keys of a context."""
-    places = torch.arange(context.length, device=context.keys.device)
-    return places[:1, None], places[None]  # (1, 1), (1, source_length)
 
 
 # Texts that a language model continues, and how prompts of unequal lengths are batched
@@ -211,10 +206,10 @@ def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
     return period is not None and not bool((starts % period).any())
 
 
-def by_length(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+def by_start(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
     """The batch rows (texts,) that begin at each position, with that position; the longest texts come first.
 
-    >>> by_length(torch.tensor([2, 0, 2]))
+    >>> by_start(torch.tensor([2, 0, 2]))
     [(tensor([1]), 0), (tensor([0, 2]), 2)]
     """
     return [((starts == place).nonzero().flatten(), place) for place in sorted(set(starts.tolist()))]
@@ -269,6 +264,12 @@ class Texts:
         caches.crop(length)
         return replace(self, caches=caches, starts=self.starts if length else None)
 
+    @staticmethod
+    def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
+        """The results of all groups in the order of the batch rows."""
+        rows = [texts.rows for texts in groups if texts.rows is not None]
+        return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]
+
 
 @brief
 @dataclass
@@ -314,9 +315,8 @@ class LanguageState:
         shortest = min(texts.shortest for texts in self.groups)
         if length and not 0 <= lost <= shortest:
             raise ArgumentError(
-                f"crop({length}): the longest text has {count_of(self.length, 'ids')} and the "
-                f"shortest {shortest}, and each loses "
-                f"as many; give {self.length - shortest} to {self.length}, or 0"
+                f"crop({length}): the longest text has {count_of(self.length, 'ids')} and the shortest {shortest}, and "
+                f"each loses as many; give {self.length - shortest} to {self.length}, or 0"
             )
         groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
         self.groups, self.next_scores = groups, None if lost else self.next_scores
@@ -334,9 +334,3 @@ class LanguageState:
             before = caches.length - nodes
             caches._change(lambda cache, before=before: cache.keep(before + rows, after=before))
         self.groups = groups
-
-
-def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
-    """The results of all groups in the order of the batch rows."""
-    rows = [texts.rows for texts in groups if texts.rows is not None]
-    return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]

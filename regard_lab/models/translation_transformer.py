@@ -15,7 +15,6 @@ from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.layers.caches.base import check_rows
 from regard.layers.feed_forward import ACTIVATIONS
-from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism
 from regard.mechanisms.base import Sizes
 from regard.patterns import Causal, KeySpan, Pattern, parse
@@ -100,20 +99,17 @@ class TranslationConfig(Settings):
         if self.positions == "rotary" and self.dim // self.heads % 2:
             raise ArgumentError(f"rotary rotates pairs, and dim / heads is {self.dim // self.heads}; it must be even")
         for name in ("encoder_pattern", "decoder_pattern", "cross_pattern"):
-            self._check_pattern(name)
+            if (pattern := parse(getattr(self, name))).by_length:
+                raise ArgumentError(
+                    f"{name} {pattern} depends on the number of keys, so a translation would depend on the other "
+                    f"sentences in its batch; use a pattern of the past only, such as random_blocks(3, block=64, "
+                    f"seed=0, past=true)"
+                )
         for name, choices in (("positions", POSITIONS), ("norm", NORM_PLACES), ("activation", ACTIVATIONS)):
             self.check_choice(name, choices)
         self.check_shares("dropout", "attention_dropout")
         self.check_flags("tied", "gradient_checkpointing")
         self._check_mechanism()
-
-    def _check_pattern(self, name: str) -> None:
-        """Refuse a pattern that depends on the length: it would differ alone, in a padded batch, and id by id."""
-        if (pattern := parse(getattr(self, name))).by_length:
-            raise ArgumentError(
-                f"{name} {pattern} depends on the number of keys, so a translation would depend on the other sentences "
-                f"in its batch; use a pattern of the past only, such as random_blocks(3, block=64, seed=0, past=true)"
-            )
 
     def _check_mechanism(self) -> None:
         """Refuse a mechanism that the encoder of this config cannot have; in a batch, padding is ANDed as a KeySpan."""
@@ -178,14 +174,10 @@ class TranslationState:
         check_rows(index, self.sources.rows, "state")
         if index.tolist() == list(range(self.sources.rows)):
             return  # often the case in a beam
-        caches, sources = self._copies(), copy.copy(self.sources)
+        caches, sources = [*map(copy.copy, self.caches)], copy.copy(self.sources)
         for part in (*caches, sources):
             part.reorder(index)
         self.caches, self.sources = caches, sources
-
-    def _copies(self) -> list[Cache | RecurrentState]:
-        """Caches at the same position, which replace the others after all of them were changed."""
-        return [copy.copy(cache) for cache in self.caches]
 
 
 class TranslationTransformer(TranslationBase):
@@ -222,7 +214,7 @@ class TranslationTransformer(TranslationBase):
         self, source: torch.Tensor, source_vectors: torch.Tensor | None, target: Aligned, vectors: torch.Tensor | None
     ) -> torch.Tensor:
         context, source_live = self.encode(source, source_vectors)
-        x = self._embed_from(0, target.ids, table=self.target_embedding, vectors=vectors)
+        x = self._embed_texts(target.ids, table=self.target_embedding, vectors=vectors)
         options = {"live": target.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
         for layer in self._decoder_layers():
             x = self._through(partial(layer, **options), x, context)  # (batch, target_length, dim)
@@ -231,7 +223,7 @@ class TranslationTransformer(TranslationBase):
     def encode(self, source: torch.Tensor, vectors: torch.Tensor | None = None) -> tuple[torch.Tensor, KeySpan | None]:
         """The encoded source (batch, source_length, dim), padded on the right, and the pattern of its live keys."""
         aligned = align(source)
-        x = self._embed_from(0, aligned.ids, vectors=aligned.move(vectors))
+        x = self._embed_texts(aligned.ids, vectors=aligned.move(vectors))
         for layer in self.encoder:
             x = self._through(layer, x, aligned.span)  # (batch, source_length, dim)
         return self.encoder_norm(x), aligned.span
@@ -263,7 +255,7 @@ class TranslationTransformer(TranslationBase):
         """Append `ids` (batch,) to the targets of the state, and return logits (batch, vocab_size) of the next ids."""
         check_step(ids, state, TranslationState)
         check_number(ids, state.sources.rows)
-        place, sources, caches = state.length, state.sources, state._copies()
+        place, sources, caches = state.length, state.sources, [*map(copy.copy, state.caches)]
         places, options = torch.arange(place, place + 1, device=ids.device), (sources.readers, sources.mask)
         x = self._through_layers(ids[:, None], places, sources.contexts, caches, *options, self._cross_start(place))
         scores = self._score(x)
@@ -280,9 +272,9 @@ class TranslationTransformer(TranslationBase):
             x = layer.step(x, context, cache, readers=readers, mask=mask, context_q_start=start)  # (batch, dim)
         return x
 
-    def _embed_from(self, start: int, ids: torch.Tensor, **options: Any) -> torch.Tensor:
-        """Vectors (batch, length, dim) of ids, the first at position `start`."""
-        return self._embed_scaled(ids, torch.arange(start, start + ids.shape[1], device=ids.device), **options)
+    def _embed_texts(self, ids: torch.Tensor, **options: Any) -> torch.Tensor:
+        """Vectors (batch, length, dim) of ids from position 0 on."""
+        return self._embed_scaled(ids, torch.arange(ids.shape[1], device=ids.device), **options)
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         return super()._score(self.decoder_norm(x))
@@ -297,28 +289,20 @@ class TranslationTransformer(TranslationBase):
     def _encoder_layer(self) -> EncoderLayer:
         config = self.config
         mechanism = parse_mechanism(config.encoder_mechanism)
-        attention = self._attention(parse(config.encoder_pattern), config.encoder_kv_heads, True, mechanism)
+        attention = self._attention(parse(config.encoder_pattern), config.encoder_kv_heads, mechanism=mechanism)
         return EncoderLayer(attention, self._feed_forward(), config.norm, config.dropout)
 
     def _decoder_layer(self) -> DecoderLayer:
         config = self.config
-        own = self._attention(Causal() & parse(config.decoder_pattern), config.decoder_kv_heads, rotates=True)
-        cross = self._attention(self.cross_pattern, config.cross_kv_heads, rotates=False)
+        own = self._attention(Causal() & parse(config.decoder_pattern), config.decoder_kv_heads)
+        cross = self._attention(self.cross_pattern, config.cross_kv_heads, positions=None)
         return DecoderLayer(own, cross, self._feed_forward(), config.norm, config.dropout)
 
-    def _attention(
-        self, pattern: Pattern, kv_heads: int | None, rotates: bool, mechanism: Mechanism | None = None
-    ) -> MultiHeadAttention:
+    def _attention(self, pattern: Pattern, kv_heads: int | None, **options: Any) -> MultiHeadAttention:
         config = self.config
-        return MultiHeadAttention(
-            config.dim,
-            config.heads,
-            kv_heads=kv_heads,
-            pattern=pattern,
-            mechanism=mechanism,
-            positions=Rotary() if rotates and config.positions == "rotary" else None,
-            dropout=config.attention_dropout,
-        )
+        rotary = Rotary() if config.positions == "rotary" else None
+        options = {"pattern": pattern, "positions": rotary, "dropout": config.attention_dropout, **options}
+        return MultiHeadAttention(config.dim, config.heads, kv_heads=kv_heads, **options)
 
     def _feed_forward(self) -> FeedForward:
         return FeedForward(self.config.dim, self.config.hidden_dim, self.config.activation, self.config.dropout)

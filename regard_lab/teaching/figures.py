@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from regard_lab.seeing.canvas import FAINT, INK, LINES, MARKS, POINT, colours, label_columns, label_rows, label_texts
+from regard_lab.seeing.canvas import (
+    FAINT,
+    INK,
+    LINES,
+    MARKS,
+    POINT,
+    colours,
+    ink_on,
+    label_columns,
+    label_rows,
+    label_texts,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,14 +46,9 @@ def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], number: int, l
 
 
 def draw_curves(
-    axes: Axes,
-    x: Sequence[float],
-    curves: Mapping[str, Sequence[float]],
-    labels: tuple[str, str, str],
-    *,
-    log: Literal["", "x", "xy"] = "",
-    columns: int = 2,
-) -> None:
+    axes: Axes, x: Sequence[float], curves: Mapping[str, Sequence[float]], labels: tuple[str, str, str], *,
+    log: Literal["", "x", "xy"] = "", columns: int = 2,
+) -> None:  # fmt: skip
     """Draw lines by their names, the title and the labels of both axes, and a legend below.
 
     `log` names the logarithmic axes; if x is one of them, it has a tick at each value of `x`.
@@ -93,21 +99,12 @@ def draw_cells(axes: Axes, values: torch.Tensor, colours: Sequence[str], aspect:
 
 
 def draw_reading(
-    axes: Axes,
-    title: str,
-    words: Sequence[str],
-    colours: torch.Tensor,
-    reader: int,
-    weights: torch.Tensor,
+    axes: Axes, title: str, words: Sequence[str], colours: torch.Tensor, reader: int, weights: torch.Tensor,
     received: torch.Tensor,
-) -> None:
-    """Draw words below, what a word receives from each head above, and lines as thick as the weights.
+) -> None:  # fmt: skip
+    """Draw words below, what the word at `reader` receives from each head above, and lines as thick as the weights.
 
-    Args:
-        colours: of the words, (words, 3).
-        reader: the place of the word that receives.
-        weights: (heads, words).
-        received: the colour that each head returns, (heads, 3).
+    Shapes: `colours` of words (words, 3); `weights` (heads, words); `received`, colours that heads return, (heads, 3).
     """
     from matplotlib.patches import Rectangle
 
@@ -142,14 +139,9 @@ def legend_below(axes: Axes, columns: int = 2) -> None:
 
 
 def draw_map(
-    axes: Axes,
-    values: torch.Tensor,
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    limits: tuple[float, float] = (0.0, 1.0),
-    hidden: torch.Tensor | None = None,
-    cell: float = 0.3,
-) -> Any:
+    axes: Axes, values: torch.Tensor, rows: Sequence[str] = (), columns: Sequence[str] = (),
+    limits: tuple[float, float] = (0.0, 1.0), hidden: torch.Tensor | None = None, cell: float = 0.3,
+) -> Any:  # fmt: skip
     """Draw values (rows, columns) as colours with labels; cells in `hidden` are grey; `cell` is in inches."""
     axes.set_facecolor("#e4e4e4")
     shown = values if hidden is None else values.masked_fill(hidden, torch.nan)
@@ -165,6 +157,14 @@ def draw_map(
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image
+
+
+def write_numbers(axes: Axes, values: torch.Tensor, size: float = 8.5) -> None:
+    """Write values from 0 to 1 (rows, columns) into the cells of a map, in an ink that can be read there; NaN not."""
+    for row, column in (~values.isnan()).nonzero().tolist():
+        value = float(values[row, column])
+        text = f"{value:.2f}".lstrip("0")
+        axes.text(column, row, text, ha="center", va="center", fontsize=size, color=ink_on(value))
 
 
 def scale_beside(figure: Figure, image: Any, axes: Any, label: str) -> None:

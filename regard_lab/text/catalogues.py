@@ -24,10 +24,6 @@ def read_catalogue(content: bytes) -> list[tuple[str, str]]:
     """Source and translation of each entry of a compiled catalogue; of plurals the first form, contexts cut off.
 
     The header is seven numbers; then follow two tables, of sources and of translations, each with length and place.
-
-    Raises:
-        UnicodeDecodeError: a catalogue that is not UTF-8.
-
     Source: the GNU gettext manual, section The Format of GNU MO Files.
     """
     order = "<" if content[:4] == struct.pack("<I", MAGIC) else ">"

@@ -35,9 +35,8 @@ class TextFile:
         >>> TextFile(("a.txt",), ("A bird sang.",), 1, ("a.txt", 7)).report()
         'a.txt: 12 characters in 1 text; dropped 1 damaged line, first at a.txt line 7'
         """
-        summary = (
-            f"{' + '.join(self.files)}: {self.characters:,} characters in {count_of(len(self.texts), 'texts', ',')}"
-        )
+        texts = count_of(len(self.texts), "texts", ",")
+        summary = f"{' + '.join(self.files)}: {self.characters:,} characters in {texts}"
         if self.first_dropped is None:
             return summary
         file, line = self.first_dropped
@@ -109,24 +108,19 @@ def read_labelled(path: PathLike, least: int = 2) -> LabelledFile:
         )
     read = read_pairs(path, max_words=LONGEST_TEXT, columns=LABEL_AND_TEXT)
     labelled = LabelledFile(tuple(Pair(tidy(pair.target), pair.source) for pair in read.pairs), read.report())
-    if not least <= len(labelled.labels) <= MOST_CLASSES:
+    if not least <= len(labels := labelled.labels) <= MOST_CLASSES:
         raise DataError(
-            f"{path} has {count_of(len(labelled.labels), 'labels', ',')}, such as "
-            f"{labelled.labels[0][:40]!r}; give {least} to "
+            f"{path} has {count_of(len(labels), 'labels', ',')}, such as {labels[0][:40]!r}; give {least} to "
             f"{MOST_CLASSES:,} labels, in the column before the text"
         )
     return labelled
 
 
 def split_tail(documents: Sequence[str], share: float, most: int) -> tuple[list[str], list[str]]:
-    r"""Split documents into a first and a held-out part.
+    r"""Split documents into a first and a held-out part: a share of the documents, or of the characters of each.
 
-    Of 20 documents or more, the last ones are held out; of fewer, the end of each.
-
-    Args:
-        share: share of the documents, or of the characters of each, to hold out.
-        most: the most characters to hold out of fewer than 20 documents. A held-out end begins at the start of a line
-            if there is one in its first half.
+    Of 20 documents or more, the last ones are held out; of fewer, the end of each, `most` characters in all. It begins
+    at the start of a line if there is one in its first half.
 
     >>> split_tail(["one\ntwo\nthree\n"], 0.5, 100)
     (['one\ntwo\n'], ['three\n'])

@@ -123,9 +123,8 @@ class _Unpacked(RawIOBase):
         try:
             count = self._file.readinto(buffer)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise DataError(
-                f"{self._path} is damaged, or no gzip file ({error}); copy it again, or give it unpacked"
-            ) from None
+            way = "copy it again, or give it unpacked"
+            raise DataError(f"{self._path} is damaged, or no gzip file ({error}); {way}") from None
         self._count += count
         if self._count > MOST_UNPACKED:
             raise DataError(

@@ -10,36 +10,10 @@ from pathlib import Path
 from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
+from regard_lab.text import tables
 from regard_lab.text.catalogues import CATALOGUES, MEMORY, catalogue_rows, memory_languages, memory_rows, po_rows
-from regard_lab.text.lines import (
-    LONE_SURROGATES,
-    PathLike,
-    check_there,
-    normalise,
-    numbered_lines,
-    suffix_of,
-    tidy,
-    tidy_target,
-)
-from regard_lab.text.tables import (
-    DELIMITERS,
-    EMPTY_LINE,
-    NOT_UTF8,
-    SOURCE_AND_TARGET,
-    Columns,
-    Fault,
-    PairTable,
-    Quotes,
-    TextRow,
-    find_header,
-    first_line,
-    name_the_keys,
-    on_first_line,
-    table_of,
-    table_rows,
-    two_strings,
-    wanted_columns,
-)
+from regard_lab.text.lines import LONE_SURROGATES, PathLike, check_there, normalise, numbered_lines, tidy, tidy_target
+from regard_lab.text.tables import SOURCE_AND_TARGET, Columns, Fault, PairTable, TextRow, table_of
 
 
 @dataclass(frozen=True)
@@ -67,20 +41,21 @@ FORMATS = (
 
 def rows(
     paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET
-) -> tuple[Iterator[TextRow | Fault], str | None, Quotes | None]:
+) -> tuple[Iterator[TextRow | Fault], str | None, tables.Quotes | None]:
     """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name those of a table.
 
     Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
     rows that look quoted.
     """
-    tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl", *CATALOGUES, MEMORY)]
+    kinds = (*tables.DELIMITERS, ".jsonl", *CATALOGUES, MEMORY)
+    given = [path for path in paths if table_of(Path(path)).suffix in kinds]
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
-    if len(paths) == 2 and tables:
-        raise NotFoundError(f"two paths are read as parallel plain files, but {tables[0]} is a table; give it alone")
+    if len(paths) == 2 and given:
+        raise NotFoundError(f"two paths are read as parallel plain files, but {given[0]} is a table; give it alone")
     if len(paths) == 2:
         return _parallel_rows(*paths), None, None
-    if not tables:
+    if not given:
         check_there(paths[0])
         raise NotFoundError(
             f"{paths[0]} has an unknown suffix; give {FORMATS}; or name the columns of a table of tabs without header "
@@ -92,34 +67,32 @@ def rows(
     if table.suffix == MEMORY:
         source, target = memory_languages(table)
         return memory_rows(table, (source, target)), f"{source!r} to {target!r}", None
-    if table.suffix not in DELIMITERS:
+    if table.suffix not in tables.DELIMITERS:
         return _json_rows(table, columns), None, None
-    first = first_line(table.path)
-    header = find_header(table, first, columns)
-    quotes = Quotes(table, columns, header is not None) if table.suffix == ".tsv" else None
-    return table_rows(table, header, quotes), on_first_line(table, first, header, columns), quotes
+    first = tables.first_line(table.path)
+    header = tables.find_header(table, first, columns)
+    quotes = tables.Quotes(table, columns, header is not None) if table.suffix == ".tsv" else None
+    return tables.table_rows(table, header, quotes), tables.on_first_line(table, first, header, columns), quotes
 
 
 def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | Fault]:
-    file, wanted = str(table.path), wanted_columns(table, columns)
+    file, wanted = str(table.path), tables.wanted_columns(table, columns)
+    named = f"without strings {wanted.left[0]!r} and {wanted.right[0]!r}"
     for number, text in numbered_lines(table.path):
         if text is None or not text.strip():
-            yield Fault(NOT_UTF8 if text is None else EMPTY_LINE, file, number)
+            yield Fault(tables.NOT_UTF8 if text is None else tables.EMPTY_LINE, file, number)
             continue
-        found = _json_object(text, wanted)
-        yield Fault(found, file, number) if isinstance(found, str) else TextRow(number, (file, file), found)
-
-
-def _json_object(text: str, wanted: Columns) -> tuple[str, str] | str:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):  # RecursionError: nested too deeply
-        return BROKEN_JSON
-    found = two_strings(record, wanted)
-    if found is None:
-        named = wanted != SOURCE_AND_TARGET
-        return f"without strings {wanted.left[0]!r} and {wanted.right[0]!r}" if named else WRONG_KEYS
-    return NOT_UNICODE if LONE_SURROGATES.search("".join(found)) else found  # written as escapes such as \ud800
+        try:
+            sides = tables.two_strings(json.loads(text), wanted)
+        except (ValueError, RecursionError):  # RecursionError: nested too deeply
+            yield Fault(BROKEN_JSON, file, number)
+            continue
+        if sides is None:
+            yield Fault(WRONG_KEYS if wanted == SOURCE_AND_TARGET else named, file, number)
+        elif LONE_SURROGATES.search("".join(sides)):  # written as escapes such as \ud800
+            yield Fault(NOT_UNICODE, file, number)
+        else:
+            yield TextRow(number, (file, file), sides)
 
 
 def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[TextRow | Fault]:
@@ -131,16 +104,15 @@ def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[TextRow | Fau
         if i != j:
             continue  # one file has ended: only count lines
         if left is None or right is None:
-            yield Fault(NOT_UTF8, files[left is not None], i)
+            yield Fault(tables.NOT_UTF8, files[left is not None], i)
         elif not left.strip() and not right.strip():
-            yield Fault(EMPTY_LINE, files[0], i)
+            yield Fault(tables.EMPTY_LINE, files[0], i)
         else:
             yield TextRow(i, files, (left, right))
     if source_lines != target_lines:
         raise DataError(
-            f"{source} has {count_of(source_lines, 'lines')} but {target} has {target_lines}; line "
-            f"i of one must translate "
-            f"line i of the other, so give files with equally many lines"
+            f"{source} has {count_of(source_lines, 'lines')} but {target} has {target_lines}; line i of one must "
+            f"translate line i of the other, so give files with equally many lines"
         )
 
 
@@ -199,7 +171,7 @@ class PairFile:
     def reasons(self) -> str:
         """The reasons with counts and first lines, the most frequent first."""
         ordered = sorted(self.dropped, key=lambda reason: -self.dropped[reason])
-        unit = "message" if suffix_of(self.files[0]) == ".mo" else "line"
+        unit = "message" if table_of(Path(self.files[0])).suffix == ".mo" else "line"
         places = {reason: "{} {unit} {}".format(*self.first_lines[reason], unit=unit) for reason in ordered}
         return "; ".join(f"{self.dropped[reason]:,} {reason}, first at {places[reason]}" for reason in ordered)
 
@@ -209,8 +181,8 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
 
     Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
     `.mo` and `.po` (catalogues of gettext; the package polib reads `.po`), `.tmx` (translation memories; the path may
-    name two languages, as in "memory.tmx:en,de"), or two plain files of any other suffix with
-    equally many lines; each also packed as `.gz`. The first line of a `.csv` is a header, that of a `.tsv` may be:
+    name two languages, as in "memory.tmx:en,de"), or two plain files of any other suffix with equally many lines; each
+    also packed as `.gz`. The first line of a `.csv` is a header, that of a `.tsv` may be:
     "source" and "target" name the columns, or the path names two others, as in "pairs.csv:english,german". A table
     without a header has the numbers of two columns, from 1, as in "deu.txt:1,2". The path of a `.jsonl` names two keys
     likewise, of its objects or of the object that each holds under "translation".
@@ -219,8 +191,8 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more than `max_words`
     words or 40 * `max_words` characters, or repeat a pair; and if they may join halves of two pairs: a column of a
     `.tsv` with an odd number of quotes and one at its edge, or a byte order mark inside a side; of a `.po` messages
-    that are fuzzy, obsolete or without translation. Quotes of a `.tsv` are
-    letters; the report names rows that look quoted, and how to read them so.
+    that are fuzzy, obsolete or without translation. Quotes of a `.tsv` are letters; the report names rows that look
+    quoted, and how to read them so.
 
     Args:
         paths: one .tsv or .jsonl file, or a source file and its target file.
@@ -234,8 +206,7 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
         ArgumentError: neither one path nor two, or max_words below 1.
         NotFoundError: a file that is missing.
         DataError: a file that is empty, binary, in another encoding or of an unknown format; a table whose columns are
-            not certain; parallel files
-            of different lengths; or no pair in any line.
+            not certain; parallel files of different lengths; or no pair in any line.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -287,21 +258,11 @@ def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:
     if not read.lines:
         return DataError(f"{files} is empty; give {FORMATS}")
     table = table_of(Path(read.files[0]))
-    if table.suffix == ".jsonl" and (keys := _about_the_keys(table, columns)):
+    if table.suffix == ".jsonl" and (keys := tables.name_the_keys(table, columns)):
         return NotFoundError(f"{files}: none of {read.counted} gives a pair: {keys}")
     return DataError(
         f"{files}: none of {read.counted} gives a pair ({read.reasons()}); {read.quoted or f'give {FORMATS}'}"
     )
-
-
-def _about_the_keys(table: PairTable, columns: Columns) -> str | None:
-    """A phrase about the keys of the first object, if it lacks the wanted ones."""
-    try:
-        record = json.loads(first_line(table.path))
-    except (ValueError, RecursionError):
-        return None
-    missing = two_strings(record, wanted_columns(table, columns)) is None
-    return name_the_keys(table, record, columns) if missing else None
 
 
 @brief

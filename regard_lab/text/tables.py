@@ -5,6 +5,7 @@ path of a `.jsonl` may name two keys of its objects.
 """
 
 import csv
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -119,12 +120,16 @@ def two_strings(record: object, wanted: Columns) -> tuple[str, str] | None:
     return None
 
 
-def name_the_keys(table: PairTable, record: object, kinds: Columns) -> str | None:
-    """A phrase about the keys of an object that lacks the wanted ones; None if it holds no two strings."""
+def name_the_keys(table: PairTable, kinds: Columns) -> str | None:
+    """A phrase about the keys of the first object, if it has not the wanted ones, but two strings or more."""
+    try:
+        record = json.loads(first_line(table.path))
+    except (ValueError, RecursionError):
+        return None
     nested = record.get("translation") if isinstance(record, dict) else None
     held = nested if isinstance(nested, dict) else record
     names = [key for key, value in held.items() if isinstance(value, str)] if isinstance(held, dict) else []
-    if len(names) < 2:
+    if len(names) < 2 or two_strings(record, wanted_columns(table, kinds)) is not None:
         return None
     return f"the strings of its first object are {_quoted(names)}; {_way_out(table, names, kinds)}"
 
@@ -306,22 +311,20 @@ def _lines(path: Path, first: int, damaged: list[int]) -> Iterator[tuple[int, st
 
 def _quoted_rows(path: Path, lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """The rows of a CSV, each with the number of its first line."""
-    started = [1]
+    read: list[int] = []  # the numbers of the lines of the row
 
     def texts() -> Iterator[str]:
         for number, text in lines:
-            started.append(number)
+            read.append(number)
             yield text.replace("\r", " ") + "\n"  # one inside a line is white space, as in a .tsv
 
-    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
     try:
-        for row in reader:
-            yield (started[1] if len(started) > 1 else started[0]), row
-            del started[1:]
+        for row in csv.reader(texts(), delimiter=delimiter, strict=True):
+            yield read[0], row
+            read.clear()
     except csv.Error as error:
-        at = started[1] if len(started) > 1 else started[0]
         raise DataError(
-            f"{path}, line {at}: the quotes do not close ({error}); a quote inside a quoted field is written twice"
+            f"{path}, line {read[0]}: the quotes do not close ({error}); a quote inside a quoted field is written twice"
         ) from None
 
 

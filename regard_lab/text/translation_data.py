@@ -36,18 +36,13 @@ def load_translation_data(
 
     Args:
         data: "pronouns" for the embedded corpus; or one table (.tsv, .jsonl); or two parallel files.
-        valid: files of validation pairs likewise; without them, the data is split by a hash of each source.
+        valid: files of validation pairs likewise; without them, the data is split by a hash of each source, also into
+            a test part.
         twins: of the embedded corpus, training sentences with their twins, see `make_twins`.
-
-    Returns:
-        The three parts; the test part is empty if validation pairs are given.
 
     Raises:
         ArgumentError: no data, twins of a user's files, or validation files for the embedded corpus.
         DataError: files that cannot be read, or have too few pairs.
-
-    >>> len(load_translation_data(["pronouns"]).test)
-    600
     """
     if list(data) == [PRONOUNS]:
         if valid:
@@ -67,10 +62,8 @@ def load_translation_data(
         known = {pair.source for pair in held_out.pairs}
         train = [pair for pair in read.pairs if pair.source not in known]
         if len(train) < len(read.pairs):
-            notes.append(
-                f"{count_of(len(read.pairs) - len(train), 'training pairs')} left out, since their "
-                f"source is in the validation pairs"
-            )
+            left_out = count_of(len(read.pairs) - len(train), "training pairs")
+            notes.append(f"{left_out} left out, since their source is in the validation pairs")
         if not train:
             raise DataError(
                 f"every source of {' + '.join(read.files)} is in the validation pairs, so none is left for training"
@@ -84,16 +77,12 @@ def load_translation_data(
 
 
 def _pronouns(seed: int, twins: bool) -> TranslationData:
-    groups = (
-        make_twins(PRONOUN_COUNTS["train"], seed)
-        if twins
-        else [(sentence,) for sentence in make_split("train", PRONOUN_COUNTS["train"], seed)]
+    counts, groups = PRONOUN_COUNTS, make_twins(PRONOUN_COUNTS["train"], seed) if twins else []
+    sentences = (
+        [one for group in groups for one in group] if twins else make_split("train", counts["train"], seed),
+        make_split("valid", counts["valid"], seed),
+        make_split("test", counts["test"], seed),
     )
-    train = [Pair(sentence.source, sentence.target) for group in groups for sentence in group]
-    valid, test = (
-        [Pair(sentence.source, sentence.target) for sentence in make_split(split, PRONOUN_COUNTS[split], seed)]
-        for split in ("valid", "test")
-    )
+    train, valid, test = ([Pair(one.source, one.target) for one in part] for part in sentences)
     note = f"{len(train):,} sentences of the embedded corpus; the noun pairs of the {len(test)} test sentences are new"
-    together = tuple(map(len, groups)) if twins else ()
-    return TranslationData(PRONOUNS, train, valid, test, (note,), together)
+    return TranslationData(PRONOUNS, train, valid, test, (note,), tuple(map(len, groups)))

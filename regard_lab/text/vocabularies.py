@@ -1,9 +1,10 @@
 """Vocabularies of tokenisers: four special pieces, 256 bytes, and one piece for each learned merge."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError, CheckpointError
@@ -106,17 +107,7 @@ class Vocabulary:
             )
         if kind == "byte":
             return cls(kind, (), verbatim, typographic=typographic)
-        with needed("tokenizers", "a tokeniser"):
-            from tokenizers import Tokenizer as Engine
-            from tokenizers import models, trainers
-
-        engine = Engine(models.BPE())
-        engine.pre_tokenizer = _byte_units(kind, typographic)
-        trainer = trainers.BpeTrainer(
-            vocab_size=size - len(SPECIALS), min_frequency=2, initial_alphabet=sorted(BYTE_OF), show_progress=False
-        )
-        engine.train_from_iterator(texts, trainer)
-        merges = json.loads(engine.to_str())["model"]["merges"]
+        merges = _learned(texts, size - len(SPECIALS), sorted(BYTE_OF), _byte_units(kind, typographic))
         whole = cls(kind, tuple((left, right) for left, right in merges), verbatim, typographic=typographic)
         return replace(whole, dropped=whole.unused(texts)) if trim else whole
 
@@ -126,21 +117,11 @@ class Vocabulary:
         The merges are learned over its own pieces, as if its training went on with these texts. Pieces that occur only
         as a part of longer ones are dropped.
         """
-        with needed("tokenizers", "a tokeniser"):
-            from tokenizers import Tokenizer as Engine
-            from tokenizers import models, trainers
-
         own = self.engine()
         letters = {piece: chr(0x10000 + i) for i, piece in enumerate(self.merged)}  # each piece as one character
         units = (unit for text in texts for unit, _ in own.pre_tokenizer.pre_tokenize_str(text))
         words = ("".join(letters[token.value] for token in own.model.tokenize(unit)) for unit in units)
-        learner = Engine(models.BPE())
-        alphabet = list(letters.values())
-        trainer = trainers.BpeTrainer(
-            vocab_size=len(alphabet) + more, min_frequency=2, initial_alphabet=alphabet, show_progress=False
-        )
-        learner.train_from_iterator(words, trainer)
-        found = json.loads(learner.to_str())["model"]["merges"]
+        found = _learned(words, len(letters) + more, list(letters.values()))
         merges = [tuple("".join(self.merged[ord(one) - 0x10000] for one in side) for side in pair) for pair in found]
         wider = replace(self, merges=tuple(dict.fromkeys([*self.merges, *merges])))
         return replace(wider, dropped=self.dropped | (wider.unused(texts) - set(self.merged)))
@@ -160,14 +141,11 @@ class Vocabulary:
 
     def engine(self) -> "Engine":
         """The Hugging Face tokenizer that applies the merges; its ids count `merged`, dropped pieces included."""
-        with needed("tokenizers", "a tokeniser"):
-            from tokenizers import Tokenizer as Engine
-            from tokenizers import models
-
+        tokenizers = _tokenizers()
         # Special pieces are not given to the engine, so that no text can be encoded as one.
         ids = {piece: i for i, piece in enumerate(self.merged)}
         # Its cache of words saves a tenth of the time, but is never freed: 20 KB for each engine (tokenizers 0.23).
-        engine = Engine(models.BPE(vocab=ids, merges=list(self.merges), cache_capacity=0))
+        engine = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=list(self.merges), cache_capacity=0))
         engine.pre_tokenizer = _byte_units(self.kind, self.typographic)
         return engine
 
@@ -187,11 +165,10 @@ class Vocabulary:
         except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"the tokeniser is not valid JSON ({error}); copy or train it again") from None
         wanted = {"format", "kind", "specials", "merges"}
-        verbatim = isinstance(content, dict) and content.pop("verbatim", False)
-        typographic = isinstance(content, dict) and content.pop("typographic", False)
-        dropped = content.pop("dropped", []) if isinstance(content, dict) else []
-        flags = isinstance(verbatim, bool) and isinstance(typographic, bool)
-        if not isinstance(content, dict) or set(content) != wanted or not flags:
+        content = content if isinstance(content, dict) else {}
+        verbatim, typographic = content.pop("verbatim", False), content.pop("typographic", False)
+        dropped = content.pop("dropped", [])
+        if set(content) != wanted or not (isinstance(verbatim, bool) and isinstance(typographic, bool)):
             raise _damaged(f"its keys are not {', '.join(sorted(wanted))}")
         if content["format"] != FORMAT:
             raise _damaged(f"its format is {str(content['format'])[:60]!r}, where {FORMAT!r} is read")
@@ -207,19 +184,38 @@ class Vocabulary:
 
 def word_units(typographic: bool = False) -> "PreTokenizer":
     """The splitter of texts into words, runs of punctuation and runs of symbols, each with the space before it."""
-    with needed("tokenizers", "a tokeniser"):
-        from tokenizers import Regex, pre_tokenizers
-    units = _word_units(ANY_SPACE, ANY_APOSTROPHE, ANY_SPACE) if typographic else WORD_UNITS
-    return pre_tokenizers.Split(Regex(units), "isolated")
+    return _splitter(_word_units(ANY_SPACE, ANY_APOSTROPHE, ANY_SPACE) if typographic else WORD_UNITS)
 
 
 def _byte_units(kind: str, typographic: bool) -> "PreTokenizer":
+    units = _splitter(TYPOGRAPHIC_UNITS if typographic and kind == "bpe" else UNITS[kind])
+    splitters = _tokenizers().pre_tokenizers
+    return splitters.Sequence([units, splitters.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _splitter(units: str) -> "PreTokenizer":
+    tokenizers = _tokenizers()
+    return tokenizers.pre_tokenizers.Split(tokenizers.Regex(units), "isolated")
+
+
+def _learned(
+    texts: Iterable[str], size: int, alphabet: list[str], units: "PreTokenizer | None" = None
+) -> list[list[str]]:
+    """The merges of up to `size` pieces that occur twice or more in texts, which are split into units first."""
+    tokenizers = _tokenizers()
+    engine = tokenizers.Tokenizer(tokenizers.models.BPE())
+    if units is not None:
+        engine.pre_tokenizer = units
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size, min_frequency=2, initial_alphabet=alphabet, show_progress=False
+    )
+    engine.train_from_iterator(texts, trainer)
+    return json.loads(engine.to_str())["model"]["merges"]
+
+
+def _tokenizers() -> Any:
     with needed("tokenizers", "a tokeniser"):
-        from tokenizers import Regex, pre_tokenizers
-    units = TYPOGRAPHIC_UNITS if typographic and kind == "bpe" else UNITS[kind]
-    units = pre_tokenizers.Split(Regex(units), "isolated")
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([units, letters])
+        return import_module("tokenizers")
 
 
 def _checked_merges(merges: Any) -> tuple[tuple[str, str], ...]:

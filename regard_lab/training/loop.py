@@ -47,7 +47,7 @@ from regard_lab.training.identity import (
     explain_files,
     fingerprint,
 )
-from regard_lab.training.record import Progress, Record, Saved, Started, StepDone, TrainingClock, Validated
+from regard_lab.training.record import Event, Log, Progress, Saved, Started, StepDone, TrainingClock, Validated
 
 SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 LEAST_IMPROVEMENT = 0.01  # share by which a loss has to fall to keep patience, where no last step is given
@@ -76,20 +76,11 @@ class TrainingResult:
 
 
 def train(
-    model: torch.nn.Module,
-    task: Task,
-    config: TrainingConfig,
-    folder: str | Path,
-    *,
-    kind: str = "model",
-    model_config: dict[str, Any] | None = None,
-    extra_files: dict[str, str] | None = None,
-    resume: bool = False,
-    progress: Progress | None = None,
-    on_begin: Callable[[], None] | None = None,
-    on_validation: OnValidation | None = None,
-    cpu: bool = False,
-) -> TrainingResult:
+    model: torch.nn.Module, task: Task, config: TrainingConfig, folder: str | Path, *, kind: str = "model",
+    model_config: dict[str, Any] | None = None, extra_files: dict[str, str] | None = None, resume: bool = False,
+    progress: Progress | None = None, on_begin: Callable[[], None] | None = None,
+    on_validation: OnValidation | None = None, cpu: bool = False,
+) -> TrainingResult:  # fmt: skip
     """Train a model and keep its last and its best checkpoint in a folder that survives any kill.
 
     On the same machine, torch and number of threads, a CPU run that was killed and resumed ends in the same bits
@@ -136,7 +127,6 @@ def train(
     """
     folder = a_path("folder", folder)
     workers = Workers(cpu)
-    record = Record(folder, is_main=workers.is_main, progress=progress)
     check_run_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +138,7 @@ def train(
         marks = fingerprint(model, kind, model_config, extra_files, task.fingerprint(), config, workers.count)
         where = environment(workers.device)
         identity = Identity(kind, model_config, extra_files, config, marks, where)
-        run = TrainingRun(model, task, folder, identity, workers, interruption, record, on_validation)
+        run = TrainingRun(model, task, folder, identity, workers, interruption, progress, on_validation)
         try:
             run.begin(resume, on_begin)
             return run.go()
@@ -243,7 +233,7 @@ class TrainingRun:
 
     def __init__(
         self, model: torch.nn.Module, task: Task, folder: Path, identity: Identity, workers: Workers,
-        interruption: Interruption, record: Record, on_validation: OnValidation | None,
+        interruption: Interruption, progress: Progress | None, on_validation: OnValidation | None,
     ) -> None:  # fmt: skip
         config = identity.config
         if config.patience is not None and not task.validation_batches():
@@ -252,7 +242,10 @@ class TrainingRun:
                 f"or patience=None"
             )
         self.model, self.config, self.folder, self.identity = model, config, folder, identity
-        self.workers, self.interruption, self.record, self.on_validation = workers, interruption, record, on_validation
+        self.workers, self.interruption, self.progress, self.on_validation = (
+            workers, interruption, progress, on_validation
+        )  # fmt: skip
+        self.log: Log | None = None  # of the main process
         self.engine = Engine(model, task, config, workers)
         self.state = RunState()
         self.unsaved = False  # something changed since the last checkpoint
@@ -279,12 +272,24 @@ class TrainingRun:
             if on_begin is not None:
                 on_begin()
             explain_files(self.folder)
-        notes += self.record.open(self.state.step)
+            self.log = Log(self.folder / "log.jsonl", self.state.step)
+            notes += self.log.notes
         if self.state.last_step is not None and self.state.step >= self.state.last_step:
             self._plan()  # the run ended, and may have been given more minutes
-        self.record.report(Started(self.state.step, self.last_step, tuple(notes)))
+        self._report(Started(self.state.step, self.last_step, tuple(notes)))
         if before is None:
             self._save()
+
+    def _report(self, event: Event) -> None:
+        """Hand an event to the progress function, on the main process."""
+        if self.progress is not None and self.workers.is_main:
+            self.progress(event)
+
+    def _write(self, kind: str, **values: float | None) -> None:
+        """Add a line to the log, on the main process."""
+        if self.log is not None:
+            line = {"step": self.state.step, "kind": kind, **values, "seconds": round(self.clock.wall(), 3)}
+            self.log.write(line)
 
     def _check_identity(self, checkpoint: Path) -> list[str]:
         """Refuse another run; return what differs harmlessly."""
@@ -360,10 +365,8 @@ class TrainingRun:
             return "patience"
         if out_of_patience and state.cooling_from is None:
             cooled = step_when_cooled(state.step, config.cooldown)
-            state.cooling_from, state.last_step = (
-                state.step,
-                min(cooled, state.last_step or cooled),
-            )  # minutes end first
+            state.cooling_from = state.step
+            state.last_step = min(cooled, state.last_step or cooled)  # minutes end first
         planned_end = config.steps is None and state.last_step is not None and state.step >= state.last_step
         if planned_end and state.cooling_from is not None:
             return "patience"
@@ -405,12 +408,10 @@ class TrainingRun:
         state.interval_tokens += sums.tokens
         state.interval_loss += sums.loss * sums.tokens
         left = self.clock.seconds_left(None if last is None else last - state.step, self.config.minutes)
-        self.record.report(
-            StepDone(
-                step=state.step, steps=last, loss=sums.loss, learning_rate=sums.learning_rate,
-                gradient_norm=sums.gradient_norm, tokens_per_second=self.clock.tokens_per_second(), seconds_left=left,
-            )
-        )  # fmt: skip
+        self._report(StepDone(
+            step=state.step, steps=last, loss=sums.loss, learning_rate=sums.learning_rate,
+            gradient_norm=sums.gradient_norm, tokens_per_second=self.clock.tokens_per_second(), seconds_left=left,
+        ))  # fmt: skip
 
     def _give_up(self, fault: str) -> NoReturn:
         """Stop before a step that is not finite, with everything saved as it was."""
@@ -437,9 +438,9 @@ class TrainingRun:
         state = self.state
         state.train_loss = state.interval_loss / state.interval_tokens
         planned = {} if self.config.steps is not None else {"last_step": state.last_step}
-        self.record.write(
-            state.step, "training", self.clock.wall(), loss=state.train_loss, learning_rate=sums.learning_rate,
-            gradient_norm=sums.gradient_norm, tokens=state.tokens, **planned,
+        self._write(
+            "training", loss=state.train_loss, learning_rate=sums.learning_rate, gradient_norm=sums.gradient_norm,
+            tokens=state.tokens, **planned,
         )  # fmt: skip
         state.interval_loss, state.interval_tokens = 0.0, 0
 
@@ -461,10 +462,10 @@ class TrainingRun:
             state.without_improvement = 0
         elif in_turn:  # a last validation out of turn costs no patience
             state.without_improvement += 1
-        self.record.write(state.step, "validation", self.clock.wall(), loss=loss)
+        self._write("validation", loss=loss)
         if improved:
             self._save()  # before it is called the best so far: what is reported must be there after a kill
-        self.record.report(Validated(state.step, loss, improved))
+        self._report(Validated(state.step, loss, improved))
         if self.on_validation is not None and self.workers.is_main:
             self.on_validation(self.model.eval(), state.step, self.folder)
 
@@ -481,8 +482,9 @@ class TrainingRun:
         self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()
         if self.workers.is_main:
             weights, moments = self.model.state_dict(), moments_of(self.model, self.engine.optimiser)
-            self.record.sync()
+            if self.log is not None:
+                self.log.sync()
             saved = save_checkpoint(self.folder, weights, moments, self.state, self.identity, is_best=self.is_best)
-            self.record.report(Saved(self.state.step, saved.name, self.is_best))
+            self._report(Saved(self.state.step, saved.name, self.is_best))
         self.workers.wait()
         self.unsaved = self.is_best = False

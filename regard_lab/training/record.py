@@ -292,37 +292,3 @@ class TrainingClock:
         ends = [] if steps_left is None else [steps_left * self._long_seconds / max(self._long_steps, 1.0)]
         ends += [] if minutes is None else [max(0.0, 60 * minutes - self.wall())]
         return min(ends, default=None)
-
-
-class Record:
-    """The log and the events; silent on processes other than the main one."""
-
-    def __init__(self, folder: Path, *, is_main: bool, progress: Progress | None) -> None:
-        self._folder, self._is_main, self._progress = folder, is_main, progress
-        self._log: Log | None = None
-
-    def open(self, step: int) -> list[str]:
-        """Begin to write after a step; lines of later steps, left by a killed session, are cut.
-
-        Returns:
-            A sentence about lines that are lost.
-        """
-        if not self._is_main:
-            return []
-        self._log = Log(self._folder / "log.jsonl", step)
-        return self._log.notes
-
-    def write(self, step: int, kind: str, seconds: float, **values: float | None) -> None:
-        """One line of the log."""
-        if self._log is not None:
-            self._log.write({"step": step, "kind": kind, **values, "seconds": round(seconds, 3)})
-
-    def report(self, event: Event) -> None:
-        """Hand an event to the progress function."""
-        if self._progress is not None and self._is_main:
-            self._progress(event)
-
-    def sync(self) -> None:
-        """Wait until what was written is on the disk, so that no checkpoint is newer than its log."""
-        if self._log is not None:
-            self._log.sync()

@@ -142,21 +142,22 @@ Recurrent = Any
 The state of other cells: tensors (batch, ...), alone or in nested tuples, lists and dicts.
 """
 
-KNOWN = "nn.GRUCell, nn.LSTMCell, nn.RNNCell, or nn.GRU, nn.LSTM, nn.RNN with batch_first=True"
+KNOWN = (
+    "nn.GRUCell, nn.LSTMCell, nn.RNNCell, or nn.GRU, nn.LSTM, nn.RNN with batch_first=True, or a module whose call "
+    "cell(x, state) returns the next state"
+)
 
 
-def checked_cell(cell: object) -> nn.Module:
+def checked_cell(cell: Any) -> nn.Module:
     """The cell, if it can run step by step.
 
     >>> checked_cell(nn.Linear(4, 4))
     Traceback (most recent call last):
-    regard.errors.ArgumentError: cell is a Linear, which cannot be called as cell(x, state); give nn.GRUCell,
+    regard.errors.ArgumentError: cell is a Linear, which cannot be called as cell(x, state); it needs nn.GRUCell,
     nn.LSTMCell, nn.RNNCell, or nn.GRU, nn.LSTM, nn.RNN with batch_first=True, or a module whose call cell(x, state)
     returns the next state
     """
-    own = "a module whose call cell(x, state) returns the next state"
-    if not isinstance(cell, nn.Module):
-        raise ArgumentError(f"cell is {shown(cell)}; give {KNOWN}, or {own}")
+    of_kind("cell", cell, nn.Module, KNOWN)
     if isinstance(cell, nn.RNNBase):
         if cell.bidirectional or not cell.batch_first:
             raise ArgumentError(f"{cell} cannot run step by step; it needs batch_first=True and one direction")
@@ -166,9 +167,7 @@ def checked_cell(cell: object) -> nn.Module:
         inspect.signature(cell.forward).bind("x", "state")
     except TypeError:
         kind = type(cell).__name__
-        raise ArgumentError(
-            f"cell is a {kind}, which cannot be called as cell(x, state); give {KNOWN}, or {own}"
-        ) from None
+        raise ArgumentError(f"cell is a {kind}, which cannot be called as cell(x, state); it needs {KNOWN}") from None
     return cell
 
 
@@ -183,8 +182,9 @@ def check_recurrent(cell: nn.Module, state: Any) -> None:
     kind = type(cell).__name__
     if not isinstance(cell, nn.RNNCellBase | nn.RNNBase):
         if len({len(part) for part in parts}) > 1:
-            shapes = _listed(_shapes(state))
-            raise ShapeError(f"the state of {kind} has tensors of shapes {shapes}; their first axis must be the batch")
+            raise ShapeError(
+                f"the state of {kind} has tensors of shapes {_shapes(state)}; their first axis must be the batch"
+            )
         return
     is_pair = isinstance(state, tuple) and len(state) == 2
     is_lstm = isinstance(cell, nn.LSTMCell | nn.LSTM)
@@ -201,19 +201,16 @@ def check_recurrent(cell: nn.Module, state: Any) -> None:
 
 def check_returned(cell: nn.Module, before: Recurrent, after: object) -> None:
     """Raise an ArgumentError unless what a foreign cell returned is a state like the one it was given."""
-    shapes = [_shapes(state) for state in (before, after)]
-    if tree_structure(before) != tree_structure(after) or shapes[0] != shapes[1]:
+    given, returned = _shapes(before), _shapes(after)
+    if tree_structure(before) != tree_structure(after) or given != returned:
         raise ArgumentError(
-            f"{type(cell).__name__} was given a state of shape {_listed(shapes[0])} and returned {_listed(shapes[1])}; "
-            f"cell(x, state) must return the next state alone, of the same shape. Wrap the cell if it returns more"
+            f"{type(cell).__name__} was given a state of shape {given} and returned {returned}; cell(x, state) must "
+            f"return the next state alone, of the same shape. Wrap the cell if it returns more"
         )
 
 
-def _shapes(state: object) -> list[Any]:
-    return [tuple(part.shape) if isinstance(part, torch.Tensor) else shown(part) for part in tree_leaves(state)]
-
-
-def _listed(shapes: list[Any]) -> str:
+def _shapes(state: object) -> str:
+    shapes = [tuple(part.shape) if isinstance(part, torch.Tensor) else shown(part) for part in tree_leaves(state)]
     return " and ".join(map(str, shapes))
 
 
@@ -313,13 +310,13 @@ class AttentionCell(nn.Module):
         kind, layered = type(self.cell).__name__, isinstance(self.cell, nn.RNNBase)
         if self.hidden is top and not (layered or _is_plain(recurrent)):
             raise ArgumentError(
-                f"the state of {kind} has tensors of shapes {_listed(_shapes(recurrent))}; say which of them attends, "
+                f"the state of {kind} has tensors of shapes {_shapes(recurrent)}; say which of them attends, "
                 f"as in {type(self).__name__}(..., hidden=lambda state: state[-1][0])"
             )
         hidden, size = self.hidden(recurrent), self.hidden_dim
         if not isinstance(hidden, torch.Tensor) or hidden.dim() != 2 or (size or hidden.shape[1]) != hidden.shape[1]:
             needs = f"(batch, {size or 'hidden_size'})"
-            raise ShapeError(f"what attends of the state of {kind} has shape {_shapes(hidden)[0]}; it needs {needs}")
+            raise ShapeError(f"what attends of the state of {kind} has shape {_shapes(hidden)}; it needs {needs}")
         return CellState(recurrent, batch_axis=int(layered))
 
     def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:

@@ -13,16 +13,8 @@ from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredic
 from regard.patterns import KeySpan
 from regard.reprs import brief
 from regard_lab.models.base import Aligned, Settings, TranslationBase, align, check_number, check_step
-from regard_lab.models.recurrent.cells import (
-    AttentionCell,
-    BahdanauCell,
-    CellState,
-    FixedVectorCell,
-    LuongCell,
-    Memory,
-    MemoryAttention,
-    Recurrent,
-)
+from regard_lab.models.recurrent import cells
+from regard_lab.models.recurrent.cells import CellState, Memory, MemoryAttention
 
 CELLS = ("gru", "lstm")
 ATTENTIONS = ("bahdanau", "luong-dot", "luong-general", "luong-concat", "none")
@@ -213,7 +205,7 @@ class RecurrentTranslator(TranslationBase):
         output, state.cell = self.cell(x, state.cell, state.memory)
         return self._read_out(output, x)
 
-    def _first_state(self, last: torch.Tensor) -> Recurrent:
+    def _first_state(self, last: torch.Tensor) -> cells.Recurrent:
         first = torch.tanh(self.to_first_state(last))
         parts = first.unflatten(-1, (-1, self.config.decoder_layers, self.config.hidden)).permute(1, 2, 0, 3)
         return (parts[0].contiguous(), parts[1].contiguous()) if len(parts) == 2 else parts[0].contiguous()
@@ -247,17 +239,17 @@ class Maxout(nn.Module):
         return self.linear(x).unflatten(-1, (-1, 2)).amax(-1)
 
 
-def new_cell(config: RecurrentConfig) -> AttentionCell:
+def new_cell(config: RecurrentConfig) -> cells.AttentionCell:
     """The decoder's cell with the attention of a config."""
     dim, hidden = config.dim, config.hidden
     joined = hidden if not config.is_luong else dim if config.input_feeding else 0  # inputs besides the embedding
     layers = recurrent_layers(config.cell, dim + joined, hidden, config.decoder_layers, config.dropout)
     if config.attention == "none":
-        return FixedVectorCell(layers)
+        return cells.FixedVectorCell(layers)
     attention = MemoryAttention(new_score(config), config.window if config.reach == "local-m" else None)
     if config.is_luong:
-        return LuongCell(layers, attention, memory_dim=hidden, output_dim=dim, input_feeding=config.input_feeding)
-    return BahdanauCell(layers, attention)
+        return cells.LuongCell(layers, attention, memory_dim=hidden, output_dim=dim, input_feeding=config.input_feeding)
+    return cells.BahdanauCell(layers, attention)
 
 
 def new_score(config: RecurrentConfig) -> Score:

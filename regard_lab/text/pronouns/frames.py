@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from regard_lab.text.pronouns.lexicon import SENSES, Sense
 
@@ -16,9 +16,8 @@ class Time:
     is_span: bool = False
 
 
-_ENGLISH = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_GERMAN = ("zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn")
-_NUMBERS = dict(zip(_ENGLISH, _GERMAN, strict=True))
+_ENGLISH, _GERMAN = "two three four five six seven eight nine ten", "zwei drei vier fünf sechs sieben acht neun zehn"
+_NUMBERS = dict(zip(_ENGLISH.split(), _GERMAN.split(), strict=True))
 
 TIMES: tuple[Time, ...] = (
     Time(english="yesterday", german="gestern"),
@@ -26,10 +25,7 @@ TIMES: tuple[Time, ...] = (
     Time(english="on Friday", german="am Freitag"),
     *(Time(english=f"at {number} o'clock", german=f"um {zahl} Uhr") for number, zahl in _NUMBERS.items()),
     *(Time(english=f"after {number} days", german=f"nach {zahl} Tagen") for number, zahl in _NUMBERS.items()),
-    *(
-        Time(english=f"for {number} weeks", german=f"{zahl} Wochen lang", is_span=True)
-        for number, zahl in _NUMBERS.items()
-    ),
+    *(Time(english=f"for {one} weeks", german=f"{zahl} Wochen lang", is_span=True) for one, zahl in _NUMBERS.items()),
 )
 
 
@@ -73,7 +69,7 @@ class Frame:
     preposition: str = ""
     subjects: tuple[Sense, ...]
     objects: tuple[Sense, ...]
-    links: tuple[Link, ...] = (BECAUSE, SINCE, ALTHOUGH)
+    links: tuple[Link, ...] = LINKS[:-1]  # without BUT
     reason_negated: bool = True
     weight: float = 1.0
 
@@ -92,129 +88,56 @@ class Frame:
         return link.relation != "obstacle" and self.reason_negated == (link.relation == "reason")
 
 
-_MOVERS = "animal vehicle"
-_SMALL = "food text garment tool"
+# Each frame: plain English | infinitive of an active verb | German | case of the object, after its preposition |
+# classes of the subject | classes of the object | weight, then "but" if "but it was ..." may follow, and "affirmed" if
+# a reason does not negate the clause.
+_TABLE = """
+crossed | cross | überquerte {object} {not} | accusative | animal vehicle | road | 2
+was crossed by | | wurde {object} {not} überquert | von dative | road | animal vehicle | 1.5
+wanted to cross | want to cross | wollte {object} {not} überqueren | accusative | animal | road | 2.5 but
+waited in front of | wait in front of | wartete {not} {object} | vor dative | animal vehicle | road building
+  | 0.5 affirmed
+stopped in front of | stop in front of | hielt {not} {object} | vor dative | vehicle | building | 2
+entered | enter | betrat {object} {not} | accusative | animal | building | 1.5
+was entered by | | wurde {object} {not} betreten | von dative | building | animal | 1.5
+avoided | avoid | mied {object} {not} | accusative | animal | vehicle furniture container device | 0.4 affirmed
+touched | touch | berührte {object} {not} | accusative | animal | container device text garment tool | 0.3
+was touched by | | wurde {object} {not} berührt | von dative | container device text garment tool | animal | 0.3
+ate | eat | fraß {object} {not} | accusative | animal | food | 1.5
+wanted to eat | want to eat | wollte {object} {not} fressen | accusative | animal | food | 1.5 but
+was eaten by | | wurde {object} {not} gefressen | von dative | food | animal | 1.5
+jumped onto | jump onto | sprang {not} {object} | auf accusative | animal | furniture vehicle | 0.7
+slept under | sleep under | schlief {not} {object} | unter dative | animal | furniture vehicle | 0.7
+was put on | | wurde {not} {object} gelegt | auf accusative | food text garment tool | furniture | 1
+was placed next to | | wurde {not} {object} gestellt | neben accusative | device container | furniture | 1.5
+was packed into | | wurde {not} {object} gepackt | in accusative | food text garment tool | container | 1
+stayed in | stay in | blieb {not} {object} | in dative | food text garment tool | container | 1 affirmed
+was brought into | | wurde {not} {object} gebracht | in accusative | food text garment tool device furniture container
+  | building | 1
+was loaded onto | | wurde {not} {object} geladen | auf accusative | device furniture container | vehicle | 0.6
+carried | carry | transportierte {object} {not} | accusative | vehicle | food device furniture container | 0.5
+was carried by | | wurde {object} {not} transportiert | von dative | food device furniture container | vehicle | 0.5
+was sold with | | wurde {not} {object} verkauft | mit dative | food text garment tool device
+  | food text garment tool device | 0.4
+was exchanged for | | wurde {not} {object} getauscht | gegen accusative | text garment tool device
+  | text garment tool device | 0.8
+"""
 
 
-def _frame(
-    plain: str, negated: str, german: str, governed: str, subjects: str, objects: str, weight: float = 1, **options: Any
-) -> Frame:
-    """A frame from words: `governed` is the case of the object, with the preposition before it if there is one."""
+def _frame(row: str) -> Frame:
+    plain, infinitive, german, governed, subjects, objects, marks = map(str.strip, row.split("|"))
     preposition, _, case = governed.rpartition(" ")
-    first, second = (tuple(sense for word in classes.split() for sense in SENSES if sense == word)
-                     for classes in (subjects, objects))  # fmt: skip
+    weight, *options = marks.split()
     return Frame(
-        plain=plain, negated=negated, german=german, case=_CASES[case], preposition=preposition, subjects=first,
-        objects=second, weight=weight, **options,
+        plain=plain, negated=f"did not {infinitive}" if infinitive else plain.replace("was ", "was not "),
+        german=german, case=_CASES[case], preposition=preposition,
+        subjects=_senses(subjects), objects=_senses(objects), reason_negated="affirmed" not in options,
+        links=LINKS if "but" in options else LINKS[:-1], weight=float(weight),
     )  # fmt: skip
 
 
-def _active(plain: str, infinitive: str, *words: Any, **options: Any) -> Frame:
-    return _frame(plain, f"did not {infinitive}", *words, **options)
+def _senses(words: str) -> tuple[Sense, ...]:
+    return tuple(sense for word in words.split() for sense in SENSES if sense == word)
 
 
-def _passive(verb: str, *words: Any, **options: Any) -> Frame:
-    return _frame(f"was {verb}", f"was not {verb}", *words, **options)
-
-
-FRAMES: tuple[Frame, ...] = (
-    _active("crossed", "cross", "überquerte {object} {not}", "accusative", _MOVERS, "road", 2.0),
-    _passive("crossed by", "wurde {object} {not} überquert", "von dative", "road", _MOVERS, 1.5),
-    _active(
-        "wanted to cross",
-        "want to cross",
-        "wollte {object} {not} überqueren",
-        "accusative",
-        "animal",
-        "road",
-        2.5,
-        links=LINKS,
-    ),
-    _active(
-        "waited in front of",
-        "wait in front of",
-        "wartete {not} {object}",
-        "vor dative",
-        _MOVERS,
-        "road building",
-        0.5,
-        reason_negated=False,
-    ),
-    _active(
-        "stopped in front of", "stop in front of", "hielt {not} {object}", "vor dative", "vehicle", "building", 2.0
-    ),
-    _active("entered", "enter", "betrat {object} {not}", "accusative", "animal", "building", 1.5),
-    _passive("entered by", "wurde {object} {not} betreten", "von dative", "building", "animal", 1.5),
-    _active(
-        "avoided",
-        "avoid",
-        "mied {object} {not}",
-        "accusative",
-        "animal",
-        "vehicle furniture container device",
-        0.4,
-        reason_negated=False,
-    ),
-    _active(
-        "touched", "touch", "berührte {object} {not}", "accusative", "animal", "container device text garment tool", 0.3
-    ),
-    _passive(
-        "touched by", "wurde {object} {not} berührt", "von dative", "container device text garment tool", "animal", 0.3
-    ),
-    _active("ate", "eat", "fraß {object} {not}", "accusative", "animal", "food", 1.5),
-    _active(
-        "wanted to eat",
-        "want to eat",
-        "wollte {object} {not} fressen",
-        "accusative",
-        "animal",
-        "food",
-        1.5,
-        links=LINKS,
-    ),
-    _passive("eaten by", "wurde {object} {not} gefressen", "von dative", "food", "animal", 1.5),
-    _active("jumped onto", "jump onto", "sprang {not} {object}", "auf accusative", "animal", "furniture vehicle", 0.7),
-    _active("slept under", "sleep under", "schlief {not} {object}", "unter dative", "animal", "furniture vehicle", 0.7),
-    _passive("put on", "wurde {not} {object} gelegt", "auf accusative", _SMALL, "furniture"),
-    _passive(
-        "placed next to", "wurde {not} {object} gestellt", "neben accusative", "device container", "furniture", 1.5
-    ),
-    _passive("packed into", "wurde {not} {object} gepackt", "in accusative", _SMALL, "container"),
-    _active("stayed in", "stay in", "blieb {not} {object}", "in dative", _SMALL, "container", reason_negated=False),
-    _passive(
-        "brought into",
-        "wurde {not} {object} gebracht",
-        "in accusative",
-        f"{_SMALL} device furniture container",
-        "building",
-    ),
-    _passive(
-        "loaded onto", "wurde {not} {object} geladen", "auf accusative", "device furniture container", "vehicle", 0.6
-    ),
-    _active(
-        "carried",
-        "carry",
-        "transportierte {object} {not}",
-        "accusative",
-        "vehicle",
-        "food device furniture container",
-        0.5,
-    ),
-    _passive(
-        "carried by",
-        "wurde {object} {not} transportiert",
-        "von dative",
-        "food device furniture container",
-        "vehicle",
-        0.5,
-    ),
-    _passive("sold with", "wurde {not} {object} verkauft", "mit dative", f"{_SMALL} device", f"{_SMALL} device", 0.4),
-    _passive(
-        "exchanged for",
-        "wurde {not} {object} getauscht",
-        "gegen accusative",
-        "text garment tool device",
-        "text garment tool device",
-        0.8,
-    ),
-)
+FRAMES: tuple[Frame, ...] = tuple(map(_frame, _TABLE.strip().replace("\n  ", " ").splitlines()))

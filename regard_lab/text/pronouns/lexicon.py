@@ -239,18 +239,9 @@ DRAWBACKS: tuple[Drawback, ...] = (
 
 DRAWBACK_BY_ENGLISH: dict[str, Drawback] = {drawback.english: drawback for drawback in DRAWBACKS}
 
-ATTRIBUTES: tuple[Attribute, ...] = (
-    Attribute(english="old", stem="alt"),
-    Attribute(english="new", stem="neu"),
-    Attribute(english="small", stem="klein"),
-    Attribute(english="red", stem="rot"),
-    Attribute(english="white", stem="weiß"),
-    Attribute(english="black", stem="schwarz"),
-    Attribute(english="beautiful", stem="schön"),
-    Attribute(english="strange", stem="seltsam"),
-    Attribute(english="second", stem="zweit"),
-    Attribute(english="third", stem="dritt"),
-)
+_STEMS = """old alt, new neu, small klein, red rot, white weiß, black schwarz, beautiful schön, strange seltsam,
+    second zweit, third dritt"""
+ATTRIBUTES = tuple(Attribute(english=english, stem=stem) for english, stem in map(str.split, _STEMS.split(",")))
 
 
 @cache

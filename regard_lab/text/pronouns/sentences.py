@@ -211,27 +211,17 @@ def _finished(sentence: str) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-_ENDINGS: tuple[tuple[Degree, str], ...] = (("too", "tired"), ("too", "wide"), ("", "congested"))
+_ENDINGS: tuple[tuple[Degree, Drawback], ...] = (
+    ("too", DRAWBACK_BY_ENGLISH["tired"]), ("too", DRAWBACK_BY_ENGLISH["wide"]), ("", DRAWBACK_BY_ENGLISH["congested"]),
+)  # fmt: skip
 
-
-def _article_sentences() -> tuple[PronounSentence, ...]:
-    animal, street = NOUN_BY_ENGLISH["animal"], NOUN_BY_ENGLISH["street"]
-    crossed = next(frame for frame in FRAMES if frame.name == "crossed")
-    return tuple(
-        write(
-            Derivation(
-                frame=crossed,
-                subject=animal,
-                object=street,
-                refers_to_subject=DRAWBACK_BY_ENGLISH[drawback].sense == animal.sense,
-                drawback=DRAWBACK_BY_ENGLISH[drawback],
-                degree=degree,
-                link=BECAUSE,
-                apostrophe=apostrophe,
-            )
+# Of the articles: "The animal didn't cross the street because it was ...", with either apostrophe.
+ARTICLE_SENTENCES: tuple[PronounSentence, ...] = tuple(
+    write(
+        Derivation(
+            frame=FRAMES[0], subject=NOUN_BY_ENGLISH["animal"], object=NOUN_BY_ENGLISH["street"], link=BECAUSE,
+            refers_to_subject=drawback.sense == "animal", drawback=drawback, degree=degree, apostrophe=apostrophe,
         )
-        for apostrophe, (degree, drawback) in product(("'", "’"), _ENDINGS)
     )
-
-
-ARTICLE_SENTENCES: tuple[PronounSentence, ...] = _article_sentences()
+    for apostrophe, (degree, drawback) in product(("'", "’"), _ENDINGS)
+)  # fmt: skip

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence, Sized
+from collections.abc import Callable, Generator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ from regard_lab.training.recipes.run_folder import count_trained, read_settings,
 
 CONTRAST_PAIRS = 300
 SWAPS = 300
+OWN_TEST = "the run's own test split"
 
 
 @dataclass(frozen=True)
@@ -57,43 +59,33 @@ class PronounReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The rates, 0 to 1, as JSON values."""
-        rates = {}
-        if self.head is not None and self.agreement is not None:
-            rates = {
-                "referent_agreement": self.agreement.agreement,
-                "referent_preference": self.agreement.preference,
-                "referent_chance": self.agreement.chance,
-                "referent_head": {"layer": self.head.layer, "head": self.head.head},
-            }
-        return {
-            "pronoun_accuracy": self.pronouns,
-            "majority_baseline": self.baseline,
-            "contrast_accuracy": self.contrast,
-            **rates,
-            "swap_followed": self.swaps.followed,
-            "swap_kept": self.swaps.kept,
-        }
+        rates: dict[str, Any] = {
+            "pronoun_accuracy": self.pronouns, "majority_baseline": self.baseline, "contrast_accuracy": self.contrast,
+        }  # fmt: skip
+        if self.head is not None and (found := self.agreement) is not None:
+            rates |= {
+                "referent_agreement": found.agreement, "referent_preference": found.preference,
+                "referent_chance": found.chance, "referent_head": {"layer": self.head.layer, "head": self.head.head},
+            }  # fmt: skip
+        return rates | {"swap_followed": self.swaps.followed, "swap_kept": self.swaps.kept}
 
     def lines(self) -> list[str]:
         """The rates in lines of text."""
+        looked = []
+        if self.head is not None and (found := self.agreement) is not None:
+            head = f"encoder layer {self.head.layer}, head {self.head.head}, from 0, chosen on validation sentences"
+            most, more = rate(found.agreement), rate(found.preference)
+            looked = [
+                f"  agreement    {most} of *it* look most at their noun, {more} more than at the other noun;",
+                f"               chance {rate(found.chance)} ({head})",
+            ]
+        followed, kept = rate(self.swaps.followed), rate(self.swaps.kept)
         return [
             f"  pronouns     {rate(self.pronouns)} right; the commonest pronoun alone would get {rate(self.baseline)}",
             f"  contrast     {rate(self.contrast)} of pairs with one word changed have both pronouns right",
-            *self._looked(),
-            f"  swap         {rate(self.swaps.followed)} of pronouns follow when another gender's noun takes its "
-            "place,",
-            f"               {rate(self.swaps.kept)} stay when the other noun is swapped instead",
-        ]
-
-    def _looked(self) -> list[str]:
-        if self.head is None or self.agreement is None:
-            return []
-        head = f"encoder layer {self.head.layer}, head {self.head.head}, from 0, chosen on validation sentences"
-        found = self.agreement
-        return [
-            f"  agreement    {rate(found.agreement)} of *it* look most at their noun, {rate(found.preference)} more "
-            "than at the other noun;",
-            f"               chance {rate(found.chance)} ({head})",
+            *looked,
+            f"  swap         {followed} of pronouns follow when another gender's noun takes its place,",
+            f"               {kept} stay when the other noun is swapped instead",
         ]
 
 
@@ -111,12 +103,8 @@ class RunScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
-        return {
-            "test": self.name,
-            "trained_on": self.trained,
-            **self.evaluation.to_dict(),
-            **(self.pronouns.to_dict() if self.pronouns else {}),
-        }
+        pronouns = self.pronouns.to_dict() if self.pronouns else {}
+        return {"test": self.name, "trained_on": self.trained, **self.evaluation.to_dict(), **pronouns}
 
     def rows(self) -> list[dict[str, Any]]:
         """Each sentence with its scores, as `Evaluation.rows` has them."""
@@ -136,9 +124,18 @@ class RunScores:
             f"{count_of(scores.count, 'sentences')} of {self.name}, {search}",
             *on_training(self.trained, scores.count, "pairs", "new sentences"),
             *(f"  {remark}" for remark in [Ends(self.evaluation.translations).remark()] if remark),
-            *(f"  {key:<12} {value}" for key, value in values.items()),
+            *named(values),
             *(self.pronouns.lines() if self.pronouns else []),
         ]
+
+
+def named(values: Mapping[str, str]) -> list[str]:
+    """A line for each value with its name.
+
+    >>> named({"loss": "1.2 nats per id"})
+    ['  loss         1.2 nats per id']
+    """
+    return [f"  {name:<12} {value}" for name, value in values.items()]
 
 
 def on_training(trained: int | None, count: int, what: str, new: str) -> list[str]:
@@ -174,13 +171,14 @@ def rate(share: float) -> str:
     return f"{share:.3f}" if share >= 1 else f"{min(share, 0.999):.3f}"
 
 
+def perplexity_of(loss: float) -> float:
+    """`exp(loss)`, which is a finite number for any loss in nats."""
+    return math.exp(min(loss, 700.0))
+
+
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 """From the number of sentences, a context that gives a function to be called with how many more are done."""
-
-
-def uncounted(total: int) -> AbstractContextManager[Callable[[int], None]]:
-    """Progress that is not shown."""
-    return nullcontext(lambda done: None)
+uncounted: Counting = lambda total: nullcontext(lambda done: None)  # noqa: E731
 
 
 class PartlyEvaluated(KeyboardInterrupt):
@@ -200,13 +198,9 @@ def _keeping(what: str, total: int, done: Sized, rows: Callable[[], list[dict[st
 
 
 def evaluate_run(
-    run: str | Path,
-    test: Sequence[str | Path] = (),
-    *,
-    tell: Tell = silent,
-    counting: Counting = uncounted,
+    run: str | Path, test: Sequence[str | Path] = (), *, tell: Tell = silent, counting: Counting = uncounted,
     **search: Any,
-) -> RunScores:
+) -> RunScores:  # fmt: skip
     """Score the best model of a run, or a saved one: BLEU, chrF, exact match and perplexity.
 
     Args:
@@ -229,8 +223,7 @@ def evaluate_run(
         tell(read.report())
         pairs, name = read.pairs, " + ".join(map(str, test))
     else:
-        name = "the run's own test split"
-        pairs = read_test(Path(run))
+        pairs, name = read_test(Path(run)), OWN_TEST
     settings, pronouns = read_settings(Path(run)) or {}, None
     kept: dict[int, list[Translation]] = {}
     rows = lambda: rows_of([kept[at][0] for at in sorted(kept)], [pairs[at].target for at in sorted(kept)])  # noqa: E731
@@ -243,11 +236,7 @@ def evaluate_run(
 
 
 def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounReport:
-    """Measure everything about *it* on the embedded corpus.
-
-    Args:
-        search: beam, normalisation, alpha and share, as for `Translator.translate`.
-    """
+    """Measure everything about *it* on the embedded corpus; `search` is what `Translator.translate` takes."""
 
     def translate(lines: list[str]) -> list[str]:
         return [translation.text for translation in translator.translate(lines, **search)]
@@ -255,8 +244,7 @@ def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounR
     model, tokeniser = translator.model, translator.tokeniser
     test = make_split("test", PRONOUN_COUNTS["test"], seed)
     contrast = make_contrast_pairs(CONTRAST_PAIRS, seed)
-    firsts = translate([first.source for first, _ in contrast])
-    seconds = translate([second.source for _, second in contrast])
+    both = [translate([sentence.source for sentence in side]) for side in zip(*contrast, strict=True)]
     head = agreement = None
     if isinstance(model, TranslationTransformer) and has_encoder_weights(model):
         head = choose_head(model, tokeniser, make_split("valid", PRONOUN_COUNTS["valid"], seed))
@@ -264,11 +252,10 @@ def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounR
     return PronounReport(
         pronouns=pronoun_accuracy(test, translate([sentence.source for sentence in test])),
         baseline=majority_baseline(test),
-        contrast=contrast_accuracy(contrast, list(zip(firsts, seconds, strict=True))),
+        contrast=contrast_accuracy(contrast, list(zip(*both, strict=True))),
         swaps=swap_check(translate, test[:SWAPS], seed),
-        head=head,
-        agreement=agreement,
-    )
+        head=head, agreement=agreement,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -293,7 +280,7 @@ class TextScores:
     @property
     def perplexity(self) -> float:
         """`exp(loss)`, per id; that of a model that has learned nothing is the size of its vocabulary."""
-        return math.exp(min(self.loss, 700.0))
+        return perplexity_of(self.loss)
 
     @property
     def bits_per_character(self) -> float:
@@ -319,19 +306,15 @@ class TextScores:
             f"{count_of(self.characters, 'characters', ',')} of {self.name}, {count_of(self.ids, 'ids', ',')} in "
             f"blocks of up to {count_of(self.block, 'ids', ',')}",
             *on_training(self.trained, self.line_count, "lines", "a new text"),
-            *(f"  {key:<12} {value}" for key, value in values.items()),
+            *named(values),
         ]
 
 
 @torch.inference_mode()
 def evaluate_text(
-    run: str | Path,
-    texts: Sequence[str | Path],
-    *,
-    tell: Tell = silent,
-    counting: Counting = uncounted,
+    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, counting: Counting = uncounted,
     share: SharedWork | None = None,
-) -> TextScores:
+) -> TextScores:  # fmt: skip
     """The loss of a language model on texts, cut into blocks as those that it was validated on.
 
         loss = -Σ log p(id | BEGIN, the ids before it in its block) / ids
@@ -380,6 +363,8 @@ def evaluate_text(
 
 
 BINS = 10  # of probabilities, for a classifier's calibration
+CONFUSED = 5  # confusions that are named
+TEXTS_AT_ONCE = 32
 
 
 @brief
@@ -435,17 +420,13 @@ class ClassScores:
 
         Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 2.
         """
-        rows: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
+        bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
         for pair, row, best in zip(self.pairs, self.guesses, self.best, strict=True):
-            rows[min(BINS - 1, int(BINS * row[best]))].append((row[best], self.classes[best] == pair.target))
+            bins[min(BINS - 1, int(BINS * row[best]))].append((row[best], self.classes[best] == pair.target))
+        columns = [tuple(zip(*one, strict=True)) for one in bins if one]
         filled = [
-            {
-                "count": len(one),
-                "probability": sum(p for p, _ in one) / len(one),
-                "right": sum(r for _, r in one) / len(one),
-            }
-            for one in rows
-            if one
+            {"count": len(right), "probability": fmean(probabilities), "right": fmean(right)}
+            for probabilities, right in columns
         ]
         error = sum(one["count"] * abs(one["right"] - one["probability"]) for one in filled) / len(self.pairs)
         return error, filled
@@ -475,42 +456,31 @@ class ClassScores:
             for given, number in enumerate(row)
             if number and true != given
         ]
-        mean = sum(row[best] for row, best in zip(self.guesses, self.best, strict=True)) / count
+        or_none = lambda share: "-" if share is None else rate(share)  # noqa: E731
+        values = {
+            "accuracy": exact_matches(self.accuracy, count),
+            "baseline": f"{rate(self.baseline)}, by the commonest class alone",
+            "calibration": f"its mean probability is {rate(fmean(map(max, self.guesses)))}; "
+            f"expected calibration error {error:.3f}",
+        }
+        by_class = {
+            one["class"]: f"recall {or_none(one['recall'])}, precision {or_none(one['precision'])}, "
+            f"{count_of(one['count'], 'texts', ',')}"
+            for one in self.by_class()
+        }
         return [
             f"{count_of(count, 'texts', ',')} of {self.name}",
             *on_training(self.trained, count, "texts", "new texts"),
-            f"  accuracy     {exact_matches(self.accuracy, count)}",
-            f"  baseline     {rate(self.baseline)}, by the commonest class alone",
-            f"  calibration  its mean probability is {rate(mean)}; expected calibration error {error:.3f}",
-            *(
-                f"  {one['class']:<12} recall {_or_none(one['recall'])}, precision {_or_none(one['precision'])}, "
-                f"{count_of(one['count'], 'texts', ',')}"
-                for one in self.by_class()
-            ),
-            *(
-                f"  {number:,} of {true!r} were taken for {given!r}"
-                for number, true, given in sorted(confused, reverse=True)[:CONFUSED]
-            ),
-        ]
-
-
-CONFUSED = 5  # confusions that are named
-
-
-def _or_none(share: float | None) -> str:
-    return "-" if share is None else rate(share)
+            *named(values), *named(by_class),
+            *(f"  {number:,} of {true!r} were taken for {given!r}"
+              for number, true, given in sorted(confused, reverse=True)[:CONFUSED]),
+        ]  # fmt: skip
 
 
 def evaluate_classifier(
     run: str | Path, test: Sequence[str | Path] = (), *, tell: Tell = silent, counting: Counting = uncounted
 ) -> ClassScores:
-    """Sort texts whose labels are known, by default those of the run's own test split.
-
-    Raises:
-        ArgumentError: several files.
-        CheckpointError: no classifier, or no test split.
-        DataError: a file that cannot be read, or a label that the classifier does not have.
-    """
+    """Sort texts whose labels are known, by default those of the run's own test split."""
     classifier = Classifier.load(run)
     if len(test) > 1:
         raise ArgumentError(f"{len(test)} files were given; texts with labels are read from one")
@@ -519,7 +489,7 @@ def evaluate_classifier(
         tell(read.report)
         pairs, name = read.pairs, str(test[0])
     else:
-        pairs, name = tuple(read_test(Path(run))), "the run's own test split"
+        pairs, name = tuple(read_test(Path(run))), OWN_TEST
     if strange := sorted({pair.target for pair in pairs} - set(classifier.classes)):
         known = ", ".join(classifier.classes[:12])
         raise DataError(f"{name} has the label {strange[0]!r}, which {run} does not know; it knows {known}")
@@ -531,9 +501,6 @@ def evaluate_classifier(
             guesses += classifier.probabilities([pair.source for pair in some])
             progress(len(some))
     return replace(sorted_so(), trained=count_trained(Path(run), pairs))
-
-
-TEXTS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -549,31 +516,25 @@ class HiddenWordScores:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         return {
-            "test": self.name, "words": self.words, "loss": self.loss, "perplexity": math.exp(min(self.loss, 700.0)),
+            "test": self.name, "words": self.words, "loss": self.loss, "perplexity": perplexity_of(self.loss),
             "accuracy": self.accuracy, "majority_baseline": self.baseline,
         }  # fmt: skip
 
     def lines(self) -> list[str]:
         """Everything in lines of text."""
-        return [
-            f"{count_of(self.words, 'hidden words', ',')} of {self.name}",
-            f"  loss         {self.loss:.4f} nats per word (perplexity {math.exp(min(self.loss, 700.0)):.1f})",
-            f"  accuracy     {exact_matches(self.accuracy, self.words)}; the commonest word alone would get "
-            f"{rate(self.baseline)}",
-        ]
+        right = exact_matches(self.accuracy, self.words)
+        values = {
+            "loss": f"{self.loss:.4f} nats per word (perplexity {perplexity_of(self.loss):.1f})",
+            "accuracy": f"{right}; the commonest word alone would get {rate(self.baseline)}",
+        }
+        return [f"{count_of(self.words, 'hidden words', ',')} of {self.name}", *named(values)]
 
 
 @torch.inference_mode()
 def evaluate_encoder(
     run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, counting: Counting = uncounted
 ) -> HiddenWordScores:
-    """Hide words of texts, a text a line, as validation hides them, and find them again.
-
-    Raises:
-        ArgumentError: no texts.
-        CheckpointError: no encoder that was trained on hidden words.
-        DataError: files that cannot be read.
-    """
+    """Hide words of texts, a text a line, as validation hides them, and find them again."""
     saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
     model = TextEncoder.from_saved(saved, str(run)).eval()
     if model.config.head != "words":

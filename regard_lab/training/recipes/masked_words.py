@@ -102,11 +102,7 @@ class MaskedWordsTraining(Recipe):
             train, valid, tokeniser, batch_tokens=config.batch_tokens, seed=config.seed, longest=config.longest,
             **share_of_work(),
         )  # fmt: skip
-        training = Training(
-            config=config, model=model, task=task, tokeniser=tokeniser, judge=_judge, tell=self.tell,
-        )  # fmt: skip
-        self.tell(self.describe("an encoder", training, task.batches.steps_per_epoch))
-        return training
+        return self.ready("an encoder", model=model, task=task, tokeniser=tokeniser, judge=_judge)
 
 
 def read_lines_of_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:
@@ -179,17 +175,10 @@ class MaskedWordTask(Described):
     """
 
     def __init__(
-        self,
-        train: Sequence[str],
-        valid: Sequence[str],
-        tokeniser: Tokeniser,
-        *,
-        batch_tokens: int = MaskedWordsTraining.Config.batch_tokens,
-        seed: int = MaskedWordsTraining.Config.seed,
-        world: int = 1,
-        rank: int = 0,
-        longest: int = MaskedWordsTraining.Config.longest,
-    ) -> None:
+        self, train: Sequence[str], valid: Sequence[str], tokeniser: Tokeniser, *,
+        batch_tokens: int = MaskedWordsTraining.Config.batch_tokens, seed: int = MaskedWordsTraining.Config.seed,
+        world: int = 1, rank: int = 0, longest: int = MaskedWordsTraining.Config.longest,
+    ) -> None:  # fmt: skip
         longest = min(longest, batch_tokens)
         self._train, self._valid = (
             [piece for text in texts for piece in pieces(tokeniser.encode(text), longest)] for texts in (train, valid)

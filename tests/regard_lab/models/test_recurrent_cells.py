@@ -337,8 +337,8 @@ def test_a_cell_that_changes_the_form_of_its_state_is_refused(changed):
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        (nn.LSTMCell, "cell is <class .*LSTMCell'>; give nn.GRUCell"),
-        (None, "cell is None; give nn.GRUCell"),
+        (nn.LSTMCell, "cell is <class .*LSTMCell'>; it needs nn.GRUCell"),
+        (None, "cell is None; it needs nn.GRUCell"),
         (nn.Linear(X, H), r"cell is a Linear, which cannot be called as cell\(x, state\)"),
         (nn.LSTM(X, H, batch_first=True, proj_size=2), "make it without proj_size"),
         (nn.GRU(X, H), "needs batch_first=True"),

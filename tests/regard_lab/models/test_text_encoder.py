@@ -105,7 +105,7 @@ def test_the_words_of_chosen_places_are_those_of_all_places():
     for tied in (True, False):
         model = encoder(tied=tied)
         torch.testing.assert_close(model(ids, places), model(ids)[places])
-    with pytest.raises(ShapeError, match=r"give bool \(2, 4\)"):
+    with pytest.raises(ShapeError, match=r"needs bool \(2, 4\)"):
         model(ids, places.long())
     with pytest.raises(ArgumentError, match="they are for head='words'"):
         encoder(head="none")(ids, places)
