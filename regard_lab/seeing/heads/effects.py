@@ -85,10 +85,9 @@ class HeadEffects:
         found: dict[str, dict[str, torch.Tensor]] = {}
         for name, values in numbers.items():
             for kind in dict.fromkeys(head.attention for head in values):
-                own = [head for head in values if head.attention == kind]
-                layers, heads = (torch.tensor([head[axis] for head in own]) for axis in (1, 2))
-                table = torch.full((int(layers.max()) + 1, int(heads.max()) + 1), torch.nan)
-                table[layers, heads] = torch.tensor([values[head] for head in own])
+                own = {(head.layer, head.head): one for head, one in values.items() if head.attention == kind}
+                table = torch.full([max(axis) + 1 for axis in zip(*own, strict=True)], torch.nan)
+                table[tuple(torch.tensor([*own]).T)] = torch.tensor([*own.values()])
                 found.setdefault(kind, {})[name] = table
         return found
 
