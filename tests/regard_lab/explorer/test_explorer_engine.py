@@ -412,16 +412,13 @@ def drag(page, begin, end):
     """Draw with the mouse from one pair of the pattern's map to another."""
     canvas = page.locator("canvas.pattern")
     place, box = canvas.evaluate("(one) => one.place"), canvas.bounding_box()
-    at = [
-        (
-            box["x"] + place["left"] + (column + 0.5) * place["cell"],
-            box["y"] + place["top"] + (row + 0.5) * place["cell"],
-        )
-        for row, column in (begin, end)
-    ]
-    page.mouse.move(*at[0])
+    middle = lambda at, begins: begins + (at + 0.5) * place["cell"]  # noqa: E731
+    (first, last) = (
+        (middle(column, box["x"] + place["left"]), middle(row, box["y"] + place["top"])) for row, column in (begin, end)
+    )
+    page.mouse.move(*first)
     page.mouse.down()
-    page.mouse.move(*at[1], steps=5)
+    page.mouse.move(*last, steps=5)
     page.mouse.up()
 
 
