@@ -85,7 +85,8 @@ def test_arrays_of_every_shape_and_dtype_are_shown_in_float32():
         ([[0.5, 0.5], [1.0, 0.0]], torch.tensor([[[[0.5, 0.5], [1.0, 0.0]]]])),
         (given.bfloat16(), given.bfloat16().float()),
     ):  # fmt: skip
-        assert torch.equal(explore_weights(one).attentions[0].weights, expected)
+        shown = explore_weights(one).attentions[0].weights
+        assert (shown.dtype, torch.equal(shown, expected)) == (torch.float32, True)
 
 
 @pytest.mark.parametrize(
