@@ -38,10 +38,7 @@ def translator(data, tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="module")
-def hidden_words(data, tmp_path_factory):
-    run = tmp_path_factory.mktemp("runs") / "hidden"
-    options = ("--steps", 4, "--validate-every", 2, "--keep", 3)
+# --- every kind of model
 
 
 @pytest.mark.parametrize("model", ["luong-concat", "none"])
