@@ -101,26 +101,19 @@ costs = {  # multiplications relative to 2 n² d of exact attention, times n: fe
     "Performer": [2 * m for m in FEATURES], "RFA": [3 * m for m in FEATURES], "linear transformer": [16],
     "mean of all values": [0], "LSH": [rounds * (2 * 32 + 4) for rounds in ROUNDS], "Linformer": [2 * r for r in RANKS],
 }  # fmt: skip
-
-
-def show_errors(title, names, settings, unit, ends):
-    rows = [
-        (f"{name}, {unit}: {settings[at]:,}" if len(costs[name]) > 1 else name,
-         *(f"{errors[name, end][at]:.3f}" for end in ends), f"{cost / N:.2f}", f"{cost / 8192:.3f}")
-        for name in names for at, cost in enumerate(costs[name])
-    ]  # fmt: skip
-    table(title, ("mechanism", *ends, "cost at n = 256", "cost at n = 8,192"), rows)
-
+PARTS = (  # of the figure, which draws two names of each, and of the tables
+    ("estimates of every weight", ("Performer", "RFA", "linear transformer", "mean of all values"), FEATURES,
+     "features", ("flat", "sharp")),
+    ("LSH, sharp weights", ("LSH",), ROUNDS, "rounds", ("words in topics", "no topics")),
+    ("Linformer, sharp weights", ("Linformer",), RANKS, "mixtures", ("sorted by topic", "shuffled")),
+)  # fmt: skip
 
 with figure("The more is computed, the smaller the error", 8.0, 4.3,
             "Left: the dashed line falls like 1 / √features. LSH, Linformer: sharp weights; an error of 0 is drawn at "
             "0.001.") as drawing:  # fmt: skip
     panels = drawing.subplots(1, 3)
-    for axes, names, settings, unit in (
-        (panels[0], ("Performer", "RFA"), FEATURES, "features"),
-        (panels[1], ("LSH",), ROUNDS, "rounds"),
-        (panels[2], ("Linformer",), RANKS, "mixtures"),
-    ):
+    for axes, (_, names, settings, unit, _) in zip(panels, PARTS):
+        names = names[:2]
         for number, (name, end) in enumerate(one for one in errors if one[0] in names):
             label = f"{name}, {end}" if len(names) > 1 else end
             draw_line(axes, settings, [max(one, 0.001) for one in errors[name, end]], number, label)
@@ -134,11 +127,14 @@ with figure("The more is computed, the smaller the error", 8.0, 4.3,
     panels[1].set_yticks([0.3, 1, 3])
     for axes in panels:
         legend_below(axes, columns=1)
-title = "Relative error, and multiplications relative to exact attention"
-names = ("Performer", "RFA", "linear transformer", "mean of all values")
-show_errors(f"{title}: estimates of every weight", names, FEATURES, "features", ("flat", "sharp"))
-show_errors(f"{title}: LSH, sharp weights", ("LSH",), ROUNDS, "rounds", ("words in topics", "no topics"))
-show_errors(f"{title}: Linformer, sharp weights", ("Linformer",), RANKS, "mixtures", ("sorted by topic", "shuffled"))
+for title, names, settings, unit, ends in PARTS:
+    rows = [
+        (f"{name}, {unit}: {settings[at]:,}" if len(costs[name]) > 1 else name,
+         *(f"{errors[name, end][at]:.3f}" for end in ends), f"{cost / N:.2f}", f"{cost / 8192:.3f}")
+        for name in names for at, cost in enumerate(costs[name])
+    ]  # fmt: skip
+    table(f"Relative error, and multiplications relative to exact attention: {title}",
+          ("mechanism", *ends, "cost at n = 256", "cost at n = 8,192"), rows)  # fmt: skip
 
 # %% [markdown]
 # ## Claims
