@@ -162,14 +162,16 @@ holds("The linear transformer estimates another function: it has no parameter th
 holds("Performer suits flat weights: with sharp weights its error is larger at every number of features.",
       min(harder) > 1, f"{min(harder):.1f} to {max(harder):.1f} times as large")  # fmt: skip
 holds("LSH needs similar words: with topics its error is at most two thirds of that without topics, and more rounds "
-      "reduce it.", all(one < other / 1.5 for one, other in zip(topics, alone)) and topics[-1] < topics[0],
+      "reduce it.",
+      all(one < other / 1.5 for one, other in zip(topics, alone)) and topics[-1] < topics[0],
       f"with 8 rounds {topics[-1]:.3f} and {alone[-1]:.3f}; with 1 round {topics[0]:.3f}")  # fmt: skip
 holds("LSH computes a text that fits into one chunk exactly.", errors_of(sharp, LSH(N, 2, 1))[0] < 1e-12, ROUNDING)
 holds("Linformer needs keys that its mixtures can represent: sorted words have less than half the error of the same "
-      "words shuffled.", tidy[at] < mixed[at] / 2,
+      "words shuffled.",
+      tidy[at] < mixed[at] / 2,
       f"{tidy[at]:.3f} and {mixed[at]:.3f} with {TOPICS} mixtures for {TOPICS} topics")  # fmt: skip
-holds("With as many mixtures as words, each of one word, Linformer is exact.", max(tidy[-1], mixed[-1]) < 1e-12,
-      ROUNDING)  # fmt: skip
+holds("With as many mixtures as words, each of one word, Linformer is exact.",
+      max(tidy[-1], mixed[-1]) < 1e-12, ROUNDING)  # fmt: skip
 
 # %% [markdown]
 # Source: Choromanski et al. 2021; Peng et al. 2021; Kitaev et al. 2020; Wang et al. 2020; Katharopoulos et al. 2020.
