@@ -218,7 +218,7 @@ def test_the_limit_is_twice_a_rows_own_source_and_16_more():
 
 def test_searches_that_cannot_be_are_refused():
     source = torch.tensor([[4]])
-    with pytest.raises(ArgumentError, match=r"^beam is 0; it is a whole number from 1 to 65,536$"):
+    with pytest.raises(ArgumentError, match=r"^beam is 0; it needs a whole number from 1 to 65,536$"):
         beam_search(TableModel(0), source, 0)
     with pytest.raises(ArgumentError, match="count is 3 and beam is 2"):
         beam_search(TableModel(0), source, 2, count=3)
