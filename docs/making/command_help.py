@@ -12,25 +12,26 @@ from regard_lab.cli.app import Unloaded, app
 
 
 def made_help() -> str:
-    """The current text of `help.json`: each command is imported and asked for its usage, arguments and options."""
+    """The current text of `help.json`: each command is imported and asked for what its help shows."""
     group = get_command(app)
     ctx = group.context_class(group, info_name="regard", **group.context_settings)
     entries = {}
-    for source, command, inner in loaded_commands(group, ctx):
+    for place, command, inner in loaded_commands(group, ctx):
         rows: dict[str, dict[str, str]] = {"argument": {}, "option": {}}
         for parameter in command.get_params(inner):
             if (record := parameter.get_help_record(inner)) is not None:
                 rows[parameter.param_type_name][record[0]] = record[1]
         usage = command.collect_usage_pieces(inner)
-        entries[source.place] = {"usage": usage, "Arguments": rows["argument"], "Options": rows["option"]}
+        told = {"sentence": " ".join((command.help or "").split()), "usage": usage}
+        entries[place] = {**told, "Arguments": rows["argument"], "Options": rows["option"]}
     return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
 
 
 def loaded_commands(group: Any, ctx: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield source, imported command and context of each command in a group, those of its subgroups included."""
+    """Yield place, imported command and context of each command in a group, those of its subgroups included."""
     for name, command in group.commands.items():
         if isinstance(command, Unloaded):
             loaded = command.load()
-            yield command.source, loaded, loaded.context_class(loaded, info_name=name, parent=ctx)
+            yield command.place, loaded, loaded.context_class(loaded, info_name=name, parent=ctx)
         else:
             yield from loaded_commands(command, command.context_class(command, info_name=name, parent=ctx))

@@ -41,7 +41,7 @@ def keep_examples(run: Path) -> None:
     """
     RECORDS.mkdir(exist_ok=True)
     opened, text = open_run(run), SENTENCE.format(NOUNS[0], ENDINGS[0])
-    live = opened.play(text, "int8") if opened.play else None
+    live = None if opened.unplayed else opened.play(text, "int8")
     if live and live.model and live.model.parameters <= MOST_PARAMETERS:
         _keep("live", to_answer(live))
         return

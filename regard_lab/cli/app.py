@@ -17,26 +17,13 @@ from regard import __version__
 from regard.errors import ArgumentError
 from regard_lab.cli.interrupts import heed_interrupts
 
-# The usage and options of every command, as its help shows them. Options take their defaults from functions and Configs
-# whose modules import torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
+# What the help of every command shows. Options take their defaults from functions and Configs whose modules import
+# torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
 HELP_FILE = Path(__file__).with_name("help.json")
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")  # bytes of a word that are not UTF-8
 RANGE = re.compile(r"Input should be (greater|less) than or equal to (-?\d+)")  # in the message of Typer
 USAGE_ERROR: Any = typer.BadParameter.__base__  # any mistake in what was typed
 VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}  # an option's value in the help, if it has no other word
-
-
-class Source(NamedTuple):
-    """Where a command is: a function of a module in `regard_lab.cli`, and the sentence that its help begins with."""
-
-    module: str
-    function: str
-    sentence: str
-
-    @property
-    def place(self) -> str:
-        """The key of the command in `help.json`, such as `train.translation`."""
-        return f"{self.module}.{self.function}"
 
 
 class Completion(NamedTuple):
@@ -125,23 +112,27 @@ def in_a_sentence(command: str, error: Any, typed: Sequence[str]) -> str | None:
 
 @cache
 def kept_help() -> dict[str, dict[str, Any]]:
-    """The help in `help.json` by command: its usage, its arguments and its options, each with a sentence."""
+    """The help in `help.json` by command: its sentence, its usage, its arguments and its options."""
     return json.loads(HELP_FILE.read_text(encoding="utf-8"))
 
 
 class Unloaded(TyperCommand):
-    """A command that is not imported yet: it prints its help from `help.json`, and `load` imports it to run."""
+    """A command that is not imported yet: it prints its help from `help.json`, and `load` imports it to run.
 
-    def __init__(self, name: str, source: Source) -> None:
+    Args:
+        place: its module and function, such as "train.translation"; the key in `help.json`.
+    """
+
+    def __init__(self, name: str, place: str) -> None:
         loose = {"ignore_unknown_options": True, "allow_extra_args": True}  # the command itself has its options
-        super().__init__(name, help=source.sentence, rich_markup_mode=None, context_settings=loose)
-        self.source = source
+        self.place, self.kept = place, kept_help().get(place, {})
+        super().__init__(name, help=self.kept.get("sentence"), rich_markup_mode=None, context_settings=loose)
 
     def load(self) -> Any:
-        """The command with its options."""
-        function = getattr(import_module(f"regard_lab.cli.{self.source.module}"), self.source.function)
+        """The command with its options; its docstring is its sentence."""
+        module, _, function = self.place.partition(".")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(self.name, cls=Checked, help=self.source.sentence)(function)
+        app.command(self.name, cls=Checked)(getattr(import_module(f"regard_lab.cli.{module}"), function))
         command: Any = typer.main.get_command(app)
         for parameter in command.params:
             if isinstance(parameter, TyperArgument):
@@ -154,11 +145,11 @@ class Unloaded(TyperCommand):
     def can_help(self, ctx: Any, args: list[str]) -> bool:
         """Whether `--help` is the only option; beside another one, which may be a mistake, the command decides."""
         options = [word for word in args if word.startswith("-")]
-        return len(options) == 1 and options[0] in ctx.help_option_names and self.source.place in kept_help()
+        return len(options) == 1 and options[0] in ctx.help_option_names and bool(self.kept)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """The options that begin so, from `help.json`, so that Tab is instant; files are left to the shell."""
-        rows = kept_help()[self.source.place]["Options"] if incomplete.startswith("-") else {}
+        rows = self.kept["Options"] if incomplete.startswith("-") else {}
         return [
             Completion(name, sentence)
             for names, sentence in rows.items()
@@ -167,24 +158,24 @@ class Unloaded(TyperCommand):
         ]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return kept_help()[self.source.place]["usage"]
+        return self.kept["usage"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         for title in ("Arguments", "Options"):
-            if rows := kept_help()[self.source.place][title]:
+            if rows := self.kept[title]:
                 with formatter.section(title):
                     formatter.write_dl(list(rows.items()))
 
 
 class Commands(TyperGroup):
-    """A group whose commands are listed by name with their module and sentence; each is imported when it runs."""
+    """A group whose commands are listed by name with their module; each is imported when it runs."""
 
-    SENTENCES: ClassVar[Mapping[str, tuple[str, str]]]
+    MODULES: ClassVar[Mapping[str, str]]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, (module, sentence) in self.SENTENCES.items():
-            self.add_command(Unloaded(name, Source(module, name.replace("-", "_"), sentence)))
+        for name, module in self.MODULES.items():
+            self.add_command(Unloaded(name, f"{module}.{name.replace('-', '_')}"))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -194,69 +185,20 @@ class Commands(TyperGroup):
 
 
 class TopLevel(Commands):
-    SENTENCES: ClassVar = {
-        "demo": ("demo", "Train, evaluate and inspect a translator on the built-in corpus."),
-        "translate": ("translate", "Translate sentences, one line of output for each line of input."),
-        "generate": (
-            "generate", "Continue prompts with a language model, in the order temperature, top-k, top-p, min-p."
-        ),
-        "classify": ("generate", "Label texts, one line of output for each line of input."),
-        "evaluate": (
-            "evaluate",
-            "Evaluate a translator (BLEU, chrF, exact match), a language model (perplexity), a classifier (accuracy).",
-        ),
-        "score": ("evaluate", "Print how probable a model finds given translations or lines: by line, id and word."),
-        "average": ("train", "Average the last checkpoints of a training run, which often improves the model."),
-        "compare": (
-            "evaluate", "Evaluate several models on the same files, such as one before and after a fine-tuning.",
-        ),
-        "show": ("show", "Draw a pattern: which query may look at which key."),
-        "plan": (
-            "plan", "Show which backend would compute a call, its cost, and why others are not used; computes nothing."
-        ),
-        "walkthrough": (
-            "walkthrough",
-            "Show what attention does with a sentence, step by step: every number, its formula and its line of "
-            "PyTorch.",
-        ),
-        "view": (
-            "view",
-            "Explore the attention of a trained model, and what each word that it wrote depends on, in a local page.",
-        ),
-        "export": ("export", "Write a trained model as an ONNX file, which other runtimes run."),
-        "lesson": ("lesson", "Check claims of articles about attention by computing them, with numbers and a figure."),
-        "lenses": (
-            "evaluate",
-            "Measure which lens finds the words that a trained translator uses; swapped words verify which these are.",
-        ),
-        "heads": ("heads", "Measure which heads of a model matter: what it loses when one of them is replaced."),
-        "bench": (
-            "bench", "Compare the speed of regard with other installed libraries; results are checked before timing."
-        ),
-        "doctor": ("bench", "Print versions, and check every backend on small problems."),
+    MODULES: ClassVar = {
+        "demo": "demo", "translate": "translate", "generate": "generate", "classify": "generate",
+        "evaluate": "evaluate", "score": "evaluate", "average": "train", "compare": "evaluate", "show": "show",
+        "plan": "plan", "walkthrough": "walkthrough", "view": "view", "export": "export", "lesson": "lesson",
+        "lenses": "evaluate", "heads": "heads", "bench": "bench", "doctor": "bench",
     }  # fmt: skip
 
 
 class Train(Commands):
-    SENTENCES: ClassVar = {
-        "translation": ("train", "Train a translator on pairs of sentences."),
-        "language-model": ("train", "Train a language model on running text."),
-        "masked-words": ("train", "Train an encoder to predict hidden words in texts, one per line."),
-        "classifier": ("train", "Train an encoder to sort texts by their labels."),
-    }
+    MODULES: ClassVar = dict.fromkeys(("translation", "language-model", "masked-words", "classifier"), "train")
 
 
 class Convert(Commands):
-    SENTENCES: ClassVar = {
-        "kv-heads": (
-            "train",
-            "Give a trained model fewer key/value heads (pooled), or more (repeated), and report what it saves.",
-        ),
-        "latent": (
-            "train",
-            "Factorise the keys and values of a trained language model into latents, and report what it saves.",
-        ),
-    }
+    MODULES: ClassVar = dict.fromkeys(("kv-heads", "latent"), "train")
 
 
 app = typer.Typer(

@@ -1,6 +1,5 @@
 """`regard bench` measures speed, `regard doctor` checks backends."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +9,7 @@ from regard.errors import ArgumentError, RegardError
 from regard_lab.bench import describe_health, describe_results, examine, run_bench
 from regard_lab.bench.complexity import CostTable, describe_table, run_complexity
 from regard_lab.bench.results import Results
-from regard_lab.cli.console import counting, keeping, note, out_json
-from regard_lab.cli.console import out as out_line
+from regard_lab.cli.console import counting, keeping, note, out_result
 from regard_lab.cli.options import Json, default
 
 COMPLEXITY = "complexity"
@@ -19,8 +17,7 @@ COMPLEXITY = "complexity"
 
 def bench(
     names: Annotated[
-        list[str] | None,
-        Argument(metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table."),
+        list[str] | None, Argument(metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table.")
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Smaller sizes; takes less than two minutes.")] = False,
     out: Annotated[Path, Option(metavar="FOLDER", help="Folder for the results and the report.")] = Path("runs/bench"),
@@ -28,7 +25,7 @@ def bench(
     device: Annotated[str, Option(help="cpu or cuda.")] = default(run_bench, "device"),
     as_json: Json = False,
 ) -> None:
-    """Run cases, or rows of the table of costs, and report; raise a RegardError if a result of regard was wrong."""
+    """Compare the speed of regard with other installed libraries; results are checked before timing."""
     names = names or []
     table = names[:1] == [COMPLEXITY]
     if table and device != "cpu":
@@ -43,31 +40,20 @@ def bench(
         else:
             found = run_bench(names, quick=quick, out=out, resume=resume, device=device, tell=note)
             lines = describe_results(found)
-    _report(found, lines, out, as_json)
-
-
-def _report(results: Results, lines: Iterable[str], folder: Path, as_json: bool) -> None:
-    if as_json:
-        out_json(results.to_json())
-    else:
-        for line in lines:
-            out_line(line)
-        note(f"results and report are in {folder}")
-    if results.our_mistakes:
-        raise RegardError(f"regard was wrong or failed: {'; '.join(results.our_mistakes)}")
+    out_result(as_json, found.to_json, lambda: lines)
+    if not as_json:
+        note(f"results and report are in {out}")
+    if found.our_mistakes:
+        raise RegardError(f"regard was wrong or failed: {'; '.join(found.our_mistakes)}")
 
 
 def doctor(as_json: Json = False) -> None:
-    """Probe and report; raise a RegardError if a backend is wrong."""
+    """Print versions, and check every backend on small problems."""
     if not as_json:
         note("trying every backend on small problems ...")
     with counting("checking"):
         health = examine()
-    if as_json:
-        out_json(health.to_json())
-    else:
-        for line in describe_health(health):
-            out_line(line)
+    out_result(as_json, health.to_json, lambda: describe_health(health))
     if not health.sound:
         wrong = [finding.backend for finding in health.findings if finding.status == "wrong"]
         raise RegardError(f"wrong answers from {', '.join(wrong)}; do not trust this installation, and report it")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -59,9 +60,21 @@ def out_text(text: str, indent: str = "") -> None:
         out(indent + line)
 
 
-def out_json(text: str) -> None:
-    """Write a result of JSON; control characters are written as JSON escapes."""
+def out_json(values: Any) -> None:
+    """Write a result as JSON, of values or of its text; control characters are written as JSON escapes."""
+    text = values if isinstance(values, str) else json.dumps(values, ensure_ascii=False)
     _write(plain_json(printable_json(text), out_encoding()))
+
+
+def out_result(as_json: bool, values: Callable[[], Any], text: Callable[[], str | Iterable[str]]) -> None:
+    """Write a result, as JSON or as text; of both only the one that is asked for is made."""
+    if as_json:
+        out_json(values())
+    elif isinstance(lines := text(), str):
+        out_lines(lines)
+    else:
+        for line in lines:
+            out(line)
 
 
 def out_data(line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -60,7 +59,7 @@ def demo(
     seed: Annotated[int, Option(min=0, help="Seed of the weights and of the order of the data.")] = SETTINGS.seed,
     as_json: Json = False,
 ) -> None:
-    """Train, translate, evaluate and inspect, and explain each step; a finished or stopped training is continued."""
+    """Train, evaluate and inspect a translator on the built-in corpus."""
     show = note if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)
@@ -135,7 +134,7 @@ def _evaluate(run: Path, seed: int, data: TranslationData, trained: TrainingResu
             "train_cpu_seconds": round(trained.cpu_seconds, 1), "steps": trained.steps, **result.to_dict(),
             **report.to_dict(), "pictures": pictures, "lens_agreement": used.agreement,
         }  # fmt: skip
-        out_json(json.dumps(record))
+        out_json(record)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typer import Argument, Option
 from regard.arguments import count_of
 from regard.errors import ArgumentError, OccupiedError
 from regard.storage.files import replace_file
-from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_data, out_json, out_lines
-from regard_lab.cli.console import out as out_line
+from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_data, out_json, out_result
 from regard_lab.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, listed
 from regard_lab.cli.running import remark_on_training
 from regard_lab.decoding import Generator, Translator, sharing
@@ -60,15 +59,12 @@ def evaluate(
     out: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate on the named files, or on the run's test split; a run of the embedded corpus also on its pronouns.
-
-    torchrun divides sentences, or batches of text, among its processes, of which the first one prints.
-    """
+    """Evaluate a translator (BLEU, chrF, exact match), a language model (perplexity), a classifier (accuracy)."""
     check_search(normalisation, beam)
     search = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
     if out is not None:
         check_rows_name(out)
-    with sharing() as share:
+    with sharing() as share:  # torchrun divides sentences, or batches of text, among processes; the first one prints
         first = share is None or share.rank == 0
         if first:
             note(remark_on_training(run))
@@ -102,11 +98,7 @@ def evaluate(
         rows = scores.rows()
         write_rows(rows, out)
         note(f"{out} has each of {count_of(len(rows), 'rows', ',')} with its scores")
-    if as_json:
-        out_json(json.dumps(scores.to_dict(), ensure_ascii=False))
-    else:
-        for line in scores.lines():
-            out_line(line)
+    out_result(as_json, scores.to_dict, scores.lines)
 
 
 def _check_no_translator(run: Path, kind: str, search: dict[str, Any]) -> None:
@@ -144,7 +136,7 @@ def compare(
     out: Annotated[Path, Option(metavar="DIR", help="Folder for the report.")],
     as_json: Json = False,
 ) -> None:
-    """Evaluate each model on each file, and print the report; it is written anew after each evaluation."""
+    """Evaluate several models on the same files, such as one before and after a fine-tuning."""
     report, begun = out / comparing.JSON, time_ns()
     kept = f"{out} has the report of what was evaluated"
     with (
@@ -154,10 +146,7 @@ def compare(
         markdown, record = comparing.compare_runs(
             listed(runs), data, out, tell=note, counting=partial(counting, "translating")
         )
-    if as_json:
-        out_json(record.rstrip("\n"))
-    else:
-        out_lines(markdown.rstrip("\n"))
+    out_result(as_json, lambda: record.rstrip("\n"), lambda: markdown.rstrip("\n"))
 
 
 def score(
@@ -167,7 +156,7 @@ def score(
     ],
     as_json: Json = False,
 ) -> None:
-    """Print the log-probability of each target given its source, or of each line; JSON has those of ids and words."""
+    """Print how probable a model finds given translations or lines: by line, id and word."""
     note(remark_on_training(run))
     done = 0
     with keeping(lambda: f"{count_of(done, 'lines', ',')} printed" if done else None):
@@ -185,7 +174,7 @@ def score(
                 chunk: Any = items[start : start + LINES_AT_ONCE]
                 for one in scored(chunk):
                     if as_json:
-                        out_json(json.dumps(one.to_dict(), ensure_ascii=False))
+                        out_json(one.to_dict())
                     else:
                         sides = [one.text] if one.source is None else [one.source, one.text]
                         out_data(
@@ -199,19 +188,13 @@ def lenses(
     run: Run,
     sentences: Annotated[int, Option(min=1, help="Number of test sentences.")] = default(study_lenses, "sentences"),
     seed: Annotated[int, Option(min=0, help="Seed of the corpus and of the swaps.")] = default(study_lenses, "seed"),
-    out: Annotated[
-        Path | None,
-        Option(metavar="DIR", help="Write the report into this folder."),
-    ] = None,
+    out: Annotated[Path | None, Option(metavar="DIR", help="Write the report into this folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Verify causes by swaps, measure the lenses, and print the table."""
+    """Measure which lens finds the words that a trained translator uses; swapped words verify which these are."""
     translator = Translator.load(run)
     with counting("measuring"):
         report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=note)
-    if as_json:
-        out_json(json.dumps(report.to_dict(), ensure_ascii=False))
-    else:
-        out_lines("\n".join(report.markdown()))
+    out_result(as_json, report.to_dict, lambda: "\n".join(report.markdown()))
     if out is not None:
         note(f"the report is in {out}")

@@ -17,7 +17,7 @@ def export(
         export_onnx, "opset"
     ),
 ) -> None:
-    """Write the model for any number of texts of any length, and compare it with onnxruntime where it is installed."""
+    """Write a trained model as an ONNX file, which other runtimes run."""
     check_name(onnx, "file")
     with counting("exporting"):
         difference = export_onnx(run, onnx, opset)

@@ -29,15 +29,7 @@ from regard_lab.cli.options import (
     default,
     default_note,
 )
-from regard_lab.cli.running import (
-    INPUT,
-    OUT,
-    TrainedLength,
-    read_texts,
-    remark_on_training,
-    wants_file,
-    write_lines,
-)
+from regard_lab.cli.running import INPUT, OUT, TrainedLength, files_of, read_texts, remark_on_training, write_lines
 from regard_lab.decoding import Generation, Generator, Sampling
 from regard_lab.decoding.generator import OnText
 from regard_lab.text import tidy
@@ -100,7 +92,7 @@ def generate(
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
-    """Continue each prompt, showing its text as it is written."""
+    """Continue prompts with a language model, in the order temperature, top-k, top-p, min-p."""
     check_search(normalisation, beam)
     draws: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     given = {name: value for name, value in draws.items() if value is not None}
@@ -120,8 +112,8 @@ def generate(
         raise ArgumentError("--speculate and --draft both propose sub-words; give one of them")
     if speculate is not None or draft is not None:
         options |= {"speculate": speculate if draft is None else draft, "proposals": proposals}
-    if wants_file(source, result, prompts or []):
-        _generate_file(run, source, result, options, as_json, compiled)
+    if (files := files_of(source, result, prompts)) is not None:
+        _generate_file(run, files, options, as_json, compiled)
         return
     generator = compiling(Generator.load(run), compiled)
     options = _with_draft(options)
@@ -143,7 +135,7 @@ def generate(
                         read, lambda show, prompt=prompt: generator.generate([prompt], on_text=show, **options)
                     )
             if as_json:
-                out_json(json.dumps(_record(generation, options), ensure_ascii=False))
+                out_json(_record(generation, options))
             else:
                 note(_speed(generation))
             note(trained.remark(_length(generation)))
@@ -162,12 +154,8 @@ def _speed(generation: Generation) -> str | None:
     return None if rate is None else f"{rate:.2f} sub-words for each call of the model (1 without proposals)"
 
 
-def _generate_file(
-    run: Path, source: Path | None, result: Path | None, options: dict[str, Any], as_json: bool, compiled: bool
-) -> None:
+def _generate_file(run: Path, files: tuple[Path, Path], options: dict[str, Any], as_json: bool, compiled: bool) -> None:
     """This process's share of the lines of a file, each a prompt; the prompt and what follows stand on one line."""
-    assert source is not None
-    assert result is not None
     load = cache(lambda run: compiling(Generator.load(run), compiled))  # not before a line is to be continued
     given = cache(lambda: _with_draft(options))
     unknown, trained = cache(lambda: UnknownWords(load(run).words, "continuation")), TrainedLength(run)
@@ -187,7 +175,7 @@ def _generate_file(
         return written
 
     draft = {"speculate": str(options["speculate"])} if "speculate" in options else {}
-    write_lines(run, source, result, compute, {"command": "generate", "json": as_json, **options, **draft})
+    write_lines(run, files, compute, **{"command": "generate", "json": as_json, **options, **draft})
 
 
 def _unescaped(text: str) -> str:
@@ -240,7 +228,7 @@ def classify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the label of each text and its probability, in the order of the lines; an empty line has none."""
+    """Label texts, one line of output for each line of input."""
     classifier = Classifier.load(run)
     note(remark_on_training(run))
     unknown = UnknownWords(classifier.words, "label")
@@ -251,8 +239,7 @@ def classify(
             label = max(probabilities, key=probabilities.__getitem__, default=None)
             note(unknown.remark_on_whole(text))
             if as_json:
-                record = {"text": text, "label": label, "probabilities": probabilities}
-                out_json(json.dumps(record, ensure_ascii=False))
+                out_json({"text": text, "label": label, "probabilities": probabilities})
             elif label is None:
                 out_data("")
             else:

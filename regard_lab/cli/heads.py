@@ -1,17 +1,16 @@
 """`regard heads`: which heads of a model matter, by replacing what one at a time returns."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from regard.arguments import suggest
 from regard.errors import ArgumentError, UnsupportedError
 from regard.packages import needed
-from regard_lab.cli.console import StoppedError, check_name, counting, note, out_json, out_lines
+from regard_lab.cli.console import StoppedError, check_name, counting, note, out_result
 from regard_lab.cli.options import Json, Run, default
 from regard_lab.cli.running import read_texts, remark_on_training
 from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead
@@ -19,6 +18,7 @@ from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translator
 from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.models import LanguageModel, TextEncoder
+from regard_lab.models.kinds import translation_model
 from regard_lab.seeing.heads import HeadEffects, ablate, draw_head_effects, head_scores, patch
 from regard_lab.seeing.heads.effects import BY
 from regard_lab.seeing.lens_study import known_sentences
@@ -37,14 +37,34 @@ MEASURES = {
 }
 
 
+PATCHED = ("noun", "adjective")  # measured by patching
+
+
 @dataclass(frozen=True)
 class Opened:
-    """A model, its tokeniser, and what it makes of texts: pairs, texts, or contrasts for a word."""
+    """A model, its tokeniser, and the translator that it is, if it is one."""
 
     model: Any
     tokeniser: Any
-    translator: Translator | None
-    contrast: Callable[[str, str, tuple[str, ...], int | None], Any]
+    translator: Translator | None = None
+
+    @property
+    def has_two_sides(self) -> bool:
+        return self.translator is not None or bool(getattr(self.model, "translates", False))
+
+    def contrast(self, text: str, of: str, others: tuple[str, ...], place: int | None) -> Any:
+        """What the model chose for a text: the word of --why, against others."""
+        source, ids = None, self.tokeniser.encode(text) if isinstance(self.model, LanguageModel) else []
+        if self.translator is not None:
+            (translation,) = self.translator.translate([text])
+            source, ids = text, list(translation.ids)
+        elif not isinstance(self.model, LanguageModel):
+            from regard_lab.seeing.transformers import contrasts_of
+
+            return contrasts_of(self.model, text, of, others, place=place).popitem()[1]
+        if others:
+            return find_contrast(self.tokeniser, source, ids, of, others, place)
+        return against_alternatives(self.model, self.tokeniser, source, ids, of, place)
 
 
 def heads(
@@ -76,11 +96,7 @@ def heads(
     footer: Annotated[bool, Option(help="Write below the picture how to read it.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Replace what one head at a time returns, and print how much worse the model is without it.
-
-    Beside the effect stands how much a head of self-attention looks at the word before, and at what followed the same
-    word earlier (induction), on random words that repeat.
-    """
+    """Measure which heads of a model matter: what it loses when one of them is replaced."""
     check_goes_with_why(why, {"--instead": instead, "--place": place})
     if measure is not None and (why is not None or measure not in MEASURES):
         raise (
@@ -91,76 +107,56 @@ def heads(
     if picture is not None:
         check_name(picture)
     opened, measure = _opened(run), measure or "loss"
+    if why is not None and isinstance(opened.model, TextEncoder):
+        raise ArgumentError(f"--why is for words that a model writes, and {run} holds an encoder; leave it out")
     kept: list[HeadEffects] = []
-    try:
-        given = _texts(opened, run, texts, measure, sentences, why, words_instead(instead), place)
-        with counting("measuring", len(given)) as advance:
-            _measure(opened, given, measure, by, head, seed, _keeping(kept, advance))
-    except KeyboardInterrupt:
-        if not kept:
-            raise
-        _show(kept[-1], as_json)
-        raise StoppedError(
-            f"interrupted; the figures are those of {kept[-1].texts} of {kept[-1].asked} texts"
-        ) from None
-    found = kept[-1]
-    if not _has_two_sides(opened) and head is None:
-        try:
-            found = replace(found, scores=head_scores(opened.model, seed=seed))
-        except UnsupportedError as error:
-            note(f"no scores of attention: {error}")
-    _show(found, as_json)
-    if picture is not None:
-        draw_head_effects(found, picture, footer=footer)
-        note(f"the effects are drawn in {picture}")
 
-
-def _keeping(kept: list[HeadEffects], advance: Callable[[int], None]) -> Callable[[HeadEffects], None]:
     def keep(effects: HeadEffects) -> None:
         advance(effects.texts - (kept[-1].texts if kept else 0))
         kept.append(effects)
 
-    return keep
-
-
-def _has_two_sides(opened: Opened) -> bool:
-    return opened.translator is not None or bool(getattr(opened.model, "translates", False))
+    options: dict[str, Any] = {"heads": head, "progress": keep}
+    try:
+        given = _texts(opened, run, texts, measure, sentences, why, words_instead(instead), place)
+        with counting("measuring", len(given)) as advance:
+            if given and measure in PATCHED:
+                patch(opened.model, opened.tokeniser, given, **options)
+            else:
+                options |= {"measure": "bleu" if measure == "bleu" else None, "by": by, "seed": seed}
+                ablate(opened.model, opened.tokeniser, given, **options)
+    except KeyboardInterrupt:
+        if not kept:
+            raise
+        out_result(as_json, kept[-1].to_dict, kept[-1].text)
+        raise StoppedError(
+            f"interrupted; the figures are those of {kept[-1].texts} of {kept[-1].asked} texts"
+        ) from None
+    found = kept[-1]
+    if not opened.has_two_sides and head is None:
+        try:
+            found = replace(found, scores=head_scores(opened.model, seed=seed))
+        except UnsupportedError as error:
+            note(f"no scores of attention: {error}")
+    out_result(as_json, found.to_dict, found.text)
+    if picture is not None:
+        draw_head_effects(found, picture, footer=footer)
+        note(f"the effects are drawn in {picture}")
 
 
 def _opened(run: Path) -> Opened:
     if is_hugging_face(run):
         with needed("transformers", "a Hugging Face folder", "transformers"):
             from regard.integrations.transformers import load_folder
-            from regard_lab.seeing.transformers import Pretrained, contrasts_of
+            from regard_lab.seeing.transformers import Pretrained
         subject = Pretrained(*load_folder(run))
-
-        def chosen(text: str, of: str, others: tuple[str, ...], place: int | None) -> Any:
-            return contrasts_of(subject, text, of, others, place=place).popitem()[1]
-
-        return Opened(subject, subject.tokenizer, None, chosen)
+        return Opened(subject, subject.tokenizer)
     saved, tokeniser = load_with_tokeniser(run)
     note(remark_on_training(run))
-    translator, model = None, None
-    if saved.kind == LanguageModel.KIND:
-        model = LanguageModel.from_saved(saved, str(run))
-    elif saved.kind == TextEncoder.KIND:
-        model = TextEncoder.from_saved(saved, str(run))
-    else:
-        translator = Translator.load(run)
-        model = translator.model
-
-    def contrast(text: str, of: str, others: tuple[str, ...], place: int | None) -> Any:
-        source, ids = None, tokeniser.encode(text)
-        if translator is not None:
-            (translation,) = translator.translate([text])
-            source, ids = text, list(translation.ids)
-        elif isinstance(model, TextEncoder):
-            raise ArgumentError(f"--why is for words that a model writes, and {run} holds an encoder; leave it out")
-        if others:
-            return find_contrast(tokeniser, source, ids, of, others, place)
-        return against_alternatives(cast("LanguageModel", model), tokeniser, source, ids, of, place)
-
-    return Opened(model, tokeniser, translator, contrast)
+    for kind in (LanguageModel, TextEncoder):
+        if saved.kind == kind.KIND:
+            return Opened(kind.from_saved(saved, str(run)), tokeniser)
+    translator = Translator(translation_model(saved, str(run)), tokeniser)
+    return Opened(translator.model, tokeniser, translator)
 
 
 def _texts(
@@ -169,7 +165,7 @@ def _texts(
 ) -> list[Any]:  # fmt: skip
     """What is measured: pairs of texts, texts, or contrasts; for patching, pairs of contrasts."""
     translator = opened.translator
-    if measure in ("pronoun", "noun", "adjective"):
+    if measure in ("pronoun", *PATCHED):
         if translator is None or texts:
             raise ArgumentError(f"--measure {measure} is of translators of the built-in corpus, without TEXT")
         known = known_sentences(translator, make_split("test", sentences))
@@ -186,22 +182,3 @@ def _texts(
     if translator is not None:
         return [(one.source, one.text) for one in translator.translate(given)]
     return given
-
-
-def _measure(
-    opened: Opened, given: list[Any], measure: str, by: Any, head: Any, seed: int,
-    progress: Callable[[HeadEffects], None],
-) -> HeadEffects:  # fmt: skip
-    if given and isinstance(given[0], tuple) and measure in ("noun", "adjective"):
-        return patch(opened.model, opened.tokeniser, given, heads=head, progress=progress)
-    chosen: Any = "bleu" if measure == "bleu" else None
-    return ablate(
-        opened.model, opened.tokeniser, given, heads=head, measure=chosen, by=by, seed=seed, progress=progress
-    )
-
-
-def _show(found: HeadEffects, as_json: bool) -> None:
-    if as_json:
-        out_json(json.dumps(found.to_dict(), ensure_ascii=False))
-    else:
-        out_lines(found.text())

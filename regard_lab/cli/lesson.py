@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,17 +10,7 @@ from typer import Argument, Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.cli.console import (
-    check_name,
-    counting,
-    keeping,
-    note,
-    out,
-    out_console,
-    out_json,
-    spoken,
-    writable,
-)
+from regard_lab.cli.console import check_name, counting, keeping, note, out, out_console, out_json, spoken, writable
 from regard_lab.cli.options import Json
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 from regard_lab.teaching.board import VERDICTS, Claim, Picture, Shown, Table
@@ -44,7 +33,7 @@ def lesson(
     list_all: Annotated[bool, Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run one lesson and print it, or list them."""
+    """Check claims of articles about attention by computing them, with numbers and a figure."""
     if list_all and name is not None:
         raise ArgumentError(f"--list prints all lessons; leave it out for lesson {name!r}")
     given = {"--png": png, "--run": run, "--text": text, "--seed": seed}
@@ -78,7 +67,7 @@ def lesson(
     if png is not None:
         _draw(shown, png)
     if as_json:
-        out_json(json.dumps(_record(page, shown) | ({} if png is None else {"png": str(png)}), ensure_ascii=False))
+        out_json(_record(page, shown) | ({} if png is None else {"png": str(png)}))
     if png is not None:
         note(f"drawn in {png}")
 
@@ -86,7 +75,7 @@ def lesson(
 def _list_lessons(as_json: bool) -> None:
     pages = {name: find_lesson(name) for name in LESSONS}
     if as_json:
-        out_json(json.dumps({name: page.question for name, page in pages.items()}, ensure_ascii=False))
+        out_json({name: page.question for name, page in pages.items()})
         return
     longest = max(map(len, LESSONS))
     for number, (chapter, names) in enumerate(CHAPTERS.items(), 1):

@@ -13,7 +13,7 @@ from regard.core.problem import MOST_PLANNED
 from regard.core.result import checked_wants
 from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError
-from regard_lab.cli.console import note, out_json, out_lines
+from regard_lab.cli.console import note, out_result
 from regard_lab.cli.options import Json
 
 DEVICES = ("cpu", "cuda")
@@ -46,7 +46,7 @@ def plan(
     backend: Annotated[str, Option(help="auto for the cheapest, or a name.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Print the plan of a call with these sizes."""
+    """Show which backend would compute a call, its cost, and why others are not used; computes nothing."""
     sizes = {
         "batch": batch, "heads": heads, "q_len": q_len, "k_len": q_len if k_len is None else k_len,
         "head_dim": head_dim, "v_dim": head_dim if v_dim is None else v_dim,
@@ -62,10 +62,7 @@ def plan(
         q, k, v, pattern=pattern, dropout=dropout, softcap=softcap, mechanism=mechanism, want=checked_wants(want or ())
     )
     plan = make_plan(problem, BACKENDS, backend)
-    if as_json:
-        out_json(plan.to_json())
-    else:
-        out_lines(str(plan))
+    out_result(as_json, plan.to_json, lambda: str(plan))
     if device == "cuda" and not torch.cuda.is_available():
         needs = ", where triton is installed" if plan.backend == COMPILED else ""
         note(f"planned for a machine with cuda{needs}; this one has none")

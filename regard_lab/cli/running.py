@@ -142,8 +142,10 @@ OUT = typer.Option(
 )  # fmt: skip
 
 
-def wants_file(source: Path | None, out: Path | None, arguments: Sequence[str], **excluded: Any) -> bool:
-    """Whether lines go from file to file; an ArgumentError for options that do not fit together."""
+def files_of(
+    source: Path | None, out: Path | None, arguments: Sequence[str] | None, **excluded: Any
+) -> tuple[Path, Path] | None:
+    """The files from which and to which lines go, if they do; an ArgumentError for options that do not fit together."""
     processes = os.environ.get("WORLD_SIZE", "1")
     if source is None and out is None:
         if processes != "1":
@@ -151,7 +153,7 @@ def wants_file(source: Path | None, out: Path | None, arguments: Sequence[str], 
                 f"torchrun started {processes} processes, which would all read the same standard input; give "
                 f"--input FILE and --out FILE"
             )
-        return False
+        return None
     if source is None or out is None:
         raise ArgumentError("--input FILE and --out FILE go together; give both or none")
     if is_packed(out):
@@ -163,19 +165,20 @@ def wants_file(source: Path | None, out: Path | None, arguments: Sequence[str], 
         )
     if given := [name for name, value in excluded.items() if value]:
         raise ArgumentError(f"--{given[0]} needs one sentence as an argument; leave it out, or --input and --out")
-    return True
+    return source, out
 
 
 def write_lines(
-    run: Path, source: Path, out: Path, compute: Callable[[Sequence[str], int], Sequence[str]], options: dict[str, Any]
+    run: Path, files: tuple[Path, Path], compute: Callable[[Sequence[str], int], Sequence[str]], **options: Any
 ) -> None:
     """Read the lines of a file, compute this process's share, and note when the result is complete."""
+    source, out = files
     if not source.is_file():
         raise NotFoundError(f"--input {source} is not a file")
     lines = list(read_lines(source))
     # A changed model is recognised by the sizes and times of its files.
-    files = sorted(one for one in run.rglob("*") if one.is_file()) if run.is_dir() else []
-    marks = [(str(one.relative_to(run)), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+    parts_of_run = sorted(one for one in run.rglob("*") if one.is_file())
+    marks = [(str(one.relative_to(run)), one.stat().st_size, one.stat().st_mtime_ns) for one in parts_of_run]
     settings = f"{run.resolve()} {marks} {sorted(options.items(), key=str)}"
     parts = Path(f"{out}.parts")
     kept = lambda: f"{parts} keeps what is done, and the same command goes on" if parts.exists() else None  # noqa: E731

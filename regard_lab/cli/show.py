@@ -1,6 +1,5 @@
 """`regard show`: a pattern drawn."""
 
-import json
 from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +31,7 @@ def show(
     list_all: Annotated[bool, Option("--list", help="List all patterns instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw in the terminal, into a picture, or as JSON rows of 0 and 1. For a stack, print how far it reaches."""
+    """Draw a pattern: which query may look at which key."""
     if list_all:
         _list(pattern, as_json)
         return
@@ -45,7 +44,7 @@ def show(
         check_name(png)
         draw_pattern(wanted, length, k_len, png, layers=layers)
     if as_json:
-        out_json(json.dumps(_record(wanted, length, k_len, png, layers)))
+        out_json(_record(wanted, length, k_len, png, layers))
         return
     if png is None:
         out_lines(draw(wanted, length, k_len, layers=layers, width=out_width()))
@@ -64,7 +63,7 @@ def _list(pattern: str | None, as_json: bool) -> None:
     kinds = {name: Pattern.registry.kinds[name] for name in Pattern.registry.names()}
     listed = {usage(kind): " ".join((getdoc(kind) or "").split("\n\n")[0].split()) for kind in kinds.values()}
     if as_json:
-        out_json(json.dumps(listed, ensure_ascii=False))
+        out_json(listed)
         return
     for call, sentence in listed.items():
         out(call)

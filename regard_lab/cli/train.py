@@ -1,6 +1,5 @@
 """`regard train ...`, `average` and `convert ...`: what trains or changes a model, and its progress."""
 
-import json
 import os
 import shlex
 from collections.abc import Callable, Generator, Mapping
@@ -31,15 +30,7 @@ from regard_lab.conversion.uptraining import Uptrained, Uptraining
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable
-from regard_lab.training import (
-    Event,
-    Progress,
-    Started,
-    StepDone,
-    TrainingResult,
-    Validated,
-    average_checkpoints,
-)
+from regard_lab.training import Event, Progress, Started, StepDone, TrainingResult, Validated, average_checkpoints
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.recipes import (
     ClassifierTraining,
@@ -67,10 +58,11 @@ METHODS_DONE = {
 }
 
 
-def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, Any]] | None = None) -> Callable:
-    """The command that trains by a recipe; its options are the settings of the recipe."""
+def training_command(
+    recipe: type[Recipe], sentence: str, variants: Mapping[str, Mapping[str, Any]] | None = None
+) -> Callable:
+    """The command that trains by a recipe; its options are the settings of the recipe, its help is the sentence."""
 
-    @with_settings(recipe.Config, variants)
     def command(
         out: Annotated[Path, Option(metavar="RUN", help="The folder of the run.")],
         given: Mapping[str, Any],
@@ -78,7 +70,6 @@ def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, A
         resume: Annotated[bool, Option("--resume", help=RESUME)] = False,
         cpu: Annotated[bool, Option("--cpu", help="Stay on the CPU.")] = False,
     ) -> None:
-        """Train into the folder, and print how it ended."""
         go_on = ["regard", "train", recipe.COMMAND, "--out", str(out), "--resume"]
         kept = f"{out} keeps the run as it was last saved"
         with _one_voice(), keeping(lambda: kept if (out / CHECKPOINTS_FILE).exists() else None, go_on):
@@ -91,13 +82,16 @@ def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, A
                 result = training.run(out, resume=resume, cpu=cpu, samples=True, progress=progress)
             conclude(recipe.COMMAND, out, result, training.judge(out, result))
 
-    return command
+    command.__doc__ = sentence
+    return with_settings(recipe.Config, variants)(command)
 
 
-translation = training_command(TranslationTraining, TranslationTraining.VARIANTS)
-language_model = training_command(LanguageModelTraining)
-masked_words = training_command(MaskedWordsTraining)
-classifier = training_command(ClassifierTraining)
+translation = training_command(
+    TranslationTraining, "Train a translator on pairs of sentences.", TranslationTraining.VARIANTS
+)
+language_model = training_command(LanguageModelTraining, "Train a language model on running text.")
+masked_words = training_command(MaskedWordsTraining, "Train an encoder to predict hidden words in texts, one per line.")
+classifier = training_command(ClassifierTraining, "Train an encoder to sort texts by their labels.")
 
 
 def conclude(command: str, out: Path, result: TrainingResult, verdict: str | None) -> None:
@@ -190,7 +184,7 @@ def average(
     out: Annotated[Path, Option(metavar="DIR", help="The folder of the new model.")],
     last: Annotated[int, Option(min=1, help="How many of the last checkpoints to average.")] = 5,
 ) -> None:
-    """Write the mean of a run's last checkpoints, and print of which."""
+    """Average the last checkpoints of a training run, which often improves the model."""
     with counting("averaging"):
         names = average_checkpoints(run, last, out)
     note(f"the mean of {', '.join(names)} is in {out}")
@@ -204,7 +198,7 @@ def kv_heads(
     given: Mapping[str, Any],
     as_json: Json = False,
 ) -> None:
-    """Convert, measure and train as far as the options want, and print the report."""
+    """Give a trained model fewer key/value heads (pooled), or more (repeated), and report what it saves."""
     _convert(model, kv_heads, out, given, as_json)
 
 
@@ -219,7 +213,7 @@ def latent(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """As `kv_heads`, to latents."""
+    """Factorise the keys and values of a trained language model into latents, and report what it saves."""
     _convert(model, LatentSizes(latent_dim, rope_dim), out, given, as_json)
 
 
@@ -235,7 +229,7 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
             f"interrupted after {done.training.steps} of {count_of(steps or 0, 'steps')}; the same command goes on"
         )
     if as_json:
-        out_json(json.dumps({**done.to_dict(), "out": str(out)}))
+        out_json({**done.to_dict(), "out": str(out)})
     else:
         out_lines(str(done))
         _remark_on_conversion(done, out)

@@ -51,11 +51,11 @@ from regard_lab.cli.running import (
     INPUT,
     OUT,
     Lengths,
+    files_of,
     is_typed,
     read_texts,
     remark_on_arguments,
     remark_on_training,
-    wants_file,
     write_lines,
 )
 from regard_lab.decoding import Translation, Translator
@@ -115,8 +115,7 @@ def translate(
         Option(metavar="FILE", help="Draw the attention of one sentence, or what --why shows: PNG, SVG or PDF."),
     ] = None,
     drawn: Annotated[
-        str | None,
-        Option("--map", metavar="KIND", help=f"Draw attention in the terminal: {', '.join(sorted(KINDS))}."),
+        str | None, Option("--map", metavar="KIND", help=f"Draw attention in the terminal: {', '.join(sorted(KINDS))}.")
     ] = None,
     layer: Annotated[
         int | None, Option(metavar="N", min=0, help="With --map: the layer, from 0. [default: the last]")
@@ -136,7 +135,7 @@ def translate(
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
-    """Translate in the order of the lines, printing each translation as soon as its batch is done."""
+    """Translate sentences, one line of output for each line of input."""
     check_search(normalisation, beam)
     sentences = sentences or []
     cache_kind = check_compiled(beam, cache_kind, cache_dtype) if compiled else cache_kind
@@ -145,8 +144,8 @@ def translate(
     search |= {"no_repeat": no_repeat, "repetition_penalty": repetition_penalty, "prefix": prefix}
     search |= {"batch_tokens": 1} if compiled else {}  # several texts at once would need a graph of their own
     _check_count(count, beam, picture=picture, map=drawn, why=why, out=None if as_json else result)
-    if wants_file(source, result, sentences, picture=picture, why=why, map=drawn):
-        _translate_file(run, source, result, search, as_json, align, compiled)
+    if (files := files_of(source, result, sentences, picture=picture, why=why, map=drawn)) is not None:
+        _translate_file(run, files, search, as_json, align, compiled)
         return
     asked = asked_why(why, instead, lens, place, sentences)
     if picture is not None:
@@ -173,7 +172,7 @@ def translate(
                 explained = None if asked is None else asked.relevance(translator, translation)
                 if as_json:
                     more = {} if explained is None else {"why": explained.to_dict()}
-                    out_json(json.dumps({**_record(translator, best, align, count), **more}, ensure_ascii=False))
+                    out_json(_record(translator, best, align, count) | more)
                 else:
                     for one in best:
                         out_data(_line(translator, one, align, done if count > 1 else None))
@@ -182,7 +181,7 @@ def translate(
                     if explained is not None:
                         show_relevance(explained)
                 if picture is not None:
-                    _draw(translator, translation, explained, picture)
+                    draw_translation(translator, translation, explained, picture)
                 done += 1
             if is_typed(sentences):
                 note(ends.remark())
@@ -214,12 +213,9 @@ def _check_count(count: int, beam: int, **others: object) -> None:
 
 
 def _translate_file(
-    run: Path, source: Path | None, result: Path | None, search: dict[str, Any], as_json: bool, align: bool,
-    compiled: bool,
-) -> None:  # fmt: skip
+    run: Path, files: tuple[Path, Path], search: dict[str, Any], as_json: bool, align: bool, compiled: bool
+) -> None:
     """This process's share of the lines of a file."""
-    assert source is not None
-    assert result is not None
     load = cache(lambda run: compiling(Translator.load(run), compiled))  # not before a line is to be translated
     remarking = cache(lambda: (UnknownWords(load(run).words, "translation"), Lengths(run)))
     ends = Ends()
@@ -237,7 +233,7 @@ def _translate_file(
             return [json.dumps(_record(translator, best, align, count), ensure_ascii=False) for best in found]
         return [one_line(_line(translator, best[0], align, None)) for best in found]
 
-    write_lines(run, source, result, compute, {"command": "translate", "json": as_json, "align": align, **search})
+    write_lines(run, files, compute, **{"command": "translate", "json": as_json, "align": align, **search})
     note(ends.remark())
 
 
@@ -265,7 +261,9 @@ def _alignment(translator: Translator, one: Translation) -> list[tuple[int, int]
     return look(translator.model, translator.tokeniser, one.source, one.ids).merged().alignment() if one.ids else []
 
 
-def _draw(translator: Translator, translation: Translation, explained: Relevance | None, picture: Path) -> None:
+def draw_translation(
+    translator: Translator, translation: Translation, explained: Relevance | None, picture: Path
+) -> None:
     """Draw the attention of a translation, or the relevance for the word of --why."""
     title = f"{tidy(translation.source)} → {tidy_target(translation.text)}"
     if explained is not None:

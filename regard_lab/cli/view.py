@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from typer import Argument, Option
 
@@ -18,13 +18,20 @@ from regard_lab.cli.console import check_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
 from regard_lab.cli.running import remark_on_training
-from regard_lab.cli.translate import Instead, Place, check_goes_with_why, show_relevance, words_instead
+from regard_lab.cli.translate import (
+    Instead,
+    Place,
+    check_goes_with_why,
+    draw_translation,
+    show_relevance,
+    words_instead,
+)
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
 from regard_lab.models import LanguageModel, TextEncoder
-from regard_lab.models.kinds import TranslationModel
-from regard_lab.seeing import LENSES, draw_attention, draw_maps, draw_relevance, look
+from regard_lab.models.kinds import translation_model
+from regard_lab.seeing import LENSES, draw_attention, draw_relevance
 from regard_lab.seeing.explorer import (
     Exploration,
     compared,
@@ -39,13 +46,12 @@ from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.lenses.contrast import find_contrast, find_place
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
-from regard_lab.text import Tokeniser, tidy, tidy_target
+from regard_lab.text import SeenWords, Tokeniser, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
 from regard_lab.training.recipes.classification import CLASSES_FILE
 from regard_lab.walkthrough import shown_walk, walk_whole_run
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
-Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
 
 
 @quiet_interrupts()  # nothing is lost: files are written whole
@@ -85,7 +91,7 @@ def view(
     port: Annotated[int, Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
     browser: Annotated[bool, Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
-    """Explore the attention of a trained model, and what each word that it wrote depends on."""
+    """Explore the attention of a trained model, and what each word that it wrote depends on, in a local page."""
     if not text.strip():
         raise ArgumentError("the TEXT is empty; give a sentence")
     if second is not None and not second.strip():
@@ -94,58 +100,55 @@ def view(
         check_name(export, "page")
     for path in pictures or ():
         check_name(path)
+    question = {"of": why, "instead_of": words_instead(instead), "place": place}
     if lens is not None:
-        _print_relevance(run, text, lens, pictures or [], of=why, instead_of=words_instead(instead), place=place)
+        _print_relevance(run, text, lens, pictures or [], **question)
         return
     check_goes_with_why(why, {"--instead": instead, "--place": place})
     if int8 and not with_model:
         raise ArgumentError("--int8 stores the model of the page, and --no-model leaves it out; give one of them")
-    opened = open_run(run, why, words_instead(instead), place)
+    opened = open_run(run, {} if why is None else question)
     for path in pictures or ():
-        _draw(opened, text, path)
+        opened.draw(text, path)
     if export is None and pictures:
         return
-    if with_model and with_run is None and second is None and opened.play is not None:
-        with counting("computing"):
-            exploration = opened.play(text, "int8" if int8 else None)
-            page = None if export is None else to_page(replace(exploration, walk=opened.walk(text)))
-        if export is not None and page is not None:
-            page.save(export)
-            held = f"its {exploration.notes[0].removeprefix('This page contains the model: ').split('. It ')[0]}"
-            note(f"the page is {export}, {len(page.html) / 1e6:.1f} MB; it needs no network, and publishes {held}")
-        else:
-            _serve(ExplorerServer(exploration, walk=opened.walk, port=port), browser)
-        return
-    if with_model:
-        other = "it compares, and pages that compare contain no model" if opened.play else opened.unplayed
+    compares = with_run is not None or second is not None
+    computes = with_model and not compares and not opened.unplayed
+    if with_model and not computes:
+        other = opened.unplayed or "it compares, and pages that compare contain no model"
         note(f"the page is written without its model: {other}")
-    if (words := len(text.split())) >= MANY_WORDS:
+    if not computes and (words := len(text.split())) >= MANY_WORDS:
         note(
             f"the text has {words} words, which are read again many times to explain what is written; this may take "
             f"minutes. --picture draws the attention alone, in seconds"
         )
-    general = opened.without_question()
-    other = general if with_run is None else open_run(with_run)
-    if other.label != opened.label:
+    general = replace(opened, asked={})  # for other texts, in which the word of --why may not occur
+    other_run = general if with_run is None else open_run(with_run)
+    if other_run.label != opened.label:
         raise ArgumentError(f"{run} and {with_run} cannot be compared: one translates, and the other does not")
 
-    def read(text: str, first: OpenedRun = opened) -> Exploration:
-        exploration = first.read(text, None)
-        if with_run is None and second is None:
+    def read(text: str, first: OpenedRun = general) -> Exploration:
+        exploration = first.read(text)
+        if not compares:
             return exploration
         title = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
-        return compared(exploration, other.read(second or text, None if second else exploration), title)
+        return compared(exploration, other_run.read(second or text, None if second else exploration), title)
 
-    if export is not None:
-        with counting("explaining words", model=opened.pretrained):
-            page = to_page(replace(read(text), walk=opened.walk(text)))
+    counted = opened.model if isinstance(opened, OpenedPretrained) else None
+    with counting("computing" if computes else "explaining words", model=counted):
+        first = opened.play(text, "int8" if int8 else None) if computes else read(text, opened)
+        page = None if export is None else to_page(replace(first, walk=opened.walk(text)))
+    if page is None:
+        form: dict[str, Any] = {} if computes else {"read": read, "text": text, "label": opened.label}
+        _serve(ExplorerServer(first, walk=opened.walk, port=port, **form), browser)
+    elif export is not None:
         page.save(export)
-        note(f"the page is {export}; it needs no network")
-        return
-    server = ExplorerServer(
-        read(text), partial(read, first=general), walk=opened.walk, text=text, label=opened.label, port=port
-    )
-    _serve(server, browser)
+        size, held = "", ""
+        if computes:
+            size = f", {len(page.html) / 1e6:.1f} MB"
+            held = first.notes[0].removeprefix("This page contains the model: ").split(". It ")[0]
+            held = f", and publishes its {held}"
+        note(f"the page is {export}{size}; it needs no network{held}")
 
 
 def _print_relevance(run: Path, text: str, lens: Any, pictures: Sequence[Path], **asked: Any) -> None:
@@ -166,109 +169,75 @@ def _print_relevance(run: Path, text: str, lens: Any, pictures: Sequence[Path], 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run that reads texts.
+    """A language model or an encoder that reads texts.
 
     Args:
-        play: makes a page that contains the model, of a text and a precision; None where `unplayed` says why not.
-        pretrained: a model of Hugging Face.
+        run: its folder.
+        asked: of the word of --why, its `of`, `instead_of` and `place`; empty without it.
+        words, classes: as for `explore_model`.
     """
 
     run: Path
-    label: str
-    read: Reading
-    translator: Translator | None
-    play: Callable[[str, str | None], Exploration] | None = None
-    unplayed: str = ""
-    pretrained: Any = None
+    model: Any
+    tokeniser: Any
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    words: SeenWords | None = None
+    classes: Sequence[str] = ()
+    label: ClassVar = "Text"
 
-    def without_question(self) -> OpenedRun:
-        """The run for other texts, in which the word of --why may not occur."""
-        return self if self.translator is None else replace(self, read=_translating(self.translator, {}))
+    @property
+    def unplayed(self) -> str | None:
+        """Why a page cannot contain the model; None if it can."""
+        return reason_against(self.model)
+
+    def play(self, text: str, precision: str | None) -> Exploration:
+        """A page that contains the model."""
+        return explore_model(self.model, self.tokeniser, text, self.words, classes=self.classes, precision=precision)
+
+    def read(self, text: str, like: Exploration | None = None) -> Exploration:
+        """What the page shows of a text; `like` is what another run makes of it."""
+        return explore_text(self.model, self.tokeniser, text, title=tidy(text))
 
     def walk(self, text: str) -> ShownWalk:
         """Every step of the computation, or the reason why it cannot be shown."""
         try:
-            if is_hugging_face(self.run):
-                return ShownWalk((), note="Walk-throughs of Hugging Face models are not supported.")
-            if self.translator is None:
-                return shown_walk(walk_whole_run(self.run, text))
-            (translation,) = self.translator.translate([text])
-            tokeniser = self.translator.tokeniser
-            place, remark = _reading_place(translation, tokeniser), ""
-            if tokeniser.encode_target(translation.text) != list(translation.ids):
-                place = None
-                remark = (
-                    "When the translation is split into sub-words again, they differ from those that the model wrote; "
-                    "the steps use the new ones. "
-                )
-            walk = shown_walk(walk_whole_run(self.run, translation.text, context=text, word=place))
-            return replace(walk, note=remark + walk.note)
+            return self.steps(text)
         except RegardError as error:
             return ShownWalk((), note=f"No walk-through can be shown: {error}.")
 
+    def steps(self, text: str) -> ShownWalk:
+        return shown_walk(walk_whole_run(self.run, text))
 
-def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), place: int | None = None) -> OpenedRun:
-    """A training run, a saved model or a Hugging Face folder, ready to read texts.
-
-    Args:
-        run: its folder.
-        why, others, place: for translations: the written word that is shown first, what it is compared with, and which
-            of the written words it is if it occurs more than once.
-    """
-    if is_hugging_face(run):
-        return _open_pretrained(run, {} if why is None else {"of": why, "instead_of": others, "place": place})
-    saved, tokeniser = load_with_tokeniser(run)
-    note(remark_on_training(run))
-    if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
-        _check_no_why(why, run, saved.kind)
-        model = (LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder).from_saved(saved, str(run))
-        words, reason = seen_words_of(saved, run), reason_against(model)
-        classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
-
-        def play(text: str, precision: str | None) -> Exploration:
-            return explore_model(model, tokeniser, text, words, classes=classes, precision=precision)
-
-        read = lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))  # noqa: E731
-        return OpenedRun(run, "Text", read, None, None if reason else play, reason or "")
-    translator = Translator.load(run)
-    check_attends(translator.model)  # before any work
-    reason = reason_against(translator.model)
-    asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
-    play_translation = None if reason else partial(_playing, translator, asked)
-    reading = _translating(translator, asked)
-    return OpenedRun(run, "Sentence", reading, translator, play_translation, reason or "")
+    def draw(self, text: str, path: Path) -> None:
+        draw_attention(self.read(text), path, title=tidy(text))
+        note(f"the attention is drawn in {path}")
 
 
-def _open_pretrained(folder: Path, asked: Mapping[str, Any]) -> OpenedRun:
-    with needed("transformers", "a Hugging Face folder", "transformers"):
-        from regard.integrations.transformers import load_folder
-        from regard_lab.seeing.transformers import explore_pretrained
-    model, tokenizer = load_folder(folder)
+class OpenedTranslator(OpenedRun):
+    """A translator, each of whose words is explained; first that of --why, or a German pronoun."""
 
-    once = [asked]  # for the first text; the word of --why may not occur in others
+    label: ClassVar = "Sentence"
 
-    def read(text: str, like: Exploration | None) -> Exploration:
-        return explore_pretrained(
-            model, tokenizer, text, title=tidy(text), changes=True, **(once.pop() if once else {})
-        )
+    @cached_property
+    def translator(self) -> Translator:
+        return Translator(self.model, self.tokeniser, self.words)
 
-    reason = "pages compute models of regard_lab, and this is one of Hugging Face"
-    return OpenedRun(folder, "Text", read, None, unplayed=reason, pretrained=model)
+    def play(self, text: str, precision: str | None) -> Exploration:
+        (translation,), first = self.translator.translate([text]), None
+        if asked := self.asked:
+            at = find_place(self.tokeniser, text, translation.ids, asked["of"], asked["place"])
+            word = self.tokeniser.words(list(translation.ids))[at][0]
+            if asked["instead_of"]:  # a word that cannot stand there is refused
+                find_contrast(self.tokeniser, text, translation.ids, **asked)
+            first = {"word": word, "place": at, "others": list(asked["instead_of"]) or None}
+        return explore_model(
+            self.model, self.tokeniser, text, self.words, target_ids=translation.ids, precision=precision, asked=first,
+            pronouns=PRONOUNS,
+        )  # fmt: skip
 
-
-def _check_no_why(why: str | None, run: Path, kind: str) -> None:
-    if why is not None:
-        raise ArgumentError(f"--why is for translations, and {run} holds a {kind}; leave it out")
-
-
-def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
-    """Translates a sentence and explains each word; the word that is shown first is that of --why, or a German pronoun.
-
-    With an exploration of another run, its translation is read instead: then both runs have the same words before them.
-    """
-
-    def read(text: str, like: Exploration | None) -> Exploration:
-        (translation,) = translator.translate([text])
+    def read(self, text: str, like: Exploration | None = None) -> Exploration:
+        """The translation; beside another run its translation, so that both have the same words."""
+        (translation,) = self.translator.translate([text])
         if not translation.ids:
             raise ArgumentError(
                 f"the translation of {tidy(text)!r} is empty, so there is nothing to show; give another"
@@ -276,32 +245,67 @@ def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
         written, ids, notes = translation.text, translation.ids, ()
         if like is not None and like.written_text and like.written_text != written:
             notes = (f"This run would write: {tidy_target(written)}",)
-            written, ids = like.written_text, tuple(translator.tokeniser.encode_target(like.written_text))
+            written, ids = like.written_text, tuple(self.tokeniser.encode_target(like.written_text))
         exploration = explore_translation(
-            translator.model, translator.tokeniser, text, ids, title=f"{tidy(text)} → {tidy_target(written)}",
-            **(asked or _pronoun(written, translator.tokeniser, ids)),
+            self.model, self.tokeniser, text, ids, title=f"{tidy(text)} → {tidy_target(written)}",
+            **(self.asked or _pronoun(written, self.tokeniser, ids)),
         )  # fmt: skip
         return replace(exploration, notes=(*exploration.notes, *notes), written_text=written)
 
-    return read
+    def steps(self, text: str) -> ShownWalk:
+        (translation,) = self.translator.translate([text])
+        place, remark = _reading_place(translation, self.tokeniser), ""
+        if self.tokeniser.encode_target(translation.text) != list(translation.ids):
+            place = None
+            remark = (
+                "When the translation is split into sub-words again, they differ from those that the model wrote; "
+                "the steps use the new ones. "
+            )
+        walk = shown_walk(walk_whole_run(self.run, translation.text, context=text, word=place))
+        return replace(walk, note=remark + walk.note)
+
+    def draw(self, text: str, path: Path) -> None:
+        draw_translation(self.translator, self.translator.translate([text])[0], None, path)
 
 
-def _playing(translator: Translator, asked: Mapping[str, Any], text: str, precision: str | None) -> Exploration:
-    """A page that contains a translator; the word of --why is shown first."""
-    model = translator.model
-    assert isinstance(model, TranslationModel)
-    (translation,) = translator.translate([text])
-    first = None
-    if asked:
-        at = find_place(translator.tokeniser, text, translation.ids, asked["of"], asked["place"])
-        word = translator.tokeniser.words(list(translation.ids))[at][0]
-        if asked["instead_of"]:  # a word that cannot stand there is refused
-            find_contrast(translator.tokeniser, text, translation.ids, **asked)
-        first = {"word": word, "place": at, "others": list(asked["instead_of"]) or None}
-    return explore_model(
-        model, translator.tokeniser, text, translator.words, target_ids=translation.ids, precision=precision,
-        asked=first, pronouns=PRONOUNS,
-    )  # fmt: skip
+class OpenedPretrained(OpenedRun):
+    """A model of Hugging Face."""
+
+    unplayed: ClassVar = "pages compute models of regard_lab, and this is one of Hugging Face"
+
+    def read(self, text: str, like: Exploration | None = None) -> Exploration:
+        from regard_lab.seeing.transformers import explore_pretrained
+
+        return explore_pretrained(self.model, self.tokeniser, text, title=tidy(text), changes=True, **self.asked)
+
+    def walk(self, text: str) -> ShownWalk:
+        return ShownWalk((), note="Walk-throughs of Hugging Face models are not supported.")
+
+
+def open_run(run: Path, asked: Mapping[str, Any] | None = None) -> OpenedRun:
+    """A training run, a saved model or a Hugging Face folder, ready to read texts.
+
+    Args:
+        run: its folder.
+        asked: as for `OpenedRun`.
+    """
+    asked = asked or {}
+    if is_hugging_face(run):
+        with needed("transformers", "a Hugging Face folder", "transformers"):
+            from regard.integrations.transformers import load_folder
+        return OpenedPretrained(run, *load_folder(run), asked)
+    saved, tokeniser = load_with_tokeniser(run)
+    note(remark_on_training(run))
+    words = seen_words_of(saved, run)
+    for kind in (LanguageModel, TextEncoder):
+        if saved.kind == kind.KIND:
+            if asked:
+                raise ArgumentError(f"--why is for translations, and {run} holds a {saved.kind}; leave it out")
+            classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
+            return OpenedRun(run, kind.from_saved(saved, str(run)), tokeniser, asked, words, classes)
+    model = translation_model(saved, str(run))
+    check_attends(model)  # before any work
+    return OpenedTranslator(run, model, tokeniser, asked, words)
 
 
 def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, Any]:
@@ -319,17 +323,6 @@ def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None
         return None
     starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
     return starts[0] + 1 if starts else None
-
-
-def _draw(opened: OpenedRun, text: str, path: Path) -> None:
-    translator = opened.translator
-    if translator is None:
-        draw_attention(opened.read(text, None), path, title=tidy(text))
-    else:
-        (translation,) = translator.translate([text])
-        maps = look(translator.model, translator.tokeniser, text, translation.ids)
-        draw_maps(maps, path, title=f"{tidy(text)} → {tidy_target(translation.text)}")
-    note(f"the attention is drawn in {path}")
 
 
 def _serve(server: ExplorerServer, browser: bool) -> None:

@@ -8,17 +8,9 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from regard.errors import ArgumentError
-from regard_lab.cli.console import out_json, out_lines, out_width
-from regard_lab.cli.options import Json, default_note
-from regard_lab.walkthrough import (
-    Walk,
-    read_weights,
-    to_json,
-    to_text,
-    walk,
-    walk_whole,
-    walk_whole_run,
-)
+from regard_lab.cli.console import out_result, out_width
+from regard_lab.cli.options import Json, default, default_note
+from regard_lab.walkthrough import Walk, read_weights, to_json, to_text, walk, walk_whole, walk_whole_run
 from regard_lab.walkthrough import example as options_of_example
 
 DRAWN = "drawn weights have one layer; name a --run for more, or add --whole for a whole model"
@@ -94,7 +86,7 @@ def walkthrough(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Walk, and show the steps in the terminal or as JSON."""
+    """Show what attention does with a sentence, step by step: every number, its formula and its line of PyTorch."""
     typed = {name: value for name, value in locals().items() if not (value is None or value is False)}
     options: dict[str, Any] = {name: value for name, value in typed.items() if name not in OF_THE_COMMAND}
     chosen: Callable[..., Walk] = walk_whole_run if run is not None else walk_whole if whole else walk
@@ -105,11 +97,7 @@ def walkthrough(
     if (name := options.pop("example", None)) is not None:
         options = options_of_example(name) | options
     steps = chosen(**options)
-    if as_json:
-        out_json(to_json(steps))
-    else:
-        width = out_width()
-        out_lines(to_text(steps) if width is None else to_text(steps, width))
+    out_result(as_json, lambda: to_json(steps), lambda: to_text(steps, out_width() or default(to_text, "width")))
 
 
 def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, product
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from regard.errors import ArgumentError
@@ -105,28 +106,19 @@ class Caption:
         >>> f"{old} -> {new}: {caption}"
         'red -> green: a green circle left of a blue square'
         """
-        (colour, shape), turned = self.first, OPPOSITE[self.relation]
         if part == "relation":
-            return Caption(self.first, turned, self.second), self.relation.split()[0], turned.split()[0]
-        if part == "colour":
-            new = _next(colour, self.second[0], list(COLOURS))
-            return Caption((new, shape), self.relation, self.second), colour, new
-        new = _next(shape, self.second[1], list(SHAPES))
-        return Caption((colour, new), self.relation, self.second), shape, new
-
-
-def _next(old: str, other: str, names: list[str]) -> str:
-    place = names.index(old)
-    following = names[place + 1 :] + names[:place]
-    return next((name for name in following if name != other), following[0])
+            turned = OPPOSITE[self.relation]
+            return replace(self, relation=turned), self.relation.split()[0], turned.split()[0]
+        at, names = (0, list(COLOURS)) if part == "colour" else (1, list(SHAPES))
+        old = self.first[at]
+        following = [*names[names.index(old) + 1 :], *names[: names.index(old)]]
+        new = next((name for name in following if name != self.second[at]), following[0])
+        colour, shape = self.first
+        return replace(self, first=(new, shape) if at == 0 else (colour, new)), old, new
 
 
 def read_caption(text: str) -> Caption:
-    """Read a caption from text; upper case and repeated spaces do not matter.
-
-    Raises:
-        ArgumentError: a text of another form, or with unknown words; the message lists the known ones.
-    """
+    """Read a caption from text; upper case and repeated spaces do not matter."""
     form = FORM.fullmatch(" ".join(text.lower().split()))
     if form is None:
         unknown = [word for word in text.lower().split() if word not in WORDS]
@@ -178,23 +170,6 @@ GRID = SIDE // PATCH
 STEPS = 16  # from noise to a picture
 
 
-def to_patches(pictures: torch.Tensor) -> torch.Tensor:
-    """(batch, 3, 12, 12) -> (batch, 36, 12)."""
-    cut = pictures.unflatten(2, (GRID, PATCH)).unflatten(4, (GRID, PATCH))  # (batch, 3, GRID, PATCH, GRID, PATCH)
-    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
-
-
-def to_pictures(patches: torch.Tensor) -> torch.Tensor:
-    """(batch, 36, 12) -> (batch, 3, 12, 12).
-
-    >>> pictures = torch.randn(2, 3, 12, 12)
-    >>> torch.equal(to_pictures(to_patches(pictures)), pictures)
-    True
-    """
-    cut = patches.unflatten(1, (GRID, GRID)).unflatten(3, (3, PATCH, PATCH))
-    return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
-
-
 class Block(nn.Module):
     """Self-attention of the patches, cross-attention from patches to words, and a feed-forward network."""
 
@@ -239,12 +214,13 @@ class Denoiser(nn.Module):
         Where no word counts, cross-attention has no key to look at and adds zeros (and its output bias).
         """
         waves = self.waves((angle * 1000).round().long()).to(noisy.dtype)
-        x = self.patch(to_patches(noisy)) + self.place + self.angle(waves)[:, None]
+        patches = F.pixel_unshuffle(noisy, PATCH).flatten(2).mT  # (batch, 36, 12)
+        x = self.patch(patches) + self.place + self.angle(waves)[:, None]
         spoken, context = KeySpan(0, counts), self.word(words) + self.order
         context = context + self.among_words(context, pattern=spoken)
         for block in self.blocks:
             x = block(x, context, spoken)
-        return to_pictures(self.output(self.norm(x)))
+        return F.pixel_shuffle(self.output(self.norm(x)).mT.unflatten(2, (GRID, GRID)), PATCH)
 
 
 @torch.no_grad()
@@ -266,11 +242,7 @@ def sample(
 
 
 def load_denoiser() -> Denoiser:
-    """The denoiser that `benchmarks/caption.py` trained, in float64, so that every machine draws the same pictures.
-
-    Raises:
-        CheckpointError: the file of its weights is missing, damaged or not the one that the report is about.
-    """
+    """The denoiser that `benchmarks/caption.py` trained, in float64, so that every machine draws the same pictures."""
     model = Denoiser().double().eval()
     weights = load_tensors(REPORTS / "caption.safetensors", seal=read_report("caption").figures["weights"])
     model.load_state_dict({name: weight.double() for name, weight in weights.items()})

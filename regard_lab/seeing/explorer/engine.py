@@ -6,7 +6,7 @@ Up to `EXACT` parameters are stored as float32; a larger model as int8, each row
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -139,12 +139,15 @@ def reason_against(model: nn.Module) -> str | None:
         return "pages compute keys and values of heads, and this model has latents"
     if special := getattr(config, "special", None):
         return f"pages compute plain heads, and this model has {special}"
-    each = [getattr(config, name, ()) for name in ("mechanism", "encoder_mechanism")]
-    for text in (one for texts in each for one in ([texts] if isinstance(texts, str) else texts)):
-        if not (mechanism := parse_mechanism(text)).is_softmax or mechanism != Softmax():
+
+    def texts_of(*names: str) -> Iterator[str]:
+        for given in (getattr(config, name, ()) for name in names):
+            yield from [given] if isinstance(given, str) else given
+
+    for text in texts_of("mechanism", "encoder_mechanism"):
+        if (mechanism := parse_mechanism(text)) != Softmax():
             return f"pages compute softmax attention, and this model has {mechanism}"
-    each = [getattr(config, name, ()) for name in ("pattern", "encoder_pattern", "decoder_pattern", "cross_pattern")]
-    for text in (one for texts in each for one in ([texts] if isinstance(texts, str) else texts)):
+    for text in texts_of("pattern", "encoder_pattern", "decoder_pattern", "cross_pattern"):
         for name in {word for word, _ in PatternReader(text).words if word in Pattern.registry.kinds}:
             if not Pattern.registry.kinds[name].__module__.startswith("regard.patterns."):
                 return f"pages know the patterns of regard.patterns, and {name} is defined elsewhere"
@@ -155,22 +158,28 @@ def reason_against(model: nn.Module) -> str | None:
     return None
 
 
+def ids_read(model: Computed, tokeniser: Tokeniser, text: str, target_ids: Sequence[int] = ()) -> list[list[int]]:
+    """The ids that a model reads of a text; of a translator, those of the source, and those that its decoder reads."""
+    ids = tokeniser.encode(text)
+    if isinstance(model, TranslationModel):
+        return [[*ids, END], [BEGIN, *target_ids]]
+    return [[BEGIN, *ids, *([] if isinstance(model, LanguageModel) else [END])]]
+
+
 @torch.no_grad()
 def differences(model: Computed, tokeniser: Tokeniser, text: str, target_ids: Sequence[int]) -> str:
     """A sentence: how far the weights and probabilities of the int8 model are from those of the model, on a text."""
     rounded = deepcopy(model)
     rounded.load_state_dict(restored(model))
-    ids = [*tokeniser.encode(text)]
     found = []
     for one in (model, rounded):
         if isinstance(one, TranslationModel):
             maps = look(one, tokeniser, text, target_ids)
             weights = torch.cat([maps.cross.flatten(), maps.encoder.flatten(), maps.decoder.flatten()])
-            logits = one(torch.tensor([[*ids, END]]), torch.tensor([[BEGIN, *target_ids]]))
         else:
             weights = look_text(one, tokeniser, text).piece_weights
-            logits = one(torch.tensor([[BEGIN, *ids, *([] if isinstance(one, LanguageModel) else [END])]]))
-        found.append((weights, logits.softmax(-1)))
+        given = (torch.tensor([ids]) for ids in ids_read(one, tokeniser, text, target_ids))
+        found.append((weights, one(*given).softmax(-1)))
     weight, chance = ((one - other).abs().max() for one, other in zip(*found, strict=True))
     return (
         f"int8 rounds the weights of the model: on this text the attention weights differ from those in float32 by at "

@@ -7,14 +7,7 @@ from typing import Any
 from regard.arguments import count_of, of_kind, suggest, whole
 from regard.core.plan import AttentionDetail
 from regard.errors import ArgumentError, ShapeError
-from regard_lab.seeing.canvas import (
-    checked_path,
-    drawable,
-    label_texts,
-    new_figure,
-    not_allowed,
-    save,
-)
+from regard_lab.seeing.canvas import checked_path, drawable, label_texts, new_figure, not_allowed, save
 from regard_lab.seeing.explorer.records import sums_of
 from regard_lab.seeing.explorer.sources import Attention, Exploration, explore_maps, explore_weights
 from regard_lab.seeing.maps import AttentionMaps, TextMaps

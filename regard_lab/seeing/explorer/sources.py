@@ -14,9 +14,9 @@ from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns import Pattern
 from regard.reprs import brief
-from regard_lab.models import LanguageModel, RecurrentTranslator
+from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.seeing.explorer.engine import Computed, EmbeddedModel, differences, embed
+from regard_lab.seeing.explorer.engine import Computed, EmbeddedModel, differences, embed, ids_read
 from regard_lab.seeing.explorer.patterns import map_pattern, patterns_used
 from regard_lab.seeing.explorer.records import Follows, PatternMap, ShownWalk, check_sums
 from regard_lab.seeing.lenses.contrast import Contrast, Explained, against_alternatives, alternatives, find_contrast
@@ -26,7 +26,7 @@ from regard_lab.seeing.lenses.record import Relevance
 from regard_lab.seeing.maps import AttentionMaps, Kind, TextMaps, TextModel, look, look_text
 from regard_lab.seeing.picture import WORDING
 from regard_lab.seeing.relations import looks_of, relations_in
-from regard_lab.text import BEGIN, END, Tokeniser, tidy
+from regard_lab.text import Tokeniser, tidy
 from regard_lab.text.seen_words import SeenWords
 
 STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
@@ -161,18 +161,16 @@ def explore_translation(
     contrasts = alternatives(model, tokeniser, source, target_ids, range(MOST_EXPLAINED))
     chosen = min(contrasts, default=0)
     if of is not None:
-        asked = (
-            find_contrast(tokeniser, source, target_ids, of, instead_of, place)
-            if instead_of
-            else against_alternatives(model, tokeniser, source, target_ids, of, place)
-        )
+        if instead_of:
+            asked = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
+        else:
+            asked = against_alternatives(model, tokeniser, source, target_ids, of, place)
         contrasts[asked.place], chosen = asked, asked.place
     found = explore_maps(maps, title=title)
     if isinstance(model, RecurrentTranslator):
         found = replace(found, attentions=tuple(replace(one, says=_alignment(model)) for one in found.attentions))
     lenses = explained(model, tokeniser, contrasts, chosen)
-    read, written = [*tokeniser.encode(source), END], [BEGIN, *target_ids]
-    patterns = patterns_used(model, tokeniser.pieces(read), tokeniser.pieces(written))
+    patterns = patterns_used(model, *map(tokeniser.pieces, ids_read(model, tokeniser, source, target_ids)))
     changes = without_each(model, tokeniser, source, target_ids, MOST_EXPLAINED)
     return replace(found, explained=lenses, written="target", chosen=chosen, patterns=patterns, changes=changes)
 
@@ -218,8 +216,8 @@ def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: st
             f"{MOST_WEIGHTS:,}; give a shorter text"
         )
     maps = look_text(model, tokeniser, text)
-    ids = [BEGIN, *tokeniser.encode(text), *([] if maps.causal else [END])]
-    found = replace(explore_maps(maps, title=title), patterns=patterns_used(model, tokeniser.pieces(ids)))
+    patterns = patterns_used(model, *map(tokeniser.pieces, ids_read(model, tokeniser, text)))
+    found = replace(explore_maps(maps, title=title), patterns=patterns)
     if not isinstance(model, LanguageModel):
         return found
     contrasts = alternatives(model, tokeniser, None, tokeniser.encode(text), range(MOST_EXPLAINED + 1))
@@ -252,66 +250,63 @@ def explore_model(
         asked: the written word that is shown first: its `word`, its `place`, and the `others` it is compared with.
         pronouns: words of which one that is written once is shown first, compared with the others.
     """
-    shown: dict[str, Any]
-    found, notes = embed(model, tokeniser, words, classes=classes, precision=precision), []
-    ids = tokeniser.encode(text)
-    if isinstance(model, TranslationModel):
-        patterns = patterns_used(model, tokeniser.pieces([*ids, END]), tokeniser.pieces([BEGIN, *target_ids]))
-        if isinstance(model, RecurrentTranslator):
-            own, says = {"cross": str(model.cell.attention.pattern)}, _alignment(model)
-        else:
-            own, says = {kind: getattr(model.config, f"{kind}_pattern") for kind in ENDS}, ""
-        kinds = [(kind, *WORDING[kind], *ENDS[kind]) for kind in ENDS if kind in own]
-        shown = {"label": "Sentence", "written": "target", "follows": "words"}
+    says, label, written, causal = "", "Text", "text", isinstance(model, LanguageModel)
+    if isinstance(model, TranslationTransformer | RecurrentTranslator):
+        label, written = "Sentence", "target"
+    elif not causal:
+        written = ""
+    if isinstance(model, RecurrentTranslator):
+        own, says = {"cross": str(model.cell.attention.pattern)}, _alignment(model)
+    elif isinstance(model, TranslationTransformer):
+        own = {kind: getattr(model.config, f"{kind}_pattern") for kind in TRANSLATING}
     else:
-        causal = isinstance(model, LanguageModel)
-        patterns = patterns_used(model, tokeniser.pieces([BEGIN, *ids, *([] if causal else [END])]))
-        own, says = {"text": str(model.config.pattern_of(0))}, ""
-        kinds = [("text", "Self-attention", "words read", "word reading", "text", "text")]
-        shown = {"label": "Text", "written": "text" if causal else "", "follows": "words" if causal else "vectors"}
-    shown |= {
-        "text": tidy(text), "patterns": own, "asked": asked and {**asked, "source": tidy(text)},
-        "pronouns": list(pronouns),
-        "kinds": [
-            {"kind": kind, "name": name, "rows": rows, "columns": columns, "row_title": row_title,
-             "column_title": column_title, "says": says, "unwritten": kind == "decoder" or shown["written"] == "text"}
-            for kind, name, column_title, row_title, rows, columns in kinds
-        ],
+        own = {"text": str(model.config.pattern_of(0))}
+    shown = {
+        "label": label, "written": written, "follows": "words" if written else "vectors", "text": tidy(text),
+        "patterns": own, "asked": asked and {**asked, "source": tidy(text)}, "pronouns": list(pronouns),
+        "kinds": [{"kind": kind, **named(kind, causal=causal), "says": says} for kind in own],
     }  # fmt: skip
+    found = embed(model, tokeniser, words, classes=classes, precision=precision)
     listed = "" if words is None else f", and the {len(words.words):,} words of its training"
-    notes.append(
+    notes = [
         f"This page contains the model: {found.parameters:,} parameters in {found.precision}, its tokeniser{listed}. "
         f"It computes in this browser."
-    )
+    ]
     if found.precision == "int8":
         notes.append(differences(model, tokeniser, text, target_ids))
+    patterns = patterns_used(model, *map(tokeniser.pieces, ids_read(model, tokeniser, text, target_ids)))
     return Exploration(tidy(text), {}, (), {}, notes=tuple(notes), patterns=patterns, model=replace(found, shown=shown))
 
 
-# The texts whose words are the queries and the keys of each kind of attention of a translator, as pages list them.
-ENDS: dict[Kind, tuple[str, str]] = {
-    "cross": ("target", "source"),
-    "encoder": ("source", "source"),
-    "decoder": ("target", "read"),
-}
+TRANSLATING: tuple[Kind, ...] = ("cross", "encoder", "decoder")  # the kinds of a translator, as pages list them
+# The texts whose words are the queries and the keys of each kind of attention.
+ENDS = {
+    "cross": ("target", "source"), "encoder": ("source", "source"), "decoder": ("target", "read"),
+    "text": ("text", "text"),
+}  # fmt: skip
+
+
+def named(kind: str, *, causal: bool = False) -> dict[str, Any]:
+    """How pages name a kind of attention, its texts and their words, as fields of `Attention`."""
+    wording: dict[str, tuple[str, str, str]] = {"text": ("Self-attention", "words read", "word reading"), **WORDING}
+    (name, column_title, row_title), (rows, columns) = wording[kind], ENDS[kind]
+    titles = {"row_title": row_title, "column_title": column_title}
+    return {"name": name, "rows": rows, "columns": columns, **titles, "unwritten": kind == "decoder" or causal}
 
 
 def explore_maps(maps: AttentionMaps | TextMaps, *, title: str = "") -> Exploration:
     """Recorded maps as the explorer shows them, between words."""
     if isinstance(maps, TextMaps):
-        name = "Self-attention"
-        one = Attention(name, "text", "text", maps.weights, "word reading", "words read", unwritten=maps.causal)
-        one = with_relations(one, maps.words)
+        one = with_relations(Attention(weights=maps.weights, **named("text", causal=maps.causal)), maps.words)
         return Exploration(title or "Self-attention", {"text": maps.words}, (one,), {})
     of_kind("maps", maps, AttentionMaps, "AttentionMaps or TextMaps, as look and look_text return them")
     maps = maps.merged()
     texts = {"source": maps.source_words, "target": maps.target_words, "read": maps.read_words}
-    kinds = [kind for kind in ENDS if len(getattr(maps, kind))]
     attentions = []
-    for kind in kinds:
-        name, columns, rows = WORDING[kind]
-        one = Attention(name, *ENDS[kind], getattr(maps, kind), rows, columns, kind == "decoder")
-        attentions.append(with_relations(one, maps.source_words) if kind == "encoder" else one)
+    for kind in TRANSLATING:
+        if len(weights := getattr(maps, kind)):
+            one = Attention(weights=weights, **named(kind))
+            attentions.append(with_relations(one, maps.source_words) if kind == "encoder" else one)
     return Exploration(title or "Attention of a translation", texts, tuple(attentions), {})
 
 

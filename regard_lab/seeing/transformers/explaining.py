@@ -15,7 +15,6 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.attaching import attach, attached
 from regard.integrations.transformers.modules import attention_modules
 from regard.integrations.transformers.watching import intervene, observe
-from regard_lab.seeing.explorer.records import Follows
 from regard_lab.seeing.lenses import Contrast, Relevance, explain
 from regard_lab.seeing.lenses.contrast import IDS_AT_ONCE, Sides, Subject, baseline, most_probable, place_of
 from regard_lab.seeing.lenses.erasing import (
@@ -28,17 +27,17 @@ from regard_lab.seeing.lenses.erasing import (
     without,
 )
 from regard_lab.seeing.lenses.explaining import DEFAULT, Lens, check_options
-from regard_lab.seeing.transformers.texts import (
-    PretrainedText,
-    continued,
-    generated,
-    ids_of_word,
-    signs,
-    spans_of,
-)
+from regard_lab.seeing.transformers.texts import PretrainedText, continued, generated, ids_of_word, signs, spans_of
 from regard_lab.seeing.watching import in_eval_mode
 
 CROSS = re.compile(r"cross|encdec|encoder_(decoder_)?att", re.IGNORECASE)
+
+
+def kind_of(name: str) -> str:
+    """The kind of attention of an encoder-decoder that a module of this name computes."""
+    if "decoder" not in name:
+        return "encoder"
+    return "cross" if CROSS.search(name) else "decoder"
 
 
 class Pretrained(Subject):
@@ -62,8 +61,7 @@ class Pretrained(Subject):
         counted: dict[str, int] = {}
         self.layers: dict[str, tuple[str, int]] = {}
         for name in attention_modules(model):
-            kind = "decoder" if "decoder" in name else "encoder"
-            kind = ("cross" if kind == "decoder" and CROSS.search(name) else kind) if self.translates else "self"
+            kind = kind_of(name) if self.translates else "self"
             self.layers[name] = kind, counted.setdefault(kind, 0)
             counted[kind] += 1
 
@@ -210,43 +208,39 @@ def contrasts_of(
         ArgumentError: a word that was not chosen, or a class that does not exist.
         UnsupportedError: a model without a head.
     """
-    read = subject.read(text)
+    read, writes = subject.read(text), subject.translates or subject.writes
     with in_eval_mode(subject):
+        if not writes and of is not None and read.fills_in and not read.masked:
+            at = place_of([word for word, _ in read.spans], of, place)
+            of, read = read.spans[at][0], read.with_ids(at, [subject.mask])
+            read = replace(read, spans=spans_of(subject.tokenizer, read.ids))
+        ids, spans = read.ids, read.spans
+        sides = {"written" if writes else "source": ids}
         if subject.translates:
             read = read.writing(written)
             ids = [*(read.target or [])]
             spans, sides = spans_of(subject.tokenizer, ids), {"source": read.ids, "written": [subject.start, *ids[:-1]]}
-        else:
-            ids, spans, sides = read.ids, read.spans, {"written" if subject.writes else "source": read.ids}
-        if not (subject.translates or subject.writes) and of is not None and read.fills_in and not read.masked:
-            at = place_of([word for word, _ in spans], of, place)
-            read, of = read.with_ids(at, [subject.mask]), spans[at][0]
-            read = replace(read, spans=spans_of(subject.tokenizer, read.ids))
-            ids, spans, sides = read.ids, read.spans, {"source": read.ids}
         device = subject.model.device
         rows = subject({side: torch.tensor([one], device=device) for side, one in sides.items()})[0]
     if rows.dim() == 1:
         return {0: _of_class(subject, read, rows, of, instead_of)}
-    chosen = [] if subject.translates or subject.writes else [at for at, (_, one) in enumerate(spans)
-                                                              if one.start in read.masked]  # fmt: skip
-    if not chosen and "written" not in sides:
+    if writes:
+        chosen = range(len(spans)) if of is None else [place_of([word for word, _ in spans], of, place)]
+        rows = rows if subject.translates else rows.roll(1, 0)  # the row that chose each id
+    elif not (chosen := [at for at, (_, one) in enumerate(spans) if one.start in read.masked]):
         raise ArgumentError(
             f"no word of the text is masked; write {subject.tokenizer.mask_token} for one, or name one of its words"
         )
-    if not chosen:
-        words = [word for word, _ in spans]
-        chosen = range(len(spans)) if of is None else [place_of(words, of, place)]
-        rows = rows if subject.translates else rows.roll(1, 0)  # the row that chose each id
     begin = [("<begin>", range(1))] if subject.translates else []
     shift, found = len(begin), {}
     for at in chosen:
         word, span = spans[at]
         before = ids[: span.start]
-        if "written" in sides and not before and not begin:
+        if writes and not before and not begin:
             continue  # nothing was read before it
-        id_of = partial(_first_id, subject.tokenizer, before, ids[span.start : span.stop], "written" not in sides)
+        id_of = partial(_first_id, subject.tokenizer, before, ids[span.start : span.stop], not writes)
         right = ids[span.start]
-        if "written" not in sides:
+        if not writes:
             right = int(rows[span.start].argmax()) if of is None else id_of(of)
             word = continued(subject.tokenizer, before, right)
         others = tuple(map(id_of, instead_of)) or most_probable(subject, rows[span.start], right)
@@ -256,10 +250,9 @@ def contrasts_of(
         found[at] = Contrast(
             word=word, others=tuple(instead_of) or tuple(continued(subject.tokenizer, before, one) for one in others),
             of=right, instead_of=others, source=tuple(sides.get("source", ())),
-            written=tuple(sides["written"][: span.start + shift]) if "written" in sides else (),
+            written=tuple(sides["written"][: span.start + shift]) if writes else (),
             source_words=tuple(read.spans) if "source" in sides else (),
-            written_words=(*begin, *past) if "written" in sides else (), place=at,
-            at=None if "written" in sides else span.start,
+            written_words=(*begin, *past) if writes else (), place=at, at=None if writes else span.start,
         )  # fmt: skip
     return found
 
@@ -308,6 +301,7 @@ def pretrained_relevance(
         return explain(subject, tokenizer, [contrasts[max(contrasts)]], lens, head=head, steps=steps)[0]
 
 
+@torch.no_grad()
 def pretrained_without_each(subject: Pretrained, text: PretrainedText, most: int) -> dict[int | None, Changed]:
     """What the model does with a text as it is (None), and without each of its first words, by their index.
 
@@ -316,22 +310,15 @@ def pretrained_without_each(subject: Pretrained, text: PretrainedText, most: int
     Raises:
         UnsupportedError: a model whose embeddings or vectors are not those of the ids.
     """
-    places = [None, *text.words[:most]]
-    return dict(zip(places, _changed(subject, text, places), strict=True))
-
-
-@torch.no_grad()
-def _changed(subject: Pretrained, text: PretrainedText, places: Sequence[int | None]) -> list[Changed]:
-    """What the model does with a text without each of some words."""
-    spell = partial(continued, text.tokenizer)
+    places, spell = [None, *text.words[:most]], partial(continued, text.tokenizer)
+    found, named = [], {}
     with in_eval_mode(subject):
         if text.target is None and text.follows == "words":
             logits = lambda erased: subject(*_rows(subject, text, erased))  # noqa: E731
-            return next_words(ReadText(text.ids, text.spans, logits, spell), places)
-        own = _followed(subject, text, torch.zeros(1, len(text.ids), dtype=torch.bool), text.follows)[0]
-        found, named = [], {}
+            return dict(zip(places, next_words(ReadText(text.ids, text.spans, logits, spell), places), strict=True))
+        own = _followed(subject, text, torch.zeros(1, len(text.ids), dtype=torch.bool))[0]
         for _, erased in without(text.spans, places, own.shape[-1] * max(len(text.ids), len(own))):
-            rows = _followed(subject, text, erased, text.follows)
+            rows = _followed(subject, text, erased)
             if text.follows == "vectors":
                 similar = F.cosine_similarity(rows, own, dim=-1).clamp(-1, 1)
                 found += [Changed((), (), similarities=tuple(row)) for row in similar.tolist()]
@@ -346,13 +333,13 @@ def _changed(subject: Pretrained, text: PretrainedText, places: Sequence[int | N
                 written = _rewritten(subject, text, erased) if text.own else [()] * len(rows)
                 found += [with_written(row, text.target, spans, spell, words, named)
                           for row, words in zip(rows, written, strict=True)]  # fmt: skip
-    return found
+    return dict(zip(places, found, strict=True))
 
 
 def _rows(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -> tuple[Sides, Sides]:
     """Ids and vectors of rows, in each of which some ids are erased, bool (rows, n)."""
     side, device = "written" if subject.writes else "source", subject.model.device
-    ids, table = torch.tensor([read.ids], device=device), subject.tables()["written" if subject.writes else "source"]
+    ids, table = torch.tensor([read.ids], device=device), subject.tables()[side]
     mean = baseline(ids, table, subject.special)
     vectors = {side: torch.where(erased.to(device)[..., None], mean, table[ids])}
     sides = {side: ids.expand(len(erased), -1)}
@@ -362,14 +349,14 @@ def _rows(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -> tu
     return sides, vectors
 
 
-def _followed(subject: Pretrained, read: PretrainedText, erased: torch.Tensor, follows: Follows) -> torch.Tensor:
+def _followed(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -> torch.Tensor:
     """What is followed, float32 on the CPU, for each row of erased ids (rows, n).
 
     Vectors of words (rows, words, dim), which are means over their ids; or log-probabilities (rows, places, vocab_size)
     of masked words, or of the ids that were written.
     """
     ids, vectors = _rows(subject, read, erased)
-    if follows != "vectors":
+    if read.follows != "vectors":
         logits = subject(ids, vectors)
         return (logits if read.target is not None else logits[:, read.masked]).float().log_softmax(-1).cpu()
     output = subject.output(ids, vectors, output_hidden_states=True)

@@ -12,16 +12,11 @@ from regard.arguments import a_list, count_of, of_kind, whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.attaching import attached
 from regard.integrations.transformers.modules import attention_modules, layer_names, models_inside
-from regard.integrations.transformers.watching import Observed, ObservedCall, observe
+from regard.integrations.transformers.watching import Observed, observe
 from regard_lab.seeing.explorer import Attention, Exploration
 from regard_lab.seeing.explorer.server import ExplorerServer
-from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD, explained
-from regard_lab.seeing.transformers.explaining import (
-    CROSS,
-    Pretrained,
-    contrasts_of,
-    pretrained_without_each,
-)
+from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD, explained, named
+from regard_lab.seeing.transformers.explaining import CROSS, Pretrained, contrasts_of, kind_of, pretrained_without_each
 from regard_lab.seeing.transformers.texts import PretrainedText, spans_of
 from regard_lab.seeing.watching import Span, in_eval_mode, merge
 
@@ -67,19 +62,19 @@ def explore_observed(
     >>> page = show(exploration)
     """
     groups = _stacked(of_kind("observed", observed, Observed, "what observe(model, 'weights') collected"), batch_row)
-    listed = [tuple(a_list(n, w, str, "a list of words")) if w is not None else None
-              for n, w in (("words", words), ("keys", keys))]  # fmt: skip
+    given = {"words": words, "keys": keys}
+    listed = {name: tuple(a_list(name, one, str, "a list of words")) for name, one in given.items() if one is not None}
     texts: dict[str, tuple[str, ...]] = {}
     attentions = []
     for name, weights in groups:
         q_len, k_len = weights.shape[2:]
-        rows = _text(texts, "text", listed[0], q_len)
-        columns = rows if q_len == k_len and not CROSS.search(name) else _text(texts, "keys", listed[1], k_len)
+        rows = _text(texts, "text", listed.get("words"), q_len)
+        columns = rows if q_len == k_len and not CROSS.search(name) else _text(texts, "keys", listed.get("keys"), k_len)
         attentions.append(_attention(name if len(groups) > 1 else "Attention", rows, columns, weights))
-    for name, given in zip(("words", "keys"), listed, strict=True):
-        if given is not None and given not in texts.values():
+    for name, own in listed.items():
+        if own not in texts.values():
             sizes = ", ".join(f"{q} x {k}" for q, k in sorted({tuple(w.shape[2:]) for _, w in groups}))
-            raise ArgumentError(f"{name} has {len(given)} words, which fits no attention that was observed: {sizes}")
+            raise ArgumentError(f"{name} has {len(own)} words, which fits no attention that was observed: {sizes}")
     return Exploration(title or f"Attention of {observed.model}", texts, tuple(attentions), {})
 
 
@@ -244,19 +239,12 @@ def _of_translation(observed: Observed, text: PretrainedText, title: str) -> Exp
     sides = {"source": source, "target": target, "read": read}
     texts = {name: tuple(word for word, _ in spans) for name, spans in sides.items()}
     attentions: list[Attention] = []
-    groups = _stacked(observed, 0)
-    for name, weights in groups:
-        if "decoder" not in name:
-            rows, columns, kind = "source", "source", "Encoder self-attention"
-        elif CROSS.search(name):
-            rows, columns, kind = "target", "source", "Cross-attention"
-        else:
-            rows, columns, kind = "target", "read", "Decoder self-attention"
-        merged = merge(weights, sides[rows], sides[columns])
-        kind = kind if kind not in {one.name for one in attentions} else f"{kind}: {name}"
-        reads = {"source": "source words read", "read": "written words read"}[columns]
-        does = "word written" if rows == "target" else "word reading"
-        attentions.append(Attention(kind, rows, columns, merged, does, reads, unwritten=columns == "read"))
+    for name, weights in _stacked(observed, 0):
+        kind = named(kind_of(name))
+        if kind["name"] in {one.name for one in attentions}:
+            kind["name"] += f": {name}"
+        merged = merge(weights, sides[kind["rows"]], sides[kind["columns"]])
+        attentions.append(Attention(weights=merged, **kind))
     attentions.sort(key=lambda one: not one.name.startswith("Cross"))
     return Exploration(title, texts, tuple(attentions), {})
 
@@ -265,17 +253,12 @@ def _stacked(observed: Observed, batch_row: int) -> list[tuple[str, torch.Tensor
     """The name of each kind of attention, with its weights: (layers, heads, queries, keys), float32 on the CPU."""
     groups: dict[Any, tuple[str, list[torch.Tensor]]] = {}
     for call in observed.calls:
-        weights = _row(call, whole("batch_row", batch_row, 0))
+        if whole("batch_row", batch_row, 0) >= (rows := len(call.weights)):
+            raise ArgumentError(f"batch_row is {batch_row}; {call.layer} was called with {count_of(rows, 'rows')}")
+        weights = call.weights[batch_row].detach().float().cpu()
         alike = re.sub(r"\d+", "#", call.layer)
         groups.setdefault((alike, weights.shape), (alike, []))[1].append(weights)
     return [(name, torch.stack(layers)) for name, layers in groups.values()]
-
-
-def _row(call: ObservedCall, batch_row: int) -> torch.Tensor:
-    weights: torch.Tensor = call.weights
-    if batch_row >= len(weights):
-        raise ArgumentError(f"batch_row is {batch_row}; {call.layer} was called with {count_of(len(weights), 'rows')}")
-    return weights[batch_row].detach().float().cpu()
 
 
 def _text(texts: dict[str, tuple[str, ...]], name: str, words: tuple[str, ...] | None, count: int) -> str:

@@ -8,7 +8,6 @@ with what was chosen and for what.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from regard.arguments import count_of
@@ -23,37 +22,23 @@ IDS_A_MINUTE = 300_000  # roughly, for a small model on one thread of a CPU
 VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of steps is not known
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """One size of a model: of its vectors, its layers (of a translator, of encoder and decoder each) and heads.
+Sizes = Mapping[str, Mapping[str, Any]]  # the settings that a size decides, by its name
 
-    Recurrent models have no heads. The peak of the learning rate is lower for larger models.
-    """
-
-    dim: int
-    layers: int
-    heads: int | None = None
-    learning_rate: float
-
-    def settings(self) -> dict[str, Any]:
-        """The settings of a training run that the size decides."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
-TRANSFORMER = {
-    "tiny": Size(dim=64, layers=2, heads=4, learning_rate=4e-3),
-    "small": Size(dim=128, layers=2, heads=4, learning_rate=3e-3),
-    "base": Size(dim=256, layers=4, heads=8, learning_rate=1e-3),
+# Layers are those of a translator's encoder and decoder each. The peak rate is lower for larger models.
+TRANSFORMER: Sizes = {
+    "tiny": {"dim": 64, "layers": 2, "heads": 4, "learning_rate": 4e-3},
+    "small": {"dim": 128, "layers": 2, "heads": 4, "learning_rate": 3e-3},
+    "base": {"dim": 256, "layers": 4, "heads": 8, "learning_rate": 1e-3},
 }
-RECURRENT_TRANSLATOR = {
-    "tiny": Size(dim=64, layers=1, learning_rate=3e-3),
-    "small": Size(dim=128, layers=1, learning_rate=2e-3),
-    "base": Size(dim=256, layers=2, learning_rate=1e-3),
+RECURRENT_TRANSLATOR: Sizes = {
+    "tiny": {"dim": 64, "layers": 1, "learning_rate": 3e-3},
+    "small": {"dim": 128, "layers": 1, "learning_rate": 2e-3},
+    "base": {"dim": 256, "layers": 2, "learning_rate": 1e-3},
 }
-STACK = {
-    "tiny": Size(dim=64, layers=2, heads=4, learning_rate=4e-3),
-    "small": Size(dim=128, layers=4, heads=4, learning_rate=3e-3),
-    "base": Size(dim=256, layers=6, heads=8, learning_rate=1e-3),
+STACK: Sizes = {
+    "tiny": {"dim": 64, "layers": 2, "heads": 4, "learning_rate": 4e-3},
+    "small": {"dim": 128, "layers": 4, "heads": 4, "learning_rate": 3e-3},
+    "base": {"dim": 256, "layers": 6, "heads": 8, "learning_rate": 1e-3},
 }
 SIZES = tuple(TRANSFORMER)
 
@@ -147,23 +132,14 @@ class Choice(NamedTuple):
 
 
 def choose(
-    sizes: Mapping[str, Size], amount: Amount, budget: TrainingBudget, given: Mapping[str, Any], *,
-    size: str | None = None, more: Mapping[str, Any] | None = None,
+    sizes: Sizes, amount: Amount, budget: TrainingBudget, given: Mapping[str, Any], *, size: str | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> Choice:  # fmt: skip
-    """Choose what was not given.
-
-    Args:
-        given: the settings that were given; they win.
-        size: the name of a size; by default it follows from the data and the budget.
-        more: settings of this kind of model, which the sizes do not decide.
-
-    Returns:
-        The settings that were chosen, without those that were given, and why.
-    """
+    """Choose what was not given: without `size`, by the data and the budget; `more` are settings that no size has."""
     budget = budget.completed(amount)
     name = size or _size_of(sizes, amount, budget, given)
     chosen: dict[str, Any] = {
-        **sizes[name].settings(),
+        **sizes[name],
         "vocab_size": fitting_vocabulary(amount.characters),
         "batch_tokens": budget.batch_tokens,
         "dropout": fitting_dropout(amount, budget),
@@ -188,10 +164,10 @@ SHOWN = {
 }  # fmt: skip
 
 
-def _size_of(sizes: Mapping[str, Size], amount: Amount, budget: TrainingBudget, given: Mapping[str, Any]) -> str:
+def _size_of(sizes: Sizes, amount: Amount, budget: TrainingBudget, given: Mapping[str, Any]) -> str:
     """The size that fits the data and the budget; with a given dim, the largest that is not larger than it."""
     if "dim" in given:
-        fitting = [name for name, row in sizes.items() if row.dim <= given["dim"]]
+        fitting = [name for name, row in sizes.items() if row["dim"] <= given["dim"]]
         return fitting[-1] if fitting else next(iter(sizes))
     minutes = budget.minutes
     if minutes is not None and budget.accelerated:

@@ -124,20 +124,14 @@ class ClassifierTraining(Recipe):
             right = task.accuracy(TextEncoder.load(folder), judged)
             return f"{right:.3f} of {len(judged):,} {name} texts right with the best model,"
 
-        training = Training(
-            config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(test), judge=judge, tell=self.tell,
-            learned=train,
-            files={
-                CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n",
-                WORDS_FILE: SeenWords.of(pair.source for pair in train).to_json(),
-            },
+        files = {
+            CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n",
+            WORDS_FILE: SeenWords.of(pair.source for pair in train).to_json(),
+        }  # fmt: skip
+        return self.ready(
+            "a classifier", f", {count_of(len(classes), 'classes')}", model=model, task=task, tokeniser=tokeniser,
+            test=tuple(test), judge=judge, learned=train, files=files,
         )  # fmt: skip
-        self.tell(
-            self.describe(
-                "a classifier", training, task.batches.steps_per_epoch, f", {count_of(len(classes), 'classes')}"
-            )
-        )
-        return training
 
 
 class Classifier(Described):
@@ -194,11 +188,7 @@ class Classifier(Described):
 def read_classes(
     config: ClassifierTraining.Config, tell: Tell = silent
 ) -> tuple[list[Pair], list[Pair], list[Pair], list[str]]:
-    """Texts with labels to learn from, to validate on and to be scored on, and the labels.
-
-    Raises:
-        DataError: files that cannot be read, or a validation label that the training texts do not have.
-    """
+    """Texts with labels to learn from, to validate on and to be scored on, and the labels."""
     if len(config.data) != 1 or len(config.valid) > 1:
         raise ArgumentError("texts with labels are read from one .tsv, and validation texts from one other")
     read = read_labelled(config.data[0])

@@ -146,13 +146,10 @@ class LanguageModelTraining(Recipe):
             bits = task.bits_per_character(result.valid_loss)
             return f"best validation {result.valid_loss:.4f} nats an id, {bits:.3f} bits a character,"
 
-        training = Training(
-            config=config, model=model, task=task, tokeniser=tokeniser,
-            learned=lines_of(train), judge=judge, tell=self.tell,
+        return self.ready(
+            "a language model", model=model, task=task, tokeniser=tokeniser, learned=lines_of(train), judge=judge,
             files={WORDS_FILE: SeenWords.of(train).joined(before).to_json()},
         )  # fmt: skip
-        self.tell(self.describe("a language model", training, task.batches.steps_per_epoch))
-        return training
 
 
 def _check_block(config: LanguageModelTraining.Config) -> None:

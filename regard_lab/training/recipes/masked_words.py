@@ -102,11 +102,7 @@ class MaskedWordsTraining(Recipe):
             train, valid, tokeniser, batch_tokens=config.batch_tokens, seed=config.seed, longest=config.longest,
             **share_of_work(),
         )  # fmt: skip
-        training = Training(
-            config=config, model=model, task=task, tokeniser=tokeniser, judge=_judge, tell=self.tell,
-        )  # fmt: skip
-        self.tell(self.describe("an encoder", training, task.batches.steps_per_epoch))
-        return training
+        return self.ready("an encoder", model=model, task=task, tokeniser=tokeniser, judge=_judge)
 
 
 def read_lines_of_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:

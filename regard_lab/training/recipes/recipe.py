@@ -404,9 +404,9 @@ class Recipe(Described, ABC):
         """The learning rate of a training that starts from a run, which is low so that it forgets little."""
         return {} if getattr(self.config, "from_run", None) is None else {"learning_rate": FINE_TUNING_RATE}
 
+    @abstractmethod
     def choose(self, amount: Amount, requested: Requested) -> Choice:
-        """Choose the settings that were not given, by the amount of data; a recipe without this keeps its defaults."""
-        return Choice({}, "")
+        """Choose the settings that were not given, by the amount of data."""
 
     def choose_stack(self, amount: Amount, requested: Requested, longest: int, **more: Any) -> Choice:
         """The choice for a model that is one stack of layers, whose batch holds four of the longest rows."""
@@ -420,8 +420,7 @@ class Recipe(Described, ABC):
         if self._requested is not None:
             choice = self.choose(amount, self._requested)
             self.config, self._requested = replace(self.config, **choice.settings), None
-            if choice.reason:
-                self.tell(choice.reason)
+            self.tell(choice.reason)
         torch.manual_seed(self.config.seed)
 
     def remark_on_scripts(self, lines: Iterable[str], kind: str) -> None:
@@ -431,22 +430,19 @@ class Recipe(Described, ABC):
 
     @abstractmethod
     def prepare(self, begun: Path | None = None) -> Training:
-        """Read the data, learn the tokeniser and make the model.
-
-        Args:
-            begun: the folder of the run that is gone on with, if any.
-
-        Raises:
-            RegardError: data that cannot be read, or settings that cannot be.
-        """
+        """Read the data, learn the tokeniser and make the model; `begun` is the folder of a run that goes on."""
 
     def train(self, folder: str | Path, *, resume: bool = False, **session: Any) -> TrainingResult:
         """Prepare and train into a folder; `session` is what `Training.run` takes beside."""
         check_run_folder(folder)
         return self.prepare(Path(folder) if resume else None).run(Path(folder), resume=resume, **session)
 
-    def describe(self, name: str, training: Training, steps_per_epoch: int, more: str = "") -> str:
-        """`a language model of 812,345 parameters, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`."""
+    def ready(self, name: str, more: str = "", **parts: Any) -> Training:
+        """The training, after a remark such as
+
+        `a language model of 812,345 parameters, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`.
+        """
+        training: Any = Training(config=self.config, tell=self.tell, **parts)
         parameters = sum(parameter.numel() for parameter in training.model.parameters())
         config, kind, size = self.config, training.tokeniser.kind, training.tokeniser.vocab_size
         pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[kind]
@@ -456,10 +452,12 @@ class Recipe(Described, ABC):
             pieces += f" (of at most {config.vocab_size:,}; {reason})"
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
-        return (
+        epoch = training.task.batches.steps_per_epoch / config.accumulate
+        self.tell(
             f"{name} of {count_of(parameters, 'parameters', ',')}, {size:,} {pieces}{more}; "
-            f"{steps} of up to {count_of(ids, 'ids', ',')}, {steps_per_epoch / config.accumulate:,.0f} an epoch"
+            f"{steps} of up to {count_of(ids, 'ids', ',')}, {epoch:,.0f} an epoch"
         )
+        return training
 
 
 def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any]) -> None:
@@ -481,15 +479,8 @@ def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any])
 def read_parts(
     config: RunConfig, read: Callable[..., TextFile], share: float, most: int, tell: Tell
 ) -> tuple[list[str], list[str]]:
-    """Texts to learn from and to validate on; without files to validate on, the last of the others are held out.
-
-    Args:
-        read: of files, `read_documents` or `read_texts`.
-        share, most: of the characters that are held out: which share, and how many at most.
-
-    Raises:
-        DataError: a file that cannot be read.
-    """
+    """Texts to learn from and to validate on; without files to validate on, the last of the others are held out:
+    this share of the characters, and at most so many. `read` is `read_documents` or `read_texts`."""
     texts = read(*config.data)
     tell(texts.report())
     if config.valid:

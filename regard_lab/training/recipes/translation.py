@@ -217,16 +217,12 @@ class TranslationTraining(Recipe):
         more |= ({"positions": "rotary"} if is_transformer else {}) | self.rate()
         return choose(sizes, amount, requested.budget, requested.given, size=requested.size, more=more)
 
-    def _read(self) -> TranslationData:
-        """The pairs to learn from, to validate on and to test on."""
-        config = self.config
-        data = load_translation_data(config.data, config.valid, config.seed, config.twins)
-        for note in data.notes:
-            self.tell(note)
-        return data
-
     def prepare(self, begun: Path | None = None) -> Training:
-        data = self._data or self._read()
+        if (data := self._data) is None:
+            given = self.config
+            data = load_translation_data(given.data, given.valid, given.seed, given.twins)
+            for note in data.notes:
+                self.tell(note)
         sources, targets = [one.source for one in data.train], [one.target for one in data.train]
         self.settle(Amount.of([*sources, *targets], "pairs", sides=2))
         config, before = self.config, SeenWords(frozenset(), 0)
@@ -255,12 +251,11 @@ class TranslationTraining(Recipe):
                 f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or {LONGEST_PAIR} hold were "
                 f"left out of training"
             )
-        training = Training(
-            config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test), learned=task.learned,
-            samples=translation_samples(tokeniser, data.valid), judge=_judge, tell=self.tell,
+        training = self.ready(
+            config.model, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test), learned=task.learned,
+            samples=translation_samples(tokeniser, data.valid), judge=_judge,
             files={WORDS_FILE: SeenWords.of(pair.source for pair in task.learned).joined(before).to_json()},
         )  # fmt: skip
-        self.tell(self.describe(config.model, training, task.batches.steps_per_epoch))
         if config.label_smoothing:
             self.tell(
                 f"the loss of a step includes label smoothing ({config.label_smoothing:g}), so it stays above that of "

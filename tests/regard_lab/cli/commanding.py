@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import signal
 import sys
@@ -80,6 +81,22 @@ def succeeded(*words: object, stdin: bytes = b"") -> Answer:
     answer = regard(*words, stdin=stdin)
     assert answer.returncode == 0, answer.err
     return answer
+
+
+def printed(*words: object, stdin: bytes = b"") -> Any:
+    """The values that a command prints as JSON; a list of them, if each line has its own."""
+    text = succeeded(*words, "--json", stdin=stdin).out
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def refusal(*words: object, code: int = 2) -> str:
+    """What a command says that has to be refused, as one line."""
+    answer = regard(*words)
+    assert (answer.returncode, answer.stdout) == (code, b""), answer.err
+    return " ".join(answer.err.split())
 
 
 class Forked:

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from commanding import regard
+from commanding import refusal, regard, succeeded
 
 from regard_lab.conversion import load_converted
 from regard_lab.conversion.uptraining import Losses
@@ -40,38 +40,44 @@ def files(tmp_path_factory):
     return folder
 
 
-def convert(*arguments):
-    return regard("convert", "kv-heads", *arguments)
+CONVERT = ("convert", "kv-heads")
+
+
+def converted(*arguments):
+    """What a conversion prints as JSON, and what it remarks."""
+    answer = succeeded(*CONVERT, *arguments, "--json")
+    return json.loads(answer.out), answer.err
 
 
 def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
-    answer = convert(files / "writer", "--kv-heads", 2, "--out", tmp_path / "two")
-    assert answer.returncode == 0, answer.stderr
-    said = answer.out
-    assert said.splitlines()[1].split() == ["kv", "heads", "8", "2", "1/4", "of", "before"]
-    assert "1/4 of before" in next(line for line in said.splitlines() if line.startswith("KV bytes per token"))
-    assert "removed" in next(line for line in said.splitlines() if line.startswith("parameters"))
-    assert b"computes what the reference does with these heads" in answer.stderr
-    assert b"this says nothing about the quality of the model" in answer.stderr
+    answer = succeeded(*CONVERT, files / "writer", "--kv-heads", 2, "--out", tmp_path / "two")
+    lines = answer.out.splitlines()
+    assert lines[1].split() == ["kv", "heads", "8", "2", "1/4", "of", "before"]
+    assert "1/4 of before" in next(line for line in lines if line.startswith("KV bytes per token"))
+    assert "removed" in next(line for line in lines if line.startswith("parameters"))
+    for part in (
+        "computes what the reference does with these heads", "this says nothing about the quality of the model",
+        "train the model before you rely on its outputs, by the same command",
+    ):  # fmt: skip
+        assert part in answer.err
     assert LanguageModel.load(tmp_path / "two").config.kv_heads == 2
-    again = convert(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight", "--json")
-    assert json.loads(again.stdout)["method"] == "repeat"
-    assert b"train the model before you rely on its outputs, by the same command" in answer.stderr
-    assert b"train" not in again.stderr  # repeated heads change no output
-    assert b"quality" not in again.stderr
+    found, said = converted(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight")
+    assert (found["method"], "train" in said, "quality" in said) == ("repeat", False, False)  # no output has changed
 
 
-@pytest.mark.parametrize(("model", "text"), [("reader", "text.txt"), ("translator", "pairs.tsv")])
-def test_training_brings_loss_back_and_the_run_is_a_model(files, tmp_path, model, text):
+@pytest.mark.parametrize(
+    ("model", "text"), [("reader", "text.txt"), ("translator", "pairs.tsv"), ("writer", "text.txt")]
+)
+def test_heads_are_aligned_and_measured_and_training_brings_loss_back(files, tmp_path, model, text):
     out = tmp_path / "one"
     arguments = (files / model, "--kv-heads", 1, "--out", out, "--text", files / text, *SMALL)
-    answer = convert(*arguments, "--uptrain-steps", 10, "--learning-rate", 0.01, "--json")
-    assert answer.returncode == 0, answer.stderr
-    found = json.loads(answer.stdout)
+    found, said = converted(*arguments, "--uptrain-steps", 10, "--learning-rate", 0.01)
     losses = found["losses"]
+    assert (found["method"], losses["steps"]) == ("align", 10)
     assert losses["uptrained"] < losses["converted"]
-    assert losses["steps"] == 10
-    assert b"rely on its outputs" not in answer.stderr
+    assert found["invariance"] <= 1e-6
+    assert (model == "reader") or found["predictions"]["divergence"] > 0
+    assert "rely on its outputs" not in said
     for change in found["kv_bytes"].values():
         assert change["before"] == 8 * change["after"]
     loaded = load_converted(out, 8)  # the best model of the run, as any command reads it
@@ -84,18 +90,13 @@ def test_the_rows_are_as_long_as_those_of_the_training(files, tmp_path):
     """The loss before is the last validation loss of the run, which was measured with its own block."""
     run = tmp_path / "run"
     sizes = ("--block", 24, "--dim", 32, "--layers", 1, "--heads", 4, "--vocab-size", 300, "--cpu")
-    trained = regard(
-        "train", "language-model", "--data", files / "text.txt", "--out", run, "--steps", 4, *sizes, "--dropout", 0
-    )
-    assert trained.returncode == 0, trained.stderr
+    data = ("--data", files / "text.txt", "--out", run, "--steps", 4, "--dropout", 0)
+    succeeded("train", "language-model", *data, *sizes)
     last = [line for line in read_log(run / "log.jsonl") if line["kind"] == "validation"][-1]["loss"]
-    arguments = (run, "--kv-heads", 2, "--text", files / "text.txt", "--json", "--cpu")
-    found = [
-        json.loads(convert(*arguments, *block, "--out", tmp_path / f"two{number}").stdout)["losses"]["before"]
-        for number, block in enumerate(((), ("--block", 48)))
-    ]
-    assert found[0] == pytest.approx(last, rel=1e-5)
-    assert found[1] != pytest.approx(last, rel=1e-5)
+    for number, block in enumerate(((), ("--block", 48))):
+        out = ("--out", tmp_path / f"two{number}")
+        found, _ = converted(run, "--kv-heads", 2, "--text", files / "text.txt", "--cpu", *block, *out)
+        assert (found["losses"]["before"] == pytest.approx(last, rel=1e-5)) == (not block)
 
 
 def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, monkeypatch):
@@ -111,16 +112,17 @@ def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, 
 
     with monkeypatch.context() as patch:
         patch.setattr(LanguageTask, "batch", interrupting)
-        answer = convert(files / "writer", *arguments, "--out", tmp_path / "stopped")
+        answer = regard(*CONVERT, files / "writer", *arguments, "--out", tmp_path / "stopped")
     assert answer.returncode == 130
-    assert answer.err.splitlines()[-1] == ("regard: interrupted after 4 of 6 steps; the same command goes on")
+    assert answer.last == "regard: interrupted after 4 of 6 steps; the same command goes on"
     for name in ("stopped", "whole"):
-        assert convert(files / "writer", *arguments, "--out", tmp_path / name).returncode == 0
+        succeeded(*CONVERT, files / "writer", *arguments, "--out", tmp_path / name)
     folders = [tmp_path / name / read_checkpoints(tmp_path / name).last for name in ("stopped", "whole")]
     weights = [LanguageModel.load(folder).state_dict() for folder in folders]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
-    other = convert(files / "writer", *arguments, "--method", "first", "--out", tmp_path / "stopped")
-    assert (other.returncode, b"holds another run" in other.stderr) == (2, True)
+    assert "holds another run" in refusal(
+        *CONVERT, files / "writer", *arguments, "--method", "first", "--out", tmp_path / "stopped"
+    )
 
 
 def test_the_share_that_came_back_is_of_what_was_lost():
@@ -139,23 +141,13 @@ def test_a_hugging_face_folder_is_converted_and_needs_its_tokeniser_for_a_text(f
     folder = tmp_path / "llama"
     config = transformers.LlamaConfig(**sizes, num_attention_heads=4, bos_token_id=1, eos_token_id=2)
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--json")
-    assert json.loads(answer.stdout)["kv_bytes"] == {"token": {"before": 64, "after": 16}}
-    answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--text", files / "text.txt")
-    assert (answer.returncode, b"has no tokeniser that transformers can read" in answer.stderr) == (2, True)
-    more = ("--text", files / "text.txt", "--uptrain-steps", 3)
-    answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", *more)
-    assert (answer.returncode, b"--uptrain-steps trains our own models" in answer.stderr) == (2, True)
-
-
-def test_align_is_the_default_with_a_text_and_what_was_measured_is_printed(files, tmp_path):
-    arguments = (files / "writer", "--kv-heads", 2, "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
-    answer = convert(*arguments, "--out", tmp_path / "two", "--json")
-    assert answer.returncode == 0, answer.stderr
-    found = json.loads(answer.stdout)
-    assert found["method"] == "align"
-    assert found["invariance"] <= 1e-6
-    assert found["predictions"]["divergence"] > 0
+    words = (folder, "--kv-heads", 1, "--out", tmp_path / "out")
+    assert converted(*words)[0]["kv_bytes"] == {"token": {"before": 64, "after": 16}}
+    for more, says in (
+        ((), "has no tokeniser that transformers can read"),
+        (("--uptrain-steps", 3), "--uptrain-steps trains our own models"),
+    ):
+        assert says in refusal(*CONVERT, *words, "--text", files / "text.txt", *more)
 
 
 def test_a_hugging_face_folder_is_calibrated_and_measured_on_a_text(files, tmp_path):
@@ -170,46 +162,38 @@ def test_a_hugging_face_folder_is_calibrated_and_measured_on_a_text(files, tmp_p
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "in")
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokeniser, unk_token="<unk>").save_pretrained(tmp_path / "in")
     arguments = ("--kv-heads", 2, "--text", files / "text.txt", "--out", tmp_path / "out")
-    answer = convert(tmp_path / "in", *arguments, "--json")
-    assert answer.returncode == 0, answer.stderr
-    found = json.loads(answer.stdout)
+    found, _ = converted(tmp_path / "in", *arguments)
     assert (found["method"], found["kv_bytes"]["token"]) == ("align", {"before": 256, "after": 128})
     assert found["predictions"]["ids"] > 10
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("the bird")["input_ids"] == [1, 2]
 
 
 def test_latents_are_calibrated_measured_trained_and_reported(files, tmp_path):
-    def latent(*arguments):
-        return regard("convert", "latent", files / "writer", "--latent-dim", 24, *arguments)
-
-    answer = latent("--rope-dim", 8, "--out", tmp_path / "small")
-    assert answer.returncode == 0, answer.stderr
+    latent = ("convert", "latent", files / "writer", "--latent-dim", 24)
+    answer = succeeded(*latent, "--rope-dim", 8, "--out", tmp_path / "small")
     rows = [" ".join(line.split()) for line in answer.out.splitlines()]
     assert rows[1:3] == [
         "numbers of a token, each layer 64 32 1/2 of before", "KV bytes per token 1,024 512 1/2 of before"
     ]  # fmt: skip
-    assert b"in latents that lose nothing changes outputs by at most" in answer.stderr
-    assert b"the outputs of latents differ" in answer.stderr
-    more = ("--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
-    answer = latent(*more, "--out", tmp_path / "trained", "--json")
-    assert answer.returncode == 0, answer.stderr
-    found = json.loads(answer.stdout)
-    assert found["losses"]["uptrained"] < found["losses"]["converted"]
+    assert "in latents that lose nothing changes outputs by at most" in answer.err
+    assert "the outputs of latents differ" in answer.err
+    more = ("--text", files / "text.txt", *SMALL, "--uptrain-steps", 6, "--out", tmp_path / "trained", "--json")
+    losses = json.loads(succeeded(*latent, *more).out)["losses"]
+    assert losses["uptrained"] < losses["converted"]
     config = LanguageModel.load(tmp_path / "trained").config
     assert (config.latent_dim, config.rope_dim) == (24, 24)
-    again = latent("--out", tmp_path / "small")
-    assert b"an earlier conversion (keys and values to latents of 24 numbers)" in again.stderr
-    for model, words in (("translator", b"a LanguageModel"), ("small", b"latent attention already")):
-        folder = tmp_path / model if model == "small" else files / model
+    again = regard(*latent, "--out", tmp_path / "small")
+    assert "an earlier conversion (keys and values to latents of 24 numbers)" in again.err
+    for folder, words in ((files / "translator", "a LanguageModel"), (tmp_path / "small", "latent attention already")):
         answer = regard("convert", "latent", folder, "--latent-dim", 8, "--out", tmp_path / "no")
-        assert (answer.returncode, words in answer.stderr) == (2, True), answer.stderr
+        assert (answer.returncode, words in answer.err) == (2, True), answer.err
 
 
 def test_a_model_with_latents_is_trained_from_the_start_and_writes(files, tmp_path):
     run, sizes = tmp_path / "run", ("--dim", 32, "--layers", 1, "--heads", 4, "--vocab-size", 300, "--latent-dim", 12)
     data = ("--data", files / "text.txt", "--out", run, "--steps", 4, "--block", 24, "--cpu")
-    assert regard("train", "language-model", *data, *sizes).returncode == 0
+    succeeded("train", "language-model", *data, *sizes)
     config = LanguageModel.load(run).config
     assert (config.latent_dim, config.rope_dim) == (12, 4)
-    answers = [regard("generate", run, "the bird", "--max-tokens", 4, "--cache", kind) for kind in ("dynamic", "paged")]
-    assert [answer.returncode for answer in answers] == [0, 0], answers[0].stderr
+    for kind in ("dynamic", "paged"):
+        succeeded("generate", run, "the bird", "--max-tokens", 4, "--cache", kind)

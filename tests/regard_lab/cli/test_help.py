@@ -26,7 +26,7 @@ from regard_lab.training import recipes
 
 ROOT = Path(package.__file__).parent
 TABLES = {"": TopLevel, "train ": Train, "convert ": Convert}
-MODULES = {prefix + name: row[0] for prefix, table in TABLES.items() for name, row in table.SENTENCES.items()}
+MODULES = {prefix + name: module for prefix, table in TABLES.items() for name, module in table.MODULES.items()}
 # All in one process: torch stays in `sys.modules` once it is imported, so the first command that imports it fails.
 ASK = """
 import contextlib, io, json, sys
@@ -109,10 +109,11 @@ def test_the_kept_help_is_that_of_the_commands_in_every_width():
     group = get_command(app)
     for width in (60, 80):
         ctx = group.context_class(group, info_name="regard", terminal_width=width, **group.context_settings)
-        for source, command, inner in loaded_commands(group, ctx):
-            kept = Unloaded(command.name, source)
+        for place, command, inner in loaded_commands(group, ctx):
+            kept = Unloaded(command.name, place)
             own = kept.context_class(kept, info_name=inner.info_name, parent=inner.parent)
             assert kept.get_help(own) == command.get_help(inner)
+            assert kept.help, f"write a sentence about {place} as its docstring"
 
 
 def test_the_first_head_of_the_first_layer_is_0_everywhere(run_folder):
@@ -182,7 +183,7 @@ def test_every_recipe_is_exported_and_a_command():
     for recipe in recipes.Recipe.__subclasses__():
         if recipe.__module__.startswith("regard_lab."):
             assert recipe.__name__ in recipes.__all__, f"export {recipe.__name__} in regard_lab.training.recipes"
-            assert recipe.COMMAND in Train.SENTENCES, f"add a row {recipe.COMMAND!r} to Train in regard_lab/cli/app.py"
+            assert recipe.COMMAND in Train.MODULES, f"add a row {recipe.COMMAND!r} to Train in regard_lab/cli/app.py"
             assert CONFIGS.get(f"train {recipe.COMMAND}") is recipe.Config, (
                 f"add {recipe.COMMAND!r} to test_defaults.py"
             )

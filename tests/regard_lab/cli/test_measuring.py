@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from commanding import regard, succeeded
+from commanding import printed, regard, succeeded
 
 from regard.backends import BACKENDS
 from regard.backends.native.library import load
@@ -49,7 +49,7 @@ def test_bench_reports_and_writes(held, tmp_path):
     assert "Case first" in succeeded("bench", "first", "--quick", "--out", tmp_path).out
     assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md"}
     written = json.loads((tmp_path / "bench.json").read_text())
-    shown = json.loads(succeeded("bench", "first", "--quick", "--json", "--out", tmp_path).out)
+    shown = printed("bench", "first", "--quick", "--out", tmp_path)
     assert shown | {"sha256": written["sha256"]} == written
     held.append("wrong")
     answer = regard("bench", "first", "--out", tmp_path / "wrong")
@@ -88,7 +88,7 @@ def test_the_table_of_costs_is_shown_written_continued_and_refused(tmp_path, mon
     rows = ("bench", "complexity", "softmax", "gru", "--out", tmp_path / "a")
     assert "recurrent (GRU)" in succeeded(*rows).out
     assert {path.name for path in (tmp_path / "a").iterdir()} == {"complexity.json", "complexity.md"}
-    shown = json.loads(succeeded(*rows, "--json").out)
+    shown = printed(*rows)
     written = json.loads((tmp_path / "a/complexity.json").read_text())
     assert shown | {"sha256": written["sha256"]} == written
     assert shown["command"] == "regard bench complexity softmax gru"
@@ -124,7 +124,7 @@ def test_doctor_shows_versions_and_backends_and_fails_where_one_is_wrong(monkeyp
     text = succeeded("doctor").out
     assert all(f"  {name} on cpu: " in text for name in BACKENDS)
     assert all(word in text for word in ("torch", "Python", "thread", "numpy"))
-    rows = json.loads(succeeded("doctor", "--json").out)["backends"]
+    rows = printed("doctor")["backends"]
     status = {row["backend"]: row["status"] for row in rows if row["device"] == "cpu"}
     assert status.keys() == BACKENDS.keys()
     absent = {"flex", "fla", *(["native"] if isinstance(load(), str) else [])}
@@ -154,4 +154,4 @@ def test_the_table_of_lenses_names_what_was_measured(run_folder, tmp_path, monke
     for part in ("erasure", "0.250", "16 + 2", "9 of 10 test sentences", "0.960", "layer 1, head 3", "0.300", "of 7 "):
         assert part in shown, part
     assert (tmp_path / "report" / "lenses.md").exists()
-    assert json.loads(succeeded("lenses", run_folder, "--json").out)["rows"]["erase"]["cause"] == 0.75
+    assert printed("lenses", run_folder)["rows"]["erase"]["cause"] == 0.75

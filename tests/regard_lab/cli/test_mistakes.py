@@ -3,7 +3,7 @@
 import shlex
 
 import pytest
-from commanding import regard
+from commanding import refusal, regard
 
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
@@ -27,6 +27,12 @@ translate {empty} hello -> {empty}
 translate {run} a b --picture x.png -> one sentence
 translate {run} a --beam 1000000 -> it is a whole number from 1 to 65,536
 translate {run} --input {text} --out x.txt.gz -> lines are written plain; name it x.txt
+translate {run} a --count 3 -> --count is 3 and --beam 1; a beam keeps as many as its size: give --beam 3
+translate {run} a --beam 2 --count 2 --map cross -> --count 2 gives several translations of a sentence, and --map
+translate {run} a --min-length 9 --max-length 3 -> the longest text is 3 ids, and min_length needs 9
+translate {run} a --prefix 'the street animal' --max-length 1 -> the longest text is 1 ids, and the prefix needs
+translate {run} a --repetition-penalty 0.9 -> --repetition-penalty is 0.9; it has to be at least 1
+translate {run} a --no-repeat 0 -> --no-repeat is 0; it has to be at least 1
 translate {run} a --map corss -> --map 'corss' does not exist; did you mean 'cross'?
 translate {run} a --layer 1 --head 0 -> --layer and --head need --map, such as --map cross
 translate {run} a --map cross --json -> leave one of them out
@@ -219,5 +225,6 @@ def test_groups_of_commands_alone_print_their_help():
 
 def test_the_corpus_of_a_training_needs_no_file_and_its_options_are_checked_first(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "make_split", lambda *_: pytest.fail("the corpus was read"))
-    answer = regard("train", "language-model", "--data", "pronouns", "--out", tmp_path / "run", "--attention", "x")
-    assert (answer.returncode, "there is no pattern 'x'" in answer.err) == (2, True)
+    assert "there is no pattern 'x'" in refusal(
+        "train", "language-model", "--data", "pronouns", "--out", tmp_path / "run", "--attention", "x"
+    )

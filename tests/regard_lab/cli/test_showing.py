@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from commanding import Stream, regard, succeeded
+from commanding import Stream, printed, regard, succeeded
 from rich.console import Console
 
 import regard as rg
@@ -54,15 +54,15 @@ def test_show_draws_a_pattern_and_the_reach_of_a_stack():
 
 
 def test_show_prints_json():
-    record = json.loads(succeeded("show", "causal", "--length", "2", "--keys", "3", "--json").out)
+    record = printed("show", "causal", "--length", "2", "--keys", "3")
     assert record == {"pattern": "causal", "q_len": 2, "k_len": 3, "count": 5, "allowed": [[1, 1, 0], [1, 1, 1]]}
-    record = json.loads(succeeded("show", "causal_window(2)", "--length", "3", "--layers", "2", "--json").out)
+    record = printed("show", "causal_window(2)", "--length", "3", "--layers", "2")
     assert (record["reach"], record["layers"]) == ({"back": 2, "ahead": 0}, 2)
     assert record["learned"] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
 
 
 def test_the_list_names_every_pattern_with_its_arguments():
-    listed = json.loads(succeeded("show", "--list", "--json").out)
+    listed = printed("show", "--list")
     assert {call.split("(")[0] for call in listed} == set(Pattern.registry.names())
     assert listed["causal_window(size)"].startswith("A query may look at `size` keys")
     assert "fixed(stride, summary=1, local=true)" in succeeded("show", "--list").out.splitlines()
@@ -99,7 +99,7 @@ def test_json_of_a_plan_is_that_of_plan_attention(arguments, shapes, options):
 def test_a_plan_for_another_device_does_not_depend_on_what_is_installed_here(monkeypatch):
     monkeypatch.setattr(flex_backend, "find_spec", lambda name: None)
     arguments = ("--q-len", "8192", "--pattern", "causal & (causal_window(512) | strided(64))", "--device", "cuda")
-    record = json.loads(succeeded("plan", *arguments, "--json").out)
+    record = printed("plan", *arguments)
     assert "on cuda" in record["problem"]
     assert "refused" not in {record["backend"]: record["cost"], **record["others"]}["flex"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -109,7 +109,7 @@ def test_a_plan_for_another_device_does_not_depend_on_what_is_installed_here(mon
 def test_a_mechanism_is_planned_without_its_learned_tensors_and_the_chosen_backend_is_marked():
     for mechanism, backend in {"performer(64)": "linear", "linformer(64, 8)": "linformer"}.items():
         plan = ("plan", "--q-len", "64", "--mechanism", mechanism)
-        assert json.loads(succeeded(*plan, "--json").out)["backend"] == backend
+        assert printed(*plan)["backend"] == backend
         rows = [line.split() for line in succeeded(*plan).out.splitlines()[1:]]
         assert [row[0] for row in rows if row[1] == "chosen:"] == [backend]
 
@@ -122,7 +122,7 @@ def test_without_a_name_the_questions_of_lessons_are_listed():
     pages = {name: find_lesson(name) for name in LESSONS}
     assert [line.strip().split()[0] for line in lines if line.startswith("   ")] == list(LESSONS)
     assert all(page.question in "\n".join(lines) for page in pages.values())
-    assert json.loads(succeeded("lesson", "--json").out) == {name: page.question for name, page in pages.items()}
+    assert printed("lesson") == {name: page.question for name, page in pages.items()}
 
 
 def test_a_lesson_is_printed_with_its_tables_code_and_claims(tmp_path, monkeypatch):
@@ -143,7 +143,7 @@ def test_a_lesson_is_printed_with_its_tables_code_and_claims(tmp_path, monkeypat
 
 
 def test_json_of_a_lesson_has_its_claims_for_the_text_of_a_reader():
-    record = json.loads(succeeded("lesson", "windows", "--json", "--text", "one two three", "--seed", 5).out)
+    record = printed("lesson", "windows", "--text", "one two three", "--seed", 5)
     assert record["lesson"] == "windows"
     assert record["tables"][0]["rows"][0][-1] == "2 of 3"
     assert {claim["verdict"] for claim in record["claims"]} <= {"holds", "does not hold"}

@@ -7,8 +7,9 @@ import signal
 
 import pytest
 import tokenizers
+import torch
 import transformers
-from commanding import Forked, regard, succeeded
+from commanding import Forked, printed, refusal, regard, succeeded
 
 from regard_lab.cli import heads as heads_command
 from regard_lab.cli import view
@@ -34,6 +35,7 @@ def runs(tmp_path_factory):
     """Models that were never trained, by their kind."""
     folder = tmp_path_factory.mktemp("runs")
     tokeniser = Tokeniser.train([SENTENCE, "das Tier, weil es er sie"] * 2, 400)
+    torch.manual_seed(0)
     for name, (kind, settings) in KINDS.items():
         model = kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=16, **settings))
         model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
@@ -200,9 +202,7 @@ def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, tmp_path):
             assert found["chosen"] == place
             assert found["texts"]["target"] == ["es", "weil", "es", "<end>"]
             assert found["second"]["header"]["texts"]["target"] == ["das", "Tier", "<end>"]
-    refused = regard(*command, "--place", 1)
-    assert refused.returncode == 2
-    assert "word 1 is not 'es'; it is at places 0, 2" in refused.err
+    assert "word 1 is not 'es'; it is at places 0, 2" in refusal(*command, "--place", 1)
 
 
 def test_the_only_pronoun_is_asked_about(runs):
@@ -226,7 +226,7 @@ def test_heads_are_printed_by_their_effect_and_drawn(runs, tmp_path):
     assert effects == sorted(effects, reverse=True)
     assert "drawn in" in answer.err
     assert "self 1.3" in succeeded("heads", runs / "pretrained", "the bird was tired", "--why", "tired").out
-    answer = json.loads(succeeded("heads", runs / "transformer", "the bird", "--json", "--head", "cross 0.1").out)
+    answer = printed("heads", runs / "transformer", "the bird", "--head", "cross 0.1")
     assert [one["name"] for one in answer["heads"]] == ["cross 0.1"]
 
 

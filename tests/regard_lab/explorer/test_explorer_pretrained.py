@@ -13,12 +13,7 @@ import transformers
 from regard.errors import ArgumentError, RegardError
 from regard.integrations.transformers import attach, detach, observe
 from regard_lab.seeing.explorer import show
-from regard_lab.seeing.transformers import (
-    explore_observed,
-    explore_pretrained,
-    serve_pretrained,
-    texts,
-)
+from regard_lab.seeing.transformers import explore_observed, explore_pretrained, serve_pretrained, texts
 from regard_lab.seeing.watching import merge
 
 from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, albert, bert, characters, mistral, t5

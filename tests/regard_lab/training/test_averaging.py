@@ -30,6 +30,7 @@ def test_a_weight_is_the_mean_of_the_last_checkpoints_that_of_the_resumed_includ
 
 
 def checkpoints_of(run, *states, configs=({},) * 3):
+    run.mkdir()
     for number, (state, config) in enumerate(zip(states, configs, strict=False), 1):
         save_model(run / f"step-{number:06d}", config, state, "toy", {"words.txt": f"of {number}"})
     write_checkpoints(run, Checkpoints(f"step-{len(states):06d}"))
@@ -41,7 +42,6 @@ def test_whole_numbers_and_files_are_those_of_the_last_and_tied_weights_stay_one
         weight = torch.full((2,), float(number))
         return {"a": weight, "b": weight, "count": torch.tensor(number), "half": torch.tensor(number / 2).bfloat16()}
 
-    (tmp_path / "run").mkdir()
     average_checkpoints(checkpoints_of(tmp_path / "run", *map(state, (1, 2, 6))), 3, tmp_path / "mean")
     found = load_model(tmp_path / "mean")
     assert found.state["a"].tolist() == [3.0, 3.0]
@@ -52,7 +52,6 @@ def test_whole_numbers_and_files_are_those_of_the_last_and_tied_weights_stay_one
 
 def test_a_sum_is_taken_in_float64(tmp_path):
     """In float32 the small ones would be lost beside the large one."""
-    (tmp_path / "run").mkdir()
     numbers = [2.0, 2.0, 2.0**25]
     states = [{"a": torch.tensor([number])} for number in numbers]
     average_checkpoints(checkpoints_of(tmp_path / "run", *states), 3, tmp_path / "mean")
@@ -61,7 +60,6 @@ def test_a_sum_is_taken_in_float64(tmp_path):
 
 
 def test_other_configs_have_no_mean(tmp_path):
-    (tmp_path / "run").mkdir()
     run = checkpoints_of(tmp_path / "run", *[{"a": torch.ones(2)}] * 2, configs=[{"heads": 2}, {"heads": 1}])
     with pytest.raises(CheckpointError, match="step-000001 holds a model of another config"):
         average_checkpoints(run, 2, tmp_path / "mean")

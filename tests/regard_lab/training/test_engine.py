@@ -134,15 +134,7 @@ def test_a_loss_that_is_not_finite_changes_neither_weights_nor_optimiser():
     assert engine.step(2).fault is None
 
 
-def test_a_fault_names_the_first_weight_where_one_is_not_finite():
-    model = make_model()
-    engine = engine_of(model, ToyTask())
-    with torch.no_grad():
-        model[2].bias[3] = math.inf
-    assert engine.step(1).fault.endswith("the first tensor that is not is the weight 2.bias")
-
-
-def test_a_gradient_that_is_not_finite_is_told_from_a_loss_that_is():
+def test_a_fault_tells_gradients_from_losses_and_names_the_first_tensor():
     class Steep(ToyTask):
         """A loss that is finite, and whose slope is not."""
 
@@ -150,9 +142,12 @@ def test_a_gradient_that_is_not_finite_is_told_from_a_loss_that_is():
             loss, tokens = super().loss(model, batch)
             return loss + (model[2].bias.sum() * 0.0).sqrt(), tokens
 
-    engine = engine_of(make_model(), Steep())
+    engine = engine_of(model := make_model(), Steep())
     fault = "the gradient of batch 4 to 5 is not finite; the first tensor that is not is the gradient 2.bias"
     assert engine.step(2).fault == fault
+    with torch.no_grad():
+        model[2].bias[3] = math.inf
+    assert engine.step(1).fault.endswith("the first tensor that is not is the weight 2.bias")
 
 
 def draws_of_steps(steps: list[int], rank: int = 0) -> list[float]:

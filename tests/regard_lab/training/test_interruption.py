@@ -43,21 +43,16 @@ def test_another_thread_trains_without_handlers():
     assert seen == [before, False]
 
 
-def test_a_pipe_in_its_place_is_refused_and_waits_for_nobody(tmp_path):
-    os.mkfifo(tmp_path / "lock")
-    with pytest.raises(CheckpointError, match="lock is not a plain file"), folder_lock(tmp_path):
-        pytest.fail("a pipe locks nothing")
-
-
-def test_a_folder_or_a_link_in_its_place_is_refused(tmp_path):
-    (tmp_path / "lock").mkdir()
-    with pytest.raises(CheckpointError, match="lock cannot be opened"), folder_lock(tmp_path):
-        pytest.fail("a folder locks nothing")
-    (tmp_path / "lock").rmdir()
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(os.mkfifo, "is not a plain file"), (os.mkdir, "cannot be opened"),
+     (lambda lock: lock.symlink_to("mine"), "cannot be opened")],
+)  # fmt: skip
+def test_a_pipe_a_folder_or_a_link_in_its_place_is_refused_and_waits_for_nobody(tmp_path, make, reason):
     (tmp_path / "mine").write_text("kept")
-    (tmp_path / "lock").symlink_to(tmp_path / "mine")
-    with pytest.raises(CheckpointError, match="lock cannot be opened"), folder_lock(tmp_path):
-        pytest.fail("a link may point to a person's file")
+    make(tmp_path / "lock")
+    with pytest.raises(CheckpointError, match=f"lock {reason}"), folder_lock(tmp_path):
+        pytest.fail("it locks nothing, and a link may point to a person's file")
     assert (tmp_path / "mine").read_text() == "kept"
 
 
@@ -68,25 +63,22 @@ def test_a_lock_that_is_held_names_its_owner_and_is_let_go(tmp_path):
         (tmp_path / "lock").write_bytes(b"\xff\xfe12")  # is quoted as far as it is text
         with pytest.raises(CheckpointError, match="trained by process ��12; wait"):
             train_toy(tmp_path)
+    (tmp_path / "lock").write_text("999999999\n")  # of a process that died
     train_toy(tmp_path)
 
 
-@pytest.mark.parametrize("call", ["write", "ftruncate"])
-def test_a_full_disk_is_told_in_a_sentence(tmp_path, monkeypatch, call):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.parametrize(
+    ("call", "number", "words"),
+    [("os.write", errno.ENOSPC, "written: No space left on device"),
+     ("os.ftruncate", errno.ENOSPC, "written: No space left on device"),
+     ("fcntl.flock", errno.ENOLCK, "locked: No locks available")],
+)  # fmt: skip
+def test_a_full_disk_or_one_without_locks_is_told_and_not_taken_for_a_trainer(
+    tmp_path, monkeypatch, call, number, words
+):
+    def fails(*arguments):
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, call, full)
-    with pytest.raises(CheckpointError, match="lock cannot be written: No space left on device"), folder_lock(tmp_path):
-        pytest.fail("the lock was not written")
-
-
-def test_a_file_system_without_locks_is_not_taken_for_another_trainer(tmp_path, monkeypatch):
-    import fcntl
-
-    def without(*arguments):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", without)
-    with pytest.raises(CheckpointError, match="cannot be locked: No locks available"), folder_lock(tmp_path):
+    monkeypatch.setattr(call, fails)
+    with pytest.raises(CheckpointError, match=f"lock cannot be {words}"), folder_lock(tmp_path):
         pytest.fail("nothing was locked")

@@ -70,21 +70,15 @@ def png_size(path) -> tuple[int, int]:
     return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
 
 
-def test_curves_are_drawn_from_the_log_alone(path, tmp_path):
-    log = Log(path, step=0)
-    for step in (10, 20):
-        log.write({"step": step, "kind": "training", "loss": 3.0 / step, "learning_rate": 0.1})
-        log.write({"step": step, "kind": "validation", "loss": 2.0 / step})
-    log.write({"step": 30, "kind": "training", "loss": float("nan"), "learning_rate": 0.1})
-    draw_curves(path, tmp_path / "curves.png")
-    width, height = png_size(tmp_path / "curves.png")
-    assert (width, height) == (840, 600)
-
-
-def test_one_line_is_enough_and_none_is_refused(path, tmp_path):
+def test_curves_are_drawn_from_one_line_or_more_and_refused_from_none(path, tmp_path):
     log = Log(path, step=0)
     with pytest.raises(DataError, match="no loss in its 0 lines"):
         draw_curves(path, tmp_path / "curves.png")
-    log.write({"step": 10, "kind": "training", "loss": 3.0, "learning_rate": 0.1})
+    for step in (10, 20):
+        log.write({"step": step, "kind": "training", "loss": 3.0 / step, "learning_rate": 0.1})
+        draw_curves(path, tmp_path / f"{step}.png")
+        assert png_size(tmp_path / f"{step}.png") == (840, 600)
+        log.write({"step": step, "kind": "validation", "loss": 2.0 / step})
+    log.write({"step": 30, "kind": "training", "loss": float("nan"), "learning_rate": 0.1})
     draw_curves(path, tmp_path / "curves.png")
     assert png_size(tmp_path / "curves.png") == (840, 600)

@@ -41,21 +41,26 @@ def test_a_crash_after_any_step_changes_no_bit(tmp_path, uninterrupted, step):
     assert_equal_runs(tmp_path, uninterrupted)
 
 
-def test_a_termination_signal_saves_and_changes_no_bit(tmp_path, uninterrupted):
-    step = 4
-    stop = at_step(step, lambda: signal.raise_signal(signal.SIGTERM))
-    result = train_toy(tmp_path, progress=stop)
-    assert (result.stopped, result.steps) == ("interrupted", step)
+@pytest.mark.parametrize(("number", "step", "validated"), [(signal.SIGTERM, 4, True), (signal.SIGINT, 2, False)])
+def test_a_signal_saves_at_once_without_a_validation_and_changes_no_bit(
+    tmp_path, uninterrupted, number, step, validated
+):
+    result = train_toy(tmp_path, progress=at_step(step, lambda: signal.raise_signal(number)))
+    assert (result.stopped, result.steps, result.valid_loss is not None) == ("interrupted", step, validated)
     assert state_of(tmp_path)["step"] == step
     assert train_toy(tmp_path, resume=True).stopped == "steps"
     assert_equal_runs(tmp_path, uninterrupted)
 
 
-def test_these_equalities_would_see_another_dropout_or_seed(tmp_path, uninterrupted):
+def test_these_equalities_would_see_another_dropout_or_seed_and_the_last_model_is_the_one_in_memory(
+    tmp_path, uninterrupted
+):
     """Else the equalities above would say nothing about random numbers."""
     model = make_model(dropout=0.0)
     train(model, ToyTask(), CONFIG, tmp_path, kind="toy", cpu=True)
     assert seals(tmp_path) != seals(uninterrupted)
+    last = load_model(tmp_path / read_checkpoints(tmp_path).last, kind="toy").state
+    assert all(torch.equal(tensor, last[name]) for name, tensor in model.state_dict().items())
     other_seed = tmp_path / "other"
     train_toy(other_seed, dataclasses.replace(CONFIG, seed=1))
     assert seals(other_seed) != seals(uninterrupted)
@@ -64,21 +69,6 @@ def test_these_equalities_would_see_another_dropout_or_seed(tmp_path, uninterrup
 def test_validating_and_saving_more_often_changes_no_weight(tmp_path, uninterrupted):
     train_toy(tmp_path, dataclasses.replace(CONFIG, validate_every=1, save_every=1))
     assert seals(tmp_path) == seals(uninterrupted)
-
-
-def test_time_is_summed_over_sessions(tmp_path):
-    first = train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6))
-    second = train_toy(tmp_path, resume=True)
-    assert second.cpu_seconds > first.cpu_seconds > 0
-    assert second.wall_seconds > first.wall_seconds > 0
-    assert second.tokens > first.tokens > 0
-
-
-def test_the_model_in_memory_is_the_last_one_on_the_disk(tmp_path):
-    model = make_model()
-    train(model, ToyTask(), CONFIG, tmp_path, kind="toy", cpu=True)
-    last = load_model(tmp_path / read_checkpoints(tmp_path).last, kind="toy").state
-    assert all(torch.equal(tensor, last[name]) for name, tensor in model.state_dict().items())
 
 
 def test_a_run_tells_its_settings_and_how_far_it_came(tmp_path):
@@ -119,10 +109,13 @@ def test_every_difference_is_listed_and_the_run_kept(tmp_path):
     assert seals(tmp_path) == before
 
 
-def test_how_long_to_train_and_what_to_keep_may_change(tmp_path):
-    train_toy(tmp_path)
+def test_how_long_to_train_and_what_to_keep_may_change_and_counts_are_those_of_all_sessions(tmp_path):
+    first = train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6))
     changes = {"steps": 14, "minutes": 5.0, "patience": 9, "keep": 2}
-    assert train_toy(tmp_path, dataclasses.replace(CONFIG, **changes), resume=True).steps == 14
+    second = train_toy(tmp_path, dataclasses.replace(CONFIG, **changes), resume=True)
+    for name in ("cpu_seconds", "wall_seconds", "tokens"):
+        assert getattr(second, name) > getattr(first, name) > 0
+    assert second.steps == 14
 
 
 def test_the_cosine_ends_with_the_steps_and_does_not_allow_others(tmp_path):

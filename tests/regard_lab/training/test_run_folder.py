@@ -93,11 +93,6 @@ def test_the_same_step_saved_again_after_one_more_validation_never_overwrites_th
 # Faults
 
 
-def test_the_lock_of_a_process_that_died_is_not_in_the_way(tmp_path):
-    (tmp_path / "lock").write_text("999999999\n")
-    train_toy(tmp_path)
-
-
 def test_no_checkpoint_is_newer_than_the_log_on_the_disk(tmp_path, monkeypatch):
     """When a checkpoint appears under its name, all that the log says up to its step has been synced."""
     synced, unsynced, real_sync, real_rename = {}, [], os.fsync, os.rename
@@ -169,11 +164,8 @@ def test_what_is_not_needed_is_removed_before_there_is_need_of_room(tmp_path, mo
     train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=4), Scripted([1.0] * 20), progress=None)
     (tmp_path / "step-000099").mkdir()
     seen = []
-    monkeypatch.setattr(
-        checkpoint,
-        "write_folder",
-        lambda *given, **options: seen.append(checkpoints_in(tmp_path)) or write(*given, **options),
-    )
+    seeing = lambda *given, **options: seen.append(checkpoints_in(tmp_path)) or write(*given, **options)  # noqa: E731
+    monkeypatch.setattr(checkpoint, "write_folder", seeing)
     train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=4, steps=24), Scripted([1.0] * 30), resume=True)
     assert seen
     assert all("step-000099" not in names for names in seen)

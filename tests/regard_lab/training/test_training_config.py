@@ -8,12 +8,9 @@ from regard.errors import ArgumentError
 from regard_lab.training import TrainingConfig, learning_rate_at
 
 
-def test_settings_come_back_from_json():
+def test_settings_come_back_from_json_and_an_unknown_one_is_refused_by_name():
     config = TrainingConfig(steps=7, minutes=1.5, betas=(0.8, 0.9), patience=3, schedule="cosine", precision="bfloat16")
     assert TrainingConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-
-
-def test_an_unknown_setting_is_refused_by_name():
     with pytest.raises(ArgumentError, match="no training setting speed"):
         TrainingConfig.from_dict({"steps": 3, "speed": 9})
 
