@@ -7,7 +7,7 @@ DeepSeek-V3 in one layer: dim 1,024, 16 heads, latents of 512 and rotary keys of
 on one thread, measured in turns, and outputs are compared. Decoding is timed for each token with a cache that is
 already filled. Rows named "greedy step" have 4 layers, and CTranslate2 and onnxruntime-genai get the same weights in
 float32; the difference is the number of other ids, and a step is 32 more ids less the prompt with one id. There
-"regard" is attached and compiled, with a static cache.
+"regard" is attached and compiled, with a static cache and with products of one row as sums (`one_row_options`).
 The report in results/ is written after each row; `--rows` measures some rows again.
 """
 
@@ -32,8 +32,9 @@ from benchmarks.report import RESULTS, heading, options, write
 from regard.integrations.transformers import attach, latent_cache, observe
 from regard_lab.bench.measuring import Pace, take_turns
 from regard_lab.bench.report import markdown_table, seconds
+from regard_lab.decoding import one_row_options
 
-OUT = RESULTS / "pretrained_speed_cpu"
+OUT, SELF = RESULTS / "pretrained_speed_cpu", "python benchmarks/pretrained_speed.py"  # also where rows are renewed
 VOCAB, WINDOW = 1000, 256
 BASE: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1408,
@@ -220,12 +221,13 @@ def steps(length: int) -> list[dict[str, Any]]:
     torch.compiler.reset()
     model = tf.LlamaForCausalLM(tf.LlamaConfig(**{**BASE, "num_hidden_layers": 4}, **GROUPED)).eval()
     prompt = torch.randint(3, VOCAB, (1, length))
-    pace = Pace(rounds=9, slow_rounds=9, shortest=0.0)
+    pace, sums = Pace(rounds=9, slow_rounds=9, shortest=0.0), one_row_options()
     with TemporaryDirectory() as folder, torch.no_grad():
         runs = {
-            "regard": by_transformers(model, "regard", prompt, compiled=True),
+            "regard": by_transformers(model, "regard", prompt, compiled=True, options=sums),
+            "regard, with PyTorch's products": by_transformers(model, "regard", prompt, compiled=True),
             "regard, not compiled": by_transformers(model, "regard", prompt),
-            "sdpa, compiled": by_transformers(model, "sdpa", prompt, compiled=True),
+            "sdpa, compiled": by_transformers(model, "sdpa", prompt, compiled=True, options=sums),
             "sdpa": by_transformers(model, "sdpa", prompt),
         }
         saved(model, folder)
@@ -247,11 +249,13 @@ def steps(length: int) -> list[dict[str, Any]]:
     return rows + [{**common, "other": name, "missing": "is not installed"} for name in peers if name not in runs]
 
 
-def by_transformers(model: Any, name: str, prompt: torch.Tensor, *, compiled: bool = False) -> Greedy:
+def by_transformers(
+    model: Any, name: str, prompt: torch.Tensor, *, compiled: bool = False, options: Any = None
+) -> Greedy:
     model = deepcopy(model)
     model.set_attn_implementation(name)
     static = tf.StaticCache(config=model.config, max_cache_len=512)
-    step = torch.compile(model, fullgraph=True) if compiled else model
+    step = torch.compile(model, fullgraph=True, options=options) if compiled else model
 
     def run(count: int) -> list[int]:
         static.reset()
@@ -331,8 +335,8 @@ def main() -> None:
             rows[name] = measure()
             ordered = [row for one in every for row in rows.get(one, ())]
             head = ("row", "regard", "other", "ratio", "promised", "difference")
-            about = f", transformers {tf.__version__}: medians of CPU time on one thread, of models with 8 layers"
-            page = [*heading("Models of transformers: speed", about), *markdown_table(head, map(cells, ordered))]
+            about = f", transformers {tf.__version__}: medians of one thread's CPU time; 8 layers, greedy 4"
+            page = [*heading("Models of transformers: speed", about, SELF), *markdown_table(head, map(cells, ordered))]
             print(write(OUT, "speed", {"rows": ordered}, page), name, flush=True)
 
 

@@ -239,11 +239,6 @@ class Uptraining:
             folder: of a run, a saved model or, without steps, a Hugging Face model.
             out: a new folder; the same call goes on with the run that is there.
             to: key/value heads of each layer, or the sizes of its latents.
-
-        Raises:
-            ArgumentError: steps without texts, or a number of heads that cannot be.
-            UnsupportedError: texts for a model that is not ours.
-            CheckpointError: a model without a tokeniser, or a folder that holds something else.
         """
         config, folder, out = self.config, Path(folder), Path(out)
         self._check(folder, out)

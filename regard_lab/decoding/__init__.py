@@ -4,7 +4,7 @@ The state of a search (caches, hypotheses) is separate from the model, so one mo
 `Translator` and `Generator` join a model with its tokeniser; `evaluate` scores translations.
 """
 
-from regard_lab.decoding.compiled import compile_steps
+from regard_lab.decoding.compiled import compile_steps, one_row_options
 from regard_lab.decoding.constraints import Constraints
 from regard_lab.decoding.generator import Generation, Generator, TextStream
 from regard_lab.decoding.lines import SharedWork, share_lines, sharing
@@ -38,6 +38,7 @@ __all__ = [
     "SpecialIds",
     "Constraints",
     "compile_steps",
+    "one_row_options",
     # sampling
     "Sampling",
     "filtered_probabilities",

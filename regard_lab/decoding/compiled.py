@@ -2,6 +2,7 @@
 
 import re
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,26 @@ import torch
 from regard.errors import UnsupportedError
 from regard.positions import Learned
 from regard_lab.text.vocabularies import BEGIN
+
+
+def one_row_options() -> dict[str, Any]:
+    """Options with which `torch.compile` makes a product of one row a sum over each output's weights, on the CPU.
+
+    A step of decoding one text then reads its weights at the speed of memory; PyTorch's product for one row reads them
+    at half of it. Other products stay what they are.
+
+    Returns:
+        `options` of `torch.compile`, for any model.
+
+    Example:
+        >>> from regard_lab.decoding import one_row_options
+        >>> step = torch.compile(torch.nn.Linear(16, 4099), options=one_row_options())
+    """
+    from torch._inductor.fx_passes import decompose_mem_bound_mm  # it takes seconds to import
+
+    largest = {"cpu_max_other_dimension_decomposition": 2**20}  # PyTorch's 2,048 would leave out most vocabularies,
+    vars(decompose_mem_bound_mm).update(largest)  # and it reads this option before anybody can give it
+    return {"post_grad_fusion_options": {"decompose_mm_pass": largest}}
 
 
 def compile_steps(model: Any) -> float:
@@ -28,20 +49,23 @@ def compile_steps(model: Any) -> float:
 
     if (layers := getattr(model, "_through_layers", None)) is None:
         raise UnsupportedError(f"{type(model).__name__} keeps no keys and values in caches, so no step is compiled")
-    graph, began = torch.compile(layers, fullgraph=True, dynamic=True), time.perf_counter()
+    began, options = time.perf_counter(), {"fullgraph": True, "dynamic": True, "options": one_row_options()}
+    graph: Any = partial(torch.compile, **options)
+    score, layers_graph, score_graph = model._score, graph(layers), graph(model._score)
 
     def through_layers(ids: torch.Tensor, places: torch.Tensor, *given: Any) -> torch.Tensor:
         if isinstance(model.positions, Learned):  # a graph does not check them
             model.positions.check(places)
-        return (graph if ids.shape[1] == 1 else layers)(ids, places, *given)  # prompts are not compiled
+        return (layers_graph if ids.shape[1] == 1 else layers)(ids, places, *given)  # prompts are not compiled
 
     model._through_layers = through_layers
+    model._score = lambda x: score_graph(x.clone()) if x.ndim == 2 else score(x)  # its offset would make another graph
     try:
         with torch.inference_mode():  # as in a search: a graph is for tensors of this mode
             text = torch.full((1, 3), BEGIN, device=next(model.parameters()).device)
             model.step(text[0, :1], model.start(text, "static", capacity=5))
     except TorchDynamoException as error:
-        model._through_layers = layers
+        model._through_layers, model._score = layers, score
         raised = re.search(r"raised exception \w+\(['\"](.*)['\"]", str(error))  # while it was traced
         because = raised[1] if raised else str(error).strip().partition("\n")[0]
         raise UnsupportedError(

@@ -238,11 +238,8 @@ def _moves(made: nn.Module, length: int) -> list[int]:
 def draw_steps(axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int) -> None:
     """Draw a box for each word that a step of a network computes, and the path of the first word to the last output.
 
-    Args:
-        name: of the network.
-        title: above the number of steps.
-        words: below; the network is run on as many random vectors.
-        number: of the colour; the axes of number 0 have labels on the left.
+    The network is run on as many random vectors as there are words; `number` is that of its colour, and the axes of
+    number 0 have labels on the left.
     """
     from matplotlib.patches import Rectangle
 

@@ -23,9 +23,6 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 def words_of(text: str, least: int = 2) -> tuple[str, ...]:
     r"""Split a text into words that are safe to print.
 
-    Raises:
-        ArgumentError: fewer than `least` words, or more than a figure can show.
-
     >>> words_of("the cat\tsleeps")
     ('the', 'cat', 'sleeps')
     """
@@ -108,12 +105,7 @@ def milliseconds(calls: Mapping[Name, Callable[[], object]]) -> dict[Name, float
 
 @dataclass
 class Watched:
-    """The calls of one module.
-
-    Args:
-        inputs: the first input of each call.
-        outputs: what each call returned.
-    """
+    """The calls of one module: the first input of each, and what it returned."""
 
     inputs: list[torch.Tensor] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import torch
+from rich.cells import cell_len, set_cell_size
 
 from regard.arguments import count_of, of_kind, whole
-from regard_lab.seeing.terminal import cells_of, visible, visible_text
+from regard_lab.seeing.terminal import visible, visible_text
 from regard_lab.text.terminal import printable
 from regard_lab.walkthrough.records import formula_text
 from regard_lab.walkthrough.steps import A_WALK, Axis, Step, Walk, opening_code
@@ -137,7 +138,7 @@ def lines(walk: Walk, width: int) -> Iterator[str]:
 
 
 def _ruled(title: str, width: int) -> str:
-    return f"{title} {'─' * (width - cells_of(title) - 1)}"
+    return f"{title} {'─' * (width - cell_len(title) - 1)}"
 
 
 def _opening(walk: Walk, width: int) -> Iterator[str]:
@@ -175,7 +176,7 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
     word = whose(step) if walk.brief else None
     of = "" if word is None else f"; of “{visible(word)}”"
     heading, shape = f"{number:<5}{step.title}", f"   {step.shape}{of}"
-    if cells_of(heading + shape) <= width:
+    if cell_len(heading + shape) <= width:
         yield f"{heading}{shape}"
     else:
         yield from (heading, f"  {shape}")
@@ -201,12 +202,12 @@ def _table(table: NumberTable, width: int, decimals: int) -> Iterator[str]:
     labelled = table.rows.unit != ""
     less = 4 if width < NARROW else 0
     names = _row_labels(table.rows, LABEL - less) if labelled else [""]
-    margin = max(map(cells_of, names)) + 1 if labelled else 0
+    margin = max(map(cell_len, names)) + 1 if labelled else 0
     values = table.values.tolist()
     least = 4 + decimals if table.values.is_floating_point() else 2
     cell = max(least, *(len(shown(x, decimals)) for row in values for x in row))
     if table.columns.unit == "words":
-        cell = max(cell, min(COLUMN - less, max(cells_of(visible(label)) for label in table.columns.labels)))
+        cell = max(cell, min(COLUMN - less, max(cell_len(visible(label)) for label in table.columns.labels)))
     columns = _columns(table.columns, cell + 1, width - margin)
     if table.title:
         yield table.title
@@ -217,7 +218,7 @@ def _table(table: NumberTable, width: int, decimals: int) -> Iterator[str]:
             continue
         cells = (f"{'…':^{len(_gap(column))}}" if isinstance(column, Gap) else
                  f" {shown(values[row][column], decimals):>{cell}}" for column in columns)  # fmt: skip
-        yield padded(names[row], margin) + "".join(cells)
+        yield set_cell_size(names[row], margin) + "".join(cells)
 
 
 def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
@@ -232,7 +233,7 @@ def _label(axis: Axis, column: int | Gap, cell: int) -> str:
     if isinstance(column, Gap):
         return _gap(column)
     label = fitted(visible(axis.labels[column]), cell)
-    return " " * (cell + 1 - cells_of(label)) + label
+    return " " * (cell + 1 - cell_len(label)) + label
 
 
 def _gap(gap: Gap) -> str:
@@ -254,7 +255,7 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
     """The text wrapped into lines; a word longer than a line is cut."""
     line = ""
     for word in text.split():
-        if line and cells_of(f"{line} {word}") > width:
+        if line and cell_len(f"{line} {word}") > width:
             yield line
             line = ""
         line = f"{line} {word}" if line else fitted(word, width)
@@ -263,13 +264,9 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 
 def fitted(text: str, width: int) -> str:
     """The text in at most `width` terminal cells; a text that was cut ends in "…"."""
-    if cells_of(text) <= width:
+    if cell_len(text) <= width:
         return text
     text = text[: 4 * width]  # a letter may be followed by marks of width 0
-    while cells_of(text) >= width:
+    while cell_len(text) >= width:
         text = text[:-1]
     return f"{text}…"
-
-
-def padded(text: str, width: int) -> str:
-    return text + " " * (width - cells_of(text))

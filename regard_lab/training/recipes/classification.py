@@ -188,11 +188,7 @@ class Classifier(Described):
 def read_classes(
     config: ClassifierTraining.Config, tell: Tell = silent
 ) -> tuple[list[Pair], list[Pair], list[Pair], list[str]]:
-    """Texts with labels to learn from, to validate on and to be scored on, and the labels.
-
-    Raises:
-        DataError: files that cannot be read, or a validation label that the training texts do not have.
-    """
+    """Texts with labels to learn from, to validate on and to be scored on, and the labels."""
     if len(config.data) != 1 or len(config.valid) > 1:
         raise ArgumentError("texts with labels are read from one .tsv, and validation texts from one other")
     read = read_labelled(config.data[0])

@@ -53,12 +53,7 @@ def silent(remark: str) -> None:
 def write_run(
     run: Path, settings: dict[str, Any], test: Sequence[Pair], learned: Sequence[Pair] = (), *, resumed: bool = False
 ) -> None:
-    """Keep the settings, the test split and hashes of the pairs that are learned from, each whole or not at all.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
-        OccupiedError: the run is resumed, and was begun with another test split.
-    """
+    """Keep the settings, the test split and hashes of the pairs that are learned from, each whole or not at all."""
     lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
     if resumed and (run / SETTINGS_FILE).exists() and _sealed_hash(run, TEST_FILE) != hashlib.sha256(lines).hexdigest():
         raise OccupiedError(
@@ -117,11 +112,7 @@ def read_test(run: Path) -> list[Pair]:
 
 
 def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
-    """How many of these pairs the run has learned from; None where the run does not store them.
-
-    Raises:
-        CheckpointError: what the run stores is damaged.
-    """
+    """How many of these pairs the run has learned from; None where the run does not store them."""
     trained = _trained_in(run_of(run))
     return None if trained is None else sum(_hash_of(pair) in trained for pair in pairs)
 

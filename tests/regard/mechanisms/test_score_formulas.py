@@ -1,6 +1,7 @@
 """Scores are the formulas of their papers, streamed as in the reference, with every option, statistic and gradient."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,12 +19,7 @@ from regard.testing import make_qkv
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 SPAN = p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 6]))
-PATTERNS = {  # the pattern, and its formula of batch row b and positions i and j
-    "full": ("full", lambda b, i, j: j >= 0),
-    "causal": ("causal", lambda b, i, j: j <= i),
-    "window": ("causal_window(4)", lambda b, i, j: (j <= i) & (i - j < 4)),
-    "padding by row": (SPAN, lambda b, i, j: (j >= np.array([2, 0])[b]) & (j < np.array([9, 6])[b])),
-}
+PATTERNS = (p.Full(), p.Causal(), p.CausalWindow(4), SPAN)
 OPTIONS = {
     "plain": {},
     "scale": {"scale": -0.7},
@@ -38,25 +34,17 @@ OPTIONS = {
 every = pytest.mark.parametrize("name", SCORES)
 
 
-def seen_by(formula, heads: int) -> np.ndarray:
-    b, i = np.arange(BATCH)[:, None, None, None], K_LEN - Q_LEN + np.arange(Q_LEN)[:, None]
-    return np.broadcast_to(formula(b, i, np.arange(K_LEN)), (BATCH, heads, Q_LEN, K_LEN))
-
-
 @every
 @pytest.mark.parametrize("backend", ["reference", "streamed"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_it_is_the_formula_of_its_paper(name, backend, shared):
-    for pattern, formula in PATTERNS.values():
-        for heads in HEADS:
-            call = make_call(name, heads, shared=shared)
-            bias = np.linspace(-1, 1, 6 * K_LEN).reshape(6, 1, K_LEN)
-            options = {"scale": 0.9, "softcap": 2.5}
-            expected = attend(call.formula, *call.arrays, seen_by(formula, 6), window=call.window, bias=bias, **options)
-            options |= {"pattern": pattern, "bias": torch.from_numpy(bias)}
-            found = call.ask(backend, ("log_sum_exp", "weights"), **options)
-            for one in ("output", "log_sum_exp", "weights"):
-                torch.testing.assert_close(getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT)
+    bias, options = np.linspace(-1, 1, 6 * K_LEN).reshape(6, 1, K_LEN), {"scale": 0.9, "softcap": 2.5}
+    for pattern, heads in product(PATTERNS, HEADS):
+        call, seen = make_call(name, heads, shared=shared), pattern.dense(Q_LEN, K_LEN).expand(BATCH, 6, Q_LEN, K_LEN)
+        expected = attend(call.formula, *call.arrays, seen.numpy(), window=call.window, bias=bias, **options)
+        found = call.ask(backend, ("log_sum_exp", "weights"), pattern=pattern, bias=torch.from_numpy(bias), **options)
+        for one in ("output", "log_sum_exp", "weights"):
+            torch.testing.assert_close(getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT)
 
 
 @every

@@ -212,13 +212,14 @@ def test_compiled_steps_write_the_same_and_one_graph_serves_all_lengths(writer, 
         max_length=20,
     )  # fmt: skip
     TranslationTransformer(config).save(tmp_path, {TOKENISER_FILE: tokeniser.to_json()})
-    monkeypatch.setattr(torch, "compile", lambda step, **options: compiling(step, backend=counter, **options))
+    eager = {"fullgraph": True, "dynamic": True, "backend": counter}
+    monkeypatch.setattr(torch, "compile", lambda step, **options: compiling(step, **eager))
     prompts = ("generate", writer, "the animal", "a", "--max-tokens", 9, "--seed", 3)
     for number, command in enumerate((prompts, ("translate", tmp_path, "a", "the animal", "--max-length", 9)), 1):
         answer = succeeded(*command, "--compile")
         assert answer.out == succeeded(*command).out
         assert answer.err.count("compiling a step, which") == answer.err.count("compiling took") == 1
-        assert counter.frame_count == number
+        assert counter.frame_count == 2 * number  # the layers and the scores
     for option, value in (("--draft", writer), ("--beam", 2), ("--cache-dtype", "int8"), ("--cache", "paged")):
         assert f"--compile and {option} exclude each other" in refusal(*prompts[:3], "--compile", option, value)
     with pytest.raises(UnsupportedError, match="RecurrentTranslator keeps no keys and values"):
@@ -234,6 +235,21 @@ def test_compiled_steps_write_the_same_and_one_graph_serves_all_lengths(writer, 
 
     monkeypatch.setattr(torch, "compile", lambda step, **options: refused)
     assert "cannot be compiled (no compiler); do not" in refusal(*prompts, "--compile")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Inductor
+def test_a_compiled_step_multiplies_one_row_by_sums():
+    from torch._dynamo.utils import counters  # these take a second to import
+    from torch._inductor.utils import fresh_cache
+
+    model = LanguageModel(LanguageModel.Config(vocab_size=2_053, dim=16, layers=1, heads=2, tied=False)).eval()
+    with torch.inference_mode(), fresh_cache():
+        text = torch.tensor([[BEGIN, 7, 11]])
+        plain = model.step(text[0, :1], model.start(text, "static", capacity=5))
+        counters.clear()
+        compile_steps(model)
+        torch.testing.assert_close(model.step(text[0, :1], model.start(text, "static", capacity=5)), plain)
+    assert counters["inductor"]["decompose_mm"] == sum(isinstance(part, torch.nn.Linear) for part in model.modules())
 
 
 def test_speculation_writes_the_same_and_says_how_many_sub_words_a_call_wrote(writer, tmp_path):
