@@ -65,16 +65,10 @@ class TokenBatches(Described):
         """Number of steps in every epoch, the same for all ranks."""
         return (len(self._cuts) - 1) // self.world
 
-    def epoch_of(self, step: int) -> int:
-        """The epoch of a step, from 0."""
-        step = whole("step", step)
-        if step < 0:
-            raise ArgumentError(f"step is {step}; steps count from 0")
-        return step // self.steps_per_epoch
-
     def at(self, step: int) -> list[int]:
         """The indices of the sentences in this rank's batch at a step, counted from 0 over all epochs."""
-        order, steps = self._draw(self.epoch_of(step))
+        step = whole("step", step, 0)
+        order, steps = self._draw(step // self.steps_per_epoch)
         batch = int(steps[step % self.steps_per_epoch]) * self.world + self.rank
         return order[self._cuts[batch] : self._cuts[batch + 1]].tolist()
 

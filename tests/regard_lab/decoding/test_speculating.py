@@ -46,14 +46,8 @@ def test_the_texts_are_those_without_it(generator, options):
     plain = generator.generate(PROMPTS, max_tokens=25, **{**options, "branches": 1})
     heard = []
     for speculate in ("lookup", smaller(generator), generator):
-        found = generator.generate(
-            PROMPTS,
-            max_tokens=25,
-            speculate=speculate,
-            proposals=3,
-            on_text=lambda *part: heard.append(part),
-            **options,
-        )
+        how = {"speculate": speculate, "proposals": 3, "on_text": lambda *part: heard.append(part)}
+        found = generator.generate(PROMPTS, max_tokens=25, **how, **options)
         assert texts(found) == texts(plain)
         for one, other in zip(chain(*found), chain(*plain), strict=True):
             assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)

@@ -71,18 +71,6 @@ BAD_TSV = [
 ]
 
 
-@pytest.mark.parametrize(("line", "reason"), BAD_TSV)
-def test_a_bad_line_is_dropped_counted_and_named(write, line, reason):
-    raw = line if isinstance(line, bytes) else line.encode()
-    path = write("x.tsv", b"hello\thallo\n" + raw + b"last\tletzte\n")
-    read = read_pairs(path)
-    assert read.pairs == [HELLO, Pair("last", "letzte")]
-    assert read.dropped == {reason: 1}
-    assert read.first_lines == {reason: (str(path), 2)}
-    assert (read.kept, read.lines) == (2, 3)
-    assert f"1 {reason}, first at {path} line 2" in read.report()
-
-
 BAD_JSON = [
     ('{"source": "a", "target": \n', "broken JSON"),
     ("source: a\n", "broken JSON"),
@@ -98,13 +86,24 @@ BAD_JSON = [
 ]
 
 
-@pytest.mark.parametrize(("line", "reason"), BAD_JSON)
-def test_a_bad_object_is_dropped_counted_and_named(write, line, reason):
-    path = write("x.jsonl", '{"target": "hallo", "source": "hello", "id": 7}\n' + line)
+GOOD = {
+    "x.tsv": (b"hello\thallo\n", b"last\tletzte\n"),
+    "x.jsonl": (b'{"target": "hallo", "source": "hello", "id": 7}\n', b'{"source": "last", "target": "letzte"}\n'),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "reason"), [*(("x.tsv", *bad) for bad in BAD_TSV), *(("x.jsonl", *bad) for bad in BAD_JSON)]
+)
+def test_a_bad_line_is_dropped_counted_and_named(write, name, line, reason):
+    first, last = GOOD[name]
+    path = write(name, first + (line if isinstance(line, bytes) else line.encode()) + last)
     read = read_pairs(path)
-    assert read.pairs == [HELLO]
+    assert read.pairs == [HELLO, Pair("last", "letzte")]
     assert read.dropped == {reason: 1}
     assert read.first_lines == {reason: (str(path), 2)}
+    assert (read.kept, read.lines) == (2, 3)
+    assert f"1 {reason}, first at {path} line 2" in read.report()
 
 
 def test_the_longest_side_has_exactly_max_words_and_another_target_is_no_duplicate(write):
@@ -192,10 +191,8 @@ def test_a_packed_file_is_read_as_the_plain_one(write, name, columns, content):
     assert read_documents(write("t.jsonl.gz", gzip.compress(b'{"text": "a"}\n'))).texts == ("a",)
     sides = [write(f"few.{side}.gz", gzip.compress(f"{side}\n".encode())) for side in ("hello", "hallo")]
     assert read_pairs(*sides).pairs == [HELLO]
-    assert read_labelled(write("l.tsv.gz", gzip.compress(b"good\tA bird sang.\nbad\tIt rained.\n"))).labels == (
-        "bad",
-        "good",
-    )
+    labelled = write("l.tsv.gz", gzip.compress(b"good\tA bird sang.\nbad\tIt rained.\n"))
+    assert read_labelled(labelled).labels == ("bad", "good")
 
 
 def test_a_packed_file_that_is_damaged_or_too_large_names_the_way_out(write, monkeypatch):
@@ -211,9 +208,8 @@ def test_a_packed_file_that_is_damaged_or_too_large_names_the_way_out(write, mon
     monkeypatch.setattr(reading, "MOST_UNPACKED", unpacked - 1)
     with pytest.raises(DataError, match=f"more than {unpacked - 1:,} bytes.*gunzip --keep {path}$"):
         read_pairs(path)
-    with pytest.raises(
-        DataError, match=r"latin\.tsv.*`gunzip --keep \S*latin\.tsv\.gz && iconv -f latin1 -t utf-8 \S*latin\.tsv >"
-    ):
+    way = r"latin\.tsv.*`gunzip --keep \S*latin\.tsv\.gz && iconv -f latin1 -t utf-8 \S*latin\.tsv >"
+    with pytest.raises(DataError, match=way):
         read_pairs(write("latin.tsv.gz", gzip.compress("né\tja\nné\tja\n".encode("latin-1"))))
     with pytest.raises(DataError, match=r"rename it to q\.csv\.gz"):
         read_pairs(write("q.tsv.gz", gzip.compress(b'"source"\t"target"\na\tb\n')))
@@ -302,10 +298,9 @@ def test_a_header_names_the_columns_in_any_order(write, name, content):
     assert (read.pairs, read.dropped) == (PAIRS, {})
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_a_path_names_the_columns(write, suffix):
-    lines = ["n,German,English", "1,Ein Vogel sang.,A bird sang."]
-    path = write(f"a.{suffix}", "\n".join(lines).replace(",", "," if suffix == "csv" else "\t"))
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_a_path_names_the_columns(write, name, mark):
+    path = write(name, "n,German,English\n1,Ein Vogel sang.,A bird sang.".replace(",", mark))
     assert read_pairs(f"{path}:english,german").pairs == PAIRS[:1]
     assert read_pairs(f"{path}:german,english").pairs == [Pair("Ein Vogel sang.", "A bird sang.")]
 
@@ -352,8 +347,7 @@ def test_what_is_not_certain_is_refused_with_a_way_out(write, name, content, ask
 
 def test_lines_that_give_no_pair_are_counted_with_their_numbers(write):
     content = b'source,target\na,b\nonly one\n\n"two\nlines",c\n\xff,d\na,b\n,e\n'
-    path = write("a.csv", content)
-    read = read_pairs(path)
+    read = read_pairs(write("a.csv", content))
     assert read.pairs == [Pair("a", "b"), Pair("two lines", "c")]
     assert {reason: line for reason, (_, line) in read.first_lines.items()} == {
         "not as many columns as the header": 3, "empty line": 4, "not valid UTF-8": 7, "duplicate": 8, "empty side": 9,
@@ -420,21 +414,18 @@ def test_the_way_out_of_a_quoted_tsv_reads_every_row(tmp_path, quoting):
     assert (read.pairs, read.dropped, read.quoted) == (TIDY, {}, None)
 
 
-def test_stray_quotes_of_an_unquoted_table_are_letters(tmp_path):
+def test_stray_quotes_of_an_unquoted_table_are_letters(write):
     rows = [
         ('He said "no"', 'Er sagte "nein"'), ('"No," he said.', '"Nein", sagte er.'), ('"Yes."', '"Ja."'),
         ('the "a" and the "b"', 'das "a" und das "b"'), ("plain", "einfach"), ("more", "mehr"),
     ]  # fmt: skip
-    path = tmp_path / "tatoeba.tsv"
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in rows), encoding="utf-8")
-    read = read_pairs(path)
+    read = read_pairs(write("tatoeba.tsv", "".join(f"{source}\t{target}\n" for source, target in rows)))
     assert read.pairs == [Pair(*row) for row in rows]
     assert (read.dropped, read.quoted) == ({}, None)
 
 
-def test_a_row_with_an_unpaired_quote_at_an_edge_is_dropped_and_counted(tmp_path):
-    path = tmp_path / "x.tsv"
-    path.write_text('good\tgut\nbreak"\t"Zeile 0\nfine\tgut\nlast"\tletzte\n', encoding="utf-8")
+def test_a_row_with_an_unpaired_quote_at_an_edge_is_dropped_and_counted(write):
+    path = write("x.tsv", 'good\tgut\nbreak"\t"Zeile 0\nfine\tgut\nlast"\tletzte\n')
     read = read_pairs(path)
     assert read.pairs == [Pair("good", "gut"), Pair("fine", "gut")]
     assert read.dropped == {HALF_QUOTED: 2}
@@ -443,29 +434,23 @@ def test_a_row_with_an_unpaired_quote_at_an_edge_is_dropped_and_counted(tmp_path
 
 
 @pytest.mark.parametrize("names", [("x.tsv",), ("x.csv",), ("x.en", "x.de"), ("x.jsonl",)])
-def test_lines_that_end_with_a_carriage_return_alone_are_refused(tmp_path, names):
+def test_lines_that_end_with_a_carriage_return_alone_are_refused(write, names):
     content = {".tsv": "a\tb\rc\td\r", ".csv": "source,target\ra,b\rc,d", ".jsonl": '{"source": "a"}\r{"source": "b"}'}
-    for name in names:
-        (tmp_path / name).write_text(content.get(name[1:], "a b\rc d\r"), encoding="utf-8", newline="")
+    paths = [write(name, content.get(name[1:], "a b\rc d\r")) for name in names]
     with pytest.raises(DataError, match=r"carriage return alone; convert it with `tr '\\r' '\\n' < .*lines\."):
-        read_pairs(*(tmp_path / name for name in names))
+        read_pairs(*paths)
 
 
-def test_a_carriage_return_inside_a_line_is_white_space_in_every_table(tmp_path):
+def test_a_carriage_return_inside_a_line_is_white_space_in_every_table(write):
     for name, header, mark in (("x.tsv", "", "\t"), ("x.csv", "source,target\n", ",")):
-        path = tmp_path / name
-        path.write_text(f"{header}a\rb{mark}c\n", encoding="utf-8", newline="")
-        assert read_pairs(path).pairs == [Pair("a b", "c")]
+        assert read_pairs(write(name, f"{header}a\rb{mark}c\n")).pairs == [Pair("a b", "c")]
 
 
-def test_files_that_were_joined_without_a_line_end_give_no_joined_pair(tmp_path):
-    for name in ("x.en", "x.de"):
-        (tmp_path / name).write_text("\ufefffirst\nlast\ufeffnew first\n\ufeffmore\n", encoding="utf-8")
-    read = read_pairs(tmp_path / "x.en", tmp_path / "x.de")
+def test_files_that_were_joined_without_a_line_end_give_no_joined_pair(write):
+    read = read_pairs(*(write(name, "\ufefffirst\nlast\ufeffnew first\n\ufeffmore\n") for name in ("x.en", "x.de")))
     assert read.pairs == [Pair("first", "first"), Pair("more", "more")]
     assert read.dropped == {"with a byte order mark inside": 1}
-    (tmp_path / "x.tsv").write_text("a\tb\ufeffc\td\ne\tf\n", encoding="utf-8")
-    assert read_pairs(tmp_path / "x.tsv").pairs == [Pair("e", "f")]
+    assert read_pairs(write("x.tsv", "a\tb\ufeffc\td\ne\tf\n")).pairs == [Pair("e", "f")]
 
 
 def test_json_strings_keep_their_own_line_ends_as_spaces(write):
@@ -473,15 +458,10 @@ def test_json_strings_keep_their_own_line_ends_as_spaces(write):
     assert read_pairs(write("x.JSONL", line)).pairs == [Pair("two lines here", "zwei")]
 
 
-def test_a_nul_past_the_start_drops_one_line(write):
+def test_a_nul_past_the_start_drops_one_line_and_a_file_is_the_one_of_its_name(write):
     good = "".join(f"source {i}\ttarget {i}\n" for i in range(1000))
-    path = write("x.tsv", good + "a\0b\tc\n")
+    path = write("a.tsv:x,y.tsv", good + "a\0b\tc\n")
     assert read_pairs(path).first_lines == {"with a NUL character": (str(path), 1001)}
-
-
-def test_a_file_with_such_a_name_is_that_file(write):
-    path = write("a.tsv:x,y.tsv", "a\tb\n")
-    assert read_pairs(path).pairs == [Pair("a", "b")]
 
 
 def test_halves_of_quoted_rows_are_refused_with_the_way_out_and_are_no_labelled_texts(write):
