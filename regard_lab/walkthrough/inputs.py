@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language import Stack
 from regard_lab.text import Tokeniser
-from regard_lab.walkthrough.drawn import Drawn
+from regard_lab.walkthrough.layer import Drawn
 from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 
 Text = str | Sequence[str]

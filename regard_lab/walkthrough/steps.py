@@ -184,7 +184,7 @@ class Step:
         section: the section that the step belongs to.
         name: the variable that the line assigns.
         title, says: a heading, and one or two sentences of explanation.
-        formula: in the notation of `regard_lab.walkthrough.records`; empty if there is none.
+        formula: in the notation of `formula_elements`; empty if there is none.
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
