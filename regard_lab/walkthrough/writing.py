@@ -26,16 +26,6 @@ NARROW = 76  # below this width labels are shorter
 MARK = "▸ "  # before the chosen word
 
 
-@dataclass(frozen=True, eq=False)
-class NumberTable:
-    """A table of numbers (rows, columns); the single row of one word has no label, and only heads have a title."""
-
-    title: str
-    rows: Axis
-    columns: Axis
-    values: torch.Tensor
-
-
 @dataclass(frozen=True)
 class Gap:
     """A number of rows or columns that are omitted here."""
@@ -43,8 +33,14 @@ class Gap:
     count: int
 
 
-def tables(step: Step, brief: bool) -> list[NumberTable]:
-    """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only."""
+Table = tuple[str, Axis, Axis, torch.Tensor]  # a head's name or "", the axes, and numbers (rows, columns)
+
+
+def tables(step: Step, brief: bool) -> list[Table]:
+    """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only.
+
+    The single row of one word has no label, so its axis has no unit.
+    """
     assert isinstance(step.value, torch.Tensor)
     axes, values = step.axes, step.value
     if brief and (place := _followed(step)) is not None:
@@ -53,7 +49,7 @@ def tables(step: Step, brief: bool) -> list[NumberTable]:
     values = values.int() if values.dtype == torch.bool else values
     values = values.reshape(-1, len(rows), len(columns))
     titles = heads[0].labels if heads else ("",)
-    return [NumberTable(title, rows, columns, matrix) for title, matrix in zip(titles, values, strict=True)]
+    return [(title, rows, columns, matrix) for title, matrix in zip(titles, values, strict=True)]
 
 
 def _followed(step: Step) -> int | None:
@@ -107,10 +103,8 @@ def shown(value: float, decimals: int) -> str:
     """
     if value == -math.inf:
         return "−∞"
-    if isinstance(value, int):
-        return str(value).replace("-", "−")
-    text = f"{value:z.{decimals}f}" if abs(value) < 1000 else f"{value:.3g}"
-    return text.replace("-", "−")
+    form = "" if isinstance(value, int) else f"z.{decimals}f" if abs(value) < 1000 else ".3g"
+    return f"{value:{form}}".replace("-", "−")
 
 
 def to_text(walk: Walk, width: int = 100) -> str:
@@ -200,36 +194,30 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
         yield f"{INDENT}… {count_of(more, 'more heads')}"
 
 
-def _table(table: NumberTable, width: int, decimals: int) -> Iterator[str]:
-    """A table with labels of its columns and rows."""
-    labelled = table.rows.unit != ""
+def _table(table: Table, width: int, decimals: int) -> Iterator[str]:
+    """A table with labels of its columns and rows; what does not fit is left out, and gaps say how much."""
+    title, rows, columns, values = table
     less = 4 if width < NARROW else 0
-    names = _row_labels(table.rows, LABEL - less) if labelled else [""]
-    margin = max(map(cell_len, names)) + 1 if labelled else 0
-    values = table.values.tolist()
-    least = 4 + decimals if table.values.is_floating_point() else 2
-    cell = max(least, *(len(shown(x, decimals)) for row in values for x in row))
-    if table.columns.unit == "words":
-        cell = max(cell, min(COLUMN - less, max(cell_len(visible(label)) for label in table.columns.labels)))
-    columns = _columns(table.columns, cell + 1, width - margin)
-    if table.title:
-        yield table.title
-    yield " " * margin + "".join(_label(table.columns, column, cell) for column in columns)
-    for row in kept(table.rows, ROWS):
+    names = _row_labels(rows, LABEL - less) if rows.unit else [""]
+    margin = max(map(cell_len, names)) + 1 if rows.unit else 0
+    texts = [[shown(number, decimals) for number in row] for row in values.tolist()]
+    cell = max(4 + decimals if values.is_floating_point() else 2, *(len(text) for row in texts for text in row))
+    if columns.unit == "words":
+        cell = max(cell, min(COLUMN - less, max(cell_len(visible(label)) for label in columns.labels)))
+    room = max((width - margin) // (cell + 1), 1)
+    if len(columns) > room:
+        room = max((width - margin - 2 * len(_gap(Gap(len(columns))))) // (cell + 1), 2)
+    chosen = kept(columns, room)
+    if title:
+        yield title
+    yield " " * margin + "".join(_label(columns, column, cell) for column in chosen)
+    for row in kept(rows, ROWS):
         if isinstance(row, Gap):
-            yield f"{'':{margin}} … {count_of(row.count, f'more {table.rows.unit}')}"
-            continue
-        cells = (f"{'…':^{len(_gap(column))}}" if isinstance(column, Gap) else
-                 f" {shown(values[row][column], decimals):>{cell}}" for column in columns)  # fmt: skip
-        yield set_cell_size(names[row], margin) + "".join(cells)
-
-
-def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
-    """The columns that fit into the width, gaps included."""
-    room = max(width // cell, 1)
-    if len(axis) > room:
-        room = max((width - 2 * len(_gap(Gap(len(axis))))) // cell, 2)
-    return kept(axis, room)
+            yield f"{'':{margin}} … {count_of(row.count, f'more {rows.unit}')}"
+        else:
+            cells = (f"{'…':^{len(_gap(column))}}" if isinstance(column, Gap) else f" {texts[row][column]:>{cell}}"
+                     for column in chosen)  # fmt: skip
+            yield set_cell_size(names[row], margin) + "".join(cells)
 
 
 def _label(axis: Axis, column: int | Gap, cell: int) -> str:
