@@ -157,13 +157,7 @@ def opening_code(call: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Axis(StepAxis):
-    """One axis of a step, as the explorer shows it, and how its indices are counted.
-
-    Args:
-        first: the number shown for index 0: words are counted from 1, ids from 0.
-    """
-
-    first: int = 1
+    """One axis of a step, as the explorer shows it."""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -260,7 +260,7 @@ def walk_whole(
     walker.give("model", drawn, f"a {drawn.KIND} with weights drawn with seed {seed}")
     seen = None if read is None else Axis("words", tuple(read))
     every = split_texts(walker, text, context, Axis("words", tuple(cut)), seen, words)
-    axis = Axis("words", tuple(vocabulary), first=0)
+    axis = Axis("words", tuple(vocabulary))
     says = "Four special words, then every different word, sorted. A trained model has a vocabulary of its own."
     walker.step(f"vocabulary = {[*SPECIALS]} + sorted({every})", "Vocabulary", says, axes=(axis,))
     readers = _number(walker, "", cut, word, opens=kind != "encoder", follows=kind != "encoder")
