@@ -263,9 +263,7 @@ class ClassificationTask(Described):
         train: texts (`source`) and their labels (`target`) to learn from; valid: to validate on.
         classes: the labels there are, in the order of the model's logits.
         tokeniser: of the texts; each is read as BEGIN, its ids, END.
-        batch_tokens: the most ids in a batch, padding included.
-        seed: of the order of the batches.
-        world, rank: how many processes train together, and which this is.
+        batch_tokens, seed, world, rank: as for `TokenBatches`.
         longest: the most ids in a text; longer ones are cut, and their number is in `cut`.
 
     Raises:
