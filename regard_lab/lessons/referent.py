@@ -152,8 +152,8 @@ swapped = {name: Estimate.share(measured[name], measured["swaps"]) for name in (
 agreement = Estimate.share(measured["agreement"], measured["sentences"])
 written = Estimate.share(cross["share"], cross["count"])
 holds("While the pronoun is written, one head of cross-attention looks most at the referent in more than half of "
-      "cases.", written.above(0.5),
-      f"{written} of {cross['count']}, head {cross['head'][0]}.{cross['head'][1]}")  # fmt: skip
+      "cases.",
+      written.above(0.5), f"{written} of {cross['count']}, head {cross['head'][0]}.{cross['head'][1]}")  # fmt: skip
 holds("The sentences known from articles get the right pronoun.", right == len(plain), f"{right} of {len(plain)}")
 holds("The pronoun follows its referent in at least nine of ten sentences.", swapped["followed"].above(0.9),
       f"{swapped['followed']} of {measured['swaps']}")  # fmt: skip

@@ -21,7 +21,7 @@ from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import BEGIN, END, Tokeniser
-from regard_lab.text.batches import TokenBatches, pad
+from regard_lab.text.batches import TokenBatches, in_order, pad
 from regard_lab.text.documents import read_texts
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.text.vocabularies import SPECIALS, UNKNOWN
@@ -36,7 +36,6 @@ from regard_lab.training.recipes.recipe import (
     StackConfig,
     Tell,
     Training,
-    in_order,
     pronoun_sentences,
     read_parts,
     silent,
@@ -203,7 +202,7 @@ class MaskedWordTask(Described):
     def validation_batches(self) -> Sequence[HiddenWords]:
         return [
             hide_words(pad([self._valid[at] for at in rows]), self._vocab_size, seeded("valid", number))
-            for number, rows in enumerate(in_order(self._valid, self._batch_tokens))
+            for number, rows in enumerate(in_order(list(map(len, self._valid)), self._batch_tokens))
         ]
 
     validation_loss = loss

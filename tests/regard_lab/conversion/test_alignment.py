@@ -176,16 +176,12 @@ def test_copies_in_other_bases_are_merged_without_loss(kind, with_text):
     assert (outputs(with_kv_heads(model, 2)) - expected).abs().max() > 0.01
 
 
-def test_a_saved_model_reports_what_was_checked(tmp_path):
+def test_a_saved_model_reports_what_was_checked_and_a_rotation_that_changes_it_is_refused(tmp_path, monkeypatch):
     new_model("rotary").float().save(tmp_path / "four", {"tokeniser.json": "{}"})
     done = load_converted(tmp_path / "four", 2, "align", calibration=outputs)
     assert done.report.invariance <= 1e-6
     assert done.report.difference <= 1e-6
     assert '"groups": "similar heads"' in done.files["conversion.json"]
-
-
-def test_a_rotation_that_changes_the_model_is_not_written(tmp_path, monkeypatch):
-    new_model("rotary").float().save(tmp_path / "four")
     applied = alignment.Alignment.applied
     wrong = lambda *layer, **options: replace(changed := applied(*layer, **options), q=1.01 * changed.q)  # noqa: E731
     monkeypatch.setattr(alignment.Alignment, "applied", wrong)
