@@ -155,6 +155,7 @@ def ablate(
     Source: Are Sixteen Heads Really Better than One?, Michel et al. 2019, section 3 (one head at a time, zeros);
     Interpretability in the Wild, Wang et al. 2022, section 2 (means and other texts).
 
+    >>> from regard_lab.text import Tokeniser
     >>> tokeniser = Tokeniser.train(["The cat sat on the mat."], vocab_size=300)
     >>> model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
     >>> effects = ablate(model, tokeniser, ["The cat sat.", "The mat sat."])
