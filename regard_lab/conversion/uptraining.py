@@ -101,11 +101,8 @@ def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> Predict
 def _logits(model: nn.Module, task: Task, batch: Batch) -> torch.Tensor:
     """What the model returns to the loss of a task."""
     found: list[torch.Tensor] = []
-    handle = model.register_forward_hook(lambda module, inputs, output: found.append(output))
-    try:
+    with model.register_forward_hook(lambda module, inputs, output: found.append(output)):
         task.validation_loss(model, batch)
-    finally:
-        handle.remove()
     return found[0]
 
 

@@ -132,11 +132,10 @@ class AttentionMaps:
             merge(self.cross, target, source),
         )
 
-    def alignment(self, layer: int | None = None) -> list[tuple[int, int]]:
+    def alignment(self) -> list[tuple[int, int]]:
         """Which word of the source each word of the target looks at most, as places (source, target) in its order.
 
-        Args:
-            layer: of the decoder, whose heads are averaged; the last but one by default.
+        It is the mean over the heads of the decoder's last layer but one.
 
         Source: Garg et al. 2019, Jointly Learning to Align and Translate, section 4.3: the last layer but one.
 
@@ -145,8 +144,7 @@ class AttentionMaps:
         >>> AttentionMaps(("it", "rains", "<end>"), ("regnet", "es", "<end>"), none, none, layers).alignment()
         [(1, 0), (0, 1)]
         """
-        weights = self.matrix("cross", max(-2, -len(self.cross)) if layer is None else layer)
-        words = weights[:-1, :-1]  # without "<end>"
+        words = self.matrix("cross", max(-2, -len(self.cross)))[:-1, :-1]  # without "<end>"
         return list(zip(words.argmax(1).tolist(), range(len(words)), strict=True)) if words.numel() else []
 
     def __repr__(self) -> str:

@@ -83,10 +83,7 @@ class Agreement:
 
 
 def it_weights(
-    model: TranslationModel,
-    tokeniser: Tokeniser,
-    sentences: Sequence[PronounSentence],
-    batch_tokens: int = 2048,
+    model: TranslationModel, tokeniser: Tokeniser, sentences: Sequence[PronounSentence], batch_tokens: int = 2048
 ) -> list[ItWeights]:
     """The encoder's self-attention from *it* to each source word, for every layer and head.
 
@@ -132,10 +129,7 @@ def it_weights(
 
 
 def choose_head(
-    model: TranslationModel,
-    tokeniser: Tokeniser,
-    valid_sentences: Sequence[PronounSentence],
-    batch_tokens: int = 2048,
+    model: TranslationModel, tokeniser: Tokeniser, valid_sentences: Sequence[PronounSentence], batch_tokens: int = 2048
 ) -> HeadChoice:
     """Choose the encoder head in which *it* most often looks most at its referent; of several, the first.
 

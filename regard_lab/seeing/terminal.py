@@ -25,15 +25,6 @@ def visible(word: str) -> str:
     return "".join(_shown(character) for character in a_string("word", word)) or EMPTY
 
 
-def visible_text(text: str) -> str:
-    """The same for a text that is no label: for an empty one nothing is shown.
-
-    >>> visible_text(""), visible_text("a\\tb")
-    ('', 'a\\\\tb')
-    """
-    return visible(text) if text else ""
-
-
 def shortened(label: str, longest: int = LONGEST) -> str:
     """The label, cut to `longest` characters of which the last is then "…".
 
@@ -41,6 +32,20 @@ def shortened(label: str, longest: int = LONGEST) -> str:
     'Donau…'
     """
     return label if len(label) <= longest else f"{label[: longest - 1]}…"
+
+
+def fitted(text: str, width: int, end: str = "…") -> str:
+    """The text in at most `width` terminal cells; a text that was cut ends in `end`.
+
+    >>> fitted("猫の手も借りたい", 6)
+    '猫の…'
+    """
+    if cell_len(text) <= width:
+        return text
+    text = text[: 4 * width]  # a letter may be followed by marks of width 0
+    while cell_len(text) + cell_len(end) > width:
+        text = text[:-1]
+    return f"{text}{end}"
 
 
 def _shown(character: str) -> str:
@@ -99,12 +104,16 @@ def terminal_map(
     except LookupError:
         raise ArgumentError(f"encoding {encoding!r} is unknown; give one such as 'utf-8' or 'ascii'") from None
     shades = SHADES if has(encoding, SHADES) else PLAIN_SHADES
-    names = [_fitted(row, min(LONGEST, width // 3), encoding) for row in rows]
+
+    def label(word: str, longest: int) -> str:
+        return fitted(plain(visible(word), encoding), longest, plain("…", encoding))
+
+    names = [label(row, min(LONGEST, width // 3)) for row in rows]
     margin = max(map(cell_len, names), default=0)
     at_once = (width - margin - 1) // CELL
     lines = []
     for start in range(0, max(len(columns), 1), at_once):
-        lines += _header([_fitted(column, 12, encoding) for column in columns[start : start + at_once]], margin)
+        lines += _header([label(column, 12) for column in columns[start : start + at_once]], margin)
         for name, row in zip(names, weights[:, start : start + at_once].tolist(), strict=True):
             cells = "".join(_shade(weight, shades) * CELL for weight in row)
             lines.append(f"{set_cell_size(name, margin)} {cells}".rstrip(" "))
@@ -122,15 +131,6 @@ def _header(columns: Sequence[str], margin: int) -> list[str]:
 
 def _shade(weight: float, shades: str) -> str:
     return next((shade for least, shade in zip(STEPS, shades, strict=True) if weight >= least), " ")
-
-
-def _fitted(word: str, longest: int, encoding: str) -> str:
-    """The printable word in at most `longest` terminal cells, in characters that the encoding has."""
-    label = plain(visible(word), encoding)
-    kept = longest
-    while cell_len(shown := plain(shortened(label, kept), encoding)) > longest:
-        kept -= 1
-    return shown
 
 
 def _letters(label: str) -> list[str]:

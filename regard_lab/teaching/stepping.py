@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +49,10 @@ def marked_steps(
         then(marked)
         return marked
 
-    hooks = [unit.register_forward_hook(mark) for unit in units]
-    try:
+    with ExitStack() as hooks:
+        for unit in units:
+            hooks.enter_context(unit.register_forward_hook(mark))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def longest_chain(output: torch.Tensor) -> int:

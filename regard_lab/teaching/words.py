@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cmp_to_key
 from typing import Any, TypeVar
@@ -123,18 +124,13 @@ def watch(modules: Mapping[str, nn.Module], call: Callable[[], object]) -> dict[
     torch.Size([1, 3])
     """
     watched = {name: Watched() for name in modules}
-    handles = []
-    for name, module in modules.items():
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in modules.items():
 
-        def note(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor, name: str = name) -> None:
-            watched[name].inputs.append(inputs[0])
-            watched[name].outputs.append(output)
+            def note(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor, name: str = name) -> None:
+                watched[name].inputs.append(inputs[0])
+                watched[name].outputs.append(output)
 
-        handles.append(module.register_forward_hook(note))
-    try:
-        with torch.no_grad():
-            call()
-    finally:
-        for handle in handles:
-            handle.remove()
+            hooks.enter_context(module.register_forward_hook(note))
+        call()
     return watched

@@ -10,7 +10,7 @@ import torch
 from rich.cells import cell_len, set_cell_size
 
 from regard.arguments import count_of, of_kind, whole
-from regard_lab.seeing.terminal import visible, visible_text
+from regard_lab.seeing.terminal import fitted, visible
 from regard_lab.text.terminal import printable
 from regard_lab.walkthrough.records import formula_text
 from regard_lab.walkthrough.steps import A_WALK, Axis, Step, Walk, opening_code
@@ -72,7 +72,7 @@ def whose(step: Step) -> str | None:
 def elsewhere(walk: Walk) -> str:
     """What a brief walkthrough shows of another text, such as ` (in the encoder, of “is”)`; empty if there is none."""
     others = dict.fromkeys(word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen))
-    return f" (in the encoder, of {', '.join(f'“{word}”' for word in others)})" if others else ""
+    return f" (in the encoder, of {', '.join(f'“{visible(word)}”' for word in others)})" if others else ""
 
 
 def kept(axis: Axis, room: int) -> list[int | Gap]:
@@ -147,23 +147,23 @@ def _opening(walk: Walk, width: int) -> Iterator[str]:
         yield from _wrapped(f"attends to: {' '.join(map(visible, walk.context))}", width)
     said = f"{count_of(len(walk.words), 'words')}; shown in detail: “{visible(walk.chosen)}”, word {walk.word + 1}"
     yield from _wrapped(said, width)
-    yield from _wrapped(visible_text(walk.described), width)
+    yield from _wrapped(visible(walk.described), width)
     for note in walk.notes:
         yield ""
-        yield from _wrapped(visible_text(note), width)
+        yield from _wrapped(visible(note), width)
     yield ""
     tensors = [one for one in walk.given if isinstance(one.value, torch.Tensor)]
     if walk.brief:
         numbers = sum(one.value.numel() for one in tensors)
         said = (
             f"{count_of(len(tensors), 'tensors')} of weights with {count_of(numbers, 'numbers', ',')}. The numbers of "
-            f"“{visible(walk.chosen)}”{visible_text(elsewhere(walk))} "
+            f"“{visible(walk.chosen)}”{elsewhere(walk)} "
         )
         yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width)
     for one in () if walk.brief else walk.given:
         sizes = " × ".join(map(str, one.value.shape)) if isinstance(one.value, torch.Tensor) else ""
         head = f"{one.name:<8}{sizes:<11} "
-        for place, line in enumerate(_wrapped(visible_text(one.described), width - len(head))):
+        for place, line in enumerate(_wrapped(visible(one.described), width - len(head))):
             yield f"{' ' * len(head) if place else head}{line}"
     if walk.call:
         yield ""
@@ -180,7 +180,7 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
         yield f"{heading}{shape}"
     else:
         yield from (heading, f"  {shape}")
-    for line in _wrapped(visible_text(step.says), room) if step.says else ():
+    for line in _wrapped(visible(step.says), room) if step.says else ():
         yield f"{INDENT}{line}"
     if step.formula:
         yield f"{INDENT}{formula_text(step.formula)}"
@@ -260,13 +260,3 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
             line = ""
         line = f"{line} {word}" if line else fitted(word, width)
     yield line
-
-
-def fitted(text: str, width: int) -> str:
-    """The text in at most `width` terminal cells; a text that was cut ends in "…"."""
-    if cell_len(text) <= width:
-        return text
-    text = text[: 4 * width]  # a letter may be followed by marks of width 0
-    while cell_len(text) >= width:
-        text = text[:-1]
-    return f"{text}…"

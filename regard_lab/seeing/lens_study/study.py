@@ -188,7 +188,7 @@ def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[floa
     """
     top = order = cause = 0
     for one, values in zip(known, relevances, strict=True):
-        best = max((place for place in range(len(values)) if place != one.it), key=lambda place: values[place])
+        best = max((place for place in range(len(values)) if place != one.it), key=values.__getitem__)
         top += best == one.referent
         order += values[one.referent] > values[one.other]
         cause += best in (one.referent, one.adjective)
@@ -196,12 +196,10 @@ def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[floa
 
 
 @torch.no_grad()
-def deletion(
-    translator: Translator, known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]], words: int = DELETED
-) -> float:
+def deletion(translator: Translator, known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]) -> float:
     """The mean fall of the pronoun's probability without the words of the largest relevance.
 
-        mean over sentences and k = 1 ... words of p(all) - p(without the k words of the largest relevance)
+        mean over sentences and k = 1 ... DELETED of p(all) - p(without the k words of the largest relevance)
 
     The words are replaced in the embeddings by the mean of the sentence's words; p is among the three pronouns.
     """
@@ -215,9 +213,9 @@ def deletion(
         wanted = [
             Erased(row, "source", tuple(at for place in ranked[id(one)][:count] for at in one.source_words[place][1]))
             for row, one in enumerate(contrasts)
-            for count in range(1, words + 1)
+            for count in range(1, DELETED + 1)
         ]
-        after = erased(translator.model, batch, wanted).sigmoid().view(len(contrasts), words)
+        after = erased(translator.model, batch, wanted).sigmoid().view(len(contrasts), DELETED)
         return (before - after.mean(1)).tolist()
 
     with in_eval_mode(translator.model):

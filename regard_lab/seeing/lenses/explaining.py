@@ -177,7 +177,7 @@ def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[
     return _from_weights(model, contrasts, rolled_out)
 
 
-def rolled_out(stacks: Stacks, at: int | None = None) -> IdRelevances:
+def rolled_out(stacks: Stacks, at: int | None) -> IdRelevances:
     """The last row of the rollout of one text, for its source ids and its written ids; or row `at` of its source."""
     encoder, decoder, cross = (stack.mean(1) for stack in stacks)  # (layers, rows, keys)
     from_source = torch.eye(encoder.shape[-1])

@@ -522,18 +522,3 @@ def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[st
     )
     tell(f"{count_of(sum(map(len, train_texts)), 'characters', ',')} of the embedded corpus")
     return train_texts, valid
-
-
-def in_order(texts: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
-    """Indices of texts, those of similar length together, within a budget of ids; a longer text is alone.
-
-    >>> in_order([[1] * 5, [1] * 2, [1] * 3], 6)
-    [[1, 2], [0]]
-    """
-    groups: list[list[int]] = []
-    for index in sorted(range(len(texts)), key=lambda at: len(texts[at])):
-        if groups and (len(groups[-1]) + 1) * len(texts[index]) <= budget:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups

@@ -60,7 +60,6 @@ def write_run(
             f"{run} was begun with other data (its {TEST_FILE} does not hold the {count_of(len(test), 'test pairs')} "
             f"that they give now); name the files that it was begun with, unchanged, or choose another folder"
         )
-    make_folder(run)
     explain_files(run, {**FILES, **FILES_OF_RECIPES})
     before = str(run) if resumed else settings.get("from_run")  # what was learned there counts too
     hashes_before = None if before is None else _trained_in(run_of(Path(before)))
@@ -71,14 +70,6 @@ def write_run(
     replace_file(run / SETTINGS_FILE, render_sealed(content))
     for name, data in files.items():
         replace_file(run / name, data)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those that it is in, unless they are there; a CheckpointError if it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
 
 
 def read_settings(run: Path) -> dict[str, Any] | None:
