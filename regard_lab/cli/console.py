@@ -159,6 +159,9 @@ class _Wrapped:
     def __init__(self, stream: Any) -> None:
         self.stream = stream
 
+    def flush(self) -> None:
+        self.stream.flush()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
