@@ -118,19 +118,6 @@ def test_a_file_of_another_mechanism_or_a_changed_one_is_refused(tmp_path):
         RecurrentState.load(tmp_path / "state", MECHANISMS[0])
 
 
-@every
-def test_rows_are_reordered_as_beams_need_it(mechanism):
-    q, k, v, parameters = text(mechanism)
-    one, order = state(mechanism), torch.tensor([1, 1, 0])
-    go_on(one, q, k, v, parameters, [20])
-    expected = go_on(copy.copy(one), q, k, v, parameters, [4])[order]
-    one.reorder(order)
-    assert one.batch == 3
-    moved = (x[order] for x in (q, k, v))
-    handed = {name: x[order] for name, x in parameters.items()}
-    torch.testing.assert_close(go_on(one, *moved, handed, [4]), expected, **EXACT)
-
-
 def test_a_sum_is_cropped_to_all_or_nothing():
     q, k, v, _ = text()
     one = state()
@@ -164,19 +151,6 @@ def test_a_refused_call_changes_nothing(change, error, words):
     with pytest.raises(error, match=words):
         one.attend(*new, **change)
     assert (one.length, one.nbytes) == (0, 0)
-
-
-def test_padding_holds_nothing_that_reaches_an_output():
-    q, k, v, _ = text(length=9)
-    pattern = p.Causal() & p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 4]))
-    clean = go_on(state(), q, k, v, {}, [4, 1, 4], pattern=pattern)
-    for x in (q, k, v):
-        x[0, :, :2] = torch.nan
-    for x in (k, v):
-        x[1, :, 4:] = torch.nan
-    dirty = go_on(state(), q, k, v, {}, [4, 1, 4], pattern=pattern)
-    assert torch.equal(clean, dirty)
-    assert not dirty[0, :, :2].any()
 
 
 def test_a_step_inside_a_step_of_one_state_is_refused_and_no_position_is_lost():
