@@ -153,6 +153,19 @@ def test_a_refused_call_changes_nothing(change, error, words):
     assert (one.length, one.nbytes) == (0, 0)
 
 
+def test_padding_holds_nothing_that_reaches_an_output():
+    q, k, v, _ = text(length=9)
+    pattern = p.Causal() & p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 4]))
+    clean = go_on(state(), q, k, v, {}, [4, 1, 4], pattern=pattern)
+    for x in (q, k, v):
+        x[0, :, :2] = torch.nan
+    for x in (k, v):
+        x[1, :, 4:] = torch.nan
+    dirty = go_on(state(), q, k, v, {}, [4, 1, 4], pattern=pattern)
+    assert torch.equal(clean, dirty)
+    assert not dirty[0, :, :2].any()
+
+
 def test_a_step_inside_a_step_of_one_state_is_refused_and_no_position_is_lost():
     q, k, v, _ = text(length=3)
     expected = go_on(state(), q, k, v, {}, [1, 1, 1])
