@@ -126,6 +126,15 @@ def checked_path(path: str | Path) -> Path:
     return path
 
 
+@contextmanager
+def saved_figure(path: str | Path) -> Generator[Figure]:
+    """An empty picture, saved at the end of the block; raises as `checked_path`, `new_figure` and `save` do."""
+    path = checked_path(path)
+    with new_figure() as figure:
+        yield figure
+        save(figure, path)
+
+
 def drawable(text: str) -> str:
     r"""The text as installed fonts can draw it: invisible characters escaped, missing glyphs as code points.
 
@@ -183,6 +192,18 @@ def write_text(figure: Figure, text: str, left: float, top: float, size: float, 
     width, height = figure.get_size_inches()
     style = {"color": INK, "ha": "left", "va": "top", "linespacing": 1.4, **style}
     figure.text(left / width, 1 - top / height, text, fontsize=size, parse_math=False, **style)
+
+
+def fill(figure: Figure, box: Box, colour: str | Sequence[float], edge: str = "none", line: float = 0) -> None:
+    """Fill a rectangle with a colour, and draw its edge with a line of so many points."""
+    from matplotlib.patches import Rectangle
+
+    width, height = figure.get_size_inches()
+    corner = box.left / width, 1 - (box.top + box.height) / height
+    figure.add_artist(
+        Rectangle(corner, box.width / width, box.height / height, facecolor=colour, edgecolor=edge, linewidth=line,
+                  transform=figure.transFigure)
+    )  # fmt: skip
 
 
 def draw_weights(figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.Tensor | None = None) -> Axes:

@@ -43,9 +43,6 @@ SENTENCES = 200  # of each split
 def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[Link]]:
     """The links of each relation among the words of a source, with punctuation as separate words.
 
-    Raises:
-        DataError: the words are not those of the sentence.
-
     >>> words = "The animal didn ' t cross the street because it was too tired . <end>".split()
     >>> links_of(ARTICLE_SENTENCES[0], words)
     {'verb to subject': [(5, frozenset({1}))], 'adjective to noun': [], 'it to referent': [(9, frozenset({1}))]}
@@ -72,12 +69,7 @@ def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[
 
 
 def load_transformer(run: str | Path) -> tuple[Translator, TranslationTransformer]:
-    """Load a Transformer that translates from the folder of a training run.
-
-    Raises:
-        ArgumentError: it is a recurrent translator.
-        CheckpointError: there is none.
-    """
+    """Load a Transformer that translates from the folder of a training run."""
     translator = Translator.load(run)
     if not isinstance(translator.model, TranslationTransformer):
         raise ArgumentError(
@@ -153,23 +145,21 @@ def _while_written(
     translator: Translator, valid: list[PronounSentence], test: list[PronounSentence], articles: list[PronounSentence]
 ) -> dict[str, Any]:
     """The head of cross-attention that looks most at the referent while the pronoun is written, chosen on `valid`."""
-    found = {name: _pronoun_rows(translator, those) for name, those in (("valid", valid), ("test", test))}
-    agreed = torch.stack([most == referent for most, referent in found["valid"]]).double().mean(0)  # (layers, heads)
+
+    def right(sentences: list[PronounSentence]) -> torch.Tensor:
+        """Whether each head looks most at the referent, of sentences with a written pronoun: (n, layers, heads)."""
+        seen = zip(sentences, _cross(translator, sentences), strict=True)
+        return torch.stack([
+            weights.argmax(-1) == word_places(sentence, words)[1]
+            for sentence, (words, weights) in seen if weights is not None
+        ]).double()  # fmt: skip
+
+    agreed, tested = right(valid).mean(0), right(test)
     layer, head = divmod(int(agreed.flatten().argmax()), agreed.shape[1])
-    shares = torch.stack([most == referent for most, referent in found["test"]]).double().mean(0)
     return {
-        "head": [layer, head], "share": float(shares[layer, head]), "count": len(found["test"]),
+        "head": [layer, head], "share": float(tested.mean(0)[layer, head]), "count": len(tested),
         "examples": [_example(translator, one, layer, head) for one in articles],
     }  # fmt: skip
-
-
-def _pronoun_rows(translator: Translator, sentences: list[PronounSentence]) -> list[tuple[torch.Tensor, int]]:
-    """For each sentence with a written pronoun: the source word that every head looks at most, and the referent."""
-    rows = []
-    for sentence, (words, weights) in zip(sentences, _cross(translator, sentences), strict=True):
-        if weights is not None:
-            rows.append((weights.argmax(-1), word_places(sentence, words)[1]))
-    return rows
 
 
 def _cross(

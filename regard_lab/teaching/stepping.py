@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +49,10 @@ def marked_steps(
         then(marked)
         return marked
 
-    hooks = [unit.register_forward_hook(mark) for unit in units]
-    try:
+    with ExitStack() as hooks:
+        for unit in units:
+            hooks.enter_context(unit.register_forward_hook(mark))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def longest_chain(output: torch.Tensor) -> int:
@@ -238,11 +236,8 @@ def _moves(made: nn.Module, length: int) -> list[int]:
 def draw_steps(axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int) -> None:
     """Draw a box for each word that a step of a network computes, and the path of the first word to the last output.
 
-    Args:
-        name: of the network.
-        title: above the number of steps.
-        words: below; the network is run on as many random vectors.
-        number: of the colour; the axes of number 0 have labels on the left.
+    The network is run on as many random vectors as there are words; `number` is that of its colour, and the axes of
+    number 0 have labels on the left.
     """
     from matplotlib.patches import Rectangle
 

@@ -27,13 +27,9 @@ CHOSEN = "chosen by the data and the budget"  # in help, of a setting that a com
 def setting(default: Any = MISSING, **more: Any) -> Any:
     """A field of a Config that is also an option on the command line.
 
-    Its sentence is the entry under Args in the class's docstring; it is also the option's help.
-
-    Args:
-        default: the one default; required without it.
-        more: `least`, the smallest number allowed; `metavar`, the option's value in the help; `shown`, the default in
-            words, where None stands for something that follows from other settings; `option`, its names, where they do
-            not follow from the field's.
+    Its help is the entry under Args in the class's docstring. `more` may have `least`, the smallest number allowed;
+    `metavar`, the option's value in the help; `shown`, the default in words, where None stands for something that
+    follows from other settings; `option`, its names, where they do not follow from the field's.
     """
     return field(default=default, metadata={"is_option": True, **more})
 

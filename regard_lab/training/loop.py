@@ -128,10 +128,7 @@ def train(
     folder = a_path("folder", folder)
     workers = Workers(cpu)
     check_run_folder(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _not_written(folder, error) from error
+    make_folder(folder)
     was_training = model.training
     model_config, extra_files = model_config or {}, extra_files or {}
     with folder_lock(folder) if workers.is_main else nullcontext(), Interruption() as interruption:
@@ -162,6 +159,14 @@ def check_run_folder(folder: str | Path) -> None:
         RUN_FILE: read_sealed, CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent), SETTINGS_FILE: read_sealed,
     }  # fmt: skip
     check_ours(folder, marks, "run", aside=("lock",))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those that it is in, unless they are there; a CheckpointError if it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(folder, error) from error
 
 
 def check_writable(folder: Path) -> None:

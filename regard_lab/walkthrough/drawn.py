@@ -20,22 +20,14 @@ DRAWS = ("normal", "uniform")
 
 
 def new_layer(
-    dim: int,
-    heads: int,
-    *,
-    kv_heads: int | None,
-    query_dim: int | None,
-    key_dim: int | None,
-    value_dim: int | None,
-    score: str,
-    positions: str,
-    causal: bool,
-) -> MultiHeadAttention:
+    dim: int, heads: int, *, kv_heads: int | None, query_dim: int | None, key_dim: int | None, value_dim: int | None,
+    score: str, positions: str, causal: bool,
+) -> MultiHeadAttention:  # fmt: skip
     """The layer, with weights that are not drawn yet; options as for `walk`.
 
     Raises:
         ArgumentError: sizes of heads below 1, or sizes that do not divide or fit.
-    """  # fmt: skip
+    """
     for name, given in (("query_dim", query_dim), ("key_dim", key_dim), ("value_dim", value_dim)):
         if given is not None:
             whole(name, given, 1)
@@ -89,30 +81,20 @@ class Drawn:
                 "Scores and weights depend on random numbers, so it means nothing which word gets most weight; watch "
                 "how the numbers are calculated."
             )
-        elif "W_v" in random:
-            results = (
-                "Scores and weights are computed from given numbers only; the context vectors and the output depend on "
-                "random ones."
-            )
         else:
-            results = (
-                "Scores, weights and context vectors are computed from given numbers only; the output depends on "
-                "random ones."
-            )
+            given, rest = "Scores, weights and context vectors", "the output depends"
+            if "W_v" in random:
+                given, rest = "Scores and weights", "the context vectors and the output depend"
+            results = f"{given} are computed from given numbers only; {rest} on random ones."
         *before, last = random
         names = f"{', '.join(before)} and {last} are" if before else f"{last} is"
         return (f"{names} not given but random. {results}",)
 
 
 def draw(
-    vocabulary: Sequence[str],
-    dim: int,
-    new: Callable[[], MultiHeadAttention],
-    law: str,
-    seed: int,
-    weights_seed: int | None,
-    given: Mapping[str, torch.Tensor] | None,
-) -> Drawn:
+    vocabulary: Sequence[str], dim: int, new: Callable[[], MultiHeadAttention], law: str, seed: int,
+    weights_seed: int | None, given: Mapping[str, torch.Tensor] | None,
+) -> Drawn:  # fmt: skip
     """Draw a table of vectors and the weights of a new layer, and replace those that are given.
 
     Numbers are drawn in float32, in the order table, W_q, W_k, W_v, W_o, those of the score; the state of torch's
@@ -121,7 +103,7 @@ def draw(
 
     Raises:
         ArgumentError: sizes that do not fit, or given weights with an unknown name or another shape.
-    """  # fmt: skip
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         table = torch.randn(len(vocabulary), dim)

@@ -17,7 +17,6 @@ def split_texts(walker: Walker, text: Text, context: Text | None, words: Axis, s
     Returns:
         An expression of all their words.
     """
-    walker.section = "From text to vectors"
     for name, given, axis, what in (("", text, words, "text"), ("context_", context, seen, "context")):
         if axis is not None:
             walker.give(what, given if isinstance(given, str) else list(given or ()), f"the {what}")
@@ -76,14 +75,7 @@ def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str
 
 
 def read_pieces(
-    walker: Walker,
-    prefix: str,
-    text: str,
-    word: int | str | None,
-    *,
-    opens: bool,
-    closes: bool,
-    target: bool = False,
+    walker: Walker, prefix: str, text: str, word: int | str | None, *, opens: bool, closes: bool, target: bool = False
 ) -> Axis:
     """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
 
@@ -114,12 +106,7 @@ def read_pieces(
 
 
 def embed_run(
-    walker: Walker,
-    model: Stack | TranslationTransformer,
-    words: Axis,
-    written: bool,
-    result: str,
-    prefix: str = "",
+    walker: Walker, model: Stack | TranslationTransformer, words: Axis, written: bool, result: str, prefix: str = ""
 ) -> str:
     """Add the steps that compute the input of the first layer from `{prefix}ids`; return its name."""
     config, size = model.config, numbered("numbers", model.config.dim)

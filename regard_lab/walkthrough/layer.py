@@ -114,12 +114,9 @@ def new_score(name: str, query_dim: int, key_dim: int) -> Score:
                 f"make them equal, or choose the score general, concat or additive"
             )
         return ScaledDot() if name == "scaled_dot" else Dot()
-    scores: dict[str, Score] = {
-        "general": General(query_dim, key_dim),
-        "concat": Concat(query_dim, key_dim, hidden=query_dim),
-        "additive": Additive(query_dim, key_dim, hidden=query_dim),
-    }
-    return scores[name]
+    if name == "general":
+        return General(query_dim, key_dim)
+    return (Concat if name == "concat" else Additive)(query_dim, key_dim, hidden=query_dim)
 
 
 def score_of(mechanism: Mechanism) -> Score:
@@ -138,26 +135,44 @@ def score_of(mechanism: Mechanism) -> Score:
 
 @dataclass(frozen=True)
 class Scene:
-    """The layer of a walkthrough, its queries and keys, and the word and head that are shown in detail.
+    """The layer of a walkthrough, its queries and keys, and how its steps are called.
 
     Args:
+        walker: records the steps.
         layer: in float64.
-        readers, read: the axes of the query words and of the key words.
+        readers, read: the axes of the query words, of which one is followed, and of the key words.
         x, c: the names of their vectors; the same in self-attention.
-        word, head: indices, from 0.
         origin: where the weights of a name come from.
+        head: the head that is shown in detail, from 0.
         bias: a bias by distance, added to the scores.
+        kind: what titles of all heads begin with.
+        tag: the end of all names of a layer in a model, such as "_e0"; empty for the only layer.
+        scope: the end of the name of its angles, which all layers of a stack share.
+        once: returns an explanation, or nothing if it was given before.
     """
 
+    walker: Walker
     layer: MultiHeadAttention
     readers: Axis
     read: Axis
     x: str
     c: str
-    word: int
-    head: int
     origin: Callable[[str], str]
+    head: int = 0
     bias: ALiBi | None = None
+    kind: str = "All heads"
+    tag: str = ""
+    scope: str = ""
+    once: Callable[[str], str] = str
+
+    @property
+    def word(self) -> int:
+        """The index of the followed word."""
+        return self.readers.followed
+
+    @property
+    def chosen(self) -> str:
+        return self.readers.labels[self.word]
 
     @property
     def crosses(self) -> bool:
@@ -187,15 +202,6 @@ class Scene:
         return f" / math.sqrt({self.layer.head_dim})" if isinstance(self.score, ScaledDot) else ""
 
     @property
-    def source_of_keys(self) -> tuple[str, int, Axis]:
-        """The name of the vectors of keys and values, the key/value head of the shown head, and the key words."""
-        return self.c, self.head // self.group, self.read
-
-    @property
-    def chosen(self) -> str:
-        return self.readers.labels[self.word]
-
-    @property
     def causal(self) -> bool:
         return self.layer.pattern.canonical() == Causal() and not self.crosses
 
@@ -213,14 +219,22 @@ class Scene:
             return ""
         return f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
 
+    def name(self, what: str) -> str:
+        """The name of a step of all heads."""
+        return f"{what}{self.tag}" if self.tag else f"all_{what}"
 
-def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
+    def given(self, name: str) -> str:
+        """The name of a weight of this layer, if it has it; else an empty string."""
+        return f"{name}{self.tag}" if f"{name}{self.tag}" in self.walker.values else ""
+
+
+def give_layer(scene: Scene) -> None:
     """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag.
 
     Raises:
         UnsupportedError: a layer with an option that a walkthrough cannot show.
     """
-    layer, score = scene.layer, scene.score  # refuses every mechanism but softmax
+    layer, score, give = scene.layer, scene.score, scene.walker.give  # refuses every mechanism but softmax
     if layer.options["softcap"] is not None or layer.to_k is None:
         raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
     scaled = layer.positions is not None and (layer.positions.scaling or layer.positions.axes)
@@ -230,30 +244,29 @@ def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
             "this layer has qk_norm, output_gate, value_residual, differential, forgetting or scaled positions; a "
             "walkthrough shows none of them"
         )
-    for what, projection, heads, size in (
+    for what, projection, heads, axes in (
         ("queries", layer.to_q, layer.heads, "heads × query size"),
         ("keys", layer.to_k, layer.kv_heads, "key/value heads × key size"),
         ("values", layer.to_v, layer.kv_heads, "key/value heads × value size"),
-        ("output", layer.to_output, 0, "vector size × numbers of all heads"),
     ):
-        for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
+        for sign, tensor, more_axes in (("W", projection.weight, " × vector size"), ("b", projection.bias, "")):
             if tensor is not None:
-                name, axes = f"{sign}_{what[0]}", f"{size} × vector size" if sign == "W" else size
-                if not heads:
-                    axes = size if sign == "W" else ""
-                split = tensor.unflatten(0, (heads, -1)) if heads else tensor
-                walker.give(f"{name}{tag}", split, f"of the {what}, {scene.origin(name)}", axes)
+                name, by_head = f"{sign}_{what[0]}", tensor.unflatten(0, (heads, -1))
+                give(f"{name}{scene.tag}", by_head, f"of the {what}, {scene.origin(name)}", axes + more_axes)
+    says = f"of the output, {scene.origin('W_o')}"
+    give(f"W_o{scene.tag}", layer.to_output.weight, says, "vector size × numbers of all heads")
+    if layer.to_output.bias is not None:
+        give(f"b_o{scene.tag}", layer.to_output.bias, says)
     for name, (letter, of_keys) in LETTERS.get(type(score), {}).items():
         learned = layer.mechanism.learned[name]
         shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
-        walker.give(f"{letter}{tag}", shared, f"of the score, {scene.origin(letter)}")
+        give(f"{letter}{scene.tag}", shared, f"of the score, {scene.origin(letter)}")
 
 
-def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: tuple[Axis, Axis]) -> None:
+def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: Axis) -> None:
     """Give the slopes of a bias by distance, and add the step of the distances."""
     slopes = series(heads) if bias.slopes is None else bias.slopes
     walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
-    n, m = map(len, words)
-    line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
+    line = f"distances = (torch.arange({len(words)}) - torch.arange({len(words)})[:, None]).abs()"
     says = "The distance of each pair of words, in positions."
-    walker.step(line, "Distances", says, "|j - i|", axes=words, scale="none")
+    walker.step(line, "Distances", says, "|j - i|", axes=(words, words), scale="none")

@@ -76,11 +76,9 @@ def shown_walk(walk: Walk) -> ShownWalk:
     """
     of_kind("walk", walk, Walk, A_WALK)
     steps = tuple(
-        ShownStep(
-            step.section, step.title, step.says, formula_elements(step.formula) if step.formula else None, step.line,
-            step.axes, step.value, step.scale,
-        )
-        for step in walk.steps
+        ShownStep(one.section, one.title, one.says, formula_elements(one.formula) if one.formula else None, one.line,
+                  one.axes, one.value, one.scale)
+        for one in walk.steps
     )  # fmt: skip
     difference = max((check.difference for check in walk.checks), default=0.0)
     return ShownWalk(steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference)

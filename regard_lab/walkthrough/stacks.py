@@ -7,6 +7,7 @@ decoder's self-attention, `Q_c0` in its cross-attention.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.encoder import ClassesHead, WordsHead
 from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer, Residual
-from regard_lab.walkthrough.heads import Naming, every_head
+from regard_lab.walkthrough.heads import every_head
 from regard_lab.walkthrough.inputs import embed_run
 from regard_lab.walkthrough.layer import Scene, give_layer, give_slopes
 from regard_lab.walkthrough.steps import Axis, Walker, numbered
@@ -34,15 +35,6 @@ class Stage:
     origin: str  # of the weights, in a few words
     explained: set[str] = field(default_factory=set)  # explanations that were given already; each is given once
 
-    @property
-    def word(self) -> int:
-        assert self.words.chosen is not None
-        return self.words.chosen
-
-    @property
-    def chosen(self) -> str:
-        return self.words.labels[self.word]
-
     def once(self, says: str) -> str:
         """An explanation, or nothing if it was given before."""
         if says in self.explained:
@@ -55,10 +47,6 @@ class Stage:
         if tensor is not None:
             self.walker.give(name, tensor, f"{says}, {self.origin}")
         return tensor is not None
-
-    def vector(self, name: str) -> torch.Tensor:
-        """The vector of the followed word in a step (words, numbers)."""
-        return self.walker.values[name][self.word]
 
 
 def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
@@ -88,18 +76,17 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
 def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
     """Add the residual step `name = h + part`, with the lengths of both for the followed word."""
 
-    def says(_: torch.Tensor) -> str:
-        before, more = float(stage.vector(h).norm()), float(stage.vector(part).norm())
-        first = stage.once("A residual connection: the part adds to the vector of a word and does not replace it.")
-        lengths = f"To “{stage.chosen}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
-        return f"{first} {lengths}".strip()
-
-    axes = stage.words, numbered("numbers", stage.walker.values[h].shape[1])
+    values, word = stage.walker.values, stage.words.followed
+    before, more = (float(values[one][word].norm()) for one in (h, part))
+    says = (
+        stage.once("A residual connection: the part adds to the vector of a word and does not replace it. ")
+        + f"To “{stage.words.labels[word]}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
+    )
+    axes = stage.words, numbered("numbers", values[h].shape[1])
     return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, f"{name[0]}_i + {part[0]}_i", axes=axes)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of a layer with its norm and residual."""
 
     what: str
@@ -123,15 +110,9 @@ def through_layer(stage: Stage, h: str, parts: Sequence[Part], call: str) -> str
 
 
 def attend(
-    stage: Stage,
-    layer: MultiHeadAttention,
-    tag: str,
-    kind: str,
-    x: str,
-    *,
-    seen: Axis | None = None,
+    stage: Stage, layer: MultiHeadAttention, tag: str, kind: str, x: str, *, seen: Axis | None = None,
     bias: ALiBi | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Add the steps of attention in all heads, which reads `x`, or the vectors `c` of the words that are seen.
 
     Returns:
@@ -139,11 +120,14 @@ def attend(
 
     Raises:
         UnsupportedError: a mechanism that a walkthrough cannot show.
-    """  # fmt: skip
+    """
     c, read = (x, stage.words) if seen is None else ("c", seen)
-    scene = Scene(layer, stage.words, read, x, c, stage.word, 0, lambda name: stage.origin, bias)
-    give_layer(stage.walker, scene, tag)
-    return every_head(stage.walker, scene, Naming(kind, tag, stage.scope, stage.once))
+    scene = Scene(
+        stage.walker, layer, stage.words, read, x, c, lambda name: stage.origin, 0, bias, kind, tag, stage.scope,
+        stage.once,
+    )  # fmt: skip
+    give_layer(scene)
+    return every_head(scene)
 
 
 ACTIVATED = {
@@ -164,12 +148,11 @@ def feed(stage: Stage, layer: FeedForward, tag: str, x: str) -> str:
             lines[name] = f"{source} @ W_{name}{tag}.T{bias}"
     activated, wide = ACTIVATED[layer.activation], numbered("numbers", walker.values[f"W_in{tag}"].shape[0])
     kind = layer.activation.replace("swiglu", "silu").replace("geglu", "gelu").removesuffix("-tanh")
+    line = activated.format(lines["in"])
+    formula = f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")")
     if "gate" in lines:
         line = f"{activated.format(lines['gate'])} * ({lines['in']})"
         formula = f"u_i = {kind}(W_g {x[0]}_i) · W_1 {x[0]}_i"
-    else:
-        line = activated.format(lines["in"])
-        formula = f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")")
     says = stage.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
     walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=(stage.words, wide))
     formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
@@ -204,18 +187,15 @@ def through_model(
         assert seen is not None
         _translate(walker, model, words, seen, origin)
         final, scored = "final", "model(context_ids[None], ids[None])[0]"
-        own = "embedding.weight" if model.to_vocabulary is None else "to_vocabulary.weight"
     else:
         stage = Stage(walker, words, "", origin)
         h = _through_blocks(stage, model, embed_run(walker, model, words, written=False, result="h0"))
         walker.section = "The output"
         final, scored = normed(stage, model.norm, h, "final"), "model(ids[None])[0]"
-        own = "embedding.weight"
         if isinstance(model, TextEncoder):
             _finish_encoder(stage, model, final, vocabulary, spell)
             return
-        if isinstance(model, LanguageModel) and model.to_vocabulary is not None:
-            own = "to_vocabulary.weight"
+    own = "embedding.weight" if getattr(model, "to_vocabulary", None) is None else "to_vocabulary.weight"
     walker.give("W_words", model.get_parameter(own), f"a vector for each word of the vocabulary, {origin}")
     line = f"scores = {final} @ W_words.T"
     says = "The score of each word of the vocabulary as the next word: its row of W_words times the last vector of the "
@@ -230,24 +210,18 @@ def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
     walker = stage.walker
     biased = [block.bias for block in model.blocks if isinstance(block, Block) and block.bias is not None]
     if biased:
-        give_slopes(walker, biased[0], model.config.heads, (stage.words, stage.words))
+        give_slopes(walker, biased[0], model.config.heads, stage.words)
     kind = "Masked self-attention" if isinstance(model, LanguageModel) else "Self-attention"
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)
         needs = "keys and values of its own for each head, which latents are not"
         attention = of_kind("the attention of this model", block.attention, MultiHeadAttention, needs)
-        walker.section = f"Layer {number} of {count_of(len(model.blocks), 'layers')}"
-
-        tag = f"_{number}"
+        walker.section, tag = f"Layer {number} of {count_of(len(model.blocks), 'layers')}", f"_{number}"
         parts = (
-            Part(
-                "attention", block.attention_norm, True, f"x{tag}", f"h{number}a",
-                partial(attend, stage, attention, tag, kind, bias=block.bias),
-            ),
-            Part(
-                "feed-forward", block.feed_forward_norm, True, f"y{tag}", f"h{number + 1}",
-                partial(feed, stage, block.feed_forward, tag),
-            ),
+            Part("attention", block.attention_norm, True, f"x{tag}", f"h{number}a",
+                 partial(attend, stage, attention, tag, kind, bias=block.bias)),
+            Part("feed-forward", block.feed_forward_norm, True, f"y{tag}", f"h{number + 1}",
+                 partial(feed, stage, block.feed_forward, tag)),
         )  # fmt: skip
         h = through_layer(stage, h, parts, f"model.blocks[{number}]({{}})[0]")
     return h
@@ -345,19 +319,16 @@ def _classify(stage: Stage, head: ClassesHead, final: str, size: Axis) -> None:
 
 def _distribute(walker: Walker, words: Axis, vocabulary: Axis, spell: str, what: str, origin: str) -> None:
     """Add the distribution over the vocabulary, and the likeliest words at the followed one."""
-    says = f"The softmax turns the scores into probabilities: the distribution of {what}."
-    formula = "p_{iw} = {exp(s_{iw})}/{Σ_v exp(s_{iv})}"
-    axes = words, vocabulary
-    walker.step("probabilities = scores.softmax(-1)", "Distribution", says, formula, axes=axes, scale="weights")
-    assert words.chosen is not None
-    count = min(LIKELIEST, len(vocabulary))
-    top = f"probabilities[{words.chosen}].topk({count})"
-    best = tuple(eval(spell.format(f"{top}.indices.tolist()"), walker.values))
-    where = "After" if what == "the next word" else "At"
-    axis = Axis("words", best)
-    line = f"likeliest = {spell.format(f'{top}.indices.tolist()')}"
-    says = f"{where} “{words.labels[words.chosen]}”."
+    walker.step(
+        "probabilities = scores.softmax(-1)", "Distribution",
+        f"The softmax turns the scores into probabilities: the distribution of {what}.",
+        "p_{iw} = {exp(s_{iw})}/{Σ_v exp(s_{iv})}", axes=(words, vocabulary), scale="weights",
+    )  # fmt: skip
+    top = f"probabilities[{words.followed}].topk({min(LIKELIEST, len(vocabulary))})"
+    where, spelled = "After" if what == "the next word" else "At", spell.format(f"{top}.indices.tolist()")
+    axis = Axis("words", tuple(eval(spelled, walker.values)))
+    says = f"{where} “{words.labels[words.followed]}”."
     if origin != LEARNED:
         says += " The weights are random, so this is no prediction about language: any word could come first."
-    walker.step(line, "The likeliest words", says, axes=(axis,))
+    walker.step(f"likeliest = {spelled}", "The likeliest words", says, axes=(axis,))
     walker.step(f"chances = {top}.values", "Their probabilities", "In the same order.", axes=(axis,), scale="weights")

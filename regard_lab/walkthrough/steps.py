@@ -168,6 +168,12 @@ class Axis(StepAxis):
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def followed(self) -> int:
+        """The index of the chosen word, of an axis that has one."""
+        assert self.chosen is not None
+        return self.chosen
+
 
 @brief
 @dataclass(frozen=True, eq=False)
@@ -322,12 +328,12 @@ TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step a
 class Walker:
     """Runs the lines of a walkthrough and records each as a step; a line never contains text of a user."""
 
-    def __init__(self) -> None:
+    def __init__(self, section: str) -> None:
+        self.section = section
         self.values: dict[str, Any] = dict(LANGUAGE)
         self.given: list[Given] = []
         self.steps: list[Step] = []
         self.checks: list[Check] = []
-        self.section = ""
 
     def give(self, name: str, value: Any, says: str, axes: str = "") -> None:
         """Make a value available to later lines."""
@@ -336,20 +342,14 @@ class Walker:
 
     @torch.no_grad()
     def step(
-        self,
-        line: str,
-        title: str,
-        says: str | Callable[[torch.Tensor], str],
-        formula: str = "",
-        *,
-        axes: tuple[Axis, ...],
-        scale: str = "signed",
-    ) -> str:
+        self, line: str, title: str, says: str | Callable[[torch.Tensor], str], formula: str = "", *,
+        axes: tuple[Axis, ...], scale: str = "signed",
+    ) -> str:  # fmt: skip
         """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
         exec(line, self.values)
         name = line.partition(" = ")[0]
         value = self.values[name]
-        says = says if isinstance(says, str) else says(value)
+        says = (says if isinstance(says, str) else says(value)).strip()
         value = tuple(value) if isinstance(value, list) else value
         self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
         return name
@@ -371,8 +371,7 @@ class Walker:
 
     def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any], **how: Any) -> Walk:
         """The recorded walkthrough; `how` are the other fields of a `Walk`."""
-        assert words.chosen is not None
         read = () if context is None else context.labels
         notes = (*how.pop("notes", ()), COUNTING)
         records = tuple(self.given), tuple(self.steps), tuple(self.checks)
-        return Walk(words.labels, read, words.chosen, settings, *records, notes=notes, **how)
+        return Walk(words.labels, read, words.followed, settings, *records, notes=notes, **how)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import torch
+from rich.cells import cell_len, set_cell_size
 
 from regard.arguments import count_of, of_kind, whole
-from regard_lab.seeing.terminal import cells_of, visible, visible_text
+from regard_lab.seeing.terminal import fitted, visible
 from regard_lab.text.terminal import printable
 from regard_lab.walkthrough.records import formula_text
 from regard_lab.walkthrough.steps import A_WALK, Axis, Step, Walk, opening_code
@@ -71,7 +72,7 @@ def whose(step: Step) -> str | None:
 def elsewhere(walk: Walk) -> str:
     """What a brief walkthrough shows of another text, such as ` (in the encoder, of “is”)`; empty if there is none."""
     others = dict.fromkeys(word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen))
-    return f" (in the encoder, of {', '.join(f'“{word}”' for word in others)})" if others else ""
+    return f" (in the encoder, of {', '.join(f'“{visible(word)}”' for word in others)})" if others else ""
 
 
 def kept(axis: Axis, room: int) -> list[int | Gap]:
@@ -137,7 +138,7 @@ def lines(walk: Walk, width: int) -> Iterator[str]:
 
 
 def _ruled(title: str, width: int) -> str:
-    return f"{title} {'─' * (width - cells_of(title) - 1)}"
+    return f"{title} {'─' * (width - cell_len(title) - 1)}"
 
 
 def _opening(walk: Walk, width: int) -> Iterator[str]:
@@ -146,23 +147,23 @@ def _opening(walk: Walk, width: int) -> Iterator[str]:
         yield from _wrapped(f"attends to: {' '.join(map(visible, walk.context))}", width)
     said = f"{count_of(len(walk.words), 'words')}; shown in detail: “{visible(walk.chosen)}”, word {walk.word + 1}"
     yield from _wrapped(said, width)
-    yield from _wrapped(visible_text(walk.described), width)
+    yield from _wrapped(visible(walk.described), width)
     for note in walk.notes:
         yield ""
-        yield from _wrapped(visible_text(note), width)
+        yield from _wrapped(visible(note), width)
     yield ""
     tensors = [one for one in walk.given if isinstance(one.value, torch.Tensor)]
     if walk.brief:
         numbers = sum(one.value.numel() for one in tensors)
         said = (
             f"{count_of(len(tensors), 'tensors')} of weights with {count_of(numbers, 'numbers', ',')}. The numbers of "
-            f"“{visible(walk.chosen)}”{visible_text(elsewhere(walk))} "
+            f"“{visible(walk.chosen)}”{elsewhere(walk)} "
         )
         yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width)
     for one in () if walk.brief else walk.given:
         sizes = " × ".join(map(str, one.value.shape)) if isinstance(one.value, torch.Tensor) else ""
         head = f"{one.name:<8}{sizes:<11} "
-        for place, line in enumerate(_wrapped(visible_text(one.described), width - len(head))):
+        for place, line in enumerate(_wrapped(visible(one.described), width - len(head))):
             yield f"{' ' * len(head) if place else head}{line}"
     if walk.call:
         yield ""
@@ -175,11 +176,11 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
     word = whose(step) if walk.brief else None
     of = "" if word is None else f"; of “{visible(word)}”"
     heading, shape = f"{number:<5}{step.title}", f"   {step.shape}{of}"
-    if cells_of(heading + shape) <= width:
+    if cell_len(heading + shape) <= width:
         yield f"{heading}{shape}"
     else:
         yield from (heading, f"  {shape}")
-    for line in _wrapped(visible_text(step.says), room) if step.says else ():
+    for line in _wrapped(visible(step.says), room) if step.says else ():
         yield f"{INDENT}{line}"
     if step.formula:
         yield f"{INDENT}{formula_text(step.formula)}"
@@ -201,12 +202,12 @@ def _table(table: NumberTable, width: int, decimals: int) -> Iterator[str]:
     labelled = table.rows.unit != ""
     less = 4 if width < NARROW else 0
     names = _row_labels(table.rows, LABEL - less) if labelled else [""]
-    margin = max(map(cells_of, names)) + 1 if labelled else 0
+    margin = max(map(cell_len, names)) + 1 if labelled else 0
     values = table.values.tolist()
     least = 4 + decimals if table.values.is_floating_point() else 2
     cell = max(least, *(len(shown(x, decimals)) for row in values for x in row))
     if table.columns.unit == "words":
-        cell = max(cell, min(COLUMN - less, max(cells_of(visible(label)) for label in table.columns.labels)))
+        cell = max(cell, min(COLUMN - less, max(cell_len(visible(label)) for label in table.columns.labels)))
     columns = _columns(table.columns, cell + 1, width - margin)
     if table.title:
         yield table.title
@@ -217,7 +218,7 @@ def _table(table: NumberTable, width: int, decimals: int) -> Iterator[str]:
             continue
         cells = (f"{'…':^{len(_gap(column))}}" if isinstance(column, Gap) else
                  f" {shown(values[row][column], decimals):>{cell}}" for column in columns)  # fmt: skip
-        yield padded(names[row], margin) + "".join(cells)
+        yield set_cell_size(names[row], margin) + "".join(cells)
 
 
 def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
@@ -232,7 +233,7 @@ def _label(axis: Axis, column: int | Gap, cell: int) -> str:
     if isinstance(column, Gap):
         return _gap(column)
     label = fitted(visible(axis.labels[column]), cell)
-    return " " * (cell + 1 - cells_of(label)) + label
+    return " " * (cell + 1 - cell_len(label)) + label
 
 
 def _gap(gap: Gap) -> str:
@@ -254,22 +255,8 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
     """The text wrapped into lines; a word longer than a line is cut."""
     line = ""
     for word in text.split():
-        if line and cells_of(f"{line} {word}") > width:
+        if line and cell_len(f"{line} {word}") > width:
             yield line
             line = ""
         line = f"{line} {word}" if line else fitted(word, width)
     yield line
-
-
-def fitted(text: str, width: int) -> str:
-    """The text in at most `width` terminal cells; a text that was cut ends in "…"."""
-    if cells_of(text) <= width:
-        return text
-    text = text[: 4 * width]  # a letter may be followed by marks of width 0
-    while cells_of(text) >= width:
-        text = text[:-1]
-    return f"{text}…"
-
-
-def padded(text: str, width: int) -> str:
-    return text + " " * (width - cells_of(text))

@@ -199,17 +199,8 @@ READERS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "a folder of Hugging Face": (lambda path: convert_kv_heads(path, path.parent / "out", 2), hugging_face),
 }
 PATHS = (
-    "/etc/passwd",
-    "../../../etc/passwd",
-    "..",
-    ".hidden",
-    "a/b",
-    "C:\\x",
-    "file:///etc/passwd",
-    "x\0y",
-    "//host/x",
-    "",
-)
+    "/etc/passwd", "../../../etc/passwd", "..", ".hidden", "a/b", "C:\\x", "file:///etc/passwd", "x\0y", "//host/x", "",
+)  # fmt: skip
 CHOSEN: tuple[dict[str, Any], ...] = (
     {"kind": "os.system"}, {"kind": "../../x"}, {"config": {"__class__": "subprocess.Popen"}}, {"config": {"dim": "8"}},
     {"config": {"dim": 10**12}}, {"config": {"backend": "evil"}}, {"kind": ["translation"]}, {"format": 10**9},

@@ -5,18 +5,7 @@ from pathlib import Path
 import torch
 
 from regard.arguments import count_of, of_kind
-from regard_lab.seeing.canvas import (
-    FAINT,
-    INK,
-    UNSEEN,
-    Box,
-    axes_in,
-    checked_path,
-    is_dark,
-    new_figure,
-    save,
-    write_text,
-)
+from regard_lab.seeing.canvas import FAINT, INK, UNSEEN, Box, axes_in, is_dark, saved_figure, write_text
 from regard_lab.seeing.heads.effects import HeadEffects
 from regard_lab.seeing.lenses.record import SIGNED
 
@@ -37,11 +26,10 @@ def draw_head_effects(effects: HeadEffects, path: str | Path, *, title: str = ""
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
     """
-    path = checked_path(path)
     tables = of_kind("effects", effects, HeadEffects, "what ablate returns").by_layer()
     grids = {kind: numbers[f"effect on {effects.measure}"] for kind, numbers in tables.items()}
     largest = max(float(grid.nan_to_num().abs().max()) for grid in grids.values()) or 1.0
-    with new_figure() as figure:
+    with saved_figure(path) as figure:
         from matplotlib import colormaps
 
         scale = colormaps[SIGNED].with_extremes(bad=UNSEEN)
@@ -71,4 +59,3 @@ def draw_head_effects(effects: HeadEffects, path: str | Path, *, title: str = ""
             of = f"{effects.measure} {effects.value:.3f} over {count_of(effects.texts, 'texts', ',')}"
             blue = "what the head returns there lowers them" if patched else "the model is better with the head"
             write_text(figure, f"Blue: {blue}. {of}.", 0.3, height - 0.25, 7.5, color=FAINT)
-        save(figure, path)

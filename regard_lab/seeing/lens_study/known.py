@@ -64,19 +64,15 @@ def known_sentences(translator: Translator, sentences: Sequence[PronounSentence]
 def _known(tokeniser: Tokeniser, sentence: PronounSentence, translation: Translation) -> KnownSentence | None:
     if pronoun_of(translation.text) != sentence.pronoun:
         return None
-    ids = list(translation.ids)
-    place = pronoun_place([word for word, _ in tokeniser.words(ids)], sentence.pronoun)
+    place = pronoun_place([word for word, _ in tokeniser.words(translation.ids)], sentence.pronoun)
     if place is None:
         return None
     others = [pronoun for pronoun in PRONOUNS if pronoun != sentence.pronoun]
-    contrast = find_contrast(tokeniser, sentence.source, ids, sentence.pronoun, others, place)
+    contrast = find_contrast(tokeniser, sentence.source, translation.ids, sentence.pronoun, others, place)
     words = [word for word, _ in contrast.source_words]
-    it, referent, other = word_places(sentence, words)
     adjective = len(words) - 1 - words[::-1].index(sentence.derivation.drawback.english.split("-")[-1])
-    expected = written_before(tokeniser, sentence)
-    return KnownSentence(
-        sentence, contrast, it, referent, other, adjective, expected is not None and expected == contrast.written[1:]
-    )
+    as_grammar = written_before(tokeniser, sentence) == contrast.written[1:]
+    return KnownSentence(sentence, contrast, *word_places(sentence, words), adjective, as_grammar)
 
 
 def pronoun_place(words: Sequence[str], pronoun: str) -> int | None:

@@ -23,7 +23,7 @@ from regard_lab.decoding.loading import WORDS_FILE, load_with_tokeniser, seen_wo
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import BEGIN, END, Pair, Tokeniser, split_by_hash
-from regard_lab.text.batches import TokenBatches, pad
+from regard_lab.text.batches import TokenBatches, in_order, pad
 from regard_lab.text.documents import read_labelled
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
@@ -37,7 +37,6 @@ from regard_lab.training.recipes.recipe import (
     Requested,
     Tell,
     Training,
-    in_order,
     silent,
     tell_of_equal,
 )
@@ -188,11 +187,7 @@ class Classifier(Described):
 def read_classes(
     config: ClassifierTraining.Config, tell: Tell = silent
 ) -> tuple[list[Pair], list[Pair], list[Pair], list[str]]:
-    """Texts with labels to learn from, to validate on and to be scored on, and the labels.
-
-    Raises:
-        DataError: files that cannot be read, or a validation label that the training texts do not have.
-    """
+    """Texts with labels to learn from, to validate on and to be scored on, and the labels."""
     if len(config.data) != 1 or len(config.valid) > 1:
         raise ArgumentError("texts with labels are read from one .tsv, and validation texts from one other")
     read = read_labelled(config.data[0])
@@ -268,9 +263,7 @@ class ClassificationTask(Described):
         train: texts (`source`) and their labels (`target`) to learn from; valid: to validate on.
         classes: the labels there are, in the order of the model's logits.
         tokeniser: of the texts; each is read as BEGIN, its ids, END.
-        batch_tokens: the most ids in a batch, padding included.
-        seed: of the order of the batches.
-        world, rank: how many processes train together, and which this is.
+        batch_tokens, seed, world, rank: as for `TokenBatches`.
         longest: the most ids in a text; longer ones are cut, and their number is in `cut`.
 
     Raises:
@@ -334,7 +327,7 @@ class ClassificationTask(Described):
         return {"texts": len(self._train), "classes": list(self.classes), "hash": digest, **self._settings}
 
     def _ordered(self, texts: Sequence[tuple[list[int], int]]) -> list[LabelledTexts]:
-        groups = in_order([ids for ids, _ in texts], self._batch_tokens)
+        groups = in_order([len(ids) for ids, _ in texts], self._batch_tokens)
         return [labelled([texts[at] for at in rows]) for rows in groups]
 
 

@@ -480,13 +480,7 @@ class ClassScores:
 def evaluate_classifier(
     run: str | Path, test: Sequence[str | Path] = (), *, tell: Tell = silent, counting: Counting = uncounted
 ) -> ClassScores:
-    """Sort texts whose labels are known, by default those of the run's own test split.
-
-    Raises:
-        ArgumentError: several files.
-        CheckpointError: no classifier, or no test split.
-        DataError: a file that cannot be read, or a label that the classifier does not have.
-    """
+    """Sort texts whose labels are known, by default those of the run's own test split."""
     classifier = Classifier.load(run)
     if len(test) > 1:
         raise ArgumentError(f"{len(test)} files were given; texts with labels are read from one")
@@ -540,13 +534,7 @@ class HiddenWordScores:
 def evaluate_encoder(
     run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, counting: Counting = uncounted
 ) -> HiddenWordScores:
-    """Hide words of texts, a text a line, as validation hides them, and find them again.
-
-    Raises:
-        ArgumentError: no texts.
-        CheckpointError: no encoder that was trained on hidden words.
-        DataError: files that cannot be read.
-    """
+    """Hide words of texts, a text a line, as validation hides them, and find them again."""
     saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
     model = TextEncoder.from_saved(saved, str(run)).eval()
     if model.config.head != "words":

@@ -430,14 +430,7 @@ class Recipe(Described, ABC):
 
     @abstractmethod
     def prepare(self, begun: Path | None = None) -> Training:
-        """Read the data, learn the tokeniser and make the model.
-
-        Args:
-            begun: the folder of the run that is gone on with, if any.
-
-        Raises:
-            RegardError: data that cannot be read, or settings that cannot be.
-        """
+        """Read the data, learn the tokeniser and make the model; `begun` is the folder of a run that goes on."""
 
     def train(self, folder: str | Path, *, resume: bool = False, **session: Any) -> TrainingResult:
         """Prepare and train into a folder; `session` is what `Training.run` takes beside."""
@@ -486,15 +479,8 @@ def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any])
 def read_parts(
     config: RunConfig, read: Callable[..., TextFile], share: float, most: int, tell: Tell
 ) -> tuple[list[str], list[str]]:
-    """Texts to learn from and to validate on; without files to validate on, the last of the others are held out.
-
-    Args:
-        read: of files, `read_documents` or `read_texts`.
-        share, most: of the characters that are held out: which share, and how many at most.
-
-    Raises:
-        DataError: a file that cannot be read.
-    """
+    """Texts to learn from and to validate on; without files to validate on, the last of the others are held out:
+    this share of the characters, and at most so many. `read` is `read_documents` or `read_texts`."""
     texts = read(*config.data)
     tell(texts.report())
     if config.valid:
@@ -536,18 +522,3 @@ def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[st
     )
     tell(f"{count_of(sum(map(len, train_texts)), 'characters', ',')} of the embedded corpus")
     return train_texts, valid
-
-
-def in_order(texts: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
-    """Indices of texts, those of similar length together, within a budget of ids; a longer text is alone.
-
-    >>> in_order([[1] * 5, [1] * 2, [1] * 3], 6)
-    [[1, 2], [0]]
-    """
-    groups: list[list[int]] = []
-    for index in sorted(range(len(texts)), key=lambda at: len(texts[at])):
-        if groups and (len(groups[-1]) + 1) * len(texts[index]) <= budget:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups

@@ -102,16 +102,10 @@ def test_an_empty_prompt_begins_a_text_without_the_tokenisers_space(generator):
     assert writing(verbatim, ids).generate([""])[0][0].text == "  the street\n"
 
 
-def test_prompts_are_read_as_blocks_of_training_are_with_begin_before_them(generator):
-    read = []
-    start, generator.model.start = (
-        generator.model.start,
-        lambda prompts: read.append(prompts.tolist()) or start(prompts),
-    )
-    try:
-        generator.generate(["the animal", ""], max_tokens=1)
-    finally:
-        del generator.model.start
+def test_prompts_are_read_as_blocks_of_training_are_with_begin_before_them(generator, monkeypatch):
+    read, start = [], generator.model.start
+    monkeypatch.setattr(generator.model, "start", lambda prompts: read.append(prompts.tolist()) or start(prompts))
+    generator.generate(["the animal", ""], max_tokens=1)
     ids = generator.tokeniser.encode("the animal")
     assert read == [[[BEGIN] + [PAD] * len(ids), [BEGIN, *ids]]]
 

@@ -66,9 +66,8 @@ def test_no_bits_of_one_place_are_bits_of_another():
 def test_what_has_no_probability_is_never_drawn_even_at_the_edges(monkeypatch):
     scores = torch.tensor([[-torch.inf, 1.0, -torch.inf, 1.0, -torch.inf]])
     for number in (0.0, 0.5, 1 - 2**-52):
-        monkeypatch.setattr(
-            "regard_lab.decoding.sampling.uniform", lambda *_, n=number: torch.tensor([n], dtype=torch.float64)
-        )
+        drawn = torch.tensor([number], dtype=torch.float64)
+        monkeypatch.setattr("regard_lab.decoding.sampling.uniform", lambda *_, drawn=drawn: drawn)
         assert Sampling().choose(scores, torch.tensor([0]), 0).item() in (1, 3)
 
 
@@ -125,13 +124,9 @@ def test_the_filters_are_their_definitions_in_the_order_that_is_said(seed, setti
 def test_probabilities_are_those_of_hugging_faces_processors(seed, settings):
     processes = pytest.importorskip("transformers").generation.logits_process
     expected = random_scores(seed)
-    expected = processes.TemperatureLogitsWarper(settings["temperature"])(None, expected)
-    if settings["top_k"] is not None:
-        expected = processes.TopKLogitsWarper(settings["top_k"])(None, expected)
-    if settings["top_p"] is not None:
-        expected = processes.TopPLogitsWarper(settings["top_p"])(None, expected)
-    if settings["min_p"] is not None:
-        expected = processes.MinPLogitsWarper(settings["min_p"])(None, expected)
+    for name, process in (("temperature", "Temperature"), ("top_k", "TopK"), ("top_p", "TopP"), ("min_p", "MinP")):
+        if settings[name] is not None:
+            expected = getattr(processes, f"{process}LogitsWarper")(settings[name])(None, expected)
     found = filtered_probabilities(random_scores(seed), **settings)
     torch.testing.assert_close(found, expected.softmax(-1), rtol=1e-9, atol=1e-12)
 

@@ -68,11 +68,7 @@ def workshop(tmp_path, monkeypatch, saved_runs):
     """An empty folder to work in, with the models that pages speak of."""
     (tmp_path / "runs").symlink_to(saved_runs, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
-    for registry in (
-        Pattern.registry,
-        FeatureMap.registry,
-        Score.registry,
-    ):  # the classes of a page are forgotten after it
+    for registry in (Pattern.registry, FeatureMap.registry, Score.registry):  # the classes of a page are forgotten
         monkeypatch.setattr(registry, "kinds", dict(registry.kinds))
     return tmp_path
 

@@ -79,9 +79,8 @@ def test_every_new_view_is_reached_and_used_by_keyboard(browser, translated, vie
 
 
 def test_an_address_that_does_not_fit_shows_what_exists(browser, translated):
-    with Opened(
-        browser, f"{translated}#view=nothing&kind=9&layer=-4&head=x&row=1e9&palette=__proto__&share=NaN"
-    ) as opened:
+    unfit = "view=nothing&kind=9&layer=-4&head=x&row=1e9&palette=__proto__&share=NaN"
+    with Opened(browser, f"{translated}#{unfit}") as opened:
         assert opened.page.locator("h2").count() == 1
         for view in VIEWS:
             opened.view(view)

@@ -16,11 +16,10 @@ from regard_lab.models.storage import save_model
 for module in pkgutil.walk_packages(models.__path__, f"{models.__name__}."):  # one that nobody imports counts too
     importlib.import_module(module.name)
 
+SIZES = {"vocab_size": 20, "dim": 8}
 SMALL = {
-    "translation-transformer": {"vocab_size": 20, "dim": 8, "heads": 2},
-    RecurrentTranslator.KIND: {"vocab_size": 20, "dim": 8, "hidden": 8},
-    "language-model": {"vocab_size": 20, "dim": 8, "heads": 2},
-    "text-encoder": {"vocab_size": 20, "dim": 8, "heads": 2},
+    **{kind: {**SIZES, "heads": 2} for kind in ("translation-transformer", "language-model", "text-encoder")},
+    "recurrent-translator": {**SIZES, "hidden": 8},
 }
 
 
@@ -35,15 +34,10 @@ def kinds(base: type[Storable] = Storable) -> dict[str, type[Storable]]:
 
 
 @pytest.mark.parametrize("name", kinds())
-def test_every_kind_is_exported(name):
+def test_every_kind_is_exported_and_says_that_padding_needs_no_mask(name):
     kind = kinds()[name]
     assert getattr(models, kind.__name__, None) is kind, f"export {kind.__name__} in regard_lab.models"
     assert kind.__name__ in models.__all__
-
-
-@pytest.mark.parametrize("name", kinds())
-def test_a_model_called_with_a_mask_says_that_padding_needs_none(name):
-    kind = kinds()[name]
     model, ids = kind(kind.Config(**SMALL[name])), torch.tensor([[5, 6, 0]])
     for mask in ("attention_mask", "src_key_padding_mask"):
         with pytest.raises(KeywordError, match=f"has no argument '{mask}'; .*PAD"):
