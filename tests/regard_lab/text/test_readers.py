@@ -61,6 +61,15 @@ READ = [
     ({"x.tsv": "I 😀 👩\u200d🚀\tשלום ❤️\n"}, [Pair("I 😀 👩\u200d🚀", "שלום ❤️")], {}),  # joiners, right to left
     ({"x.tsv": "don’t\tso “nicht”\n"}, [Pair("don’t", "so “nicht”")], {}),  # typography is the tokeniser's business
     ({"x.JSONL": '{"source": "two\\nlines\u2028here", "target": "zwei"}'}, [Pair("two lines here", "zwei")], {}),
+    # A header names the columns in any order.
+    ({"a.csv": f"source,target\n{CSV}"}, BIRD, {}),
+    ({"a.csv": f"\ufeffSource , Target\r\n{CSV}".replace("\n", "\r\n").replace("\r\r", "\r")}, BIRD, {}),
+    ({"a.CSV": f"src,translation\n{CSV}"}, BIRD, {}),
+    ({"a.csv": f"source;target\n{CSV}".replace(",E", ";E").replace('","', '";"')}, BIRD, {}),
+    ({"a.csv": 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\t"Ja, ""wirklich"""\n'}, BIRD, {}),
+    ({"a.tsv": 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'}, BIRD, {}),
+    ({"a.tsv": 'A bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'}, BIRD, {}),
+    ({"a.tsv": 'target\tid\tsource\nEin Vogel sang.\t1\tA bird sang.\nJa, "wirklich"\t2\tYes, it did\n'}, BIRD, {}),
     *one_bad("empty line", "", " \t "),
     *one_bad("not exactly two columns", "no tab", "one\ttwo\tthree"),
     *one_bad("empty side", "source\t", "\ttarget", "\u00a0\ttarget"),
