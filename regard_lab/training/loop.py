@@ -342,8 +342,11 @@ class TrainingRun:
                 self._save()
             if is_due:
                 state.look_seconds = self.clock.wall() - before
-        if stopped == "steps":
-            self._check_last()
+        if stopped == "steps" and self.unsaved:
+            # Without validation batches nothing reads the model after the last step; so it reads that batch again.
+            loss = self.engine.reread(state.step - 1)
+            if loss is not None and not math.isfinite(loss):
+                self._stop_destroyed(f"after the last step, {state.step}, the loss of its batch is {loss}")
         if stopped != "interrupted" and state.validated_step != state.step:
             self._validate()
         if self.unsaved:
@@ -473,15 +476,6 @@ class TrainingRun:
         self._report(Validated(state.step, loss, improved))
         if self.on_validation is not None and self.workers.is_main:
             self.on_validation(self.model.eval(), state.step, self.folder)
-
-    def _check_last(self) -> None:
-        """Without validation batches nothing reads the model after the last step; so it reads that batch again."""
-        state = self.state
-        if not self.unsaved:
-            return
-        loss = self.engine.reread(state.step - 1)
-        if loss is not None and not math.isfinite(loss):
-            self._stop_destroyed(f"after the last step, {state.step}, the loss of its batch is {loss}")
 
     def _save(self) -> None:
         self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()
