@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,8 @@ from regard_lab.decoding import share_lines
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import read_lines
 from regard_lab.text.lines import is_packed, plain_path
+from regard_lab.training.checkpoint import RunState, read_training
+from regard_lab.training.recipes.run_folder import read_settings, read_test
 
 FAR, LONG = 3, 40  # a sentence is far too long from so many times the longest known one on, and from so many words on
 
@@ -55,8 +58,6 @@ def remark_on_arguments(run: object, sentences: Sequence[str]) -> str | None:
 
 def remark_on_training(run: Path) -> str | None:
     """A remark on the model of a training that has not ended; None for one that has, or for a saved model."""
-    from regard_lab.training.checkpoint import RunState, read_training
-
     checkpoints = read_checkpoints(run)
     if checkpoints is None:
         return None
@@ -78,15 +79,9 @@ def remark_on_training(run: Path) -> str | None:
 
 
 class TrainedLength:
-    """Compares the length of texts with the blocks that a language model was trained on.
-
-    Args:
-        run: the folder of the run; other folders do not hold the size of the blocks.
-    """
+    """Compares the length of texts with the blocks that a language model was trained on; only runs hold their size."""
 
     def __init__(self, run: Path) -> None:
-        from regard_lab.training.recipes.run_folder import read_settings
-
         try:
             block = (read_settings(run) or {}).get("block")
         except (RegardError, OSError):  # a remark is not worth an error
@@ -104,17 +99,15 @@ class TrainedLength:
         )
 
 
+@dataclass
 class Lengths:
     """Compares sentences with the test sentences of a run, which are like those that it learned from."""
 
-    def __init__(self, run: Path) -> None:
-        self.run = run
+    run: Path
 
     @cached_property
     def longest(self) -> int | None:
         """The words of the longest sentence of the test split; None if there is none that can be read."""
-        from regard_lab.training.recipes.run_folder import read_test
-
         try:
             pairs = read_test(self.run)
         except (RegardError, OSError):  # a remark is not worth an error

@@ -27,7 +27,7 @@ from regard_lab.cli.translate import (
     words_instead,
 )
 from regard_lab.conversion.folders import is_hugging_face
-from regard_lab.decoding import Translation, Translator
+from regard_lab.decoding import Translator
 from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
 from regard_lab.models import LanguageModel, TextEncoder
 from regard_lab.models.kinds import translation_model
@@ -254,7 +254,10 @@ class OpenedTranslator(OpenedRun):
 
     def steps(self, text: str) -> ShownWalk:
         (translation,) = self.translator.translate([text])
-        place, remark = _reading_place(translation, self.tokeniser), ""
+        words, remark = self.tokeniser.words(list(translation.ids)), ""
+        asked = _pronoun(translation.text, self.tokeniser, translation.ids).get("of")
+        # the number, from 1, of the sub-word that was read last before the pronoun was written
+        place = next((span.start + 1 for word, span in words if word.lower() == asked), None)
         if self.tokeniser.encode_target(translation.text) != list(translation.ids):
             place = None
             remark = (
@@ -315,14 +318,6 @@ def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, A
     if pronoun is None or words.count(pronoun) != 1:
         return {}
     return {"of": pronoun, "instead_of": [other for other in PRONOUNS if other != pronoun]}
-
-
-def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
-    """The number, from 1, of the sub-word that was read last before a German pronoun was written; None without one."""
-    if not (asked := _pronoun(translation.text, tokeniser, translation.ids)):
-        return None
-    starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
-    return starts[0] + 1 if starts else None
 
 
 def _serve(server: ExplorerServer, browser: bool) -> None:

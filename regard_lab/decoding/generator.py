@@ -18,7 +18,7 @@ from regard_lab.decoding.loading import check_together, load_with_tokeniser, see
 from regard_lab.decoding.sampling import Sampling
 from regard_lab.decoding.scoring import ScoredText, gains_of, words_of
 from regard_lab.decoding.search import Hypothesis, generate
-from regard_lab.decoding.speculating import Draft, Lookup, speculated
+from regard_lab.decoding.speculating import Draft, Proposer, lookup, speculated
 from regard_lab.models import LanguageModel
 from regard_lab.text import BEGIN, Tokeniser, pad
 from regard_lab.text.seen_words import SeenWords
@@ -280,10 +280,10 @@ class Generator(Described):
             scored.append(ScoredText(None, text, tuple(ids), tuple(gains), words_of(self.tokeniser, ids, gains)))
         return scored
 
-    def _proposer(self, speculate: str | Generator, longest: int, max_tokens: int) -> Lookup | Draft:
+    def _proposer(self, speculate: str | Generator, longest: int, max_tokens: int) -> Proposer:
         if not isinstance(speculate, Generator):
             one_of("speculate", speculate, ("lookup",))
-            return Lookup()
+            return lookup
         if speculate.tokeniser != self.tokeniser:
             raise ArgumentError(
                 f"the draft model has another tokeniser ({speculate.tokeniser.vocab_size} ids, and this model has "

@@ -125,8 +125,6 @@ holds("A matching key is found by means of 2 keys, and missed by means of 8 if t
       found[2] and not found[8], f"blocks of 2: {found[2]}, of 8: {found[8]}")  # fmt: skip
 holds("An indexer learns the weights of attention, also of words that it was not trained with.",
       after < 0.8 * before, f"the divergence falls from {before:.2f} to {after:.2f} nats a query")  # fmt: skip
-
-# %% tags=["claims"]
 report = read_report("choosing")
 accuracy = {name: row["accuracy"] for name, row in report.figures.items()}
 worst = {name: min(one / every for one, every in zip(found, accuracy["all keys"])) for name, found in accuracy.items()}

@@ -84,8 +84,7 @@ print(report.source if RUN is None else f"measured on {RUN}")
 # print(maps.source_words)
 # print(maps.matrix("encoder", layer=1, head=0))  # (words, words): row i holds the weights of word i
 # ```
-
-# %% [markdown]
+#
 # ## Claims
 
 # %% tags=["claims"]

@@ -141,8 +141,7 @@ table(
 # print(head, dict(zip(seen.words, seen.weights[head.layer, head.head].tolist())))
 # print(swap_check(lambda lines: [one.text for one in translator.translate(lines)], make_split("test", 10)))
 # ```
-
-# %% [markdown]
+#
 # ## Claims
 
 # %% tags=["claims"]

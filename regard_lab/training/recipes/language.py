@@ -220,9 +220,7 @@ class LanguageTask(Described):
         valid: documents to validate on.
         tokeniser: of both, verbatim where spaces and line ends count.
         block: the most ids in a row, BEGIN included; what the model learns to look back.
-        batch_tokens: the most ids in a batch, padding included.
-        seed: of the order of the blocks.
-        world, rank: how many processes train together, and which this is.
+        batch_tokens, seed, world, rank: as for `TokenBatches`.
 
     Raises:
         ArgumentError: nothing to learn from, or a block that is longer than a batch.

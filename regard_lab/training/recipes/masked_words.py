@@ -162,9 +162,7 @@ class MaskedWordTask(Described):
     Args:
         train: texts to learn from; valid: texts to validate on, the same words hidden each time.
         tokeniser: of both.
-        batch_tokens: the most ids in a batch, padding included.
-        seed: of the order of the batches and of what is hidden.
-        world, rank: how many processes train together, and which this is.
+        batch_tokens, seed, world, rank: as for `TokenBatches`; the seed decides what is hidden too.
         longest: the most ids in a text, BEGIN and END included.
 
     Source: BERT, Devlin et al. 2019, section 3.1.

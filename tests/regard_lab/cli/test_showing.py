@@ -321,7 +321,7 @@ def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
     lines = Console(file=stream, no_color=True, force_terminal=False)
     bar = SimpleNamespace(console=lines, update=lambda *_, **__: None)
     event = Started(3, 9, (HOSTILE + FORGING,))
-    _plain(event, 100)
+    _plain(event)
     _live(event, bar, 0)
     for show in (out, out_json, out_lines, note):
         show(HOSTILE)

@@ -13,7 +13,7 @@ from regard.layers import MultiHeadAttention
 from regard.storage.sealed_json import render_sealed
 from regard_lab.cli import view as view_command
 from regard_lab.cli.running import Lengths, remark_on_arguments, remark_on_training
-from regard_lab.cli.translate import Why
+from regard_lab.cli.translate import explain_why
 from regard_lab.decoding import Generator, Sampling, Translation, Translator, evaluate
 from regard_lab.decoding.compiled import compile_steps
 from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE, load_with_tokeniser
@@ -141,7 +141,7 @@ def test_a_word_of_the_source_leads_to_a_written_one():
         ("dog", "Das Tier schläft.", "'dog' is not in it"),
     ):  # fmt: skip
         with pytest.raises(ArgumentError) as refused:
-            Why(word, (), "erase", None).relevance(None, replace(empty, text=text))
+            explain_why(None, replace(empty, text=text), word, (), "erase", None)
         assert str(refused.value).endswith(end)
 
 

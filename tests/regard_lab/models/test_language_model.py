@@ -31,6 +31,7 @@ def test_a_padded_batch_equals_each_text_alone(kind, rows, side, more):
     ids = pad([*rows, [5] * (max(map(len, rows)) + more)], side)
     with torch.no_grad():
         together = model(ids)
+        torch.testing.assert_close(model(ids, vectors=model.embedding(ids)), together, **EXACT)
         for row, alone in enumerate(rows):
             torch.testing.assert_close(together[row][ids[row] != PAD], model(torch.tensor([alone]))[0], **EXACT)
 
