@@ -5,18 +5,14 @@ from collections.abc import Sequence
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language import Stack
 from regard_lab.text import Tokeniser
-from regard_lab.walkthrough.drawn import Drawn
+from regard_lab.walkthrough.layer import Drawn
 from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 
 Text = str | Sequence[str]
 
 
 def split_texts(walker: Walker, text: Text, context: Text | None, words: Axis, seen: Axis | None, kept: str) -> str:
-    """Add the steps that split the texts into words; `kept` is a kind of unit in `UNITS`.
-
-    Returns:
-        An expression of all their words.
-    """
+    """Add the steps that split the texts into words (`kept`: a kind of `UNITS`); return an expression of all words."""
     for name, given, axis, what in (("", text, words, "text"), ("context_", context, seen, "context")):
         if axis is not None:
             walker.give(what, given if isinstance(given, str) else list(given or ()), f"the {what}")
@@ -32,7 +28,7 @@ def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Ax
     """Add the steps that number the words among `every` word."""
     origin = drawn.origin("table")
     walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {origin}", "words × vector size")
-    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})), first=0)
+    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})))
     texts = "the text" if seen is None else "the text and of the context"
     says = f"Every different word, sorted. A trained model has a vocabulary; this one consists of the words of {texts}."
     walker.step(f"vocabulary = sorted({every})", "Vocabulary", says, axes=(vocabulary,))
@@ -80,9 +76,6 @@ def read_pieces(
     """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
 
     A `target` is what a translator writes.
-
-    Raises:
-        ArgumentError: an empty or too long text, or a word that is not in it.
     """
     what = "context" if prefix else "text"
     tokeniser: Tokeniser = walker.values["tokeniser"]

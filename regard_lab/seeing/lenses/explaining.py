@@ -112,17 +112,15 @@ def gradient_relevances(
             pending = [index for index, part in zip(pending, parts, strict=True)
                        if more and part.error > ENOUGH * max(1.0, abs(part.change))]  # fmt: skip
             number *= FINER
-    return [
-        {
-            **{f"{side}_scores": by_word(part.relevances, getattr(contrast, f"{side}_words"))
-               for side, part in parts.items()},
-            "passes": 1 + len(parts) + back,
-            "backward_passes": back,
-            "completeness": max((part.error for part in parts.values()), default=None),
-            "changes": {side: part.change for side, part in parts.items()},
-        }
-        for contrast, parts, back in zip(contrasts, results, backward_passes, strict=True)
-    ]  # fmt: skip
+    found: list[Found] = []
+    for contrast, parts, back in zip(contrasts, results, backward_passes, strict=True):
+        scores = {f"{side}_scores": by_word(part.relevances, getattr(contrast, f"{side}_words"))
+                  for side, part in parts.items()}  # fmt: skip
+        error = max((part.error for part in parts.values()), default=None)
+        changes = {side: part.change for side, part in parts.items()}
+        passes = {"passes": 1 + len(parts) + back, "backward_passes": back}
+        found.append({**scores, **passes, "completeness": error, "changes": changes})
+    return found
 
 
 IdRelevances = tuple[torch.Tensor, torch.Tensor]  # relevances of the source ids and of the written ids
@@ -140,10 +138,6 @@ def attention_relevances(
         model: a model with attention; a recurrent translator has no weights on written words.
         contrasts: what is explained; attention does not depend on the words that are compared.
         head: (layer, head), from 0; None for the mean over all heads of all layers.
-
-    Raises:
-        ArgumentError: a head that does not exist.
-        UnsupportedError: a recurrent translator without attention.
     """
 
     def last_row(stacks: Stacks, at: int | None) -> IdRelevances:
@@ -163,9 +157,6 @@ def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[
 
     The row of the step that writes the word is the result. It is a weak lens: it treats every head as equally useful
     and ignores values, norms and feed-forwards.
-
-    Raises:
-        UnsupportedError: a recurrent translator.
 
     Source: Quantifying Attention Flow in Transformers, Abnar and Zuidema 2020, section 3.
     """
