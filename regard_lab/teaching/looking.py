@@ -4,7 +4,7 @@ A measurement needs a training run. `benchmarks/lesson_reports.py --run RUN` sto
 lessons read if no run is given.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from regard_lab.seeing import choose_head, it_weights, look_batch, referent_agre
 from regard_lab.seeing.referents import word_places
 from regard_lab.seeing.relations import Link, Looks, join, looks_of
 from regard_lab.teaching.words import rounded
-from regard_lab.text import Tokeniser, tidy_target
+from regard_lab.text import tidy_target
 from regard_lab.text.pronouns import (
     ARTICLE_SENTENCES,
     PronounSentence,
@@ -83,28 +83,25 @@ def measure_heads(run: str | Path, seed: int = 0, sentences: int = SENTENCES) ->
     translator, model = load_transformer(run)
 
     def looks(split: Split) -> dict[str, Looks]:
+        """What all heads of the encoder look at from the first word of each link, by relation."""
         plain, rich = (make_split(split, sentences, seed, weights=weights) for weights in (Weights(), RICH))
-        return _looks_in(model, translator.tokeniser, {name: plain if name == PRONOUN else rich for name in RELATIONS})
+        found = {}
+        for name in RELATIONS:
+            those = plain if name == PRONOUN else rich
+            seen = [
+                maps.merged() for maps in look_batch(model, translator.tokeniser, [(one.source, ()) for one in those])
+            ]
+            found[name] = join(
+                looks_of(maps.encoder, links_of(sentence, maps.source_words)[name], causal=False)
+                for sentence, maps in zip(those, seen, strict=True)
+            )
+        return found
 
     valid, test = looks("valid"), looks("test")
     return {
         "layers": model.config.encoder_layers, "heads": model.config.heads, "sentences": sentences,
         "relations": {name: _shares(valid[name], test[name]) for name in RELATIONS},
     }  # fmt: skip
-
-
-def _looks_in(
-    model: TranslationTransformer, tokeniser: Tokeniser, sentences: Mapping[str, list[PronounSentence]]
-) -> dict[str, Looks]:
-    """What all heads of the encoder look at from the first word of each link, by relation, on its sentences."""
-    looks = {}
-    for name, those in sentences.items():
-        seen = [maps.merged() for maps in look_batch(model, tokeniser, [(one.source, ()) for one in those])]
-        looks[name] = join(
-            looks_of(maps.encoder, links_of(sentence, maps.source_words)[name], causal=False)
-            for sentence, maps in zip(those, seen, strict=True)
-        )
-    return looks
 
 
 def _shares(valid: Looks, test: Looks) -> dict[str, Any]:

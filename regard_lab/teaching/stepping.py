@@ -204,7 +204,9 @@ def boxes_of(name: str, length: int, seed: int) -> dict[str, Any]:
         [longest_chain(call), *((at, at) if call.dim() == 2 else (0, length - 1))]  # a cell computes one word
         for at, call in enumerate(calls)
     ]
-    return {"steps": longest_chain(outputs[-1]), "boxes": boxes, "moves": _moves(made, length)}
+    moves = [0] + [1] * (length - 1) if isinstance(made, Recurrent) else [length - 1]
+    moves = made.back if isinstance(made, Convolutions) else moves
+    return {"steps": longest_chain(outputs[-1]), "boxes": boxes, "moves": moves}
 
 
 def _run(name: str, length: int, seed: int) -> tuple[list[torch.Tensor], nn.Module, list[torch.Tensor], list[Any]]:
@@ -225,12 +227,6 @@ def _gradient(outputs: list[torch.Tensor], word: torch.Tensor) -> torch.Tensor:
     """The norm of the gradient of the last output's sum with respect to a word."""
     (gradient,) = torch.autograd.grad(outputs[-1].sum(), word, retain_graph=True, materialize_grads=True)
     return gradient.norm()
-
-
-def _moves(made: nn.Module, length: int) -> list[int]:
-    if isinstance(made, Convolutions):
-        return made.back
-    return [0] + [1] * (length - 1) if isinstance(made, Recurrent) else [length - 1]
 
 
 def draw_steps(axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int) -> None:

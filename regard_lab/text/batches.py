@@ -180,16 +180,6 @@ def encode_pairs(pairs: Sequence[Pair], tokeniser: Tokeniser) -> list[EncodedPai
     return [(tokeniser.encode(pair.source), tokeniser.encode_target(tidy_target(pair.target))) for pair in pairs]
 
 
-def make_sources(sources: Sequence[list[int]]) -> torch.Tensor:
-    """Encoded sources as a batch (batch, source_length), each followed by END, padded on the right.
-
-    >>> make_sources([[5, 6], [7]])
-    tensor([[5, 6, 3],
-            [7, 3, 0]])
-    """
-    return pad([[*source, END] for source in sources])
-
-
 def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
     """Encoded pairs as a batch: sources end with END, targets begin with BEGIN.
 
@@ -197,7 +187,7 @@ def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
     [[2, 7]]
     """
     return TranslationBatch(
-        make_sources([source for source, _ in pairs]),
+        pad([[*source, END] for source, _ in pairs]),
         pad([[BEGIN, *target] for _, target in pairs]),
         pad([[*target, END] for _, target in pairs]),
     )

@@ -162,7 +162,16 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     with new_figure() as figure:
         figure.set(size_inches=(7, 5), layout_engine="constrained")
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-        _draw_losses(losses, training, validation)
+        marker = "." if len(training) == 1 else None  # one point makes no line
+        losses.plot(*_points(training, "loss"), color="#9db8d9", linewidth=1.2, marker=marker,
+                    label="training, as minimised")  # fmt: skip
+        if validation:
+            best = min(validation, key=lambda line: line["loss"])
+            label = f"validation, best {best['loss']:.3g} at step {best['step']}"
+            losses.plot(*_points(validation, "loss"), color="#b3402a", marker="o", markersize=3, label=label)
+            losses.plot(best["step"], best["loss"], color="#b3402a", marker="o", markersize=7)
+        losses.set(ylabel="loss (nats per token)")
+        losses.legend(frameon=False)
         rates.plot(*_points(training, "learning_rate"), color="#666666", linewidth=1.2)
         rates.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
         rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
@@ -173,18 +182,6 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
             figure.suptitle(f"left out: {count_of(len(damaged), 'damaged lines')} of the log", fontsize="small")
         save(figure, checked_path(png_path))
     return lost
-
-
-def _draw_losses(axes: Any, training: list[dict[str, Any]], validation: list[dict[str, Any]]) -> None:
-    marker = "." if len(training) == 1 else None  # one point makes no line
-    axes.plot(*_points(training, "loss"), color="#9db8d9", linewidth=1.2, marker=marker, label="training, as minimised")
-    if validation:
-        best = min(validation, key=lambda line: line["loss"])
-        label = f"validation, best {best['loss']:.3g} at step {best['step']}"
-        axes.plot(*_points(validation, "loss"), color="#b3402a", marker="o", markersize=3, label=label)
-        axes.plot(best["step"], best["loss"], color="#b3402a", marker="o", markersize=7)
-    axes.set(ylabel="loss (nats per token)")
-    axes.legend(frameon=False)
 
 
 def _points(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

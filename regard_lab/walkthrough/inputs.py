@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language import Stack
 from regard_lab.text import Tokeniser
-from regard_lab.walkthrough.drawn import Drawn
+from regard_lab.walkthrough.layer import Drawn
 from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 
 Text = str | Sequence[str]
@@ -32,7 +32,7 @@ def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Ax
     """Add the steps that number the words among `every` word."""
     origin = drawn.origin("table")
     walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {origin}", "words × vector size")
-    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})), first=0)
+    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})))
     texts = "the text" if seen is None else "the text and of the context"
     says = f"Every different word, sorted. A trained model has a vocabulary; this one consists of the words of {texts}."
     walker.step(f"vocabulary = sorted({every})", "Vocabulary", says, axes=(vocabulary,))

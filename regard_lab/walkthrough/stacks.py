@@ -182,7 +182,7 @@ def through_model(
         RegardError: a step differs from the model.
     """
     pieces = tuple(eval(spell.format(f"list(range({model.config.vocab_size}))"), walker.values))
-    vocabulary = Axis("ids", pieces, first=0)
+    vocabulary = Axis("ids", pieces)
     if isinstance(model, TranslationTransformer):
         assert seen is not None
         _translate(walker, model, words, seen, origin)

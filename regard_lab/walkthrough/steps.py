@@ -157,13 +157,7 @@ def opening_code(call: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Axis(StepAxis):
-    """One axis of a step, as the explorer shows it, and how its indices are counted.
-
-    Args:
-        first: the number shown for index 0: words are counted from 1, ids from 0.
-    """
-
-    first: int = 1
+    """One axis of a step, as the explorer shows it."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -184,7 +178,7 @@ class Step:
         section: the section that the step belongs to.
         name: the variable that the line assigns.
         title, says: a heading, and one or two sentences of explanation.
-        formula: in the notation of `regard_lab.walkthrough.records`; empty if there is none.
+        formula: in the notation of `formula_elements`; empty if there is none.
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.

@@ -19,11 +19,9 @@ from regard_lab.models.translation_transformer import KIND as TRANSLATOR
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text import Tokeniser
 from regard_lab.text.vocabularies import SPECIALS
-from regard_lab.walkthrough.drawn import DRAWS, new_layer
-from regard_lab.walkthrough.drawn import draw as draw_layer
 from regard_lab.walkthrough.heads import walk_layer
 from regard_lab.walkthrough.inputs import Text, embed_words, number_words, read_pieces, split_texts
-from regard_lab.walkthrough.layer import SCORES, Scene
+from regard_lab.walkthrough.layer import DRAWS, SCORES, Scene, draw_layer, new_layer
 from regard_lab.walkthrough.stacks import LEARNED, through_model
 from regard_lab.walkthrough.steps import (
     RANDOM_NOTE,
@@ -262,7 +260,7 @@ def walk_whole(
     walker.give("model", drawn, f"a {drawn.KIND} with weights drawn with seed {seed}")
     seen = None if read is None else Axis("words", tuple(read))
     every = split_texts(walker, text, context, Axis("words", tuple(cut)), seen, words)
-    axis = Axis("words", tuple(vocabulary), first=0)
+    axis = Axis("words", tuple(vocabulary))
     says = "Four special words, then every different word, sorted. A trained model has a vocabulary of its own."
     walker.step(f"vocabulary = {[*SPECIALS]} + sorted({every})", "Vocabulary", says, axes=(axis,))
     readers = _number(walker, "", cut, word, opens=kind != "encoder", follows=kind != "encoder")

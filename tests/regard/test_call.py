@@ -182,10 +182,6 @@ def test_a_call_with_a_bias_seen_before_is_not_checked_again_and_another_bias_is
         bias = bias * 10
         expected = rg.attention(Q.double(), K.double(), V.double(), bias=bias.double()).float()
         torch.testing.assert_close(plan.run(Q, K, V, bias=bias), expected, atol=1e-5, rtol=0, msg=name)
-    with pytest.raises(rg.ArgumentError, match="bias"):
-        plan.run(Q, K, V, bias=bias[:1])
-    with pytest.raises(rg.ArgumentError, match="bias"):
-        plan.run(Q, K, V)
     monkeypatch.setattr(Call, "problem", None)
     assert planned(Q, K, V, bias=bias) is plan
 

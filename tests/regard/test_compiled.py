@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -102,7 +103,8 @@ def test_one_compiled_function_serves_every_pattern_and_is_exact():
         {"pattern": "causal", "q_start": torch.tensor([1, 3])},
         {"pattern": "causal", "bias": b.ALiBi()},
         {"pattern": "causal", "bias": b.ALiBi(), "q_start": 2},
-        {"bias": torch.ones(7, 11).tril()},
+        {"bias": torch.ones(7, 11).tril(), "sink": 0.5},
+        {"pattern": p.Causal() & p.SameDocument(torch.arange(11) // 4), "q_start": torch.tensor([4, 1])},
         {"pattern": "causal", "backend": "reference"},
     ],
     ids=lambda options: " ".join(options),
@@ -134,9 +136,9 @@ def test_value_heads_that_share_keys_every_length_and_a_second_decay_are_one_gra
     assert counter.frame_count <= 3
 
 
-@pytest.mark.parametrize("shape", [(2, 6, 7, 11), (6, 1, 11), (11,)], ids=str)
-def test_a_bias_that_learns_gets_its_exact_gradient(shape):
-    assert_same(lambda q, k, v, bias: rg.attention(q, k, v, bias=bias), *make_qkv(), torch.randn(shape))
+@pytest.mark.parametrize(("name", "shape"), [*product(["bias"], [(2, 6, 7, 11), (6, 1, 11), (11,)]), ("sink", (6,))])
+def test_a_bias_or_sink_that_learns_gets_its_exact_gradient(name, shape):
+    assert_same(lambda q, k, v, x: rg.attention(q, k, v, **{name: x}), *make_qkv(), torch.randn(shape))
 
 
 def test_a_bias_by_distance_learns():
@@ -280,16 +282,6 @@ def test_patterns_that_a_graph_returns_in_two_runs_are_not_equal():
     assert one == one
     assert one != other
     assert p.SameDocument(torch.tensor([1])) not in (one, other)
-
-
-def test_a_row_of_starts_and_a_pattern_that_holds_a_tensor_are_exact_together():
-    ids = torch.arange(11) // 4
-    assert_same(
-        lambda q, k, v: rg.attention(
-            q, k, v, pattern=p.Causal() & p.SameDocument(ids), q_start=torch.tensor([4, 1])
-        ),
-        *make_qkv(),
-    )  # fmt: skip
 
 
 def test_the_text_of_a_pattern_with_tensors_is_read_with_its_tensors_only():

@@ -142,28 +142,25 @@ def swapped(tokeniser: Tokeniser, known: KnownSentence, seed: int = 0) -> dict[s
     sentence, contrast = known.sentence, known.contrast
     referent, other, adjective = (swap(sentence, seed) for swap in (swap_referent, swap_other, swap_adjective))
     assert referent is not None and other is not None  # noqa: PT018  (both are sentences for every sentence)
+    source = [*tokeniser.encode(referent.source), END]
+    before = written_before(tokeniser, referent)
+    assert before is not None, "the grammar writes a pronoun after each conjunction"
     versions = {
         "nothing": contrast,
-        "source": _with_source(tokeniser, contrast, referent),
-        "written": _with_written(tokeniser, contrast, referent),
-        "both": _with_written(tokeniser, _with_source(tokeniser, contrast, referent), referent),
-        "other": _with_source(tokeniser, contrast, other),
+        "source": _with(tokeniser, contrast, source=source),
+        "written": _with(tokeniser, contrast, written=[BEGIN, *before]),
+        "both": _with(tokeniser, contrast, source=source, written=[BEGIN, *before]),
+        "other": _with(tokeniser, contrast, source=[*tokeniser.encode(other.source), END]),
     }
     if adjective is not None:
-        versions["adjective"] = _with_source(tokeniser, contrast, adjective)
+        versions["adjective"] = _with(tokeniser, contrast, source=[*tokeniser.encode(adjective.source), END])
     return versions
 
 
-def _with_source(tokeniser: Tokeniser, contrast: Contrast, sentence: PronounSentence) -> Contrast:
-    ids = [*tokeniser.encode(sentence.source), END]
-    return replace(contrast, source=tuple(ids), source_words=tuple(tokeniser.words(ids)))
-
-
-def _with_written(tokeniser: Tokeniser, contrast: Contrast, sentence: PronounSentence) -> Contrast:
-    before = written_before(tokeniser, sentence)
-    assert before is not None, "the grammar writes a pronoun after each conjunction"
-    ids = [BEGIN, *before]
-    return replace(contrast, written=tuple(ids), written_words=tuple(tokeniser.words(ids)))
+def _with(tokeniser: Tokeniser, contrast: Contrast, **sides: list[int]) -> Contrast:
+    """The contrast with other ids of some sides."""
+    words = {f"{side}_words": tuple(tokeniser.words(ids)) for side, ids in sides.items()}
+    return replace(contrast, **{side: tuple(ids) for side, ids in sides.items()}, **words)
 
 
 def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed: int = 0) -> Routes:

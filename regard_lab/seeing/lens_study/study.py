@@ -25,7 +25,7 @@ from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard_lab.decoding import Translator
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
-from regard_lab.seeing import choose_head, it_weights
+from regard_lab.seeing import HeadChoice, choose_head, it_weights
 from regard_lab.seeing.lens_study.known import SWAPS, KnownSentence, known_sentences, measure_routes, swapped
 from regard_lab.seeing.lenses import Contrast, explain, log_odds
 from regard_lab.seeing.lenses.contrast import Batch, by_batch, run
@@ -328,19 +328,16 @@ def choose_heads(translator: Translator, valid: Sequence[KnownSentence]) -> dict
         translator: a translator with attention.
         valid: validation sentences, so that test sentences stay independent of the choice.
     """
-    model, heads = translator.model, {"cross": [0, 0]}
-    layers = count = 1
+    model, shape, heads = translator.model, (1, 1), {}
     if isinstance(model, TranslationTransformer):
-        layers, count, heads = model.config.decoder_layers, model.config.heads, {"it": [0, 0], "cross": [0, 0]}
-        if valid:
-            best = choose_head(model, translator.tokeniser, [one.sentence for one in valid])
-            heads["it"] = [best.layer, best.head]
+        sentences = [one.sentence for one in valid]
+        best = choose_head(model, translator.tokeniser, sentences) if valid else HeadChoice(0, 0, 0.0)
+        heads["it"], shape = [best.layer, best.head], (model.config.decoder_layers, model.config.heads)
 
-    def found(head: tuple[int, int]) -> float:
+    def on_top(head: tuple[int, ...]) -> float:
         return agreement(valid, _explained(translator, "attention", valid, head=head)[0])[0]
 
-    if valid:
-        heads["cross"] = [*max(product(range(layers), range(count)), key=found)]
+    heads["cross"] = [*max(product(*map(range, shape)), key=on_top)] if valid else [0, 0]
     return heads
 
 

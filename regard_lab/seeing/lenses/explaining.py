@@ -112,17 +112,15 @@ def gradient_relevances(
             pending = [index for index, part in zip(pending, parts, strict=True)
                        if more and part.error > ENOUGH * max(1.0, abs(part.change))]  # fmt: skip
             number *= FINER
-    return [
-        {
-            **{f"{side}_scores": by_word(part.relevances, getattr(contrast, f"{side}_words"))
-               for side, part in parts.items()},
-            "passes": 1 + len(parts) + back,
-            "backward_passes": back,
-            "completeness": max((part.error for part in parts.values()), default=None),
-            "changes": {side: part.change for side, part in parts.items()},
-        }
-        for contrast, parts, back in zip(contrasts, results, backward_passes, strict=True)
-    ]  # fmt: skip
+    found: list[Found] = []
+    for contrast, parts, back in zip(contrasts, results, backward_passes, strict=True):
+        scores = {f"{side}_scores": by_word(part.relevances, getattr(contrast, f"{side}_words"))
+                  for side, part in parts.items()}  # fmt: skip
+        error = max((part.error for part in parts.values()), default=None)
+        changes = {side: part.change for side, part in parts.items()}
+        passes = {"passes": 1 + len(parts) + back, "backward_passes": back}
+        found.append({**scores, **passes, "completeness": error, "changes": changes})
+    return found
 
 
 IdRelevances = tuple[torch.Tensor, torch.Tensor]  # relevances of the source ids and of the written ids

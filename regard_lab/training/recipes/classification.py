@@ -192,8 +192,12 @@ def read_classes(
         raise ArgumentError("texts with labels are read from one .tsv, and validation texts from one other")
     read = read_labelled(config.data[0])
     tell(read.report)
-    if remark := _many_labels(len(read.labels), len(read.pairs)):
-        tell(remark)
+    if len(read.pairs) < LEAST_TEXTS * len(read.labels):
+        tell(
+            f"there are {len(read.labels):,} labels for {len(read.pairs):,} texts, so most labels cannot be learned: a "
+            f"label needs some {LEAST_TEXTS} texts or more; each line is label TAB text, so look whether the columns "
+            f"are swapped"
+        )
     if config.valid:
         held_out = read_labelled(config.valid[0])
         tell(held_out.report)
@@ -205,20 +209,6 @@ def read_classes(
     tell(f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "
          f"{len(parts.test):,} to test")  # fmt: skip
     return parts.train, parts.valid, parts.test, list(read.labels)
-
-
-def _many_labels(labels: int, texts: int) -> str | None:
-    """A remark where a label has too few texts to learn from; None otherwise.
-
-    >>> _many_labels(40, 40)[:58], _many_labels(2, 40)
-    ('there are 40 labels for 40 texts, so most labels cannot be', None)
-    """
-    if texts >= LEAST_TEXTS * labels:
-        return None
-    return (
-        f"there are {labels:,} labels for {texts:,} texts, so most labels cannot be learned: a label needs some "
-        f"{LEAST_TEXTS} texts or more; each line is label TAB text, so look whether the columns are swapped"
-    )
 
 
 def first_classifier(

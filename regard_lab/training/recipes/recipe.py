@@ -31,7 +31,7 @@ from regard_lab.training.config import CHOSEN, GONE, TrainingConfig, setting
 from regard_lab.training.engine import Task
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.loop import TrainingResult, check_run_folder, check_writable, train
-from regard_lab.training.recipes.choosing import SIZES, STACK, Amount, Choice, TrainingBudget, choose, remark_on_few
+from regard_lab.training.recipes.choosing import SIZES, STACK, Amount, Choice, TrainingBudget, choose
 from regard_lab.training.recipes.run_folder import (
     MAY_MOVE,
     SETTINGS_FILE,
@@ -48,6 +48,7 @@ from regard_lab.training.record import Progress
 
 FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
 SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
+LEAST_CHARACTERS = 1_000  # to learn from; with fewer, only the command can be tried out
 FOREIGN = 0.01  # new data are refused if this share of their characters or more is in no piece of a run's vocabulary
 
 
@@ -415,8 +416,12 @@ class Recipe(Described, ABC):
 
     def settle(self, amount: Amount) -> None:
         """Choose the settings that were not given, once the data are read, and set the seed; report what and why."""
-        if remark := remark_on_few(amount):
-            self.tell(remark)
+        if amount.characters < LEAST_CHARACTERS:
+            self.tell(
+                f"there is too little to learn from: {count_of(amount.texts, amount.what, ',')} of "
+                f"{count_of(amount.characters, 'characters', ',')} in all. The model will learn them by heart and know "
+                f"nothing else, and validation on as little says nothing; use this to try out the command only"
+            )
         if self._requested is not None:
             choice = self.choose(amount, self._requested)
             self.config, self._requested = replace(self.config, **choice.settings), None

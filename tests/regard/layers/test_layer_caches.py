@@ -62,21 +62,6 @@ def test_a_narrow_cache_stays_within_the_bound_it_states(kind, dtype, cuts):
     assert (found - whole).abs().max() <= 40 * part  # and no excuse for anything but rounding
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["float64", "int8"])
-def test_a_refused_call_leaves_the_cache_as_it_was(kind, dtype):
-    layer = layer_of()
-    x = torch.randn(1, 20, 24, dtype=torch.float64)
-    with torch.no_grad():
-        caches = [layer.new_cache(1, kind, KINDS[kind], dtype) for _ in range(2)]
-        first, second = (continued(layer, x, range(13), cache) for cache in caches)
-        for _ in range(8):  # as many as make a ring move
-            with pytest.raises(rg.ShapeError, match="does not broadcast"):
-                layer(x[:, 12:17], cache=caches[0], bias=torch.zeros(3, 3, dtype=torch.float64))
-        first, second = (continued(layer, x, range(12, 21), cache) for cache in caches)
-    assert torch.equal(first, second)
-
-
 def test_a_ring_refuses_what_looks_further_back_than_it_holds():
     layer = layer_of(pattern="causal")
     x = torch.randn(1, 9, 24, dtype=torch.float64)

@@ -330,10 +330,8 @@ def test_a_cell_that_cannot_run_step_by_step_is_refused_by_a_sentence(cell, word
     ],
 )
 def test_a_state_that_the_cell_does_not_have_is_refused(kind, state, error, words):
-    cells = BahdanauCell(new_cell(kind, X + M), attended()), LuongCell(
-        new_cell(kind, X), attended(), memory_dim=M, output_dim=OUT, input_feeding=True
-    )  # fmt: skip
-    for cell in cells:
+    luong = LuongCell(new_cell(kind, X), attended(), memory_dim=M, output_dim=OUT, input_feeding=True)
+    for cell in (BahdanauCell(new_cell(kind, X + M), attended()), luong):
         with pytest.raises(error, match=words):
             cell.begin(state)
 
@@ -356,7 +354,7 @@ def network():
     return LongShortTermMemoryNetwork(dim=5, hidden=7).double()
 
 
-def test_it_is_the_equations_of_the_paper(network):
+def test_the_network_is_the_equations_of_the_paper(network):
     xs = torch.randn(2, 11, 5, dtype=torch.float64)
     outputs, tapes = network(xs)
     weights, score = numbers(network.gates), numbers(network.attention.learned)
@@ -378,30 +376,23 @@ def test_it_is_the_equations_of_the_paper(network):
         np.testing.assert_allclose(tapes.summary[row].detach(), summary, atol=1e-12)
 
 
-def test_a_text_in_pieces_equals_the_whole(network):
-    x = torch.randn(3, 7, 5, dtype=torch.float64)
+def test_a_text_in_pieces_equals_the_whole_and_reordered_tapes_go_on_from_the_chosen_rows(network):
+    x, index = torch.randn(3, 7, 5, dtype=torch.float64), torch.tensor([2, 0, 2, 1])
     whole, end = network(x)
-    tapes, pieces = None, []
-    for piece in x.split([1, 4, 2], 1):
-        found, tapes = network(piece, tapes)
-        pieces.append(found)
-    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-12, rtol=0)
-    assert tapes.length == end.length == 7
-    assert tapes.nbytes == 8 * 3 * (7 * (7 + 2 * 7) + 7)  # keys, both tapes, and the summary
-
-
-def test_reordered_tapes_go_on_from_the_chosen_rows(network):
-    x, index = torch.randn(3, 6, 5, dtype=torch.float64), torch.tensor([2, 0, 2, 1])
-    _, tapes = network(x[:, :4])
-    found, _ = network(x[index, 4:], tapes.reorder(index))
-    torch.testing.assert_close(found, network(x[index])[0][:, 4:], atol=1e-12, rtol=0)
+    first, tapes = network(x[:, :1])
+    second, tapes = network(x[:, 1:5], tapes)
+    last, after = network(x[:, 5:], tapes)
+    torch.testing.assert_close(torch.cat([first, second, last], 1), whole, atol=1e-12, rtol=0)
+    assert after.length == end.length == 7
+    assert after.nbytes == 8 * 3 * (7 * (7 + 2 * 7) + 7)  # keys, both tapes, and the summary
+    found, _ = network(x[index, 5:], tapes.reorder(index))
+    torch.testing.assert_close(found, whole[index, 5:], atol=1e-12, rtol=0)
 
 
 def test_no_step_sees_what_comes_later_and_each_learns_from_what_came_before(network):
     x = torch.randn(1, 6, 5, dtype=torch.float64, requires_grad=True)
     network(x)[0][0, 3].sum().backward()
-    reached = x.grad[0].abs().amax(-1) > 0
-    assert reached.tolist() == [True] * 4 + [False] * 2
+    assert (x.grad[0].abs().amax(-1) > 0).tolist() == [True] * 4 + [False] * 2
     assert all(parameter.grad.abs().max() > 0 for parameter in network.parameters())
 
 

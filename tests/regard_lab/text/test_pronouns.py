@@ -268,7 +268,7 @@ def test_impossible_requests_are_refused_with_the_numbers():
         make_split("test", 20_001)
     with pytest.raises(ArgumentError, match="-1 sentences of 'train'"):
         make_split("train", -1)
-    with pytest.raises(ArgumentError, match=r"no split 'dev'.*train, valid, test"):
+    with pytest.raises(ArgumentError, match="split is 'dev'; there are train, valid, test"):
         make_split("dev", 1)  # ty: ignore[invalid-argument-type]
     with pytest.raises(ArgumentError, match="1000000 contrast pairs"):
         make_contrast_pairs(1_000_000)

@@ -1,19 +1,22 @@
-"""Writes a walkthrough as text, in lines of limited width."""
+"""Writes a walkthrough: as text of limited width, as JSON, for the explorer; its formulas as text and MathML."""
 
+import json
 import math
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import Any
 
 import torch
 from rich.cells import cell_len, set_cell_size
 
 from regard.arguments import count_of, of_kind, whole
+from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
 from regard_lab.seeing.terminal import fitted, visible
 from regard_lab.text.terminal import printable
-from regard_lab.walkthrough.records import formula_text
-from regard_lab.walkthrough.steps import A_WALK, Axis, Step, Walk, opening_code
+from regard_lab.walkthrough.steps import A_WALK, Axis, Given, Step, Walk, opening_code
 
 LEAST, MOST = 40, 160  # limits of the width of a line in characters
 ROWS, HEADS = 12, 4  # the most rows of a table and the most heads of a step
@@ -23,16 +26,6 @@ NARROW = 76  # below this width labels are shorter
 MARK = "▸ "  # before the chosen word
 
 
-@dataclass(frozen=True, eq=False)
-class NumberTable:
-    """A table of numbers (rows, columns); the single row of one word has no label, and only heads have a title."""
-
-    title: str
-    rows: Axis
-    columns: Axis
-    values: torch.Tensor
-
-
 @dataclass(frozen=True)
 class Gap:
     """A number of rows or columns that are omitted here."""
@@ -40,8 +33,14 @@ class Gap:
     count: int
 
 
-def tables(step: Step, brief: bool) -> list[NumberTable]:
-    """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only."""
+Table = tuple[str, Axis, Axis, torch.Tensor]  # a head's name or "", the axes, and numbers (rows, columns)
+
+
+def tables(step: Step, brief: bool) -> list[Table]:
+    """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only.
+
+    The single row of one word has no label, so its axis has no unit.
+    """
     assert isinstance(step.value, torch.Tensor)
     axes, values = step.axes, step.value
     if brief and (place := _followed(step)) is not None:
@@ -50,7 +49,7 @@ def tables(step: Step, brief: bool) -> list[NumberTable]:
     values = values.int() if values.dtype == torch.bool else values
     values = values.reshape(-1, len(rows), len(columns))
     titles = heads[0].labels if heads else ("",)
-    return [NumberTable(title, rows, columns, matrix) for title, matrix in zip(titles, values, strict=True)]
+    return [(title, rows, columns, matrix) for title, matrix in zip(titles, values, strict=True)]
 
 
 def _followed(step: Step) -> int | None:
@@ -104,10 +103,8 @@ def shown(value: float, decimals: int) -> str:
     """
     if value == -math.inf:
         return "−∞"
-    if isinstance(value, int):
-        return str(value).replace("-", "−")
-    text = f"{value:z.{decimals}f}" if abs(value) < 1000 else f"{value:.3g}"
-    return text.replace("-", "−")
+    form = "" if isinstance(value, int) else f"z.{decimals}f" if abs(value) < 1000 else ".3g"
+    return f"{value:{form}}".replace("-", "−")
 
 
 def to_text(walk: Walk, width: int = 100) -> str:
@@ -197,36 +194,30 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
         yield f"{INDENT}… {count_of(more, 'more heads')}"
 
 
-def _table(table: NumberTable, width: int, decimals: int) -> Iterator[str]:
-    """A table with labels of its columns and rows."""
-    labelled = table.rows.unit != ""
+def _table(table: Table, width: int, decimals: int) -> Iterator[str]:
+    """A table with labels of its columns and rows; what does not fit is left out, and gaps say how much."""
+    title, rows, columns, values = table
     less = 4 if width < NARROW else 0
-    names = _row_labels(table.rows, LABEL - less) if labelled else [""]
-    margin = max(map(cell_len, names)) + 1 if labelled else 0
-    values = table.values.tolist()
-    least = 4 + decimals if table.values.is_floating_point() else 2
-    cell = max(least, *(len(shown(x, decimals)) for row in values for x in row))
-    if table.columns.unit == "words":
-        cell = max(cell, min(COLUMN - less, max(cell_len(visible(label)) for label in table.columns.labels)))
-    columns = _columns(table.columns, cell + 1, width - margin)
-    if table.title:
-        yield table.title
-    yield " " * margin + "".join(_label(table.columns, column, cell) for column in columns)
-    for row in kept(table.rows, ROWS):
+    names = _row_labels(rows, LABEL - less) if rows.unit else [""]
+    margin = max(map(cell_len, names)) + 1 if rows.unit else 0
+    texts = [[shown(number, decimals) for number in row] for row in values.tolist()]
+    cell = max(4 + decimals if values.is_floating_point() else 2, *(len(text) for row in texts for text in row))
+    if columns.unit == "words":
+        cell = max(cell, min(COLUMN - less, max(cell_len(visible(label)) for label in columns.labels)))
+    room = max((width - margin) // (cell + 1), 1)
+    if len(columns) > room:
+        room = max((width - margin - 2 * len(_gap(Gap(len(columns))))) // (cell + 1), 2)
+    chosen = kept(columns, room)
+    if title:
+        yield title
+    yield " " * margin + "".join(_label(columns, column, cell) for column in chosen)
+    for row in kept(rows, ROWS):
         if isinstance(row, Gap):
-            yield f"{'':{margin}} … {count_of(row.count, f'more {table.rows.unit}')}"
-            continue
-        cells = (f"{'…':^{len(_gap(column))}}" if isinstance(column, Gap) else
-                 f" {shown(values[row][column], decimals):>{cell}}" for column in columns)  # fmt: skip
-        yield set_cell_size(names[row], margin) + "".join(cells)
-
-
-def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
-    """The columns that fit into the width, gaps included."""
-    room = max(width // cell, 1)
-    if len(axis) > room:
-        room = max((width - 2 * len(_gap(Gap(len(axis))))) // cell, 2)
-    return kept(axis, room)
+            yield f"{'':{margin}} … {count_of(row.count, f'more {rows.unit}')}"
+        else:
+            cells = (f"{'…':^{len(_gap(column))}}" if isinstance(column, Gap) else f" {texts[row][column]:>{cell}}"
+                     for column in chosen)  # fmt: skip
+            yield set_cell_size(names[row], margin) + "".join(cells)
 
 
 def _label(axis: Axis, column: int | Gap, cell: int) -> str:
@@ -260,3 +251,127 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
             line = ""
         line = f"{line} {word}" if line else fitted(word, width)
     yield line
+
+
+SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
+OPERATORS = {"Σ": "∑", "-": "−"}
+JOINED = {"_": "msub", "^": "msup", "/": "mfrac"}
+FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos", "relu", "gelu", "silu"}  # names of several letters; "ij" is i and j
+
+
+def formula_text(formula: str) -> str:
+    """The formula as plain text.
+
+    >>> formula_text("ω_{ij} = {q_i · k_j}/{√{d}}")
+    'ω_ij = q_i · k_j / √d'
+    """
+    return formula.replace("}/{", "} / {").translate(str.maketrans("", "", '{}"'))
+
+
+def formula_elements(formula: str) -> list[Any]:
+    """The formula as a MathML element in nested lists: its name, then its text or the elements inside.
+
+    >>> formula_elements("q_i")
+    ['math', ['msub', ['mi', 'q'], ['mi', 'i']]]
+    """
+    return ["math", *_elements(iter(SIGNS.findall(formula)))]
+
+
+def _elements(signs: Iterator[str]) -> list[list[Any]]:
+    """The elements up to the end of the group; `_`, `^` and `/` include the element before them."""
+    elements: list[list[Any]] = []
+    for sign in signs:
+        if sign == "}":
+            break
+        if sign == "^" and elements[-1][0] == "msub":
+            elements.append(["msubsup", *elements.pop()[1:], _element(next(signs), signs)])
+        elif sign in JOINED:
+            elements.append([JOINED[sign], elements.pop(), _element(next(signs), signs)])
+        else:
+            elements.append(_element(sign, signs))
+    return elements
+
+
+def _element(sign: str, signs: Iterator[str]) -> list[Any]:
+    """A sign, or the group or root that begins with it, as one element."""
+    if sign == "{":
+        inside = _elements(signs)
+        return inside[0] if len(inside) == 1 else ["mrow", *inside]
+    if sign == "√":
+        return ["msqrt", _element(next(signs), signs)]
+    if sign.startswith('"'):
+        return ["mtext", sign[1:-1]]
+    if sign.isdecimal():
+        return ["mn", sign]
+    if sign == "∞" or (sign.isalpha() and sign != "Σ"):
+        return ["mi", sign] if len(sign) == 1 or sign in FUNCTIONS else ["mrow", *(["mi", one] for one in sign)]
+    return ["mo", OPERATORS.get(sign, sign)]
+
+
+def shown_walk(walk: Walk) -> ShownWalk:
+    """A walkthrough as the explorer shows it.
+
+    >>> from regard_lab.walkthrough import walk
+    >>> shown_walk(walk("Life is short")).steps[3].line
+    'x = F.embedding(ids, table)'
+    """
+    of_kind("walk", walk, Walk, A_WALK)
+    steps = tuple(
+        ShownStep(one.section, one.title, one.says, formula_elements(one.formula) if one.formula else None, one.line,
+                  one.axes, one.value, one.scale)
+        for one in walk.steps
+    )  # fmt: skip
+    difference = max((check.difference for check in walk.checks), default=0.0)
+    return ShownWalk(steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference)
+
+
+MOST_WEIGHTS = 10_000  # numbers of one weight in the JSON of a whole model; a run's file has larger ones
+
+
+def to_json(walk: Walk) -> str:
+    """Write a walkthrough as JSON; minus infinity, which JSON does not have, becomes null.
+
+    >>> from regard_lab.walkthrough import walk
+    >>> record = json.loads(to_json(walk("Life is short")))
+    >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
+    ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])
+    """
+    of_kind("walk", walk, Walk, A_WALK)
+    record = {
+        "words": walk.words,
+        "context": walk.context or None,
+        "word": {"number": walk.word + 1, "text": walk.chosen},
+        "settings": walk.settings,
+        "notes": walk.notes,
+        "given": [_given_record(one, walk.brief) for one in walk.given],
+        "steps": [_step_record(step) for step in walk.steps],
+        "checks": [vars(check) for check in walk.checks],
+    }
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a character, escaped as JSON does
+
+
+def _step_record(step: Step) -> dict[str, Any]:
+    return {
+        **{name: getattr(step, name) for name in ("section", "name", "title", "says")},
+        "formula": formula_text(step.formula),
+        "line": step.line,
+        "shape": [len(axis) for axis in step.axes],
+        "axes": [{"unit": axis.unit, "labels": axis.labels} for axis in step.axes],
+        "value": _finite(step.value.tolist() if isinstance(step.value, torch.Tensor) else list(step.value)),
+    }
+
+
+def _given_record(one: Given, brief: bool) -> dict[str, Any]:
+    """A given variable as JSON; objects as their `repr`, and null for many weights of a whole model."""
+    record, value = {"name": one.name, "says": one.described}, one.value
+    if isinstance(value, torch.Tensor):
+        left_out = brief and value.numel() > MOST_WEIGHTS
+        return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}
+    return {**record, "value": value if isinstance(value, str | list) else repr(value)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if value == -math.inf else value
