@@ -116,6 +116,7 @@ def test_dropout_drops_the_same_weights_in_both_forms():
         found.append(layer(x, form=form))
     torch.testing.assert_close(*found, **EXACT)
     assert not torch.allclose(found[0], layer.eval()(x))
+    assert torch.equal(layer(x), layer(x))
 
 
 def test_recorded_statistics_are_those_of_the_heads():

@@ -105,19 +105,9 @@ class TestContext:
             layer(texts(), other)
 
 
-class TestDropout:
-    def test_eval_drops_nothing_and_train_does(self):
-        layer, x = make_layer(dropout=0.9), texts()
-        layer.eval()
-        assert torch.equal(layer(x), layer(x))
-        assert torch.equal(layer(x), make_layer(dropout=0.0)(x))
-        layer.train()
-        assert not torch.equal(layer(x), layer(x))
-
-
 class TestRecording:
     def model(self) -> torch.nn.Module:
-        return torch.nn.Sequential(make_layer().float(), FeedForward(12, 24), make_layer(kv_heads=1).float())
+        return torch.nn.Sequential(make_layer(sinks=True).float(), FeedForward(12, 24), make_layer(kv_heads=1).float())
 
     def test_it_sees_every_layer_each_time_and_changes_no_bit(self):
         model, x = self.model(), texts().float()
@@ -191,15 +181,6 @@ def test_sinks_begin_with_zeros_and_learn():
     assert (layer.sinks.grad != 0).all()
     assert "sinks=True" in repr(layer)
     assert "sinks" not in rg.MultiHeadAttention(dim=12, heads=4).state_dict()
-
-
-def test_the_weight_of_the_sinks_is_recorded():
-    layer, x = rg.MultiHeadAttention(dim=12, heads=4, kv_heads=2, pattern="causal", sinks=True), torch.randn(2, 5, 12)
-    with rg.record_attention(layer, want=("sink", "weights")) as recording:
-        layer(x)
-    detail = recording[""][0]
-    torch.testing.assert_close(detail.sink + detail.weights.sum(-1), torch.ones(2, 4, 5))
-    assert (detail.sink > 0.01).all()
 
 
 # Norms of queries and keys, gates of the output, values of the first layer, positions by token

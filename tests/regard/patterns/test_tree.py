@@ -6,36 +6,7 @@ from patterns.test_chosen import sizes_of
 
 import regard as rg
 from regard import patterns as p
-from regard.errors import ArgumentError, ShapeError, UnsupportedError
-
-
-def ancestors(parents: list[int], node: int) -> list[int]:
-    """The branch of a node, from its root on."""
-    return [*ancestors(parents, parents[node]), node] if node >= 0 else []
-
-
-@pytest.mark.parametrize("kind", ["dynamic", "static", "paged"])
-def test_a_tree_after_a_cache_is_each_of_its_branches_alone(kind):
-    torch.manual_seed(1)
-    layer = rg.MultiHeadAttention(24, 4, kv_heads=2, pattern="causal", positions="rotary").double()
-    text, drafts = torch.randn(2, 11, 24).double(), torch.randn(2, 6, 24).double()
-    parents = [-1, 0, 0, 2, -1, 2]
-    tree = p.Tree(torch.tensor(parents))
-    assert tree.depths.tolist() == [0, 1, 1, 2, 0, 2]
-    cache = layer.new_cache(2, kind, None if kind == "dynamic" else 40)
-    with torch.no_grad():
-        layer(text, cache=cache)
-        found = layer(drafts, pattern=tree, positions=cache.length + tree.depths, cache=cache)
-        for node in range(6):
-            branch = ancestors(parents, node)
-            alone = layer(torch.cat((text, drafts[:, branch]), 1))[:, -1]
-            torch.testing.assert_close(found[:, node], alone, rtol=0, atol=1e-12)
-    cache.crop(11)  # the best branch goes on
-    again = layer(drafts[:, :2], cache=cache)
-    torch.testing.assert_close(again, layer(torch.cat((text, drafts[:, :2]), 1))[:, -2:], rtol=0, atol=1e-12)
-    with pytest.raises(UnsupportedError, match="holds a mask for the rows of one call"):
-        layer(drafts, pattern=tree & p.Explicit(torch.ones(6, 6, dtype=torch.bool)), cache=cache)
-    assert cache.length == 13
+from regard.errors import ArgumentError, ShapeError
 
 
 def test_some_queries_of_a_tree_are_its_rows():
