@@ -12,11 +12,7 @@ Text = str | Sequence[str]
 
 
 def split_texts(walker: Walker, text: Text, context: Text | None, words: Axis, seen: Axis | None, kept: str) -> str:
-    """Add the steps that split the texts into words; `kept` is a kind of unit in `UNITS`.
-
-    Returns:
-        An expression of all their words.
-    """
+    """Add the steps that split the texts into words (`kept`: a kind of `UNITS`); return an expression of all words."""
     for name, given, axis, what in (("", text, words, "text"), ("context_", context, seen, "context")):
         if axis is not None:
             walker.give(what, given if isinstance(given, str) else list(given or ()), f"the {what}")
@@ -80,9 +76,6 @@ def read_pieces(
     """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
 
     A `target` is what a translator writes.
-
-    Raises:
-        ArgumentError: an empty or too long text, or a word that is not in it.
     """
     what = "context" if prefix else "text"
     tokeniser: Tokeniser = walker.values["tokeniser"]

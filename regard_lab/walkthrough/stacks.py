@@ -113,13 +113,9 @@ def attend(
     stage: Stage, layer: MultiHeadAttention, tag: str, kind: str, x: str, *, seen: Axis | None = None,
     bias: ALiBi | None = None,
 ) -> str:  # fmt: skip
-    """Add the steps of attention in all heads, which reads `x`, or the vectors `c` of the words that are seen.
+    """Add the steps of attention in all heads of the words' vectors `x`, which look at themselves or at the seen words.
 
-    Returns:
-        The name of the output.
-
-    Raises:
-        UnsupportedError: a mechanism that a walkthrough cannot show.
+    Returns the name of the output.
     """
     c, read = (x, stage.words) if seen is None else ("c", seen)
     scene = Scene(

@@ -69,9 +69,6 @@ def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> Non
 def find_word(word: int | str | None, words: Sequence[str]) -> int:
     """The index, from 0, of a word given by its number from 1 or by its text; by default that of the second word.
 
-    Raises:
-        ArgumentError: the text has no such word.
-
     >>> find_word(2, ["Life", "is"]), find_word("is", ["Life", "is"])
     (1, 1)
     """

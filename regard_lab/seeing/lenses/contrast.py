@@ -111,11 +111,7 @@ def _contrast(
 def find_place(
     tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None = None
 ) -> int:
-    """The index of a written word among the words of the target; arguments as for `find_contrast`.
-
-    Raises:
-        ArgumentError: a word that was not written, or several times, or before which nothing was read.
-    """
+    """The index of a written word among the words of the target; arguments as for `find_contrast`."""
     words = tokeniser.words(target_of(target_ids))
     at = place_of([text for text, _ in words], a_string("of", of), place)
     if source is None and not words[at][1].start:
@@ -449,11 +445,7 @@ def most_probable(model: object, logits: torch.Tensor, written: int) -> tuple[in
 def against_alternatives(
     model: Ours, tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None
 ) -> Contrast:
-    """The written word `of` against the words that the model found most probable beside it.
-
-    Raises:
-        ArgumentError: a word that was not written, or several times, or before which nothing was read.
-    """
+    """The written word `of` against the words that the model found most probable beside it."""
     place = find_place(tokeniser, source, target_ids, of, place)
     return alternatives(model, tokeniser, source, target_ids, (place,))[place]
 
