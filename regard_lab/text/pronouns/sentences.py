@@ -102,14 +102,10 @@ class PronounSentence:
     """An English sentence with *it*, its German translation, and the referent of the pronoun.
 
     Args:
-        source: the English sentence.
-        target: its German translation.
+        source, target: the English sentence and its German translation.
         pronoun: the German pronoun, "es", "er" or "sie".
-        referent: the English noun that *it* refers to, as it is in the source.
-        other: the other noun.
-        it_index: position of *it* in `source.split()`; these words include punctuation.
-        referent_index: position of the referent among the same words.
-        other_index: position of the other noun among the same words.
+        referent, other: the English noun that *it* refers to, as it is in the source, and the other noun.
+        it_index, referent_index, other_index: positions in `source.split()`, whose words include punctuation.
         target_pronoun_index: position of the pronoun in `target.split()`.
         frame: the name of the sentence frame, its plain English verb.
         derivation: all choices of the sentence.
