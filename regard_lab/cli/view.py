@@ -134,7 +134,7 @@ def view(
         title = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
         return compared(exploration, other_run.read(second or text, None if second else exploration), title)
 
-    counted = opened.model if isinstance(opened, OpenedPretrained) else None
+    counted = opened.model if isinstance(opened, OpenedPretrained) and export is not None else None
     with counting("computing" if computes else "explaining words", model=counted):
         first = opened.play(text, "int8" if int8 else None) if computes else read(text, opened)
         page = None if export is None else to_page(replace(first, walk=opened.walk(text)))
