@@ -135,7 +135,7 @@ class AttentionMaps:
     def alignment(self) -> list[tuple[int, int]]:
         """Which word of the source each word of the target looks at most, as places (source, target) in its order.
 
-        It is the mean over the heads of the decoder's last layer but one.
+        The weights are the mean over the heads of the decoder's last layer but one.
 
         Source: Garg et al. 2019, Jointly Learning to Align and Translate, section 4.3: the last layer but one.
 
@@ -148,9 +148,9 @@ class AttentionMaps:
         return list(zip(words.argmax(1).tolist(), range(len(words)), strict=True)) if words.numel() else []
 
     def __repr__(self) -> str:
-        parts = self.source_words, self.target_words, self.encoder, self.decoder, self.cross[0]
+        counts = (*map(len, (self.source_words, self.target_words, self.encoder, self.decoder)), self.cross.shape[1])
         units = "source labels", "target labels", "encoder layers", "decoder layers", "heads"
-        sizes = (count_of(len(part), unit) for part, unit in zip(parts, units, strict=True))
+        sizes = map(count_of, counts, units)
         return "AttentionMaps({}, {}, {} and {} of {})".format(*sizes)
 
 

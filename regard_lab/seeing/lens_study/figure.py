@@ -66,10 +66,8 @@ class PronounView:
         """
         pairs = zip(self.lens.source_words, self.lens.source_scores, strict=True)
         ranked = sorted(pairs, key=lambda pair: -pair[1])[:count]
-        others = " or ".join(self.lens.others)
-        return f"*{self.lens.word}* rather than {others}: " + ", ".join(
-            f"{word} ({value:+.1f})" for word, value in ranked
-        )
+        words = ", ".join(f"{word} ({value:+.1f})" for word, value in ranked)
+        return f"*{self.lens.word}* rather than {' or '.join(self.lens.others)}: {words}"
 
 
 def view_pronoun(

@@ -180,16 +180,14 @@ def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed:
     """
     known = list(each("known", known, "known sentences"))
     versions = [swapped(translator.tokeniser, one, seed) if one.as_grammar else {} for one in known]
-    flat = [(index, name, contrast) for index, one in enumerate(versions) for name, contrast in one.items()]
-    if not flat:
+    contrasts = [contrast for one in versions for contrast in one.values()]
+    if not contrasts:
         raise DataError(
             f"of {count_of(len(known), 'sentences')} none is translated as by the grammar, so no word can be swapped"
         )
-    odds = log_odds(translator.model, [contrast for _, _, contrast in flat])
-    values = torch.tensor(odds, dtype=torch.float64).sigmoid().tolist()
-    shares: list[dict[str, float]] = [{} for _ in known]
-    for (index, name, _), value in zip(flat, values, strict=True):
-        shares[index][name] = value
+    odds = torch.tensor(log_odds(translator.model, contrasts), dtype=torch.float64)
+    values = iter(odds.sigmoid().tolist())
+    shares = [{name: next(values) for name in one} for one in versions]
     groups = [[share for one, share in zip(known, shares, strict=True) if share and one.link_first is first]
               for first in (False, True)]  # fmt: skip
     last, first = (_means(group) for group in groups)
