@@ -226,7 +226,7 @@ def patch(
                 f"give texts with equally many ids"
             )
     stored = _recorded(model, others)
-    instead: Instead = lambda layer, chosen: torch.stack([stored[one.text][layer] for one in chosen])  # noqa: E731
+    instead = _instead(stored, others, "resample", range(len(pairs)))  # each text that of its own number
     return _measured(model, tokeniser, examples, [], heads, stored, instead, "log odds", "patch", progress)
 
 
