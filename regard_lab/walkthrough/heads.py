@@ -184,7 +184,7 @@ def saturated(scene: Scene, weights: torch.Tensor, compared: tuple[str, str]) ->
 
 def every_head(scene: Scene) -> str:
     """Add the steps of attention in all heads, up to the output of the layer; return its name."""
-    walker, layer, once = scene.walker, scene.layer, scene.once
+    walker, layer, once = scene.walker, scene.layer, scene.walker.once
     heads = _numbered_heads(layer.heads, "head")
     q, k, v = _project_all(scene, heads)
     weights = _weigh_all(scene, heads, q, k)
@@ -215,7 +215,7 @@ def _map_output(scene: Scene, source: str, letter: str, says: str) -> str:
 
 def _project_all(scene: Scene, many: Axis) -> tuple[str, str, str]:
     """Add queries, keys and values of all heads, rotated and shared as the layer does; return their names."""
-    walker, layer, kind, once, names = scene.walker, scene.layer, scene.kind, scene.once, []
+    walker, layer, kind, once, names = scene.walker, scene.layer, scene.kind, scene.walker.once, []
     few = many if scene.group == 1 else _numbered_heads(layer.kv_heads, "key/value head")
     angles = f"angles{scene.scope}"
     if layer.positions is not None and angles not in walker.values:
@@ -247,7 +247,7 @@ def _project_all(scene: Scene, many: Axis) -> tuple[str, str, str]:
 
 def _weigh_all(scene: Scene, many: Axis, q: str, k: str) -> str:
     """Add the scores and the attention weights of all heads; return the name of the weights."""
-    walker, kind, once, pairs = scene.walker, scene.kind, scene.once, (many, scene.readers, scene.read)
+    walker, kind, once, pairs = scene.walker, scene.kind, scene.walker.once, (many, scene.readers, scene.read)
     scores = scene.lines.heads.format(Q=q, K=k, n=len(scene.readers), m=len(scene.read))
     for parameter in ("W_a", "U_a", "v_a"):
         scores = scores.replace(parameter, f"{parameter}{scene.tag}")
@@ -280,7 +280,7 @@ def _most_of_heads(scene: Scene, weights: torch.Tensor) -> str:
         f"head {number}: “{scene.read.labels[int(row.argmax())]}” {float(row.max()):.2f}"
         for number, row in enumerate(weights[:4, scene.word])
     )
-    first = scene.once("The softmax turns the scores of each word into weights with the sum 1.")
+    first = scene.walker.once("The softmax turns the scores of each word into weights with the sum 1.")
     return f"{first} The largest weight of “{scene.chosen}” in {'; '.join(looks)}."
 
 

@@ -145,7 +145,6 @@ class Scene:
         kind: what titles of all heads begin with.
         tag: the end of all names of a layer in a model, such as "_e0"; empty for the only layer.
         scope: the end of the name of its angles, which all layers of a stack share.
-        once: returns an explanation, or nothing if it was given before.
     """
 
     walker: Walker
@@ -160,7 +159,6 @@ class Scene:
     kind: str = "All heads"
     tag: str = ""
     scope: str = ""
-    once: Callable[[str], str] = str
 
     @property
     def word(self) -> int:

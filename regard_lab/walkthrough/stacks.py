@@ -5,7 +5,7 @@ decoder's self-attention, `Q_c0` in its cross-attention.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -33,14 +33,6 @@ class Stage:
     words: Axis  # whose vectors go through the stack; the chosen one is followed
     scope: str  # "" for a model with one stack, "e" for the encoder, "d" for the decoder
     origin: str  # of the weights, in a few words
-    explained: set[str] = field(default_factory=set)  # explanations that were given already; each is given once
-
-    def once(self, says: str) -> str:
-        """An explanation, or nothing if it was given before."""
-        if says in self.explained:
-            return ""
-        self.explained.add(says)
-        return says
 
     def give(self, name: str, tensor: torch.Tensor | None, says: str) -> bool:
         """Give a weight, if the layer has it."""
@@ -68,7 +60,7 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
         says = "The norm divides every vector by the root of its mean square, then applies a learned gain."
     formula += " + b" if shifted else ""
     line += f" + shift_{name}" if shifted else ""
-    return stage.walker.step(f"{name} = {line}", "Norm", stage.once(says), formula, axes=(stage.words,))
+    return stage.walker.step(f"{name} = {line}", "Norm", stage.walker.once(says), formula, axes=(stage.words,))
 
 
 def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
@@ -77,7 +69,7 @@ def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
     values, word = stage.walker.values, stage.words.followed
     before, more = (float(values[one][word].norm()) for one in (h, part))
     says = (
-        stage.once("A residual connection: the part adds to the vector of a word and does not replace it. ")
+        stage.walker.once("A residual connection: the part adds to the vector of a word and does not replace it. ")
         + f"To “{stage.words.labels[word]}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
     )
     formula = f"{name[0]}_i + {part[0]}_i"
@@ -117,9 +109,8 @@ def attend(
     """
     c, read = (x, stage.words) if seen is None else ("c", seen)
     scene = Scene(
-        stage.walker, layer, stage.words, read, x, c, lambda name: stage.origin, 0, bias, kind, tag, stage.scope,
-        stage.once,
-    )  # fmt: skip
+        stage.walker, layer, stage.words, read, x, c, lambda name: stage.origin, 0, bias, kind, tag, stage.scope
+    )
     give_layer(scene)
     return every_head(scene)
 
@@ -147,10 +138,10 @@ def feed(stage: Stage, layer: FeedForward, tag: str, x: str) -> str:
     if "gate" in lines:
         line = f"{activated.format(lines['gate'])} * ({lines['in']})"
         formula = f"u_i = {kind}(W_g {x[0]}_i) · W_1 {x[0]}_i"
-    says = stage.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
+    says = stage.walker.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
     walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=axes)
     formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
-    says = stage.once("A second matrix maps the hidden layer back to the size of the word's vector.")
+    says = stage.walker.once("A second matrix maps the hidden layer back to the size of the word's vector.")
     return walker.step(f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes)
 
 
@@ -242,7 +233,6 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
     walker.step(f"c = {h}", "The encoder's output", says, axes=(seen,))
     walker.check("model.encode(context_ids[None])[0][0]", "c")
     start = 0 if model.cross_pattern.compares_positions else None
-    decoder.explained = encoder.explained
     for number, layer in enumerate(model.decoder):
         assert isinstance(layer, DecoderLayer)
         walker.section = f"Decoder, layer {number} of {count_of(len(model.decoder), 'layers')}"

@@ -317,10 +317,14 @@ TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step a
 
 
 class Walker:
-    """Runs the lines of a walkthrough and records each as a step; a line never contains text of a user."""
+    """Runs the lines of a walkthrough and records each as a step; a line never contains text of a user.
 
-    def __init__(self, section: str) -> None:
+    With `repeats`, an explanation is given as often as it applies: a walkthrough of one layer is short.
+    """
+
+    def __init__(self, section: str, *, repeats: bool = False) -> None:
         self.section = section
+        self.repeats, self.explained = repeats, set[str]()
         self.values: dict[str, Any] = dict(LANGUAGE)
         self.given: list[Given] = []
         self.steps: list[Step] = []
@@ -330,6 +334,12 @@ class Walker:
         """Make a value available to later lines."""
         self.values[name] = value
         self.given.append(Given(name, says, value, axes))
+
+    def once(self, says: str) -> str:
+        """An explanation, or nothing if it was given before."""
+        known = says in self.explained and not self.repeats
+        self.explained.add(says)
+        return "" if known else says
 
     @torch.no_grad()
     def step(

@@ -134,7 +134,7 @@ def walk(
     drawn = draw_layer(sorted({*cut, *(read or ())}), dim, new, draw, seed, weights_seed, weights)
     place = find_word(word, cut)
 
-    walker = Walker("From text to vectors")
+    walker = Walker("From text to vectors", repeats=True)
     readers, seen = Axis("words", tuple(cut), place), None if read is None else Axis("words", tuple(read))
     every = split_texts(walker, text, context, readers, seen, words)
     number_words(walker, every, drawn, readers, seen)
