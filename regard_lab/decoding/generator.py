@@ -86,10 +86,8 @@ def _overlap(text: str, stop: str) -> int:
 class Listener:
     """Reads the ids of texts while they are written, passes on new text, and detects stops.
 
-    Args:
-        stop: texts that end a text.
-        begins: for each prompt, whether it is empty, so that its text begins with a word.
-        whole: decode each text from its beginning every time, as a beam needs, whose hypotheses change places.
+    `begins` says for each prompt whether it is empty, so that its text begins with a word. With `whole` each text is
+    decoded from its beginning every time, as a beam needs, whose hypotheses change places.
     """
 
     def __init__(

@@ -85,13 +85,10 @@ class SpecialIds:
     never: tuple[int, ...] = (PAD, UNKNOWN, BEGIN)
 
     def __post_init__(self) -> None:
-        checked = {
-            "begin": whole("begin", self.begin, 0),
-            "end": None if self.end is None else whole("end", self.end, 0),
-            "never": tuple(whole("an id of never", one, 0) for one in each("never", self.never, "a tuple of ids")),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        never = tuple(whole("an id of never", one, 0) for one in each("never", self.never, "a tuple of ids"))
+        object.__setattr__(self, "begin", whole("begin", self.begin, 0))
+        object.__setattr__(self, "end", None if self.end is None else whole("end", self.end, 0))
+        object.__setattr__(self, "never", never)
 
 
 OURS = SpecialIds()
@@ -238,14 +235,7 @@ class _Beam:
         return bound <= self.best()[-1].score
 
     def advance(self, candidates: list[Candidate], special: SpecialIds, over: Over | None) -> list[int]:
-        """Extend the hypotheses by one id.
-
-        Args:
-            candidates: the most likely first.
-
-        Returns:
-            For each unfinished hypothesis, the place of the hypothesis it extends.
-        """
+        """Extend the hypotheses by candidates, the most likely first; the places of those that go on."""
         before, self.going = self.going, []
         places: list[int] = []
         for rank, (place, identifier, gain, total) in enumerate(candidates):

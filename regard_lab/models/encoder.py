@@ -100,14 +100,10 @@ class WordsHead(nn.Module):
 
 
 class ClassesHead(nn.Module):
-    """Logits of the classes of a text: `tanh(pool(x) W + b) U + c`.
-
-    Args:
-        pooling: "mean" over the positions of a text, or the "first" one.
-        dropout: share of the pooled vector dropped in training.
+    """Logits of the classes of a text: `tanh(pool(x) W + b) U + c`; pooling is the mean, or the first position.
 
     Source: BERT, Devlin et al. 2019, sections 3 and 4.1 (the first position; the pooler is that of the authors'
-        program).
+    program).
     """
 
     def __init__(self, dim: int, classes: int, pooling: str, dropout: float) -> None:

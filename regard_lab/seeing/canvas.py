@@ -89,9 +89,6 @@ def save(figure: Figure, path: Path) -> None:
     """Write the picture atomically, as PNG, SVG or PDF by its name; the same picture always gives the same bytes.
 
     An SVG contains its letters as outlines, and a PDF its fonts, so that they look the same without the font.
-
-    Raises:
-        CheckpointError: the file could not be written.
     """
     import matplotlib
     from matplotlib.text import Text
@@ -111,11 +108,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def checked_path(path: str | Path) -> Path:
-    """The absolute path of a PNG, SVG or PDF to be written.
-
-    Raises:
-        ArgumentError: the name has another ending, or the folder does not exist.
-    """
+    """The absolute path of a PNG, SVG or PDF to be written."""
     path = Path(os.path.abspath(a_path("path", path)))
     if path.suffix.lower() not in KINDS_OF_PICTURE:
         raise ArgumentError(
@@ -128,7 +121,7 @@ def checked_path(path: str | Path) -> Path:
 
 @contextmanager
 def saved_figure(path: str | Path) -> Generator[Figure]:
-    """An empty picture, saved at the end of the block; raises as `checked_path`, `new_figure` and `save` do."""
+    """An empty picture for a checked path, where it is saved at the end of the block."""
     path = checked_path(path)
     with new_figure() as figure:
         yield figure

@@ -68,11 +68,7 @@ def _membership(name: str, spans: Sequence[Span]) -> torch.Tensor:
 
 @contextmanager
 def watched(model: TranslationModel | LanguageModel | TextEncoder, tokeniser: Tokeniser) -> Generator[Recording]:
-    """Record the weights of every layer, in eval mode and without gradients.
-
-    Raises:
-        ArgumentError: the tokeniser and the model have vocabularies of different sizes.
-    """
+    """Record the weights of every layer, in eval mode and without gradients."""
     check_together(model.config.vocab_size, tokeniser)
     with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
         yield recording
@@ -111,11 +107,7 @@ def all_weights(
 
 
 def target_of(target_ids: Sequence[int]) -> list[int]:
-    """The ids of a target as a list.
-
-    Raises:
-        ArgumentError: a text instead of ids, or special ids among them.
-    """
+    """The ids of a target as a list."""
     if isinstance(target_ids, str):
         raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
     ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]

@@ -188,11 +188,9 @@ class SeenWords:
 
 
 class UnknownWords:
-    """Words that the training of a model did not have, each named once.
+    """Words that the training of a model did not have, each named once; nothing if the model does not store its words.
 
-    Args:
-        seen: the words of its training; None if the model does not store them, and then there is nothing to remark.
-        output: what the model makes of a text, such as "translation".
+    `output` is what the model makes of a text, such as "translation".
     """
 
     def __init__(self, seen: SeenWords | None, output: str) -> None:

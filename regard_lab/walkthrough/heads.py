@@ -6,7 +6,7 @@ import torch
 
 from regard.arguments import count_of
 from regard_lab.walkthrough.layer import Scene, give_layer, projected, rotated
-from regard_lab.walkthrough.steps import Axis, numbered
+from regard_lab.walkthrough.steps import Axis
 
 PROJECTIONS = (
     ("q", "Queries", "A matrix maps the vector of each word to a query, which is compared with all keys."),
@@ -53,16 +53,14 @@ def project(scene: Scene) -> tuple[str, str]:
             source, head, words, place = scene.c, scene.head // scene.group, scene.read, "j"
             if scene.group > 1:
                 says += f" Key/value head {head} is shared by {count_of(scene.group, 'query heads')}."
-        axes = words, numbered("numbers", walker.values[f"W_{letter}"].shape[1])
         formula = f"{letter}_{place} = W_{letter} {source}_{place}"
-        walker.step(f"{letter} = {source} @ W_{letter}[{head}].T", title, says, formula, axes=axes)
+        walker.step(f"{letter} = {source} @ W_{letter}[{head}].T", title, says, formula, axes=(words,))
     if layer.positions is None:
         return "q", "k"
     measure_angles(scene)
     for letter, title in (("q", "Rotated queries"), ("k", "Rotated keys")):
         line = f"{letter}_turned = {rotated(letter, layer.head_dim)}"
-        axes = scene.readers, numbered("numbers", layer.head_dim)
-        walker.step(line, title, ROTATED, f"R(θ_i) {letter}_i", axes=axes)
+        walker.step(line, title, ROTATED, f"R(θ_i) {letter}_i", axes=(scene.readers,))
     return "q_turned", "k_turned"
 
 
@@ -74,7 +72,7 @@ def measure_angles(scene: Scene, name: str = "angles") -> None:
     scene.walker.step(
         f"{name} = (torch.arange({len(scene.read)})[:, None] * {speeds}).repeat(1, 2)", "Angles",
         "Each pair of components has its own frequency; the angles of a word are its position times these frequencies.",
-        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=(scene.read, numbered("numbers", size)),
+        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=(scene.read,),
     )  # fmt: skip
 
 
@@ -87,7 +85,7 @@ def follow_word(scene: Scene, q: str, k: str) -> None:
         walker.step(
             f"hidden = {lines.hidden.format(**place)}", "A hidden layer for each pair",
             f"Learned matrices combine the query of “{word}” with each key; tanh limits the result to −1 to 1.",
-            lines.hidden_formula, axes=(scene.read, numbered("numbers", walker.values["v_a"].shape[-1])),
+            lines.hidden_formula, axes=axes,
         )  # fmt: skip
     line = f"omega = {lines.one.format(**place)}"
     walker.step(line, "Scores, not yet normalised", lines.says, lines.formula, axes=axes)
@@ -150,8 +148,7 @@ def _weigh(
         f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=axes, scale="weights",
     )  # fmt: skip
     title = "Context vector" if row else "Context vectors"
-    numbers = numbered("numbers", scene.layer.value_dim)
-    walker.step(f"{z} = {alpha} @ v", title, context, "z_i = Σ_j α_{ij} v_j", axes=(*axes[:-1], numbers))
+    walker.step(f"{z} = {alpha} @ v", title, context, "z_i = Σ_j α_{ij} v_j", axes=axes[:-1])
 
 
 def _most(scene: Scene, alpha: torch.Tensor) -> str:
@@ -194,13 +191,13 @@ def every_head(scene: Scene) -> str:
     contexts = walker.step(
         f"{scene.name('contexts')} = {weights} @ {v}", f"{scene.kind}: context vectors",
         once("In each head, the sum of the values by the attention weights."), "z_i^h = Σ_j α_{ij}^h v_j^h",
-        axes=(heads, scene.readers, numbered("numbers", layer.value_dim)),
+        axes=(heads, scene.readers),
     )  # fmt: skip
     joined = walker.step(
         f"joined{scene.tag} = torch.cat(list({contexts}), dim=-1)",
         f"{scene.kind}: {'heads ' if scene.tag else ''}joined",
         once("The context vectors of all heads, one after the other, for each word."), "r_i = [z_i^1 ; … ; z_i^H]",
-        axes=(scene.readers, numbered("numbers", layer.heads * layer.value_dim)),
+        axes=(scene.readers,),
     )  # fmt: skip
     says = once("A matrix combines the heads into a vector that has the size of the word's vector again.")
     return _map_output(scene, joined, "r", says)
@@ -212,8 +209,7 @@ def _map_output(scene: Scene, source: str, letter: str, says: str) -> str:
     bias = scene.given("b_o")
     return scene.walker.step(
         f"{name}{scene.tag} = {projected(source, f'W_o{scene.tag}', bias)}", title, says,
-        f"{result}_i = W_o {letter}_i" + (" + b_o" if bias else ""),
-        axes=(scene.readers, numbered("numbers", scene.layer.dim)),
+        f"{result}_i = W_o {letter}_i" + (" + b_o" if bias else ""), axes=(scene.readers,),
     )  # fmt: skip
 
 
@@ -230,22 +226,21 @@ def _project_all(scene: Scene, many: Axis) -> tuple[str, str, str]:
         ("v", "values", few, scene.read, scene.c),
     ):
         name, matrix, bias = f"{letter.upper()}{scene.tag}", f"W_{letter}{scene.tag}", scene.given(f"b_{letter}")
-        axes = words, numbered("numbers", walker.values[matrix].shape[1])
         says = once(f"The {what} of every head, each by a matrix of its own.")
         if scene.tag and scene.crosses:
             whose = "the words that are written" if letter == "q" else "the encoder's output"
             says = once(f"In cross-attention, {what} come from {whose}.")
         walker.step(
             f"{name} = {projected(source, matrix, bias, heads=True)}", f"{kind}: {what}", says,
-            f"{letter}_i^h = W_{letter}^h {source[0]}_i" + (f" + b_{letter}^h" if bias else ""), axes=(heads, *axes),
+            f"{letter}_i^h = W_{letter}^h {source[0]}_i" + (f" + b_{letter}^h" if bias else ""), axes=(heads, words),
         )  # fmt: skip
         if layer.positions is not None and letter != "v":
             line = f"{name}_turned = {rotated(name, layer.head_dim, angles)}"
-            name = walker.step(line, f"{kind}: {what} rotated", once(ROTATED), axes=(heads, *axes))
+            name = walker.step(line, f"{kind}: {what} rotated", once(ROTATED), axes=(heads, words))
         if scene.group > 1 and letter != "q":
             says = once(f"Each key/value head is shared by {scene.group} neighbouring query heads.")
             line = f"{name}_shared = {name}.repeat_interleave({scene.group}, dim=0)"
-            name = walker.step(line, f"{kind}: {what} shared", says, axes=(many, *axes))
+            name = walker.step(line, f"{kind}: {what} shared", says, axes=(many, words))
         names.append(name)
     return names[0], names[1], names[2]
 

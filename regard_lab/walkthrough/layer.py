@@ -107,11 +107,7 @@ LETTERS: dict[type[Score], dict[str, tuple[str, bool]]] = {
 
 
 def new_score(name: str, query_dim: int, key_dim: int) -> Score:
-    """A score for queries and keys of these sizes, by its name in `SCORES`.
-
-    Raises:
-        ArgumentError: a dot product of vectors of different sizes.
-    """
+    """A score for queries and keys of these sizes, by its name in `SCORES`."""
     if name in ("scaled_dot", "dot"):
         if query_dim != key_dim:
             raise ArgumentError(
@@ -125,11 +121,7 @@ def new_score(name: str, query_dim: int, key_dim: int) -> Score:
 
 
 def score_of(mechanism: Mechanism) -> Score:
-    """The score function of a softmax mechanism.
-
-    Raises:
-        UnsupportedError: another mechanism, or a score that a walkthrough cannot show.
-    """
+    """The score function of a softmax mechanism."""
     if not isinstance(mechanism, Softmax) or type(mechanism.score) not in LINES:
         raise UnsupportedError(
             f"this layer uses {mechanism}; a walkthrough needs softmax attention with one of the scores "
@@ -234,11 +226,7 @@ class Scene:
 
 
 def give_layer(scene: Scene) -> None:
-    """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag.
-
-    Raises:
-        UnsupportedError: a layer with an option that a walkthrough cannot show.
-    """
+    """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag."""
     layer, score, give = scene.layer, scene.score, scene.walker.give  # refuses every mechanism but softmax
     if layer.options["softcap"] is not None or layer.to_k is None:
         raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
@@ -284,11 +272,7 @@ def new_layer(
     dim: int, heads: int, *, kv_heads: int | None, query_dim: int | None, key_dim: int | None, value_dim: int | None,
     score: str, positions: str, causal: bool,
 ) -> MultiHeadAttention:  # fmt: skip
-    """The layer, with weights that are not drawn yet; options as for `walk`.
-
-    Raises:
-        ArgumentError: sizes of heads below 1, or sizes that do not divide or fit.
-    """
+    """The layer, with weights that are not drawn yet; options as for `walk`."""
     for name, given in (("query_dim", query_dim), ("key_dim", key_dim), ("value_dim", value_dim)):
         if given is not None:
             whole(name, given, 1)
@@ -361,9 +345,6 @@ def draw_layer(
     Numbers are drawn in float32, in the order table, W_q, W_k, W_v, W_o, those of the score; the state of torch's
     generator is left unchanged. By the law "normal", queries and keys have about unit variance; by "uniform", weights
     are from 0 to 1.
-
-    Raises:
-        ArgumentError: sizes that do not fit, or given weights with an unknown name or another shape.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

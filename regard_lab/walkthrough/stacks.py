@@ -56,7 +56,6 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
     stage.give(f"gain_{name}", norm.weight, f"of the norm that gives {name}")
     shifted = stage.give(f"shift_{name}", getattr(norm, "bias", None), f"of the norm that gives {name}")
-    size = int(norm.normalized_shape[0])
     if isinstance(norm, nn.LayerNorm):
         mean, spread = f"{h}.mean(-1, keepdim=True)", f"{h}.var(-1, correction=0, keepdim=True)"
         line = f"({h} - {mean}) / ({spread} + {norm.eps!r}).sqrt() * gain_{name}"
@@ -69,8 +68,7 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
         says = "The norm divides every vector by the root of its mean square, then applies a learned gain."
     formula += " + b" if shifted else ""
     line += f" + shift_{name}" if shifted else ""
-    axes = stage.words, numbered("numbers", size)
-    return stage.walker.step(f"{name} = {line}", "Norm", stage.once(says), formula, axes=axes)
+    return stage.walker.step(f"{name} = {line}", "Norm", stage.once(says), formula, axes=(stage.words,))
 
 
 def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
@@ -82,8 +80,8 @@ def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
         stage.once("A residual connection: the part adds to the vector of a word and does not replace it. ")
         + f"To “{stage.words.labels[word]}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
     )
-    axes = stage.words, numbered("numbers", values[h].shape[1])
-    return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, f"{name[0]}_i + {part[0]}_i", axes=axes)
+    formula = f"{name[0]}_i + {part[0]}_i"
+    return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, formula, axes=(stage.words,))
 
 
 class Part(NamedTuple):
@@ -113,13 +111,9 @@ def attend(
     stage: Stage, layer: MultiHeadAttention, tag: str, kind: str, x: str, *, seen: Axis | None = None,
     bias: ALiBi | None = None,
 ) -> str:  # fmt: skip
-    """Add the steps of attention in all heads, which reads `x`, or the vectors `c` of the words that are seen.
+    """Add the steps of attention in all heads of the words' vectors `x`, which look at themselves or at the seen words.
 
-    Returns:
-        The name of the output.
-
-    Raises:
-        UnsupportedError: a mechanism that a walkthrough cannot show.
+    Returns the name of the output.
     """
     c, read = (x, stage.words) if seen is None else ("c", seen)
     scene = Scene(
@@ -146,7 +140,7 @@ def feed(stage: Stage, layer: FeedForward, tag: str, x: str) -> str:
             source = f"hidden{tag}" if name == "out" else x
             bias = f" + b_{name}{tag}" if has_bias else ""
             lines[name] = f"{source} @ W_{name}{tag}.T{bias}"
-    activated, wide = ACTIVATED[layer.activation], numbered("numbers", walker.values[f"W_in{tag}"].shape[0])
+    activated, axes = ACTIVATED[layer.activation], (stage.words,)
     kind = layer.activation.replace("swiglu", "silu").replace("geglu", "gelu").removesuffix("-tanh")
     line = activated.format(lines["in"])
     formula = f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")")
@@ -154,10 +148,9 @@ def feed(stage: Stage, layer: FeedForward, tag: str, x: str) -> str:
         line = f"{activated.format(lines['gate'])} * ({lines['in']})"
         formula = f"u_i = {kind}(W_g {x[0]}_i) · W_1 {x[0]}_i"
     says = stage.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
-    walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=(stage.words, wide))
+    walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=axes)
     formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
     says = stage.once("A second matrix maps the hidden layer back to the size of the word's vector.")
-    axes = stage.words, numbered("numbers", layer.dim)
     return walker.step(f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes)
 
 
@@ -246,7 +239,7 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
     walker.section = "The encoder's output"
     says = "What the decoder looks at: one vector for each word of the context, computed once."
     h = normed(encoder, model.encoder_norm, h, "normed")
-    walker.step(f"c = {h}", "The encoder's output", says, axes=(seen, numbered("numbers", model.config.dim)))
+    walker.step(f"c = {h}", "The encoder's output", says, axes=(seen,))
     walker.check("model.encode(context_ids[None])[0][0]", "c")
     start = 0 if model.cross_pattern.compares_positions else None
     decoder.explained = encoder.explained
@@ -266,8 +259,8 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
     walker.section = "The output"
     final = normed(decoder, model.decoder_norm, g, "final")
     if final != "final":
-        axes = words, numbered("numbers", model.config.dim)
-        walker.step(f"final = {final}", "The decoder's output", "The vectors of the last layer are scored.", axes=axes)
+        says = "The vectors of the last layer are scored."
+        walker.step(f"final = {final}", "The decoder's output", says, axes=(words,))
 
 
 def _part(what: str, around: Residual, inner: str, after: str, run: Callable[[str], str]) -> Part:
@@ -276,39 +269,36 @@ def _part(what: str, around: Residual, inner: str, after: str, run: Callable[[st
 
 def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Axis, spell: str) -> None:
     """Add the head of a text encoder."""
-    walker, dim = stage.walker, numbered("numbers", model.config.dim)
+    walker, head = stage.walker, model.head
     walker.check("model.vectors(ids[None])[0]", final)
-    head = model.head
-    if isinstance(head, WordsHead):
+    if isinstance(head, WordsHead | ClassesHead):
         stage.give("W_dense", head.dense.weight, "matrix of the head")
         stage.give("b_dense", head.dense.bias, "bias of the head")
+    if isinstance(head, WordsHead):
         says = "The head of masked words: a matrix and a non-linear function."
         line = f"dense = F.gelu({final} @ W_dense.T + b_dense)"
-        walker.step(line, "The head", says, '"dense"_i = gelu(W "final"_i + b)', axes=(stage.words, dim))
+        walker.step(line, "The head", says, '"dense"_i = gelu(W "final"_i + b)', axes=(stage.words,))
         ready = normed(stage, head.norm, "dense", "ready")
         stage.give("W_words", model.embedding.weight if head.weight is None else head.weight, "a vector for each word")
         stage.give("b_words", head.bias, "of the scores")
-        says = "The score of each word of the vocabulary at each place."
-        axes = stage.words, vocabulary
-        walker.step(
-            f"scores = {ready} @ W_words.T + b_words", "Scores of the words", says, 's_i = W "ready"_i + b', axes=axes
-        )
+        says, axes = "The score of each word of the vocabulary at each place.", (stage.words, vocabulary)
+        line = f"scores = {ready} @ W_words.T + b_words"
+        walker.step(line, "Scores of the words", says, 's_i = W "ready"_i + b', axes=axes)
         walker.check("model(ids[None])[0]", "scores")
         _distribute(walker, stage.words, vocabulary, spell, "the word at this place", stage.origin)
     elif isinstance(head, ClassesHead):
-        _classify(stage, head, final, dim)
+        _classify(stage, head, final)
 
 
-def _classify(stage: Stage, head: ClassesHead, final: str, size: Axis) -> None:
+def _classify(stage: Stage, head: ClassesHead, final: str) -> None:
     """Add the head that sorts a text into classes."""
     walker, first = stage.walker, head.pooling == "first"
     says = "The vector of the text: " + ("that of its first word." if first else "the mean.")
-    walker.step(f"pooled = {final}{'[0]' if first else '.mean(0)'}", "Pooling", says, axes=(size,))
-    for name, part in (("dense", head.dense), ("classes", head.to_classes)):
-        stage.give(f"W_{name}", part.weight, "matrix of the head")
-        stage.give(f"b_{name}", part.bias, "bias of the head")
+    walker.step(f"pooled = {final}{'[0]' if first else '.mean(0)'}", "Pooling", says, axes=())
+    stage.give("W_classes", head.to_classes.weight, "matrix of the head")
+    stage.give("b_classes", head.to_classes.bias, "bias of the head")
     line = "dense = torch.tanh(W_dense @ pooled + b_dense)"
-    walker.step(line, "The head", "A matrix and tanh.", "u = tanh(W p + b)", axes=(size,))
+    walker.step(line, "The head", "A matrix and tanh.", "u = tanh(W p + b)", axes=())
     classes = (numbered("classes", head.to_classes.out_features),)
     line = "scores = W_classes @ dense + b_classes"
     walker.step(line, "Scores of the classes", "One score for each class.", axes=classes)

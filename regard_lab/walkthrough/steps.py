@@ -69,9 +69,6 @@ def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> Non
 def find_word(word: int | str | None, words: Sequence[str]) -> int:
     """The index, from 0, of a word given by its number from 1 or by its text; by default that of the second word.
 
-    Raises:
-        ArgumentError: the text has no such word.
-
     >>> find_word(2, ["Life", "is"]), find_word("is", ["Life", "is"])
     (1, 1)
     """
@@ -339,12 +336,18 @@ class Walker:
         self, line: str, title: str, says: str | Callable[[torch.Tensor], str], formula: str = "", *,
         axes: tuple[Axis, ...], scale: str = "signed",
     ) -> str:  # fmt: skip
-        """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
+        """Run a line, record its result, and return the name it assigns.
+
+        `says` may be a function of the result. A last axis that is not in `axes` counts the numbers of a vector.
+        """
         exec(line, self.values)
         name = line.partition(" = ")[0]
         value = self.values[name]
         says = (says if isinstance(says, str) else says(value)).strip()
-        value = tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list):
+            value = tuple(value)
+        elif value.dim() == len(axes) + 1:
+            axes = (*axes, numbered("numbers", value.shape[-1]))
         self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
         return name
 

@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.long import commands, pytests, runs
 from tests.long.__main__ import main
 from tests.long.hostile import judge
 from tests.long.hostile_files import FILES, READERS
+from tests.long.mutant_sites import sites
+from tests.long.mutants import ROOMS, Mutant, copy_of_all, judged, mutant, places_of
 from tests.long.running import Found, Run, read
 from tests.long.runs import RUNS
 
@@ -177,3 +180,24 @@ def test_every_law_and_command_has_a_number_and_its_examples_are_counted():
     pytests.count_examples(told, found)
     assert found.counts == {"law one[x]": 1000, "law two": 8, "refused": 83}
     assert found.noted == ["two: 8 examples, 80 refused; 90.00%, gave up because: failed to satisfy assume()"]
+
+
+# A mutant that differs is killed, and one that does not survives
+
+PATH = "regard/patterns/ranges.py"
+SITE = next(one for one in sites((ROOT / PATH).read_bytes()) if one.kind == "comparison")
+
+
+def test_a_mutant_fails_the_examples_of_its_file_and_leaves_the_copy_as_it_was(tmp_path):
+    copy = copy_of_all(tmp_path)
+    whole = (copy / PATH).read_bytes()
+    for site, verdict in ((SITE, "killed"), (replace(SITE, after=SITE.before), "survived")):
+        assert judged(Mutant(0, "patterns", PATH, site), copy, [PATH])[0] == verdict
+        assert (copy / PATH).read_bytes() == whole
+
+
+@pytest.mark.parametrize("number", range(len(ROOMS)))
+def test_every_room_has_a_place_and_tests(number):
+    one = mutant(number)
+    assert (one.room, mutant(number)) == (list(ROOMS)[number], one)
+    assert all((ROOT / path).exists() for path in places_of(one))

@@ -62,9 +62,8 @@ class RecurrentConfig(Settings):
 
     def __post_init__(self) -> None:
         self.check_sizes("vocab_size", "dim", "hidden", "encoder_layers", "decoder_layers", "window")
-        self.check_choice("cell", CELLS)
-        self.check_choice("attention", ATTENTIONS)
-        self.check_choice("reach", REACHES)
+        for name, choices in (("cell", CELLS), ("attention", ATTENTIONS), ("reach", REACHES)):
+            self.check_choice(name, choices)
         self.check_flags("input_feeding", "tied")
         self.check_shares("dropout")
         if self.hidden % 2:

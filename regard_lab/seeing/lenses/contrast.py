@@ -83,11 +83,12 @@ def find_contrast(
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     at = find_place(tokeniser, source, target_ids, of, place)
     others, ids = _compared(tokeniser, instead_of), target_of(target_ids)
-    written, span = tokeniser.words(ids)[at]
+    span = tokeniser.words(ids)[at]
+    written = span[0]
     if written != of and written.lower() == of.lower() and written[:1].isupper() and not of[:1].isupper():
         others = [other[:1].upper() + other[1:] for other in others]  # the word begins a sentence
-    first_ids = _first_ids(tokeniser, ids, span.start, written, others)
-    return _contrast(tokeniser, _source_ids(tokeniser, source), ids, at, others, first_ids)
+    first_ids = _first_ids(tokeniser, ids, span[1].start, written, others)
+    return _contrast(tokeniser, _source_ids(tokeniser, source), ids, at, span, others, first_ids)
 
 
 def _source_ids(tokeniser: Tokeniser, source: str | None) -> list[int]:
@@ -95,14 +96,14 @@ def _source_ids(tokeniser: Tokeniser, source: str | None) -> list[int]:
 
 
 def _contrast(
-    tokeniser: Tokeniser, source: Sequence[int], ids: Sequence[int], place: int, others: Sequence[str],
+    tokeniser: Tokeniser, source: Sequence[int], ids: Sequence[int], place: int, span: Span, others: Sequence[str],
     instead_of: tuple[int, ...],
 ) -> Contrast:  # fmt: skip
-    """The word at an index of the target against others; `source` has no ids for a language model."""
-    word, span = tokeniser.words(ids)[place]
-    written = [*([BEGIN] if source else []), *ids[: span.start]]
+    """The word at a place of the target against others; `source` has no ids for a language model."""
+    word, at = span
+    written = [*([BEGIN] if source else []), *ids[: at.start]]
     return Contrast(
-        word=word, others=tuple(others), of=ids[span.start], instead_of=instead_of, source=tuple(source),
+        word=word, others=tuple(others), of=ids[at.start], instead_of=instead_of, source=tuple(source),
         written=tuple(written), source_words=tuple(tokeniser.words(source)),
         written_words=tuple(tokeniser.words(written)), place=place,
     )  # fmt: skip
@@ -111,11 +112,7 @@ def _contrast(
 def find_place(
     tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None = None
 ) -> int:
-    """The index of a written word among the words of the target; arguments as for `find_contrast`.
-
-    Raises:
-        ArgumentError: a word that was not written, or several times, or before which nothing was read.
-    """
+    """The index of a written word among the words of the target; arguments as for `find_contrast`."""
     words = tokeniser.words(target_of(target_ids))
     at = place_of([text for text, _ in words], a_string("of", of), place)
     if source is None and not words[at][1].start:
@@ -430,12 +427,13 @@ def alternatives(
         device = model.embedding.weight.device
         logits = logits_of(model, {side: torch.tensor(one, device=device) for side, one in read.items()})[0]
     contrasts: dict[int, Contrast] = {}
-    for place, (_, span) in enumerate(tokeniser.words(ids)):
-        before = span.start + len(written) - len(ids)
+    for place, span in enumerate(tokeniser.words(ids)):
+        first = span[1].start
+        before = first + len(written) - len(ids)
         if before and (places is None or place in places):
-            instead_of = most_probable(model, logits[before - 1], ids[span.start])
+            instead_of = most_probable(model, logits[before - 1], ids[first])
             others = [word_with(tokeniser, written[:before], other) for other in instead_of]
-            contrasts[place] = _contrast(tokeniser, source_ids, ids, place, others, instead_of)
+            contrasts[place] = _contrast(tokeniser, source_ids, ids, place, span, others, instead_of)
     return contrasts
 
 
@@ -449,11 +447,7 @@ def most_probable(model: object, logits: torch.Tensor, written: int) -> tuple[in
 def against_alternatives(
     model: Ours, tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None
 ) -> Contrast:
-    """The written word `of` against the words that the model found most probable beside it.
-
-    Raises:
-        ArgumentError: a word that was not written, or several times, or before which nothing was read.
-    """
+    """The written word `of` against the words that the model found most probable beside it."""
     place = find_place(tokeniser, source, target_ids, of, place)
     return alternatives(model, tokeniser, source, target_ids, (place,))[place]
 

@@ -138,10 +138,6 @@ def attention_relevances(
         model: a model with attention; a recurrent translator has no weights on written words.
         contrasts: what is explained; attention does not depend on the words that are compared.
         head: (layer, head), from 0; None for the mean over all heads of all layers.
-
-    Raises:
-        ArgumentError: a head that does not exist.
-        UnsupportedError: a recurrent translator without attention.
     """
 
     def last_row(stacks: Stacks, at: int | None) -> IdRelevances:
@@ -161,9 +157,6 @@ def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[
 
     The row of the step that writes the word is the result. It is a weak lens: it treats every head as equally useful
     and ignores values, norms and feed-forwards.
-
-    Raises:
-        UnsupportedError: a recurrent translator.
 
     Source: Quantifying Attention Flow in Transformers, Abnar and Zuidema 2020, section 3.
     """

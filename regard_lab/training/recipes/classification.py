@@ -43,9 +43,6 @@ from regard_lab.training.recipes.recipe import (
 
 CLASSES_FILE = "classes.json"
 LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
-OF_THE_RUN = (
-    "tokeniser", "vocab_size", "mechanism", "positions", "dim", "heads", "kv_heads", "layers",
-)  # fmt: skip
 NEW_RATE = 1e-3  # of a classifier with new weights
 LEAST_TEXTS = 5  # of a label; with fewer on average there is a remark
 
@@ -80,7 +77,7 @@ class ClassifierTraining(Recipe):
         warmup_steps: int = setting(100, least=0, shown=CHOSEN)
         learning_rate: float = setting(FINE_TUNING_RATE, shown=CHOSEN)
 
-    OF_THE_RUN = OF_THE_RUN
+    OF_THE_RUN = ("tokeniser", "vocab_size", "mechanism", "positions", "dim", "heads", "kv_heads", "layers")
 
     @classmethod
     def settings_from(cls, source: str) -> dict[str, Any]:
@@ -90,7 +87,7 @@ class ClassifierTraining(Recipe):
         """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
         if self.config.from_run is None:
             return self.choose_stack(amount, requested, self.config.longest, learning_rate=NEW_RATE)
-        fixed = {name: getattr(self.config, name) for name in OF_THE_RUN}
+        fixed = {name: getattr(self.config, name) for name in self.OF_THE_RUN}
         requested = replace(requested, given={**fixed, **requested.given})
         return self.choose_stack(amount, requested, self.config.longest, **self.rate())
 

@@ -386,11 +386,8 @@ class ClassScores:
     @cached_property
     def confusion(self) -> list[list[int]]:
         """How many texts of each class (row) were given each class (column)."""
-        numbers = {label: number for number, label in enumerate(self.classes)}
-        counts = [[0] * len(self.classes) for _ in self.classes]
-        for pair, best in zip(self.pairs, self.best, strict=True):
-            counts[numbers[pair.target]][best] += 1
-        return counts
+        counts = Counter(zip((pair.target for pair in self.pairs), self.best, strict=True))
+        return [[counts[label, given] for given in range(len(self.classes))] for label in self.classes]
 
     @property
     def accuracy(self) -> float:

@@ -87,7 +87,6 @@ class MaskedWordsTraining(Recipe):
         """
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
-        assert isinstance(self.config, EncoderRunConfig)
         return self.choose_stack(amount, requested, self.config.longest)
 
     def prepare(self, begun: Path | None = None) -> Training:

@@ -220,7 +220,8 @@ class Recipe(Described, ABC):
 
     def __init__(self, config: Any, tell: Tell = silent) -> None:
         of_kind("config", config, self.Config, f"a {type(self).__name__}.Config")
-        self.config, self.tell = config, tell
+        self.config: Any = config  # of the class's own Config
+        self.tell = tell
         self._requested: Requested | None = None  # of a run whose settings are not all decided
 
     @classmethod

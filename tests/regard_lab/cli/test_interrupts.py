@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from commanding import SMALL, Forked, regard, succeeded
+from commanding import SMALL, Forked, cpu_seconds, regard, succeeded
 
 from regard_lab.cli import demo, evaluate, lesson, view
 from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
@@ -55,15 +55,6 @@ def test_ctrl_c_before_the_first_step_is_one_word(command, seconds, tmp_path):
         return
     assert (process.returncode, err.decode().splitlines()[-1]) == (130, "regard: interrupted")
     assert not re.search(b"Traceback|Exception", err)
-
-
-def cpu_seconds(process: int) -> float:
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            user, system = file.read().rpartition(")")[2].split()[11:13]
-    except OSError:
-        return float("inf")
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def test_ctrl_c_between_lines_counts_what_is_printed(run_folder):

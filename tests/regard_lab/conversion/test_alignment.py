@@ -216,8 +216,7 @@ def test_the_moments_are_those_of_the_inputs_of_each_layer():
     inputs = []
     name = next(name for name, one in model.named_modules() if isinstance(one, MultiHeadAttention) and "cross" in name)
     layer = model.get_submodule(name)
-    handle = layer.to_v.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach().flatten(0, 1)))
-    moment = moments_of({name: layer.to_k}, lambda: outputs(model))[name]
-    handle.remove()
+    with layer.to_v.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach().flatten(0, 1))):
+        moment = moments_of({name: layer.to_k}, lambda: outputs(model))[name]
     x = torch.cat([torch.cat(inputs), torch.ones(sum(map(len, inputs)), 1)], 1)
     torch.testing.assert_close(moment, x.T @ x / len(x))

@@ -138,7 +138,7 @@ def assert_same_lens(found, record):
 
 
 @torch.no_grad()
-def assert_translates(opened, model, tokeniser, sources, lenses=2, bound=1e-5):
+def assert_translates(opened, model, tokeniser, sources, lenses):
     runs = asked(opened, "run", [{"source": one} for one in sources])
     for source, run in zip(sources, runs, strict=True):
         ids = run["ids"]["target"]
@@ -146,8 +146,8 @@ def assert_translates(opened, model, tokeniser, sources, lenses=2, bound=1e-5):
         assert tuple(run["texts"]["target"][:-1]) == changes[None].translation, source
         maps = look(model, tokeniser, source, ids).merged()
         for kind in run["attention"]:
-            assert np.abs(array(run["attention"][kind]) - getattr(maps, kind).numpy()).max() <= bound
-        assert run["probabilities"] == pytest.approx(changes[None].probabilities, abs=bound)
+            assert np.abs(array(run["attention"][kind]) - getattr(maps, kind).numpy()).max() <= 1e-5
+        assert run["probabilities"] == pytest.approx(changes[None].probabilities, abs=1e-5)
     for source in sources[:lenses]:
         (run,) = asked(opened, "run", [{"source": source}])
         ids = run["ids"]["target"]

@@ -101,10 +101,10 @@ def test_an_encoder_decoder_has_three_kinds_of_unequal_depth():
     assert torch.allclose(found.attentions[0].weights[..., -1, -1], first, atol=1e-6)
 
 
-def collected(make=mistral, want="weights", layers=None, **inputs):
+def collected(make=mistral, want="weights", **inputs):
     """What `observe` collects in one forward pass."""
     model = attach(make())
-    with torch.no_grad(), observe(model, want, layers=layers) as observed:
+    with torch.no_grad(), observe(model, want) as observed:
         model(**(inputs or {"input_ids": torch.tensor([[1, 2, 3]])}))
     return observed
 

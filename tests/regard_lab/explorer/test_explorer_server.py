@@ -60,13 +60,12 @@ def post(server, content, **changes):
     return ask(server, "POST", changes.pop("path", f"/{server.token}/read"), body, headers, **changes)
 
 
-def sent(server, data, *, close=True):
+def sent(server, data):
     """The first line that the server answers to raw bytes, or b"" if it ends the connection."""
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
         try:
             connection.sendall(data)
-            if close:
-                connection.shutdown(socket.SHUT_WR)
+            connection.shutdown(socket.SHUT_WR)
             return connection.recv(65536).split(b"\r\n")[0]
         except OSError:
             return b""
