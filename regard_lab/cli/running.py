@@ -17,8 +17,11 @@ from regard.errors import ArgumentError, NotFoundError, RegardError
 from regard_lab.cli.app import in_quotes
 from regard_lab.cli.console import counting, keeping, note
 from regard_lab.decoding import share_lines
+from regard_lab.decoding.loading import load_with_tokeniser
+from regard_lab.models import LanguageModel, SavedModel, TextEncoder
+from regard_lab.models.kinds import translation_model
 from regard_lab.models.storage import read_checkpoints
-from regard_lab.text import read_lines
+from regard_lab.text import Tokeniser, read_lines
 from regard_lab.text.lines import is_packed, plain_path
 from regard_lab.training.checkpoint import RunState, read_training
 from regard_lab.training.recipes.run_folder import read_settings, read_test
@@ -76,6 +79,16 @@ def remark_on_training(run: Path) -> str | None:
         f"this model is at step {used['state']['step']:,}{of}; its training is not finished, so its results may "
         f"make no sense"
     )
+
+
+def open_model(run: Path) -> tuple[Any, Tokeniser, SavedModel]:
+    """The model of a run or of a folder, its tokeniser, and all that was saved; with a remark on its training."""
+    saved, tokeniser = load_with_tokeniser(run)
+    note(remark_on_training(run))
+    for kind in (LanguageModel, TextEncoder):
+        if saved.kind == kind.KIND:
+            return kind.from_saved(saved, str(run)), tokeniser, saved
+    return translation_model(saved, str(run)), tokeniser, saved
 
 
 class TrainedLength:

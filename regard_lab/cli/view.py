@@ -17,7 +17,7 @@ from regard.packages import needed
 from regard_lab.cli.console import check_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
-from regard_lab.cli.running import remark_on_training
+from regard_lab.cli.running import open_model
 from regard_lab.cli.translate import (
     Instead,
     Place,
@@ -28,9 +28,8 @@ from regard_lab.cli.translate import (
 )
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translator
-from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
-from regard_lab.models import LanguageModel, TextEncoder
-from regard_lab.models.kinds import translation_model
+from regard_lab.decoding.loading import seen_words_of
+from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing import LENSES, draw_attention, draw_relevance
 from regard_lab.seeing.explorer import (
     Exploration,
@@ -297,18 +296,15 @@ def open_run(run: Path, asked: Mapping[str, Any] | None = None) -> OpenedRun:
         with needed("transformers", "a Hugging Face folder", "transformers"):
             from regard.integrations.transformers import load_folder
         return OpenedPretrained(run, *load_folder(run), asked)
-    saved, tokeniser = load_with_tokeniser(run)
-    note(remark_on_training(run))
+    model, tokeniser, saved = open_model(run)
     words = seen_words_of(saved, run)
-    for kind in (LanguageModel, TextEncoder):
-        if saved.kind == kind.KIND:
-            if asked:
-                raise ArgumentError(f"--why is for translations, and {run} holds a {saved.kind}; leave it out")
-            classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
-            return OpenedRun(run, kind.from_saved(saved, str(run)), tokeniser, asked, words, classes)
-    model = translation_model(saved, str(run))
-    check_attends(model)  # before any work
-    return OpenedTranslator(run, model, tokeniser, asked, words)
+    if isinstance(model, TranslationModel):
+        check_attends(model)  # before any work
+        return OpenedTranslator(run, model, tokeniser, asked, words)
+    if asked:
+        raise ArgumentError(f"--why is for translations, and {run} holds a {saved.kind}; leave it out")
+    classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
+    return OpenedRun(run, model, tokeniser, asked, words, classes)
 
 
 def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, Any]:

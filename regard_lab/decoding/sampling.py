@@ -163,16 +163,10 @@ CACHED = 1 << 18  # scores that fit in a core's cache while they are summed
 
 
 def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` largest logits of each batch row, the largest first, and their ids.
+    """The `count` largest logits (batch, count) of each batch row, the largest first, and their ids (batch, count).
 
-    They lie in the blocks with the largest maxima, so every other block is read only once.
-
-    Args:
-        scores: logits (batch, vocab_size), without NaN.
-        count: at least 1; a smaller vocabulary returns fewer.
-
-    Returns:
-        Logits and ids, both (batch, count).
+    They lie in the blocks with the largest maxima, so every other block is read only once. A smaller vocabulary returns
+    fewer.
 
     >>> likeliest(torch.tensor([[1.0, 5.0, 3.0]]), 2)[1].tolist()
     [[1, 2]]

@@ -31,14 +31,8 @@ def test_running_the_plan_is_the_call():
 
 def test_a_plan_says_the_backend_the_costs_and_every_reason():
     plan = rg.plan_attention(Q, K, V, pattern="causal", softcap=2.0, want="entropy")
-    for word in (
-        plan.backend,
-        "fused refused: the fused operations have no softcap",
-        "causal",
-        "FLOP",
-        "of pairs",
-    ):
-        assert word in str(plan)
+    words = plan.backend, "fused refused: the fused operations have no softcap", "causal", "FLOP", "of pairs"
+    assert all(word in str(plan) for word in words)
     record = json.loads(plan.to_json())
     assert record["backend"] == plan.backend
     assert {plan.backend, *record["others"]} == set(BACKENDS)

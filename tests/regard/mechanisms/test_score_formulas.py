@@ -72,30 +72,6 @@ def test_streaming_equals_the_formula_in_values_statistics_and_gradients(name, o
     torch.testing.assert_close(answers[1], answers[0], **EXACT)
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-@pytest.mark.parametrize("name", ["dot", "general", "additive", "concat"])
-def test_a_cache_of_projected_keys_continues_to_the_same_answer(name, kind):
-    call = make_call(name, lengths=(K_LEN, K_LEN))
-    whole = call.ask(pattern="causal").output
-    score = call.score.with_projected_keys()
-    assert score.with_projected_keys() == score
-    projected = call.score.project_keys(call.k, call.parameters)
-    asked = score.parameter_shapes(rg.mechanisms.base.Sizes(BATCH, 6, 3, K_LEN))
-    parameters = {one: x for one, x in call.parameters.items() if one in asked}
-    capacity = {"capacity": K_LEN} if kind == "static" else {}
-    cache = rg.layers.caches.new_cache(
-        kind, BATCH, 3, projected.shape[-1], v_dim=V_DIM, dtype=torch.float64, **capacity
-    )
-    parts = []
-    with torch.no_grad():
-        for start, stop in ((0, 4), (4, 5), (5, 6), (6, K_LEN)):
-            keys, values = cache.append(projected[:, :, start:stop], call.v[:, :, start:stop])
-            parts.append(rg.attention(call.q[:, :, start:stop], keys, values, q_start=start, pattern="causal",
-                                      mechanism=m.Softmax(score), parameters=parameters))  # fmt: skip
-    torch.testing.assert_close(torch.cat(parts, 2), whole, **EXACT)
-    assert "key_weight" not in asked
-
-
 @every
 def test_new_parameters_fit_and_are_the_same_for_a_seed(name):
     call = make_call(name, dtype=torch.float32)
@@ -132,7 +108,9 @@ def test_only_keys_that_have_to_be_are_projected_again():
     k, parameters = torch.randn(1, 1, 4, KEY_DIM), {"key_weight": torch.randn(1, HIDDEN, KEY_DIM)}
     assert m.Dot().project_keys(k, {}) is k
     assert m.General(5, KEY_DIM).project_keys(k, {}) is k
-    assert m.Additive(5, KEY_DIM, HIDDEN).project_keys(k, parameters).shape == (1, 1, 4, HIDDEN)
+    additive, sizes = m.Additive(5, KEY_DIM, HIDDEN), rg.mechanisms.base.Sizes(BATCH, 6, 3, K_LEN)
+    assert additive.project_keys(k, parameters).shape == (1, 1, 4, HIDDEN)
+    assert "key_weight" not in additive.with_projected_keys().parameter_shapes(sizes)
 
 
 # A score of one's own: computed by every backend as it is declared, or refused

@@ -181,38 +181,6 @@ def test_a_model_computes_what_its_papers_write(style):
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"dim": 21}, "multiple of heads, 2"),
-        ({"kv_heads": 3}, "kv_heads is 3"),
-        ({"dim": 14, "positions": "rotary"}, "head_dim is 7; it must be even"),
-        ({"dim": 21, "head_dim": 4, "positions": "sinusoidal"}, "dim is 21; it must be even"),
-        ({"positions": "absolute"}, "rotary, alibi, learned"),
-        ({"positions": "alibi", "rotary_scaling": "linear(2)"}, "is for rotary positions, and these are alibi"),
-        ({"rotary_scaling": "yarn(4)"}, "yarn takes"),
-        ({"rotary_scaling": "yarm(4, 16)"}, "there is no scaling 'yarm'; there are linear, ntk, yarn"),
-        ({"latent_dim": 8, "qk_norm": True, "differential": True}, "qk_norm, differential are for keys and values of"),
-        ({"output_gate": 1}, "output_gate"),
-        ({"pattern": "cuasal"}, "there is no pattern 'cuasal'"),
-        ({"pattern": ("full",) * 3}, "3 texts for 2 layers"),
-        ({"pattern": "random_blocks(1, block=2, seed=0)"}, "past=true"),
-        ({"pattern": "per_head(causal, full, causal)"}, "3"),
-        ({"mechanism": "softmx"}, "there is no mechanism 'softmx'; .*softmax"),
-        ({"mechanism": "linformer(length=9, rank=2)"}, "mixes all positions"),
-        ({"mechanism": "linear", "pattern": "causal_window(4)"}, "takes Full, Causal"),
-        ({"mechanism": ("softmax", "linear"), "positions": "alibi"}, "has no bias"),
-        ({"mechanism": "linear", "attention_dropout": 0.1}, "has no dropout"),
-        ({"mechanism": "lsh", "kv_heads": 1}, "kv_heads must be heads, 2"),
-        ({"epsilon": 0}, "epsilon is 0"),
-        ({"layers": True}, "layers is True"),
-    ],
-)
-def test_a_config_that_cannot_be_is_refused_with_its_numbers(changes, words):
-    with pytest.raises(rg.RegardError, match=words):
-        LanguageConfig(**{**SIZES, **changes})
-
-
 @torch.no_grad()
 def test_later_layers_add_the_values_of_the_first_and_subtract_second_heads():
     model = language_model("values of the first layer, differences")

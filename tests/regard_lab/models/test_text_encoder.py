@@ -172,16 +172,6 @@ def test_a_folder_gives_the_encoder_back(tmp_path):
 
 
 def test_what_cannot_be_is_refused_in_one_sentence():
-    for changes, reason in (
-        ({"head": "classes"}, "with head='classes' only"),
-        ({"classes": 3}, "with head='classes' only"),
-        ({"head": "sentences"}, "there are words, classes, none"),
-        ({"pooling": "last"}, "there are mean, first"),
-        ({"mechanism": "linear", "pattern": "sliding_window(4)"}, "linear"),
-    ):
-        with pytest.raises(Exception, match=reason) as found:
-            EncoderConfig(vocab_size=VOCABULARY, dim=12, heads=3, **changes)
-        assert "\n" not in str(found.value)
     with pytest.raises(ArgumentError, match="dim cannot be changed in a trained encoder"):
         encoder().changed(dim=24)
     with pytest.raises(ArgumentError, match="ids go from 5 to 31"):
