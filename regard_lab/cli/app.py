@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, get_args
+from types import SimpleNamespace
+from typing import Annotated, Any, ClassVar, get_args
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
@@ -24,14 +25,6 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")  # bytes of a word that are not 
 RANGE = re.compile(r"Input should be (greater|less) than or equal to (-?\d+)")  # in the message of Typer
 USAGE_ERROR: Any = typer.BadParameter.__base__  # any mistake in what was typed
 VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}  # an option's value in the help, if it has no other word
-
-
-class Completion(NamedTuple):
-    """A word that Tab offers, with the sentence that some shells show beside it, as Typer reads them."""
-
-    value: str
-    help: str
-    type: str = "plain"
 
 
 class Checked(TyperCommand):
@@ -151,7 +144,7 @@ class Unloaded(TyperCommand):
         """The options that begin so, from `help.json`, so that Tab is instant; files are left to the shell."""
         rows = self.kept["Options"] if incomplete.startswith("-") else {}
         return [
-            Completion(name, sentence)
+            SimpleNamespace(value=name, help=sentence, type="plain")  # as Typer reads them
             for names, sentence in rows.items()
             for name in re.findall(r"(?<!\S)--[a-z][a-z-]*", names)
             if name.startswith(incomplete)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Option
 
@@ -45,6 +45,11 @@ WINDOWED = (
     "A word in the encoder of this model looks at two words on each side. If *it* is farther from its noun, no head of "
     "the encoder lets it look there; the decoder looks at all words of the source."
 )
+BEFORE = (
+    "On an idle machine this takes about five minutes, on a busy one much longer; Ctrl-C keeps what was learned,",
+    "and the same command goes on. For a quick look that gives a worse model: regard demo --steps 600 --out DIR",
+    "Texts are read as ids, which number words or pieces of words; a step reads some of the sentences.",
+)
 PICTURES = "pictures"
 EXPLAINED, CHOOSING = 150, 60  # test sentences for the lens and the routes, validation sentences for a head
 
@@ -67,13 +72,8 @@ def demo(
     show("")
     data = load_translation_data(settings.data, seed=settings.seed, twins=settings.twins)
     show(f"1. Training on {data.notes[0]}.")
-    show(
-        "   On an idle machine this takes about five minutes, on a busy one much longer; Ctrl-C keeps what was learned,"
-    )
-    show(
-        "   and the same command goes on. For a quick look that gives a worse model: regard demo --steps 600 --out DIR"
-    )
-    show("   Texts are read as ids, which number words or pieces of words; a step reads some of the sentences.")
+    for line in BEFORE:
+        show(f"   {line}")
     trained = _train(run, settings, data)
     if trained.stopped == "interrupted":
         raise StoppedError(f"interrupted after {count_of(trained.steps, 'steps')}; the same command goes on from there")
@@ -116,10 +116,10 @@ def _evaluate(run: Path, seed: int, data: TranslationData, trained: TrainingResu
         show(f"   {line}")
     show("")
     note("   erasing and swapping words, to see what the pronouns depend on ...")
-    used = _what_is_used(translator, seed, show)
+    agreement, routes, head = _what_is_used(translator, seed, show)
     show("")
     show("3. The sentences of every article about attention")
-    pictures = _look_at_articles(translator, report, used, run / PICTURES, show)
+    pictures = _look_at_articles(translator, report, head, routes, run / PICTURES, show)
     show("")
     sentences = note if as_json else partial(out_text, indent="   ")
     sentences(WINDOWED)
@@ -130,23 +130,13 @@ def _evaluate(run: Path, seed: int, data: TranslationData, trained: TrainingResu
         show(f"   {Path(picture).name}")
     show(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
     if as_json:
-        record = {
+        out_json({
             "train_cpu_seconds": round(trained.cpu_seconds, 1), "steps": trained.steps, **result.to_dict(),
-            **report.to_dict(), "pictures": pictures, "lens_agreement": used.agreement,
-        }  # fmt: skip
-        out_json(record)
+            **report.to_dict(), "pictures": pictures, "lens_agreement": agreement,
+        })  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Used:
-    """What the pronouns of the test sentences depend on."""
-
-    agreement: float | None
-    routes: Routes | None
-    head: tuple[int, int]
-
-
-def _what_is_used(translator: Translator, seed: int, show: Tell) -> Used:
+def _what_is_used(translator: Translator, seed: int, show: Tell) -> tuple[float | None, Routes | None, tuple[int, int]]:
     """Measure the default lens and the routes on test sentences; choose a cross-attention head on validation ones."""
     test, valid = make_split("test", EXPLAINED, seed), make_split("valid", CHOOSING, seed)
     layer, head = choose_heads(translator, known_sentences(translator, valid))["cross"]
@@ -159,32 +149,31 @@ def _what_is_used(translator: Translator, seed: int, show: Tell) -> Used:
         right, source, written, both = (f"{routes.last[name]:.2f}" for name in ("nothing", "source", "written", "both"))
         show(f"     routes       probability of a right pronoun {right}; with another noun in the source")
         show(f"                  {source}, in the German so far {written}, in both {both}")
-    return Used(agreement, routes, (layer, head))
+    return agreement, routes, (layer, head)
 
 
-def _look_at_articles(translator: Translator, report: PronounReport, used: Used, folder: Path, show: Any) -> list[str]:
+def _look_at_articles(
+    translator: Translator, report: PronounReport, cross: tuple[int, int], routes: Routes | None, folder: Path,
+    show: Tell,
+) -> list[str]:  # fmt: skip
     folder.mkdir(exist_ok=True)
-    head = report.head
+    head, maps, pictures = report.head, None, []
     assert head is not None, "the demo trains a Transformer"
-    pictures = []
     sentences = [sentence for sentence in ARTICLE_SENTENCES if "’" not in sentence.source]
     translations = translator.translate([sentence.source for sentence in sentences])
     for number, (sentence, translation) in enumerate(zip(sentences, translations, strict=True), 1):
         maps = look(translator.model, translator.tokeniser, sentence.source, translation.ids)
-        path = folder / f"article-{number}.png"
+        pictures.append(path := folder / f"article-{number}.png")
         title = f"{sentence.source} → {translation.text} (heads chosen on validation sentences)"
-        draw_maps(maps, path, title=title, heads={"encoder": (head.layer, head.head), "cross": used.head})
-        pictures.append(str(path))
+        draw_maps(maps, path, title=title, heads={"encoder": (head.layer, head.head), "cross": cross})
         show(f"   {sentence.source}")
         show(f"   {translation.text}")
         show(f"      {tell_look(maps.merged(), 'it', referent=sentence.referent, layer=head.layer, head=head.head)}")
-        view = view_pronoun(translator, sentence, translation, used.head)
-        if view is not None:
+        if (view := view_pronoun(translator, sentence, translation, cross)) is not None:
             show(f"      {view.line()}")
-            draw_pronoun(view, used_path := folder / f"article-{number}-used.png", used.routes)
-            pictures.append(str(used_path))
-        if number == len(sentences):
-            heads = folder / "every-head.png"
-            draw_heads(maps, heads)
-            pictures.append(str(heads))
-    return pictures
+            pictures.append(path := folder / f"article-{number}-used.png")
+            draw_pronoun(view, path, routes)
+    if maps is not None:
+        pictures.append(path := folder / "every-head.png")
+        draw_heads(maps, path)
+    return list(map(str, pictures))

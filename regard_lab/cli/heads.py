@@ -12,13 +12,12 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.packages import needed
 from regard_lab.cli.console import StoppedError, check_name, counting, note, out_result
 from regard_lab.cli.options import Json, Run, default
-from regard_lab.cli.running import read_texts, remark_on_training
+from regard_lab.cli.running import open_model, read_texts
 from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translator
-from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.models import LanguageModel, TextEncoder
-from regard_lab.models.kinds import translation_model
+from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.heads import HeadEffects, ablate, draw_head_effects, head_scores, patch
 from regard_lab.seeing.heads.effects import BY
 from regard_lab.seeing.lens_study import known_sentences
@@ -133,7 +132,7 @@ def heads(
         ) from None
     found = kept[-1]
     if not opened.has_two_sides and head is None:
-        try:
+        try:  # how much a head looks at the word before, and at what followed the same word earlier
             found = replace(found, scores=head_scores(opened.model, seed=seed))
         except UnsupportedError as error:
             note(f"no scores of attention: {error}")
@@ -150,13 +149,8 @@ def _opened(run: Path) -> Opened:
             from regard_lab.seeing.transformers import Pretrained
         subject = Pretrained(*load_folder(run))
         return Opened(subject, subject.tokenizer)
-    saved, tokeniser = load_with_tokeniser(run)
-    note(remark_on_training(run))
-    for kind in (LanguageModel, TextEncoder):
-        if saved.kind == kind.KIND:
-            return Opened(kind.from_saved(saved, str(run)), tokeniser)
-    translator = Translator(translation_model(saved, str(run)), tokeniser)
-    return Opened(translator.model, tokeniser, translator)
+    model, tokeniser, _ = open_model(run)
+    return Opened(model, tokeniser, Translator(model, tokeniser) if isinstance(model, TranslationModel) else None)
 
 
 def _texts(

@@ -65,7 +65,9 @@ def lesson(
                 printed += 1
                 spoken()
     if png is not None:
-        _draw(shown, png)
+        from regard_lab.seeing.canvas import save
+
+        save(next(thing.figure for thing in shown if isinstance(thing, Picture)), png)
     if as_json:
         out_json(_record(page, shown) | ({} if png is None else {"png": str(png)}))
     if png is not None:
@@ -73,36 +75,25 @@ def lesson(
 
 
 def _list_lessons(as_json: bool) -> None:
-    pages = {name: find_lesson(name) for name in LESSONS}
+    questions, longest = {name: find_lesson(name).question for name in LESSONS}, max(map(len, LESSONS))
     if as_json:
-        out_json({name: page.question for name, page in pages.items()})
+        out_json(questions)
         return
-    longest = max(map(len, LESSONS))
     for number, (chapter, names) in enumerate(CHAPTERS.items(), 1):
         out(f"{number}. {chapter}")
         for name in names:
-            out(f"   {name:<{longest}}  {pages[name].question}")
+            out(f"   {name:<{longest}}  {questions[name]}")
 
 
 def _record(page: Page, shown: list[Shown]) -> dict[str, Any]:
     """What a lesson showed, as JSON values."""
+    claims = [thing for thing in shown if isinstance(thing, Claim)]
     return {
-        "lesson": page.name,
-        "title": page.title,
-        "question": page.question,
+        "lesson": page.name, "title": page.title, "question": page.question,
         "tables": [vars(thing) for thing in shown if isinstance(thing, Table)],
-        "claims": [
-            {"sentence": thing.sentence, "verdict": VERDICTS[thing.holds], "figures": thing.figures}
-            for thing in shown
-            if isinstance(thing, Claim)
-        ],
-    }
-
-
-def _draw(shown: list[Shown], path: Path) -> None:
-    from regard_lab.seeing.canvas import save
-
-    save(next(thing for thing in shown if isinstance(thing, Picture)).figure, path)
+        "claims": [{"sentence": one.sentence, "verdict": VERDICTS[one.holds], "figures": one.figures}
+                   for one in claims],
+    }  # fmt: skip
 
 
 def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
@@ -112,10 +103,10 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
     from rich.text import Text
 
     if cell.markdown:
-        console.print(Markdown(writable_lines(in_words(cell.text))))
+        console.print(Markdown(writable(in_words(cell.text))))
     elif not cell.tags:
         console.print(
-            Syntax(writable_lines(cell.text), "python", theme="ansi_light", background_color="default", word_wrap=True)
+            Syntax(writable(cell.text), "python", theme="ansi_light", background_color="default", word_wrap=True)
         )
     for thing in things:
         if isinstance(thing, Claim):
@@ -126,7 +117,7 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
         elif isinstance(thing, Table):
             _print_table(thing, console)
         else:
-            console.print(writable_lines(str(thing)).rstrip("\n"), highlight=False, style="dim")
+            console.print(writable(str(thing)).rstrip("\n"), highlight=False, style="dim")
     if things or not cell.markdown:
         console.print()
 
@@ -154,10 +145,6 @@ def in_words(markdown: str) -> str:
         return f"\n```text\n{text.strip()}\n```\n" if match[1] else f"`{text.strip()}`"
 
     return re.sub(r"\$\$(.+?)\$\$|(?<!\\)\$([^$\n]+)\$", formula, markdown, flags=re.DOTALL)
-
-
-def writable_lines(text: str) -> str:
-    return "\n".join(map(writable, text.split("\n")))
 
 
 def _print_table(table: Table, console: Console) -> None:

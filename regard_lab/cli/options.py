@@ -214,11 +214,7 @@ def fields_in_order(config: type[DataclassInstance]) -> list[Field[Any]]:
 
 
 def sentence_of(config: type[DataclassInstance], name: str) -> str:
-    """The sentence about a field under Args in the docstring of a Config, or of its nearest base that has one.
-
-    Raises:
-        LookupError: there is none.
-    """
+    """The sentence about a field under Args in the docstring of a Config, or of its nearest base that has one."""
     for kind in config.__mro__:
         _, _, arguments = (inspect.cleandoc(kind.__doc__ or "")).partition("Args:\n")
         if entry := re.search(rf"^    {name}: (.*(?:\n        .*)*)", arguments, re.MULTILINE):

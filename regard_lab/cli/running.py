@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,9 +17,14 @@ from regard.errors import ArgumentError, NotFoundError, RegardError
 from regard_lab.cli.app import in_quotes
 from regard_lab.cli.console import counting, keeping, note
 from regard_lab.decoding import share_lines
+from regard_lab.decoding.loading import load_with_tokeniser
+from regard_lab.models import LanguageModel, SavedModel, TextEncoder
+from regard_lab.models.kinds import translation_model
 from regard_lab.models.storage import read_checkpoints
-from regard_lab.text import read_lines
+from regard_lab.text import Tokeniser, read_lines
 from regard_lab.text.lines import is_packed, plain_path
+from regard_lab.training.checkpoint import RunState, read_training
+from regard_lab.training.recipes.run_folder import read_settings, read_test
 
 FAR, LONG = 3, 40  # a sentence is far too long from so many times the longest known one on, and from so many words on
 
@@ -55,8 +61,6 @@ def remark_on_arguments(run: object, sentences: Sequence[str]) -> str | None:
 
 def remark_on_training(run: Path) -> str | None:
     """A remark on the model of a training that has not ended; None for one that has, or for a saved model."""
-    from regard_lab.training.checkpoint import RunState, read_training
-
     checkpoints = read_checkpoints(run)
     if checkpoints is None:
         return None
@@ -77,16 +81,20 @@ def remark_on_training(run: Path) -> str | None:
     )
 
 
-class TrainedLength:
-    """Compares the length of texts with the blocks that a language model was trained on.
+def open_model(run: Path) -> tuple[Any, Tokeniser, SavedModel]:
+    """The model of a run or of a folder, its tokeniser, and all that was saved; with a remark on its training."""
+    saved, tokeniser = load_with_tokeniser(run)
+    note(remark_on_training(run))
+    for kind in (LanguageModel, TextEncoder):
+        if saved.kind == kind.KIND:
+            return kind.from_saved(saved, str(run)), tokeniser, saved
+    return translation_model(saved, str(run)), tokeniser, saved
 
-    Args:
-        run: the folder of the run; other folders do not hold the size of the blocks.
-    """
+
+class TrainedLength:
+    """Compares the length of texts with the blocks that a language model was trained on; only runs hold their size."""
 
     def __init__(self, run: Path) -> None:
-        from regard_lab.training.recipes.run_folder import read_settings
-
         try:
             block = (read_settings(run) or {}).get("block")
         except (RegardError, OSError):  # a remark is not worth an error
@@ -104,17 +112,15 @@ class TrainedLength:
         )
 
 
+@dataclass
 class Lengths:
     """Compares sentences with the test sentences of a run, which are like those that it learned from."""
 
-    def __init__(self, run: Path) -> None:
-        self.run = run
+    run: Path
 
     @cached_property
     def longest(self) -> int | None:
         """The words of the longest sentence of the test split; None if there is none that can be read."""
-        from regard_lab.training.recipes.run_folder import read_test
-
         try:
             pairs = read_test(self.run)
         except (RegardError, OSError):  # a remark is not worth an error

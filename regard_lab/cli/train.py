@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +49,11 @@ RESUME = (
 )
 SIZE = f"Size of the model: {', '.join(SIZES)}. [default: from the data]"
 FIRST = "preparing the first step"  # until it is done
+QUIET_STEPS = 100  # steps between two lines where there is no bar
+ENDS = {
+    "steps": "all steps are done", "minutes": "the minutes are over", "patience": "validation stopped improving",
+    "interrupted": "interrupted",
+}  # fmt: skip
 METHODS_DONE = {
     "mean": "neighbours pooled by their mean",
     "first": "the first of each group kept",
@@ -80,7 +85,7 @@ def training_command(
                 training = made.prepare(out if resume else None)
             with training_progress() as progress:
                 result = training.run(out, resume=resume, cpu=cpu, samples=True, progress=progress)
-            conclude(recipe.COMMAND, out, result, training.judge(out, result))
+            _conclude(out, result, training.judge(out, result), go_on)
 
     command.__doc__ = sentence
     return with_settings(recipe.Config, variants)(command)
@@ -94,25 +99,15 @@ masked_words = training_command(MaskedWordsTraining, "Train an encoder to predic
 classifier = training_command(ClassifierTraining, "Train an encoder to sort texts by their labels.")
 
 
-def conclude(command: str, out: Path, result: TrainingResult, verdict: str | None) -> None:
-    """Print how a training ended and how good the best model is; an interrupted one is a failure.
-
-    Raises:
-        StoppedError: it was interrupted; the sentence names the command that goes on.
-    """
-    reasons = {
-        "steps": "all steps are done",
-        "minutes": "the minutes are over",
-        "patience": "validation stopped improving",
-        "interrupted": "interrupted",
-    }
+def _conclude(out: Path, result: TrainingResult, verdict: str | None, go_on: Sequence[str]) -> None:
+    """Print how a training ended and how good the best model is; an interrupted one is a failure."""
     best = f", {verdict} at step {result.best_step}" if verdict else ""
     sentence = (
-        f"{reasons[result.stopped]}: {count_of(result.steps, 'steps', ',')}{best}, {duration(result.wall_seconds)} "
+        f"{ENDS[result.stopped]}: {count_of(result.steps, 'steps', ',')}{best}, {duration(result.wall_seconds)} "
         f"({count_of(round(result.cpu_seconds), 'CPU seconds', ',')}); the run is in {out}"
     )
     if result.stopped == "interrupted":
-        raise StoppedError(sentence, go_on=shlex.join(["regard", "train", command, "--out", str(out), "--resume"]))
+        raise StoppedError(sentence, go_on=shlex.join(go_on))
     note(sentence)
 
 
@@ -126,11 +121,11 @@ def _one_voice() -> Generator[None]:
 
 
 @contextmanager
-def training_progress(quiet_steps: int = 100) -> Generator[Progress]:
+def training_progress() -> Generator[Progress]:
     """A context that gives a function for `train(progress=...)`: a bar on a terminal, else a line every few steps."""
     if not has_terminal():
         with counting("training"):
-            yield lambda event: _plain(event, quiet_steps)
+            yield _plain
         return
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -153,12 +148,15 @@ def _live(event: Event, bar: Any, task: Any) -> None:
         bar.console.print(printable(line), markup=False)
 
 
-def _plain(event: Event, quiet_steps: int) -> None:
-    if isinstance(event, StepDone) and event.step % quiet_steps == 0 and event.step != event.steps:
-        of = "" if event.steps is None else f" of {event.steps}"
-        note(f"  step {event.step}{of}: {_speed(event)}")
+def _plain(event: Event) -> None:
+    if isinstance(event, StepDone) and event.step % QUIET_STEPS == 0 and event.step != event.steps:
+        note(f"  step {_of_steps(event)}: {_speed(event)}")
     for line in _remarks(event):
         note(line)
+
+
+def _of_steps(event: Started | StepDone) -> str:
+    return f"{event.step}" if event.steps is None else f"{event.step} of {event.steps}"
 
 
 def _speed(event: StepDone) -> str:
@@ -169,8 +167,7 @@ def _speed(event: StepDone) -> str:
 
 def _remarks(event: Event) -> list[str]:
     if isinstance(event, Started):
-        of = "" if event.steps is None else f" of {event.steps}"
-        begun = [f"  going on after step {event.step}{of}"] if event.step else []
+        begun = [f"  going on after step {_of_steps(event)}"] if event.step else []
         return [*begun, *(f"  {text}" for text in event.notes)]
     if isinstance(event, Validated):
         return [f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"]
@@ -237,7 +234,13 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
         losses = done.losses
         rise = f", and the loss went from {losses.before:.4f} to {losses.converted:.4f} nats an id" if losses else ""
         made = "latents" if done.report.method == "latent" else "pooled heads"
-        note(f"the outputs of {made} differ from those of the original heads{rise}: {_way_to_train(model)}")
+        way = "where it is used before you rely on its outputs"
+        if not is_hugging_face(model):
+            way = (
+                "before you rely on its outputs, by the same command into a new folder with --text FILE "
+                "--uptrain-steps N; --text FILE alone measures what was lost"
+            )
+        note(f"the outputs of {made} differ from those of the original heads{rise}: train the model {way}")
 
 
 def _remark_on_conversion(done: Uptrained, out: Path) -> None:
@@ -245,8 +248,8 @@ def _remark_on_conversion(done: Uptrained, out: Path) -> None:
     report, pooled = done.report, METHODS_DONE.get(done.report.method)
     note(f"{pooled or 'heads repeated'}; the model is in {out}")
     if report.invariance is not None:
-        way = "rotating the heads, before they are pooled,"
-        way = "the same in latents that lose nothing" if report.method == "latent" else way
+        latent = report.method == "latent"
+        way = "the same in latents that lose nothing" if latent else "rotating the heads, before they are pooled,"
         note(f"checked: {way} changes outputs by at most {report.invariance:.0e}")
     if report.difference is not None:
         limits = "; this says nothing about the quality of the model" if pooled else ""
@@ -254,13 +257,3 @@ def _remark_on_conversion(done: Uptrained, out: Path) -> None:
             f"checked: the converted attention computes what the reference does with these heads (largest difference "
             f"{report.difference:.0e}){limits}"
         )
-
-
-def _way_to_train(model: Path) -> str:
-    """How a model whose heads were pooled is trained before its outputs are used."""
-    if is_hugging_face(model):
-        return "train the model where it is used before you rely on its outputs"
-    return (
-        "train the model before you rely on its outputs, by the same command into a new folder with --text FILE "
-        "--uptrain-steps N; --text FILE alone measures what was lost"
-    )

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -66,12 +66,12 @@ from regard_lab.seeing.lenses.record import LEAST_WIDTH
 from regard_lab.seeing.maps import KINDS, check_attends
 from regard_lab.seeing.picture import WORDING
 from regard_lab.text import normalise, tidy, tidy_target
+from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line
 
 LINES_AT_ONCE = 256  # with a beam fewer, so that a chunk is about the same work
 WIDTH, LEAST_MAP = 100, 24  # characters of a line where none are known, and that a map needs
-PRONOUNS = ("es", "er", "sie")  # what English *it* can become in German
 Instead = Annotated[
     str | None,
     Option(
@@ -147,7 +147,7 @@ def translate(
     if (files := files_of(source, result, sentences, picture=picture, why=why, map=drawn)) is not None:
         _translate_file(run, files, search, as_json, align, compiled)
         return
-    asked = asked_why(why, instead, lens, place, sentences)
+    question = _question(why, instead, lens, place, sentences)
     if picture is not None:
         check_name(picture)
         if len(sentences) != 1:
@@ -156,7 +156,7 @@ def translate(
             )
     _check_map(drawn, layer, head, as_json)
     translator = compiling(Translator.load(run), compiled)
-    if align or drawn is not None or (picture is not None and asked is None):
+    if align or drawn is not None or (picture is not None and not question):
         check_attends(translator.model)  # before any work
     note(remark_on_training(run))
     note(remark_on_arguments(run, sentences))
@@ -169,7 +169,7 @@ def translate(
                 translation = best[0]
                 ends.add([translation])
                 note(unknown.remark(translation.source))
-                explained = None if asked is None else asked.relevance(translator, translation)
+                explained = explain_why(translator, translation, **question) if question else None
                 if as_json:
                     more = {} if explained is None else {"why": explained.to_dict()}
                     out_json(_record(translator, best, align, count) | more)
@@ -300,37 +300,23 @@ def _map(translator: Translator, translation: Translation, kind: Any, layer: int
     return "\n".join([*wrap(title, width), drawing])
 
 
-@dataclass(frozen=True)
-class Why:
-    """A written word, the words it is compared with (by default the model's most probable ones), and the lens."""
-
-    word: str
-    others: tuple[str, ...]
-    lens: Any
-    place: int | None
-
-    def relevance(self, translator: Translator, translation: Translation) -> Relevance:
-        """The relevance for this word in a translation.
-
-        Raises:
-            ArgumentError: the word was not written, or several times.
-        """
-        instead = _written_instead(self.word, translation)
-        if instead or normalise(self.word).lower() not in normalise(translation.text).lower():
-            raise ArgumentError(
-                f"--why {self.word}: the translation is {tidy_target(translation.text)!r}, and "
-                f"{self.word!r} is not in it{instead}"
-            )
-        explained = relevance(
-            translator.model, translator.tokeniser, translation.source, translation.ids, self.word, self.others,
-            self.lens, place=self.place,
-        )  # fmt: skip
-        if not self.others:
-            note(
-                f"compared with {', '.join(map(visible, explained.others))}, the most probable alternatives to "
-                f"{visible(explained.word)}; --instead names other words"
-            )
-        return explained
+def explain_why(
+    translator: Translator, translation: Translation, of: str, instead_of: Sequence[str], lens: Any, place: int | None
+) -> Relevance:
+    """The relevance for a word of a translation; an ArgumentError if it was not written, or several times."""
+    source, ids, written = translation.source, translation.ids, translation.text
+    instead = _written_instead(of, translation)
+    if instead or normalise(of).lower() not in normalise(written).lower():
+        raise ArgumentError(
+            f"--why {of}: the translation is {tidy_target(written)!r}, and {of!r} is not in it{instead}"
+        )
+    found = relevance(translator.model, translator.tokeniser, source, ids, of, instead_of, lens, place=place)
+    if not instead_of:
+        note(
+            f"compared with {', '.join(map(visible, found.others))}, the most probable alternatives to "
+            f"{visible(found.word)}; --instead names other words"
+        )
+    return found
 
 
 def _written_instead(word: str, translation: Translation) -> str:
@@ -342,23 +328,19 @@ def _written_instead(word: str, translation: Translation) -> str:
     return f"; it is a word of the source. Ask about a written word, e.g. --why {quote(example)}"
 
 
-def asked_why(
+def _question(
     word: str | None, instead: str | None, lens: str | None, place: int | None, sentences: Sequence[str]
-) -> Why | None:
-    """The question of the options, or None without --why.
-
-    Raises:
-        ArgumentError: options that belong to --why without it, --instead without words, or more than one sentence.
-    """
+) -> dict[str, Any]:
+    """What --why and its options ask about one sentence, as arguments of `explain_why`; empty without --why."""
     check_goes_with_why(word, {"--instead": instead, "--lens": lens, "--place": place})
     if word is None:
-        return None
+        return {}
     lens = default(relevance, "lens") if lens is None else lens
     check_options(lens)
     others = words_instead(instead)
     if len(sentences) != 1:
         raise ArgumentError(f"--why explains one sentence and {len(sentences)} were given; give one as an argument")
-    return Why(word, others, lens, place)
+    return {"of": word, "instead_of": others, "lens": lens, "place": place}
 
 
 def check_goes_with_why(word: str | None, options: Mapping[str, Any]) -> None:

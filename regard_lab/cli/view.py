@@ -17,7 +17,7 @@ from regard.packages import needed
 from regard_lab.cli.console import check_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
-from regard_lab.cli.running import remark_on_training
+from regard_lab.cli.running import open_model
 from regard_lab.cli.translate import (
     Instead,
     Place,
@@ -27,10 +27,9 @@ from regard_lab.cli.translate import (
     words_instead,
 )
 from regard_lab.conversion.folders import is_hugging_face
-from regard_lab.decoding import Translation, Translator
-from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
-from regard_lab.models import LanguageModel, TextEncoder
-from regard_lab.models.kinds import translation_model
+from regard_lab.decoding import Translator
+from regard_lab.decoding.loading import seen_words_of
+from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing import LENSES, draw_attention, draw_relevance
 from regard_lab.seeing.explorer import (
     Exploration,
@@ -134,7 +133,7 @@ def view(
         title = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
         return compared(exploration, other_run.read(second or text, None if second else exploration), title)
 
-    counted = opened.model if isinstance(opened, OpenedPretrained) else None
+    counted = opened.model if isinstance(opened, OpenedPretrained) and export is not None else None
     with counting("computing" if computes else "explaining words", model=counted):
         first = opened.play(text, "int8" if int8 else None) if computes else read(text, opened)
         page = None if export is None else to_page(replace(first, walk=opened.walk(text)))
@@ -254,7 +253,10 @@ class OpenedTranslator(OpenedRun):
 
     def steps(self, text: str) -> ShownWalk:
         (translation,) = self.translator.translate([text])
-        place, remark = _reading_place(translation, self.tokeniser), ""
+        words, remark = self.tokeniser.words(list(translation.ids)), ""
+        asked = _pronoun(translation.text, self.tokeniser, translation.ids).get("of")
+        # the number, from 1, of the sub-word that was read last before the pronoun was written
+        place = next((span.start + 1 for word, span in words if word.lower() == asked), None)
         if self.tokeniser.encode_target(translation.text) != list(translation.ids):
             place = None
             remark = (
@@ -294,18 +296,15 @@ def open_run(run: Path, asked: Mapping[str, Any] | None = None) -> OpenedRun:
         with needed("transformers", "a Hugging Face folder", "transformers"):
             from regard.integrations.transformers import load_folder
         return OpenedPretrained(run, *load_folder(run), asked)
-    saved, tokeniser = load_with_tokeniser(run)
-    note(remark_on_training(run))
+    model, tokeniser, saved = open_model(run)
     words = seen_words_of(saved, run)
-    for kind in (LanguageModel, TextEncoder):
-        if saved.kind == kind.KIND:
-            if asked:
-                raise ArgumentError(f"--why is for translations, and {run} holds a {saved.kind}; leave it out")
-            classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
-            return OpenedRun(run, kind.from_saved(saved, str(run)), tokeniser, asked, words, classes)
-    model = translation_model(saved, str(run))
-    check_attends(model)  # before any work
-    return OpenedTranslator(run, model, tokeniser, asked, words)
+    if isinstance(model, TranslationModel):
+        check_attends(model)  # before any work
+        return OpenedTranslator(run, model, tokeniser, asked, words)
+    if asked:
+        raise ArgumentError(f"--why is for translations, and {run} holds a {saved.kind}; leave it out")
+    classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
+    return OpenedRun(run, model, tokeniser, asked, words, classes)
 
 
 def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, Any]:
@@ -315,14 +314,6 @@ def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, A
     if pronoun is None or words.count(pronoun) != 1:
         return {}
     return {"of": pronoun, "instead_of": [other for other in PRONOUNS if other != pronoun]}
-
-
-def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
-    """The number, from 1, of the sub-word that was read last before a German pronoun was written; None without one."""
-    if not (asked := _pronoun(translation.text, tokeniser, translation.ids)):
-        return None
-    starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
-    return starts[0] + 1 if starts else None
 
 
 def _serve(server: ExplorerServer, browser: bool) -> None:

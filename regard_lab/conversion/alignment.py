@@ -17,12 +17,11 @@ Source: generalised Procrustes analysis, Gower 1975; rotations of heads before m
 Align Attention Heads Before Merging Them, Jin et al. 2024 (arXiv 2412.20677).
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from regard_lab.bench.measuring import threads
 from regard_lab.conversion.heads import KeySpace, Projections
 
 ROUNDS = 30  # of rotating each head towards the others of its group, at most
@@ -104,18 +103,7 @@ def _block(products: torch.Tensor, group: list[int]) -> torch.Tensor:
     return products[group][:, :, group]
 
 
-@contextmanager
-def _one_thread() -> Generator[None]:
-    """One thread for factorisations of small matrices: two took 140 times as long on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@_one_thread()
+@threads(1)  # two took 140 times as long on a busy machine
 def procrustes(products: torch.Tensor) -> torch.Tensor:
     """Orthogonal matrices (heads, size, size) that bring each head close to the mean of all.
 
@@ -211,7 +199,7 @@ def key_matches(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
     return found
 
 
-@_one_thread()
+@threads(1)
 def _nuclear(products: torch.Tensor) -> torch.Tensor:
     """The largest product of each pair of heads over all rotations, the sum of singular values: (heads, heads)."""
     first, second = torch.triu_indices(len(products), len(products))  # of two heads, either order gives the same

@@ -64,12 +64,8 @@ class LatentSizes:
 
 
 def principal_axes(layer: Projections, moment: torch.Tensor, space: KeySpace) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of an orthogonal matrix for the keys of all heads, which commutes with Rotary.
-
-    Returns:
-        Two rows for each axis of each rotated pair (pairs, kv_heads, 2, kv_heads · head_dim), the largest first, and
-        the rows of numbers that are not rotated.
-    """
+    """The rows of an orthogonal matrix for the keys of all heads, which commutes with Rotary: two rows for each axis of
+    each rotated pair (pairs, kv_heads, 2, kv_heads · head_dim), the largest first, and those of unrotated numbers."""
     heads, size, _ = layer.k.shape
     pairs, rest = space.split(size)
     at, first, second = torch.arange(len(pairs)), *pairs.T
@@ -94,16 +90,10 @@ def contributions(layer: Projections, moment: torch.Tensor, rows: torch.Tensor) 
 def factorised(
     layer: Projections, moment: torch.Tensor, axes: tuple[torch.Tensor, torch.Tensor], kept: torch.Tensor, size: int
 ) -> dict[str, torch.Tensor]:
-    """The matrices of a LatentAttention by their names, without the output.
+    """The matrices to_q, to_latent, to_k and to_v of a LatentAttention; the last column of the first two is the bias.
 
-    Args:
-        moment: (dim + 1, dim + 1), the mean of x xᵀ for inputs with a 1 as last number.
-        axes: from `principal_axes`.
-        kept: which of them stay rotated, bool (pairs, kv_heads).
-        size: of the latents.
-
-    Returns:
-        to_q and to_latent, whose last column is the bias; to_k and to_v.
+    `moment` (dim + 1, dim + 1) is the mean of x xᵀ for inputs with a 1 as last number; `kept`, bool (pairs, kv_heads),
+    says which axes of `principal_axes` stay rotated; `size` is that of the latents.
     """
     rows, rest = axes
     group = torch.arange(len(layer.q)) // layer.members  # the key/value head of each head

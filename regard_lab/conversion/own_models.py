@@ -3,6 +3,7 @@
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,12 +133,8 @@ def load_converted(
 
 
 def compared(saved: SavedModel, model: Model, other: Model, record: dict[str, Any], **about: Any) -> Converted:
-    """Two models with the report of what changed, and the record that is saved beside the new one.
-
-    Args:
-        record: what the record says beside the hash of the original.
-        about: the fields of the report that the models do not have.
-    """
+    """Two models with the report of what changed, and the record that is saved beside the new one, with the hash of the
+    original; `about` are the fields of the report that the models do not have."""
     kept, fewer = kept_of_one(model), kept_of_one(other)
     report = Conversion(
         kind=saved.kind, heads=model.config.heads,
@@ -302,15 +299,10 @@ def moments_of(modules: Mapping[str, nn.Module], run: Callable[[], object]) -> d
         sums[name] = sums.get(name, 0) + flat.T @ flat
         counts[name] += len(flat)
 
-    handles = [
-        module.register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0]))
-        for name, module in modules.items()
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, module in modules.items():
+            hooks.enter_context(module.register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0])))
         run()
-    finally:
-        for handle in handles:
-            handle.remove()
     if missing := [name for name, count in counts.items() if not count]:
         raise ArgumentError(f"the calibration did not run {missing[0]!r} of the model; let it call the model on a text")
     return {name: product / counts[name] for name, product in sums.items()}

@@ -86,12 +86,7 @@ def quiet() -> Generator[None]:
 
 
 def load_folder(folder: Path) -> Any:
-    """The model of a folder in its own dtype, as transformers loads it from safetensors, with every tensor in place.
-
-    Raises:
-        CheckpointError: missing, damaged or other tensors than the config needs.
-        UnsupportedError: pickled weights, or a class that transformers does not have.
-    """
+    """The model of a folder in its own dtype, as transformers loads it from safetensors, with every tensor in place."""
     with needed("transformers", "a Hugging Face folder", "transformers"):
         import transformers
         from safetensors import SafetensorError, safe_open
@@ -141,10 +136,6 @@ class PretrainedConversion:
 
     Args:
         kv_heads, method: as for `convert_kv_heads`.
-
-    Raises:
-        ArgumentError: a number of heads or a method that cannot be.
-        CheckpointError, UnsupportedError: a folder that cannot be loaded, or a model whose heads are not understood.
     """
 
     def __init__(self, folder: Path, kv_heads: int, method: str) -> None:
@@ -214,13 +205,8 @@ class PretrainedConversion:
 
     @torch.no_grad()
     def convert(self, calibration: Calibration | None = None, *, check: bool = True) -> None:
-        """Convert every layer in memory.
-
-        Args:
-            calibration: for "align", runs the model, such as `lambda model: model(ids)`; it is given the model without
-                its head.
-            check: compare each layer with the same one with its heads repeated.
-        """
+        """Convert every layer in memory; "align" is given the model without its head to calibrate, and `check` compares
+        each layer with the same one with its heads repeated."""
         moments: Mapping[str, torch.Tensor] = {}
         if self.method == "align" and calibration is not None:
             queries = {name: layer.q for name, layer in self.layers.items()}

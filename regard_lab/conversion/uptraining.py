@@ -101,11 +101,8 @@ def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> Predict
 def _logits(model: nn.Module, task: Task, batch: Batch) -> torch.Tensor:
     """What the model returns to the loss of a task."""
     found: list[torch.Tensor] = []
-    handle = model.register_forward_hook(lambda module, inputs, output: found.append(output))
-    try:
+    with model.register_forward_hook(lambda module, inputs, output: found.append(output)):
         task.validation_loss(model, batch)
-    finally:
-        handle.remove()
     return found[0]
 
 
@@ -239,11 +236,6 @@ class Uptraining:
             folder: of a run, a saved model or, without steps, a Hugging Face model.
             out: a new folder; the same call goes on with the run that is there.
             to: key/value heads of each layer, or the sizes of its latents.
-
-        Raises:
-            ArgumentError: steps without texts, or a number of heads that cannot be.
-            UnsupportedError: texts for a model that is not ours.
-            CheckpointError: a model without a tokeniser, or a folder that holds something else.
         """
         config, folder, out = self.config, Path(folder), Path(out)
         self._check(folder, out)

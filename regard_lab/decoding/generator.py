@@ -18,7 +18,7 @@ from regard_lab.decoding.loading import check_together, load_with_tokeniser, see
 from regard_lab.decoding.sampling import Sampling
 from regard_lab.decoding.scoring import ScoredText, gains_of, words_of
 from regard_lab.decoding.search import Hypothesis, generate
-from regard_lab.decoding.speculating import Draft, Lookup, speculated
+from regard_lab.decoding.speculating import Draft, Proposer, lookup, speculated
 from regard_lab.models import LanguageModel
 from regard_lab.text import BEGIN, Tokeniser, pad
 from regard_lab.text.seen_words import SeenWords
@@ -86,10 +86,8 @@ def _overlap(text: str, stop: str) -> int:
 class Listener:
     """Reads the ids of texts while they are written, passes on new text, and detects stops.
 
-    Args:
-        stop: texts that end a text.
-        begins: for each prompt, whether it is empty, so that its text begins with a word.
-        whole: decode each text from its beginning every time, as a beam needs, whose hypotheses change places.
+    `begins` says for each prompt whether it is empty, so that its text begins with a word. With `whole` each text is
+    decoded from its beginning every time, as a beam needs, whose hypotheses change places.
     """
 
     def __init__(
@@ -223,8 +221,7 @@ class Generator(Described):
             whole(name, number, None if name == "max_tokens" else 1)  # `generate` refuses 0 of them
         if on_text is not None and not callable(on_text):
             raise ArgumentError(f"on_text is {shown(on_text)}; give a function of two numbers and a text")
-        if isinstance(first_row, bool) or not isinstance(first_row, int) or not 0 <= first_row < 2**32:
-            raise ArgumentError(f"first_row is {first_row!r}; give an integer from 0 to 2**32 - 1")
+        first_row = whole("first_row", first_row, 0, 2**32 - 1)
         if whole("branches", branches, 1) > 1 and speculate is None:
             raise ArgumentError(f"branches={branches} is for proposals; add speculate= (--speculate or --draft)")
         TextStream(stop)  # refuses invalid stops before any work
@@ -281,10 +278,10 @@ class Generator(Described):
             scored.append(ScoredText(None, text, tuple(ids), tuple(gains), words_of(self.tokeniser, ids, gains)))
         return scored
 
-    def _proposer(self, speculate: str | Generator, longest: int, max_tokens: int) -> Lookup | Draft:
+    def _proposer(self, speculate: str | Generator, longest: int, max_tokens: int) -> Proposer:
         if not isinstance(speculate, Generator):
             one_of("speculate", speculate, ("lookup",))
-            return Lookup()
+            return lookup
         if speculate.tokeniser != self.tokeniser:
             raise ArgumentError(
                 f"the draft model has another tokeniser ({speculate.tokeniser.vocab_size} ids, and this model has "
@@ -300,9 +297,8 @@ class Generator(Described):
     def _check_room(self, longest: int, max_tokens: int) -> None:
         config = self.model.config
         if config.positions == "learned" and longest + max_tokens - 1 > config.max_length:
+            there, most = count_of(config.max_length, "learned positions"), max(0, config.max_length - longest + 1)
             raise ArgumentError(
                 f"the prompt has {count_of(longest, 'ids')} with BEGIN and max_tokens is {max_tokens}; this model has "
-                f"{count_of(config.max_length, 'learned positions')}, so give at most "
-                f"{max(0, config.max_length - longest + 1)}, "
-                f"or shorten the prompt"
+                f"{there}, so give at most {most}, or shorten the prompt"
             )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,10 +21,7 @@ def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[Sa
     saved = load_model(folder, kind)
     if TOKENISER_FILE not in saved.extra_files:
         raise NotFoundError(f"{folder} holds a model without {TOKENISER_FILE}, so its ids cannot be read")
-    try:
-        return saved, Tokeniser.from_json(saved.extra_files[TOKENISER_FILE])
-    except CheckpointError as error:
-        raise CheckpointError(f"{folder} holds a {TOKENISER_FILE} that cannot be used: {error}") from error
+    return saved, _from_file(Tokeniser, saved, TOKENISER_FILE, folder)
 
 
 TABLES = ("embedding.weight", "target_embedding.weight", "to_vocabulary.weight")  # with a row for each id
@@ -44,12 +42,14 @@ def with_pieces(saved: SavedModel, tokeniser: Tokeniser, wider: Tokeniser) -> Sa
 
 def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:
     """The words of the training texts of a saved model; None where none are stored."""
-    if WORDS_FILE not in saved.extra_files:
-        return None
+    return _from_file(SeenWords, saved, WORDS_FILE, folder) if WORDS_FILE in saved.extra_files else None
+
+
+def _from_file(kind: Any, saved: SavedModel, name: str, folder: str | Path) -> Any:
     try:
-        return SeenWords.from_json(saved.extra_files[WORDS_FILE])
+        return kind.from_json(saved.extra_files[name])
     except CheckpointError as error:
-        raise CheckpointError(f"{folder} holds a {WORDS_FILE} that cannot be used: {error}") from error
+        raise CheckpointError(f"{folder} holds a {name} that cannot be used: {error}") from error
 
 
 def check_together(vocab_size: int, tokeniser: Tokeniser) -> None:

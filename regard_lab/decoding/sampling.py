@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import plain, real, shown, whole
+from regard.arguments import is_whole, plain, real, shown, whole
 from regard.errors import ArgumentError
 from regard.patterns.random_blocks import draw
 
@@ -62,9 +62,8 @@ def filtered_probabilities(
 
 def check_scores(scores: torch.Tensor) -> None:
     """Raise an ArgumentError unless these are logits (batch, vocab_size)."""
-    if not isinstance(scores, torch.Tensor) or scores.dim() != 2 or not scores.shape[1]:
-        raise ArgumentError(f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers")
-    if not (scores.is_floating_point() or scores.dtype == torch.int64):
+    fits = isinstance(scores, torch.Tensor) and scores.dim() == 2 and scores.shape[1] > 0
+    if not (fits and (scores.is_floating_point() or scores.dtype == torch.int64)):
         raise ArgumentError(f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers")
 
 
@@ -75,18 +74,13 @@ def is_greedy(temperature: float) -> bool:
 
 def check_filters(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None) -> None:
     """Raise an ArgumentError for invalid settings."""
-    for name, number in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
-        if number is not None or name == "temperature":
-            real(name, number)
-    if not 0 <= temperature < float("inf"):
-        raise ArgumentError(f"temperature is {temperature}; give 0 for the most likely id, or a number above 0")
-    top_k = plain("top_k", top_k)
-    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+    real("temperature", temperature, 0, needs="0 for the most likely id, or a number above 0")
+    if top_k is not None and (not is_whole(found := plain("top_k", top_k)) or found < 1):
         raise ArgumentError(f"top_k is {top_k}; give 1 or more, or leave it out to draw from all ids")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ArgumentError(f"top_p is {top_p}; give a probability above 0, at most 1")
-    if min_p is not None and not 0 <= min_p <= 1:
-        raise ArgumentError(f"min_p is {min_p}; give a share from 0 to 1 of the largest probability")
+    if top_p is not None:
+        real("top_p", top_p, most=1, above=0, needs="a probability above 0, at most 1")
+    if min_p is not None:
+        real("min_p", min_p, 0, 1, needs="a share from 0 to 1 of the largest probability")
 
 
 def _nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -122,8 +116,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check_filters(self.temperature, self.top_k, self.top_p, self.min_p)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise ArgumentError(f"seed is {self.seed!r}; give an integer from 0 to 2**63 - 1")
+        object.__setattr__(self, "seed", whole("seed", self.seed, 0, needs="an integer from 0 to 2**63 - 1"))
 
     @property
     def is_greedy(self) -> bool:
@@ -151,9 +144,8 @@ class Sampling:
         )
         below = likely.double().cumsum(-1)  # (batch, vocab_size)
         wanted = uniform(self.seed, rows, place).to(below.device)[:, None] * below[:, -1:]
-        return torch.searchsorted(below, wanted, right=True)[
-            :, 0
-        ]  # the first id whose cumulative probability is larger
+        # The first id whose cumulative probability is larger.
+        return torch.searchsorted(below, wanted, right=True)[:, 0]
 
 
 def uniform(seed: int, rows: torch.Tensor, place: int) -> torch.Tensor:
@@ -171,16 +163,10 @@ CACHED = 1 << 18  # scores that fit in a core's cache while they are summed
 
 
 def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` largest logits of each batch row, the largest first, and their ids.
+    """The `count` largest logits (batch, count) of each batch row, the largest first, and their ids (batch, count).
 
-    They lie in the blocks with the largest maxima, so every other block is read only once.
-
-    Args:
-        scores: logits (batch, vocab_size), without NaN.
-        count: at least 1; a smaller vocabulary returns fewer.
-
-    Returns:
-        Logits and ids, both (batch, count).
+    They lie in the blocks with the largest maxima, so every other block is read only once. A smaller vocabulary returns
+    fewer.
 
     >>> likeliest(torch.tensor([[1.0, 5.0, 3.0]]), 2)[1].tolist()
     [[1, 2]]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.arguments import a_list, count_of, each, of_kind, real, shown, suggest, whole
+from regard.arguments import a_list, count_of, each, of_kind, one_of, real, shown, whole
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.reprs import brief
 from regard_lab.decoding.constraints import FREE, Constraints
@@ -60,8 +60,7 @@ def normalised(log_probability: float, length: int, normalisation: str, alpha: f
 
 def check_normalisation(normalisation: str, alpha: float) -> None:
     """Raise an ArgumentError for an unknown normalisation or an alpha that is too large."""
-    if normalisation not in NORMALISATIONS:
-        raise ArgumentError(f"normalisation={normalisation!r} does not exist; {suggest(normalisation, NORMALISATIONS)}")
+    one_of("normalisation", normalisation, NORMALISATIONS)
     if abs(real("alpha", alpha)) > LARGEST_ALPHA:
         raise ArgumentError(f"alpha is {alpha}; it is an exponent from -{LARGEST_ALPHA} to {LARGEST_ALPHA}")
 
@@ -86,13 +85,10 @@ class SpecialIds:
     never: tuple[int, ...] = (PAD, UNKNOWN, BEGIN)
 
     def __post_init__(self) -> None:
-        checked = {
-            "begin": whole("begin", self.begin, 0),
-            "end": None if self.end is None else whole("end", self.end, 0),
-            "never": tuple(whole("an id of never", one, 0) for one in each("never", self.never, "a tuple of ids")),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        never = tuple(whole("an id of never", one, 0) for one in each("never", self.never, "a tuple of ids"))
+        object.__setattr__(self, "begin", whole("begin", self.begin, 0))
+        object.__setattr__(self, "end", None if self.end is None else whole("end", self.end, 0))
+        object.__setattr__(self, "never", never)
 
 
 OURS = SpecialIds()
@@ -100,8 +96,7 @@ OURS = SpecialIds()
 
 def check_search(special: SpecialIds, over: Over | None) -> None:
     """Raise an ArgumentError unless `special` is a SpecialIds and `over` a function or None."""
-    if not isinstance(special, SpecialIds):
-        raise ArgumentError(f"special is {shown(special)}; give a SpecialIds")
+    of_kind("special", special, SpecialIds, "a SpecialIds")
     if over is not None and not callable(over):
         raise ArgumentError(f"over is {shown(over)}; give a function of a batch row and its ids")
 
@@ -240,14 +235,7 @@ class _Beam:
         return bound <= self.best()[-1].score
 
     def advance(self, candidates: list[Candidate], special: SpecialIds, over: Over | None) -> list[int]:
-        """Extend the hypotheses by one id.
-
-        Args:
-            candidates: the most likely first.
-
-        Returns:
-            For each unfinished hypothesis, the place of the hypothesis it extends.
-        """
+        """Extend the hypotheses by candidates, the most likely first; the places of those that go on."""
         before, self.going = self.going, []
         places: list[int] = []
         for rank, (place, identifier, gain, total) in enumerate(candidates):
@@ -311,10 +299,8 @@ def beam_search(
     Source: Sequence to Sequence Learning, Sutskever et al. 2014, section 3.2.
     """
     check_search(special, over)
-    beam, count = whole("beam", beam), whole("count", count)
-    if not 1 <= beam <= WIDEST:
-        raise ArgumentError(f"beam is {beam}; it is a whole number from 1 to {WIDEST:,}")
-    if not 1 <= count <= beam:
+    beam = whole("beam", beam, 1, WIDEST, needs=f"a whole number from 1 to {WIDEST:,}")
+    if not 1 <= (count := whole("count", count)) <= beam:
         raise ArgumentError(f"count is {count} and beam is {beam}; count is 1 or more, and at most beam")
     check_normalisation(normalisation, alpha)
     of_kind("constraints", constraints, Constraints, "a Constraints")

@@ -12,7 +12,7 @@ far: Inference with Reference, Yang et al. 2023; trees: SpecInfer, Miao et al. 2
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -28,45 +28,37 @@ LONGEST = 3  # ids at the end of a text that are looked for earlier in it, at mo
 GOES_BACK = ("dynamic", "static", "paged")  # kinds of cache from which ids can be taken back
 
 
-class Proposer(Protocol):
-    """Guesses the next ids of a text."""
-
-    def propose(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
-        """Up to `branches` continuations of these ids, each of up to `count` ids."""
+# Of the ids of a text, a number of ids, and one of branches: up to so many continuations, each of up to so many ids.
+Proposer = Callable[[Sequence[int], int, int], list[list[int]]]
 
 
-class Lookup:
+def lookup(ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
     """The ids that followed the last ids of the text earlier in it: the longest matches, at their latest places.
 
-    >>> Lookup().propose([7, 6, 9, 5, 6, 7, 8, 5, 6], 3, branches=2)
+    >>> lookup([7, 6, 9, 5, 6, 7, 8, 5, 6], 3, branches=2)
     [[7, 8, 5], [9, 5, 6]]
     """
-
-    def propose(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
-        ids, found = list(ids), dict[int, list[int]]()  # by their first ids
-        for length in range(min(LONGEST, len(ids) - 1), 0, -1):
-            end = ids[-length:]
-            for at in range(len(ids) - length - 1, -1, -1):
-                if ids[at : at + length] == end:
-                    found.setdefault(ids[at + length], ids[at + length : at + length + count])
-                    if len(found) == branches:
-                        return [*found.values()]
-        return [*found.values()]
+    ids, found = list(ids), dict[int, list[int]]()  # by their first ids
+    for length in range(min(LONGEST, len(ids) - 1), 0, -1):
+        end = ids[-length:]
+        for at in range(len(ids) - length - 1, -1, -1):
+            if ids[at : at + length] == end:
+                found.setdefault(ids[at + length], ids[at + length : at + length + count])
+                if len(found) == branches:
+                    return [*found.values()]
+    return [*found.values()]
 
 
 class Draft:
     """The most likely ids of a smaller model with the same vocabulary, which keeps what it has read. Several branches
     begin with its most likely next ids.
-
-    Args:
-        model: the smaller language model.
     """
 
     def __init__(self, model: LanguageModel) -> None:
         self.model, self.keeping = model, going_back(Keeping())
         self._known: tuple[Any, list[int]] = None, []  # its state, and the ids that the state has read
 
-    def propose(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
+    def __call__(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
         ids, (state, read) = list(ids), self._known
         self._known = None, []  # after an interruption it reads the text again
         same = next((at for at, (one, other) in enumerate(zip(read, ids, strict=False)) if one != other), len(read))
@@ -173,7 +165,7 @@ def _write(
         else:
             state.accept(path, 1 + len(behind))
         room = min(most[0], limit - len(written) - 1)  # the call itself gives one more id
-        proposed = proposer.propose([*read, *written], room, most[1]) if room else []
+        proposed = proposer([*read, *written], room, most[1]) if room else []
         behind = _grown(proposed)
         ids, parents = [written[-1], *(chosen for _, chosen in behind)], [-1, *(node for node, _ in behind)]
         tree = Tree(torch.tensor(parents, device=prompt.device)) if len(proposed) > 1 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +271,7 @@ def rows_of(translations: Sequence[Translation], references: Sequence[str]) -> l
     scores = score_each([one.text for one in translations], references)
     return [
         {
-            "source": one.source, "reference": reference, "output": tidy_target(one.text), **asdict(score),
+            "source": one.source, "reference": reference, "output": tidy_target(one.text), **score,
             "log_probability": one.log_probability, "finished": one.finished,
         }
         for one, reference, score in zip(translations, references, scores, strict=True)

@@ -142,8 +142,8 @@ first, last = share(found["shares"][0][head]), share(found["shares"][-1][head])
 holds("The same weights are right more often in the last layer than in the first.", last.above(first),
       f"{last} and {first}")  # fmt: skip
 holds("The head does not count positions: assigning the i-th product atom to the i-th reactant atom is right far less "
-      "often.", share(found["head_share"]).above(share(found["by_place"]).times(2)),
-      f"{share(found['by_place'])}")  # fmt: skip
+      "often.",
+      share(found["head_share"]).above(share(found["by_place"]).times(2)), f"{share(found['by_place'])}")  # fmt: skip
 counted = next(row for row in found["reactions"] if row["right"] < row["atoms"])
 holds("The weights in the picture choose as many right atoms as the report counted for this reaction.",
       right == counted["right"], f"{right} and {counted['right']} of {counted['atoms']}")  # fmt: skip
@@ -160,7 +160,8 @@ holds("No single head of the earlier layers is needed for more than a quarter of
       f"without one of them at least {alone}")  # fmt: skip
 one_left = share(replaced["heads_kept"][-1]["share"])
 holds("Together the heads are needed: with one head left in each of these layers more than a third of the answers is "
-      "lost.", one_left.below(0.67), f"{one_left}")  # fmt: skip
+      "lost.",
+      one_left.below(0.67), f"{one_left}")  # fmt: skip
 
 # %% [markdown]
 # Source: Schwaller et al. 2021, Extraction of organic chemistry grammar from unsupervised learning of chemical

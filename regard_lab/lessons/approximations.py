@@ -101,26 +101,19 @@ costs = {  # multiplications relative to 2 n² d of exact attention, times n: fe
     "Performer": [2 * m for m in FEATURES], "RFA": [3 * m for m in FEATURES], "linear transformer": [16],
     "mean of all values": [0], "LSH": [rounds * (2 * 32 + 4) for rounds in ROUNDS], "Linformer": [2 * r for r in RANKS],
 }  # fmt: skip
-
-
-def show_errors(title, names, settings, unit, ends):
-    rows = [
-        (f"{name}, {unit}: {settings[at]:,}" if len(costs[name]) > 1 else name,
-         *(f"{errors[name, end][at]:.3f}" for end in ends), f"{cost / N:.2f}", f"{cost / 8192:.3f}")
-        for name in names for at, cost in enumerate(costs[name])
-    ]  # fmt: skip
-    table(title, ("mechanism", *ends, "cost at n = 256", "cost at n = 8,192"), rows)
-
+PARTS = (  # of the figure, which draws two names of each, and of the tables
+    ("estimates of every weight", ("Performer", "RFA", "linear transformer", "mean of all values"), FEATURES,
+     "features", ("flat", "sharp")),
+    ("LSH, sharp weights", ("LSH",), ROUNDS, "rounds", ("words in topics", "no topics")),
+    ("Linformer, sharp weights", ("Linformer",), RANKS, "mixtures", ("sorted by topic", "shuffled")),
+)  # fmt: skip
 
 with figure("The more is computed, the smaller the error", 8.0, 4.3,
             "Left: the dashed line falls like 1 / √features. LSH, Linformer: sharp weights; an error of 0 is drawn at "
             "0.001.") as drawing:  # fmt: skip
     panels = drawing.subplots(1, 3)
-    for axes, names, settings, unit in (
-        (panels[0], ("Performer", "RFA"), FEATURES, "features"),
-        (panels[1], ("LSH",), ROUNDS, "rounds"),
-        (panels[2], ("Linformer",), RANKS, "mixtures"),
-    ):
+    for axes, (_, names, settings, unit, _) in zip(panels, PARTS):
+        names = names[:2]
         for number, (name, end) in enumerate(one for one in errors if one[0] in names):
             label = f"{name}, {end}" if len(names) > 1 else end
             draw_line(axes, settings, [max(one, 0.001) for one in errors[name, end]], number, label)
@@ -134,11 +127,14 @@ with figure("The more is computed, the smaller the error", 8.0, 4.3,
     panels[1].set_yticks([0.3, 1, 3])
     for axes in panels:
         legend_below(axes, columns=1)
-title = "Relative error, and multiplications relative to exact attention"
-names = ("Performer", "RFA", "linear transformer", "mean of all values")
-show_errors(f"{title}: estimates of every weight", names, FEATURES, "features", ("flat", "sharp"))
-show_errors(f"{title}: LSH, sharp weights", ("LSH",), ROUNDS, "rounds", ("words in topics", "no topics"))
-show_errors(f"{title}: Linformer, sharp weights", ("Linformer",), RANKS, "mixtures", ("sorted by topic", "shuffled"))
+for title, names, settings, unit, ends in PARTS:
+    rows = [
+        (f"{name}, {unit}: {settings[at]:,}" if len(costs[name]) > 1 else name,
+         *(f"{errors[name, end][at]:.3f}" for end in ends), f"{cost / N:.2f}", f"{cost / 8192:.3f}")
+        for name in names for at, cost in enumerate(costs[name])
+    ]  # fmt: skip
+    table(f"Relative error, and multiplications relative to exact attention: {title}",
+          ("mechanism", *ends, "cost at n = 256", "cost at n = 8,192"), rows)  # fmt: skip
 
 # %% [markdown]
 # ## Claims
@@ -166,14 +162,16 @@ holds("The linear transformer estimates another function: it has no parameter th
 holds("Performer suits flat weights: with sharp weights its error is larger at every number of features.",
       min(harder) > 1, f"{min(harder):.1f} to {max(harder):.1f} times as large")  # fmt: skip
 holds("LSH needs similar words: with topics its error is at most two thirds of that without topics, and more rounds "
-      "reduce it.", all(one < other / 1.5 for one, other in zip(topics, alone)) and topics[-1] < topics[0],
+      "reduce it.",
+      all(one < other / 1.5 for one, other in zip(topics, alone)) and topics[-1] < topics[0],
       f"with 8 rounds {topics[-1]:.3f} and {alone[-1]:.3f}; with 1 round {topics[0]:.3f}")  # fmt: skip
 holds("LSH computes a text that fits into one chunk exactly.", errors_of(sharp, LSH(N, 2, 1))[0] < 1e-12, ROUNDING)
 holds("Linformer needs keys that its mixtures can represent: sorted words have less than half the error of the same "
-      "words shuffled.", tidy[at] < mixed[at] / 2,
+      "words shuffled.",
+      tidy[at] < mixed[at] / 2,
       f"{tidy[at]:.3f} and {mixed[at]:.3f} with {TOPICS} mixtures for {TOPICS} topics")  # fmt: skip
-holds("With as many mixtures as words, each of one word, Linformer is exact.", max(tidy[-1], mixed[-1]) < 1e-12,
-      ROUNDING)  # fmt: skip
+holds("With as many mixtures as words, each of one word, Linformer is exact.",
+      max(tidy[-1], mixed[-1]) < 1e-12, ROUNDING)  # fmt: skip
 
 # %% [markdown]
 # Source: Choromanski et al. 2021; Peng et al. 2021; Kitaev et al. 2020; Wang et al. 2020; Katharopoulos et al. 2020.

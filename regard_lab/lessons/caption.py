@@ -168,7 +168,8 @@ for one, grid in zip(captions, weights.unflatten(1, (GRID, GRID))):
         named = [here[1:3].sum(), here[len(one.words) - 2 : len(one.words)].sum()]
         read.append((float(named[thing]), float(named[1 - thing])))
 holds("Patches read the words of the thing in their half: its colour and shape get at least twice the weight of those "
-      "of the other thing.", all(own > 2 * other for own, other in read),
+      "of the other thing.",
+      all(own > 2 * other for own, other in read),
       f"at least {min(own for own, _ in read):.2f} against at most {max(other for _, other in read):.2f}")  # fmt: skip
 seven = [Caption(caption.first, "above", caption.second)] * PICTURES  # captions of seven words
 with rg.record_attention(model) as ended:

@@ -12,8 +12,7 @@ import torch
 import regard as rg
 from regard import patterns as p
 from regard.layers import LightningIndexer, MoBA
-from regard_lab.seeing.canvas import LINES
-from regard_lab.teaching import ROUNDING, does_not_hold, figure, holds, largest, normal, read_report
+from regard_lab.teaching import ROUNDING, does_not_hold, draw_curves, figure, holds, largest, normal, read_report
 
 N, D, COUNTS = 128, 16, (2, 4, 8, 16, 32, 64)
 q, k, v = normal(SEED, 3, 1, 1, N, D)
@@ -44,12 +43,8 @@ with figure("The weight of chosen keys", 6.4, 3.2,
             f"Queries that may look at {N} keys, and the share of their weight that some of them hold: those with the "
             "largest scores, blocks whose mean key resembles the query, and the last ones.") as drawing:  # fmt: skip
     axes = drawing.subplots()
-    for colour, (name, numbers) in zip(LINES, shares.items()):
-        axes.plot(COUNTS, numbers, "o-", label=name, color=colour)
-    axes.set(xlabel="keys", ylabel="share of the weight", xscale="log", ylim=(0, 1.05), xticks=COUNTS)
-    axes.set_xticklabels(COUNTS)
-    axes.minorticks_off()
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    draw_curves(axes, COUNTS, shares, ("", "keys", "share of the weight"), log="x", columns=4)
+    axes.set_ylim(0, 1.05)
 
 # %% [markdown]
 # A softmax spends most of its weight on few keys. A query that knew them could leave out the others: if $m$ is the
@@ -130,8 +125,6 @@ holds("A matching key is found by means of 2 keys, and missed by means of 8 if t
       found[2] and not found[8], f"blocks of 2: {found[2]}, of 8: {found[8]}")  # fmt: skip
 holds("An indexer learns the weights of attention, also of words that it was not trained with.",
       after < 0.8 * before, f"the divergence falls from {before:.2f} to {after:.2f} nats a query")  # fmt: skip
-
-# %% tags=["claims"]
 report = read_report("choosing")
 accuracy = {name: row["accuracy"] for name, row in report.figures.items()}
 worst = {name: min(one / every for one, every in zip(found, accuracy["all keys"])) for name, found in accuracy.items()}

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from regard_lab.models import LanguageConfig, LanguageModel
-from regard_lab.seeing.canvas import INK, LINES, UNSEEN, ink_on
+from regard_lab.seeing.canvas import INK, LINES, UNSEEN
 from regard_lab.teaching import (
-    ROUNDING, draw_cells, draw_map, figure, holds, largest, seeded, table, watch, words_of,
+    ROUNDING, draw_cells, draw_map, figure, holds, largest, seeded, table, watch, words_of, write_numbers,
 )  # fmt: skip
 from regard_lab.text.vocabularies import BEGIN
 
@@ -59,11 +59,7 @@ with figure(f"One sentence: {count} training examples in one pass", 7.9, 1.4 + 0
     left.spines[:].set_visible(False)
     values = torch.stack(chances, 1)
     image = draw_map(side, values, columns=("before", "after"))
-    for row in range(count):
-        for column in range(2):
-            chance = float(values[row, column])
-            side.text(column, row, f"{chance:.2f}", ha="center", va="center", fontsize=size,
-                      color=ink_on(chance))  # fmt: skip
+    write_numbers(side, values, size)
 
 # %% [markdown]
 # A decoder writes text: it computes the probability of the next word from the words before it. The product of these

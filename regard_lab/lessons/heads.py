@@ -10,9 +10,8 @@ SEED = 0
 # %% tags=["folded"]
 import torch
 
-from regard_lab.seeing.canvas import ink_on
 from regard_lab.teaching import (
-    Estimate, does_not_hold, draw_map, figure, holds, read_report, scale_beside, table, undecided
+    Estimate, does_not_hold, draw_map, figure, holds, read_report, scale_beside, table, undecided, write_numbers,
 )  # fmt: skip
 from regard_lab.teaching.looking import RELATIONS, measure_heads
 
@@ -34,11 +33,7 @@ with figure("How often each head looks from a word to the one it belongs to", 8,
         rows = [f"layer {layer}" for layer in range(layers)] if axes is panels[0] else ()
         image = draw_map(axes, torch.tensor(one["shares"]), rows)
         axes.set_xticks(range(heads), [str(head) for head in range(heads)], fontsize=8.5)
-        for layer in range(layers):
-            for head in range(heads):
-                share = one["shares"][layer][head]
-                axes.text(head, layer, f"{share:.2f}".lstrip("0"), ha="center", va="center", fontsize=8.5,
-                          color=ink_on(share))  # fmt: skip
+        write_numbers(axes, torch.tensor(one["shares"]))
         axes.set_title(name, fontsize=10)
         baselines = f"random {one['chance']:.2f}; {away(one['offset'])} {one['by_offset']:.2f}"
         axes.set_xlabel(f"head\n{baselines}", fontsize=9)
@@ -57,22 +52,14 @@ with figure("How often each head looks from a word to the one it belongs to", 8,
 # Layers and heads are counted from 0.
 
 # %% tags=["folded"]
-table(
-    f"The head of each relation, on {measured['sentences']} test sentences",
-    ("relation", "head, by validation", "share", "random choice", "fixed offset", "pairs"),
-    [
-        (name, "layer {}, head {}".format(*one["chosen"]), f"{one['chosen_share']:.3f}", f"{one['chance']:.3f}",
-         f"{one['by_offset']:.3f} ({away(one['offset'])})", one["pairs"])
-        for name, one in relations.items()
-    ],
-)  # fmt: skip
-table(
-    "Every head, on test sentences", ("layer", "head", *relations),
-    [
-        (layer, head, *(f"{one['shares'][layer][head]:.3f}" for one in relations.values()))
-        for layer in range(layers) for head in range(heads)
-    ],
-)  # fmt: skip
+table(f"The head of each relation, on {measured['sentences']} test sentences",
+      ("relation", "head, by validation", "share", "random choice", "fixed offset", "pairs"),
+      [(name, "layer {}, head {}".format(*one["chosen"]), f"{one['chosen_share']:.3f}", f"{one['chance']:.3f}",
+        f"{one['by_offset']:.3f} ({away(one['offset'])})", one["pairs"])
+       for name, one in relations.items()])  # fmt: skip
+table("Every head, on test sentences", ("layer", "head", *relations),
+      [(layer, head, *(f"{one['shares'][layer][head]:.3f}" for one in relations.values()))
+       for layer in range(layers) for head in range(heads)])  # fmt: skip
 print(report.source if RUN is None else f"measured on {RUN}")
 
 # %% [markdown]
@@ -97,8 +84,7 @@ print(report.source if RUN is None else f"measured on {RUN}")
 # print(maps.source_words)
 # print(maps.matrix("encoder", layer=1, head=0))  # (words, words): row i holds the weights of word i
 # ```
-
-# %% [markdown]
+#
 # ## Claims
 
 # %% tags=["claims"]

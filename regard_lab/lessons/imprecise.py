@@ -143,14 +143,15 @@ holds("The waves go from 2π towards 10000 · 2π.",
 causal = rg.attention_detail(q, k, k, pattern="causal", want=["weights"]).weights[0, 0]
 (after, before), (far_after, far_before) = ways
 holds("Masking after the softmax and dividing by the remaining sum gives the same weights as minus infinity before it, "
-      "and as regard's “causal”.", largest(after - before) < 1e-12 and largest(before - causal) < 1e-12,
-      ROUNDING)  # fmt: skip
+      "and as regard's “causal”.",
+      largest(after - before) < 1e-12 and largest(before - causal) < 1e-12, ROUNDING)  # fmt: skip
 holds("The two ways of masking differ if every visible weight rounds to 0: masking after the softmax divides 0 by 0.",
       far_after[0].isnan().any() and float(far_before[0].sum()) == 1,
       "a masked score 200 above the others, in float32")  # fmt: skip
 full, strided, lsh, linear, fixed, growing = growth.values()
 holds("For 4 times the words, linear attention needs 4 times the operations, and Linformer with a fixed k 4 times the "
-      "pairs.", linear == fixed == 4, f"{linear:.1f} and {fixed:.1f} times")  # fmt: skip
+      "pairs.",
+      linear == fixed == 4, f"{linear:.1f} and {fixed:.1f} times")  # fmt: skip
 holds("Linformer needs 16 times the pairs if k grows with the length, and full attention about as many.",
       growing == 16 and 15 < full < 16.5, f"k = n / 4: {growing:.1f} times; full: {full:.1f} times")  # fmt: skip
 holds("Sorting for LSH needs more than 4 times the comparisons, and strided patterns about 8 times the pairs.",

@@ -13,7 +13,6 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import regard as rg
 from regard import patterns as p
@@ -21,7 +20,8 @@ from regard.layers.caches import RecurrentState
 from regard.mechanisms import EluPlusOne, LinearTransformer
 from regard_lab.seeing.canvas import INK, KEY, QUERY, VALUE
 from regard_lab.teaching import (
-    ROUNDING, draw_curves, embedded, figure, holds, largest, mark_column, milliseconds, normal, table, words_of,
+    ROUNDING, draw_curves, embedded, figure, holds, largest, mark_column, milliseconds, normal, operations, table,
+    words_of,
 )  # fmt: skip
 
 D = 64  # head_dim
@@ -41,14 +41,10 @@ def multiplied(q, k, v, order, causal=False):
     return joined[..., :-1] / joined[..., -1:]
 
 
-def operations(length, order):
-    """Floating-point operations of the matrix products, as PyTorch counts them while they run."""
-    with FlopCounterMode(display=False) as counter:
-        multiplied(*torch.zeros(3, 1, 1, length, D), order)
-    return counter.get_total_flops()
-
-
-counted = {order: [operations(length, order) for length in LENGTHS] for order in ORDERS}
+counted = {  # floating-point operations of the matrix products, as PyTorch counts them while they run
+    order: [operations(partial(multiplied, *torch.zeros(3, 1, 1, length, D), order)) for length in LENGTHS]
+    for order in ORDERS
+}
 N, SMALL, GREY = 3.0, 0.7, "#555555"  # how n and d are drawn
 
 

@@ -138,8 +138,8 @@ shifts, far = (1, 5, 12), torch.arange(1000)
 errors = [largest(waves(far).double() @ shift_matrix(waves, k).mT - waves(far + k).double()) for k in shifts]
 holds("PE(pos + k) equals M_k PE(pos) to 1e-6.", max(errors) < 1e-6,
       f"k = {', '.join(map(str, shifts))}, at {len(far):,} positions each")  # fmt: skip
-holds("Without positions, reversing the sentence does not change the vector of any word.", max(without) < 1e-12,
-      ROUNDING)  # fmt: skip
+holds("Without positions, reversing the sentence does not change the vector of any word.",
+      max(without) < 1e-12, ROUNDING)  # fmt: skip
 smallest = min(change for change, stays in zip(beside, middle) if not stays)
 holds("With positions, the vector of every moved word changes.", smallest > 0.01,
       f"smallest change of a word that moves {smallest:.3f}")  # fmt: skip

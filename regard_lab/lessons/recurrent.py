@@ -170,7 +170,8 @@ holds("Generation takes one call for each word, in a Transformer and in a recurr
       f"{WRITTEN[-1]} words, {calls[0][-1]} and {calls[1][-1]} calls")  # fmt: skip
 left, kept = gradients["recurrent"][-1], gradients["attention"][-1]
 holds("With random weights the gradient of the first word nearly vanishes in the recurrent network, but not in the "
-      "attention layer.", left < 1e-6 and kept > 1e-3,
+      "attention layer.",
+      left < 1e-6 and kept > 1e-3,
       f"{share(left)} and {share(kept)} of that of the last word, {LENGTHS[-1]} words")  # fmt: skip
 faster = [many / one for one, many in zip(speeds["gru"], speeds["causal"])]
 holds("On one core attention computes at least ten times as many operations per second as a recurrent network.",

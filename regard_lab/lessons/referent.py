@@ -61,15 +61,10 @@ with figure("Where the translator looks", 8, 6.4,
 # on validation sentences, once for all sentences.
 
 # %% tags=["folded"]
-table(
-    "Cross-attention, head {}.{}, while the pronoun is written".format(*cross["head"]),
-    ("sentence", "pronoun", "looks most at", "referent"),
-    [
-        (" ".join(one["words"][:-1]), one["pronoun"], one["words"][one["weights"].index(max(one["weights"]))],
-         one["words"][one["referent"]])
-        for one in cross["examples"]
-    ],
-)  # fmt: skip
+table("Cross-attention, head {}.{}, while the pronoun is written".format(*cross["head"]),
+      ("sentence", "pronoun", "looks most at", "referent"),
+      [(" ".join(one["words"][:-1]), one["pronoun"], one["words"][one["weights"].index(max(one["weights"]))],
+        one["words"][one["referent"]]) for one in cross["examples"]])  # fmt: skip
 
 # %% [markdown]
 # **In the encoder** the result is different: in most sentences *it* does not look most at its noun. But in a layer of
@@ -94,13 +89,9 @@ table("Encoder, head {}.{}: what “it” looks at most, except itself".format(*
 # the pronoun must change with it. If the other noun is replaced, it must not.
 
 # %% tags=["folded"]
-table(
-    "Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"),
-    [
-        (one["way"], one["source"], one["translation"], one["asked"], one["written"] or "none")
-        for one in measured["varied"]
-    ],
-)  # fmt: skip
+table("Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"),
+      [(one["way"], one["source"], one["translation"], one["asked"], one["written"] or "none")
+       for one in measured["varied"]])  # fmt: skip
 ceiling = f"at most {measured['right']:.3f}"
 table(
     "Counted over test sentences", ("quantity", "share", "compared with"),
@@ -150,8 +141,7 @@ table(
 # print(head, dict(zip(seen.words, seen.weights[head.layer, head.head].tolist())))
 # print(swap_check(lambda lines: [one.text for one in translator.translate(lines)], make_split("test", 10)))
 # ```
-
-# %% [markdown]
+#
 # ## Claims
 
 # %% tags=["claims"]
@@ -161,8 +151,8 @@ swapped = {name: Estimate.share(measured[name], measured["swaps"]) for name in (
 agreement = Estimate.share(measured["agreement"], measured["sentences"])
 written = Estimate.share(cross["share"], cross["count"])
 holds("While the pronoun is written, one head of cross-attention looks most at the referent in more than half of "
-      "cases.", written.above(0.5),
-      f"{written} of {cross['count']}, head {cross['head'][0]}.{cross['head'][1]}")  # fmt: skip
+      "cases.",
+      written.above(0.5), f"{written} of {cross['count']}, head {cross['head'][0]}.{cross['head'][1]}")  # fmt: skip
 holds("The sentences known from articles get the right pronoun.", right == len(plain), f"{right} of {len(plain)}")
 holds("The pronoun follows its referent in at least nine of ten sentences.", swapped["followed"].above(0.9),
       f"{swapped['followed']} of {measured['swaps']}")  # fmt: skip

@@ -169,7 +169,8 @@ for name in small:
           abs(over) <= ERRORS * error, f"{over:+.4f} ± {error:.4f} over chance in {links:,} links")  # fmt: skip
 most = {name: sorted(one, key=lambda word: -one[word])[:2] for name, one in received.items()}
 holds("In 'The cat sat on the mat.' neither “cat” nor “mat” is one of the two words with the most weight in a small "
-      "model.", not any({"cat", "mat"} & {*most[name]} for name in small),
+      "model.",
+      not any({"cat", "mat"} & {*most[name]} for name in small),
       "; ".join(f"{name}: most on {' and '.join(most[name])}" for name in small))  # fmt: skip
 holds("In the English model “cat” and “mat” are the two words with the most weight.",
       {*most["English model"]} == {"cat", "mat"},

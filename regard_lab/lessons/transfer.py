@@ -148,7 +148,8 @@ holds("The classifier takes over every tensor of the encoder, and only its head 
       f"{sum(copied.values()):,} numbers copied, {sum(new.values()):,} new")  # fmt: skip
 for labels in (300, 500):
     holds(f"With {labels} labels the encoder of masked words is better with every seed, by more than two standard "
-          "deviations.", min(margins[labels]) > 0 and fmean(margins[labels]) > 2 * stdev(margins[labels]),
+          "deviations.",
+          min(margins[labels]) > 0 and fmean(margins[labels]) > 2 * stdev(margins[labels]),
           spread(margins[labels]))  # fmt: skip
 holds("With 300 labels it makes less than half as many mistakes as the model from random weights.",
       wrong.below(wrong_scratch.times(0.5)), f"{wrong} and {wrong_scratch} of the sentences are wrong")  # fmt: skip
@@ -159,7 +160,8 @@ enough = [one for one in records if one["labels"] >= 100]
 least = [Estimate.share(min(one["scratch"], one["transfer"]), recipe["test"]) for one in enough]
 commonest = [Estimate.share(one["commonest"], recipe["test"]) for one in enough]
 holds("From 100 labels on, all models are right more than three times as often as always answering the most frequent "
-      "kind.", every(*(share.above(other.times(3)) for share, other in zip(least, commonest))),
+      "kind.",
+      every(*(share.above(other.times(3)) for share, other in zip(least, commonest))),
       f"at least {min(one.value for one in least):.3f}; the most frequent kind "
       f"{max(one.value for one in commonest):.3f}")  # fmt: skip
 

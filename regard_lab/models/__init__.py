@@ -12,21 +12,7 @@ from regard_lab.models.storage import SavedModel, load_model, save_model
 from regard_lab.models.translation_transformer import TranslationState, TranslationTransformer
 
 __all__ = [
-    "TranslationTransformer",
-    "TranslationState",
-    "RecurrentTranslator",
-    "RecurrentTranslationState",
-    "LongShortTermMemoryNetwork",
-    "LanguageModel",
-    "LanguageConfig",
-    "LanguageState",
-    "TextEncoder",
-    "EncoderConfig",
-    "State",
-    "Writer",
-    "LayerCaches",
-    "load_translation_model",
-    "save_model",
-    "load_model",
-    "SavedModel",
-]
+    "TranslationTransformer", "TranslationState", "RecurrentTranslator", "RecurrentTranslationState",
+    "LongShortTermMemoryNetwork", "LanguageModel", "LanguageConfig", "LanguageState", "TextEncoder", "EncoderConfig",
+    "State", "Writer", "LayerCaches", "load_translation_model", "save_model", "load_model", "SavedModel",
+]  # fmt: skip

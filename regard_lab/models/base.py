@@ -179,11 +179,8 @@ class TextModel(Storable):
     ) -> torch.Tensor:
         """Vectors (..., dim) of ids (...): `dropout(table[ids] · factor + positions[places])`.
 
-        Args:
-            places: position of each id; None adds no positions.
-            table: embeddings to read; the model's own by default.
-            factor: multiplies the embeddings.
-            vectors: (..., dim), used instead of `table[ids]`.
+        The table is by default the model's own; `vectors` (..., dim) are used instead of `table[ids]`; without places
+        no positions are added.
         """
         check_ids(ids, self.config.vocab_size)
         if vectors is None:

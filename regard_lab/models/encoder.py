@@ -100,14 +100,10 @@ class WordsHead(nn.Module):
 
 
 class ClassesHead(nn.Module):
-    """Logits of the classes of a text: `tanh(pool(x) W + b) U + c`.
-
-    Args:
-        pooling: "mean" over the positions of a text, or the "first" one.
-        dropout: share of the pooled vector dropped in training.
+    """Logits of the classes of a text: `tanh(pool(x) W + b) U + c`; pooling is the mean, or the first position.
 
     Source: BERT, Devlin et al. 2019, sections 3 and 4.1 (the first position; the pooler is that of the authors'
-        program).
+    program).
     """
 
     def __init__(self, dim: int, classes: int, pooling: str, dropout: float) -> None:
@@ -217,7 +213,8 @@ class TextEncoder(Stack):
         same_head = (other.config.head, other.config.classes) == (self.config.head, self.config.classes)
         weights = {name: tensor for name, tensor in self.state_dict().items() if same_head or "head." not in name}
         if isinstance(other.positions, Learned):
-            weights["positions.weight"] = tiled(weights["positions.weight"], other.config.max_length)
+            table, length = weights["positions.weight"], other.config.max_length
+            weights["positions.weight"] = table.repeat(-(-length // len(table)), 1)[:length]
         other.load_state_dict(weights, strict=same_head)
         return other.train(self.training)
 
@@ -252,13 +249,3 @@ def text_mask(aligned: Aligned) -> torch.Tensor:
     stop = aligned.span.stop
     assert isinstance(stop, torch.Tensor)
     return places < stop[:, None]
-
-
-def tiled(positions: torch.Tensor, length: int) -> torch.Tensor:
-    """Learned positions (old length, dim), repeated or truncated to (length, dim).
-
-    >>> tiled(torch.tensor([[1.0], [2.0]]), 5)[:, 0].tolist()
-    [1.0, 2.0, 1.0, 2.0, 1.0]
-    """
-    repeats = -(-length // len(positions))
-    return positions.repeat(repeats, 1)[:length]

@@ -5,14 +5,11 @@ from pathlib import Path
 from regard.errors import NotFoundError
 from regard_lab.models.recurrent import RecurrentTranslator
 from regard_lab.models.storage import SavedModel, load_model, way_to_use
-from regard_lab.models.translation_transformer import KIND, TranslationTransformer
+from regard_lab.models.translation_transformer import TranslationTransformer
 
 TranslationModel = TranslationTransformer | RecurrentTranslator
 
-TRANSLATORS: dict[str, type[TranslationTransformer] | type[RecurrentTranslator]] = {
-    KIND: TranslationTransformer,
-    RecurrentTranslator.KIND: RecurrentTranslator,
-}
+TRANSLATORS = {kind.KIND: kind for kind in (TranslationTransformer, RecurrentTranslator)}
 
 
 def load_translation_model(folder: str | Path) -> TranslationModel:

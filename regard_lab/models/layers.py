@@ -162,11 +162,8 @@ class DecoderLayer(nn.Module):
     ) -> torch.Tensor:
         """One decoding step, (batch, dim) -> (batch, dim).
 
-        Args:
-            context: projected context of batch / readers texts.
-            readers: number of neighbouring batch rows that read the same text; they become its queries.
-            mask: added to the scores of the context's keys.
-            context_q_start: position of the query for the cross-attention pattern, or None.
+        `context` is that of batch / `readers` texts, each of which so many neighbouring batch rows read: they become
+        its queries. `mask` is added to the scores of its keys; the cross pattern sees queries at `context_q_start`.
         """
         x = self.around_self_attention(x, lambda x: self.self_attention(x[:, None], cache=cache)[:, 0])
         x = self.around_cross_attention(

@@ -121,12 +121,7 @@ class Sources:
     """The projected sources of each decoder layer, where neighbouring batch rows may share one source.
 
     The hypotheses of a beam translate the same source, so its keys and values are stored once, and the hypotheses are
-    its queries.
-
-    Args:
-        contexts: one for each layer, (texts, ...).
-        live: the positions that are not padding; None for all.
-        shared: whether batch rows may share a text; False if the pattern depends on the position of the query.
+    its queries, unless the pattern depends on the position of the query: then `shared` is False.
     """
 
     def __init__(self, contexts: list[ProjectedContext], live: KeySpan | None, shared: bool) -> None:

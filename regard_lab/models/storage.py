@@ -88,9 +88,8 @@ def save_model(
     of_kind("config", config, dict, "settings by name")
     of_kind("state", state, dict, "tensors by name")
     a_string("kind", kind)
-    for name, text in of_kind(
-        "extra_files", {} if extra_files is None else extra_files, dict, "texts by file name"
-    ).items():
+    extra_files = of_kind("extra_files", {} if extra_files is None else extra_files, dict, "texts by file name")
+    for name, text in extra_files.items():
         a_string(f"extra file {name!r}", text)
     _check_replaceable(existing_folder(folder))
     write_folder(folder, lambda aside: write_model_files(aside, config, state, kind, extra_files), replace=True)
@@ -266,6 +265,5 @@ def _check_replaceable(folder: Path) -> None:
     if strangers := sorted(names - known):
         raise OccupiedError(
             f"{folder} holds {count_of(len(strangers), 'files')} that a saved model does not have "
-            f"({strangers[0]} ...); "
-            f"choose another folder"
+            f"({strangers[0]} ...); choose another folder"
         )

@@ -35,47 +35,18 @@ from regard_lab.seeing.watching import merge
 
 __all__ = [
     # look
-    "look",
-    "look_batch",
-    "AttentionMaps",
-    "Kind",
-    "KINDS",
-    "merge",
+    "look", "look_batch", "AttentionMaps", "Kind", "KINDS", "merge",
     # pictures and text
-    "draw_attention",
-    "draw_maps",
-    "draw_heads",
-    "draw_pattern",
-    "terminal_map",
-    "looked_at",
-    "tell_look",
-    "visible",
+    "draw_attention", "draw_maps", "draw_heads", "draw_pattern", "terminal_map", "looked_at", "tell_look", "visible",
     # a page to explore them in
-    "show",
-    "Page",
+    "show", "Page",
     # what a written word depends on
-    "relevance",
-    "Relevance",
-    "draw_relevance",
-    "LENSES",
+    "relevance", "Relevance", "draw_relevance", "LENSES",
     # which heads matter
-    "ablate",
-    "patch",
-    "head_scores",
-    "score_parts",
-    "HeadEffects",
-    "draw_head_effects",
+    "ablate", "patch", "head_scores", "score_parts", "HeadEffects", "draw_head_effects",
     # the referent of *it*
-    "it_weights",
-    "ItWeights",
-    "choose_head",
-    "HeadChoice",
-    "referent_agreement",
-    "Agreement",
-    "swap_check",
-    "SwapCheck",
-    "HONESTY",
+    "it_weights", "ItWeights", "choose_head", "HeadChoice", "referent_agreement", "Agreement", "swap_check",
+    "SwapCheck", "HONESTY",
     # all weights of a language model or an encoder on a text
-    "look_text",
-    "TextMaps",
-]
+    "look_text", "TextMaps",
+]  # fmt: skip

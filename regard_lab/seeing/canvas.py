@@ -89,9 +89,6 @@ def save(figure: Figure, path: Path) -> None:
     """Write the picture atomically, as PNG, SVG or PDF by its name; the same picture always gives the same bytes.
 
     An SVG contains its letters as outlines, and a PDF its fonts, so that they look the same without the font.
-
-    Raises:
-        CheckpointError: the file could not be written.
     """
     import matplotlib
     from matplotlib.text import Text
@@ -111,11 +108,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def checked_path(path: str | Path) -> Path:
-    """The absolute path of a PNG, SVG or PDF to be written.
-
-    Raises:
-        ArgumentError: the name has another ending, or the folder does not exist.
-    """
+    """The absolute path of a PNG, SVG or PDF to be written."""
     path = Path(os.path.abspath(a_path("path", path)))
     if path.suffix.lower() not in KINDS_OF_PICTURE:
         raise ArgumentError(
@@ -124,6 +117,15 @@ def checked_path(path: str | Path) -> Path:
     if not path.parent.is_dir():
         raise ArgumentError(f"the folder of the picture, {path.parent}, does not exist; create it first")
     return path
+
+
+@contextmanager
+def saved_figure(path: str | Path) -> Generator[Figure]:
+    """An empty picture for a checked path, where it is saved at the end of the block."""
+    path = checked_path(path)
+    with new_figure() as figure:
+        yield figure
+        save(figure, path)
 
 
 def drawable(text: str) -> str:
@@ -183,6 +185,18 @@ def write_text(figure: Figure, text: str, left: float, top: float, size: float, 
     width, height = figure.get_size_inches()
     style = {"color": INK, "ha": "left", "va": "top", "linespacing": 1.4, **style}
     figure.text(left / width, 1 - top / height, text, fontsize=size, parse_math=False, **style)
+
+
+def fill(figure: Figure, box: Box, colour: str | Sequence[float], edge: str = "none", line: float = 0) -> None:
+    """Fill a rectangle with a colour, and draw its edge with a line of so many points."""
+    from matplotlib.patches import Rectangle
+
+    width, height = figure.get_size_inches()
+    corner = box.left / width, 1 - (box.top + box.height) / height
+    figure.add_artist(
+        Rectangle(corner, box.width / width, box.height / height, facecolor=colour, edgecolor=edge, linewidth=line,
+                  transform=figure.transFigure)
+    )  # fmt: skip
 
 
 def draw_weights(figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.Tensor | None = None) -> Axes:

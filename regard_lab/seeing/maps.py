@@ -11,9 +11,8 @@ from typing import Literal, get_args
 
 import torch
 
-from regard.arguments import a_list, a_string, of_kind, shown, suggest, whole
+from regard.arguments import a_list, a_string, count_of, of_kind, shown, suggest, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.layers.recording import record_attention
 from regard.mechanisms import parse as parse_mechanism
 from regard.reprs import brief
 from regard_lab.decoding.loading import check_together
@@ -21,7 +20,7 @@ from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.terminal import visible
-from regard_lab.seeing.watching import Span, all_weights, in_eval_mode, merge, target_of, watched
+from regard_lab.seeing.watching import Span, all_weights, merge, recorded_weights, target_of, watched
 from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.batches import batches_in_order
 
@@ -133,11 +132,10 @@ class AttentionMaps:
             merge(self.cross, target, source),
         )
 
-    def alignment(self, layer: int | None = None) -> list[tuple[int, int]]:
+    def alignment(self) -> list[tuple[int, int]]:
         """Which word of the source each word of the target looks at most, as places (source, target) in its order.
 
-        Args:
-            layer: of the decoder, whose heads are averaged; the last but one by default.
+        The weights are the mean over the heads of the decoder's last layer but one.
 
         Source: Garg et al. 2019, Jointly Learning to Align and Translate, section 4.3: the last layer but one.
 
@@ -146,23 +144,14 @@ class AttentionMaps:
         >>> AttentionMaps(("it", "rains", "<end>"), ("regnet", "es", "<end>"), none, none, layers).alignment()
         [(1, 0), (0, 1)]
         """
-        weights = self.matrix("cross", max(-2, -len(self.cross)) if layer is None else layer)
-        return (
-            [(int(row[:-1].argmax()), place) for place, row in enumerate(weights[:-1])] if weights.shape[1] > 1 else []
-        )
+        words = self.matrix("cross", max(-2, -len(self.cross)))[:-1, :-1]  # without "<end>"
+        return list(zip(words.argmax(1).tolist(), range(len(words)), strict=True)) if words.numel() else []
 
     def __repr__(self) -> str:
-        sizes = [
-            f"{count} {noun}{'' if count == 1 else 's'}"
-            for count, noun in (
-                (len(self.source_words), "source label"),
-                (len(self.target_words), "target label"),
-                (len(self.encoder), "encoder layer"),
-                (len(self.decoder), "decoder layer"),
-                (self.cross.shape[1], "head"),
-            )
-        ]
-        return f"AttentionMaps({sizes[0]}, {sizes[1]}, {sizes[2]} and {sizes[3]} of {sizes[4]})"
+        counts = (*map(len, (self.source_words, self.target_words, self.encoder, self.decoder)), self.cross.shape[1])
+        units = "source labels", "target labels", "encoder layers", "decoder layers", "heads"
+        sizes = map(count_of, counts, units)
+        return "AttentionMaps({}, {}, {} and {} of {})".format(*sizes)
 
 
 def look(model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int]) -> AttentionMaps:
@@ -325,9 +314,8 @@ def tell_look(
     named = ", ".join(f"{visible(label)} ({weight:.2f})" for label, weight in others[:count]) or "nothing else"
     truth = ""
     if referent is not None:
-        unseen = not any(
-            weight for label, weight in looked_at(maps, place, kind=kind, layer=layer) if label == referent
-        )
+        looked = looked_at(maps, place, kind=kind, layer=layer)
+        unseen = not any(weight for label, weight in looked if label == referent)
         truth = f"; true referent: {visible(referent)}" + (", unseen by every head of this layer" if unseen else "")
     return f"*{visible(maps.labels(kind)[0][place])}* looked most at {named}{truth}"
 
@@ -335,16 +323,10 @@ def tell_look(
 def _ranked(
     maps: AttentionMaps, word: str | int, kind: Kind, layer: int, head: int | None
 ) -> list[tuple[str, float, int]]:
+    """The label, weight and place of each key, the largest weight first."""
     row = maps.matrix(kind, layer, head)[_place_of(maps, word, kind)].tolist()
     columns = maps.labels(kind)[1]
-    return sorted(
-        ((label, weight, place) for place, (label, weight) in enumerate(zip(columns, row, strict=True))),
-        key=lambda entry: (-entry[1], entry[2]),
-    )
-
-
-def _numbered(kind: Kind, rows: int) -> str:
-    return f"the {kind} rows are words 0 to {rows - 1}" if rows > 1 else f"the only {kind} row is word 0"
+    return sorted(zip(columns, row, range(len(row)), strict=True), key=lambda entry: -entry[1])
 
 
 def _place_of(maps: AttentionMaps, word: str | int, kind: Kind) -> int:
@@ -352,7 +334,8 @@ def _place_of(maps: AttentionMaps, word: str | int, kind: Kind) -> int:
     if not isinstance(word, str):
         word = whole("word", word)
         if not 0 <= word < len(rows):
-            raise ArgumentError(f"word {word} does not exist; {_numbered(kind, len(rows))}")
+            there = f"rows are words 0 to {len(rows) - 1}" if len(rows) > 1 else "row is word 0"
+            raise ArgumentError(f"word {word} does not exist; the {kind} {there}")
         return word
     places = [place for place, label in enumerate(rows) if label.lower() == word.lower()]
     if not places:
@@ -405,10 +388,9 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
     (('<begin>', 'The', 'cat', 'sat', '.'), torch.Size([1, 2, 5, 5]), True)
     """
     ids, causal = ids_of_text(model, tokeniser, text)
-    with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
+    with watched(model, tokeniser) as recording:
         model(torch.tensor([ids], device=next(model.parameters()).device))
-    details = [recording[f"blocks.{layer}.attention"][0] for layer in range(model.config.layers)]
-    weights = torch.stack([detail.weights[0].float().cpu() for detail in details])
+    weights = recorded_weights(recording, "blocks", "attention", model.config.layers)[:, 0]
     spans = tuple(tokeniser.words(ids))
     words = tuple(word for word, _ in spans)
     return TextMaps(words, merge(weights, spans, spans), spans, weights, causal)

@@ -20,7 +20,6 @@ from regard_lab.seeing.canvas import (
     POINT,
     SLANT,
     Box,
-    checked_path,
     draw_scale,
     draw_weights,
     drawable,
@@ -28,9 +27,8 @@ from regard_lab.seeing.canvas import (
     label_columns,
     label_rows,
     label_texts,
-    new_figure,
     not_allowed,
-    save,
+    saved_figure,
     slanted_height,
     text_width,
     widest,
@@ -40,7 +38,6 @@ from regard_lab.seeing.canvas import (
 from regard_lab.seeing.maps import AttentionMaps, Kind
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -80,10 +77,6 @@ class WeightsPanel:
         subtitle = f"{stack} layer {layer % depth}{last}, {which}"
         weights, masked = maps.matrix(kind, layer, head), not_allowed(getattr(maps, kind)[layer])
         return cls(WORDING[kind], subtitle, weights, label_texts(rows), label_texts(columns), cell, masked)
-
-    def sized(self, cell: float) -> WeightsPanel:
-        """The same panel with cells of another size."""
-        return replace(self, cell=cell)
 
     @property
     def label_size(self) -> float:
@@ -133,15 +126,11 @@ class WeightsPanel:
         label_rows(axes, self.rows, self.label_size)
         label_columns(axes, self.columns, self.label_size)
         if self.cell >= NUMBERED_CELL:
-            self._write_numbers(axes)
-
-    def _write_numbers(self, axes: Axes) -> None:
-        size = min(self.cell / POINT * 0.27, SMALL_SIZE)
-        for row, line in enumerate(self.weights.tolist()):
-            for column, weight in enumerate(line):
-                if weight >= LEAST_NUMBER:
-                    shown = f"{weight:.2f}".removeprefix("0")
-                    axes.text(column, row, shown, fontsize=size, color=ink_on(weight), ha="center", va="center")
+            size = min(self.cell / POINT * 0.27, SMALL_SIZE)
+            for row, column in (self.weights >= LEAST_NUMBER).nonzero().tolist():
+                weight = float(self.weights[row, column])
+                number = f"{weight:.2f}".removeprefix("0")
+                axes.text(column, row, number, fontsize=size, color=ink_on(weight), ha="center", va="center")
 
 
 MOST_WORDS = 120
@@ -193,9 +182,7 @@ def draw_maps(
     ...     Path(folder, "cat.png").read_bytes()[1:4]
     b'PNG'
     """
-    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
-    path = checked_path(path)
-    maps = maps.merged()
+    maps = of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns").merged()
     words = max(len(maps.source_words), len(maps.target_words))
     if words > MOST_WORDS:
         raise ArgumentError(
@@ -204,9 +191,8 @@ def draw_maps(
         )
     if unknown := set(heads or {}) - set(WORDING):
         raise ArgumentError(f"heads names {shown(min(unknown, key=str))}; the panels are {', '.join(WORDING)}")
-    with new_figure() as figure:
-        chosen: dict[Kind, tuple[int, int | None]] = dict.fromkeys(WORDING, (layer, head))
-        chosen.update(heads or {})
+    with saved_figure(path) as figure:
+        chosen: dict[Kind, tuple[int, int | None]] = {**dict.fromkeys(WORDING, (layer, head)), **(heads or {})}
         cell = min(max(2.6 / words, 0.165), 0.3)  # the least that slanted labels of 6.5 points need
         cross = WeightsPanel.of(maps, "cross", *chosen["cross"], cell)
         arrangements: Sequence[tuple[tuple[WeightsPanel, ...], tuple[WeightsPanel, ...]]] = [((), ())]
@@ -215,7 +201,6 @@ def draw_maps(
             arrangements = [((), (encoder, decoder)), ((decoder,), (encoder,)), ((encoder,), (decoder,))]
         page = max((_arranged(cross, under, beside) for under, beside in arrangements), key=lambda page: page.filled)
         page.draw(figure, drawable(title) if title else "")
-        save(figure, path)
 
 
 @dataclass(frozen=True)
@@ -263,8 +248,8 @@ def _arranged(cross: WeightsPanel, under: tuple[WeightsPanel, ...], beside: tupl
     """The page with the cross-attention as large as the second column allows."""
     room = _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above if beside else math.inf
     largest = min(0.56, max(12 / len(cross.columns), 1.3 * cross.cell))
-    cross = cross.sized(min(max(room / len(cross.rows), 1.3 * cross.cell), largest))
-    return PicturePage(((cross, *under), beside))
+    cell = min(max(room / len(cross.rows), 1.3 * cross.cell), largest)
+    return PicturePage(((replace(cross, cell=cell), *under), beside))
 
 
 def _left(column: tuple[WeightsPanel, ...]) -> float:
@@ -311,9 +296,7 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
     ...     Path(folder, "heads.png").read_bytes()[1:4]
     b'PNG'
     """
-    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
-    path = checked_path(path)
-    maps = maps.merged()
+    maps = of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns").merged()
     rows, columns = (label_texts(labels) for labels in maps.labels(kind))
     depth, heads = getattr(maps, kind).shape[:2]
     cell = min(max(WIDEST / (heads * len(columns)), SMALLEST_CELL), 0.2, 3.0 / min(len(columns), 15))
@@ -325,7 +308,7 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
     top = EDGE + GRID_HEADING + (slanted_height(columns, size) if named else 0.0)
     overhang = max(0.2, widest(columns[-3:], size) if named else 0.0)
     scale = left + heads * across + overhang
-    with new_figure() as figure:
+    with saved_figure(path) as figure:
         title, read, reading = WORDING[kind]
         words = "" if named else f"; {len(rows)} × {count_of(len(columns), 'words')} in order, too small to be named"
         subtitle = (
@@ -351,7 +334,6 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
                 if named and head == 0:
                     label_rows(axes, rows, size)
         draw_scale(figure, Box(scale, top, 0.14, SCALE_HEIGHT))
-        save(figure, path)
 
 
 LARGEST = 4096  # the most queries or keys
@@ -388,7 +370,6 @@ def draw_pattern(
     ...     Path(folder, "causal.png").read_bytes()[1:4]
     b'PNG'
     """
-    path = checked_path(path)
     if not (1 <= q_len <= LARGEST and 1 <= k_len <= LARGEST):
         raise ArgumentError(f"{q_len} x {k_len} pairs do not fit a picture; draw 1 to {LARGEST} each way")
     panels, title = drawn_pairs(pattern, q_len, k_len, q_start=q_start, layers=layers)
@@ -398,7 +379,7 @@ def draw_pattern(
     height = max(1.6, min(2 * INCHES, INCHES * q_len / k_len)) + 0.4
     across = min(len(panels), ACROSS)
     down = -(-len(panels) // across)
-    with new_figure() as figure:
+    with saved_figure(path) as figure:
         from matplotlib.colors import ListedColormap
 
         colours = ListedColormap([HIDDEN, LEARNED, ALLOWED])
@@ -417,4 +398,3 @@ def draw_pattern(
         if len(panels) > 1:
             figure.suptitle("\n".join(lines), fontsize=9, parse_math=False)
         figure.set_layout_engine("constrained" if len(panels) > 1 else "tight")
-        save(figure, path)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -10,7 +11,7 @@ from regard.errors import ArgumentError, DataError, UnsupportedError
 from regard.reprs import brief
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.seeing.watching import Span, merge, recorded_weights, watched
+from regard_lab.seeing.watching import merge, recorded_weights, watched
 from regard_lab.text import END, Tokeniser, normalise
 from regard_lab.text.batches import batches_in_order
 from regard_lab.text.pronouns import PronounSentence, pronoun_of, split_of_pair, swap_other, swap_referent
@@ -82,10 +83,7 @@ class Agreement:
 
 
 def it_weights(
-    model: TranslationModel,
-    tokeniser: Tokeniser,
-    sentences: Sequence[PronounSentence],
-    batch_tokens: int = 2048,
+    model: TranslationModel, tokeniser: Tokeniser, sentences: Sequence[PronounSentence], batch_tokens: int = 2048
 ) -> list[ItWeights]:
     """The encoder's self-attention from *it* to each source word, for every layer and head.
 
@@ -111,7 +109,7 @@ def it_weights(
     """
     encoder = _self_attending(model)
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
-    sentences, batch_tokens = _listed("sentences", sentences), whole("batch_tokens", batch_tokens, 1)
+    sentences, batch_tokens = _listed("sentences", sentences, 0), whole("batch_tokens", batch_tokens, 1)
     encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
     results: dict[int, ItWeights] = {}
     device = next(model.parameters()).device
@@ -121,15 +119,17 @@ def it_weights(
         weights = recorded_weights(recording, "encoder", "attention", encoder.config.encoder_layers)
         for row, index in enumerate(indices):
             spans = tokeniser.words([*encoded[index][0], END])
-            results[index] = _row_of_it(sentences[index], spans, weights[:, row])
+            words = tuple(word for word, _ in spans)
+            it, referent, other = word_places(sentences[index], words)
+            ids = spans[it][1]
+            of_it = weights[:, row, :, ids.start : ids.stop, : spans[-1][1].stop]  # (layers, heads, ids of it, ids)
+            merged = merge(of_it, [("it", range(len(ids)))], spans).squeeze(2)
+            results[index] = ItWeights(words, merged, it, referent, other)
     return [results[index] for index in range(len(sentences))]
 
 
 def choose_head(
-    model: TranslationModel,
-    tokeniser: Tokeniser,
-    valid_sentences: Sequence[PronounSentence],
-    batch_tokens: int = 2048,
+    model: TranslationModel, tokeniser: Tokeniser, valid_sentences: Sequence[PronounSentence], batch_tokens: int = 2048
 ) -> HeadChoice:
     """Choose the encoder head in which *it* most often looks most at its referent; of several, the first.
 
@@ -147,7 +147,7 @@ def choose_head(
     >>> 0 <= choose_head(model, tokeniser, sentences).agreement <= 1
     True
     """
-    valid_sentences = _some("valid_sentences", valid_sentences)
+    valid_sentences = _listed("valid_sentences", valid_sentences)
     splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
     if strangers := sum(split != "valid" for split in splits):
         raise ArgumentError(
@@ -156,8 +156,7 @@ def choose_head(
         )
     agreed = torch.stack([one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)])
     counts = agreed.sum(0)  # (layers, heads)
-    best = int(counts.flatten().argmax())
-    layer, head = divmod(best, counts.shape[1])
+    layer, head = divmod(int(counts.argmax()), counts.shape[1])
     return HeadChoice(layer, head, int(counts[layer, head]) / len(agreed))
 
 
@@ -185,9 +184,11 @@ def referent_agreement(
     >>> referent_agreement(model, tokeniser, sentences, (1, 0)).count
     4
     """
-    sentences = _some("sentences", sentences)
-    layer, number = _layer_and_number(head)
-    encoder = _self_attending(model)
+    sentences, encoder = _listed("sentences", sentences), _self_attending(model)
+    head = (head.layer, head.head) if isinstance(head, HeadChoice) else head
+    if not isinstance(head, tuple | list) or len(head) != 2:
+        raise ArgumentError(f"head is {shown(head)}; it needs the result of choose_head, or (layer, head)")
+    layer, number = whole("the layer of head", head[0]), whole("the head of head", head[1])
     layers, heads = encoder.config.encoder_layers, encoder.config.heads
     if not (0 <= layer < layers and 0 <= number < heads):
         raise ArgumentError(
@@ -203,14 +204,6 @@ def referent_agreement(
     )
 
 
-def _layer_and_number(head: HeadChoice | tuple[int, int]) -> tuple[int, int]:
-    if isinstance(head, HeadChoice):
-        head = (head.layer, head.head)
-    if not isinstance(head, tuple | list) or len(head) != 2:
-        raise ArgumentError(f"head is {shown(head)}; it needs the result of choose_head, or (layer, head)")
-    return whole("the layer of head", head[0]), whole("the head of head", head[1])
-
-
 def _self_attending(model: TranslationModel) -> TranslationTransformer:
     if not isinstance(model, TranslationTransformer):
         raise UnsupportedError(
@@ -220,50 +213,26 @@ def _self_attending(model: TranslationModel) -> TranslationTransformer:
     return model
 
 
-def _row_of_it(sentence: PronounSentence, spans: Sequence[Span], weights: torch.Tensor) -> ItWeights:
-    """The weights of *it* from all weights (layers, heads, ids, ids), which may have padding at the end."""
-    words = tuple(word for word, _ in spans)
-    it, referent, other = word_places(sentence, words)
-    length = spans[-1][1].stop
-    at = spans[it][1]
-    own = [("it", range(len(at)))]
-    row = merge(weights[:, :, at.start : at.stop, :length], own, spans)  # (layers, heads, 1, words)
-    return ItWeights(words, row.squeeze(2), it, referent, other)
-
-
 def word_places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, int, int]:
     """The indices of *it* and of the two nouns among the tokeniser's words, which include punctuation.
 
     Both lists of words have the same letters in the same order, so a word of `source.split()` is the first of the
     tokeniser's words that begins within it and contains a letter.
     """
-    starts = _starts(words)
-    chunks = normalise(sentence.source).split()
-    begins = [*_starts(chunks), sum(map(len, chunks))]
+    starts, begins = ([0, *accumulate(map(len, one))] for one in (words, normalise(sentence.source).split()))
     places = []
     for index in (sentence.it_index, sentence.referent_index, sentence.other_index):
-        inside = (
-            place
-            for place, (start, word) in enumerate(zip(starts, words, strict=True))
-            if begins[index] <= start < begins[index + 1] and any(map(str.isalnum, word))
-        )
+        inside = (place for place, word in enumerate(words)
+                  if begins[index] <= starts[place] < begins[index + 1] and any(map(str.isalnum, word)))  # fmt: skip
         if (place := next(inside, None)) is None:
             raise DataError(f"word {index} of {sentence.source!r} is not among the tokeniser's words {' '.join(words)}")
         places.append(place)
     return places[0], places[1], places[2]
 
 
-def _starts(words: Sequence[str]) -> list[int]:
-    """The number of letters before each word."""
-    return [sum(map(len, words[:place])) for place in range(len(words))]
-
-
-def _listed(name: str, sentences: Sequence[PronounSentence]) -> list[PronounSentence]:
-    return a_list(name, sentences, PronounSentence, "PronounSentences, as make_split returns them")
-
-
-def _some(name: str, sentences: Sequence[PronounSentence]) -> list[PronounSentence]:
-    if not (listed := _listed(name, sentences)):
+def _listed(name: str, sentences: Sequence[PronounSentence], least: int = 1) -> list[PronounSentence]:
+    listed = a_list(name, sentences, PronounSentence, "PronounSentences, as make_split returns them")
+    if len(listed) < least:
         raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
     return listed
 
@@ -309,7 +278,7 @@ def swap_check(
     """
     if not callable(translate):
         raise ArgumentError(f"translate is {shown(translate)}; it needs a function from lines to their translations")
-    sentences = _some("sentences", sentences)
+    sentences = _listed("sentences", sentences)
     versions = [
         *sentences,
         *(swap_referent(sentence, seed) for sentence in sentences),
@@ -322,12 +291,7 @@ def swap_check(
             f"translate returned {count_of(len(outputs), 'translations')} for "
             f"{count_of(len(versions), 'lines')}; return one for each, in order"
         )
-    right = [pronoun_of(output) == version.pronoun for version, output in zip(versions, outputs, strict=True)]
-    count = len(sentences)
-    before, followed, kept = right[:count], right[count : 2 * count], right[2 * count :]
-    return SwapCheck(
-        right=sum(before) / count,
-        followed=sum(map(all, zip(before, followed, strict=True))) / count,
-        kept=sum(map(all, zip(before, kept, strict=True))) / count,
-        count=count,
-    )
+    right = torch.tensor([pronoun_of(one) == version.pronoun for version, one in zip(versions, outputs, strict=True)])
+    before, followed, kept = right.view(3, -1)
+    shares = (int(one.sum()) / len(before) for one in (before, before & followed, before & kept))
+    return SwapCheck(*shares, count=len(before))

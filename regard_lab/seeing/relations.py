@@ -370,12 +370,6 @@ def _repeated(words: Sequence[str]) -> Iterator[tuple[int, int]]:
             earlier.append(place)
 
 
-def _after_repeated(words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    for place, earlier in _repeated(words):
-        if earlier + 1 < place:
-            yield place, earlier + 1
-
-
 def _brackets(words: Sequence[str]) -> Iterator[tuple[int, int]]:
     opened: list[tuple[str, int]] = []
     for place, word in enumerate(words):
@@ -390,25 +384,8 @@ def _brackets(words: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 def _quotes(words: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Double quotes in turn open and close."""
-    start: int | None = None
-    for place, word in enumerate(words):
-        for _ in range(word.count('"')):
-            if start is None:
-                start = place
-            else:
-                if start != place:
-                    yield place, start
-                start = None
-
-
-def _noun_to_article(words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    for article, noun in _phrases(words):
-        yield noun, article
-
-
-def _noun_to_modifier(words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    for article, noun in _phrases(words):
-        yield from ((noun, modifier) for modifier in range(article + 1, noun))
+    quotes = [place for place, word in enumerate(words) for _ in range(word.count('"'))]
+    return ((stop, start) for start, stop in zip(quotes[::2], quotes[1::2], strict=False) if start != stop)
 
 
 def _object_to_verb(words: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -431,37 +408,35 @@ def _verb_to_subject(words: Sequence[str]) -> Iterator[tuple[int, int]]:
             yield end + 1, subject
 
 
-def _to_punctuation(words: Sequence[str]) -> Iterator[tuple[int, int]]:
+def _to_last(words: Sequence[str], marked: Callable[[Sequence[str], int], bool]) -> Iterator[tuple[int, int]]:
+    """Each word that is not marked, and the last marked one before it."""
     last: int | None = None
     for place, word in enumerate(words):
-        if word not in SPECIAL and set(word) & set(".,;:"):
+        if marked(words, place):
             last = place
         elif last is not None and _is_word(word):
             yield place, last
 
 
-def _to_sentence_start(words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    start: int | None = None
-    for place, word in enumerate(words):
-        if _begins_sentence(words, place):
-            start = place
-        elif start is not None and _is_word(word):
-            yield place, start
+def _is_punctuation(words: Sequence[str], place: int) -> bool:
+    return words[place] not in SPECIAL and bool(set(words[place]) & set(".,;:"))
 
 
+# Pairs of a query and a key that is right for it.
 _LABELS: dict[str, Callable[[Sequence[str]], Iterator[tuple[int, int]]]] = {
     "previous word": _previous,
     "same word earlier": _repeated,
-    "after the same word": _after_repeated,
-    "last punctuation": _to_punctuation,
-    "start of the sentence": _to_sentence_start,
+    "after the same word": lambda words: ((place, one + 1) for place, one in _repeated(words) if one + 1 < place),
+    "last punctuation": lambda words: _to_last(words, _is_punctuation),
+    "start of the sentence": lambda words: _to_last(words, _begins_sentence),
     "closing to opening bracket": _brackets,
     "closing to opening quote": _quotes,
-    "noun to article": _noun_to_article,
-    "noun to modifier": _noun_to_modifier,
+    "noun to article": lambda words: ((noun, article) for article, noun in _phrases(words)),
+    "noun to modifier": lambda words: ((noun, one) for article, noun in _phrases(words)
+                                       for one in range(article + 1, noun)),
     "object to verb": _object_to_verb,
     "verb to subject": _verb_to_subject,
-}
+}  # fmt: skip
 PIECES = "sub-word to first of its word"
 FORWARD = {  # the same pairs, looked at from the other word
     "previous word": "next word",

@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 
 import torch
+from rich.cells import cell_len, set_cell_size
 
 from regard.arguments import a_list, a_string, whole
 from regard.core.tensors import check_tensor
@@ -24,15 +25,6 @@ def visible(word: str) -> str:
     return "".join(_shown(character) for character in a_string("word", word)) or EMPTY
 
 
-def visible_text(text: str) -> str:
-    """The same for a text that is no label: for an empty one nothing is shown.
-
-    >>> visible_text(""), visible_text("a\\tb")
-    ('', 'a\\\\tb')
-    """
-    return visible(text) if text else ""
-
-
 def shortened(label: str, longest: int = LONGEST) -> str:
     """The label, cut to `longest` characters of which the last is then "…".
 
@@ -40,6 +32,20 @@ def shortened(label: str, longest: int = LONGEST) -> str:
     'Donau…'
     """
     return label if len(label) <= longest else f"{label[: longest - 1]}…"
+
+
+def fitted(text: str, width: int, end: str = "…") -> str:
+    """The text in at most `width` terminal cells; a text that was cut ends in `end`.
+
+    >>> fitted("猫の手も借りたい", 6)
+    '猫の…'
+    """
+    if cell_len(text) <= width:
+        return text
+    text = text[: 4 * width]  # a letter may be followed by marks of width 0
+    while cell_len(text) + cell_len(end) > width:
+        text = text[:-1]
+    return f"{text}{end}"
 
 
 def _shown(character: str) -> str:
@@ -93,63 +99,38 @@ def terminal_map(
         raise ShapeError(f"weights are {tuple(weights.shape)}; the labels need ({len(rows)}, {len(columns)})")
     if width < 24:
         raise ArgumentError(f"width is {width}; a map needs at least 24 characters")
-    shades = SHADES if has(_known(encoding), SHADES) else PLAIN_SHADES
-    longest = min(LONGEST, width // 3)
-    names = [_fitted(row, longest, encoding) for row in rows]
-    margin = max(map(cells_of, names), default=0)
-    names = [name + " " * (margin - cells_of(name)) for name in names]
-    at_once = (width - margin - 1) // CELL
-    blocks = [
-        [
-            *_header([_fitted(column, 12, encoding) for column in columns[start : start + at_once]], margin),
-            *_body(names, weights[:, start : start + at_once], shades),
-        ]
-        for start in range(0, max(len(columns), 1), at_once)
-    ]
-    legend = LEGEND.format(*shades)
-    legend = legend if len(legend) <= width else SHORT_LEGEND.format(*shades)
-    return "\n".join([line for block in blocks for line in block] + [legend])
-
-
-def _known(encoding: str) -> str:
-    """The encoding, if Python has it."""
     try:
         codecs.lookup(a_string("encoding", encoding))
     except LookupError:
         raise ArgumentError(f"encoding {encoding!r} is unknown; give one such as 'utf-8' or 'ascii'") from None
-    return encoding
+    shades = SHADES if has(encoding, SHADES) else PLAIN_SHADES
+
+    def label(word: str, longest: int) -> str:
+        return fitted(plain(visible(word), encoding), longest, plain("…", encoding))
+
+    names = [label(row, min(LONGEST, width // 3)) for row in rows]
+    margin = max(map(cell_len, names), default=0)
+    at_once = (width - margin - 1) // CELL
+    lines = []
+    for start in range(0, max(len(columns), 1), at_once):
+        lines += _header([label(column, 12) for column in columns[start : start + at_once]], margin)
+        for name, row in zip(names, weights[:, start : start + at_once].tolist(), strict=True):
+            cells = "".join(_shade(weight, shades) * CELL for weight in row)
+            lines.append(f"{set_cell_size(name, margin)} {cells}".rstrip(" "))
+    legend = LEGEND.format(*shades)
+    return "\n".join([*lines, legend if len(legend) <= width else SHORT_LEGEND.format(*shades)])
 
 
 def _header(columns: Sequence[str], margin: int) -> list[str]:
     """The column labels, which fit, written vertically above their columns."""
     words = [_letters(column) for column in columns]
     height = max(map(len, words), default=0)
-    lines = []
-    for line in range(height):
-        letters = (word[line - height] if line >= height - len(word) else " " for word in words)
-        cells = "".join(letter + " " * (CELL - cells_of(letter)) for letter in letters)
-        lines.append(f"{'':{margin}} {cells}".rstrip(" "))
-    return lines
-
-
-def _body(names: Sequence[str], weights: torch.Tensor, shades: str) -> list[str]:
-    return [
-        f"{name} {''.join(_shade(weight, shades) * CELL for weight in row)}".rstrip(" ")
-        for name, row in zip(names, weights.tolist(), strict=True)
-    ]
+    rows = zip(*([" "] * (height - len(word)) + word for word in words), strict=True)
+    return [f"{'':{margin}} {''.join(set_cell_size(letter, CELL) for letter in row)}".rstrip(" ") for row in rows]
 
 
 def _shade(weight: float, shades: str) -> str:
     return next((shade for least, shade in zip(STEPS, shades, strict=True) if weight >= least), " ")
-
-
-def _fitted(word: str, longest: int, encoding: str) -> str:
-    """The printable word in at most `longest` terminal cells, in characters that the encoding has."""
-    label = plain(visible(word), encoding)
-    kept = longest
-    while cells_of(shown := plain(shortened(label, kept), encoding)) > longest:
-        kept -= 1
-    return shown
 
 
 def _letters(label: str) -> list[str]:
@@ -161,11 +142,3 @@ def _letters(label: str) -> list[str]:
         else:
             letters.append(character)
     return letters
-
-
-def cells_of(text: str) -> int:
-    """The width of a text in terminal cells: 2 for East Asian characters and emoji, 0 for marks."""
-    return sum(
-        0 if unicodedata.category(character)[0] == "M" else 1 + (unicodedata.east_asian_width(character) in "WF")
-        for character in text
-    )

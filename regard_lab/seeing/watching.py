@@ -40,7 +40,7 @@ def merge(weights: torch.Tensor, rows: Sequence[Span], keys: Sequence[Span]) -> 
     tensor([[1.]])
     """
     check_tensor("weights", weights)
-    reading, read = (_membership(_spans(n, spans), weights.dtype) for n, spans in (("rows", rows), ("keys", keys)))
+    reading, read = (_membership(n, spans).to(weights.dtype) for n, spans in (("rows", rows), ("keys", keys)))
     fits = weights.dim() >= 2 and weights.shape[-2:] == (reading.shape[1], read.shape[1])
     if not fits or not weights.is_floating_point():
         raise ShapeError(
@@ -50,7 +50,8 @@ def merge(weights: torch.Tensor, rows: Sequence[Span], keys: Sequence[Span]) -> 
     return (reading / reading.sum(1, keepdim=True)) @ weights @ read.mT
 
 
-def _spans(name: str, spans: Sequence[Span]) -> list[Span]:
+def _membership(name: str, spans: Sequence[Span]) -> torch.Tensor:
+    """(words, ids), True if the id is part of the word."""
     needs = "(word, range of its ids) for each word, as Tokeniser.words returns them"
     words = a_list(name, spans, (tuple, list), needs)
     for span in words:
@@ -59,24 +60,15 @@ def _spans(name: str, spans: Sequence[Span]) -> list[Span]:
     ids = sorted(place for _, places in words for place in places)
     if ids != list(range(len(ids))):
         raise ArgumentError(f"{name} are words of the ids {shown(ids)}; each id, from 0, must be in exactly one word")
-    return words
-
-
-def _membership(spans: Sequence[Span], dtype: torch.dtype) -> torch.Tensor:
-    """(words, ids), 1 if the id is part of the word, else 0."""
-    member = torch.zeros(len(spans), sum(len(places) for _, places in spans), dtype=dtype)
-    for word, (_, places) in enumerate(spans):
-        member[word, places.start : places.stop] = 1
+    member = torch.zeros(len(words), len(ids), dtype=torch.bool)
+    for word, (_, places) in enumerate(words):
+        member[word, places.start : places.stop] = True
     return member
 
 
 @contextmanager
-def watched(model: TranslationModel | LanguageModel, tokeniser: Tokeniser) -> Generator[Recording]:
-    """Record the weights of every layer, in eval mode and without gradients.
-
-    Raises:
-        ArgumentError: the tokeniser and the model have vocabularies of different sizes.
-    """
+def watched(model: TranslationModel | LanguageModel | TextEncoder, tokeniser: Tokeniser) -> Generator[Recording]:
+    """Record the weights of every layer, in eval mode and without gradients."""
     check_together(model.config.vocab_size, tokeniser)
     with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
         yield recording
@@ -115,11 +107,7 @@ def all_weights(
 
 
 def target_of(target_ids: Sequence[int]) -> list[int]:
-    """The ids of a target as a list.
-
-    Raises:
-        ArgumentError: a text instead of ids, or special ids among them.
-    """
+    """The ids of a target as a list."""
     if isinstance(target_ids, str):
         raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
     ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]

@@ -15,6 +15,7 @@ from regard_lab.teaching.figures import (
     logarithmic,
     mark_column,
     scale_beside,
+    write_numbers,
 )
 from regard_lab.teaching.page import Page
 from regard_lab.teaching.report import read_report

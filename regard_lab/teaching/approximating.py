@@ -78,8 +78,13 @@ def exponential_errors(call: Text, mechanism: Any, *, seed: int, draws: int) -> 
 
     Relative to the norm of the true ones, after multiplication by the best factor, which cancels in the weights.
     """
-    true = (call.q @ call.k.mT).exp()
-    estimates = [_exponentials(one, call) for one in _drawn(mechanism, seed, draws)]
+    true, estimates = (call.q @ call.k.mT).exp(), []
+    for one in _drawn(mechanism, seed, draws):
+        features = one.lift(call.q, call.k, 1.0, {})
+        logs = torch.zeros(())
+        for of_vectors, axis in ((features.q_log, -1), (features.k_log, -2)):
+            logs = logs if of_vectors is None else logs + of_vectors.unsqueeze(axis)
+        estimates.append(features.q @ features.k.mT * logs.exp())  # φ(q) · φ(k) of each pair
     return _root_mean_square([_off(one, true) for one in estimates]), _off(torch.stack(estimates).mean(0), true)
 
 
@@ -94,20 +99,11 @@ def slope(errors: Sequence[float], of: Sequence[int]) -> float:
     return float((x * y).sum() / x.square().sum())
 
 
-def _drawn(mechanism: Any, seed: int, draws: int) -> list[Mechanism]:
+def _drawn(mechanism: Any, seed: int, draws: int) -> list[Any]:
     """The mechanism with other seeds, if it has one."""
     if hasattr(mechanism, "redrawn"):
         return [mechanism.redrawn(seed + n) for n in range(draws)]
     return [replace(mechanism, seed=seed + n) for n in range(draws)] if hasattr(mechanism, "seed") else [mechanism]
-
-
-def _exponentials(mechanism: Any, call: Text) -> torch.Tensor:
-    """φ(q) · φ(k) for each pair, (1, 1, words, words)."""
-    features = mechanism.lift(call.q, call.k, 1.0, {})
-    logs = torch.zeros(())
-    for of_vectors, axis in ((features.q_log, -1), (features.k_log, -2)):
-        logs = logs if of_vectors is None else logs + of_vectors.unsqueeze(axis)
-    return features.q @ features.k.mT * logs.exp()
 
 
 def _off(estimate: torch.Tensor, true: torch.Tensor) -> float:

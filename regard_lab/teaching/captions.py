@@ -118,11 +118,7 @@ class Caption:
 
 
 def read_caption(text: str) -> Caption:
-    """Read a caption from text; upper case and repeated spaces do not matter.
-
-    Raises:
-        ArgumentError: a text of another form, or with unknown words; the message lists the known ones.
-    """
+    """Read a caption from text; upper case and repeated spaces do not matter."""
     form = FORM.fullmatch(" ".join(text.lower().split()))
     if form is None:
         unknown = [word for word in text.lower().split() if word not in WORDS]
@@ -246,11 +242,7 @@ def sample(
 
 
 def load_denoiser() -> Denoiser:
-    """The denoiser that `benchmarks/caption.py` trained, in float64, so that every machine draws the same pictures.
-
-    Raises:
-        CheckpointError: the file of its weights is missing, damaged or not the one that the report is about.
-    """
+    """The denoiser that `benchmarks/caption.py` trained, in float64, so that every machine draws the same pictures."""
     model = Denoiser().double().eval()
     weights = load_tensors(REPORTS / "caption.safetensors", seal=read_report("caption").figures["weights"])
     model.load_state_dict({name: weight.double() for name, weight in weights.items()})

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from regard_lab.seeing.canvas import FAINT, INK, LINES, MARKS, POINT, colours, label_columns, label_rows, label_texts
+from regard_lab.seeing.canvas import (
+    FAINT,
+    INK,
+    LINES,
+    MARKS,
+    POINT,
+    colours,
+    ink_on,
+    label_columns,
+    label_rows,
+    label_texts,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,13 +102,9 @@ def draw_reading(
     axes: Axes, title: str, words: Sequence[str], colours: torch.Tensor, reader: int, weights: torch.Tensor,
     received: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Draw words below, what a word receives from each head above, and lines as thick as the weights.
+    """Draw words below, what the word at `reader` receives from each head above, and lines as thick as the weights.
 
-    Args:
-        colours: of the words, (words, 3).
-        reader: the place of the word that receives.
-        weights: (heads, words).
-        received: the colour that each head returns, (heads, 3).
+    Shapes: `colours` of words (words, 3); `weights` (heads, words); `received`, colours that heads return, (heads, 3).
     """
     from matplotlib.patches import Rectangle
 
@@ -150,6 +157,14 @@ def draw_map(
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image
+
+
+def write_numbers(axes: Axes, values: torch.Tensor, size: float = 8.5) -> None:
+    """Write values from 0 to 1 (rows, columns) into the cells of a map, in an ink that can be read there; NaN not."""
+    for row, column in (~values.isnan()).nonzero().tolist():
+        value = float(values[row, column])
+        text = f"{value:.2f}".lstrip("0")
+        axes.text(column, row, text, ha="center", va="center", fontsize=size, color=ink_on(value))
 
 
 def scale_beside(figure: Figure, image: Any, axes: Any, label: str) -> None:

@@ -4,7 +4,7 @@ A measurement needs a training run. `benchmarks/lesson_reports.py --run RUN` sto
 lessons read if no run is given.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from regard_lab.seeing import choose_head, it_weights, look_batch, referent_agre
 from regard_lab.seeing.referents import word_places
 from regard_lab.seeing.relations import Link, Looks, join, looks_of
 from regard_lab.teaching.words import rounded
-from regard_lab.text import Tokeniser, tidy_target
+from regard_lab.text import tidy_target
 from regard_lab.text.pronouns import (
     ARTICLE_SENTENCES,
     PronounSentence,
@@ -42,9 +42,6 @@ SENTENCES = 200  # of each split
 
 def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[Link]]:
     """The links of each relation among the words of a source, with punctuation as separate words.
-
-    Raises:
-        DataError: the words are not those of the sentence.
 
     >>> words = "The animal didn ' t cross the street because it was too tired . <end>".split()
     >>> links_of(ARTICLE_SENTENCES[0], words)
@@ -72,12 +69,7 @@ def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[
 
 
 def load_transformer(run: str | Path) -> tuple[Translator, TranslationTransformer]:
-    """Load a Transformer that translates from the folder of a training run.
-
-    Raises:
-        ArgumentError: it is a recurrent translator.
-        CheckpointError: there is none.
-    """
+    """Load a Transformer that translates from the folder of a training run."""
     translator = Translator.load(run)
     if not isinstance(translator.model, TranslationTransformer):
         raise ArgumentError(
@@ -91,28 +83,25 @@ def measure_heads(run: str | Path, seed: int = 0, sentences: int = SENTENCES) ->
     translator, model = load_transformer(run)
 
     def looks(split: Split) -> dict[str, Looks]:
+        """What all heads of the encoder look at from the first word of each link, by relation."""
         plain, rich = (make_split(split, sentences, seed, weights=weights) for weights in (Weights(), RICH))
-        return _looks_in(model, translator.tokeniser, {name: plain if name == PRONOUN else rich for name in RELATIONS})
+        found = {}
+        for name in RELATIONS:
+            those = plain if name == PRONOUN else rich
+            seen = [
+                maps.merged() for maps in look_batch(model, translator.tokeniser, [(one.source, ()) for one in those])
+            ]
+            found[name] = join(
+                looks_of(maps.encoder, links_of(sentence, maps.source_words)[name], causal=False)
+                for sentence, maps in zip(those, seen, strict=True)
+            )
+        return found
 
     valid, test = looks("valid"), looks("test")
     return {
         "layers": model.config.encoder_layers, "heads": model.config.heads, "sentences": sentences,
         "relations": {name: _shares(valid[name], test[name]) for name in RELATIONS},
     }  # fmt: skip
-
-
-def _looks_in(
-    model: TranslationTransformer, tokeniser: Tokeniser, sentences: Mapping[str, list[PronounSentence]]
-) -> dict[str, Looks]:
-    """What all heads of the encoder look at from the first word of each link, by relation, on its sentences."""
-    looks = {}
-    for name, those in sentences.items():
-        seen = [maps.merged() for maps in look_batch(model, tokeniser, [(one.source, ()) for one in those])]
-        looks[name] = join(
-            looks_of(maps.encoder, links_of(sentence, maps.source_words)[name], causal=False)
-            for sentence, maps in zip(those, seen, strict=True)
-        )
-    return looks
 
 
 def _shares(valid: Looks, test: Looks) -> dict[str, Any]:
@@ -153,23 +142,21 @@ def _while_written(
     translator: Translator, valid: list[PronounSentence], test: list[PronounSentence], articles: list[PronounSentence]
 ) -> dict[str, Any]:
     """The head of cross-attention that looks most at the referent while the pronoun is written, chosen on `valid`."""
-    found = {name: _pronoun_rows(translator, those) for name, those in (("valid", valid), ("test", test))}
-    agreed = torch.stack([most == referent for most, referent in found["valid"]]).double().mean(0)  # (layers, heads)
+
+    def right(sentences: list[PronounSentence]) -> torch.Tensor:
+        """Whether each head looks most at the referent, of sentences with a written pronoun: (n, layers, heads)."""
+        seen = zip(sentences, _cross(translator, sentences), strict=True)
+        return torch.stack([
+            weights.argmax(-1) == word_places(sentence, words)[1]
+            for sentence, (words, weights) in seen if weights is not None
+        ]).double()  # fmt: skip
+
+    agreed, tested = right(valid).mean(0), right(test)
     layer, head = divmod(int(agreed.flatten().argmax()), agreed.shape[1])
-    shares = torch.stack([most == referent for most, referent in found["test"]]).double().mean(0)
     return {
-        "head": [layer, head], "share": float(shares[layer, head]), "count": len(found["test"]),
+        "head": [layer, head], "share": float(tested.mean(0)[layer, head]), "count": len(tested),
         "examples": [_example(translator, one, layer, head) for one in articles],
     }  # fmt: skip
-
-
-def _pronoun_rows(translator: Translator, sentences: list[PronounSentence]) -> list[tuple[torch.Tensor, int]]:
-    """For each sentence with a written pronoun: the source word that every head looks at most, and the referent."""
-    rows = []
-    for sentence, (words, weights) in zip(sentences, _cross(translator, sentences), strict=True):
-        if weights is not None:
-            rows.append((weights.argmax(-1), word_places(sentence, words)[1]))
-    return rows
 
 
 def _cross(

@@ -1,12 +1,12 @@
 """Tables and drawings of scored relations between words: what the lesson on them shows of each model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from regard_lab.seeing.canvas import LINES, MARKS
 from regard_lab.seeing.relations import ERRORS
 from regard_lab.teaching.board import table
-from regard_lab.teaching.figures import Axes, Figure, label_axes
+from regard_lab.teaching.figures import Figure, label_axes
 
 Scores = Mapping[str, Mapping[str, Any]]  # of each relation, as benchmarks write them
 BASELINES = ("fixed offset", "random choice", "untrained")
@@ -45,23 +45,19 @@ def draw_scores(figure: Figure, relations: Mapping[str, Scores]) -> None:
     labels = list(dict.fromkeys(name for scores in relations.values() for name in scores))
     panels = figure.subplots(1, len(relations), sharey=True)
     for axes, (name, scores) in zip(panels, relations.items(), strict=True):
-        _draw_model(axes, name, scores, labels)
+        rows, ones = [labels.index(label) for label in scores], scores.values()
+        for number, baseline in enumerate(BASELINES, 1):
+            size, inside = (80, "none") if baseline == BASELINES[0] else (24, LINES[number])  # around an equal head
+            axes.scatter([one["baselines"][baseline] for one in ones], rows, s=size, facecolors=inside,
+                         edgecolors=LINES[number], linewidths=1.5, marker=MARKS[number], label=baseline)  # fmt: skip
+        axes.errorbar([one["share"] for one in ones], rows, xerr=[one["error"] for one in ones], fmt=MARKS[0],
+                      color=LINES[0], markersize=6, label="chosen head, ± standard error")  # fmt: skip
+        label_axes(axes, name, "share of links", "")
+        axes.set(xlim=(-0.05, 1.05), ylim=(len(labels) - 0.5, -0.5))
+        axes.set_yticks(range(len(labels)), labels)
+        axes.grid(alpha=0.25)
     drawn = panels[0].get_legend_handles_labels()
     figure.legend(*drawn, loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)
-
-
-def _draw_model(axes: Axes, name: str, scores: Scores, labels: Sequence[str]) -> None:
-    rows, ones = [labels.index(label) for label in scores], scores.values()
-    for number, baseline in enumerate(BASELINES, 1):
-        size, inside = (80, "none") if baseline == BASELINES[0] else (24, LINES[number])  # around an equal head
-        axes.scatter([one["baselines"][baseline] for one in ones], rows, s=size, facecolors=inside,
-                     edgecolors=LINES[number], linewidths=1.5, marker=MARKS[number], label=baseline)  # fmt: skip
-    axes.errorbar([one["share"] for one in ones], rows, xerr=[one["error"] for one in ones], fmt=MARKS[0],
-                  color=LINES[0], markersize=6, label="chosen head, ± standard error")  # fmt: skip
-    label_axes(axes, name, "share of links", "")
-    axes.set(xlim=(-0.05, 1.05), ylim=(len(labels) - 0.5, -0.5))
-    axes.set_yticks(range(len(labels)), labels)
-    axes.grid(alpha=0.25)
 
 
 def score_table(name: str, scores: Scores) -> None:

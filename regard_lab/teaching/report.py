@@ -9,6 +9,7 @@ import os
 import platform
 from dataclasses import asdict, dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,11 @@ class Report:
 
 
 def read_report(name: str) -> Report:
-    """Read the report of that name.
-
-    Raises:
-        ArgumentError: there is no such report.
-    """
+    """Read the report of that name."""
     path = REPORTS / f"{name}.json"
     if not path.is_file():
-        raise ArgumentError(f"there is no report {name!r}; there are {', '.join(sorted(_names())) or 'none'}")
+        names = sorted(path.stem for path in REPORTS.glob("*.json"))
+        raise ArgumentError(f"there is no report {name!r}; there are {', '.join(names) or 'none'}")
     return Report(**json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -67,16 +65,8 @@ def write_report(name: str, command: str, figures: dict[str, Any]) -> Path:
 def store_report(name: str, report: Report) -> Path:
     """Write a report as it is, such as one that was measured elsewhere, and return its path."""
     path = REPORTS / f"{name}.json"
-    whole = asdict(report)
-    figures = ",\n".join(f"  {_json(key)}: {_json(value)}" for key, value in whole.pop("figures").items())
-    head = "".join(f" {_json(key)}: {_json(value)},\n" for key, value in whole.items())
+    whole, text = asdict(report), partial(json.dumps, ensure_ascii=False)
+    figures = ",\n".join(f"  {text(key)}: {text(value)}" for key, value in whole.pop("figures").items())
+    head = "".join(f" {text(key)}: {text(value)},\n" for key, value in whole.items())
     path.write_text(f'{{\n{head} "figures": {{\n{figures}\n }}\n}}\n', encoding="utf-8")  # a line for each figure
     return path
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _names() -> list[str]:
-    return [path.stem for path in REPORTS.glob("*.json")]

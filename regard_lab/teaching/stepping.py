@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +49,10 @@ def marked_steps(
         then(marked)
         return marked
 
-    hooks = [unit.register_forward_hook(mark) for unit in units]
-    try:
+    with ExitStack() as hooks:
+        for unit in units:
+            hooks.enter_context(unit.register_forward_hook(mark))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def longest_chain(output: torch.Tensor) -> int:
@@ -206,7 +204,9 @@ def boxes_of(name: str, length: int, seed: int) -> dict[str, Any]:
         [longest_chain(call), *((at, at) if call.dim() == 2 else (0, length - 1))]  # a cell computes one word
         for at, call in enumerate(calls)
     ]
-    return {"steps": longest_chain(outputs[-1]), "boxes": boxes, "moves": _moves(made, length)}
+    moves = [0] + [1] * (length - 1) if isinstance(made, Recurrent) else [length - 1]
+    moves = made.back if isinstance(made, Convolutions) else moves
+    return {"steps": longest_chain(outputs[-1]), "boxes": boxes, "moves": moves}
 
 
 def _run(name: str, length: int, seed: int) -> tuple[list[torch.Tensor], nn.Module, list[torch.Tensor], list[Any]]:
@@ -229,20 +229,11 @@ def _gradient(outputs: list[torch.Tensor], word: torch.Tensor) -> torch.Tensor:
     return gradient.norm()
 
 
-def _moves(made: nn.Module, length: int) -> list[int]:
-    if isinstance(made, Convolutions):
-        return made.back
-    return [0] + [1] * (length - 1) if isinstance(made, Recurrent) else [length - 1]
-
-
 def draw_steps(axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int) -> None:
     """Draw a box for each word that a step of a network computes, and the path of the first word to the last output.
 
-    Args:
-        name: of the network.
-        title: above the number of steps.
-        words: below; the network is run on as many random vectors.
-        number: of the colour; the axes of number 0 have labels on the left.
+    The network is run on as many random vectors as there are words; `number` is that of its colour, and the axes of
+    number 0 have labels on the left.
     """
     from matplotlib.patches import Rectangle
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cmp_to_key
 from typing import Any, TypeVar
@@ -22,9 +23,6 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 def words_of(text: str, least: int = 2) -> tuple[str, ...]:
     r"""Split a text into words that are safe to print.
-
-    Raises:
-        ArgumentError: fewer than `least` words, or more than a figure can show.
 
     >>> words_of("the cat\tsleeps")
     ('the', 'cat', 'sleeps')
@@ -108,12 +106,7 @@ def milliseconds(calls: Mapping[Name, Callable[[], object]]) -> dict[Name, float
 
 @dataclass
 class Watched:
-    """The calls of one module.
-
-    Args:
-        inputs: the first input of each call.
-        outputs: what each call returned.
-    """
+    """The calls of one module: the first input of each, and what it returned."""
 
     inputs: list[torch.Tensor] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
@@ -131,18 +124,13 @@ def watch(modules: Mapping[str, nn.Module], call: Callable[[], object]) -> dict[
     torch.Size([1, 3])
     """
     watched = {name: Watched() for name in modules}
-    handles = []
-    for name, module in modules.items():
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in modules.items():
 
-        def note(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor, name: str = name) -> None:
-            watched[name].inputs.append(inputs[0])
-            watched[name].outputs.append(output)
+            def note(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor, name: str = name) -> None:
+                watched[name].inputs.append(inputs[0])
+                watched[name].outputs.append(output)
 
-        handles.append(module.register_forward_hook(note))
-    try:
-        with torch.no_grad():
-            call()
-    finally:
-        for handle in handles:
-            handle.remove()
+            hooks.enter_context(module.register_forward_hook(note))
+        call()
     return watched

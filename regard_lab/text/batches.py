@@ -65,16 +65,10 @@ class TokenBatches(Described):
         """Number of steps in every epoch, the same for all ranks."""
         return (len(self._cuts) - 1) // self.world
 
-    def epoch_of(self, step: int) -> int:
-        """The epoch of a step, from 0."""
-        step = whole("step", step)
-        if step < 0:
-            raise ArgumentError(f"step is {step}; steps count from 0")
-        return step // self.steps_per_epoch
-
     def at(self, step: int) -> list[int]:
         """The indices of the sentences in this rank's batch at a step, counted from 0 over all epochs."""
-        order, steps = self._draw(self.epoch_of(step))
+        step = whole("step", step, 0)
+        order, steps = self._draw(step // self.steps_per_epoch)
         batch = int(steps[step % self.steps_per_epoch]) * self.world + self.rank
         return order[self._cuts[batch] : self._cuts[batch + 1]].tolist()
 
@@ -186,16 +180,6 @@ def encode_pairs(pairs: Sequence[Pair], tokeniser: Tokeniser) -> list[EncodedPai
     return [(tokeniser.encode(pair.source), tokeniser.encode_target(tidy_target(pair.target))) for pair in pairs]
 
 
-def make_sources(sources: Sequence[list[int]]) -> torch.Tensor:
-    """Encoded sources as a batch (batch, source_length), each followed by END, padded on the right.
-
-    >>> make_sources([[5, 6], [7]])
-    tensor([[5, 6, 3],
-            [7, 3, 0]])
-    """
-    return pad([[*source, END] for source in sources])
-
-
 def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
     """Encoded pairs as a batch: sources end with END, targets begin with BEGIN.
 
@@ -203,10 +187,25 @@ def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
     [[2, 7]]
     """
     return TranslationBatch(
-        make_sources([source for source, _ in pairs]),
+        pad([[*source, END] for source, _ in pairs]),
         pad([[BEGIN, *target] for _, target in pairs]),
         pad([[*target, END] for _, target in pairs]),
     )
+
+
+def in_order(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Indices of texts, those of similar length together, within a budget of ids; a longer text is alone.
+
+    >>> in_order([5, 2, 3], 6)
+    [[1, 2], [0]]
+    """
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if groups and (len(groups[-1]) + 1) * lengths[index] <= budget:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
 
 
 def batches_in_order(pairs: Sequence[EncodedPair], budget: int) -> list[tuple[list[int], TranslationBatch]]:
@@ -214,10 +213,5 @@ def batches_in_order(pairs: Sequence[EncodedPair], budget: int) -> list[tuple[li
 
     A batch has at most `budget` ids on the longer side; a longer pair gets a batch of its own.
     """
-    longer = [max(map(len, pair)) + 1 for pair in pairs]
-    groups: list[list[int]] = [[]]
-    for index in sorted(range(len(pairs)), key=longer.__getitem__):
-        if groups[-1] and (len(groups[-1]) + 1) * longer[index] > budget:
-            groups.append([])
-        groups[-1].append(index)
-    return [(group, make_batch([pairs[index] for index in group])) for group in groups if group]
+    groups = in_order([max(map(len, pair)) + 1 for pair in pairs], budget)
+    return [(group, make_batch([pairs[index] for index in group])) for group in groups]

@@ -50,13 +50,6 @@ def read_documents(*paths: PathLike) -> TextFile:
 
     Raises:
         DataError: a file that is missing, empty, binary or in another encoding.
-
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "few.txt")
-    ...     _ = path.write_bytes(b"A bird sang.\r\n\r\nIt  was happy.")
-    ...     read_documents(path).texts
-    ('A bird sang.\n\nIt  was happy.\n',)
     """
     return _read(paths, by_line=False)
 
@@ -91,13 +84,6 @@ def read_labelled(path: PathLike, least: int = 2) -> LabelledFile:
 
     Raises:
         DataError: a file that cannot be read, or that has fewer than `least` or more than 1000 labels.
-
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "few.tsv")
-    ...     _ = path.write_text("good\\tA bird sang.\\nbad\\tIt rained.\\n", encoding="utf-8")
-    ...     read_labelled(path).labels
-    ('bad', 'good')
     """
     if table_of(Path(path)).suffix not in DELIMITERS:
         if not Path(path).exists():

@@ -69,34 +69,24 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     )
 
 
-@dataclass(frozen=True)
-class SentenceScores:
-    """Quality of one translation: BLEU and chrF from 0 to 100, and whether it is the reference."""
-
-    bleu: float
-    chrf: float
-    exact_match: bool
-
-
-def score_each(outputs: Sequence[str], references: Sequence[str]) -> list[SentenceScores]:
-    """Compare each translation with its reference, both after `normalise`; unlike `score`, one by one.
+def score_each(outputs: Sequence[str], references: Sequence[str]) -> list[dict[str, float | bool]]:
+    """BLEU, chrF and exact match of each translation with its reference, both after `normalise`, one by one.
 
     BLEU is the sentence BLEU of sacreBLEU, which counts only the orders of n-grams that the sentence has and smooths
     the others; a mean of it is not the BLEU of a corpus. Raises as `score`.
 
-    >>> [round(one.bleu, 2) for one in score_each(["Das Tier war müde ."], ["Das Tier ist müde ."])]
-    [30.21]
+    >>> score_each(["Das Tier war müde ."], ["Das Tier war müde ."])
+    [{'bleu': 100.0, 'chrf': 100.0, 'exact_match': True}]
     """
     score(outputs, references)  # refuses what cannot be compared
     from sacrebleu.metrics import BLEU, CHRF
 
-    bleu, chrf = BLEU(tokenize=_words([normalise(text) for text in references]), effective_order=True), CHRF()
+    outputs, references = [normalise(text) for text in outputs], [normalise(text) for text in references]
+    bleu, chrf = BLEU(tokenize=_words(references), effective_order=True).sentence_score, CHRF().sentence_score
     return [
-        SentenceScores(
-            _percent(bleu.sentence_score(out, [ref]).score), _percent(chrf.sentence_score(out, [ref]).score), out == ref
-        )
-        for out, ref in zip(map(normalise, outputs), map(normalise, references), strict=True)
-    ]  # fmt: skip
+        {"bleu": _percent(bleu(out, [ref]).score), "chrf": _percent(chrf(out, [ref]).score), "exact_match": out == ref}
+        for out, ref in zip(outputs, references, strict=True)
+    ]
 
 
 def _words(references: Sequence[str]) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from regard.arguments import a_string, each, of_kind, whole
 from regard.errors import ArgumentError, CheckpointError
@@ -73,9 +72,6 @@ def remark_on_scripts(lines: Iterable[str], kind: str) -> str | None:
         f"one word, and pieces may grow to phrases; --tokeniser character (or byte) learns letters instead"
     )
 
-
-if TYPE_CHECKING:
-    from tokenizers.pre_tokenizers import PreTokenizer
 
 FORMAT = "regard seen words 1"
 MOST = 200_000  # words that are stored; about 2 MB
@@ -192,11 +188,9 @@ class SeenWords:
 
 
 class UnknownWords:
-    """Words that the training of a model did not have, each named once.
+    """Words that the training of a model did not have, each named once; nothing if the model does not store its words.
 
-    Args:
-        seen: the words of its training; None if the model does not store them, and then there is nothing to remark.
-        output: what the model makes of a text, such as "translation".
+    `output` is what the model makes of a text, such as "translation".
     """
 
     def __init__(self, seen: SeenWords | None, output: str) -> None:
@@ -215,10 +209,12 @@ class UnknownWords:
         if not new:
             return None
         self._named.update(new)
+        where = "in the training of this model"
+        if not self._seen.complete:
+            where = f"among the {len(self._seen.words):,} most frequent words of its training"
         more = f" and {len(new) - MOST_NAMED} more" if len(new) > MOST_NAMED else ""
-        names = f"not {self._where()}: {', '.join(new[:MOST_NAMED])}{more}"
-        whole = self._whole(text)
-        return f"{names}; {f'the {self._output} of such words is a guess' if whole is None else whole}"
+        guess = self._whole(text) or f"the {self._output} of such words is a guess"
+        return f"not {where}: {', '.join(new[:MOST_NAMED])}{more}; {guess}"
 
     def remark_on_whole(self, text: str) -> str | None:
         """A sentence about a text of which most words are unknown; None for any other.
@@ -227,12 +223,6 @@ class UnknownWords:
         'not in the training of this model: zebras, run, over, hills; the label is a guess: 4 of 5 words are unknown'
         """
         return None if self._whole(text) is None else self.remark(text)
-
-    def _where(self) -> str:
-        assert self._seen is not None
-        if self._seen.complete:
-            return "in the training of this model"
-        return f"among the {len(self._seen.words):,} most frequent words of its training"
 
     def _whole(self, text: str) -> str | None:
         if self._seen is None:
@@ -247,7 +237,7 @@ def _words(text: str) -> Iterator[tuple[str, bool]]:
     """The words of a text, and whether each may begin a sentence."""
     begins = True
     for unit, _ in _splitter().pre_tokenize_str(text):
-        if _is_word(unit):
+        if any(map(str.isalnum, unit)):
             for word in split_unspaced(unit.strip()):
                 yield word, begins
                 begins = False
@@ -255,13 +245,7 @@ def _words(text: str) -> Iterator[tuple[str, bool]]:
             begins = True
 
 
-@cache
-def _splitter() -> PreTokenizer:
-    return word_units()
-
-
-def _is_word(unit: str) -> bool:
-    return any(map(str.isalnum, unit))
+_splitter = cache(word_units)
 
 
 def _damaged(reason: str) -> CheckpointError:

@@ -197,19 +197,16 @@ def find_header(table: PairTable, first: str, kinds: Columns) -> TableHeader | N
         return _by_numbers(table, first, table.numbers)
     if table.suffix == ".csv" and not first.strip():
         raise DataError(f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}")
-    headers = []
+    wanted = wanted_columns(table, kinds)
     for delimiter in DELIMITERS[table.suffix]:
         names = [name.strip().lower() for name in _cells(table, first, delimiter)]
-        wanted = wanted_columns(table, kinds)
         places = [[place for place, name in enumerate(names) if name in options] for options in wanted]
         if any(len(found) > 1 for found in places):
             raise DataError(f"{table.path}: {_quoted(names)} names a column twice; {_way_out(table, names, kinds)}")
         if all(places):
-            headers.append(TableHeader(delimiter, len(names), places[0][0], places[1][0]))
-    if headers:
-        return headers[0]
+            return TableHeader(delimiter, len(names), places[0][0], places[1][0])
     bare = {name.strip().strip('"').lower() for name in first.split("\t")}
-    if table.suffix == ".tsv" and all(bare.intersection(options) for options in wanted_columns(table, kinds)):
+    if table.suffix == ".tsv" and all(bare.intersection(options) for options in wanted):
         raise DataError(
             f"{table.path}: the header {first.strip()[:60]!r} is quoted, and quotes in a .tsv are read as letters; "
             f"{_read_quoted(table, kinds, True)}"

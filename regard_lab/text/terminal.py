@@ -97,7 +97,7 @@ def stand_in(character: str) -> str:
     >>> stand_in("■"), stand_in("√"), stand_in("ü")
     ('#', 'sqrt', '\\xfc')
     """
-    return STAND_INS.get(character) or character.encode("unicode_escape").decode("ascii")
+    return STAND_INS.get(character) or _escaped(character)
 
 
 def plain(text: str, encoding: str) -> str:

@@ -69,10 +69,6 @@ def folder_lock(folder: Path) -> Generator[None]:
 
     The file `lock` is never removed, since two trainers could then lock two different files. Only a living process
     that has it open holds the lock, so a killed trainer never blocks the next one.
-
-    Raises:
-        CheckpointError: another trainer holds it, or the file cannot be made, locked or written.
-        UnsupportedError: a system without such locks.
     """
     try:
         import fcntl
@@ -118,11 +114,7 @@ def save_checkpoint(
     run: Path, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor], state: RunState, identity: Identity,
     *, is_best: bool,
 ) -> Path:  # fmt: skip
-    """Write the checkpoint of `state.step`, make it the last (and the best), and delete the one it replaces.
-
-    Raises:
-        CheckpointError: it could not be written; the checkpoints before it are unchanged.
-    """
+    """Write the checkpoint of `state.step`, make it the last (and the best), and delete the one it replaces."""
     keep = identity.config.keep
     before = read_checkpoints(run)
     _remove_unneeded(run, before, keep)
@@ -152,11 +144,7 @@ def save_checkpoint(
 
 
 def read_training(folder: Path) -> dict[str, Any]:
-    """`training.json` of one checkpoint: its state, fingerprint and environment.
-
-    Raises:
-        CheckpointError: missing, damaged or written by another version.
-    """
+    """`training.json` of one checkpoint: its state, fingerprint and environment."""
     content = read_sealed(folder / STATE_FILE)
     check_format(content, FORMAT, folder / STATE_FILE)
     expected = {"state": dict, "optimiser": str, "config": dict, "fingerprint": dict, "environment": dict}
@@ -177,11 +165,7 @@ def read_training(folder: Path) -> dict[str, Any]:
 
 
 def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, kind: str) -> RunState:
-    """Put the weights and the optimiser back as they were, and return the numbers beside them.
-
-    Raises:
-        CheckpointError: damaged, or of another model; names what does not fit.
-    """
+    """Put the weights and the optimiser back as they were, and return the numbers beside them."""
     content = read_training(folder)
     saved = load_model(folder, kind=kind)
     flat = load_tensors(folder / OPTIMISER_FILE, seal=content["optimiser"])

@@ -7,9 +7,8 @@ every checkpoint and in the log: between two plans the training is a function of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from functools import partial
 from typing import Any, Self
 
 from regard.arguments import of_kind, one_of, real, suggest, whole
@@ -27,30 +26,11 @@ CHOSEN = "chosen by the data and the budget"  # in help, of a setting that a com
 def setting(default: Any = MISSING, **more: Any) -> Any:
     """A field of a Config that is also an option on the command line.
 
-    Its sentence is the entry under Args in the class's docstring; it is also the option's help.
-
-    Args:
-        default: the one default; required without it.
-        more: `least`, the smallest number allowed; `metavar`, the option's value in the help; `shown`, the default in
-            words, where None stands for something that follows from other settings; `option`, its names, where they do
-            not follow from the field's.
+    Its help is the entry under Args in the class's docstring. `more` may have `least`, the smallest number allowed;
+    `metavar`, the option's value in the help; `shown`, the default in words, where None stands for something that
+    follows from other settings; `option`, its names, where they do not follow from the field's.
     """
     return field(default=default, metadata={"is_option": True, **more})
-
-
-CHECKS: dict[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(
-        ("steps", "validate_every", "patience", "save_every", "accumulate", "keep", "log_every"),
-        partial(whole, least=1),
-    ),
-    **dict.fromkeys(("warmup_steps", "seed"), partial(whole, least=0)),
-    **dict.fromkeys(("minutes", "gradient_clip", "learning_rate", "epsilon"), partial(real, above=0)),
-    "weight_decay": partial(real, least=0),
-    "cooldown": partial(real, least=0, most=1, needs="a share of the steps, from 0 to 1"),
-    "schedule": partial(one_of, names=SCHEDULES),
-    "precision": partial(one_of, names=PRECISIONS),
-}
-OFF_BY_NONE = ("steps", "minutes", "validate_every", "patience", "save_every", "gradient_clip")
 
 
 @brief
@@ -114,10 +94,17 @@ class TrainingConfig:
     precision: str = setting("float32", metavar="|".join(PRECISIONS))
 
     def __post_init__(self) -> None:
-        for name, check in CHECKS.items():
-            value = getattr(self, name)
-            if value is not None or name not in OFF_BY_NONE:
-                check(name, value)
+        for one in fields(TrainingConfig):
+            value, least = getattr(self, one.name), one.metadata.get("least")
+            if value is None and one.type.endswith("None"):
+                continue
+            if one.type.startswith("int"):
+                whole(one.name, value, 1 if least is None else least)
+            elif one.type.startswith("float") and one.name != "cooldown":
+                real(one.name, value, least, above=0 if least is None else None)
+        real("cooldown", self.cooldown, 0, 1, needs="a share of the steps, from 0 to 1")
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("precision", self.precision, PRECISIONS)
         betas = self.betas if isinstance(self.betas, tuple | list) else ()
         if len(betas) != 2 or any(real("betas", beta, 0) >= 1 for beta in betas):
             raise ArgumentError(f"betas is {self.betas!r}; it needs two numbers from 0 to below 1")

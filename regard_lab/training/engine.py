@@ -7,8 +7,8 @@ process alone is the ordinary case.
 import hashlib
 import math
 import random
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -82,14 +82,9 @@ class Workers:
 
         return send_to_device(batch, self.device)
 
-    @contextmanager
-    def gradients(self, model: torch.nn.Module, *, meet: bool) -> Generator[None]:
+    def gradients(self, model: torch.nn.Module, *, meet: bool) -> AbstractContextManager[None]:
         """Within it, backward adds to this process's gradients; `meet` averages them over all processes."""
-        if meet:
-            yield
-        else:
-            with self._accelerator.no_sync(model):
-                yield
+        return nullcontext() if meet else self._accelerator.no_sync(model)
 
     def sum(self, *numbers: float) -> list[float]:
         """Each number summed over the processes."""
@@ -131,19 +126,25 @@ class Engine:
         self._model = model
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._pieces: list[float] = []  # this process's loss of each micro-batch of the last step
-        self.optimiser = _make_optimiser(self._parameters, config)
+        matrices, vectors = (
+            [one for one in self._parameters if (one.dim() > 1) == is_matrix] for is_matrix in (True, False)
+        )
+        # Adam; with weight decay its decoupled form (Loshchilov and Hutter, 2019), which without decay is Adam.
+        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimiser: torch.optim.Optimizer = torch.optim.AdamW(
+            groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True
+        )
 
     def step(self, index: int, last: int | None = None) -> StepSums:
-        """Do the step number `index`, counted from 0; `last` is the number of steps, where the config has none.
-
-        Raises:
-            DataError: the batch has no target token.
-        """
+        """Do the step number `index`, counted from 0; `last` is the number of steps, where the config has none."""
         _seed(self._config.seed, index, self._workers.rank)
         self._wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
         loss, tokens = self._gather_gradients(index)
-        total_norm = self._finish_gradients(tokens)
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        for gradient in gradients:
+            gradient.mul_(self._workers.count / tokens)  # of the mean over tokens
+        total_norm = torch.nn.utils.get_total_norm(gradients)
         norm = float(total_norm)
         rate = learning_rate_at(self._config, index + 1, last)
         fault = None if math.isfinite(norm) and math.isfinite(loss) else self._find_fault(index)
@@ -200,13 +201,6 @@ class Engine:
             raise DataError(f"the batch of step {index} has no target token, so there is nothing to learn from")
         return loss, int(all_tokens)
 
-    def _finish_gradients(self, tokens: int) -> torch.Tensor:
-        """Turn sums into the mean over tokens, and return its norm."""
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        for gradient in gradients:
-            gradient.mul_(self._workers.count / tokens)
-        return torch.nn.utils.get_total_norm(gradients)
-
     def _find_fault(self, index: int) -> str:
         """Which batch, and which tensor first, is not finite; every process takes part and finds the same."""
         first = index * len(self._pieces)
@@ -236,16 +230,6 @@ class Engine:
     def _autocast(self) -> torch.autocast:
         wanted = self._config.precision == "bfloat16"
         return torch.autocast(self._workers.device.type, dtype=torch.bfloat16, enabled=wanted)
-
-
-def _make_optimiser(parameters: list[torch.nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam; with weight decay its decoupled form (Loshchilov and Hutter, 2019), which without decay is Adam."""
-    matrices, vectors = ([one for one in parameters if (one.dim() > 1) == is_matrix] for is_matrix in (True, False))
-    groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
 
 
 def _seed(seed: int, step: int, rank: int) -> None:

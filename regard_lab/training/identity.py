@@ -55,9 +55,6 @@ def fingerprint(
 ) -> dict[str, Any]:  # fmt: skip
     """Everything that must be equal before and after a resume, as JSON values.
 
-    Raises:
-        ArgumentError: the task's or the model's description has no JSON form.
-
     >>> found = fingerprint(torch.nn.Linear(2, 1), "toy", {}, {}, {"rows": 8}, TrainingConfig(), processes=1)
     >>> found["model"]["tensors"]["weight"]
     'float32 (1, 2)'
@@ -133,11 +130,8 @@ def explain_files(folder: Path, files: Mapping[str, str] = FILES) -> None:
 
 
 def describe_session(folder: Path, identity: Identity, step: int, workers: Workers) -> list[str]:
-    """Write run.json: the run as it is now, and one more session, which goes on after `step`.
-
-    Returns:
-        A sentence if the sessions of an earlier file are lost.
-    """
+    """Write run.json: the run as it is now, and one more session, which goes on after `step`; return a sentence if the
+    sessions of an earlier file are lost."""
     before, notes = read_sessions(folder / RUN_FILE)
     session = {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),

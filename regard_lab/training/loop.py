@@ -36,7 +36,7 @@ from regard_lab.training.config import (
     step_when_time_ends,
     validation_is_due,
 )
-from regard_lab.training.engine import Engine, StepSums, Task, Workers
+from regard_lab.training.engine import Engine, Task, Workers
 from regard_lab.training.identity import (
     MAY_CHANGE,
     RUN_FILE,
@@ -128,10 +128,7 @@ def train(
     folder = a_path("folder", folder)
     workers = Workers(cpu)
     check_run_folder(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _not_written(folder, error) from error
+    make_folder(folder)
     was_training = model.training
     model_config, extra_files = model_config or {}, extra_files or {}
     with folder_lock(folder) if workers.is_main else nullcontext(), Interruption() as interruption:
@@ -162,6 +159,14 @@ def check_run_folder(folder: str | Path) -> None:
         RUN_FILE: read_sealed, CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent), SETTINGS_FILE: read_sealed,
     }  # fmt: skip
     check_ours(folder, marks, "run", aside=("lock",))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those that it is in, unless they are there; a CheckpointError if it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(folder, error) from error
 
 
 def check_writable(folder: Path) -> None:
@@ -337,8 +342,11 @@ class TrainingRun:
                 self._save()
             if is_due:
                 state.look_seconds = self.clock.wall() - before
-        if stopped == "steps":
-            self._check_last()
+        if stopped == "steps" and self.unsaved:
+            # Without validation batches nothing reads the model after the last step; so it reads that batch again.
+            loss = self.engine.reread(state.step - 1)
+            if loss is not None and not math.isfinite(loss):
+                self._stop_destroyed(f"after the last step, {state.step}, the loss of its batch is {loss}")
         if stopped != "interrupted" and state.validated_step != state.step:
             self._validate()
         if self.unsaved:
@@ -386,9 +394,10 @@ class TrainingRun:
         state.last_step = int(planned)
 
     def _step(self) -> None:
-        state = self.state
+        """Do one step, report it, and plan and log every so many."""
+        state, last = self.state, self.last_step
         self.clock.restart_step()
-        sums = self.engine.step(state.step, self.last_step)
+        sums = self.engine.step(state.step, last)
         self.clock.step_done(sums.tokens)
         if sums.fault is not None:
             self._give_up(sums.fault)
@@ -396,14 +405,6 @@ class TrainingRun:
             self._stop_destroyed(f"step {state.step + 1} made {sums.destroyed} not finite")
         state.step += 1
         self.unsaved = True
-        self._account(sums)
-        if state.step % PLAN_EVERY == 0:
-            self._plan()
-        if state.step % self.config.log_every == 0:
-            self._log_step(sums)
-
-    def _account(self, sums: StepSums) -> None:
-        state, last = self.state, self.last_step
         state.tokens += sums.tokens
         state.interval_tokens += sums.tokens
         state.interval_loss += sums.loss * sums.tokens
@@ -412,6 +413,16 @@ class TrainingRun:
             step=state.step, steps=last, loss=sums.loss, learning_rate=sums.learning_rate,
             gradient_norm=sums.gradient_norm, tokens_per_second=self.clock.tokens_per_second(), seconds_left=left,
         ))  # fmt: skip
+        if state.step % PLAN_EVERY == 0:
+            self._plan()
+        if state.step % self.config.log_every == 0:
+            state.train_loss = state.interval_loss / state.interval_tokens
+            planned = {} if self.config.steps is not None else {"last_step": state.last_step}
+            self._write(
+                "training", loss=state.train_loss, learning_rate=sums.learning_rate, gradient_norm=sums.gradient_norm,
+                tokens=state.tokens, **planned,
+            )  # fmt: skip
+            state.interval_loss, state.interval_tokens = 0.0, 0
 
     def _give_up(self, fault: str) -> NoReturn:
         """Stop before a step that is not finite, with everything saved as it was."""
@@ -433,16 +444,6 @@ class TrainingRun:
             f"Begin another run with a lower learning rate ({self.config.learning_rate:g}), or with more warm-up steps "
             f"({self.config.warmup_steps})"
         )
-
-    def _log_step(self, sums: StepSums) -> None:
-        state = self.state
-        state.train_loss = state.interval_loss / state.interval_tokens
-        planned = {} if self.config.steps is not None else {"last_step": state.last_step}
-        self._write(
-            "training", loss=state.train_loss, learning_rate=sums.learning_rate, gradient_norm=sums.gradient_norm,
-            tokens=state.tokens, **planned,
-        )  # fmt: skip
-        state.interval_loss, state.interval_tokens = 0.0, 0
 
     def _validate(self, *, in_turn: bool = False) -> None:
         state = self.state
@@ -468,15 +469,6 @@ class TrainingRun:
         self._report(Validated(state.step, loss, improved))
         if self.on_validation is not None and self.workers.is_main:
             self.on_validation(self.model.eval(), state.step, self.folder)
-
-    def _check_last(self) -> None:
-        """Without validation batches nothing reads the model after the last step; so it reads that batch again."""
-        state = self.state
-        if not self.unsaved:
-            return
-        loss = self.engine.reread(state.step - 1)
-        if loss is not None and not math.isfinite(loss):
-            self._stop_destroyed(f"after the last step, {state.step}, the loss of its batch is {loss}")
 
     def _save(self) -> None:
         self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import takewhile
 from pathlib import Path
 from time import monotonic, process_time
@@ -17,7 +16,6 @@ from typing import Any
 
 from regard.arguments import a_path, count_of
 from regard.errors import CheckpointError, DataError
-from regard.packages import needed
 from regard.reprs import brief
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
@@ -134,12 +132,13 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
 
     Args:
         log_path: the `log.jsonl` of a run.
-        png_path: where the picture goes; an old one is replaced.
+        png_path: where the picture goes, a PNG, SVG or PDF by its name; an old one is replaced.
 
     Returns:
         One sentence about the lines that cannot be read; none where all can.
 
     Raises:
+        ArgumentError: the picture's name has another ending, or its folder does not exist.
         DataError: there is no line to draw yet.
         CheckpointError: the log is missing.
         MissingPackageError: matplotlib is not installed.
@@ -148,6 +147,8 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     Traceback (most recent call last):
     regard.errors.CheckpointError: nowhere/log.jsonl cannot be read: No such file or directory
     """
+    from regard_lab.seeing.canvas import checked_path, new_figure, save
+
     damaged: list[str] = []
     lines = read_log(log_path, damaged)
     lost = _about_lost(Path(log_path), damaged, lines)
@@ -158,13 +159,19 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     if not training and not validation:
         count = count_of(len(lines), "lines")
         raise DataError("; ".join([f"{log_path} has no loss in its {count}, so there is no curve to draw yet", *lost]))
-    with needed("matplotlib", "a picture"):
-        import matplotlib
-        from matplotlib.figure import Figure
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):  # whatever style the user has
-        figure = Figure(figsize=(7, 5), facecolor="white", layout="constrained", dpi=120)
+    with new_figure() as figure:
+        figure.set(size_inches=(7, 5), layout_engine="constrained")
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-        _draw_losses(losses, training, validation)
+        marker = "." if len(training) == 1 else None  # one point makes no line
+        losses.plot(*_points(training, "loss"), color="#9db8d9", linewidth=1.2, marker=marker,
+                    label="training, as minimised")  # fmt: skip
+        if validation:
+            best = min(validation, key=lambda line: line["loss"])
+            label = f"validation, best {best['loss']:.3g} at step {best['step']}"
+            losses.plot(*_points(validation, "loss"), color="#b3402a", marker="o", markersize=3, label=label)
+            losses.plot(best["step"], best["loss"], color="#b3402a", marker="o", markersize=7)
+        losses.set(ylabel="loss (nats per token)")
+        losses.legend(frameon=False)
         rates.plot(*_points(training, "learning_rate"), color="#666666", linewidth=1.2)
         rates.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
         rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
@@ -173,22 +180,8 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
             axes.spines[["top", "right"]].set_visible(False)
         if lost:
             figure.suptitle(f"left out: {count_of(len(damaged), 'damaged lines')} of the log", fontsize="small")
-        picture = BytesIO()
-        figure.savefig(picture, format="png", metadata={"Software": None})
-    replace_file(Path(png_path), picture.getvalue())
+        save(figure, checked_path(png_path))
     return lost
-
-
-def _draw_losses(axes: Any, training: list[dict[str, Any]], validation: list[dict[str, Any]]) -> None:
-    marker = "." if len(training) == 1 else None  # one point makes no line
-    axes.plot(*_points(training, "loss"), color="#9db8d9", linewidth=1.2, marker=marker, label="training, as minimised")
-    if validation:
-        best = min(validation, key=lambda line: line["loss"])
-        label = f"validation, best {best['loss']:.3g} at step {best['step']}"
-        axes.plot(*_points(validation, "loss"), color="#b3402a", marker="o", markersize=3, label=label)
-        axes.plot(best["step"], best["loss"], color="#b3402a", marker="o", markersize=7)
-    axes.set(ylabel="loss (nats per token)")
-    axes.legend(frameon=False)
 
 
 def _points(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -5,19 +5,14 @@ from collections.abc import Sequence
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language import Stack
 from regard_lab.text import Tokeniser
-from regard_lab.walkthrough.drawn import Drawn
-from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
+from regard_lab.walkthrough.layer import Drawn
+from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word
 
 Text = str | Sequence[str]
 
 
 def split_texts(walker: Walker, text: Text, context: Text | None, words: Axis, seen: Axis | None, kept: str) -> str:
-    """Add the steps that split the texts into words; `kept` is a kind of unit in `UNITS`.
-
-    Returns:
-        An expression of all their words.
-    """
-    walker.section = "From text to vectors"
+    """Add the steps that split the texts into words (`kept`: a kind of `UNITS`); return an expression of all words."""
     for name, given, axis, what in (("", text, words, "text"), ("context_", context, seen, "context")):
         if axis is not None:
             walker.give(what, given if isinstance(given, str) else list(given or ()), f"the {what}")
@@ -33,7 +28,7 @@ def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Ax
     """Add the steps that number the words among `every` word."""
     origin = drawn.origin("table")
     walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {origin}", "words × vector size")
-    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})), first=0)
+    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})))
     texts = "the text" if seen is None else "the text and of the context"
     says = f"Every different word, sorted. A trained model has a vocabulary; this one consists of the words of {texts}."
     walker.step(f"vocabulary = sorted({every})", "Vocabulary", says, axes=(vocabulary,))
@@ -49,12 +44,12 @@ def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Ax
 def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str:
     """Add the steps from `{prefix}ids` to vectors, with sinusoidal positions if requested; return their name."""
     dim, waves = walker.values["table"].shape[1], positions == "sinusoidal"
-    axes, of, x = (words, numbered("numbers", dim)), " of the context" if prefix else "", "c" if prefix else "x"
+    of, x = (" of the context", "c") if prefix else ("", "x")
     embeddings = f"{prefix}embeddings" if waves else x
     walker.step(
         f"{embeddings} = F.embedding({prefix}ids, table)", f"Embeddings{of}",
         "Each id selects its row of the table: the vector of the word.",
-        f"{'e' if waves else x}_i = E_{{id_i}}", axes=axes,
+        f"{'e' if waves else x}_i = E_{{id_i}}", axes=(words,),
     )  # fmt: skip
     if not waves:
         return x
@@ -62,35 +57,25 @@ def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str
     angles = walker.step(
         f"{prefix}positions_angles = torch.arange({len(words)})[:, None] * {speeds}",
         f"Angles{of}", "The position times frequencies from 1 down to about 1 / 10000.", "θ_{ic} = i · 10000^{-2c/d}",
-        axes=(words, numbered("numbers", dim // 2)),
+        axes=(words,),
     )  # fmt: skip
     walker.step(
         f"{prefix}positions = torch.stack([{angles}.sin(), {angles}.cos()], dim=-1).flatten(1)", f"Positions{of}",
         "A sine and a cosine for each angle: fast and slow waves that encode the position of a word.",
-        "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]", axes=axes,
+        "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]", axes=(words,),
     )  # fmt: skip
     return walker.step(
         f"{x} = {embeddings} + {prefix}positions", f"Embeddings with positions{of}",
-        "The sum encodes the word and its position.", f"{x}_i = e_i + p_i", axes=axes,
+        "The sum encodes the word and its position.", f"{x}_i = e_i + p_i", axes=(words,),
     )  # fmt: skip
 
 
 def read_pieces(
-    walker: Walker,
-    prefix: str,
-    text: str,
-    word: int | str | None,
-    *,
-    opens: bool,
-    closes: bool,
-    target: bool = False,
+    walker: Walker, prefix: str, text: str, word: int | str | None, *, opens: bool, closes: bool, target: bool = False
 ) -> Axis:
     """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
 
     A `target` is what a translator writes.
-
-    Raises:
-        ArgumentError: an empty or too long text, or a word that is not in it.
     """
     what = "context" if prefix else "text"
     tokeniser: Tokeniser = walker.values["tokeniser"]
@@ -114,15 +99,10 @@ def read_pieces(
 
 
 def embed_run(
-    walker: Walker,
-    model: Stack | TranslationTransformer,
-    words: Axis,
-    written: bool,
-    result: str,
-    prefix: str = "",
+    walker: Walker, model: Stack | TranslationTransformer, words: Axis, written: bool, result: str, prefix: str = ""
 ) -> str:
     """Add the steps that compute the input of the first layer from `{prefix}ids`; return its name."""
-    config, size = model.config, numbered("numbers", model.config.dim)
+    config = model.config
     own = isinstance(model, TranslationTransformer) and written and model.target_embedding is not None
     scaled = isinstance(model, TranslationTransformer) or config.positions == "sinusoidal"
     factor = f" * math.sqrt({config.dim})" if scaled else ""
@@ -133,15 +113,15 @@ def embed_run(
     name = walker.step(
         f"{prefix}embeddings = model.{table}({prefix}ids){factor}", f"Embeddings{of}",
         says, "e_i = E_{t_i}" + (" √{d}" if scaled else ""),
-        axes=(words, size),
+        axes=(words,),
     )  # fmt: skip
     if model.positions is None:
         return name
     walker.step(
         f"{prefix}positions = model.positions(torch.arange({len(words)})).double()", f"Positions{of}",
-        f"The position of each word as a vector ({config.positions}).", "p_i", axes=(words, size),
+        f"The position of each word as a vector ({config.positions}).", "p_i", axes=(words,),
     )  # fmt: skip
     return walker.step(
         f"{result} = {name} + {prefix}positions", f"Embeddings with positions{of}",
-        "The sum encodes the word and its position.", f"{result[0]}_i = e_i + p_i", axes=(words, size),
+        "The sum encodes the word and its position.", f"{result[0]}_i = e_i + p_i", axes=(words,),
     )  # fmt: skip

@@ -1,17 +1,22 @@
-"""One attention layer as a walkthrough shows it: its weights by head, scores and vectors written in PyTorch."""
+"""One attention layer as a walkthrough shows it: drawn or given weights, its scores and vectors written in PyTorch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from torch import nn
 
+from regard.arguments import a_path, count_of, of_kind, shown, whole
 from regard.bias import ALiBi, series
-from regard.errors import ArgumentError, UnsupportedError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError, UnsupportedError
 from regard.layers import MultiHeadAttention
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.scores import Additive, Concat, Dot, General, ScaledDot, Score
+from regard.packages import needed
 from regard.patterns import Causal, Full
-from regard_lab.walkthrough.steps import Axis, Walker
+from regard.positions import Rotary
+from regard_lab.walkthrough.steps import RANDOM_NOTE, Axis, FileWeights, Walker
 
 
 def projected(x: str, matrix: str, bias: str, *, heads: bool = False) -> str:
@@ -102,11 +107,7 @@ LETTERS: dict[type[Score], dict[str, tuple[str, bool]]] = {
 
 
 def new_score(name: str, query_dim: int, key_dim: int) -> Score:
-    """A score for queries and keys of these sizes, by its name in `SCORES`.
-
-    Raises:
-        ArgumentError: a dot product of vectors of different sizes.
-    """
+    """A score for queries and keys of these sizes, by its name in `SCORES`."""
     if name in ("scaled_dot", "dot"):
         if query_dim != key_dim:
             raise ArgumentError(
@@ -114,20 +115,13 @@ def new_score(name: str, query_dim: int, key_dim: int) -> Score:
                 f"make them equal, or choose the score general, concat or additive"
             )
         return ScaledDot() if name == "scaled_dot" else Dot()
-    scores: dict[str, Score] = {
-        "general": General(query_dim, key_dim),
-        "concat": Concat(query_dim, key_dim, hidden=query_dim),
-        "additive": Additive(query_dim, key_dim, hidden=query_dim),
-    }
-    return scores[name]
+    if name == "general":
+        return General(query_dim, key_dim)
+    return (Concat if name == "concat" else Additive)(query_dim, key_dim, hidden=query_dim)
 
 
 def score_of(mechanism: Mechanism) -> Score:
-    """The score function of a softmax mechanism.
-
-    Raises:
-        UnsupportedError: another mechanism, or a score that a walkthrough cannot show.
-    """
+    """The score function of a softmax mechanism."""
     if not isinstance(mechanism, Softmax) or type(mechanism.score) not in LINES:
         raise UnsupportedError(
             f"this layer uses {mechanism}; a walkthrough needs softmax attention with one of the scores "
@@ -138,26 +132,42 @@ def score_of(mechanism: Mechanism) -> Score:
 
 @dataclass(frozen=True)
 class Scene:
-    """The layer of a walkthrough, its queries and keys, and the word and head that are shown in detail.
+    """The layer of a walkthrough, its queries and keys, and how its steps are called.
 
     Args:
+        walker: records the steps.
         layer: in float64.
-        readers, read: the axes of the query words and of the key words.
+        readers, read: the axes of the query words, of which one is followed, and of the key words.
         x, c: the names of their vectors; the same in self-attention.
-        word, head: indices, from 0.
         origin: where the weights of a name come from.
+        head: the head that is shown in detail, from 0.
         bias: a bias by distance, added to the scores.
+        kind: what titles of all heads begin with.
+        tag: the end of all names of a layer in a model, such as "_e0"; empty for the only layer.
+        scope: the end of the name of its angles, which all layers of a stack share.
     """
 
+    walker: Walker
     layer: MultiHeadAttention
     readers: Axis
     read: Axis
     x: str
     c: str
-    word: int
-    head: int
     origin: Callable[[str], str]
+    head: int = 0
     bias: ALiBi | None = None
+    kind: str = "All heads"
+    tag: str = ""
+    scope: str = ""
+
+    @property
+    def word(self) -> int:
+        """The index of the followed word."""
+        return self.readers.followed
+
+    @property
+    def chosen(self) -> str:
+        return self.readers.labels[self.word]
 
     @property
     def crosses(self) -> bool:
@@ -187,15 +197,6 @@ class Scene:
         return f" / math.sqrt({self.layer.head_dim})" if isinstance(self.score, ScaledDot) else ""
 
     @property
-    def source_of_keys(self) -> tuple[str, int, Axis]:
-        """The name of the vectors of keys and values, the key/value head of the shown head, and the key words."""
-        return self.c, self.head // self.group, self.read
-
-    @property
-    def chosen(self) -> str:
-        return self.readers.labels[self.word]
-
-    @property
     def causal(self) -> bool:
         return self.layer.pattern.canonical() == Causal() and not self.crosses
 
@@ -213,14 +214,18 @@ class Scene:
             return ""
         return f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
 
+    def name(self, what: str) -> str:
+        """The name of a step of all heads."""
+        return f"{what}{self.tag}" if self.tag else f"all_{what}"
 
-def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
-    """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag.
+    def given(self, name: str) -> str:
+        """The name of a weight of this layer, if it has it; else an empty string."""
+        return f"{name}{self.tag}" if f"{name}{self.tag}" in self.walker.values else ""
 
-    Raises:
-        UnsupportedError: a layer with an option that a walkthrough cannot show.
-    """
-    layer, score = scene.layer, scene.score  # refuses every mechanism but softmax
+
+def give_layer(scene: Scene) -> None:
+    """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag."""
+    layer, score, give = scene.layer, scene.score, scene.walker.give  # refuses every mechanism but softmax
     if layer.options["softcap"] is not None or layer.to_k is None:
         raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
     scaled = layer.positions is not None and (layer.positions.scaling or layer.positions.axes)
@@ -230,30 +235,191 @@ def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
             "this layer has qk_norm, output_gate, value_residual, differential, forgetting or scaled positions; a "
             "walkthrough shows none of them"
         )
-    for what, projection, heads, size in (
+    for what, projection, heads, axes in (
         ("queries", layer.to_q, layer.heads, "heads × query size"),
         ("keys", layer.to_k, layer.kv_heads, "key/value heads × key size"),
         ("values", layer.to_v, layer.kv_heads, "key/value heads × value size"),
-        ("output", layer.to_output, 0, "vector size × numbers of all heads"),
     ):
-        for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
+        for sign, tensor, more_axes in (("W", projection.weight, " × vector size"), ("b", projection.bias, "")):
             if tensor is not None:
-                name, axes = f"{sign}_{what[0]}", f"{size} × vector size" if sign == "W" else size
-                if not heads:
-                    axes = size if sign == "W" else ""
-                split = tensor.unflatten(0, (heads, -1)) if heads else tensor
-                walker.give(f"{name}{tag}", split, f"of the {what}, {scene.origin(name)}", axes)
+                name, by_head = f"{sign}_{what[0]}", tensor.unflatten(0, (heads, -1))
+                give(f"{name}{scene.tag}", by_head, f"of the {what}, {scene.origin(name)}", axes + more_axes)
+    says = f"of the output, {scene.origin('W_o')}"
+    give(f"W_o{scene.tag}", layer.to_output.weight, says, "vector size × numbers of all heads")
+    if layer.to_output.bias is not None:
+        give(f"b_o{scene.tag}", layer.to_output.bias, says)
     for name, (letter, of_keys) in LETTERS.get(type(score), {}).items():
         learned = layer.mechanism.learned[name]
         shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
-        walker.give(f"{letter}{tag}", shared, f"of the score, {scene.origin(letter)}")
+        give(f"{letter}{scene.tag}", shared, f"of the score, {scene.origin(letter)}")
 
 
-def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: tuple[Axis, Axis]) -> None:
+def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: Axis) -> None:
     """Give the slopes of a bias by distance, and add the step of the distances."""
     slopes = series(heads) if bias.slopes is None else bias.slopes
     walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
-    n, m = map(len, words)
-    line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
+    line = f"distances = (torch.arange({len(words)}) - torch.arange({len(words)})[:, None]).abs()"
     says = "The distance of each pair of words, in positions."
-    walker.step(line, "Distances", says, "|j - i|", axes=words, scale="none")
+    walker.step(line, "Distances", says, "|j - i|", axes=(words, words), scale="none")
+
+
+DRAWS = ("normal", "uniform")
+
+
+def new_layer(
+    dim: int, heads: int, *, kv_heads: int | None, query_dim: int | None, key_dim: int | None, value_dim: int | None,
+    score: str, positions: str, causal: bool,
+) -> MultiHeadAttention:  # fmt: skip
+    """The layer, with weights that are not drawn yet; options as for `walk`."""
+    for name, given in (("query_dim", query_dim), ("key_dim", key_dim), ("value_dim", value_dim)):
+        if given is not None:
+            whole(name, given, 1)
+    divides = (query_dim or key_dim) is not None and value_dim is not None
+    if dim % heads and not divides:
+        raise ArgumentError(
+            f"dim {dim} is not divisible by {count_of(heads, 'heads')}; choose another dim or another number of heads"
+        )
+    if positions == "sinusoidal" and dim % 2:
+        raise ArgumentError(f"sinusoidal positions need an even dim, and dim is {dim}")
+    size = query_dim or key_dim or dim // heads
+    scores = new_score(score, size, key_dim or size)
+    if positions == "rotary" and (key_dim or size) != size:
+        raise ArgumentError(
+            f"rotary positions rotate queries and keys of one size, and query_dim is {size}, key_dim {key_dim}"
+        )
+    return MultiHeadAttention(
+        dim, heads, kv_heads=kv_heads, head_dim=size, value_dim=value_dim or dim // heads,
+        pattern="causal" if causal else None, mechanism=Softmax(scores),
+        positions=Rotary() if positions == "rotary" else None, projection_bias=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A layer and a table of vectors (words, dim) in float64; the seeds of both, and the names of given weights."""
+
+    layer: MultiHeadAttention
+    table: torch.Tensor
+    seed: int
+    weights_seed: int | None
+    given: frozenset[str]
+
+    def origin(self, name: str) -> str:
+        """Where the weights of a name come from, in a few words."""
+        if name in self.given:
+            return "given"
+        own = self.weights_seed is not None and name != "table"
+        return f"drawn with seed {self.weights_seed if own else self.seed}"
+
+    def notes(self) -> tuple[str, ...]:
+        """Which weights are random, and which results depend on them; nothing if all were given.
+
+        Scores need all weights but W_v and W_o, and context vectors all but W_o.
+        """
+        random = [name for name in _places(self.layer, self.table) if name not in self.given]
+        if not random or not self.given:
+            return (RANDOM_NOTE,) if random else ()
+        if not {*random} <= {"W_v", "W_o"}:
+            results = (
+                "Scores and weights depend on random numbers, so it means nothing which word gets most weight; watch "
+                "how the numbers are calculated."
+            )
+        else:
+            given, rest = "Scores, weights and context vectors", "the output depends"
+            if "W_v" in random:
+                given, rest = "Scores and weights", "the context vectors and the output depend"
+            results = f"{given} are computed from given numbers only; {rest} on random ones."
+        *before, last = random
+        names = f"{', '.join(before)} and {last} are" if before else f"{last} is"
+        return (f"{names} not given but random. {results}",)
+
+
+def draw_layer(
+    vocabulary: Sequence[str], dim: int, new: Callable[[], MultiHeadAttention], law: str, seed: int,
+    weights_seed: int | None, given: Mapping[str, torch.Tensor] | None,
+) -> Drawn:  # fmt: skip
+    """Draw a table of vectors and the weights of a new layer, and replace those that are given.
+
+    Numbers are drawn in float32, in the order table, W_q, W_k, W_v, W_o, those of the score; the state of torch's
+    generator is left unchanged. By the law "normal", queries and keys have about unit variance; by "uniform", weights
+    are from 0 to 1.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        table = torch.randn(len(vocabulary), dim)
+        layer = new()
+        if weights_seed is not None:
+            torch.manual_seed(weights_seed)
+        weights = [(part.weight, dim) for part in layer.children() if isinstance(part, nn.Linear)]
+        weights += [(learned, learned.shape[-1]) for learned in layer.mechanism.learned.values()]
+        for weight, inputs in weights:
+            if law == "uniform":
+                nn.init.uniform_(weight)
+            else:
+                nn.init.normal_(weight, std=inputs**-0.5)
+    layer, table = layer.double().eval().requires_grad_(False), table.double()
+    if given is not None:
+        _replace(_places(layer, table), given, vocabulary)
+    return Drawn(layer, table, seed, weights_seed, frozenset(given or ()))
+
+
+def read_weights(path: str | Path) -> FileWeights:
+    """The tensors of a safetensors file, by name.
+
+    Raises:
+        CheckpointError: a file that cannot be read as safetensors.
+        MissingPackageError: safetensors is not installed.
+    """
+    path = a_path("weights", path)
+    with needed("safetensors", "reading weights"):
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    if Path(path).is_dir():
+        raise NotFoundError(f"{path} is a folder; name a safetensors file inside it")
+    try:
+        return FileWeights(path, load_file(path))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise NotFoundError(f"{path} cannot be read as safetensors: {error.strerror or error}") from error
+    except (SafetensorError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise CheckpointError(f"{path} cannot be read as safetensors: {reason}") from error
+
+
+def _places(layer: MultiHeadAttention, table: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The tensors of the layer by the names that lines use, with an axis for heads; changing them changes the layer."""
+    assert layer.to_k is not None
+    places = {"table": table}
+    for name, projection, heads in (
+        ("W_q", layer.to_q, layer.heads), ("W_k", layer.to_k, layer.kv_heads), ("W_v", layer.to_v, layer.kv_heads)
+    ):  # fmt: skip
+        places[name] = projection.weight.unflatten(0, (heads, -1))
+    places["W_o"] = layer.to_output.weight
+    names = LETTERS.get(type(score_of(layer.mechanism.declared)), {})
+    return places | {letter: layer.mechanism.learned[name] for name, (letter, _) in names.items()}
+
+
+AXES = {
+    "table": "(words, dim)", "W_q": "(heads, query_dim, dim)", "W_k": "(kv_heads, key_dim, dim)",
+    "W_v": "(kv_heads, value_dim, dim)", "W_o": "(dim, heads · value_dim)",
+}  # fmt: skip
+
+
+def _replace(places: dict[str, torch.Tensor], given: Mapping[str, torch.Tensor], vocabulary: Sequence[str]) -> None:
+    """Write the given weights into the layer; a matrix of one head may lack the axis for heads."""
+    of_kind("weights", given, Mapping, "tensors by name")
+    if unknown := sorted(str(name) for name in given if name not in places):
+        raise ArgumentError(f"there are no weights {', '.join(unknown)[:80]}; this layer has {', '.join(places)}")
+    for name, tensor in given.items():
+        place = places[name]
+        if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
+            raise ArgumentError(f"{name} is {shown(tensor)}; it needs a tensor of floating-point numbers")
+        fitting = tensor[None] if tensor.dim() == place.dim() - 1 and len(place) == 1 else tensor
+        if fitting.shape != place.shape:
+            of = f", for the vocabulary {', '.join(vocabulary)}"[:200] if name == "table" else ""
+            raise ArgumentError(
+                f"{name} has shape {tuple(tensor.shape)}; with these options it needs {tuple(place.shape)}"
+                f"{', which is ' + AXES[name] if name in AXES else ''}{of}; change the file or the sizes"
+            )
+        if not bool(fitting.isfinite().all()):
+            raise ArgumentError(f"{name} holds numbers that are not finite; a walkthrough needs finite ones")
+        place.copy_(fitting)

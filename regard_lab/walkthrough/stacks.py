@@ -5,8 +5,9 @@ decoder's self-attention, `Q_c0` in its cross-attention.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.encoder import ClassesHead, WordsHead
 from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer, Residual
-from regard_lab.walkthrough.heads import Naming, every_head
+from regard_lab.walkthrough.heads import every_head
 from regard_lab.walkthrough.inputs import embed_run
 from regard_lab.walkthrough.layer import Scene, give_layer, give_slopes
 from regard_lab.walkthrough.steps import Axis, Walker, numbered
@@ -32,33 +33,12 @@ class Stage:
     words: Axis  # whose vectors go through the stack; the chosen one is followed
     scope: str  # "" for a model with one stack, "e" for the encoder, "d" for the decoder
     origin: str  # of the weights, in a few words
-    explained: set[str] = field(default_factory=set)  # explanations that were given already; each is given once
-
-    @property
-    def word(self) -> int:
-        assert self.words.chosen is not None
-        return self.words.chosen
-
-    @property
-    def chosen(self) -> str:
-        return self.words.labels[self.word]
-
-    def once(self, says: str) -> str:
-        """An explanation, or nothing if it was given before."""
-        if says in self.explained:
-            return ""
-        self.explained.add(says)
-        return says
 
     def give(self, name: str, tensor: torch.Tensor | None, says: str) -> bool:
         """Give a weight, if the layer has it."""
         if tensor is not None:
             self.walker.give(name, tensor, f"{says}, {self.origin}")
         return tensor is not None
-
-    def vector(self, name: str) -> torch.Tensor:
-        """The vector of the followed word in a step (words, numbers)."""
-        return self.walker.values[name][self.word]
 
 
 def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
@@ -68,7 +48,6 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
     stage.give(f"gain_{name}", norm.weight, f"of the norm that gives {name}")
     shifted = stage.give(f"shift_{name}", getattr(norm, "bias", None), f"of the norm that gives {name}")
-    size = int(norm.normalized_shape[0])
     if isinstance(norm, nn.LayerNorm):
         mean, spread = f"{h}.mean(-1, keepdim=True)", f"{h}.var(-1, correction=0, keepdim=True)"
         line = f"({h} - {mean}) / ({spread} + {norm.eps!r}).sqrt() * gain_{name}"
@@ -81,25 +60,23 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
         says = "The norm divides every vector by the root of its mean square, then applies a learned gain."
     formula += " + b" if shifted else ""
     line += f" + shift_{name}" if shifted else ""
-    axes = stage.words, numbered("numbers", size)
-    return stage.walker.step(f"{name} = {line}", "Norm", stage.once(says), formula, axes=axes)
+    return stage.walker.step(f"{name} = {line}", "Norm", stage.walker.once(says), formula, axes=(stage.words,))
 
 
 def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
     """Add the residual step `name = h + part`, with the lengths of both for the followed word."""
 
-    def says(_: torch.Tensor) -> str:
-        before, more = float(stage.vector(h).norm()), float(stage.vector(part).norm())
-        first = stage.once("A residual connection: the part adds to the vector of a word and does not replace it.")
-        lengths = f"To “{stage.chosen}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
-        return f"{first} {lengths}".strip()
+    values, word = stage.walker.values, stage.words.followed
+    before, more = (float(values[one][word].norm()) for one in (h, part))
+    says = (
+        stage.walker.once("A residual connection: the part adds to the vector of a word and does not replace it. ")
+        + f"To “{stage.words.labels[word]}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
+    )
+    formula = f"{name[0]}_i + {part[0]}_i"
+    return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, formula, axes=(stage.words,))
 
-    axes = stage.words, numbered("numbers", stage.walker.values[h].shape[1])
-    return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, f"{name[0]}_i + {part[0]}_i", axes=axes)
 
-
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of a layer with its norm and residual."""
 
     what: str
@@ -123,27 +100,19 @@ def through_layer(stage: Stage, h: str, parts: Sequence[Part], call: str) -> str
 
 
 def attend(
-    stage: Stage,
-    layer: MultiHeadAttention,
-    tag: str,
-    kind: str,
-    x: str,
-    *,
-    seen: Axis | None = None,
+    stage: Stage, layer: MultiHeadAttention, tag: str, kind: str, x: str, *, seen: Axis | None = None,
     bias: ALiBi | None = None,
-) -> str:
-    """Add the steps of attention in all heads, which reads `x`, or the vectors `c` of the words that are seen.
+) -> str:  # fmt: skip
+    """Add the steps of attention in all heads of the words' vectors `x`, which look at themselves or at the seen words.
 
-    Returns:
-        The name of the output.
-
-    Raises:
-        UnsupportedError: a mechanism that a walkthrough cannot show.
-    """  # fmt: skip
+    Returns the name of the output.
+    """
     c, read = (x, stage.words) if seen is None else ("c", seen)
-    scene = Scene(layer, stage.words, read, x, c, stage.word, 0, lambda name: stage.origin, bias)
-    give_layer(stage.walker, scene, tag)
-    return every_head(stage.walker, scene, Naming(kind, tag, stage.scope, stage.once))
+    scene = Scene(
+        stage.walker, layer, stage.words, read, x, c, lambda name: stage.origin, 0, bias, kind, tag, stage.scope
+    )
+    give_layer(scene)
+    return every_head(scene)
 
 
 ACTIVATED = {
@@ -162,19 +131,17 @@ def feed(stage: Stage, layer: FeedForward, tag: str, x: str) -> str:
             source = f"hidden{tag}" if name == "out" else x
             bias = f" + b_{name}{tag}" if has_bias else ""
             lines[name] = f"{source} @ W_{name}{tag}.T{bias}"
-    activated, wide = ACTIVATED[layer.activation], numbered("numbers", walker.values[f"W_in{tag}"].shape[0])
+    activated, axes = ACTIVATED[layer.activation], (stage.words,)
     kind = layer.activation.replace("swiglu", "silu").replace("geglu", "gelu").removesuffix("-tanh")
+    line = activated.format(lines["in"])
+    formula = f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")")
     if "gate" in lines:
         line = f"{activated.format(lines['gate'])} * ({lines['in']})"
         formula = f"u_i = {kind}(W_g {x[0]}_i) · W_1 {x[0]}_i"
-    else:
-        line = activated.format(lines["in"])
-        formula = f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")")
-    says = stage.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
-    walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=(stage.words, wide))
+    says = stage.walker.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
+    walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=axes)
     formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
-    says = stage.once("A second matrix maps the hidden layer back to the size of the word's vector.")
-    axes = stage.words, numbered("numbers", layer.dim)
+    says = stage.walker.once("A second matrix maps the hidden layer back to the size of the word's vector.")
     return walker.step(f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes)
 
 
@@ -199,23 +166,20 @@ def through_model(
         RegardError: a step differs from the model.
     """
     pieces = tuple(eval(spell.format(f"list(range({model.config.vocab_size}))"), walker.values))
-    vocabulary = Axis("ids", pieces, first=0)
+    vocabulary = Axis("ids", pieces)
     if isinstance(model, TranslationTransformer):
         assert seen is not None
         _translate(walker, model, words, seen, origin)
         final, scored = "final", "model(context_ids[None], ids[None])[0]"
-        own = "embedding.weight" if model.to_vocabulary is None else "to_vocabulary.weight"
     else:
         stage = Stage(walker, words, "", origin)
         h = _through_blocks(stage, model, embed_run(walker, model, words, written=False, result="h0"))
         walker.section = "The output"
         final, scored = normed(stage, model.norm, h, "final"), "model(ids[None])[0]"
-        own = "embedding.weight"
         if isinstance(model, TextEncoder):
             _finish_encoder(stage, model, final, vocabulary, spell)
             return
-        if isinstance(model, LanguageModel) and model.to_vocabulary is not None:
-            own = "to_vocabulary.weight"
+    own = "embedding.weight" if getattr(model, "to_vocabulary", None) is None else "to_vocabulary.weight"
     walker.give("W_words", model.get_parameter(own), f"a vector for each word of the vocabulary, {origin}")
     line = f"scores = {final} @ W_words.T"
     says = "The score of each word of the vocabulary as the next word: its row of W_words times the last vector of the "
@@ -230,24 +194,18 @@ def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
     walker = stage.walker
     biased = [block.bias for block in model.blocks if isinstance(block, Block) and block.bias is not None]
     if biased:
-        give_slopes(walker, biased[0], model.config.heads, (stage.words, stage.words))
+        give_slopes(walker, biased[0], model.config.heads, stage.words)
     kind = "Masked self-attention" if isinstance(model, LanguageModel) else "Self-attention"
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)
         needs = "keys and values of its own for each head, which latents are not"
         attention = of_kind("the attention of this model", block.attention, MultiHeadAttention, needs)
-        walker.section = f"Layer {number} of {count_of(len(model.blocks), 'layers')}"
-
-        tag = f"_{number}"
+        walker.section, tag = f"Layer {number} of {count_of(len(model.blocks), 'layers')}", f"_{number}"
         parts = (
-            Part(
-                "attention", block.attention_norm, True, f"x{tag}", f"h{number}a",
-                partial(attend, stage, attention, tag, kind, bias=block.bias),
-            ),
-            Part(
-                "feed-forward", block.feed_forward_norm, True, f"y{tag}", f"h{number + 1}",
-                partial(feed, stage, block.feed_forward, tag),
-            ),
+            Part("attention", block.attention_norm, True, f"x{tag}", f"h{number}a",
+                 partial(attend, stage, attention, tag, kind, bias=block.bias)),
+            Part("feed-forward", block.feed_forward_norm, True, f"y{tag}", f"h{number + 1}",
+                 partial(feed, stage, block.feed_forward, tag)),
         )  # fmt: skip
         h = through_layer(stage, h, parts, f"model.blocks[{number}]({{}})[0]")
     return h
@@ -272,10 +230,9 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
     walker.section = "The encoder's output"
     says = "What the decoder looks at: one vector for each word of the context, computed once."
     h = normed(encoder, model.encoder_norm, h, "normed")
-    walker.step(f"c = {h}", "The encoder's output", says, axes=(seen, numbered("numbers", model.config.dim)))
+    walker.step(f"c = {h}", "The encoder's output", says, axes=(seen,))
     walker.check("model.encode(context_ids[None])[0][0]", "c")
     start = 0 if model.cross_pattern.compares_positions else None
-    decoder.explained = encoder.explained
     for number, layer in enumerate(model.decoder):
         assert isinstance(layer, DecoderLayer)
         walker.section = f"Decoder, layer {number} of {count_of(len(model.decoder), 'layers')}"
@@ -292,8 +249,8 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
     walker.section = "The output"
     final = normed(decoder, model.decoder_norm, g, "final")
     if final != "final":
-        axes = words, numbered("numbers", model.config.dim)
-        walker.step(f"final = {final}", "The decoder's output", "The vectors of the last layer are scored.", axes=axes)
+        says = "The vectors of the last layer are scored."
+        walker.step(f"final = {final}", "The decoder's output", says, axes=(words,))
 
 
 def _part(what: str, around: Residual, inner: str, after: str, run: Callable[[str], str]) -> Part:
@@ -302,39 +259,36 @@ def _part(what: str, around: Residual, inner: str, after: str, run: Callable[[st
 
 def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Axis, spell: str) -> None:
     """Add the head of a text encoder."""
-    walker, dim = stage.walker, numbered("numbers", model.config.dim)
+    walker, head = stage.walker, model.head
     walker.check("model.vectors(ids[None])[0]", final)
-    head = model.head
-    if isinstance(head, WordsHead):
+    if isinstance(head, WordsHead | ClassesHead):
         stage.give("W_dense", head.dense.weight, "matrix of the head")
         stage.give("b_dense", head.dense.bias, "bias of the head")
+    if isinstance(head, WordsHead):
         says = "The head of masked words: a matrix and a non-linear function."
         line = f"dense = F.gelu({final} @ W_dense.T + b_dense)"
-        walker.step(line, "The head", says, '"dense"_i = gelu(W "final"_i + b)', axes=(stage.words, dim))
+        walker.step(line, "The head", says, '"dense"_i = gelu(W "final"_i + b)', axes=(stage.words,))
         ready = normed(stage, head.norm, "dense", "ready")
         stage.give("W_words", model.embedding.weight if head.weight is None else head.weight, "a vector for each word")
         stage.give("b_words", head.bias, "of the scores")
-        says = "The score of each word of the vocabulary at each place."
-        axes = stage.words, vocabulary
-        walker.step(
-            f"scores = {ready} @ W_words.T + b_words", "Scores of the words", says, 's_i = W "ready"_i + b', axes=axes
-        )
+        says, axes = "The score of each word of the vocabulary at each place.", (stage.words, vocabulary)
+        line = f"scores = {ready} @ W_words.T + b_words"
+        walker.step(line, "Scores of the words", says, 's_i = W "ready"_i + b', axes=axes)
         walker.check("model(ids[None])[0]", "scores")
         _distribute(walker, stage.words, vocabulary, spell, "the word at this place", stage.origin)
     elif isinstance(head, ClassesHead):
-        _classify(stage, head, final, dim)
+        _classify(stage, head, final)
 
 
-def _classify(stage: Stage, head: ClassesHead, final: str, size: Axis) -> None:
+def _classify(stage: Stage, head: ClassesHead, final: str) -> None:
     """Add the head that sorts a text into classes."""
     walker, first = stage.walker, head.pooling == "first"
     says = "The vector of the text: " + ("that of its first word." if first else "the mean.")
-    walker.step(f"pooled = {final}{'[0]' if first else '.mean(0)'}", "Pooling", says, axes=(size,))
-    for name, part in (("dense", head.dense), ("classes", head.to_classes)):
-        stage.give(f"W_{name}", part.weight, "matrix of the head")
-        stage.give(f"b_{name}", part.bias, "bias of the head")
+    walker.step(f"pooled = {final}{'[0]' if first else '.mean(0)'}", "Pooling", says, axes=())
+    stage.give("W_classes", head.to_classes.weight, "matrix of the head")
+    stage.give("b_classes", head.to_classes.bias, "bias of the head")
     line = "dense = torch.tanh(W_dense @ pooled + b_dense)"
-    walker.step(line, "The head", "A matrix and tanh.", "u = tanh(W p + b)", axes=(size,))
+    walker.step(line, "The head", "A matrix and tanh.", "u = tanh(W p + b)", axes=())
     classes = (numbered("classes", head.to_classes.out_features),)
     line = "scores = W_classes @ dense + b_classes"
     walker.step(line, "Scores of the classes", "One score for each class.", axes=classes)
@@ -345,19 +299,16 @@ def _classify(stage: Stage, head: ClassesHead, final: str, size: Axis) -> None:
 
 def _distribute(walker: Walker, words: Axis, vocabulary: Axis, spell: str, what: str, origin: str) -> None:
     """Add the distribution over the vocabulary, and the likeliest words at the followed one."""
-    says = f"The softmax turns the scores into probabilities: the distribution of {what}."
-    formula = "p_{iw} = {exp(s_{iw})}/{Σ_v exp(s_{iv})}"
-    axes = words, vocabulary
-    walker.step("probabilities = scores.softmax(-1)", "Distribution", says, formula, axes=axes, scale="weights")
-    assert words.chosen is not None
-    count = min(LIKELIEST, len(vocabulary))
-    top = f"probabilities[{words.chosen}].topk({count})"
-    best = tuple(eval(spell.format(f"{top}.indices.tolist()"), walker.values))
-    where = "After" if what == "the next word" else "At"
-    axis = Axis("words", best)
-    line = f"likeliest = {spell.format(f'{top}.indices.tolist()')}"
-    says = f"{where} “{words.labels[words.chosen]}”."
+    walker.step(
+        "probabilities = scores.softmax(-1)", "Distribution",
+        f"The softmax turns the scores into probabilities: the distribution of {what}.",
+        "p_{iw} = {exp(s_{iw})}/{Σ_v exp(s_{iv})}", axes=(words, vocabulary), scale="weights",
+    )  # fmt: skip
+    top = f"probabilities[{words.followed}].topk({min(LIKELIEST, len(vocabulary))})"
+    where, spelled = "After" if what == "the next word" else "At", spell.format(f"{top}.indices.tolist()")
+    axis = Axis("words", tuple(eval(spelled, walker.values)))
+    says = f"{where} “{words.labels[words.followed]}”."
     if origin != LEARNED:
         says += " The weights are random, so this is no prediction about language: any word could come first."
-    walker.step(line, "The likeliest words", says, axes=(axis,))
+    walker.step(f"likeliest = {spelled}", "The likeliest words", says, axes=(axis,))
     walker.step(f"chances = {top}.values", "Their probabilities", "In the same order.", axes=(axis,), scale="weights")

@@ -69,9 +69,6 @@ def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> Non
 def find_word(word: int | str | None, words: Sequence[str]) -> int:
     """The index, from 0, of a word given by its number from 1 or by its text; by default that of the second word.
 
-    Raises:
-        ArgumentError: the text has no such word.
-
     >>> find_word(2, ["Life", "is"]), find_word("is", ["Life", "is"])
     (1, 1)
     """
@@ -157,16 +154,16 @@ def opening_code(call: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Axis(StepAxis):
-    """One axis of a step, as the explorer shows it, and how its indices are counted.
-
-    Args:
-        first: the number shown for index 0: words are counted from 1, ids from 0.
-    """
-
-    first: int = 1
+    """One axis of a step, as the explorer shows it."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def followed(self) -> int:
+        """The index of the chosen word, of an axis that has one."""
+        assert self.chosen is not None
+        return self.chosen
 
 
 @brief
@@ -178,7 +175,7 @@ class Step:
         section: the section that the step belongs to.
         name: the variable that the line assigns.
         title, says: a heading, and one or two sentences of explanation.
-        formula: in the notation of `regard_lab.walkthrough.records`; empty if there is none.
+        formula: in the notation of `formula_elements`; empty if there is none.
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
@@ -320,37 +317,47 @@ TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step a
 
 
 class Walker:
-    """Runs the lines of a walkthrough and records each as a step; a line never contains text of a user."""
+    """Runs the lines of a walkthrough and records each as a step; a line never contains text of a user.
 
-    def __init__(self) -> None:
+    With `repeats`, an explanation is given as often as it applies: a walkthrough of one layer is short.
+    """
+
+    def __init__(self, section: str, *, repeats: bool = False) -> None:
+        self.section = section
+        self.repeats, self.explained = repeats, set[str]()
         self.values: dict[str, Any] = dict(LANGUAGE)
         self.given: list[Given] = []
         self.steps: list[Step] = []
         self.checks: list[Check] = []
-        self.section = ""
 
     def give(self, name: str, value: Any, says: str, axes: str = "") -> None:
         """Make a value available to later lines."""
         self.values[name] = value
         self.given.append(Given(name, says, value, axes))
 
+    def once(self, says: str) -> str:
+        """An explanation, or nothing if it was given before."""
+        known = says in self.explained and not self.repeats
+        self.explained.add(says)
+        return "" if known else says
+
     @torch.no_grad()
     def step(
-        self,
-        line: str,
-        title: str,
-        says: str | Callable[[torch.Tensor], str],
-        formula: str = "",
-        *,
-        axes: tuple[Axis, ...],
-        scale: str = "signed",
-    ) -> str:
-        """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
+        self, line: str, title: str, says: str | Callable[[torch.Tensor], str], formula: str = "", *,
+        axes: tuple[Axis, ...], scale: str = "signed",
+    ) -> str:  # fmt: skip
+        """Run a line, record its result, and return the name it assigns.
+
+        `says` may be a function of the result. A last axis that is not in `axes` counts the numbers of a vector.
+        """
         exec(line, self.values)
         name = line.partition(" = ")[0]
         value = self.values[name]
-        says = says if isinstance(says, str) else says(value)
-        value = tuple(value) if isinstance(value, list) else value
+        says = (says if isinstance(says, str) else says(value)).strip()
+        if isinstance(value, list):
+            value = tuple(value)
+        elif value.dim() == len(axes) + 1:
+            axes = (*axes, numbered("numbers", value.shape[-1]))
         self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
         return name
 
@@ -371,8 +378,7 @@ class Walker:
 
     def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any], **how: Any) -> Walk:
         """The recorded walkthrough; `how` are the other fields of a `Walk`."""
-        assert words.chosen is not None
         read = () if context is None else context.labels
         notes = (*how.pop("notes", ()), COUNTING)
         records = tuple(self.given), tuple(self.steps), tuple(self.checks)
-        return Walk(words.labels, read, words.chosen, settings, *records, notes=notes, **how)
+        return Walk(words.labels, read, words.followed, settings, *records, notes=notes, **how)

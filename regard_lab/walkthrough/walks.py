@@ -19,17 +19,9 @@ from regard_lab.models.translation_transformer import KIND as TRANSLATOR
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text import Tokeniser
 from regard_lab.text.vocabularies import SPECIALS
-from regard_lab.walkthrough.drawn import DRAWS, new_layer
-from regard_lab.walkthrough.drawn import draw as draw_layer
 from regard_lab.walkthrough.heads import walk_layer
-from regard_lab.walkthrough.inputs import (
-    Text,
-    embed_words,
-    number_words,
-    read_pieces,
-    split_texts,
-)
-from regard_lab.walkthrough.layer import SCORES, Scene
+from regard_lab.walkthrough.inputs import Text, embed_words, number_words, read_pieces, split_texts
+from regard_lab.walkthrough.layer import DRAWS, SCORES, Scene, draw_layer, new_layer
 from regard_lab.walkthrough.stacks import LEARNED, through_model
 from regard_lab.walkthrough.steps import (
     RANDOM_NOTE,
@@ -142,19 +134,19 @@ def walk(
     drawn = draw_layer(sorted({*cut, *(read or ())}), dim, new, draw, seed, weights_seed, weights)
     place = find_word(word, cut)
 
-    walker = Walker()
+    walker = Walker("From text to vectors", repeats=True)
     readers, seen = Axis("words", tuple(cut), place), None if read is None else Axis("words", tuple(read))
     every = split_texts(walker, text, context, readers, seen, words)
     number_words(walker, every, drawn, readers, seen)
     x = c = embed_words(walker, "", readers, positions)
     if seen is not None:
         c = embed_words(walker, "context_", seen, positions)
-    scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head, drawn.origin)
-    walk_layer(walker, scene)
-    settings = {"heads": heads, "kv_heads": drawn.layer.kv_heads, "head": head, "dim": dim, "score": score}
-    settings |= {"positions": positions, "causal": causal, "seed": seed}
-    settings |= {name: more[name] for name in LATER if name in more}
-    settings |= {"given": ", ".join(sorted(drawn.given))} if drawn.given else {}
+    walk_layer(Scene(walker, drawn.layer, readers, seen or readers, x, c, drawn.origin, head))
+    settings = {
+        "heads": heads, "kv_heads": drawn.layer.kv_heads, "head": head, "dim": dim, "score": score,
+        "positions": positions, "causal": causal, "seed": seed, **{name: more[name] for name in LATER if name in more},
+        **({"given": ", ".join(sorted(drawn.given))} if drawn.given else {}),
+    }  # fmt: skip
     return walker.walk(readers, seen, settings, call=call, notes=drawn.notes(), decimals=decimals)
 
 
@@ -179,10 +171,9 @@ def _open_run(run: str | Path) -> tuple[Walker, Model, str]:
         raise UnsupportedError(f"{run} is a {saved.kind}; a walkthrough needs a {', a '.join(kinds)}")
     model = kinds[saved.kind].from_saved(saved, str(run)).double().eval().requires_grad_(False)
     check_together(model.config.vocab_size, tokeniser)
-    walker = Walker()
+    walker = Walker("From text to vectors")
     walker.give("model", model, f"the trained {saved.kind}")
     walker.give("tokeniser", tokeniser, "the tokeniser of the model")
-    walker.section = "From text to vectors"
     return walker, model, saved.kind
 
 
@@ -265,11 +256,11 @@ def walk_whole(
     chosen = {"layers": layers, "heads": heads, "kv_heads": kv_heads, "dim": dim, "positions": positions}
     drawn = _draw(kind, len(vocabulary), chosen, whole("seed", seed))
 
-    walker = Walker()
+    walker = Walker("From text to vectors")
     walker.give("model", drawn, f"a {drawn.KIND} with weights drawn with seed {seed}")
     seen = None if read is None else Axis("words", tuple(read))
     every = split_texts(walker, text, context, Axis("words", tuple(cut)), seen, words)
-    axis = Axis("words", tuple(vocabulary), first=0)
+    axis = Axis("words", tuple(vocabulary))
     says = "Four special words, then every different word, sorted. A trained model has a vocabulary of its own."
     walker.step(f"vocabulary = {[*SPECIALS]} + sorted({every})", "Vocabulary", says, axes=(axis,))
     readers = _number(walker, "", cut, word, opens=kind != "encoder", follows=kind != "encoder")
@@ -332,6 +323,8 @@ def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Mode
     shared: dict[str, Any] = {"vocab_size": vocab_size, "heads": chosen["heads"], "dim": chosen["dim"], "dropout": 0.0}
     shared |= {"positions": chosen["positions"], "activation": "relu"}
     form: dict[str, Any] = {"layers": chosen["layers"], "kv_heads": chosen["kv_heads"], "norm": "layer", "biases": True}
+    sides: dict[str, Any] = {f"{side}_kv_heads": chosen["kv_heads"] for side in ("encoder", "decoder", "cross")}
+    sides |= {f"{side}_layers": chosen["layers"] for side in ("encoder", "decoder")}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Model
@@ -340,8 +333,6 @@ def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Mode
         elif kind == "encoder":
             model = TextEncoder(EncoderConfig(**shared, **form))
         else:
-            sides: dict[str, Any] = {f"{side}_kv_heads": chosen["kv_heads"] for side in ("encoder", "decoder", "cross")}
-            sides |= {f"{side}_layers": chosen["layers"] for side in ("encoder", "decoder")}
             model = TranslationTransformer(TranslationConfig(**shared, **sides))
     return model.double().eval().requires_grad_(False)
 

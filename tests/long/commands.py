@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from typer.main import get_command
+
 from regard_lab.cli.app import app
 from regard_lab.text.terminal import printable
 
@@ -27,7 +29,7 @@ from .command_places import BASES, GIVEN, PLACES, inputs
 from .running import Found
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "regard_lab" / "cli"))
-from commanding import Forked
+from commanding import Forked, cpu_seconds
 
 DOCUMENTED = {0, 1, 2, 130}  # README.md; and a reader that is gone, -SIGPIPE
 ACCEPTED, LONGEST = 0.5, 30.0  # CPU seconds after which a command is interrupted; seconds after which it hangs
@@ -61,33 +63,28 @@ class Invocation:
 
 
 @functools.cache
-def names() -> tuple[str, ...]:
-    """Every command, as it is typed."""
+def _commands() -> dict[str, Any]:
+    """Every command, by its name as it is typed."""
 
-    def within(kind: Any, before: str) -> Iterator[str]:
+    def within(kind: Any, before: str) -> Iterator[tuple[str, Any]]:
         for name, command in kind.commands.items():
             if hasattr(command, "commands"):
                 yield from within(command, f"{before}{name} ")
             else:
-                yield before + name
+                yield before + name, command
 
-    return tuple(within(_group(), ""))
+    return dict(within(get_command(app), ""))
 
 
-@functools.cache
-def _group() -> Any:
-    from typer.main import get_command
-
-    return get_command(app)
+def names() -> tuple[str, ...]:
+    """Every command, as it is typed."""
+    return (*_commands(),)
 
 
 @functools.cache
 def parameters(name: str) -> tuple[Any, ...]:
     """The arguments and options of a command."""
-    command = _group()
-    for word in name.split():
-        command = command.commands[word]
-    return tuple(command.load().params)
+    return tuple(_commands()[name].load().params)
 
 
 def values_for(parameter: Any) -> tuple[str, ...]:
@@ -167,11 +164,6 @@ def descriptor(place: str, number: int, here: Path) -> int | None:
         return writing
     path = str(here / f"stream{number}") if place == "file" else place
     return os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT, 0o600)
-
-
-def cpu_seconds(process: int) -> float:
-    user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 # What was new in training from a run, decoding, scoring and reading: a command, a parameter and its values.

@@ -41,7 +41,7 @@ class Runs:
         return self.call[0], self.call[1:]
 
 
-def header(content: Any, data: bytes = b"", length: int | None = None) -> bytes:
+def header(content: Any, data: bytes = b"") -> bytes:
     """A file of tensors with a header of our own making, under a seal that fits where it may have one."""
     text = content if isinstance(content, bytes) else json.dumps(content, separators=(",", ":")).encode()
     opening = b'{"__metadata__":{"regard_seal":"'
@@ -49,14 +49,13 @@ def header(content: Any, data: bytes = b"", length: int | None = None) -> bytes:
         size = (len(text) + 64).to_bytes(8, "little")
         seal = hashlib.sha256(size + text).hexdigest().encode()
         text = text[: len(opening)] + seal + text[len(opening) :]
-    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+    return len(text).to_bytes(8, "little") + text + data
 
 
-def forged(entry: Any, data: bytes = bytes(4), name: str = "x", **metadata: Any) -> bytes:
-    digest = hashlib.sha256(f"F32{[1]}".encode() + data).hexdigest()
-    manifest = json.dumps({"sha256": {name: digest}, "tied": {}})
-    about = {"regard_seal": "", "regard_manifest": manifest, **metadata}
-    return header({"__metadata__": about, name: entry}, data)
+def forged(entry: Any) -> bytes:
+    digest = hashlib.sha256(f"F32{[1]}".encode() + bytes(4)).hexdigest()
+    manifest = json.dumps({"sha256": {"x": digest}, "tied": {}})
+    return header({"__metadata__": {"regard_seal": "", "regard_manifest": manifest}, "x": entry}, bytes(4))
 
 
 def zipped(files: dict[str, bytes], before: bytes = b"") -> bytes:
@@ -199,17 +198,8 @@ READERS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "a folder of Hugging Face": (lambda path: convert_kv_heads(path, path.parent / "out", 2), hugging_face),
 }
 PATHS = (
-    "/etc/passwd",
-    "../../../etc/passwd",
-    "..",
-    ".hidden",
-    "a/b",
-    "C:\\x",
-    "file:///etc/passwd",
-    "x\0y",
-    "//host/x",
-    "",
-)
+    "/etc/passwd", "../../../etc/passwd", "..", ".hidden", "a/b", "C:\\x", "file:///etc/passwd", "x\0y", "//host/x", "",
+)  # fmt: skip
 CHOSEN: tuple[dict[str, Any], ...] = (
     {"kind": "os.system"}, {"kind": "../../x"}, {"config": {"__class__": "subprocess.Popen"}}, {"config": {"dim": "8"}},
     {"config": {"dim": 10**12}}, {"config": {"backend": "evil"}}, {"kind": ["translation"]}, {"format": 10**9},

@@ -87,18 +87,8 @@ def judged(one: Mutant, copy: Path, tests: Sequence[str]) -> tuple[str, str]:
     file = copy / one.path
     whole = file.read_bytes()
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow and not gpu",
-        *tests,
-    ]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))  # noqa: E731
     try:
         file.write_bytes(one.site.applied((ROOT / one.path).read_bytes()))

@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.long import commands, pytests, runs
 from tests.long.__main__ import main
 from tests.long.hostile import judge
 from tests.long.hostile_files import FILES, READERS
+from tests.long.mutant_sites import sites
+from tests.long.mutants import ROOMS, Mutant, copy_of_all, judged, mutant, places_of
 from tests.long.running import Found, Run, read
 from tests.long.runs import RUNS
 
@@ -38,17 +41,9 @@ def test_every_run_was_run_and_nothing_was_wrong():
 
 
 def test_every_part_of_the_suite_is_run_in_poisoned_memory():
-    parts = set(pytests.FOLDERS)
-    assert {path.as_posix() for path in places("*/*/**/test_*.py")} == {one for one in parts if "/test_" not in one} - {
-        "regard",
-        "regard_lab",
-    }
-    assert {"tests/regard/test_*.py", "tests/regard_lab/test_*.py", "regard", "regard_lab"} <= parts
-
-
-def places(pattern: str) -> set[Path]:
-    """The folders of tests that hold such files."""
-    return {Path(*path.relative_to(ROOT).parts[:3]) for path in (ROOT / "tests").glob(pattern)}
+    tests = (path.relative_to(ROOT).parts[:3] for path in (ROOT / "tests").glob("*/*/**/test_*.py"))
+    whole = {"tests/regard/test_*.py", "tests/regard_lab/test_*.py", "regard", "regard_lab"}
+    assert set(pytests.FOLDERS) == {"/".join(parts) for parts in tests} | whole
 
 
 def test_every_slow_test_is_in_a_run():
@@ -146,27 +141,19 @@ def test_hostile_files_are_refused_and_nothing_else_happens(tmp_path):
     assert short("hostile", some, tmp_path).counts["refused"] == len(some)
 
 
-@pytest.mark.parametrize(
-    ("name", "act"),
-    [
-        ("import", lambda path: __import__("antigravity")),
-        ("open", lambda path: Path("/etc/hostname").read_text()),
-        ("open", lambda path: path.write_text("x")),
-        ("os.system", lambda path: os.system("true")),
-        ("pickle.find_class", lambda path: pickle.loads(pickle.dumps(re.compile))),
-        ("socket", lambda path: __import__("socket").socket()),
-        ("it was read", lambda path: None),
-    ],
-)
-def test_the_watch_notices_what_a_hostile_file_could_do(tmp_path, monkeypatch, name, act):
+def test_the_watch_notices_what_a_hostile_file_could_do(tmp_path, monkeypatch):
     """A negative control: a reader that does it is caught."""
     kind, make = FILES["tensors: nothing"]
     (tmp_path / kind).write_bytes(b"")
-    reads = iter([lambda path: None, act])
-    monkeypatch.setitem(READERS, kind, (lambda path: next(reads)(path), make))
-    reason = judge("tensors: nothing", tmp_path, Found())
-    assert reason is not None
-    assert name in reason
+    for name, act in (
+        ("import", lambda path: __import__("antigravity")), ("open", lambda path: Path("/etc/hostname").read_text()),
+        ("open", lambda path: path.write_text("x")), ("os.system", lambda path: os.system("true")),
+        ("pickle.find_class", lambda path: pickle.loads(pickle.dumps(re.compile))),
+        ("socket", lambda path: __import__("socket").socket()), ("it was read", lambda path: None),
+    ):  # fmt: skip
+        reads = iter([lambda path: None, act])
+        monkeypatch.setitem(READERS, kind, (lambda path, reads=reads: next(reads)(path), make))
+        assert name in str(judge("tensors: nothing", tmp_path, Found()))
 
 
 def test_faults_of_every_kind_leave_the_checkpoint_before_them(tmp_path):
@@ -193,3 +180,24 @@ def test_every_law_and_command_has_a_number_and_its_examples_are_counted():
     pytests.count_examples(told, found)
     assert found.counts == {"law one[x]": 1000, "law two": 8, "refused": 83}
     assert found.noted == ["two: 8 examples, 80 refused; 90.00%, gave up because: failed to satisfy assume()"]
+
+
+# A mutant that differs is killed, and one that does not survives
+
+PATH = "regard/patterns/ranges.py"
+SITE = next(one for one in sites((ROOT / PATH).read_bytes()) if one.kind == "comparison")
+
+
+def test_a_mutant_fails_the_examples_of_its_file_and_leaves_the_copy_as_it_was(tmp_path):
+    copy = copy_of_all(tmp_path)
+    whole = (copy / PATH).read_bytes()
+    for site, verdict in ((SITE, "killed"), (replace(SITE, after=SITE.before), "survived")):
+        assert judged(Mutant(0, "patterns", PATH, site), copy, [PATH])[0] == verdict
+        assert (copy / PATH).read_bytes() == whole
+
+
+@pytest.mark.parametrize("number", range(len(ROOMS)))
+def test_every_room_has_a_place_and_tests(number):
+    one = mutant(number)
+    assert (one.room, mutant(number)) == (list(ROOMS)[number], one)
+    assert all((ROOT / path).exists() for path in places_of(one))

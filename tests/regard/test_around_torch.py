@@ -1,6 +1,4 @@
-"""Forward-mode derivatives, tracing, layouts and ranks: what PyTorch has beside plain tensors works or is refused."""
-
-import warnings
+"""Forward-mode derivatives and tracing: they work as with PyTorch's own operations, or are refused."""
 
 import pytest
 import torch
@@ -103,41 +101,3 @@ def test_jit_trace_is_refused_and_what_to_use_is_named():
     ):
         with pytest.raises(rg.UnsupportedError, match=r"torch.jit.trace.*use torch.export or torch.compile"):
             torch.jit.trace(function, tensors, check_trace=False)
-
-
-def strided_nested() -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.nested.nested_tensor([torch.zeros(2, 3, 4)] * 2)
-
-
-def quantised(x: torch.Tensor) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.quantize_per_tensor(x, 1.0, 0, torch.quint8)
-
-
-@pytest.mark.parametrize("name", ["q", "k", "v", "bias"])
-def test_sparse_nested_and_quantised_tensors_are_refused_by_name(name):
-    tensors = dict(zip(("q", "k", "v"), make_qkv(), strict=True)) | {"bias": torch.zeros(7, 11)}
-    for x, words in (
-        (tensors[name].to_sparse(), rf"{name} has layout torch.sparse_coo.*{name}.to_dense"),
-        (strided_nested(), rf"{name} is a nested tensor of layout torch.strided; .*(jagged|padded)"),
-        (quantised(tensors[name]), rf"{name} (is quantised|has dtype torch.quint8)"),
-    ):
-        for call in (rg.attention, rg.plan_attention, rg.attention_detail):
-            with pytest.raises(rg.RegardError, match=words):
-                call(**{**tensors, name: x})
-
-
-MASKS = {
-    "pairs": ((7, 11), "pattern=Explicit(mask), True = may look"),
-    "padding": ((2, 11), "pattern=KeySpan(start, stop)"),
-}
-
-
-@pytest.mark.parametrize(("shape", "way"), MASKS.values(), ids=MASKS)
-def test_a_boolean_mask_given_as_bias_is_refused_with_what_to_write(shape, way):
-    with pytest.raises(rg.ShapeError) as raised:
-        rg.attention(*make_qkv(), bias=torch.ones(shape).bool())
-    assert way in str(raised.value)

@@ -30,21 +30,15 @@ def first_gradients(options, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_vmap_is_a_loop(name):
-    many = [torch.stack([x, 2 * x, x - 1]) for x in qkv()]
-    found = vmap(lambda q, k, v: rg.attention(q, k, v, **CALLS[name]))(*many)
+def test_vmap_is_a_loop_of_outputs_and_gradients(name):
+    attend = lambda q, k, v: rg.attention(q, k, v, **CALLS[name])  # noqa: E731
+    gradients = grad(lambda *x: attend(*x).square().sum(), argnums=(0, 1, 2))
+    many = [torch.stack([x, 2 * x, x - 1], 1) for x in qkv()]  # the axis of vmap may stand anywhere
+    found = [vmap(one, in_dims=1, out_dims=1)(*many) for one in (attend, gradients)]
     for at in range(3):
-        torch.testing.assert_close(found[at], rg.attention(*(x[at] for x in many), **CALLS[name]))
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_vmap_of_grad_is_a_loop_of_gradients(name):
-    q, k, v = qkv()
-    many = torch.stack([q, q + 1, -q], 1)  # the axis of vmap may stand anywhere
-    loss = lambda q: rg.attention(q, k, v, **CALLS[name]).square().sum()  # noqa: E731
-    found = vmap(grad(loss), in_dims=1, out_dims=1)(many)
-    for at in range(3):
-        torch.testing.assert_close(found[:, at], first_gradients(CALLS[name], many[:, at], k, v)[0])
+        given = [x[:, at] for x in many]
+        torch.testing.assert_close(found[0][:, at], attend(*given))
+        torch.testing.assert_close(tuple(x[:, at] for x in found[1]), first_gradients(CALLS[name], *given))
 
 
 def formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

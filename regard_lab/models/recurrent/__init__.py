@@ -16,16 +16,6 @@ from regard_lab.models.recurrent.lstmn import LongShortTermMemoryNetwork, Tapes
 from regard_lab.models.recurrent.translator import RecurrentConfig, RecurrentTranslationState, RecurrentTranslator
 
 __all__ = [
-    "RecurrentTranslator",
-    "RecurrentConfig",
-    "RecurrentTranslationState",
-    "AttentionCell",
-    "BahdanauCell",
-    "LuongCell",
-    "FixedVectorCell",
-    "CellState",
-    "Memory",
-    "MemoryAttention",
-    "LongShortTermMemoryNetwork",
-    "Tapes",
-]
+    "RecurrentTranslator", "RecurrentConfig", "RecurrentTranslationState", "AttentionCell", "BahdanauCell", "LuongCell",
+    "FixedVectorCell", "CellState", "Memory", "MemoryAttention", "LongShortTermMemoryNetwork", "Tapes",
+]  # fmt: skip

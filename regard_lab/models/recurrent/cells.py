@@ -223,13 +223,6 @@ def _is_plain(state: Recurrent) -> bool:
 BEGUN = "the CellState that `begin` or an earlier step returned"
 
 
-def advance(cell: nn.Module, x: torch.Tensor, state: Recurrent) -> Recurrent:
-    """The state of a cell, or of layers run for one step, after x (batch, input_size)."""
-    if isinstance(cell, nn.RNNBase):
-        return cell(x[:, None], state)[1]
-    return cell(x, state)
-
-
 def top(state: Recurrent) -> torch.Tensor:
     """The hidden state, (batch, hidden): the state itself, or the first of a pair; of torch's layers the topmost."""
     hidden = state[0] if isinstance(state, tuple) else state
@@ -338,8 +331,10 @@ class AttentionCell(nn.Module):
                 f"x and what is joined to it have {x.shape[-1]} numbers, and {self.cell} takes {size}; "
                 f"make it with input_size={x.shape[-1]}"
             )
-        after = advance(self.cell, x, recurrent)
-        if not isinstance(self.cell, nn.RNNCellBase | nn.RNNBase):
+        if isinstance(self.cell, nn.RNNBase):
+            return self.cell(x[:, None], recurrent)[1]
+        after = self.cell(x, recurrent)
+        if not isinstance(self.cell, nn.RNNCellBase):
             check_returned(self.cell, recurrent, after)
         return after
 

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.arguments import count_of, of_kind
 from regard.errors import ArgumentError
 from regard.layers.caches.base import check_rows
-from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
+from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive
 from regard.patterns import KeySpan
 from regard.reprs import brief
 from regard_lab.models.base import Aligned, Settings, TranslationBase, align, check_number, check_step
@@ -62,9 +62,8 @@ class RecurrentConfig(Settings):
 
     def __post_init__(self) -> None:
         self.check_sizes("vocab_size", "dim", "hidden", "encoder_layers", "decoder_layers", "window")
-        self.check_choice("cell", CELLS)
-        self.check_choice("attention", ATTENTIONS)
-        self.check_choice("reach", REACHES)
+        for name, choices in (("cell", CELLS), ("attention", ATTENTIONS), ("reach", REACHES)):
+            self.check_choice(name, choices)
         self.check_flags("input_feeding", "tied")
         self.check_shares("dropout")
         if self.hidden % 2:
@@ -246,19 +245,15 @@ def new_cell(config: RecurrentConfig) -> cells.AttentionCell:
     layers = recurrent_layers(config.cell, dim + joined, hidden, config.decoder_layers, config.dropout)
     if config.attention == "none":
         return cells.FixedVectorCell(layers)
-    attention = MemoryAttention(new_score(config), config.window if config.reach == "local-m" else None)
-    if config.is_luong:
-        return cells.LuongCell(layers, attention, memory_dim=hidden, output_dim=dim, input_feeding=config.input_feeding)
-    return cells.BahdanauCell(layers, attention)
-
-
-def new_score(config: RecurrentConfig) -> Score:
-    """The score of the decoder's state and the encoder's states; all sizes are `hidden`."""
-    hidden = config.hidden
     score = {
         "bahdanau": Additive(hidden, hidden, hidden),
         "luong-dot": Dot(),
         "luong-general": General(hidden, hidden),
         "luong-concat": Concat(hidden, hidden, hidden),
     }[config.attention]
-    return LocalPredictive(score, config.window, query_dim=hidden) if config.reach == "local-p" else score
+    if config.reach == "local-p":
+        score = LocalPredictive(score, config.window, query_dim=hidden)
+    attention = MemoryAttention(score, config.window if config.reach == "local-m" else None)
+    if config.is_luong:
+        return cells.LuongCell(layers, attention, memory_dim=hidden, output_dim=dim, input_feeding=config.input_feeding)
+    return cells.BahdanauCell(layers, attention)

@@ -1,7 +1,6 @@
 """Which heads matter: effects of replaced heads, scores of what they look at, and the parts of one score."""
 
-from regard_lab.seeing.heads.effects import Effect, HeadEffects, ablate, patch
-from regard_lab.seeing.heads.figure import draw_head_effects
+from regard_lab.seeing.heads.effects import Effect, HeadEffects, ablate, draw_head_effects, patch
 from regard_lab.seeing.heads.replacing import Head
 from regard_lab.seeing.heads.scores import ScoreParts, head_scores, score_parts
 

@@ -1,23 +1,26 @@
-"""Which heads matter: what a model loses when one head returns something else than it computed."""
+"""Which heads matter: what a model loses when one head returns something else than it computed; as a picture too."""
 
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
 
-from regard.arguments import a_list, count_of, kind_of, shown, suggest, whole
+from regard.arguments import a_list, count_of, kind_of, of_kind, shown, suggest, whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.reprs import brief
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.seeing.canvas import FAINT, INK, UNSEEN, Box, axes_in, is_dark, saved_figure, write_text
 from regard_lab.seeing.heads.replacing import Head, Layer, Outputs, attention_layers, named_heads, recording, replacing
 from regard_lab.seeing.lenses.contrast import Contrast, Sides, Subject, ids_at_once, logits_of
 from regard_lab.seeing.lenses.erasing import greedily_written
+from regard_lab.seeing.lenses.record import SIGNED
 from regard_lab.seeing.watching import in_eval_mode
-from regard_lab.text import BEGIN, END, UNKNOWN, Pair, Tokeniser, score
+from regard_lab.text import BEGIN, END, UNKNOWN, Pair, score
 from regard_lab.text.batches import encode_pairs
 
 By = Literal["mean", "zero", "resample"]
@@ -85,10 +88,9 @@ class HeadEffects:
         found: dict[str, dict[str, torch.Tensor]] = {}
         for name, values in numbers.items():
             for kind in dict.fromkeys(head.attention for head in values):
-                own = [head for head in values if head.attention == kind]
-                layers, heads = (torch.tensor([head[axis] for head in own]) for axis in (1, 2))
-                table = torch.full((int(layers.max()) + 1, int(heads.max()) + 1), torch.nan)
-                table[layers, heads] = torch.tensor([values[head] for head in own])
+                own = {(head.layer, head.head): one for head, one in values.items() if head.attention == kind}
+                table = torch.full([max(axis) + 1 for axis in zip(*own, strict=True)], torch.nan)
+                table[tuple(torch.tensor([*own]).T)] = torch.tensor([*own.values()])
                 found.setdefault(kind, {})[name] = table
         return found
 
@@ -156,6 +158,7 @@ def ablate(
     Source: Are Sixteen Heads Really Better than One?, Michel et al. 2019, section 3 (one head at a time, zeros);
     Interpretability in the Wild, Wang et al. 2022, section 2 (means and other texts).
 
+    >>> from regard_lab.text import Tokeniser
     >>> tokeniser = Tokeniser.train(["The cat sat on the mat."], vocab_size=300)
     >>> model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
     >>> effects = ablate(model, tokeniser, ["The cat sat.", "The mat sat."])
@@ -179,8 +182,14 @@ def ablate(
     stored, drawn = _recorded(model, examples), torch.Generator().manual_seed(whole("seed", seed, 0))
     shift = torch.randint(1, max(2, len(texts)), (len(texts),), generator=drawn).tolist()
     instead = _instead(stored, examples, by, [(text + by_) % len(texts) for text, by_ in enumerate(shift)])
-    summed = _translated(model, tokeniser, texts) if measure == "bleu" else _summed(measure)
-    return _measured(model, examples, heads, stored, instead, (measure, by), summed, progress)
+    references: list[str] = []
+    if measure == "bleu":
+        if not isinstance(model, TranslationTransformer):
+            raise UnsupportedError(
+                f"BLEU is of a TranslationTransformer's translations, and the model is {kind_of(model)}"
+            )
+        references = [text[1] if isinstance(text, tuple) else text.target for text in texts]
+    return _measured(model, tokeniser, examples, references, heads, stored, instead, measure, by, progress)
 
 
 def patch(
@@ -217,9 +226,8 @@ def patch(
                 f"give texts with equally many ids"
             )
     stored = _recorded(model, others)
-    instead: Instead = lambda layer, chosen: torch.stack([stored[one.text][layer] for one in chosen])  # noqa: E731
-    measured = "log odds", "patch"
-    return _measured(model, examples, heads, stored, instead, measured, _summed("log odds"), progress)
+    instead = _instead(stored, others, "resample", range(len(pairs)))  # each text that of its own number
+    return _measured(model, tokeniser, examples, [], heads, stored, instead, "log odds", "patch", progress)
 
 
 def _check_texts(texts: Sequence[Any], by: str) -> None:
@@ -299,9 +307,8 @@ def _recorded(model: nn.Module, examples: Sequence[Example]) -> list[Outputs]:
     return [stored[at] for at in range(len(examples))]
 
 
-Instead = Callable[
-    [Layer, Sequence[Example]], torch.Tensor
-]  # a layer and examples -> (rows or 1, length, heads, v_dim)
+# A layer and examples -> (rows or 1, length, heads, v_dim).
+Instead = Callable[[Layer, Sequence[Example]], torch.Tensor]
 
 
 def _instead(stored: list[Outputs], examples: Sequence[Example], by: str, others: Sequence[int]) -> Instead:
@@ -337,32 +344,38 @@ def _batch(model: nn.Module, examples: Sequence[Example], copies: int = 1) -> Si
             for side in examples[0].ids}  # fmt: skip
 
 
-# What a model makes of each example in a batch.
-Compute = Callable[[nn.Module, Sequence[Example], Sides], list[Any]]
-# Examples with what the model makes of them, as it is and without each head -> its value, and the effect of each head.
-Summed = Callable[[list[tuple[Example, list[Any]]]], tuple[float, list[Effect]]]
-
-
 def _measured(
-    model: nn.Module, examples: Sequence[Example], heads: Any, stored: list[Outputs], instead: Instead,
-    measured: tuple[str, str], summed: tuple[Compute, Summed], progress: Progress,
+    model: nn.Module, tokeniser: Any, examples: Sequence[Example], references: Sequence[str], heads: Any,
+    stored: list[Outputs], instead: Instead, measure: str, by: str, progress: Progress,
 ) -> HeadEffects:  # fmt: skip
-    """Effects over more and more texts: each run holds a row for each head of each of its examples."""
+    """Effects over more and more texts: each run holds a row for each head of each of its examples.
+
+    Args:
+        references: the right translation of each text, for BLEU.
+    """
     named = named_heads({layer: rows.shape[1] for layer, rows in stored[0].items()}, heads)
     asked, count = len({one.text for one in examples}), len(named)
-    (compute, effects_of), done, effects = summed, [], None
+
+    def outcomes(chosen: Sequence[Example], ids: Sides) -> list[Any]:
+        """The value of each example, or for BLEU its translation by greedy search."""
+        if measure == "bleu":
+            return [tokeniser.decode(written) for written in greedily_written(model, ids["source"])]
+        return [one.value(row) for one, row in zip(chosen, logits_of(model, ids), strict=True)]
+
+    done: list[tuple[Example, list[Any]]] = []  # with the outcome of the model as it is, and without each head
+    effects = None
     with in_eval_mode(model), torch.no_grad():
         for group in _groups(model, examples, count + 1):
             chosen = [examples[at] for at in group]
-            own = compute(model, chosen, _batch(model, chosen))
+            own = outcomes(chosen, _batch(model, chosen))
             values = {layer: instead(layer, chosen) for layer in stored[0]}
             rows = {layer: one if len(one) == 1 else one.repeat_interleave(count, 0) for layer, one in values.items()}
             with replacing(model, named, rows):
-                others = compute(model, [one for one in chosen for _ in named], _batch(model, chosen, count))
+                others = outcomes([one for one in chosen for _ in named], _batch(model, chosen, count))
             done += [(one, [own[at], *others[at * count : (at + 1) * count]]) for at, one in enumerate(chosen)]
-            value, found = effects_of(done)
+            value, found = _bleu(done, references) if measure == "bleu" else _means(done, odds=measure == "log odds")
             effects = HeadEffects(
-                measure=measured[0], by=measured[1], value=value, texts=len({one.text for one, _ in done}), asked=asked,
+                measure=measure, by=by, value=value, texts=len({one.text for one, _ in done}), asked=asked,
                 effects=dict(zip(named, found, strict=True)),
             )  # fmt: skip
             progress(effects)
@@ -370,44 +383,77 @@ def _measured(
     return effects
 
 
-def _summed(measure: str) -> tuple[Compute, Summed]:
+def _means(done: list[tuple[Example, list[Any]]], *, odds: bool) -> tuple[float, list[Effect]]:
     """Of log odds the mean over texts, of a loss the mean over the ids of all texts."""
-    odds = measure == "log odds"
-
-    def compute(model: nn.Module, chosen: Sequence[Example], ids: Sides) -> list[float]:
-        return [one.value(row) for one, row in zip(chosen, logits_of(model, ids), strict=True)]
-
-    def effects_of(done: list[tuple[Example, list[float]]]) -> tuple[float, list[Effect]]:
-        sums: dict[int, list[float]] = {}  # of each text: the number of ids, the value, and that without each head
-        for one, values in done:
-            row = [float(len(one.of)), *values]
-            sums[one.text] = [a + b for a, b in zip(sums.get(one.text, [0.0] * len(row)), row, strict=True)]
-        rows, effects = list(sums.values()), []
-        ids, own = (math.fsum(row[at] for row in rows) for at in (0, 1))
-        for at in range(2, len(rows[0])):
-            losses = [(row[1] - row[at]) * (1 if odds else -1) for row in rows]
-            effect = math.fsum(losses) / ids
-            spread = [loss - effect * row[0] for loss, row in zip(losses, rows, strict=True)]  # of a ratio of two sums
-            error = math.sqrt(len(rows) * statistics.variance(spread)) / ids if len(rows) > 1 else math.inf
-            flips = sum(row[at] <= 0 < row[1] for row in rows) / len(rows)
-            effects.append(Effect(effect, error, flips if odds else None))
-        return own / ids, effects
-
-    return compute, effects_of
+    sums: dict[int, list[float]] = {}  # of each text: the number of ids, the value, and that without each head
+    for one, values in done:
+        row = [float(len(one.of)), *values]
+        sums[one.text] = [a + b for a, b in zip(sums.get(one.text, [0.0] * len(row)), row, strict=True)]
+    rows, effects = list(sums.values()), []
+    ids, own = (math.fsum(row[at] for row in rows) for at in (0, 1))
+    for at in range(2, len(rows[0])):
+        losses = [(row[1] - row[at]) * (1 if odds else -1) for row in rows]
+        effect = math.fsum(losses) / ids
+        spread = [loss - effect * row[0] for loss, row in zip(losses, rows, strict=True)]  # of a ratio of two sums
+        error = math.sqrt(len(rows) * statistics.variance(spread)) / ids if len(rows) > 1 else math.inf
+        flips = sum(row[at] <= 0 < row[1] for row in rows) / len(rows)
+        effects.append(Effect(effect, error, flips if odds else None))
+    return own / ids, effects
 
 
-def _translated(model: nn.Module, tokeniser: Tokeniser, texts: Sequence[Any]) -> tuple[Compute, Summed]:
-    """BLEU of translations by greedy search."""
-    if not isinstance(model, TranslationTransformer):
-        raise UnsupportedError(f"BLEU is of a TranslationTransformer's translations, and the model is {kind_of(model)}")
-    references = [text[1] if isinstance(text, tuple) else text.target for text in texts]
+def _bleu(done: list[tuple[Example, list[Any]]], references: Sequence[str]) -> tuple[float, list[Effect]]:
+    right = [references[one.text] for one, _ in done]
+    own, *others = (score(list(column), right).bleu for column in zip(*(row for _, row in done), strict=True))
+    return own, [Effect(own - other) for other in others]
 
-    def compute(model: nn.Module, chosen: Sequence[Example], ids: Sides) -> list[str]:
-        return [tokeniser.decode(written) for written in greedily_written(model, ids["source"])]
 
-    def effects_of(done: list[tuple[Example, list[str]]]) -> tuple[float, list[Effect]]:
-        right = [references[one.text] for one, _ in done]
-        own, *others = (score(list(column), right).bleu for column in zip(*(row for _, row in done), strict=True))
-        return own, [Effect(own - other) for other in others]
+CELL, LEFT, TOP, GAP = 0.5, 0.9, 1.0, 0.75  # inches
 
-    return compute, effects_of
+
+def draw_head_effects(effects: HeadEffects, path: str | Path, *, title: str = "", footer: bool = True) -> None:
+    """Draw the effect of each head: a row for each layer, a column for each head; blue: the model is better with it.
+
+    Args:
+        effects: what `ablate` or `patch` returns.
+        path: a PNG, SVG or PDF; an existing file is replaced atomically.
+        title: a line above; by default what was measured.
+        footer: whether a line below says how to read the picture.
+
+    Raises:
+        ArgumentError: a path with another ending, or a folder that does not exist.
+        CheckpointError: the file could not be written.
+        MissingPackageError: matplotlib is not installed.
+    """
+    tables = of_kind("effects", effects, HeadEffects, "what ablate returns").by_layer()
+    grids = {kind: numbers[f"effect on {effects.measure}"] for kind, numbers in tables.items()}
+    largest = max(float(grid.nan_to_num().abs().max()) for grid in grids.values()) or 1.0
+    with saved_figure(path) as figure:
+        from matplotlib import colormaps
+
+        scale = colormaps[SIGNED].with_extremes(bad=UNSEEN)
+        width = LEFT + max(max(grid.shape[1] for grid in grids.values()) * CELL, 6.2) + 0.3
+        height = TOP + sum(len(grid) * CELL + GAP for grid in grids.values())
+        figure.set_size_inches(width, height + (0.35 if footer else 0.0))
+        patched = effects.by == "patch"
+        text = title or f"Effect of each head {'of the other text' * patched or f'({effects.by})'} on {effects.measure}"
+        write_text(figure, text, 0.3, 0.25, 12.5, weight="bold")
+        top = TOP
+        for kind, grid in grids.items():
+            write_text(figure, f"{kind}: layers ↓, heads →", LEFT, top - 0.42, 8.5, color=FAINT, style="italic")
+            axes = axes_in(figure, Box(LEFT, top, grid.shape[1] * CELL, len(grid) * CELL))
+            axes.imshow((0.5 + 0.45 * grid / largest).numpy(), cmap=scale, vmin=0, vmax=1, aspect="auto")
+            axes.set_xticks(range(grid.shape[1]))
+            axes.set_yticks(range(len(grid)))
+            axes.tick_params(
+                length=0, labelsize=8, labelcolor=INK, top=True, labeltop=True, bottom=False, labelbottom=False
+            )
+            axes.spines[:].set_visible(False)
+            for layer, head in torch.cartesian_prod(*map(torch.arange, grid.shape)).reshape(-1, 2).tolist():
+                if not torch.isnan(value := grid[layer, head]):
+                    ink = "white" if is_dark(scale(float(0.5 + 0.45 * value / largest))) else "black"
+                    axes.text(head, layer, f"{value:+.2f}", fontsize=7, color=ink, ha="center", va="center")
+            top += len(grid) * CELL + GAP
+        if footer:
+            of = f"{effects.measure} {effects.value:.3f} over {count_of(effects.texts, 'texts', ',')}"
+            blue = "what the head returns there lowers them" if patched else "the model is better with the head"
+            write_text(figure, f"Blue: {blue}. {of}.", 0.3, height - 0.25, 7.5, color=FAINT)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -76,15 +77,12 @@ def head_scores(
         ("encoder" if both else "self", encoder, int(isinstance(model, TextEncoder))),
         ("decoder" if both else "self", decoder, int(ours)),  # after BEGIN
     ]
-    scores: dict[str, dict[Head, float]] = {}
-    for name, back, first in (("previous", 1, 1), ("induction", length - 1, length)):
-        scores[name] = {
-            Head(kind, layer, head): one
-            for kind, weights, start in stacks
-            if len(weights)
-            for layer, row in enumerate(_mean_weight(weights, start + torch.arange(first, 2 * length), back).tolist())
-            for head, one in enumerate(row)
-        }
+    scores: dict[str, dict[Head, float]] = {"previous": {}, "induction": {}}
+    for kind, weights, start in stacks:
+        for name, back, first in (("previous", 1, 1), ("induction", length - 1, length)):
+            rows = start + torch.arange(first, 2 * length) if len(weights) else torch.arange(0)
+            means = weights[..., rows, rows - back].double().mean((1, 3))  # (layers, heads)
+            scores[name] |= {Head(kind, *at): float(means[at]) for at in product(*map(range, means.shape))}
     return scores
 
 
@@ -94,11 +92,6 @@ def _sides(model: nn.Module, ids: torch.Tensor) -> Sides:
         return dict.fromkeys(model.tables(), ids)
     begun, ended = F.pad(ids, (1, 0), value=BEGIN), F.pad(ids, (0, 1), value=END)
     return {"source": F.pad(begun, (0, 1), value=END) if isinstance(model, TextEncoder) else ended, "written": begun}
-
-
-def _mean_weight(weights: torch.Tensor, rows: torch.Tensor, back: int) -> torch.Tensor:
-    """The mean weight (layers, heads) of rows on the position so many before their own."""
-    return weights[..., rows, rows - back].double().mean((1, 3))
 
 
 @brief
@@ -200,12 +193,10 @@ def score_parts(
         raise ArgumentError(f"{spans[query][0]!r} gives {spans[key][0]!r} no weight in {chosen}; choose another key")
     normed = _normed(block.attention_norm, parts)
     sides = []
-    for at, projection, heads in (
-        (rows[0], attention.to_q, attention.heads), (rows[1], attention.to_k, attention.kv_heads)
-    ):  # fmt: skip
-        vectors = F.linear(normed[at], projection.weight)
-        if projection.bias is not None:
-            vectors[-1] += projection.bias
+    for at, projection, heads in zip(
+        rows, (attention.to_q, attention.to_k), (attention.heads, attention.kv_heads), strict=True
+    ):
+        vectors = _projected(projection, normed[at])
         one = vectors.unflatten(-1, (heads, -1))[:, chosen.head // (attention.heads // heads)]  # (words + 1, head_dim)
         sides.append(one if attention.positions is None else
                      attention.positions.rotate(one[None, None], torch.full((len(one),), at))[0, 0])  # fmt: skip
@@ -215,6 +206,14 @@ def score_parts(
     bias = 0.0 if block.bias is None else float(block.bias.by_distance(distance, attention.heads)[chosen.head])
     words = tuple(word for word, _ in spans)
     return ScoreParts(chosen, words, query, key, float(grid.sum()) + bias, weight, bias, grid.float().cpu())
+
+
+def _projected(projection: nn.Linear, parts: torch.Tensor) -> torch.Tensor:
+    """A projection of vectors that are sums of parts (..., parts, dim), divided among these; its bias is the last."""
+    parts = F.linear(parts, projection.weight)
+    if projection.bias is not None:
+        parts[..., -1, :] += projection.bias
+    return parts
 
 
 def _by_word(rows: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
@@ -244,15 +243,11 @@ def _parts_of(model: LanguageModel | TextEncoder, ids: list[int], weights: Seque
     blocks: list[Any] = list(model.blocks)
     for block, looked in zip(blocks, weights, strict=False):  # those before the layer
         attention = block.attention
-        values = F.linear(_normed(block.attention_norm, parts), attention.to_v.weight)
-        if attention.to_v.bias is not None:
-            values[:, -1] += attention.to_v.bias
+        values = _projected(attention.to_v, _normed(block.attention_norm, parts))
         values = values.unflatten(-1, (attention.kv_heads, -1))
         values = values.repeat_interleave(attention.heads // attention.kv_heads, -2)
         mixed = torch.einsum("hij,jphv->iphv", looked.to(values), values).flatten(-2)
-        parts = parts + F.linear(mixed, attention.to_output.weight)
-        if attention.to_output.bias is not None:
-            parts[:, -1] += attention.to_output.bias
+        parts = parts + _projected(attention.to_output, mixed)
         x = parts.sum(1)
         parts[own, own] += block.feed_forward(block.feed_forward_norm(x))
     return parts

@@ -8,15 +8,6 @@ from regard_lab.seeing.lens_study.known import KnownSentence, Routes, known_sent
 from regard_lab.seeing.lens_study.study import LensReport, choose_heads, lens_agreement, study_lenses
 
 __all__ = [
-    "study_lenses",
-    "LensReport",
-    "lens_agreement",
-    "known_sentences",
-    "KnownSentence",
-    "measure_routes",
-    "Routes",
-    "choose_heads",
-    "view_pronoun",
-    "PronounView",
-    "draw_pronoun",
-]
+    "study_lenses", "LensReport", "lens_agreement", "known_sentences", "KnownSentence", "measure_routes", "Routes",
+    "choose_heads", "view_pronoun", "PronounView", "draw_pronoun",
+]  # fmt: skip

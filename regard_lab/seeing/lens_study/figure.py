@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING
 from regard.arguments import count_of
 from regard_lab.decoding import Translation, Translator
 from regard_lab.seeing import Relevance
-from regard_lab.seeing.canvas import FAINT, INK, LINES, checked_path, new_figure, save, text_width, wrapped, write_text
+from regard_lab.seeing.canvas import FAINT, INK, LINES, Box, fill, saved_figure, widest, wrapped, write_text
 from regard_lab.seeing.lens_study.known import SWAPS, Routes, known_sentences
 from regard_lab.seeing.lenses import explain
 from regard_lab.seeing.lenses.record import (
     EDGE,
+    INSIDE,
     LABEL_SIZE,
     NOTE_SIZE,
     NUMBER_SIZE,
-    TITLE_SIZE,
-    WIDTH,
+    draw_page,
     draw_row,
-    draw_signed_scale,
     placed,
     row_height,
 )
@@ -67,10 +66,8 @@ class PronounView:
         """
         pairs = zip(self.lens.source_words, self.lens.source_scores, strict=True)
         ranked = sorted(pairs, key=lambda pair: -pair[1])[:count]
-        others = " or ".join(self.lens.others)
-        return f"*{self.lens.word}* rather than {others}: " + ", ".join(
-            f"{word} ({value:+.1f})" for word, value in ranked
-        )
+        words = ", ".join(f"{word} ({value:+.1f})" for word, value in ranked)
+        return f"*{self.lens.word}* rather than {' or '.join(self.lens.others)}: {words}"
 
 
 def view_pronoun(
@@ -100,70 +97,34 @@ def draw_pronoun(view: PronounView, path: str | Path, routes: Routes | None = No
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
     """
-    path = checked_path(path)
-    with new_figure() as figure:
+    with saved_figure(path) as figure:
         draw_view(figure, view, routes)
-        save(figure, path)
 
 
 def draw_view(figure: Figure, view: PronounView, routes: Routes | None) -> None:
     """Set the size of the figure, and draw its parts from above to below."""
-    width = WIDTH - 2 * EDGE
     lens, attention = view.lens, view.attention
-    rows = [
-        ("what the lens finds in the source", placed(lens.source_words, lens.source_scores, width)),
-        ("what it finds in the German so far, and the pronoun",
-         placed((*lens.written_words, lens.word), (*lens.written_scores, None), width)),
-    ]  # fmt: skip
-    looked = placed(attention.source_words, attention.source_scores, width)
-    title, note = wrapped(view.title, TITLE_SIZE, width), wrapped(NOTE, NOTE_SIZE, width, lines=8)
-    top = EDGE + 0.24 * len(title.splitlines()) + 0.3
+    looked = placed(attention.source_words, attention.source_scores)
     shares = {} if routes is None else routes.last
-    bars = 0.45 + BAR_LINE * len(shares) if shares else 0.0
-    height = top + sum(row_height(words) for _, words in rows) + 0.4 + row_height(looked) + bars
-    figure.set_size_inches(WIDTH, height + 0.2 + 0.16 * len(note.splitlines()) + EDGE)
-    write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
+    more = row_height(looked) + (0.55 + BAR_LINE * len(shares) if shares else 0.0)
     odds = f"Why {lens.question}? Log odds {lens.log_odds:.2f} (how sure the model is; 0 means undecided)."
-    write_text(figure, odds, EDGE, top - 0.28, LABEL_SIZE, color=FAINT)
-    largest = max(map(abs, (*lens.source_scores, *lens.written_scores)), default=0.0)
-    for name, words in rows:
-        top = draw_row(figure, name, words, top, largest)
-    draw_signed_scale(figure, EDGE, top + 0.02, largest, lens.word)
-    most = max(attention.source_scores, default=0.0)
-    name = f"where one chosen head of cross-attention looks while “{lens.word}” is written: {_head_of(attention)}"
-    top = draw_row(figure, name, looked, top + 0.4, most, "{:.2f}")
-    if shares:
-        draw_bars(figure, shares, 0 if routes is None else routes.counts[0], top)
-    write_text(figure, note, EDGE, top + bars + 0.1, NOTE_SIZE, color=FAINT)
-
-
-def _head_of(attention: Relevance) -> str:
-    """The head that a note of the attention lens names."""
-    return attention.note.partition("written, ")[2].partition(":")[0].replace(", from 0", " (counted from 0)")
+    names = "what the lens finds in the source", "what it finds in the German so far, and the pronoun"
+    top = draw_page(figure, lens, view.title, odds, names, wrapped(NOTE, NOTE_SIZE, INSIDE, lines=8), more)
+    # The note of the attention lens names the head.
+    head = attention.note.partition("written, ")[2].partition(":")[0].replace(", from 0", " (counted from 0)")
+    name = f"where one chosen head of cross-attention looks while “{lens.word}” is written: {head}"
+    top = draw_row(figure, name, looked, top, max(attention.source_scores, default=0.0), ".2f")
+    if routes is not None and shares:
+        draw_bars(figure, shares, routes.counts[0], top)
 
 
 def draw_bars(figure: Figure, shares: Mapping[str, float], count: int, top: float) -> None:
     """Draw the mean probability of the pronoun over `count` sentences after each swap as horizontal bars."""
-    from matplotlib.patches import Rectangle
-
-    width, height = figure.get_size_inches()
-    write_text(
-        figure,
-        f"probability of the right pronoun if a word is swapped: mean over {count_of(count, 'test sentences')}",
-        EDGE,
-        top + 0.08,
-        LABEL_SIZE,
-        color=FAINT,
-        style="italic",
-    )
-    left = EDGE + max(text_width(SWAPS[name], NUMBER_SIZE) for name in shares) + 0.15
+    title = f"probability of the right pronoun if a word is swapped: mean over {count_of(count, 'test sentences')}"
+    write_text(figure, title, EDGE, top + 0.08, LABEL_SIZE, color=FAINT, style="italic")
+    left = EDGE + widest([SWAPS[name] for name in shares], NUMBER_SIZE) + 0.15
     for number, (name, share) in enumerate(shares.items()):
-        at = top + 0.38 + BAR_LINE * number
-        write_text(figure, SWAPS[name], EDGE, at, NUMBER_SIZE)
-        figure.add_artist(
-            Rectangle(
-                (left / width, 1 - (at + BAR_HEIGHT) / height), share * BAR_WIDTH / width, BAR_HEIGHT / height,
-                facecolor=LINES[0], linewidth=0, transform=figure.transFigure,
-            )
-        )  # fmt: skip
-        write_text(figure, f"{share:.2f}", left + share * BAR_WIDTH + 0.06, at, NUMBER_SIZE, color=INK)
+        bar = Box(left, top + 0.38 + BAR_LINE * number, share * BAR_WIDTH, BAR_HEIGHT)
+        write_text(figure, SWAPS[name], EDGE, bar.top, NUMBER_SIZE)
+        fill(figure, bar, LINES[0])
+        write_text(figure, f"{share:.2f}", left + bar.width + 0.06, bar.top, NUMBER_SIZE, color=INK)

@@ -64,19 +64,15 @@ def known_sentences(translator: Translator, sentences: Sequence[PronounSentence]
 def _known(tokeniser: Tokeniser, sentence: PronounSentence, translation: Translation) -> KnownSentence | None:
     if pronoun_of(translation.text) != sentence.pronoun:
         return None
-    ids = list(translation.ids)
-    place = pronoun_place([word for word, _ in tokeniser.words(ids)], sentence.pronoun)
+    place = pronoun_place([word for word, _ in tokeniser.words(translation.ids)], sentence.pronoun)
     if place is None:
         return None
     others = [pronoun for pronoun in PRONOUNS if pronoun != sentence.pronoun]
-    contrast = find_contrast(tokeniser, sentence.source, ids, sentence.pronoun, others, place)
+    contrast = find_contrast(tokeniser, sentence.source, translation.ids, sentence.pronoun, others, place)
     words = [word for word, _ in contrast.source_words]
-    it, referent, other = word_places(sentence, words)
     adjective = len(words) - 1 - words[::-1].index(sentence.derivation.drawback.english.split("-")[-1])
-    expected = written_before(tokeniser, sentence)
-    return KnownSentence(
-        sentence, contrast, it, referent, other, adjective, expected is not None and expected == contrast.written[1:]
-    )
+    as_grammar = written_before(tokeniser, sentence) == contrast.written[1:]
+    return KnownSentence(sentence, contrast, *word_places(sentence, words), adjective, as_grammar)
 
 
 def pronoun_place(words: Sequence[str], pronoun: str) -> int | None:
@@ -146,28 +142,25 @@ def swapped(tokeniser: Tokeniser, known: KnownSentence, seed: int = 0) -> dict[s
     sentence, contrast = known.sentence, known.contrast
     referent, other, adjective = (swap(sentence, seed) for swap in (swap_referent, swap_other, swap_adjective))
     assert referent is not None and other is not None  # noqa: PT018  (both are sentences for every sentence)
+    source = [*tokeniser.encode(referent.source), END]
+    before = written_before(tokeniser, referent)
+    assert before is not None, "the grammar writes a pronoun after each conjunction"
     versions = {
         "nothing": contrast,
-        "source": _with_source(tokeniser, contrast, referent),
-        "written": _with_written(tokeniser, contrast, referent),
-        "both": _with_written(tokeniser, _with_source(tokeniser, contrast, referent), referent),
-        "other": _with_source(tokeniser, contrast, other),
+        "source": _with(tokeniser, contrast, source=source),
+        "written": _with(tokeniser, contrast, written=[BEGIN, *before]),
+        "both": _with(tokeniser, contrast, source=source, written=[BEGIN, *before]),
+        "other": _with(tokeniser, contrast, source=[*tokeniser.encode(other.source), END]),
     }
     if adjective is not None:
-        versions["adjective"] = _with_source(tokeniser, contrast, adjective)
+        versions["adjective"] = _with(tokeniser, contrast, source=[*tokeniser.encode(adjective.source), END])
     return versions
 
 
-def _with_source(tokeniser: Tokeniser, contrast: Contrast, sentence: PronounSentence) -> Contrast:
-    ids = [*tokeniser.encode(sentence.source), END]
-    return replace(contrast, source=tuple(ids), source_words=tuple(tokeniser.words(ids)))
-
-
-def _with_written(tokeniser: Tokeniser, contrast: Contrast, sentence: PronounSentence) -> Contrast:
-    before = written_before(tokeniser, sentence)
-    assert before is not None, "the grammar writes a pronoun after each conjunction"
-    ids = [BEGIN, *before]
-    return replace(contrast, written=tuple(ids), written_words=tuple(tokeniser.words(ids)))
+def _with(tokeniser: Tokeniser, contrast: Contrast, **sides: list[int]) -> Contrast:
+    """The contrast with other ids of some sides."""
+    words = {f"{side}_words": tuple(tokeniser.words(ids)) for side, ids in sides.items()}
+    return replace(contrast, **{side: tuple(ids) for side, ids in sides.items()}, **words)
 
 
 def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed: int = 0) -> Routes:
@@ -187,16 +180,14 @@ def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed:
     """
     known = list(each("known", known, "known sentences"))
     versions = [swapped(translator.tokeniser, one, seed) if one.as_grammar else {} for one in known]
-    flat = [(index, name, contrast) for index, one in enumerate(versions) for name, contrast in one.items()]
-    if not flat:
+    contrasts = [contrast for one in versions for contrast in one.values()]
+    if not contrasts:
         raise DataError(
             f"of {count_of(len(known), 'sentences')} none is translated as by the grammar, so no word can be swapped"
         )
-    odds = log_odds(translator.model, [contrast for _, _, contrast in flat])
-    values = torch.tensor(odds, dtype=torch.float64).sigmoid().tolist()
-    shares: list[dict[str, float]] = [{} for _ in known]
-    for (index, name, _), value in zip(flat, values, strict=True):
-        shares[index][name] = value
+    odds = torch.tensor(log_odds(translator.model, contrasts), dtype=torch.float64)
+    values = iter(odds.sigmoid().tolist())
+    shares = [{name: next(values) for name in one} for one in versions]
     groups = [[share for one, share in zip(known, shares, strict=True) if share and one.link_first is first]
               for first in (False, True)]  # fmt: skip
     last, first = (_means(group) for group in groups)

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard_lab.decoding import Translator
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
-from regard_lab.seeing import it_weights
+from regard_lab.seeing import HeadChoice, choose_head, it_weights
 from regard_lab.seeing.lens_study.known import SWAPS, KnownSentence, known_sentences, measure_routes, swapped
 from regard_lab.seeing.lenses import Contrast, explain, log_odds
 from regard_lab.seeing.lenses.contrast import Batch, by_batch, run
 from regard_lab.seeing.lenses.erasing import Erased, erased
+from regard_lab.seeing.lenses.explaining import DEFAULT
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text.pronouns import PronounSentence, make_split
 from regard_lab.text.translation_data import LEARNED
@@ -112,24 +114,13 @@ class LensReport:
 
     def markdown(self) -> Iterator[str]:
         """The report in Markdown."""
-        yield "# Lenses on a translator with known causes"
-        yield ""
+        yield from ("# Lenses on a translator with known causes", "")
         yield from (f"- {sentence}" for sentence in self.summary())
-        yield ""
-        yield "## Swaps"
-        yield ""
-        yield "Mean probability of the written pronoun among *es*, *er* and *sie*."
-        yield ""
+        yield from ("", "## Swaps", "", "Mean probability of the written pronoun among *es*, *er* and *sie*.", "")
         yield from routes_table(self.routes)
-        yield ""
-        yield "## Lenses"
-        yield ""
+        yield from ("", "## Lenses", "")
         yield from lens_table(self.rows)
-        yield ""
-        yield self.legend
-        yield ""
-        yield "## How it was measured"
-        yield ""
+        yield from ("", self.legend, "", "## How it was measured", "")
         yield f"- Command: `regard lenses {self.name} --sentences {self.sentences} --seed {self.seed}`"
         yield f"- Hash of the model's weights: {self.weights}"
         yield f"- Versions: {self.machine}"
@@ -197,7 +188,7 @@ def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[floa
     """
     top = order = cause = 0
     for one, values in zip(known, relevances, strict=True):
-        best = max((place for place in range(len(values)) if place != one.it), key=lambda place: values[place])
+        best = max((place for place in range(len(values)) if place != one.it), key=values.__getitem__)
         top += best == one.referent
         order += values[one.referent] > values[one.other]
         cause += best in (one.referent, one.adjective)
@@ -205,12 +196,10 @@ def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[floa
 
 
 @torch.no_grad()
-def deletion(
-    translator: Translator, known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]], words: int = DELETED
-) -> float:
+def deletion(translator: Translator, known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]) -> float:
     """The mean fall of the pronoun's probability without the words of the largest relevance.
 
-        mean over sentences and k = 1 ... words of p(all) - p(without the k words of the largest relevance)
+        mean over sentences and k = 1 ... DELETED of p(all) - p(without the k words of the largest relevance)
 
     The words are replaced in the embeddings by the mean of the sentence's words; p is among the three pronouns.
     """
@@ -224,9 +213,9 @@ def deletion(
         wanted = [
             Erased(row, "source", tuple(at for place in ranked[id(one)][:count] for at in one.source_words[place][1]))
             for row, one in enumerate(contrasts)
-            for count in range(1, words + 1)
+            for count in range(1, DELETED + 1)
         ]
-        after = erased(translator.model, batch, wanted).sigmoid().view(len(contrasts), words)
+        after = erased(translator.model, batch, wanted).sigmoid().view(len(contrasts), DELETED)
         return (before - after.mean(1)).tolist()
 
     with in_eval_mode(translator.model):
@@ -249,13 +238,7 @@ def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence])
     known = known_sentences(translator, sentences)
     if not known:
         return None
-    contrasts = [one.contrast for one in known]
-    records = explain(translator.model, translator.tokeniser, contrasts, sides=("source",))
-    above = sum(
-        record.source_scores[one.referent] > record.source_scores[one.other]
-        for one, record in zip(known, records, strict=True)
-    )
-    return above / len(known)
+    return agreement(known, _explained(translator, DEFAULT, known, sides=("source",))[0])[1]
 
 
 SENTENCES = 200  # of the test split
@@ -345,27 +328,17 @@ def choose_heads(translator: Translator, valid: Sequence[KnownSentence]) -> dict
         translator: a translator with attention.
         valid: validation sentences, so that test sentences stay independent of the choice.
     """
-    model = translator.model
-    heads = {}
+    model, shape, heads = translator.model, (1, 1), {}
     if isinstance(model, TranslationTransformer):
-        layers, count = model.config.encoder_layers, model.config.heads
-        heads["it"] = _best(valid, layers, count, lambda head: _attention_of_it(translator, head, valid))
-        layers = model.config.decoder_layers
-    else:
-        layers = count = 1
-    heads["cross"] = _best(
-        valid, layers, count, lambda head: _explained(translator, "attention", valid, head=tuple(head))
-    )
+        sentences = [one.sentence for one in valid]
+        best = choose_head(model, translator.tokeniser, sentences) if valid else HeadChoice(0, 0, 0.0)
+        heads["it"], shape = [best.layer, best.head], (model.config.decoder_layers, model.config.heads)
+
+    def on_top(head: tuple[int, ...]) -> float:
+        return agreement(valid, _explained(translator, "attention", valid, head=head)[0])[0]
+
+    heads["cross"] = [*max(product(*map(range, shape)), key=on_top)] if valid else [0, 0]
     return heads
-
-
-def _best(
-    valid: Sequence[KnownSentence], layers: int, count: int, lens: Callable[[list[int]], Relevances]
-) -> list[int]:
-    if not valid:
-        return [0, 0]
-    heads = [[layer, head] for layer in range(layers) for head in range(count)]
-    return max(heads, key=lambda head: agreement(valid, lens(head)[0])[0])
 
 
 def _random(seed: int, known: Sequence[KnownSentence]) -> Relevances:

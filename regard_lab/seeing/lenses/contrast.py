@@ -82,30 +82,37 @@ def find_contrast(
     """
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     at = find_place(tokeniser, source, target_ids, of, place)
-    word, others, ids = of, _compared(tokeniser, instead_of), target_of(target_ids)
-    words = tokeniser.words(ids)
-    written, first = words[at][0], words[at][1].start
-    if written != word and written.lower() == word.lower() and written[:1].isupper() and not word[:1].isupper():
+    others, ids = _compared(tokeniser, instead_of), target_of(target_ids)
+    span = tokeniser.words(ids)[at]
+    written = span[0]
+    if written != of and written.lower() == of.lower() and written[:1].isupper() and not of[:1].isupper():
         others = [other[:1].upper() + other[1:] for other in others]  # the word begins a sentence
-    alternatives = _first_ids(tokeniser, ids, first, written, others)
-    begin = [] if source is None else [BEGIN]
-    read = [*begin, *ids[:first]]
-    source_ids = [] if source is None else [*tokeniser.encode(a_string("source", source)), END]
+    first_ids = _first_ids(tokeniser, ids, span[1].start, written, others)
+    return _contrast(tokeniser, _source_ids(tokeniser, source), ids, at, span, others, first_ids)
+
+
+def _source_ids(tokeniser: Tokeniser, source: str | None) -> list[int]:
+    return [] if source is None else [*tokeniser.encode(a_string("source", source)), END]
+
+
+def _contrast(
+    tokeniser: Tokeniser, source: Sequence[int], ids: Sequence[int], place: int, span: Span, others: Sequence[str],
+    instead_of: tuple[int, ...],
+) -> Contrast:  # fmt: skip
+    """The word at a place of the target against others; `source` has no ids for a language model."""
+    word, at = span
+    written = [*([BEGIN] if source else []), *ids[: at.start]]
     return Contrast(
-        word=written, others=tuple(others), of=ids[first], instead_of=alternatives, source=tuple(source_ids),
-        written=tuple(read), source_words=tuple(tokeniser.words(source_ids)),
-        written_words=tuple(tokeniser.words(read)), place=at,
+        word=word, others=tuple(others), of=ids[at.start], instead_of=instead_of, source=tuple(source),
+        written=tuple(written), source_words=tuple(tokeniser.words(source)),
+        written_words=tuple(tokeniser.words(written)), place=place,
     )  # fmt: skip
 
 
 def find_place(
     tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None = None
 ) -> int:
-    """The index of a written word among the words of the target; arguments as for `find_contrast`.
-
-    Raises:
-        ArgumentError: a word that was not written, or several times, or before which nothing was read.
-    """
+    """The index of a written word among the words of the target; arguments as for `find_contrast`."""
     words = tokeniser.words(target_of(target_ids))
     at = place_of([text for text, _ in words], a_string("of", of), place)
     if source is None and not words[at][1].start:
@@ -366,29 +373,6 @@ def ids_at_once(model: object) -> int:
     return model.ids_at_once if isinstance(model, Subject) else IDS_AT_ONCE
 
 
-def run_erased(model: Explained, batch: Batch, index: torch.Tensor, masks: Sides) -> torch.Tensor:
-    """The log odds of batch rows in which some ids are replaced by the baseline.
-
-    Args:
-        index: (rows,) the batch row that each row changes.
-        masks: of both sides, bool (rows, length), True for an id that is replaced.
-
-    Returns:
-        (rows,), as one pass for each row.
-    """
-    vectors, without = embedded(model, batch), without_words(model, batch)
-    parts = []
-    length = sum(mask.shape[1] for mask in masks.values())
-    for part in torch.arange(len(index), device=index.device).split(max(1, ids_at_once(model) // length)):
-        rows = index[part]
-        changed = {
-            side: torch.where(mask[part][..., None], without[side][rows], vectors[side][rows])
-            for side, mask in masks.items()
-        }
-        parts.append(run(model, batch.rows(rows), changed))
-    return torch.cat(parts)
-
-
 Result = TypeVar("Result")
 
 
@@ -404,20 +388,17 @@ def by_batch(
         compute: some contrasts, and the batch of them -> a result for each.
         copies: how many rows of each contrast fit into one run of the model.
     """
-    lengths = [len(contrast.source) + len(contrast.written) for contrast in contrasts]
-    order = sorted(range(len(contrasts)), key=lambda index: (len(contrasts[index].source), lengths[index]))
-    groups: list[list[int]] = []
-    device, unpadded = next(model.parameters()).device, isinstance(model, Subject)
     sizes = [(len(one.source), len(one.written)) for one in contrasts]
-    for index in order:
-        full = not groups or (len(groups[-1]) + 1) * copies * lengths[index] > ids_at_once(model)
-        if full or (unpadded and sizes[groups[-1][0]] != sizes[index]):
+    groups: list[list[int]] = []
+    for index in sorted(range(len(contrasts)), key=sizes.__getitem__):
+        full = not groups or (len(groups[-1]) + 1) * copies * sum(sizes[index]) > ids_at_once(model)
+        if full or (isinstance(model, Subject) and sizes[groups[-1][0]] != sizes[index]):  # it reads no padding
             groups.append([])
         groups[-1].append(index)
     results: dict[int, Result] = {}
     for group in groups:
         chosen = [contrasts[index] for index in group]
-        batch = Batch.of_contrasts(chosen, device)
+        batch = Batch.of_contrasts(chosen, next(model.parameters()).device)
         results.update(zip(group, compute(chosen, batch), strict=True))
     return [results[index] for index in range(len(contrasts))]
 
@@ -439,27 +420,20 @@ def alternatives(
         target_ids: what was written, without BEGIN and END.
         places: indices of the words; by default all. A word before which nothing was read is left out.
     """
-    ids = list(target_ids)
-    begin = [] if source is None else [BEGIN]
-    source_ids = [] if source is None else [*tokeniser.encode(source), END]
-    written = [*begin, *ids]
-    device = model.embedding.weight.device
+    ids, source_ids = list(target_ids), _source_ids(tokeniser, source)
+    written = ids if source is None else [BEGIN, *ids]
+    read = {"source": [source_ids], "written": [written]}
     with torch.no_grad(), in_eval_mode(model):
-        read = torch.tensor([written], device=device)
-        logits = model(read) if source is None else model(torch.tensor([source_ids], device=device), read)
+        device = model.embedding.weight.device
+        logits = logits_of(model, {side: torch.tensor(one, device=device) for side, one in read.items()})[0]
     contrasts: dict[int, Contrast] = {}
-    for place, (word, at) in enumerate(tokeniser.words(ids)):
-        before = len(begin) + at.start
-        if not before or (places is not None and place not in places):
-            continue
-        others = most_probable(model, logits[0, before - 1], ids[at.start])
-        read_ids = written[:before]
-        contrasts[place] = Contrast(
-            word=word, others=tuple(word_with(tokeniser, read_ids, other) for other in others), of=ids[at.start],
-            instead_of=others, source=tuple(source_ids), written=tuple(read_ids),
-            source_words=tuple(tokeniser.words(source_ids)), written_words=tuple(tokeniser.words(read_ids)),
-            place=place,
-        )  # fmt: skip
+    for place, span in enumerate(tokeniser.words(ids)):
+        first = span[1].start
+        before = first + len(written) - len(ids)
+        if before and (places is None or place in places):
+            instead_of = most_probable(model, logits[before - 1], ids[first])
+            others = [word_with(tokeniser, written[:before], other) for other in instead_of]
+            contrasts[place] = _contrast(tokeniser, source_ids, ids, place, span, others, instead_of)
     return contrasts
 
 
@@ -473,11 +447,7 @@ def most_probable(model: object, logits: torch.Tensor, written: int) -> tuple[in
 def against_alternatives(
     model: Ours, tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None
 ) -> Contrast:
-    """The written word `of` against the words that the model found most probable beside it.
-
-    Raises:
-        ArgumentError: a word that was not written, or several times, or before which nothing was read.
-    """
+    """The written word `of` against the words that the model found most probable beside it."""
     place = find_place(tokeniser, source, target_ids, of, place)
     return alternatives(model, tokeniser, source, target_ids, (place,))[place]
 

@@ -24,14 +24,14 @@ from regard_lab.seeing.lenses.contrast import (
     Explained,
     baseline,
     by_batch,
-    is_word,
+    embedded,
+    ids_at_once,
     run,
-    run_erased,
-    special_of,
     tables,
+    without_words,
     word_with,
 )
-from regard_lab.seeing.lenses.record import WordRelevances
+from regard_lab.seeing.lenses.record import Found
 from regard_lab.seeing.watching import Span, in_eval_mode
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 
@@ -48,9 +48,7 @@ class Erased(NamedTuple):
 
 
 @torch.no_grad()
-def erasure_relevances(
-    model: Explained, contrasts: Sequence[Contrast], *, sides: Sequence[str] = SIDES
-) -> list[WordRelevances]:
+def erasure_relevances(model: Explained, contrasts: Sequence[Contrast], *, sides: Sequence[str] = SIDES) -> list[Found]:
     """The log odds minus those without each word, one word at a time.
 
         r_w = f(x) - f(x with the embeddings of w replaced by the baseline)
@@ -61,31 +59,34 @@ def erasure_relevances(
     Understanding Neural Networks through Representation Erasure, Li et al. 2016.
     """
 
-    def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[WordRelevances]:
+    def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[Found]:
         odds = run(model, batch).tolist()
-        spans = [{"source": one.source_words, "written": one.written_words} for one in chosen]
-        words = [(row, side, ids) for row, own in enumerate(spans) for side in sides for _, ids in own[side]]
-        wanted = [Erased(row, side, tuple(ids)) for row, side, ids in words]
+        words = [{side: getattr(one, f"{side}_words") for side in sides} for one in chosen]
+        wanted = [Erased(row, side, tuple(ids)) for row, own in enumerate(words) for side in sides
+                  for _, ids in own[side]]  # fmt: skip
         after = iter(erased(model, batch, wanted).tolist())
-        for before, own in zip(odds, spans, strict=True):
-            falls = {side: tuple(before - next(after) for _ in own[side]) for side in sides}
-            passes = 1 + sum(map(len, falls.values()))
-            yield WordRelevances(falls.get("source", ()), falls.get("written", ()), passes)
+        for before, own in zip(odds, words, strict=True):
+            falls = {f"{side}_scores": tuple(before - next(after) for _ in own[side]) for side in sides}
+            yield falls | {"passes": 1 + sum(map(len, falls.values()))}
 
     return by_batch(model, contrasts, relevances)
 
 
 def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Tensor:
-    """The log odds (len(wanted),) of batch rows, each without some words."""
-    masks = {}
-    for side, ids in batch.ids.items():
-        mask = torch.zeros(len(wanted), ids.shape[1], dtype=torch.bool)
-        for number, one in enumerate(wanted):
-            if one.side == side:
-                mask[number, list(one.places)] = True
-        masks[side] = mask.to(ids.device) & is_word(ids, special_of(model))[[one.row for one in wanted]]
+    """The log odds (len(wanted),) of batch rows, each without some words; BEGIN and END stay."""
+    vectors, without = embedded(model, batch), without_words(model, batch)
+    masks = {side: torch.zeros(len(wanted), ids.shape[1], dtype=torch.bool) for side, ids in batch.ids.items()}
+    for number, one in enumerate(wanted):
+        masks[one.side][number, list(one.places)] = True
     index = torch.tensor([one.row for one in wanted], device=batch.of.device)
-    return run_erased(model, batch, index, masks)
+    at_once = max(1, ids_at_once(model) // sum(mask.shape[1] for mask in masks.values()))
+    odds = []
+    for part in torch.arange(len(wanted), device=index.device).split(at_once):
+        rows = index[part]
+        changed = {side: torch.where(mask.to(rows.device)[part][..., None], without[side][rows], vectors[side][rows])
+                   for side, mask in masks.items()}  # fmt: skip
+        odds.append(run(model, batch.rows(rows), changed))
+    return torch.cat(odds)
 
 
 @brief
@@ -109,14 +110,27 @@ class Changed:
     similarities: tuple[float, ...] = ()
 
 
+@torch.no_grad()
 def without_each(
     model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int], most: int
 ) -> dict[int | None, Changed]:
     """The translation of a source as it is (None), and without each of its first words, by their index."""
-    ids = [*tokeniser.encode(source), END]
-    places = [at for at, (_, span) in enumerate(tokeniser.words(ids)) if span.start < len(ids) - 1][:most]
-    found = _after(model, tokeniser, ids, [None, *places], target_ids)
-    return dict(zip([None, *places], found, strict=True))
+    ids, target = [*tokeniser.encode(source), END], [*target_ids, END]
+    words, written = tokeniser.words(ids), tokeniser.words(target)
+    places = [None, *range(min(most, len(words) - 1))]  # END stays
+    table = tables(model)["source"]
+    one, read = (torch.tensor([row], device=table.device) for row in (ids, [BEGIN, *target_ids]))
+    mean, spell, named = baseline(one, table), partial(word_with, tokeniser), {}
+    found: list[Changed] = []
+    with in_eval_mode(model):
+        for part, erased in without(words, places, len(target) * len(table)):
+            sources = one.expand(len(part), -1)
+            vectors = torch.where(erased.to(table.device)[..., None], mean, table[one])
+            logits = model(sources, read.expand(len(part), -1), source_vectors=vectors).float().log_softmax(-1).cpu()
+            for row, now in zip(logits, greedily_written(model, sources, vectors), strict=True):
+                translation = tuple(word for word, _ in tokeniser.words(now))
+                found.append(with_written(row, target, written, spell, translation, named))
+    return dict(zip(places, found, strict=True))
 
 
 def text_without_each(model: LanguageModel, tokeniser: Tokeniser, text: str, most: int) -> dict[int | None, Changed]:
@@ -125,9 +139,20 @@ def text_without_each(model: LanguageModel, tokeniser: Tokeniser, text: str, mos
     Args:
         text: the text, which is read after "<begin>", the word 0.
     """
-    read = ReadText.of(model, tokeniser, text)
-    places = range(1, min(len(read.spans), most + 1))
-    return dict(zip([None, *places], next_words(read, [None, *places]), strict=True))
+    ids = [BEGIN, *tokeniser.encode(a_string("text", text))]
+    table = tables(model)["written"]
+    one = torch.tensor([ids], device=table.device)
+    mean = baseline(one, table)
+
+    def logits(erased: torch.Tensor) -> torch.Tensor:
+        read = one.expand(len(erased), -1)
+        with in_eval_mode(model):
+            return model(read, vectors=torch.where(erased.to(table.device)[..., None], mean, table[read]))
+
+    spans = tokeniser.words(ids)
+    places = [None, *range(1, min(len(spans), most + 1))]
+    found = next_words(ReadText(ids, spans, logits, partial(word_with, tokeniser)), places)
+    return dict(zip(places, found, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,21 +170,6 @@ class ReadText:
     spans: Sequence[Span]
     logits: Callable[[torch.Tensor], torch.Tensor]
     spell: Callable[[Sequence[int], int], str]
-
-    @classmethod
-    def of(cls, model: LanguageModel, tokeniser: Tokeniser, text: str) -> ReadText:
-        """What a language model reads before it continues a text: "<begin>" and the text."""
-        ids = [BEGIN, *tokeniser.encode(a_string("text", text))]
-        table = tables(model)["written"]
-        one = torch.tensor([ids], device=table.device)
-        mean = baseline(one, table)
-
-        def logits(erased: torch.Tensor) -> torch.Tensor:
-            read = one.expand(len(erased), -1)
-            with in_eval_mode(model):
-                return model(read, vectors=torch.where(erased.to(table.device)[..., None], mean, table[read]))
-
-        return cls(ids, tokeniser.words(ids), logits, partial(word_with, tokeniser))
 
 
 @torch.no_grad()
@@ -230,34 +240,6 @@ def named_likeliest(
             named[len(before), one] = spell(before, one)
         words.append(named[len(before), one])
     return tuple(zip(words, best.values.exp().tolist(), strict=True))
-
-
-@torch.no_grad()
-def _after(
-    model: TranslationModel,
-    tokeniser: Tokeniser,
-    ids: list[int],
-    places: Sequence[int | None],
-    target_ids: Sequence[int],
-) -> list[Changed]:
-    """What the model does with one source without each of some words; None for the source as it is."""
-    device, table = model.embedding.weight.device, tables(model)["source"]
-    source = torch.tensor([ids], device=device)
-    mean = baseline(source, table)
-    found: list[Changed] = []
-    all_ids, spell, named = [*target_ids, END], partial(word_with, tokeniser), {}
-    spans = tokeniser.words(all_ids)
-    with in_eval_mode(model):
-        for _, erased in without(tokeniser.words(ids), places, (len(target_ids) + 1) * len(table)):
-            part = torch.where(erased.to(device)[..., None], mean, table[source])
-            sources = source.expand(len(part), -1)
-            read = torch.tensor([[BEGIN, *target_ids]], device=device).expand(len(part), -1)
-            logits = model(sources, read, source_vectors=part).float().log_softmax(-1).cpu()
-            written = greedily_written(model, sources, part)
-            words = [tuple(word for word, _ in tokeniser.words(one)) for one in written]
-            found += [with_written(one, all_ids, spans, spell, now, named)
-                      for one, now in zip(logits, words, strict=True)]  # fmt: skip
-    return found
 
 
 def with_written(

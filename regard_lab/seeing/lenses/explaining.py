@@ -5,9 +5,9 @@ uses.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -32,7 +32,7 @@ from regard_lab.seeing.lenses.contrast import (
     without_words,
 )
 from regard_lab.seeing.lenses.erasing import erasure_relevances
-from regard_lab.seeing.lenses.record import Relevance, WordRelevances, by_word
+from regard_lab.seeing.lenses.record import Found, Relevance, by_word
 from regard_lab.seeing.maps import check_attends
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text import Tokeniser
@@ -89,7 +89,7 @@ def integrate(model: Explained, side: str, steps: int, contrasts: Sequence[Contr
 
 def gradient_relevances(
     model: Explained, contrasts: Sequence[Contrast], *, steps: int | None = None, sides: Sequence[str] = SIDES
-) -> list[WordRelevances]:
+) -> list[Found]:
     """Integrated gradients of each word of the source, and apart from them of each written word.
 
     Args:
@@ -97,32 +97,30 @@ def gradient_relevances(
             the log odds 60, 180 and at last 540.
         sides: "source", "written" or both; a side that is left out has no relevances.
     """
-    results = [WordRelevances(passes=1) for _ in contrasts]
+    results: list[dict[str, Integrated]] = [{} for _ in contrasts]
+    backward_passes = [0] * len(contrasts)
     for side in sides:
         pending = [index for index, contrast in enumerate(contrasts) if getattr(contrast, side)]
         number = STEPS if steps is None else steps
         while pending:
             integrated = partial(integrate, model, side, number)
-            parts, again = by_batch(model, [contrasts[index] for index in pending], integrated, number), []
+            parts = by_batch(model, [contrasts[index] for index in pending], integrated, number)
             for index, part in zip(pending, parts, strict=True):
-                results[index] = _with_side(results[index], contrasts[index], side, part, number)
-                if steps is None and number < MOST_STEPS and part.error > ENOUGH * max(1.0, abs(part.change)):
-                    again.append(index)
-            pending, number = again, FINER * number
-    return results
-
-
-def _with_side(before: WordRelevances, contrast: Contrast, side: str, found: Integrated, steps: int) -> WordRelevances:
-    """The relevances with those of one side, and the passes that they took."""
-    first_time = not getattr(before, side)
-    return replace(
-        before,
-        **{side: by_word(found.relevances, getattr(contrast, f"{side}_words"))},
-        passes=before.passes + steps + first_time,
-        backward_passes=before.backward_passes + steps,
-        errors={**before.errors, side: found.error},
-        changes={**before.changes, side: found.change},
-    )
+                results[index][side] = part
+                backward_passes[index] += number
+            more = steps is None and number < MOST_STEPS
+            pending = [index for index, part in zip(pending, parts, strict=True)
+                       if more and part.error > ENOUGH * max(1.0, abs(part.change))]  # fmt: skip
+            number *= FINER
+    found: list[Found] = []
+    for contrast, parts, back in zip(contrasts, results, backward_passes, strict=True):
+        scores = {f"{side}_scores": by_word(part.relevances, getattr(contrast, f"{side}_words"))
+                  for side, part in parts.items()}  # fmt: skip
+        error = max((part.error for part in parts.values()), default=None)
+        changes = {side: part.change for side, part in parts.items()}
+        passes = {"passes": 1 + len(parts) + back, "backward_passes": back}
+        found.append({**scores, **passes, "completeness": error, "changes": changes})
+    return found
 
 
 IdRelevances = tuple[torch.Tensor, torch.Tensor]  # relevances of the source ids and of the written ids
@@ -131,7 +129,7 @@ Stacks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # encoder, decoder, cr
 
 def attention_relevances(
     model: Explained, contrasts: Sequence[Contrast], *, head: tuple[int, int] | None = None
-) -> list[WordRelevances]:
+) -> list[Found]:
     """The raw weights of the step that writes the word: cross-attention to the source, self-attention to the written.
 
     For a masked word these are the weights of its own position on the text.
@@ -140,10 +138,6 @@ def attention_relevances(
         model: a model with attention; a recurrent translator has no weights on written words.
         contrasts: what is explained; attention does not depend on the words that are compared.
         head: (layer, head), from 0; None for the mean over all heads of all layers.
-
-    Raises:
-        ArgumentError: a head that does not exist.
-        UnsupportedError: a recurrent translator without attention.
     """
 
     def last_row(stacks: Stacks, at: int | None) -> IdRelevances:
@@ -155,7 +149,7 @@ def attention_relevances(
     return _from_weights(model, contrasts, last_row)
 
 
-def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[WordRelevances]:
+def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[Found]:
     """Attention rolled out through all layers: the product of the mean weights, half of each layer being the residual.
 
         E = prod over encoder layers of (A + I) / 2
@@ -163,9 +157,6 @@ def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[
 
     The row of the step that writes the word is the result. It is a weak lens: it treats every head as equally useful
     and ignores values, norms and feed-forwards.
-
-    Raises:
-        UnsupportedError: a recurrent translator.
 
     Source: Quantifying Attention Flow in Transformers, Abnar and Zuidema 2020, section 3.
     """
@@ -177,7 +168,7 @@ def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[
     return _from_weights(model, contrasts, rolled_out)
 
 
-def rolled_out(stacks: Stacks, at: int | None = None) -> IdRelevances:
+def rolled_out(stacks: Stacks, at: int | None) -> IdRelevances:
     """The last row of the rollout of one text, for its source ids and its written ids; or row `at` of its source."""
     encoder, decoder, cross = (stack.mean(1) for stack in stacks)  # (layers, rows, keys)
     from_source = torch.eye(encoder.shape[-1])
@@ -212,24 +203,21 @@ def _chosen(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor
 
 def _from_weights(
     model: Explained, contrasts: Sequence[Contrast], read: Callable[[Stacks, int | None], IdRelevances]
-) -> list[WordRelevances]:
+) -> list[Found]:
     """Word relevances from the weights of one pass; `read` gets those of one text without its padding."""
     if not isinstance(model, LanguageModel | Subject):
         check_attends(model)
     if any(not one.written and one.at is None for one in contrasts):
         raise UnsupportedError("a class is chosen at no position, so no row of attention explains it; use lens='erase'")
 
-    def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[WordRelevances]:
+    def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[Found]:
         encoder, decoder, cross = weights_of(model, batch.ids)
         for row, contrast in enumerate(chosen):
             s, t = len(contrast.source), len(contrast.written)
             stacks = encoder[:, row, :, :s, :s], decoder[:, row, :, :t, :t], cross[:, row, :, :t, :s]
-            source, written = read(stacks, contrast.at)
-            yield WordRelevances(
-                source=by_word(source, contrast.source_words) if len(source) else (),
-                written=by_word(written, contrast.written_words) if len(written) else (),
-                passes=1,
-            )
+            sides = zip(SIDES, read(stacks, contrast.at), strict=True)
+            yield {"passes": 1} | {f"{side}_scores": by_word(one, getattr(contrast, f"{side}_words"))
+                                   for side, one in sides if len(one)}  # fmt: skip
 
     return by_batch(model, contrasts, relevances)
 
@@ -357,39 +345,28 @@ def explain(
     """
     with in_eval_mode(model):
         if lens == "gradients":
-            relevances = gradient_relevances(model, contrasts, steps=steps, sides=sides)
+            found = gradient_relevances(model, contrasts, steps=steps, sides=sides)
         elif lens == "erase":
-            relevances = erasure_relevances(model, contrasts, sides=sides)
+            found = erasure_relevances(model, contrasts, sides=sides)
         elif lens == "attention":
-            relevances = attention_relevances(model, contrasts, head=head)
+            found = attention_relevances(model, contrasts, head=head)
         else:
-            relevances = rollout_relevances(model, contrasts)
+            found = rollout_relevances(model, contrasts)
         odds = log_odds(model, contrasts)
     which = "the mean over all heads of all layers" if head is None else f"layer {head[0]}, head {head[1]}, from 0"
-    note = NOTES[lens].format(which=which)
-    return [_record(*one, lens=lens, note=note) for one in zip(contrasts, relevances, odds, strict=True)]
+    named: dict[str, Any] = {"lens": lens, "note": NOTES[lens].format(which=which)}
+    return [
+        Relevance(
+            word=one.word, others=one.others, place=one.place, log_odds=value,
+            source_words=tuple(word for word, _ in one.source_words),
+            written_words=tuple(word for word, _ in one.written_words),
+            **fields, **named,
+        )
+        for one, fields, value in zip(contrasts, found, odds, strict=True)
+    ]  # fmt: skip
 
 
 @torch.no_grad()
 def log_odds(model: Explained, contrasts: Sequence[Contrast]) -> list[float]:
     """The log odds of each contrast, from ids."""
     return by_batch(model, contrasts, lambda _, batch: run(model, batch).tolist())
-
-
-def _record(contrast: Contrast, relevances: WordRelevances, odds: float, *, lens: str, note: str) -> Relevance:
-    return Relevance(
-        lens=lens,
-        word=contrast.word,
-        others=contrast.others,
-        place=contrast.place,
-        log_odds=odds,
-        source_words=tuple(word for word, _ in contrast.source_words),
-        source_scores=relevances.source,
-        written_words=tuple(word for word, _ in contrast.written_words),
-        written_scores=relevances.written,
-        passes=relevances.passes,
-        backward_passes=relevances.backward_passes,
-        completeness=max(relevances.errors.values(), default=None),
-        changes=relevances.changes,
-        note=note,
-    )

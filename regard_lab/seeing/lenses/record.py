@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -17,11 +17,12 @@ from regard_lab.seeing.canvas import (
     FAINT,
     INK,
     UNSEEN,
-    checked_path,
+    Box,
+    axes_in,
+    fill,
     is_dark,
     label_texts,
-    new_figure,
-    save,
+    saved_figure,
     text_width,
     wrapped,
     write_text,
@@ -33,22 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class WordRelevances:
-    """The relevances of one contrast while a lens computes them.
-
-    Args:
-        source, written: a relevance for each word; empty where the lens has none.
-        passes, backward_passes: rows that went through the model, and back.
-        errors, changes: for gradients, the completeness error and the change of the log odds by side.
-    """
-
-    source: tuple[float, ...] = ()
-    written: tuple[float, ...] = ()
-    passes: int = 0
-    backward_passes: int = 0
-    errors: Mapping[str, float] = field(default_factory=dict)
-    changes: Mapping[str, float] = field(default_factory=dict)
+Found = dict[str, Any]  # what a lens computes for one contrast, by the fields of `Relevance`
 
 
 def by_word(relevances: torch.Tensor, spans: Sequence[Span]) -> tuple[float, ...]:
@@ -106,9 +92,9 @@ class Relevance:
     place: int
     log_odds: float
     source_words: tuple[str, ...]
-    source_scores: tuple[float, ...]
+    source_scores: tuple[float, ...] = ()
     written_words: tuple[str, ...]
-    written_scores: tuple[float, ...]
+    written_scores: tuple[float, ...] = ()
     passes: int
     backward_passes: int = 0
     completeness: float | None = None
@@ -133,6 +119,11 @@ class Relevance:
         error = "" if self.completeness is None else f"; completeness error {self.completeness:.2g}"
         return f"{self.passes} {noun}{back}{error}"
 
+    @property
+    def _sides(self) -> tuple[tuple[str, tuple[str, ...], tuple[float, ...]], ...]:
+        source, written = (self.source_words, self.source_scores), (self.written_words, self.written_scores)
+        return ("source", *source), ("written", *written)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         return {
@@ -142,8 +133,10 @@ class Relevance:
             "place": self.place,
             "log_odds": self.log_odds,
             "probability": self.probability,
-            "source": _pairs(self.source_words, self.source_scores),
-            "written": _pairs(self.written_words, self.written_scores),
+            **{
+                side: [{"word": word, "score": value} for word, value in zip(words, scores, strict=bool(scores))]
+                for side, words, scores in self._sides
+            },
             "passes": self.passes,
             "backward_passes": self.backward_passes,
             "completeness": self.completeness,
@@ -162,21 +155,17 @@ class Relevance:
         """
         if whole("width", width) < LEAST_WIDTH:
             raise ArgumentError(f"width is {width}; the bars need at least {LEAST_WIDTH} characters")
-        relevances = (*self.source_scores, *self.written_scores)
-        largest = max(map(abs, relevances), default=0.0)
+        largest = max(map(abs, (*self.source_scores, *self.written_scores)), default=0.0)
         words = (*self.source_words, *self.written_words)
         labels = {word: shortened(visible(word), min(LONGEST, width // 3)) for word in words}
         longest = max(10, *map(len, labels.values()))
         bar = BAR + (width - WIDE) // 2 if width >= WIDE else min(BAR, (width - longest - BESIDE) // 2)
         lines = [f"{self.question}: log odds {self.log_odds:.2f}, probability {self.probability:.3f} among these"]
-        for title, words, values in (
-            ("source", self.source_words, self.source_scores),
-            ("already written", self.written_words, self.written_scores),
-        ):
+        for side, words, values in self._sides:
             if values:
-                lines.append(title)
-                for word, value in zip(words, values, strict=True):
-                    lines.append(f"  {labels[word]:<{longest}} {_bar(value, largest, bar)}")
+                lines.append("already written" if side == "written" else side)
+                lines += [f"  {labels[word]:<{longest}} {_bar(value, largest, bar)}"
+                          for word, value in zip(words, values, strict=True)]  # fmt: skip
         lines += [f"lens {self.lens}, {self.cost}", *([self.note] if self.note else [])]
         return "\n".join(lines)
 
@@ -187,51 +176,35 @@ def _bar(value: float, largest: float, width: int) -> str:
     return f"{value:+6.2f} {left:>{width}}│{right}".rstrip()
 
 
-def _pairs(words: Sequence[str], relevances: Sequence[float]) -> list[dict[str, Any]]:
-    if not relevances:
-        return []
-    return [{"word": word, "score": value} for word, value in zip(words, relevances, strict=True)]
-
-
-SIGNED = (
-    "RdBu"  # red against, blue for the written word; distinct for colour-blind readers, and the numbers show it too
-)
+SIGNED = "RdBu"  # red against, blue for the written word: distinct for colour-blind readers, as the numbers are too
 MOST_WORDS = 120
 WIDTH, EDGE = 9.0, 0.3  # inches
+INSIDE = WIDTH - 2 * EDGE
 WORD_SIZE, NUMBER_SIZE, TITLE_SIZE, LABEL_SIZE, NOTE_SIZE = 11.0, 8.0, 12.5, 9.0, 7.5  # points
 BOX, BASE, GAP, LINE = 0.32, 0.21, 0.07, 0.66  # inches: a box's height, its base line, between boxes and lines
 SCALE_WIDTH, SCALE_HEIGHT = 1.5, 0.12
 
 
-@dataclass(frozen=True)
-class Word:
-    """A word in its box; all lengths are in inches. The explained word has no relevance."""
+class Word(NamedTuple):
+    """A word in its box, which is wide enough for its number too, in inches. The explained word has no relevance."""
 
     label: str
     relevance: float | None
     left: float
+    width: float
     line: int
 
-    @property
-    def width(self) -> float:
-        return box_width(self.label)
 
-
-def box_width(label: str) -> float:
-    """The width of a word's box in inches, wide enough for its number too."""
-    return max(text_width(label, WORD_SIZE) + 0.16, 0.46)
-
-
-def placed(words: Sequence[str], relevances: Sequence[float | None], width: float) -> list[Word]:
+def placed(words: Sequence[str], relevances: Sequence[float | None]) -> list[Word]:
     """The words from left to right, in as many lines as they need."""
     boxes: list[Word] = []
     left, line = 0.0, 0
     for label, value in zip(label_texts(words), relevances, strict=True):
-        own = box_width(label)
-        if left and left + own > width:
+        width = max(text_width(label, WORD_SIZE) + 0.16, 0.46)
+        if left and left + width > INSIDE:
             left, line = 0.0, line + 1
-        boxes.append(Word(label, value, left, line))
-        left += own + GAP
+        boxes.append(Word(label, value, left, width, line))
+        left += width + GAP
     return boxes
 
 
@@ -258,35 +231,49 @@ def draw_relevance(relevance: Relevance, path: str | Path, *, title: str = "") -
     b'PNG'
     """
     of_kind("relevance", relevance, Relevance, "the Relevance that relevance returns")
-    path = checked_path(path)
     if (longest := max(len(relevance.source_words), len(relevance.written_words))) > MOST_WORDS:
         raise ArgumentError(
             f"one side has {longest} words and a picture shows at most {MOST_WORDS}; explain a shorter sentence, or "
             f"use the numbers in to_dict()"
         )
-    with new_figure() as figure:
+    with saved_figure(path) as figure:
         draw_words(figure, relevance, title)
-        save(figure, path)
 
 
 def draw_words(figure: Figure, relevance: Relevance, title: str = "") -> None:
     """Set the size of the figure, and draw title, words, scale and note."""
-    title = wrapped(title or relevance.question, TITLE_SIZE, WIDTH - 2 * EDGE)
-    parts = list(_parts(relevance))
+    headline = f"{relevance.question}: log odds {relevance.log_odds:.2f}, lens {relevance.lens}"
+    note = f"{relevance.note} {relevance.cost[:1].upper()}{relevance.cost[1:]}."
+    names = "source", "already written, and the word that is explained"
+    draw_page(figure, relevance, title or relevance.question, headline, names, wrapped(note, NOTE_SIZE, INSIDE))
+
+
+def draw_page(
+    figure: Figure, relevance: Relevance, title: str, headline: str, names: tuple[str, str], note: str, more: float = 0
+) -> float:
+    """Set the size of the figure, and draw title, headline, the words of both sides, their scale and the note.
+
+    Returns:
+        The top of `more` inches between scale and note, which are left for other parts.
+    """
+    title = wrapped(title, TITLE_SIZE, INSIDE)
+    sides: list[tuple[str, list[Word]]] = []
+    if relevance.source_scores:
+        sides.append((names[0], placed(relevance.source_words, relevance.source_scores)))
+    if relevance.written_scores:
+        words, values = (*relevance.written_words, relevance.word), (*relevance.written_scores, None)
+        sides.append((names[1], placed(words, values)))
     top = EDGE + 0.24 * len(title.splitlines()) + 0.38
-    note = wrapped(f"{relevance.note} {relevance.cost[:1].upper()}{relevance.cost[1:]}.", NOTE_SIZE, WIDTH - 2 * EDGE)
-    height = top + sum(row_height(words) for _, words in parts)
-    figure.set_size_inches(WIDTH, height + 0.48 + 0.16 * len(note.splitlines()) + EDGE)
+    height = top + sum(row_height(words) for _, words in sides) + 0.48 + more
+    figure.set_size_inches(WIDTH, height + 0.16 * len(note.splitlines()) + EDGE)
     write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
-    odds = f"{relevance.question}: log odds {relevance.log_odds:.2f}, lens {relevance.lens}"
-    write_text(figure, odds, EDGE, top - 0.36, LABEL_SIZE, color=FAINT)
-    largest = max(
-        (abs(word.relevance) for _, words in parts for word in words if word.relevance is not None), default=0.0
-    )
-    for name, words in parts:
+    write_text(figure, headline, EDGE, top - 0.36, LABEL_SIZE, color=FAINT)
+    write_text(figure, note, EDGE, height, NOTE_SIZE, color=FAINT)
+    largest = max(map(abs, (*relevance.source_scores, *relevance.written_scores)), default=0.0)
+    for name, words in sides:
         top = draw_row(figure, name, words, top, largest)
     draw_signed_scale(figure, EDGE, top + 0.1, largest, relevance.word)
-    write_text(figure, note, EDGE, top + 0.48, NOTE_SIZE, color=FAINT)
+    return top + 0.48
 
 
 def row_height(words: Sequence[Word]) -> float:
@@ -294,72 +281,41 @@ def row_height(words: Sequence[Word]) -> float:
     return 0.27 + LINE * (words[-1].line + 1) + 0.05
 
 
-def draw_row(
-    figure: Figure, name: str, words: Sequence[Word], top: float, largest: float, form: str = "{:+.2f}"
-) -> float:
-    """Draw the words of one side under their name; return the top of what comes below."""
+def draw_row(figure: Figure, name: str, words: Sequence[Word], top: float, largest: float, form: str = "+.2f") -> float:
+    """Draw the words of one side under their name; return the top of what comes below.
+
+    The explained word has an outline and no colour.
+    """
     write_text(figure, name, EDGE, top, LABEL_SIZE, color=FAINT, style="italic")
     for word in words:
-        draw_word(figure, word, EDGE + word.left, top + 0.27 + LINE * word.line, largest, form)
+        box = Box(EDGE + word.left, top + 0.27 + LINE * word.line, word.width, BOX)
+        middle, ink = box.left + word.width / 2, INK
+        if word.relevance is None:
+            fill(figure, box, "white", INK, 1.6)
+        else:
+            colour = signed_colour(word.relevance / largest if largest else 0.0)
+            ink = "white" if is_dark(colour) else INK
+            fill(figure, box, colour, UNSEEN, 0.6)
+            number = f"{word.relevance:{form}}"
+            write_text(figure, number, middle, box.top + BOX + 0.04, NUMBER_SIZE, ha="center", color=FAINT)
+        write_text(figure, word.label, middle, box.top + BASE, WORD_SIZE, ha="center", va="baseline", color=ink)
     return top + row_height(words)
 
 
-def _parts(relevance: Relevance) -> Iterator[tuple[str, list[Word]]]:
-    width = WIDTH - 2 * EDGE
-    if relevance.source_scores:
-        yield "source", placed(relevance.source_words, relevance.source_scores, width)
-    if relevance.written_scores:
-        words, relevances = (*relevance.written_words, relevance.word), (*relevance.written_scores, None)
-        yield "already written, and the word that is explained", placed(words, relevances, width)
-
-
-def draw_word(figure: Figure, word: Word, left: float, top: float, largest: float, form: str = "{:+.2f}") -> None:
-    """Draw one box with its word and its relevance; the explained word has an outline and no colour."""
-    from matplotlib.patches import FancyBboxPatch
-
-    width, height = figure.get_size_inches()
-    colour, explained = signed_colour(word.relevance, largest), word.relevance is None
-    box = FancyBboxPatch(
-        (left / width, 1 - (top + BOX) / height), word.width / width, BOX / height, boxstyle="square,pad=0",
-        facecolor="white" if explained else colour, edgecolor=INK if explained else UNSEEN,
-        linewidth=1.6 if explained else 0.6, transform=figure.transFigure,
-    )  # fmt: skip
-    figure.add_artist(box)
-    middle = left + word.width / 2
-    ink = "white" if not explained and is_dark(colour) else INK
-    write_text(figure, word.label, middle, top + BASE, WORD_SIZE, ha="center", va="baseline", color=ink)
-    if not explained:
-        write_text(figure, form.format(word.relevance), middle, top + BOX + 0.04, NUMBER_SIZE, ha="center", color=FAINT)
-
-
-def signed_colour(value: float | None, largest: float) -> tuple[float, float, float]:
-    """The colour of a relevance: white for 0, the ends of the scale for plus and minus `largest`."""
+def signed_colour(share: float) -> tuple[float, ...]:
+    """The colour of a relevance: white for 0, the ends of the scale for a share of 1 and -1 of the largest."""
     from matplotlib import colormaps
 
-    share = 0.0 if value is None or not largest else value / largest
-    red, green, blue, _ = colormaps[SIGNED](0.5 + 0.45 * share)  # the very ends are too dark to read on
-    return red, green, blue
+    return colormaps[SIGNED](0.5 + 0.45 * share)  # the very ends are too dark to read on
 
 
 def draw_signed_scale(figure: Figure, left: float, top: float, largest: float, word: str) -> None:
     """Draw the colour scale with its two ends, from against the word to for it."""
-    from matplotlib.patches import Rectangle
-
-    width, height = figure.get_size_inches()
-    steps = 41
     label = f"against “{word}” "
     start = left + text_width(label, NUMBER_SIZE) + 0.06
-    for step in range(steps):
-        figure.add_artist(
-            Rectangle(
-                ((start + step / steps * SCALE_WIDTH) / width, 1 - (top + SCALE_HEIGHT) / height),
-                1.15 * SCALE_WIDTH / steps / width,
-                SCALE_HEIGHT / height,
-                linewidth=0,
-                transform=figure.transFigure,
-                facecolor=signed_colour(2 * step / (steps - 1) - 1, 1.0),
-            )
-        )
+    axes = axes_in(figure, Box(start, top, SCALE_WIDTH, SCALE_HEIGHT))
+    axes.imshow([[signed_colour(step / 20) for step in range(-20, 21)]], aspect="auto", interpolation="nearest")
+    axes.set_axis_off()
     write_text(figure, label, left, top - 0.01, NUMBER_SIZE, color=FAINT)
     end = f" for “{word}”; the ends are ±{largest:.2f} of log odds"
     write_text(figure, end, start + SCALE_WIDTH + 0.04, top - 0.01, NUMBER_SIZE, color=FAINT)

@@ -102,14 +102,10 @@ class PronounSentence:
     """An English sentence with *it*, its German translation, and the referent of the pronoun.
 
     Args:
-        source: the English sentence.
-        target: its German translation.
+        source, target: the English sentence and its German translation.
         pronoun: the German pronoun, "es", "er" or "sie".
-        referent: the English noun that *it* refers to, as it is in the source.
-        other: the other noun.
-        it_index: position of *it* in `source.split()`; these words include punctuation.
-        referent_index: position of the referent among the same words.
-        other_index: position of the other noun among the same words.
+        referent, other: the English noun that *it* refers to, as it is in the source, and the other noun.
+        it_index, referent_index, other_index: positions in `source.split()`, whose words include punctuation.
         target_pronoun_index: position of the pronoun in `target.split()`.
         frame: the name of the sentence frame, its plain English verb.
         derivation: all choices of the sentence.
@@ -139,8 +135,7 @@ def write(derivation: Derivation) -> PronounSentence:
     >>> write(replace(ARTICLE_SENTENCES[0].derivation, link_first=True)).target
     'Weil es zu müde war, überquerte das Tier die Straße nicht.'
     """
-    source = _write_english(derivation)
-    target = _write_german(derivation)
+    source, target = _write_english(derivation), _write_german(derivation)
     english_words = [word.strip(".,").lower() for word in source.split()]
     return PronounSentence(
         source=source,
@@ -174,26 +169,20 @@ def _write_english(derivation: Derivation) -> str:
 
 def _write_german(derivation: Derivation) -> str:
     frame, link = derivation.frame, derivation.link
-    is_negated = frame.is_negated(link)
     object_ = noun_phrase(derivation.object, frame.case, derivation.object_attribute, frame.preposition)
-    clause = frame.german.format(
-        object=object_, **{"not": "nicht" if is_negated and not derivation.subject_has_no else ""}
-    )
-    finite, rest = clause.split(maxsplit=1)
+    negation = "nicht" if frame.is_negated(link) and not derivation.subject_has_no else ""
+    finite, rest = frame.german.format(object=object_, **{"not": negation}).split(maxsplit=1)
     if derivation.subject_has_no:
         subject = no_noun_phrase(derivation.subject, derivation.subject_attribute)
     else:
         subject = noun_phrase(derivation.subject, "nominative", derivation.subject_attribute)
     quality = _spaced(_DEGREE_IN_GERMAN[derivation.degree], derivation.drawback.german)
-    if link.relation == "obstacle":
-        reason = _spaced(link.german, derivation.pronoun, "war", quality)
-    else:
-        reason = _spaced(link.german, derivation.pronoun, quality, "war")
+    was = ("war", quality) if link.relation == "obstacle" else (quality, "war")
+    reason = _spaced(link.german, derivation.pronoun, *was)
     if derivation.link_first:  # the finite verb is second, so the subject follows it
         return _finished(f"{reason}, {_spaced(finite, subject, rest)}")
-    if derivation.time:
-        return _finished(f"{_spaced(derivation.time.german, finite, subject, rest)}, {reason}")
-    return _finished(f"{_spaced(subject, finite, rest)}, {reason}")
+    opening = (derivation.time.german, finite, subject) if derivation.time else (subject, finite)
+    return _finished(f"{_spaced(*opening, rest)}, {reason}")
 
 
 def _english_noun(noun: Noun, derivation: Derivation, determiner: str) -> str:

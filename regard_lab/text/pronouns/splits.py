@@ -8,6 +8,7 @@ from itertools import islice
 from random import Random
 from typing import Literal, TypeVar, get_args
 
+from regard.arguments import one_of, real
 from regard.errors import ArgumentError
 from regard_lab.text.pronouns.frames import FRAMES, TIMES, Frame, Link
 from regard_lab.text.pronouns.lexicon import ATTRIBUTES, NOUNS, Drawback, Noun, telling_drawbacks
@@ -20,9 +21,10 @@ VALID_SHARE = 0.04
 TEST_SHARE = 0.06
 
 # Readers will try the articles' own sentences, so their noun pair is never in training.
-_ARTICLE_PAIR = ("animal", "street")
+_ARTICLE_PAIR = ["animal", "street"]
 
 
+@cache
 def split_of_pair(first: Noun, second: Noun) -> Split:
     """The split of all sentences about two nouns, in either order.
 
@@ -33,14 +35,10 @@ def split_of_pair(first: Noun, second: Noun) -> Split:
     >>> split_of_pair(NOUN_BY_ENGLISH["street"], NOUN_BY_ENGLISH["animal"])
     'test'
     """
-    return _split_of_names(*sorted((first.english, second.english)))
-
-
-@cache
-def _split_of_names(first: str, second: str) -> Split:
-    if (first, second) == _ARTICLE_PAIR:
+    names = sorted((first.english, second.english))
+    if names == _ARTICLE_PAIR:
         return "test"
-    digest = hashlib.sha256(f"pronouns {first} {second}".encode()).digest()
+    digest = hashlib.sha256(f"pronouns {' '.join(names)}".encode()).digest()
     share = int.from_bytes(digest[:8], "big") / 2**64
     if share < TEST_SHARE:
         return "test"
@@ -72,8 +70,7 @@ class Weights:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not 0 <= value <= 1:
-                raise ArgumentError(f"the weight {name!r} is {value}, but a probability lies between 0 and 1")
+            real(f"the weight {name!r}", value, 0, 1, needs="a probability, from 0 to 1")
 
 
 WEIGHTS = Weights()
@@ -184,8 +181,7 @@ def make_split(split: Split, count: int, seed: int = 0, *, weights: Weights = WE
     >>> sentence.target.split()[sentence.target_pronoun_index] == sentence.pronoun
     True
     """
-    if split not in SPLITS:
-        raise ArgumentError(f"there is no split {split!r}; the corpus has {', '.join(SPLITS)}")
+    one_of("split", split, SPLITS)
     _check_count("sentences", count, split)
     drawn = _distinct_derivations(split, Random(f"{split} {seed}"), weights)
     return [write(derivation) for derivation in islice(drawn, count)]

@@ -17,7 +17,6 @@ FEW, MANY = 4.0, 40.0  # passes over the data: no dropout below FEW, the most dr
 COOLDOWN = 0.6  # share of the training over which the rate falls to zero
 BATCH_TOKENS, ACCELERATED_BATCH = 1_000, 4_096  # ids; on a CPU, small batches learn more in the same time
 CHARACTERS_OF_AN_ID = 3.0  # roughly, in most languages and vocabularies of this size
-LEAST_CHARACTERS = 1_000  # to learn from; with fewer, only the command can be tried out
 IDS_A_MINUTE = 300_000  # roughly, for a small model on one thread of a CPU
 VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of steps is not known
 
@@ -236,18 +235,3 @@ def _ending(amount: Amount, budget: TrainingBudget, given: Mapping[str, Any]) ->
         least, most = VALIDATE_BETWEEN
         ending["validate_every"] = max(least, min(most, round(epoch)))
     return ending
-
-
-def remark_on_few(amount: Amount) -> str | None:
-    """A sentence about data with too little to learn from; None where there is enough for a trial.
-
-    >>> remark_on_few(Amount(1, 12, "pairs"))[:64]
-    'there is too little to learn from: 1 pair of 12 characters in al'
-    """
-    if amount.characters >= LEAST_CHARACTERS:
-        return None
-    return (
-        f"there is too little to learn from: {count_of(amount.texts, amount.what, ',')} of "
-        f"{count_of(amount.characters, 'characters', ',')} in all. The model will learn them by heart and know nothing "
-        f"else, and validation on as little says nothing; use this to try out the command only"
-    )

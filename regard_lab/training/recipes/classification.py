@@ -23,7 +23,7 @@ from regard_lab.decoding.loading import WORDS_FILE, load_with_tokeniser, seen_wo
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import BEGIN, END, Pair, Tokeniser, split_by_hash
-from regard_lab.text.batches import TokenBatches, pad
+from regard_lab.text.batches import TokenBatches, in_order, pad
 from regard_lab.text.documents import read_labelled
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
@@ -37,16 +37,12 @@ from regard_lab.training.recipes.recipe import (
     Requested,
     Tell,
     Training,
-    in_order,
     silent,
     tell_of_equal,
 )
 
 CLASSES_FILE = "classes.json"
 LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
-OF_THE_RUN = (
-    "tokeniser", "vocab_size", "mechanism", "positions", "dim", "heads", "kv_heads", "layers",
-)  # fmt: skip
 NEW_RATE = 1e-3  # of a classifier with new weights
 LEAST_TEXTS = 5  # of a label; with fewer on average there is a remark
 
@@ -81,7 +77,7 @@ class ClassifierTraining(Recipe):
         warmup_steps: int = setting(100, least=0, shown=CHOSEN)
         learning_rate: float = setting(FINE_TUNING_RATE, shown=CHOSEN)
 
-    OF_THE_RUN = OF_THE_RUN
+    OF_THE_RUN = ("tokeniser", "vocab_size", "mechanism", "positions", "dim", "heads", "kv_heads", "layers")
 
     @classmethod
     def settings_from(cls, source: str) -> dict[str, Any]:
@@ -91,7 +87,7 @@ class ClassifierTraining(Recipe):
         """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
         if self.config.from_run is None:
             return self.choose_stack(amount, requested, self.config.longest, learning_rate=NEW_RATE)
-        fixed = {name: getattr(self.config, name) for name in OF_THE_RUN}
+        fixed = {name: getattr(self.config, name) for name in self.OF_THE_RUN}
         requested = replace(requested, given={**fixed, **requested.given})
         return self.choose_stack(amount, requested, self.config.longest, **self.rate())
 
@@ -188,17 +184,17 @@ class Classifier(Described):
 def read_classes(
     config: ClassifierTraining.Config, tell: Tell = silent
 ) -> tuple[list[Pair], list[Pair], list[Pair], list[str]]:
-    """Texts with labels to learn from, to validate on and to be scored on, and the labels.
-
-    Raises:
-        DataError: files that cannot be read, or a validation label that the training texts do not have.
-    """
+    """Texts with labels to learn from, to validate on and to be scored on, and the labels."""
     if len(config.data) != 1 or len(config.valid) > 1:
         raise ArgumentError("texts with labels are read from one .tsv, and validation texts from one other")
     read = read_labelled(config.data[0])
     tell(read.report)
-    if remark := _many_labels(len(read.labels), len(read.pairs)):
-        tell(remark)
+    if len(read.pairs) < LEAST_TEXTS * len(read.labels):
+        tell(
+            f"there are {len(read.labels):,} labels for {len(read.pairs):,} texts, so most labels cannot be learned: a "
+            f"label needs some {LEAST_TEXTS} texts or more; each line is label TAB text, so look whether the columns "
+            f"are swapped"
+        )
     if config.valid:
         held_out = read_labelled(config.valid[0])
         tell(held_out.report)
@@ -210,20 +206,6 @@ def read_classes(
     tell(f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "
          f"{len(parts.test):,} to test")  # fmt: skip
     return parts.train, parts.valid, parts.test, list(read.labels)
-
-
-def _many_labels(labels: int, texts: int) -> str | None:
-    """A remark where a label has too few texts to learn from; None otherwise.
-
-    >>> _many_labels(40, 40)[:58], _many_labels(2, 40)
-    ('there are 40 labels for 40 texts, so most labels cannot be', None)
-    """
-    if texts >= LEAST_TEXTS * labels:
-        return None
-    return (
-        f"there are {labels:,} labels for {texts:,} texts, so most labels cannot be learned: a label needs some "
-        f"{LEAST_TEXTS} texts or more; each line is label TAB text, so look whether the columns are swapped"
-    )
 
 
 def first_classifier(
@@ -268,9 +250,7 @@ class ClassificationTask(Described):
         train: texts (`source`) and their labels (`target`) to learn from; valid: to validate on.
         classes: the labels there are, in the order of the model's logits.
         tokeniser: of the texts; each is read as BEGIN, its ids, END.
-        batch_tokens: the most ids in a batch, padding included.
-        seed: of the order of the batches.
-        world, rank: how many processes train together, and which this is.
+        batch_tokens, seed, world, rank: as for `TokenBatches`.
         longest: the most ids in a text; longer ones are cut, and their number is in `cut`.
 
     Raises:
@@ -334,7 +314,7 @@ class ClassificationTask(Described):
         return {"texts": len(self._train), "classes": list(self.classes), "hash": digest, **self._settings}
 
     def _ordered(self, texts: Sequence[tuple[list[int], int]]) -> list[LabelledTexts]:
-        groups = in_order([ids for ids, _ in texts], self._batch_tokens)
+        groups = in_order([len(ids) for ids, _ in texts], self._batch_tokens)
         return [labelled([texts[at] for at in rows]) for rows in groups]
 
 

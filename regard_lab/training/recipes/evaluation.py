@@ -386,11 +386,8 @@ class ClassScores:
     @cached_property
     def confusion(self) -> list[list[int]]:
         """How many texts of each class (row) were given each class (column)."""
-        numbers = {label: number for number, label in enumerate(self.classes)}
-        counts = [[0] * len(self.classes) for _ in self.classes]
-        for pair, best in zip(self.pairs, self.best, strict=True):
-            counts[numbers[pair.target]][best] += 1
-        return counts
+        counts = Counter(zip((pair.target for pair in self.pairs), self.best, strict=True))
+        return [[counts[label, given] for given in range(len(self.classes))] for label in self.classes]
 
     @property
     def accuracy(self) -> float:
@@ -480,13 +477,7 @@ class ClassScores:
 def evaluate_classifier(
     run: str | Path, test: Sequence[str | Path] = (), *, tell: Tell = silent, counting: Counting = uncounted
 ) -> ClassScores:
-    """Sort texts whose labels are known, by default those of the run's own test split.
-
-    Raises:
-        ArgumentError: several files.
-        CheckpointError: no classifier, or no test split.
-        DataError: a file that cannot be read, or a label that the classifier does not have.
-    """
+    """Sort texts whose labels are known, by default those of the run's own test split."""
     classifier = Classifier.load(run)
     if len(test) > 1:
         raise ArgumentError(f"{len(test)} files were given; texts with labels are read from one")
@@ -540,13 +531,7 @@ class HiddenWordScores:
 def evaluate_encoder(
     run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, counting: Counting = uncounted
 ) -> HiddenWordScores:
-    """Hide words of texts, a text a line, as validation hides them, and find them again.
-
-    Raises:
-        ArgumentError: no texts.
-        CheckpointError: no encoder that was trained on hidden words.
-        DataError: files that cannot be read.
-    """
+    """Hide words of texts, a text a line, as validation hides them, and find them again."""
     saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
     model = TextEncoder.from_saved(saved, str(run)).eval()
     if model.config.head != "words":

@@ -112,20 +112,16 @@ class LanguageModelTraining(Recipe):
     )  # fmt: skip
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
-        assert isinstance(self.config, self.Config)
         return self.choose_stack(amount, requested, self.config.block, **self.rate())
 
     def check_early(self, requested: Requested) -> None:
         super().check_early(requested)
-        chosen = replace(self.config, **self.choose(SOME, requested).settings)
-        assert isinstance(chosen, self.Config)
-        _check_block(chosen)
+        _check_block(replace(self.config, **self.choose(SOME, requested).settings))
 
     def prepare(self, begun: Path | None = None) -> Training:
         train, valid = read_running_text(self.config, self.tell)
         self.settle(Amount.of(train, "texts"))
         config = self.config
-        assert isinstance(config, self.Config)
         _check_block(config)
         before = SeenWords(frozenset(), 0)
         if (start := self.model_from(begun, train)) is None:
@@ -220,9 +216,7 @@ class LanguageTask(Described):
         valid: documents to validate on.
         tokeniser: of both, verbatim where spaces and line ends count.
         block: the most ids in a row, BEGIN included; what the model learns to look back.
-        batch_tokens: the most ids in a batch, padding included.
-        seed: of the order of the blocks.
-        world, rank: how many processes train together, and which this is.
+        batch_tokens, seed, world, rank: as for `TokenBatches`.
 
     Raises:
         ArgumentError: nothing to learn from, or a block that is longer than a batch.

@@ -21,7 +21,7 @@ from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import BEGIN, END, Tokeniser
-from regard_lab.text.batches import TokenBatches, pad
+from regard_lab.text.batches import TokenBatches, in_order, pad
 from regard_lab.text.documents import read_texts
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.text.vocabularies import SPECIALS, UNKNOWN
@@ -36,7 +36,6 @@ from regard_lab.training.recipes.recipe import (
     StackConfig,
     Tell,
     Training,
-    in_order,
     pronoun_sentences,
     read_parts,
     silent,
@@ -88,7 +87,6 @@ class MaskedWordsTraining(Recipe):
         """
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
-        assert isinstance(self.config, EncoderRunConfig)
         return self.choose_stack(amount, requested, self.config.longest)
 
     def prepare(self, begun: Path | None = None) -> Training:
@@ -163,9 +161,7 @@ class MaskedWordTask(Described):
     Args:
         train: texts to learn from; valid: texts to validate on, the same words hidden each time.
         tokeniser: of both.
-        batch_tokens: the most ids in a batch, padding included.
-        seed: of the order of the batches and of what is hidden.
-        world, rank: how many processes train together, and which this is.
+        batch_tokens, seed, world, rank: as for `TokenBatches`; the seed decides what is hidden too.
         longest: the most ids in a text, BEGIN and END included.
 
     Source: BERT, Devlin et al. 2019, section 3.1.
@@ -203,7 +199,7 @@ class MaskedWordTask(Described):
     def validation_batches(self) -> Sequence[HiddenWords]:
         return [
             hide_words(pad([self._valid[at] for at in rows]), self._vocab_size, seeded("valid", number))
-            for number, rows in enumerate(in_order(self._valid, self._batch_tokens))
+            for number, rows in enumerate(in_order(list(map(len, self._valid)), self._batch_tokens))
         ]
 
     validation_loss = loss

@@ -31,7 +31,7 @@ from regard_lab.training.config import CHOSEN, GONE, TrainingConfig, setting
 from regard_lab.training.engine import Task
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.loop import TrainingResult, check_run_folder, check_writable, train
-from regard_lab.training.recipes.choosing import SIZES, STACK, Amount, Choice, TrainingBudget, choose, remark_on_few
+from regard_lab.training.recipes.choosing import SIZES, STACK, Amount, Choice, TrainingBudget, choose
 from regard_lab.training.recipes.run_folder import (
     MAY_MOVE,
     SETTINGS_FILE,
@@ -48,6 +48,7 @@ from regard_lab.training.record import Progress
 
 FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
 SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
+LEAST_CHARACTERS = 1_000  # to learn from; with fewer, only the command can be tried out
 FOREIGN = 0.01  # new data are refused if this share of their characters or more is in no piece of a run's vocabulary
 
 
@@ -219,7 +220,8 @@ class Recipe(Described, ABC):
 
     def __init__(self, config: Any, tell: Tell = silent) -> None:
         of_kind("config", config, self.Config, f"a {type(self).__name__}.Config")
-        self.config, self.tell = config, tell
+        self.config: Any = config  # of the class's own Config
+        self.tell = tell
         self._requested: Requested | None = None  # of a run whose settings are not all decided
 
     @classmethod
@@ -415,8 +417,12 @@ class Recipe(Described, ABC):
 
     def settle(self, amount: Amount) -> None:
         """Choose the settings that were not given, once the data are read, and set the seed; report what and why."""
-        if remark := remark_on_few(amount):
-            self.tell(remark)
+        if amount.characters < LEAST_CHARACTERS:
+            self.tell(
+                f"there is too little to learn from: {count_of(amount.texts, amount.what, ',')} of "
+                f"{count_of(amount.characters, 'characters', ',')} in all. The model will learn them by heart and know "
+                f"nothing else, and validation on as little says nothing; use this to try out the command only"
+            )
         if self._requested is not None:
             choice = self.choose(amount, self._requested)
             self.config, self._requested = replace(self.config, **choice.settings), None
@@ -430,14 +436,7 @@ class Recipe(Described, ABC):
 
     @abstractmethod
     def prepare(self, begun: Path | None = None) -> Training:
-        """Read the data, learn the tokeniser and make the model.
-
-        Args:
-            begun: the folder of the run that is gone on with, if any.
-
-        Raises:
-            RegardError: data that cannot be read, or settings that cannot be.
-        """
+        """Read the data, learn the tokeniser and make the model; `begun` is the folder of a run that goes on."""
 
     def train(self, folder: str | Path, *, resume: bool = False, **session: Any) -> TrainingResult:
         """Prepare and train into a folder; `session` is what `Training.run` takes beside."""
@@ -486,15 +485,8 @@ def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any])
 def read_parts(
     config: RunConfig, read: Callable[..., TextFile], share: float, most: int, tell: Tell
 ) -> tuple[list[str], list[str]]:
-    """Texts to learn from and to validate on; without files to validate on, the last of the others are held out.
-
-    Args:
-        read: of files, `read_documents` or `read_texts`.
-        share, most: of the characters that are held out: which share, and how many at most.
-
-    Raises:
-        DataError: a file that cannot be read.
-    """
+    """Texts to learn from and to validate on; without files to validate on, the last of the others are held out:
+    this share of the characters, and at most so many. `read` is `read_documents` or `read_texts`."""
     texts = read(*config.data)
     tell(texts.report())
     if config.valid:
@@ -536,18 +528,3 @@ def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[st
     )
     tell(f"{count_of(sum(map(len, train_texts)), 'characters', ',')} of the embedded corpus")
     return train_texts, valid
-
-
-def in_order(texts: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
-    """Indices of texts, those of similar length together, within a budget of ids; a longer text is alone.
-
-    >>> in_order([[1] * 5, [1] * 2, [1] * 3], 6)
-    [[1, 2], [0]]
-    """
-    groups: list[list[int]] = []
-    for index in sorted(range(len(texts)), key=lambda at: len(texts[at])):
-        if groups and (len(groups[-1]) + 1) * len(texts[index]) <= budget:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups

@@ -53,19 +53,13 @@ def silent(remark: str) -> None:
 def write_run(
     run: Path, settings: dict[str, Any], test: Sequence[Pair], learned: Sequence[Pair] = (), *, resumed: bool = False
 ) -> None:
-    """Keep the settings, the test split and hashes of the pairs that are learned from, each whole or not at all.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
-        OccupiedError: the run is resumed, and was begun with another test split.
-    """
+    """Keep the settings, the test split and hashes of the pairs that are learned from, each whole or not at all."""
     lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
     if resumed and (run / SETTINGS_FILE).exists() and _sealed_hash(run, TEST_FILE) != hashlib.sha256(lines).hexdigest():
         raise OccupiedError(
             f"{run} was begun with other data (its {TEST_FILE} does not hold the {count_of(len(test), 'test pairs')} "
             f"that they give now); name the files that it was begun with, unchanged, or choose another folder"
         )
-    make_folder(run)
     explain_files(run, {**FILES, **FILES_OF_RECIPES})
     before = str(run) if resumed else settings.get("from_run")  # what was learned there counts too
     hashes_before = None if before is None else _trained_in(run_of(Path(before)))
@@ -76,14 +70,6 @@ def write_run(
     replace_file(run / SETTINGS_FILE, render_sealed(content))
     for name, data in files.items():
         replace_file(run / name, data)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those that it is in, unless they are there; a CheckpointError if it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
 
 
 def read_settings(run: Path) -> dict[str, Any] | None:
@@ -117,11 +103,7 @@ def read_test(run: Path) -> list[Pair]:
 
 
 def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
-    """How many of these pairs the run has learned from; None where the run does not store them.
-
-    Raises:
-        CheckpointError: what the run stores is damaged.
-    """
+    """How many of these pairs the run has learned from; None where the run does not store them."""
     trained = _trained_in(run_of(run))
     return None if trained is None else sum(_hash_of(pair) in trained for pair in pairs)
 

@@ -298,10 +298,8 @@ class TranslationTask(Described):
         train: pairs to learn from.
         valid: pairs to validate on, in their order.
         tokeniser: of both sides.
-        batch_tokens: the most ids on the longer side of one batch, padding included.
+        batch_tokens, seed, world, rank: as for `TokenBatches`.
         label_smoothing: share of the probability that is spread over all ids.
-        seed: of the order of the batches.
-        world, rank: how many processes train together, and which this is.
         longest: pairs with more ids on a side are left out of training; `left_out` counts them, and `learned` has the
             others, and `needed` is the smallest `batch_tokens` that leaves out no other pair.
         together: how many pairs in a row share a batch, in their order; by default each is on its own.

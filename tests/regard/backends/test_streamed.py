@@ -138,18 +138,6 @@ def test_top_keys_are_found_across_tiles_and_groups():
     assert top.top_keys.indices.sort(-1).values.diff(dim=-1).min() > 0  # no key twice
 
 
-def test_chosen_rows_and_heads_come_in_the_order_asked_and_stand_at_all_keys(monkeypatch):
-    cut(monkeypatch)
-    q, k, v = make_qkv(q_len=9, k_len=14)
-    everything = ask("reference", q, k, v, pattern="causal_window(3)", want="weights").weights
-    for backend in BLOCKWISE:
-        for heads in ((5, 0, 2), None):
-            want = weights_of(rows=[8, 2, 3], heads=heads)
-            found = ask(backend, q, k, v, pattern="causal_window(3)", want=want)
-            chosen = everything[:, list(heads or range(6))][:, :, [8, 2, 3]]
-            torch.testing.assert_close(found.chosen_weights, chosen)
-
-
 def test_blocks_without_a_chosen_row_are_not_computed(monkeypatch):
     cut(monkeypatch)
     q, k, v = make_qkv(q_len=9, k_len=14)

@@ -131,6 +131,7 @@ def test_the_accepted_path_of_a_tree_goes_on_as_its_branch_alone(kind):
     layer, text = layer_of(), torch.randn(2, 11, 24).double()
     drafts, more = torch.randn(2, 6, 24).double(), torch.randn(2, 3, 24).double()
     tree, path = p.Tree(torch.tensor([-1, 0, 0, 2, -1, 2])), torch.tensor([0, 2, 5])
+    assert tree.depths.tolist() == [0, 1, 1, 2, 0, 2]
     with torch.no_grad():
         for kept in (None, torch.tensor([0, 1, 5, 10])):
             cache = layer.new_cache(2, kind, None if kind == "dynamic" else 40)

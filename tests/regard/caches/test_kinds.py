@@ -36,13 +36,19 @@ class TestGrowing:
         loss.backward()
         assert torch.equal(x.grad, 2 * x)
 
-    def test_a_cache_made_for_inference_goes_on_outside_of_it(self):
-        cache = GrowingCache(1, 1, 4)
+    @pytest.mark.parametrize("kind", ["dynamic", "paged"])
+    @pytest.mark.parametrize("recording", [True, False])
+    def test_a_cache_made_for_inference_goes_on_outside_of_it(self, kind, recording):
+        cache = new_cache(kind, 1, 1, 4)
         with torch.inference_mode():
             cache.append(*ones(3))
-        keys, _ = cache.append(*ones(1))
+        with torch.set_grad_enabled(recording):
+            keys, _ = cache.append(*ones(1))
         assert (keys == 1).all()
 
+
+class TestRing:
+    def test_its_room_is_fixed_and_it_moves_seldom(self):
         cache = RingCache(1, 1, 4, capacity=100)
         before, places = cache.nbytes, []
         for _ in range(1000):
@@ -208,12 +214,3 @@ def test_one_row_is_read_in_place_and_several_are_gathered():
         assert filled(2, 10).keys.shape == (2, HEADS, 10, DIM)
     first = cache.keys.untyped_storage().data_ptr()
     assert first != plane.untyped_storage().data_ptr(), "autograd may keep what it is given"
-
-
-def test_a_pool_made_in_inference_mode_is_continued_outside_of_it():
-    with torch.inference_mode():
-        cache = filled(1, 6)
-    with torch.no_grad():
-        before = cache.keys.clone()
-        cache.append(*entries(1, 2))
-        assert torch.equal(cache.keys[:, :, :6], before)

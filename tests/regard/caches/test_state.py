@@ -118,19 +118,6 @@ def test_a_file_of_another_mechanism_or_a_changed_one_is_refused(tmp_path):
         RecurrentState.load(tmp_path / "state", MECHANISMS[0])
 
 
-@every
-def test_rows_are_reordered_as_beams_need_it(mechanism):
-    q, k, v, parameters = text(mechanism)
-    one, order = state(mechanism), torch.tensor([1, 1, 0])
-    go_on(one, q, k, v, parameters, [20])
-    expected = go_on(copy.copy(one), q, k, v, parameters, [4])[order]
-    one.reorder(order)
-    assert one.batch == 3
-    moved = (x[order] for x in (q, k, v))
-    handed = {name: x[order] for name, x in parameters.items()}
-    torch.testing.assert_close(go_on(one, *moved, handed, [4]), expected, **EXACT)
-
-
 def test_a_sum_is_cropped_to_all_or_nothing():
     q, k, v, _ = text()
     one = state()
@@ -158,11 +145,8 @@ def test_a_sum_is_cropped_to_all_or_nothing():
 def test_a_refused_call_changes_nothing(change, error, words):
     q, k, v, _ = text()
     one = state(dtype=change.pop("dtype", torch.float64))
-    new = [x[: change.get("rows", 2), :, :4] for x in (q, k, v)]
-    change.pop("rows", None)
-    new[0] = new[0][:, :, : change.pop("q", 4)]
     with pytest.raises(error, match=words):
-        one.attend(*new, **change)
+        one.attend(q[:, :, : change.pop("q", 4)], k[:, :, :4], v[:, :, :4], **change)
     assert (one.length, one.nbytes) == (0, 0)
 
 

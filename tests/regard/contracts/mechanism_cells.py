@@ -8,8 +8,7 @@ from fuzz.mechanism_formulas import FOUND, RECURRENT
 from fuzz.mechanisms import Case
 
 from regard import mechanisms as m
-from regard import patterns as p
-from regard.mechanisms.base import Mechanism, Sizes, takes
+from regard.mechanisms.base import Mechanism, Sizes
 from regard.mechanisms.recurrent import Recurrent
 from regard.testing import make_qkv
 
@@ -85,26 +84,3 @@ def make_call(name: str, *, dtype: torch.dtype = torch.float64, requires_grad: b
         parameters["log_decay"] = -parameters["log_decay"].abs()
     parameters = {one: x.to(dtype).requires_grad_(requires_grad) for one, x in parameters.items()}
     return Call(mechanism, q, k, v, parameters or None)
-
-
-def patterns_of(call: Call) -> dict[str, p.Pattern]:
-    """Patterns of every kind that the mechanism takes, with each batch row's own where there is one."""
-    batch, mechanism = call.q.shape[0], call.mechanism
-    starts = torch.arange(batch) * 2
-    holes = (torch.arange(LENGTH) % 3 > 0) & (torch.arange(LENGTH) != 4 + 3 * torch.arange(batch)[:, None])
-    spans: dict[str, p.Pattern] = {"span": p.KeySpan(1, 9), "spans": p.KeySpan(starts, starts + 7)}
-    if takes(mechanism, p.KeyMask):
-        spans["holes"] = p.KeyMask(holes)
-    ids = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 0, 0])
-    found: dict[str, p.Pattern] = {} if call.always_causal else {"full": p.Full()}
-    if takes(mechanism, p.KeySpan) and not call.always_causal:
-        found |= spans
-    if takes(mechanism, p.SameDocument) and not call.always_causal:
-        found["documents"] = p.SameDocument(ids)
-    if takes(mechanism, p.Causal):
-        found["causal"] = p.Causal()
-        if takes(mechanism, p.KeySpan):
-            found |= {f"causal {name}": p.Causal() & span for name, span in spans.items()}
-        if takes(mechanism, p.SameDocument):
-            found["causal documents"] = p.Causal() & p.SameDocument(ids)
-    return found

@@ -30,40 +30,6 @@ LONELY = {
     "a global token that is forbidden": ({"q_len": 1, "k_len": 5}, "~global_tokens(4)", {}, range(1)),
     "explicit": ({"q_len": 3, "k_len": 2}, p.Explicit(torch.tensor([[1, 1], [0, 0], [0, 1]]).bool()), {}, range(1, 2)),
 }  # fmt: skip
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-WANT = ("log_sum_exp", "entropy", "received", "weights", rg.top_keys(3))
-
-
-@pytest.mark.parametrize("learning", [True, False])
-@pytest.mark.parametrize("name", LONELY)
-def test_a_row_with_no_key_is_zeros_everywhere(name, learning):
-    sizes, pattern, options, rows = LONELY[name]
-    dtype = DTYPES[(list(LONELY).index(name) + learning) % 4]
-    for backend in computing(*make_qkv(**sizes, dtype=dtype, requires_grad=learning), pattern=pattern, **options):
-        q, k, v = make_qkv(**sizes, dtype=dtype, requires_grad=learning)
-        detail = ask(backend, q, k, v, pattern=pattern, want=WANT, **options)
-        check_lonely(detail, q, k, v, sizes, rows)
-
-
-def check_lonely(detail, q, k, v, sizes: dict[str, int], rows: range) -> None:
-    lonely = torch.zeros(sizes["q_len"], dtype=torch.bool)
-    lonely[rows.start : rows.stop] = True
-    assert torch.equal(detail.log_sum_exp == -math.inf, lonely.expand(2, 6, -1))
-    assert (detail.output[:, :, lonely] == 0).all()
-    assert (detail.entropy[:, :, lonely] == 0).all()
-    assert (detail.weights[:, :, lonely] == 0).all()
-    assert (detail.top_keys.indices[:, :, lonely] == -1).all()
-    assert (detail.top_keys.weights[:, :, lonely] == 0).all()
-    rounded = 1e-3 if q.dtype == torch.bfloat16 else 1e-6  # where the processor multiplies bfloat16 itself
-    torch.testing.assert_close(
-        detail.weights.sum(-1), (~lonely).expand(2, 6, -1).to(detail.weights), rtol=0, atol=rounded
-    )
-    if not q.requires_grad:
-        return
-    detail.output.sum().backward()
-    assert (q.grad[:, :, lonely] == 0).all()
-    for x in (q, k, v):
-        assert x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", LONELY)

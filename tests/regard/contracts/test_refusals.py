@@ -1,6 +1,7 @@
 """Wrong calls raise one family of errors, whose messages have the request, the numbers and the way out."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -10,6 +11,13 @@ from regard import patterns as p
 from regard.backends import BACKENDS
 
 Q, K, V = torch.zeros(2, 6, 7, 5), torch.zeros(2, 3, 11, 5), torch.zeros(2, 3, 11, 13)
+
+
+def prototype(make, *given):
+    """A tensor of a kind of which torch warns that it may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make(*given)
 
 
 def call(q=Q, k=K, v=V, **options):
@@ -33,8 +41,12 @@ WRONG = {
     ),
     "dtypes": (call(k=K.double()), rg.ShapeError, ["q has dtype torch.float32", "k torch.float64", "convert"]),
     "device": (call(k=K.to("meta")), rg.ShapeError, ["q is on cpu", "k on meta"]),
-    "sparse": (call(q=Q.to_sparse()), rg.ShapeError, ["sparse"]),
-    "sparse sink": (call(sink=torch.zeros(6).to_sparse()), rg.ShapeError, ["sink has layout", "sink.to_dense()"]),
+    **{f"sparse {name}": (call(**{name: x.to_sparse()}), rg.ShapeError, [f"{name} has layout", f"{name}.to_dense()"])
+       for name, x in {"q": Q, "k": K, "v": V, "bias": torch.zeros(7, 11), "sink": torch.zeros(6)}.items()},
+    "strided and nested": (call(v=prototype(torch.nested.nested_tensor, [V[0]])), rg.ShapeError,
+                           ["v is a nested tensor of layout torch.strided", "jagged"]),
+    "quantised": (call(k=prototype(torch.quantize_per_tensor, K, 1.0, 0, torch.quint8)), rg.ShapeError,
+                  ["k is quantised"]),
     "no tensor": (call(q=[1, 2]), rg.ShapeError, ["q is a list"]),
     "integer mask": (lambda: p.Explicit(torch.ones(7, 11).int()), rg.ArgumentError, ["int32", "mask.bool()", "True"]),
     "float mask": (lambda: p.Explicit(torch.ones(7, 11)), rg.ArgumentError, ["float32", "bias="]),
@@ -49,7 +61,9 @@ WRONG = {
     "negated mask size": (
         call(pattern=~p.Explicit(torch.ones(7, 10).bool()) & p.Causal()), rg.ShapeError, ["(7, 10)", "(7, 11)"],
     ),
-    "boolean bias": (call(bias=torch.ones(7, 11).bool()), rg.ShapeError, ["torch.bool", "floating-point"]),
+    "boolean bias": (call(bias=torch.ones(7, 11).bool()), rg.ShapeError,
+                     ["torch.bool", "floating-point", "pattern=Explicit(mask), True = may look"]),
+    "padding as bias": (call(bias=torch.ones(2, 11).bool()), rg.ShapeError, ["pattern=KeySpan(start, stop)"]),
     "integer bias": (call(bias=torch.ones(7, 11).int()), rg.ShapeError, ["torch.int32", "floating-point"]),
     "bias shape": (call(bias=torch.zeros(2, 7, 11)), rg.ShapeError, ["(2, 7, 11)", "(2, 6, 7, 11)"]),
     "bias kind": (call(bias=0.5), rg.ArgumentError, ["bias is a float"]),

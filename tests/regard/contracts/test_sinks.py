@@ -6,7 +6,6 @@ from asking import ask, computing
 
 import regard as rg
 from regard import mechanisms as m
-from regard import patterns as p
 from regard.testing import make_qkv
 
 SIZES = {"batch": 2, "heads": 6, "kv_heads": 3, "q_len": 7, "k_len": 11}
@@ -66,21 +65,6 @@ def test_a_sink_that_weighs_little_has_exact_derivatives():
             torch.testing.assert_close(second, (weight * (1 - weight)).sum((0, 2)), rtol=1e-12, atol=0)
 
 
-def test_a_row_without_keys_gives_zeros_and_all_weight_to_the_sink():
-    q, k, v = (x.requires_grad_() for x in qkv())
-    sink = SINK.clone().requires_grad_()
-    for backend in computing(q.detach(), k, v, pattern="causal", q_start=-20, sink=SINK):
-        with torch.set_grad_enabled(backend != "decode"):
-            detail = ask(backend, q, k, v, pattern="causal", q_start=-20, sink=sink, want=WANT)
-        for name in ("output", "weights", "entropy"):
-            assert not getattr(detail, name).any()
-        assert detail.sink[0, :, 0].tolist() == [1, 1, 1, 0, 1, 1], "a logit of -inf is no sink"
-        assert detail.log_sum_exp[1, :, 3].tolist() == SINK.tolist()
-        if backend != "decode":
-            found = torch.autograd.grad(detail.output.sum() + detail.entropy.sum(), (q, k, v, sink))
-            assert not any(x.any() for x in found)
-
-
 def test_logits_of_minus_infinity_change_no_bit():
     q, k, v = make_qkv(**SIZES)
     none = torch.full((6,), -torch.inf)
@@ -89,20 +73,6 @@ def test_logits_of_minus_infinity_change_no_bit():
         without = ask(backend, q, k, v, pattern="causal", want=WANT)
         for name in ("output", *WANT):
             assert torch.equal(getattr(with_sinks, name), getattr(without, name)), (backend, name)
-
-
-def test_a_logit_of_minus_infinity_gets_no_gradient_even_from_rows_without_keys():
-    q, k, v = qkv()
-    options = {"pattern": p.Diagonals(ahead=-2) & p.Causal(), "q_start": 0}  # two rows without keys
-    for backend in computing(q, k, v, **options, sink=SINK):
-        sink = SINK.clone().requires_grad_()
-        detail = ask(backend, q, k, v, want=("log_sum_exp",), **options, sink=sink)
-        detail.log_sum_exp[:, sink.isfinite()].sum().backward(retain_graph=True)
-        finite = sink.grad.clone()
-        assert (finite[sink.isfinite()] > 0).all()
-        detail.log_sum_exp.sum().backward()
-        assert torch.equal(sink.grad, 2 * finite), backend
-        assert sink.grad[3] == 0
 
 
 def test_merged_pieces_take_the_sink_once():
@@ -114,24 +84,6 @@ def test_merged_pieces_take_the_sink_once():
     whole = rg.attention_detail(q, k, v, sink=sink)
     torch.testing.assert_close(output, whole.output)
     torch.testing.assert_close(log_sum_exp, whole.log_sum_exp)
-
-
-def test_a_compiled_call_learns_its_sink():
-    torch._dynamo.reset()
-    q, k, v = make_qkv(**SIZES)
-
-    def loss(q, sink):
-        return rg.attention(q, k, v, pattern="causal", sink=sink).square().sum()
-
-    found = []
-    for function in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
-        leaves = q.detach().clone().requires_grad_(), torch.linspace(-1, 1, 6, requires_grad=True)
-        found.append(torch.autograd.grad(function(*leaves), leaves))
-    for plain, compiled in zip(*found, strict=True):
-        assert plain.abs().sum() > 0
-        torch.testing.assert_close(compiled, plain)
-    number = torch.compile(lambda q: rg.attention(q, k, v, sink=0.5), fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(number(q), rg.attention(q, k, v, sink=0.5))
 
 
 def test_documents_of_a_jagged_batch_share_the_logits_of_heads():

@@ -139,6 +139,7 @@ class _Analysis:
             "received": w.sum(2).error[:, :, 0],
             "distance": (w * far).sum(-1).error[..., 0],
             "weights": w.error,
+            "sink": self.sink.error[..., 0],
         }
         for one in made.case.want:
             if not isinstance(one, str) and one[0] == "weights_of":

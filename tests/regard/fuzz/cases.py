@@ -127,7 +127,8 @@ def draw_case(seed: int) -> Case:
     learns = learning and case.sink in TENSOR_SINKS and r.random() < 0.75
     stored = not learning and r.random() < 0.4
     case = replace(case, learners=(*learners, "sink")) if learns else case
-    return replace(case, stored=r.choice(STORED)) if stored and not case.learners else case
+    case = replace(case, stored=r.choice(STORED)) if stored and not case.learners else case
+    return replace(case, want=(*case.want, "sink")) if case.want and r.random() < 0.5 else case
 
 
 def _name(want: Any) -> str:

@@ -221,7 +221,7 @@ class _Expected:
     def _dtype(self, name: str) -> torch.dtype:
         made = self.made
         kind = name.split()[-1]
-        if kind in ("output", "q", "k", "v", "sink", "grad_output"):
+        if name != "sink" and kind in ("output", "q", "k", "v", "sink", "grad_output"):
             return made.dtype
         if kind == "bias":
             return made.added["learned"].dtype

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,10 @@ def _within(x: np.ndarray, runs: tuple[tuple[int, int], ...]) -> np.ndarray:
     return reduce(np.logical_or, [(x >= a) & (x < b) for a, b in runs], np.zeros(x.shape, bool))
 
 
+def _draw_blocks(r: random.Random, n: int, past: bool) -> tuple[int, int, int, bool]:
+    return r.randint(1, 3), r.choice((1, 2, 3, 8)), r.choice((0, 7, -9, 2**40)), past
+
+
 def _random_blocks(at: Places, count: int, block: int, seed: int, past: bool) -> np.ndarray:
     own, keys = at.i // block, at.j // block
     allowed = np.zeros(np.broadcast_shapes(own.shape, keys.shape), bool)
@@ -130,9 +134,12 @@ def _same_document(at: Places, *rows: tuple[int, ...]) -> np.ndarray:
     return np.stack(found)
 
 
-def _ids(*rows: tuple[int, ...], at: Places) -> p.Pattern:
-    picked = [rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else [rows[0]]
-    return p.SameDocument(torch.tensor(picked if len(rows) > 1 else picked[0]))
+def _of_rows(build: Callable[[torch.Tensor], p.Pattern], *rows: tuple[int, ...], at: Places) -> p.Pattern:
+    """Of one row for all, or of one for each batch row, repeated in turn."""
+    return build(torch.tensor([rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else rows[0]))
+
+
+_ids, _live = partial(_of_rows, p.SameDocument), partial(_of_rows, p.KeyMask)
 
 
 def _holes(r: random.Random, n: int) -> tuple[bool, ...]:
@@ -143,11 +150,6 @@ def _holes(r: random.Random, n: int) -> tuple[bool, ...]:
 def _key_mask(at: Places, *rows: tuple[bool, ...]) -> np.ndarray:
     live = np.array([rows[b % len(rows)][: at.k_len] for b in range(at.batch if len(rows) > 1 else 1)], bool)
     return live[:, None, None, :]
-
-
-def _key_masks(*rows: tuple[bool, ...], at: Places) -> p.Pattern:
-    picked = [rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else [rows[0]]
-    return p.KeyMask(torch.tensor(picked if len(rows) > 1 else picked[0]))
 
 
 def _noise(at: Places, seed: int, density: float, batch: bool, heads: bool) -> np.ndarray:
@@ -256,16 +258,8 @@ LEAVES: dict[str, Leaf] = {
         lambda at, *some: np.isin(at.i, some) | np.isin(at.j, some),
         lambda *some: p.GlobalTokens(some),
     ),
-    "random_blocks": Leaf(
-        lambda r, n: (r.randint(1, 3), r.choice((1, 2, 3, 8)), r.choice((0, 7, -9, 2**40)), False),
-        _random_blocks,
-        p.RandomBlocks,
-    ),
-    "random_past": Leaf(
-        lambda r, n: (r.randint(1, 3), r.choice((1, 2, 3, 8)), r.choice((0, 7, -9, 2**40)), True),
-        _random_blocks,
-        p.RandomBlocks,
-    ),
+    "random_blocks": Leaf(partial(_draw_blocks, past=False), _random_blocks, p.RandomBlocks),
+    "random_past": Leaf(partial(_draw_blocks, past=True), _random_blocks, p.RandomBlocks),
     "strided": Leaf(
         lambda r, n: (_size(r, n), r.random() < 0.6),
         lambda at, s, local: ((at.i - at.j) % s == 0) | ((np.abs(at.i - at.j) < s) & local),
@@ -277,7 +271,7 @@ LEAVES: dict[str, Leaf] = {
         lambda s, c, local: p.Fixed(s, summary=c, local=local),
     ),
     "prefix": Leaf(lambda r, n: (r.randint(0, n + 1),), lambda at, n: at.j < n, p.Prefix),
-    "same_document": Leaf(lambda r, n: tuple(_documents(r, n) for _ in range(1)), _same_document, _ids, readable=False),
+    "same_document": Leaf(lambda r, n: (_documents(r, n),), _same_document, _ids, readable=False),
     "documents_by_row": Leaf(
         lambda r, n: _alike([_documents(r, n + 7)[: n + 7] for _ in range(3)]), _same_document, _ids, readable=False
     ),
@@ -287,8 +281,8 @@ LEAVES: dict[str, Leaf] = {
         p.KeySpan,
     ),
     "spans_by_row": Leaf(_draw_spans, _span_mask, _span, readable=False),
-    "key_mask": Leaf(lambda r, n: tuple(_holes(r, n) for _ in range(1)), _key_mask, _key_masks, readable=False),
-    "masks_by_row": Leaf(lambda r, n: tuple(_holes(r, n) for _ in range(3)), _key_mask, _key_masks, readable=False),
+    "key_mask": Leaf(lambda r, n: (_holes(r, n),), _key_mask, _live, readable=False),
+    "masks_by_row": Leaf(lambda r, n: tuple(_holes(r, n) for _ in range(3)), _key_mask, _live, readable=False),
     "explicit": Leaf(
         lambda r, n: (r.randint(0, 999), r.choice((0.1, 0.5, 0.9)), r.random() < 0.4, r.random() < 0.4),
         _noise,

@@ -57,6 +57,7 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
         "received": weights.sum(2),
         "distance": (weights * far).sum(-1),
         "weights": weights,
+        "sink": (sink - finite).exp(),
     }
     for one in case.want:
         if not isinstance(one, str) and one[0] == "weights_of":

@@ -238,10 +238,8 @@ class Made:
     def factors(self) -> torch.Tensor:
         """What dropout multiplies each weight by."""
         case = self.case
-        if not case.dropout:
-            return torch.ones(1, 1, 1, 1, dtype=torch.float64)
-        if case.dropout >= 1:
-            return torch.zeros(1, 1, 1, 1, dtype=torch.float64)
+        if not 0 < case.dropout < 1:
+            return torch.full((1, 1, 1, 1), 0.0 if case.dropout else 1.0, dtype=torch.float64)
         stays = not_dropped(case.dropout, case.dropout_seed, case.batch, case.heads, self.at.i, np.arange(case.k_len))
         return torch.from_numpy(np.broadcast_to(stays, self.at.shape) / (1 - case.dropout))
 

@@ -91,14 +91,7 @@ def classes_of(kind: str) -> list[Any]:
 def small(kind: str) -> Any:
     """The shrunken config of a type of model."""
     config_class = CONFIG_MAPPING[kind]
-    return _shrunk(config_class, kind)
-
-
-def _shrunk(config_class: Any, kind: str, extra: dict[str, Any] | None = None) -> Any:
-    default = config_class()
-    given = _settings(default, kind)
-    given.update(SPECIAL.get(kind, {}))
-    return config_class(**given)
+    return config_class(**_settings(config_class(), kind) | SPECIAL.get(kind, {}))
 
 
 def _settings(config: Any, kind: str) -> dict[str, Any]:
@@ -120,8 +113,8 @@ def _settings(config: Any, kind: str) -> dict[str, Any]:
             given[name] = _with_sections(given[name], kind)
     if given.get("head_dim", 0) is None:
         given["head_dim"] = 8
-    if isinstance(values.get("num_heads"), list | tuple):
-        given |= {name: values[name] for name in ("embed_dim",) if name in values}
+    if isinstance(values.get("num_heads"), list | tuple) and "embed_dim" in values:
+        given["embed_dim"] = values["embed_dim"]
     layers = next(
         (given[n] for n in ("num_hidden_layers", "num_layers", "n_layer") if isinstance(given.get(n), int)), 2
     )
@@ -135,9 +128,8 @@ def _settings(config: Any, kind: str) -> dict[str, Any]:
     for name in ("num_hidden_layers", "num_layers", "n_layer"):
         if isinstance(given.get(name), int):
             given[name] = layers
-    for name in ("mlp_layer_types",):
-        if isinstance(given.get(name), list):
-            given[name] = (given[name] * layers)[:layers]
+    if isinstance(given.get("mlp_layer_types"), list):
+        given["mlp_layer_types"] = (given["mlp_layer_types"] * layers)[:layers]
     return given
 
 
@@ -157,15 +149,8 @@ def _smaller(name: str, value: Any) -> Any:
         for pattern, size in SIZES:
             if re.fullmatch(pattern, name):
                 return min(value, size) if value > 0 else value
-        return value
-    if (
-        isinstance(value, list | tuple)
-        and value
-        and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
-    ):
-        if NEAR.fullmatch(name):
-            return [one if one < VOCAB else 3 + one % 7 for one in value]
-        return value
+    if isinstance(value, list | tuple) and NEAR.fullmatch(name) and {type(one) for one in value} == {int}:
+        return [_smaller(name, one) for one in value]
     return value
 
 

@@ -1,5 +1,7 @@
 """The drop-in for nn.MultiheadAttention: the same state_dict, arguments, numbers and gradients."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -84,19 +86,25 @@ def test_a_causal_mask_is_recognised_and_alone_is_refused():
         ours(x, x, x, is_causal=True)
 
 
+def encoder_of(count, nested=False, **options):
+    """PyTorch's encoder, and the same weights in one with our layers."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True)
+    theirs = nn.TransformerEncoder(layer, count, enable_nested_tensor=nested)
+    ours = copy.deepcopy(theirs)
+    for one in ours.layers:
+        weights = one.self_attn.state_dict()
+        one.self_attn = MultiheadAttention(DIM, HEADS, batch_first=True, **options)
+        one.self_attn.load_state_dict(weights)
+    return theirs, ours
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_inside_pytorchs_encoder_its_fast_path_does_not_skip_the_layer(training):
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True), 2, enable_nested_tensor=False
-    ).train(training)
+    theirs, encoder = (one.train(training) for one in encoder_of(2))
     x, padded = torch.randn(BATCH, KEYS, DIM), torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
     with torch.set_grad_enabled(training):
-        expected = encoder(x, src_key_padding_mask=padded)
-        for layer in encoder.layers:
-            theirs = layer.self_attn
-            layer.self_attn = MultiheadAttention(DIM, HEADS, batch_first=True).train(training)
-            layer.self_attn.load_state_dict(theirs.state_dict())
-        found = encoder(x, src_key_padding_mask=padded)
+        expected, found = (one(x, src_key_padding_mask=padded) for one in (theirs, encoder))
         torch.testing.assert_close(found[~padded], expected[~padded], rtol=1e-5, atol=1e-5)
         encoder.layers[0].self_attn.pattern = rg.patterns.SlidingWindow(2)
         assert not torch.allclose(encoder(x, src_key_padding_mask=padded), found)
@@ -104,25 +112,19 @@ def test_inside_pytorchs_encoder_its_fast_path_does_not_skip_the_layer(training)
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_of_pytorchs_encoder_are_refused_with_the_way_out():
-    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 1).eval()
-    encoder.layers[0].self_attn = MultiheadAttention(DIM, HEADS, batch_first=True).eval()
+    theirs, encoder = (one.eval() for one in encoder_of(1, nested=True))
     padded = torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
     x = torch.randn(BATCH, KEYS, DIM)
     with torch.no_grad():
         with pytest.raises(rg.UnsupportedError, match=r"set encoder\.use_nested_tensor = False, or"):
             encoder(x, src_key_padding_mask=padded)
         encoder.use_nested_tensor = False
-        expected = layer.eval()(x, src_key_padding_mask=padded)
-        encoder.layers[0].self_attn.load_state_dict(layer.self_attn.state_dict())
+        expected = theirs.layers[0](x, src_key_padding_mask=padded)
         torch.testing.assert_close(encoder(x, src_key_padding_mask=padded)[~padded], expected[~padded])
 
 
 def test_its_attention_is_recorded_inside_pytorchs_encoder():
-    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    for one in encoder.layers:
-        one.self_attn = MultiheadAttention(DIM, HEADS, batch_first=True, pattern="sliding_window(2)").eval()
+    encoder = encoder_of(2, pattern="sliding_window(2)")[1].eval()
     x = torch.randn(BATCH, KEYS, DIM)
     expected = encoder(x)
     with rg.record_attention(encoder, ("weights", "entropy")) as recording:

@@ -87,6 +87,7 @@ def test_falcon_is_refused_for_alibi_alone(alibi, name):
     if alibi:
         with pytest.raises(rg.UnsupportedError, match="adds ALiBi"):
             attach(model)
+        assert model.config._attn_implementation != "regard"
         return
     live = torch.ones(2, 9, dtype=torch.long)
     live[0, :3] = 0

@@ -74,11 +74,13 @@ def test_padding_beams_and_generate_go_on_too():
         keep_entries(cache, kept)
         more = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
         alone = []
-        for row in range(2):  # each row without its padding
-            first = 3 * row
-            single = model(IDS[row : row + 1, first:PROMPT], use_cache=True).past_key_values
+        for row in range(2):  # each row without its padding, at its own positions: rotary angles are of float32
+            ids, first = IDS[row : row + 1], 3 * row
+            places = torch.arange(PROMPT + 1)[None, first:]
+            single = model(ids[:, first:PROMPT], position_ids=places[:, :-1], use_cache=True).past_key_values
             keep_entries(single, kept[kept >= first] - first)
-            alone.append(model(IDS[row : row + 1, PROMPT : PROMPT + 1], past_key_values=single).logits)
+            last = ids[:, PROMPT : PROMPT + 1]
+            alone.append(model(last, position_ids=places[:, -1:], past_key_values=single).logits)
         found = model(IDS[:, PROMPT : PROMPT + 1], attention_mask=more, past_key_values=cache).logits
         torch.testing.assert_close(found, torch.cat(alone), rtol=0, atol=1e-12)
         cache = model(IDS[:, :PROMPT], use_cache=True).past_key_values

@@ -283,15 +283,9 @@ def test_a_mask_that_hides_nothing_serves_any_number_of_queries_and_another_mask
                 regard_attention(torch.nn.Module(), q, k, v, mask)
 
 
-SIZES = {
-    "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}  # fmt: skip
-
-
-def functions_of_a_call(model, run, layer=2):
-    """How many functions of Python a call of the model's third layer runs, from regard_attention on."""
-    counted = []
+def functions_of_a_call(run):
+    """How many functions of Python a call of a model's third layer runs, from regard_attention on."""
+    counted, inside = [], []
 
     def profile(frame, event, _):
         if event == "call" and frame.f_code is regard_attention.__code__:
@@ -302,7 +296,6 @@ def functions_of_a_call(model, run, layer=2):
         if event == "return" and inside and frame is inside[-1]:
             inside.pop()
 
-    inside: list = []
     for _ in range(3):
         run()
     sys.setprofile(profile)
@@ -310,22 +303,18 @@ def functions_of_a_call(model, run, layer=2):
         run()
     finally:
         sys.setprofile(None)
-    assert len(counted) == SIZES["num_hidden_layers"]
-    return counted[layer]
+    assert len(counted) == 3
+    return counted[2]
 
 
 @pytest.mark.parametrize(("way", "most"), [("decoding", 12), ("prompt", 15), ("gradients", 22)])
 def test_a_warm_call_runs_few_functions(way, most):
-    torch.manual_seed(0)
-    model = attach(tf.LlamaModel(tf.LlamaConfig(**SIZES)).eval())
-    if way == "decoding":
-        cache = tf.DynamicCache()
-        with torch.no_grad():
-            model(torch.randint(3, 99, (1, 40)), **{CACHE: cache})
-            found = functions_of_a_call(model, lambda: model(torch.tensor([[5]]), **{CACHE: cache}))
-    else:
-        ids = torch.randint(3, 99, (1, 16))
-        with torch.set_grad_enabled(way == "gradients"):
-            found = functions_of_a_call(model, lambda: model(ids, use_cache=False))
+    model, ids = attach(BY_NAME["Llama"].model()), torch.randint(3, 99, (1, 40))
+    given, cache = {"use_cache": False}, tf.DynamicCache()
+    with torch.set_grad_enabled(way == "gradients"):
+        if way == "decoding":
+            model(ids, **{CACHE: cache})
+            ids, given = ids[:, :1], {CACHE: cache}
+        found = functions_of_a_call(lambda: model(ids, **given))
     without_native = isinstance(load(), str)
     assert found <= most + 2 * without_native

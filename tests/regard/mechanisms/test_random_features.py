@@ -8,7 +8,6 @@ import torch
 from torch.nn.functional import normalize
 
 import regard as rg
-from regard import patterns as p
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Performer, RandomFeature
 from regard.mechanisms.draws import directions
@@ -161,31 +160,6 @@ def test_only_the_direction_of_queries_and_keys_counts_for_random_feature(size):
 
 
 # --- gates ---
-
-
-def test_padding_and_other_documents_forget_nothing():
-    """What is hidden for a query causes no decay: the result is that of the text alone."""
-    q, k, v = tensors(heads=2)
-    gate, mechanism = gates(), RandomFeature(13, gated=True)
-
-    def alone(rows: slice, keys: slice, **options) -> torch.Tensor:
-        given = {"pattern": "causal", "mechanism": mechanism, "parameters": {"gate": gate[..., keys]}, **options}
-        return rg.attention(q[:, :, rows], k[:, :, keys], v[:, :, keys], **given)
-
-    documents = p.Causal() & p.SameDocument(torch.arange(11) % 2)
-    found = rg.attention(q, k, v, pattern=documents, mechanism=mechanism, parameters={"gate": gate})
-    odd = slice(1, 11, 2)  # the queries stand at 4 to 10
-    torch.testing.assert_close(found[:, :, 1::2], alone(slice(1, None, 2), odd), rtol=1e-10, atol=1e-12)
-
-    text = alone(slice(2, None), slice(4, 9), q_start=2)
-    pattern = p.Causal() & p.KeySpan(torch.tensor([4, 4]), torch.tensor([9, 9]))
-    gate[..., :4], gate[..., 9:] = math.nan, math.nan
-    gate.requires_grad_()
-    padded = rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, parameters={"gate": gate})
-    torch.testing.assert_close(padded[:, :, 2:], text, rtol=1e-10, atol=1e-12)
-    padded.sum().backward()
-    assert gate.grad.isfinite().all()
-    assert (gate.grad[..., [0, 1, 2, 3, 9, 10]] == 0).all()
 
 
 def test_a_gate_of_0_forgets_everything_and_a_gate_of_1_lets_nothing_in():

@@ -1,6 +1,7 @@
 """Scores are the formulas of their papers, streamed as in the reference, with every option, statistic and gradient."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,12 +19,7 @@ from regard.testing import make_qkv
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 SPAN = p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 6]))
-PATTERNS = {  # the pattern, and its formula of batch row b and positions i and j
-    "full": ("full", lambda b, i, j: j >= 0),
-    "causal": ("causal", lambda b, i, j: j <= i),
-    "window": ("causal_window(4)", lambda b, i, j: (j <= i) & (i - j < 4)),
-    "padding by row": (SPAN, lambda b, i, j: (j >= np.array([2, 0])[b]) & (j < np.array([9, 6])[b])),
-}
+PATTERNS = (p.Full(), p.Causal(), p.CausalWindow(4), SPAN)
 OPTIONS = {
     "plain": {},
     "scale": {"scale": -0.7},
@@ -38,25 +34,17 @@ OPTIONS = {
 every = pytest.mark.parametrize("name", SCORES)
 
 
-def seen_by(formula, heads: int) -> np.ndarray:
-    b, i = np.arange(BATCH)[:, None, None, None], K_LEN - Q_LEN + np.arange(Q_LEN)[:, None]
-    return np.broadcast_to(formula(b, i, np.arange(K_LEN)), (BATCH, heads, Q_LEN, K_LEN))
-
-
 @every
 @pytest.mark.parametrize("backend", ["reference", "streamed"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_it_is_the_formula_of_its_paper(name, backend, shared):
-    for pattern, formula in PATTERNS.values():
-        for heads in HEADS:
-            call = make_call(name, heads, shared=shared)
-            bias = np.linspace(-1, 1, 6 * K_LEN).reshape(6, 1, K_LEN)
-            options = {"scale": 0.9, "softcap": 2.5}
-            expected = attend(call.formula, *call.arrays, seen_by(formula, 6), window=call.window, bias=bias, **options)
-            options |= {"pattern": pattern, "bias": torch.from_numpy(bias)}
-            found = call.ask(backend, ("log_sum_exp", "weights"), **options)
-            for one in ("output", "log_sum_exp", "weights"):
-                torch.testing.assert_close(getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT)
+    bias, options = np.linspace(-1, 1, 6 * K_LEN).reshape(6, 1, K_LEN), {"scale": 0.9, "softcap": 2.5}
+    for pattern, heads in product(PATTERNS, HEADS):
+        call, seen = make_call(name, heads, shared=shared), pattern.dense(Q_LEN, K_LEN).expand(BATCH, 6, Q_LEN, K_LEN)
+        expected = attend(call.formula, *call.arrays, seen.numpy(), window=call.window, bias=bias, **options)
+        found = call.ask(backend, ("log_sum_exp", "weights"), pattern=pattern, bias=torch.from_numpy(bias), **options)
+        for one in ("output", "log_sum_exp", "weights"):
+            torch.testing.assert_close(getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT)
 
 
 @every
@@ -82,30 +70,6 @@ def test_streaming_equals_the_formula_in_values_statistics_and_gradients(name, o
         sent = torch.autograd.grad(loss, [*call.learning, *bias], allow_unused=True, materialize_grads=True)
         answers.append((*told, *sent))
     torch.testing.assert_close(answers[1], answers[0], **EXACT)
-
-
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-@pytest.mark.parametrize("name", ["dot", "general", "additive", "concat"])
-def test_a_cache_of_projected_keys_continues_to_the_same_answer(name, kind):
-    call = make_call(name, lengths=(K_LEN, K_LEN))
-    whole = call.ask(pattern="causal").output
-    score = call.score.with_projected_keys()
-    assert score.with_projected_keys() == score
-    projected = call.score.project_keys(call.k, call.parameters)
-    asked = score.parameter_shapes(rg.mechanisms.base.Sizes(BATCH, 6, 3, K_LEN))
-    parameters = {one: x for one, x in call.parameters.items() if one in asked}
-    capacity = {"capacity": K_LEN} if kind == "static" else {}
-    cache = rg.layers.caches.new_cache(
-        kind, BATCH, 3, projected.shape[-1], v_dim=V_DIM, dtype=torch.float64, **capacity
-    )
-    parts = []
-    with torch.no_grad():
-        for start, stop in ((0, 4), (4, 5), (5, 6), (6, K_LEN)):
-            keys, values = cache.append(projected[:, :, start:stop], call.v[:, :, start:stop])
-            parts.append(rg.attention(call.q[:, :, start:stop], keys, values, q_start=start, pattern="causal",
-                                      mechanism=m.Softmax(score), parameters=parameters))  # fmt: skip
-    torch.testing.assert_close(torch.cat(parts, 2), whole, **EXACT)
-    assert "key_weight" not in asked
 
 
 @every
@@ -144,7 +108,9 @@ def test_only_keys_that_have_to_be_are_projected_again():
     k, parameters = torch.randn(1, 1, 4, KEY_DIM), {"key_weight": torch.randn(1, HIDDEN, KEY_DIM)}
     assert m.Dot().project_keys(k, {}) is k
     assert m.General(5, KEY_DIM).project_keys(k, {}) is k
-    assert m.Additive(5, KEY_DIM, HIDDEN).project_keys(k, parameters).shape == (1, 1, 4, HIDDEN)
+    additive, sizes = m.Additive(5, KEY_DIM, HIDDEN), rg.mechanisms.base.Sizes(BATCH, 6, 3, K_LEN)
+    assert additive.project_keys(k, parameters).shape == (1, 1, 4, HIDDEN)
+    assert "key_weight" not in additive.with_projected_keys().parameter_shapes(sizes)
 
 
 # A score of one's own: computed by every backend as it is declared, or refused

@@ -3,6 +3,7 @@
 import math
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -52,6 +53,11 @@ def tensors(batch: int, q_len: int, k_len: int, dtype: torch.dtype) -> tuple[tor
     return q, k, v
 
 
+def whole(*qkv, **options):
+    """The output of a call with statistics, which is planned by itself."""
+    return rg.attention_detail(*qkv, want="log_sum_exp", backend="native", **options).output
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_equals_the_planned_call_bit_for_bit(name, planned):
     options, (batch, q_len, dtype) = STEPS[name]
@@ -62,8 +68,7 @@ def test_a_step_equals_the_planned_call_bit_for_bit(name, planned):
             k, v = keys[:, :, :k_len], values[:, :, :k_len]
             for start in (None, max(0, k_len - q_len - 2), torch.randint(-3, k_len + 3, (batch,))):
                 found = rg.attention(q, k, v, q_start=start, **options)
-                expected = rg.attention_detail(q, k, v, q_start=start, want="log_sum_exp", backend="native", **options)
-                assert torch.equal(found, expected.output), (k_len, start)
+                assert torch.equal(found, whole(q, k, v, q_start=start, **options)), (k_len, start)
     assert len(planned) < 40, f"{len(planned)} of {3 * len(lengths)} calls were planned"
 
 
@@ -104,9 +109,7 @@ def test_one_plan_serves_every_length_and_every_span_and_bias(options, planned):
         for k_len in range(256, 512, 3):
             given, keys, values = options(k_len), k[:, :, :k_len], v[:, :, :k_len]
             found = rg.attention(q, keys, values, **given)
-            assert torch.equal(
-                found, rg.attention_detail(q, keys, values, want="log_sum_exp", backend="native", **given).output
-            )
+            assert torch.equal(found, whole(q, keys, values, **given))
     assert len(planned) == 1
 
 
@@ -130,9 +133,7 @@ def test_padding_that_changes_from_batch_to_batch_is_planned_once(planned):
         for step in range(8):
             pattern = p.Causal() & p.KeySpan(0, torch.tensor([100 - step, 90 + step, 7 * step]))
             found = rg.attention(q, k, v, pattern=pattern)
-            assert torch.equal(
-                found, rg.attention_detail(q, k, v, want="log_sum_exp", backend="native", pattern=pattern).output
-            )
+            assert torch.equal(found, whole(q, k, v, pattern=pattern))
     assert len(planned) == 1
 
 
@@ -145,7 +146,7 @@ def test_steps_read_keys_as_a_cache_stores_them(dtype, options, planned):
             k, v = (Stored(*rounded("x", x[:, :, :k_len], dtype)) for x in (keys, values))
             given = options(k_len)
             found = rg.attention(q, k, v, **given)
-            assert torch.equal(found, rg.attention_detail(q, k, v, **given, backend="native").output)
+            assert torch.equal(found, whole(q, k, v, **given))
     assert len(planned) == 1
 
 
@@ -162,6 +163,12 @@ def test_steps_keep_numbers_that_are_not_finite_to_their_queries(name):
             torch.testing.assert_close(found, expected, equal_nan=True, atol=1e-5, rtol=1e-5)
 
 
+def in_threads(function, *given):
+    """One thread for each argument; an exception there is raised here."""
+    with ThreadPoolExecutor(len(given)) as pool:
+        list(pool.map(function, given))
+
+
 def test_steps_of_threads_do_not_share_their_arrays():
     q, keys, values = tensors(2, 1, 127, torch.float32)
     pattern, wrong = p.Causal() & p.KeySpan([0, 9]), []
@@ -175,14 +182,8 @@ def test_steps_of_threads_do_not_share_their_arrays():
                     wrong.append(k_len)
 
     with torch.no_grad():
-        expected = {
-            n: rg.attention_detail(q, keys[:, :, :n], values[:, :, :n], pattern=pattern).output for n in range(64, 127)
-        }
-    threads = [threading.Thread(target=decode, args=(17 * number,)) for number in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+        expected = {n: whole(q, keys[:, :, :n], values[:, :, :n], pattern=pattern) for n in range(64, 127)}
+    in_threads(decode, *(17 * number for number in range(4)))
     assert not wrong
 
 
@@ -200,18 +201,14 @@ def test_what_a_thread_computes_with_outlives_the_planning_of_another(monkeypatc
     monkeypatch.setattr(kernel, "lower", slowly)
     plan = rg.plan_attention(q, k, v, pattern=p.Causal() & p.KeySpan([0, 9]), backend="native")
 
-    def compute() -> None:
+    def compute(number: int) -> None:
         with torch.no_grad():
             plan.run(q, k, v)
         together.wait(timeout=60)
         alive = {lowered.address for one in made if (lowered := one()) is not None}
         living.append(all(one.call.schedule in alive for one in plan._offer.run.__self__._spare))
 
-    threads = [threading.Thread(target=compute) for _ in range(2)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    in_threads(compute, 0, 1)
     assert len(made) == 2
     assert living == [True, True]
 

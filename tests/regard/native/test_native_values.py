@@ -12,6 +12,7 @@ from regard.core.hidden import grid_of_call, prepare
 from regard.core.tensors import Stored
 from regard.functional.compiled import traced_attention
 from regard.functional.plain import plain_attention
+from regard.layers.caches.entries import rounded
 from regard.testing import Budget, answer, make_qkv
 
 LAYOUTS = ((1, 1), (2, 2), (6, 3), (6, 1))
@@ -85,15 +86,6 @@ def test_values_in_the_keys_equal_the_formula(native, dtype, heads, head_dim, v_
             torch.testing.assert_close(found.double(), expected, rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize("length", [1, 2, 11, 12, 13, 31, 32, 33, 127, 128, 129, 191, 192, 193])
-def test_lengths_around_the_sizes_of_tiles(native, length):
-    for text in ("causal", "sliding_window(6)", "full"):
-        q, k, v = make_qkv(batch=1, heads=2, kv_heads=1, q_len=length, k_len=length, dtype=torch.float32)
-        found = rg.attention(q, k, v, pattern=text, backend="native")
-        expected = rg.attention(q, k, v, pattern=text, backend="reference")
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("instructions", [0, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (8, 8), (8, 1)])
@@ -108,35 +100,31 @@ def test_one_query_of_values_that_fill_the_registers_and_more(native, heads, kv_
     torch.testing.assert_close(one.double(), exact, rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize("instructions", [0, 2])
-def test_queries_of_a_step_that_end_at_different_registers(native, instructions):
-    native.handle.rg_use_instructions(instructions)
-    q, k, v = make_qkv(batch=1, heads=1, kv_heads=1, q_len=8, k_len=400, head_dim=64, dtype=torch.float32)
-    for q_start in range(290, 306):
-        found, expected = (
-            rg.attention(q, k, v, pattern="causal", q_start=q_start, backend=name) for name in ("native", "reference")
-        )
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+TILES = (1, 2, 11, 12, 13, 31, 32, 33, 127, 128, 129, 191, 192, 193)  # lengths around the sizes of tiles
+ONE_HEAD = {"batch": 1, "heads": 1, "kv_heads": 1}
+CALLS = [
+    *(({"heads": 2, "kv_heads": 1, "q_len": n, "k_len": n}, {"pattern": text})
+      for n in TILES for text in ("causal", "sliding_window(6)", "full")),
+    *((ONE_HEAD | {"q_len": 8, "k_len": 400, "head_dim": 64}, {"pattern": "causal", "q_start": start})
+      for start in range(290, 306)),  # queries of a step that end at different registers
+    (ONE_HEAD | {"batch": 3, "q_len": 7, "k_len": 9}, {"bias": rg.bias.T5Relative(1, buckets=8, max_distance=11)}),
+    (ONE_HEAD | {"heads": 3, "q_len": 1, "k_len": 40, "head_dim": 8, "v_dim": 8}, {"stored": torch.int8}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("instructions", [0, 2])
-def test_int8_keys_of_8_numbers(native, instructions):
+def test_other_sizes_equal_the_reference(native, instructions):
     native.handle.rg_use_instructions(instructions)
-    q, k, v = make_qkv(batch=1, heads=3, kv_heads=1, q_len=1, k_len=40, head_dim=8, v_dim=8, dtype=torch.float32)
-    stored = [Stored((x * 30).to(torch.int8), torch.rand(1, 1, 40, 1) / 30) for x in (k, v)]
-    found = rg.attention(q, *stored, backend="native")
-    expected = rg.attention(q, *(x.widened(torch.float32) for x in stored), backend="reference")
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_a_learned_bias_by_distance_of_one_head_gets_the_gradient_of_all_batch_rows(native):
-    q, k, v = make_qkv(batch=3, heads=1, kv_heads=1, q_len=7, k_len=9, dtype=torch.float32)
-    bias = rg.bias.T5Relative(heads=1, buckets=8, max_distance=11)
-    found, expected = (
-        torch.autograd.grad(rg.attention(q, k, v, bias=bias, backend=name).square().sum(), list(bias.parameters()))
-        for name in ("native", "reference")
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for sizes, options in CALLS:
+        (q, *kept), given = make_qkv(**sizes, dtype=torch.float32), dict(options)
+        if dtype := given.pop("stored", None):
+            kept = [Stored(*rounded("x", x, dtype)) for x in kept]
+        learning = [*given["bias"].parameters()] if "bias" in given else []
+        answers = []
+        for name in ("native", "reference"):
+            output = rg.attention(q, *kept, backend=name, **given)
+            answers.append([output, *(torch.autograd.grad(output.square().sum(), learning) if learning else ())])
+        torch.testing.assert_close(*answers, rtol=1e-4 if learning else 1e-5, atol=1e-4 if learning else 1e-5)
 
 
 @pytest.mark.parametrize("instructions", [0, 2])

@@ -55,30 +55,20 @@ def printed() -> tuple[str, str, str]:
     return off, refused, maybe
 
 
-def test_turned_off_it_refuses_with_the_reason(printed):
-    record = json.loads(printed[0])
+def test_turned_off_it_refuses_with_the_reason_and_another_setting_with_the_two_that_exist(printed):
+    record, off = json.loads(printed[0]), "REGARD_NATIVE=off turns it off"
     assert record["backend"] == "fused"
-    assert record["others"]["native"] == {"refused": "REGARD_NATIVE=off turns it off"}
-    assert "native refused: REGARD_NATIVE=off turns it off" in record["text"]
+    assert record["others"]["native"] == {"refused": off}
+    assert f"native refused: {off}" in record["text"]
     assert "REGARD_NATIVE=off" in record["named"]
     assert record["error"] < 1e-5
-
-
-def test_probes_are_refused_with_the_reason(printed):
-    assert "REGARD_NATIVE=off turns it off" in printed[1]
-
-
-def test_another_setting_is_refused_with_the_two_that_exist(printed):
+    assert off in printed[1]
     assert "REGARD_NATIVE is 'maybe'; it is on or off" in json.loads(printed[2])["named"]
 
 
-def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch):
+def test_a_missing_library_says_how_to_build_it_and_a_file_that_is_none_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv(library.SETTING, "on")
     assert "run python -m regard.backends.native.build" in str(library.load(tmp_path / "none.so"))
-
-
-def test_a_file_that_is_no_library_says_so(tmp_path, monkeypatch):
-    monkeypatch.setenv(library.SETTING, "on")
     (tmp_path / "text.so").write_text("no library")
     assert "cannot be loaded" in str(library.load(tmp_path / "text.so"))
 

@@ -49,23 +49,6 @@ def test_lists_for_all_heads_for_key_heads_and_for_each_head(backend, long, bloc
     assert_is_the_formula(pattern & p.CausalWindow(30) & p.KeySpan(3), mask & window, q, k, v, backend=backend)
 
 
-def test_joined_by_or_and_not_and_beside_rows_that_start_apart():
-    q, k, v = sizes_of(13, 29)
-    blocks = torch.randint(-1, 10, (2, 4, 7, 3))
-    mask = mask_of(blocks, 13, 29, 3, 2)
-    pattern = p.ChosenBlocks(blocks, 3, 2)
-    i, j = np.arange(13)[:, None] + 16, np.arange(29)
-    near = (j <= i) & (j > i - 4)
-    assert_is_the_formula(~pattern | p.CausalWindow(4), ~mask | near, q, k, v)
-    starts = torch.tensor([0, 9])
-    apart = np.stack([j <= i - 16, j <= i - 7])[:, None]
-    assert_is_the_formula(pattern & p.Causal(), mask & apart, q, k, v, q_start=starts)
-    q, k, v = sizes_of(64, 40, dtype=torch.float32)  # a head's first rows are empty beside the last of the head before
-    blocks = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
-    mask = mask_of(blocks, 64, 40, 40, rows := 2**32 + 1) & (np.arange(40) <= np.arange(64)[:, None] - 24)
-    assert_is_the_formula(p.ChosenBlocks(blocks, 40, rows) & p.Causal(), mask, q, k, v)
-
-
 def test_pairs_are_counted_and_strict_allows_what_computes_few_others():
     blocks = torch.tensor([[3, 0, 3], [1, 2, -1], [3, 2, 1]]).view(1, 1, 3, 3)
     pattern = p.ChosenBlocks(blocks, 32, 32) & p.Causal()
@@ -89,20 +72,6 @@ def test_visible_keys_and_least_pairs_are_those_of_the_mask(band):
     mask = large.dense(17, 40, q_start=7)
     assert 0 <= large.least_pairs(7, 17, 40) <= mask.sum() / 4
     assert band != p.Full() or large.least_pairs(7, 17, 32) == large.dense(17, 32, q_start=7).sum() // 4
-
-
-def test_hidden_blocks_may_hold_nan():
-    q, k, v = sizes_of(64, 64, heads=2)
-    blocks = torch.tensor([0, 3]).view(1, 1, 1, 2)
-    clean = rg.attention(q, k, v, pattern=p.ChosenBlocks(blocks, 16))
-    clean.sum().backward()
-    grads = [x.grad.clone() for x in (q, k, v)]
-    k2, v2 = (x.detach().index_fill(2, torch.arange(16, 48), torch.nan).requires_grad_() for x in (k, v))
-    q.grad = None
-    found = rg.attention(q, k2, v2, pattern=p.ChosenBlocks(blocks, 16) & p.Diagonals(70, 70))
-    found.sum().backward()
-    assert torch.equal(found, clean)
-    assert all(torch.equal(one, x.grad) for one, x in zip(grads, (q, k2, v2), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What the processes of tests compute, and the same on one process."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,12 +9,16 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 import regard
 from regard import bias, distributed
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.distributed import Layout
+from regard.layers import MultiHeadAttention, record_attention
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,9 @@ class Case:
         """The options, those with tensors included, and the tensors that learn by name."""
         if not self.make:
             return dict(self.options), {}
+        if self.make in PATTERNS:
+            lengths = (one.length for one in self.layouts)
+            return {**self.options, "pattern": PATTERNS[self.make](*self.sizes[:2], *lengths)}, {}
         more, learning = MAKERS[self.make](self, rank)
         return {**self.options, **more}, learning
 
@@ -66,36 +73,30 @@ def whole_rows(case: Case, rank: int | None, x: torch.Tensor) -> torch.Tensor:
     return x if rank is None else distributed.part(x, case.layouts[0], rank, dim=-2)
 
 
-def _documents(case: Case, rank: int | None):
-    length = case.layouts[1].length
-    ids = torch.stack([torch.arange(length) // 7, torch.arange(length) // 11])
-    return {"pattern": p.Causal() & p.SameDocument(ids)}, {}
-
-
-def _explicit(case: Case, rank: int | None):
-    q_len, k_len = (one.length for one in case.layouts)
-    mask = torch.rand(1, case.sizes[1], q_len, k_len, generator=torch.Generator().manual_seed(3)) < 0.2
-    mask[:, :, 4] = False
-    return {"pattern": p.Explicit(mask)}, {}
-
-
-def _where(case: Case, rank: int | None):
-    return {"pattern": p.Where(_every_third)}, {}
-
-
 def _every_third(q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
     return (q_pos + 2 * k_pos) % 3 == 0
 
 
-def _key_mask(case: Case, rank: int | None):
-    length = case.layouts[1].length
-    mask = torch.rand(case.sizes[0], length, generator=torch.Generator().manual_seed(3)) < 0.5
-    return {"pattern": p.Causal() & p.KeyMask(mask)}, {}
+def _chosen(share: float, *shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(3)) < share
 
 
-def _spans(case: Case, rank: int | None):
-    length = case.layouts[1].length
-    return {"pattern": p.Causal() & p.KeySpan(torch.tensor([0, 3]), torch.tensor([length - 5, length]))}, {}
+def _explicit(batch: int, heads: int, q_len: int, k_len: int) -> p.Pattern:
+    mask = _chosen(0.2, 1, heads, q_len, k_len)
+    mask[:, :, 4] = False
+    return p.Explicit(mask)
+
+
+# Of batch, heads, q_len and k_len.
+PATTERNS: dict[str, Callable[[int, int, int, int], p.Pattern]] = {
+    "documents": lambda b, h, q, k: (
+        p.Causal() & p.SameDocument(torch.stack([torch.arange(k) // 7, torch.arange(k) // 11]))
+    ),
+    "explicit": _explicit,
+    "where": lambda b, h, q, k: p.Where(_every_third),
+    "key_mask": lambda b, h, q, k: p.Causal() & p.KeyMask(_chosen(0.5, b, k)),
+    "spans": lambda b, h, q, k: p.Causal() & p.KeySpan(torch.tensor([0, 3]), torch.tensor([k - 5, k])),
+}
 
 
 def _starts(case: Case, rank: int | None):
@@ -134,7 +135,6 @@ def _score(case: Case, rank: int | None, kind: str = "general"):
 
 
 MAKERS: dict[str, Any] = {
-    "documents": _documents, "explicit": _explicit, "where": _where, "key_mask": _key_mask, "spans": _spans,
     "starts": _starts, "bias": _bias, "t5": _t5, "sinks": _sinks, "general": _score,
     "additive": partial(_score, kind="additive"),
 }  # fmt: skip
@@ -211,3 +211,13 @@ def together(case: Case, parts: list[dict[str, Any]]) -> dict[str, torch.Tensor]
         else:
             found[name] = distributed.joined(pieces, of_k if name in OF_KEYS else of_q)
     return found
+
+
+def on_a_linear_layer(style: ParallelStyle) -> None:
+    parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), style)
+
+
+def with_a_recording(style: ParallelStyle) -> None:
+    layer = parallelize_module(MultiHeadAttention(dim=16, heads=4), init_device_mesh("cpu", (2,)), style)
+    with record_attention(layer):
+        layer(torch.zeros(1, 3, 16))

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import parallelize_module
 
 import regard
 from regard import distributed
@@ -107,9 +109,6 @@ def layers(count: int, several: bool) -> dict[str, Any]:
     ).double()
     x = torch.randn(2, sum(LENGTHS[count]), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     if several:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor.parallel import parallelize_module
-
         layer = parallelize_module(layer, init_device_mesh("cpu", (count,)), ContextParallel(form="state"))
         x = part(x, Layout("contiguous", LENGTHS[count]), dist.get_rank(), dim=1)
     output = layer(x)

@@ -47,10 +47,6 @@ def learning_from(name: str) -> None:
     (detail.output.sum() + told.sum()).backward()
 
 
-def within(size: int, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-    return (q_pos - k_pos).abs() < size
-
-
 @pytest.mark.parametrize("name", ["entropy", "received", "distance", "sink", "top_keys"])
 def test_a_statistic_that_has_no_gradient_is_no_constant_of_the_loss(name, pools):
     for message in pools(2).refusals(learning_from, name):

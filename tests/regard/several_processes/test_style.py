@@ -14,7 +14,8 @@ import regard
 from regard.distributed import ContextParallel, Layout, TensorParallel, joined, part, shard_model
 from regard.distributed.group import about_weights
 from regard.errors import ArgumentError
-from regard.layers import LatentAttention, MultiHeadAttention, record_attention
+from regard.layers import LatentAttention, MultiHeadAttention
+from several_processes.calls import on_a_linear_layer, with_a_recording
 
 LENGTHS = {2: (7, 6), 4: (5, 3, 4, 1)}
 
@@ -93,16 +94,6 @@ def with_a_cache():
     mesh = init_device_mesh("cpu", (2,))
     layer = parallelize_module(model()[0], mesh, ContextParallel())
     layer(whole()[0], cache=layer.new_cache(batch=2))
-
-
-def on_a_linear_layer():
-    parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), ContextParallel())
-
-
-def with_a_recording():
-    layer = parallelize_module(model()[0], init_device_mesh("cpu", (2,)), ContextParallel())
-    with record_attention(layer):
-        layer(whole()[0])
 
 
 def on_layers_that_are_no_plain_attention() -> list[str]:
@@ -191,7 +182,11 @@ def test_equal_weights_have_one_checksum_on_cpu_and_gpu(dtype):
 
 def test_what_a_layer_over_processes_refuses(pools):
     assert all("without a cache" in message for message in pools(2).refusals(with_a_cache))
-    assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
-    assert all("name the attention layers" in message for message in pools(2).refusals(on_a_linear_layer))
+    assert all(
+        "record it on one process" in message for message in pools(2).refusals(with_a_recording, ContextParallel())
+    )
+    assert all(
+        "name the attention layers" in message for message in pools(2).refusals(on_a_linear_layer, ContextParallel())
+    )
     with pytest.raises(ArgumentError, match="layout is 'star'"):
         ContextParallel("star")

@@ -14,8 +14,9 @@ from torch.distributed.tensor.parallel import parallelize_module
 from regard.bias import ALiBi, Bias, T5Relative
 from regard.distributed import TensorParallel, tensor_parallel_plan
 from regard.errors import ArgumentError
-from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, record_attention
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention
 from regard.patterns import Causal, CausalWindow, Explicit, Full, KeySpan, Pattern, PerHead, Prefix, Strided
+from several_processes.calls import on_a_linear_layer, with_a_recording
 
 IDS = torch.randint(4, 60, (3, 11), generator=torch.Generator().manual_seed(2))
 
@@ -225,20 +226,10 @@ def with_forget_gates() -> None:
     parallelize_module(layer, init_device_mesh("cpu", (2,)), TensorParallel())
 
 
-def on_a_linear_layer() -> None:
-    parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), TensorParallel())
-
-
 def with_a_tie_across() -> None:
     layer = FeedForward(8, 8)
     layer.narrow.weight = layer.widen.weight
     parallelize_module(layer, init_device_mesh("cpu", (2,)), TensorParallel())
-
-
-def with_a_recording() -> None:
-    layer = parallelize_module(MultiHeadAttention(dim=16, heads=4), init_device_mesh("cpu", (2,)), TensorParallel())
-    with record_attention(layer):
-        layer(torch.zeros(1, 3, 16))
 
 
 def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
@@ -246,11 +237,13 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
         "6 query heads cannot be divided among 4 processes, each with as many; numbers of processes that can: 1, 2, 3"
     )
     assert all(words in message for message in pools(4).refusals(too_many_processes))
-    assert all("given a Linear" in message for message in pools(2).refusals(on_a_linear_layer))
+    assert all("given a Linear" in message for message in pools(2).refusals(on_a_linear_layer, TensorParallel()))
     assert all("forgetting or a chooser; divide" in message for message in pools(2).refusals(with_forget_gates))
     words = "of another module too, where it was divided along axis 0, and here it would be divided along axis 1; untie"
     assert all(words in message for message in pools(2).refusals(with_a_tie_across))
-    assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
+    assert all(
+        "record it on one process" in message for message in pools(2).refusals(with_a_recording, TensorParallel())
+    )
     with pytest.raises(ArgumentError, match="model is an int; give a module"):
         tensor_parallel_plan(3)  # ty: ignore
     with pytest.raises(ArgumentError, match="has no MultiHeadAttention, LatentAttention or FeedForward inside"):

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from regard_lab.cli import main
@@ -97,6 +98,15 @@ def refusal(*words: object, code: int = 2) -> str:
     answer = regard(*words)
     assert (answer.returncode, answer.stdout) == (code, b""), answer.err
     return " ".join(answer.err.split())
+
+
+def cpu_seconds(process: int) -> float:
+    """What a process has used; infinitely much once it is gone."""
+    try:
+        user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return float("inf")
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 class Forked:

@@ -1,4 +1,7 @@
-"""Help and completion need no torch, and every command starts with no more than it uses; each is in the table."""
+"""Help and completion need no torch, and every command starts with no more than it uses; each is in the table.
+
+Each setting is an option whose sentence, default and least number are those of the Config it belongs to.
+"""
 
 import ast
 import importlib
@@ -8,17 +11,21 @@ import pkgutil
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
+import pytest
 import torch
 from commanding import regard, succeeded
-from test_defaults import COMMANDS as CONFIGS
 from typer.main import get_command
 
 import regard_lab as package
 from docs.making.command_help import loaded_commands, made_help
+from regard.errors import ArgumentError
 from regard.layers import record_attention
 from regard_lab.cli.app import HELP_FILE, Convert, TopLevel, Train, Unloaded, app, kept_help
+from regard_lab.cli.options import default_text, fields_in_order, sentence_of
+from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.decoding import Translator
 from regard_lab.seeing import look
 from regard_lab.text import END
@@ -27,6 +34,9 @@ from regard_lab.training import recipes
 ROOT = Path(package.__file__).parent
 TABLES = {"": TopLevel, "train ": Train, "convert ": Convert}
 MODULES = {prefix + name: module for prefix, table in TABLES.items() for name, module in table.MODULES.items()}
+EXPORTED = (getattr(recipes, name) for name in recipes.__all__)
+CONFIGS = {f"train {one.COMMAND}": one.Config for one in EXPORTED if hasattr(one, "COMMAND")}
+CONFIGS["convert kv-heads"] = Uptraining.Config
 # All in one process: torch stays in `sys.modules` once it is imported, so the first command that imports it fails.
 ASK = """
 import contextlib, io, json, sys
@@ -184,6 +194,54 @@ def test_every_recipe_is_exported_and_a_command():
         if recipe.__module__.startswith("regard_lab."):
             assert recipe.__name__ in recipes.__all__, f"export {recipe.__name__} in regard_lab.training.recipes"
             assert recipe.COMMAND in Train.MODULES, f"add a row {recipe.COMMAND!r} to Train in regard_lab/cli/app.py"
-            assert CONFIGS.get(f"train {recipe.COMMAND}") is recipe.Config, (
-                f"add {recipe.COMMAND!r} to test_defaults.py"
-            )
+
+
+# --- settings as options
+
+
+def squeezed(text: str) -> str:
+    """A text without its spaces, which a terminal puts anywhere."""
+    return re.sub(r"\s", "", text)
+
+
+@pytest.mark.parametrize("command", CONFIGS)
+def test_every_setting_is_an_option_with_its_sentence_and_its_default(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    text = squeezed(regard(*command.split(), "--help").out)
+    config = CONFIGS[command]
+    variants = recipes.TranslationTraining.VARIANTS if command == "train translation" else {}
+    for field in fields_in_order(config):
+        name = field.metadata.get("option", f"--{field.name.replace('_', '-')}").split("/")[0]
+        assert name in text, name
+        assert squeezed(f"{sentence_of(config, field.name)} {default_text(field, variants)}") in text, name
+    for own in variants.values():
+        assert all(getattr(config, name) != value for name, value in own.items())
+    with pytest.raises(LookupError, match="write one under Args"):
+        sentence_of(config, "speed")
+
+
+def test_no_command_writes_a_default_into_its_help():
+    for path in ROOT.glob("cli/*.py"):
+        assert not re.search(r"\[default: ['\"]?-?[\d.]+['\"]?[\];]", path.read_text("utf-8")), path.name
+
+
+CHECKED = (
+    "steps", "warmup_steps", "weight_decay", "accumulate", "validate_every", "patience", "keep", "seed",
+    "heads", "kv_heads", "layers",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [one for name, one in CONFIGS.items() if name.startswith("train ")])
+def test_the_least_number_of_an_option_is_the_least_that_python_takes(config):
+    for field in fields(config):
+        if field.name not in CHECKED:
+            continue
+        least = field.metadata["least"]
+
+        def configs(number, name=field.name):
+            made = config(data=("pairs.tsv",), **{name: number})
+            return made.training_config(), made.model_config(300)
+
+        assert configs(least)
+        with pytest.raises(ArgumentError, match=rf"{field.name} is {least - 1}; "):
+            configs(least - 1)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from commanding import SMALL, Forked, regard, succeeded
+from commanding import SMALL, Forked, cpu_seconds, regard, succeeded
 
 from regard_lab.cli import demo, evaluate, lesson, view
 from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
@@ -53,19 +53,8 @@ def test_ctrl_c_before_the_first_step_is_one_word(command, seconds, tmp_path):
     if process.returncode in (0, -signal.SIGINT):  # it was done before, or just then
         assert command[0] == "show"
         return
-    assert process.returncode == 130
-    assert err.decode().splitlines()[-1] == "regard: interrupted"
-    assert b"Traceback" not in err
-    assert b"Exception" not in err
-
-
-def cpu_seconds(process: int) -> float:
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            user, system = file.read().rpartition(")")[2].split()[11:13]
-    except OSError:
-        return float("inf")
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    assert (process.returncode, err.decode().splitlines()[-1]) == (130, "regard: interrupted")
+    assert not re.search(b"Traceback|Exception", err)
 
 
 def test_ctrl_c_between_lines_counts_what_is_printed(run_folder):
@@ -89,10 +78,8 @@ def test_a_signal_in_training_saves_and_names_the_command_that_goes_on(data, tmp
     _, err = process.communicate(timeout=1200)
     assert process.returncode == 130
     last, command = err.decode().splitlines()[-2:]
-    assert last.startswith("regard: interrupted: ")
-    assert last.endswith("; go on with:")
     assert command == f"regard train translation --out {out} --resume"
-    steps = int(last.split(" steps")[0].split()[-1].replace(",", ""))
+    steps = int(re.fullmatch("regard: interrupted: ([0-9,]+) steps.*; go on with:", last)[1].replace(",", ""))
     assert (out / f"step-{steps:06d}").is_dir()
     on = succeeded("train", "translation", "--out", out, "--resume", "--steps", steps + 1, "--cpu")
     assert f"going on after step {steps}" in on.err
@@ -241,6 +228,21 @@ def test_ctrl_c_in_an_evaluation_keeps_the_sentences_that_were_done(named, tmp_p
         assert (again.returncode, regard("evaluate", run_folder, pairs, "--out", pairs).returncode) == (130, 2)
 
 
+def test_ctrl_c_in_a_comparison_of_runs_keeps_what_was_evaluated(run_folder, tmp_path, monkeypatch, data):
+    evaluate_run, done = evaluate.comparing.evaluate_run, []
+
+    def once(run, *rest, **more):
+        if done:
+            raise KeyboardInterrupt
+        done.append(run)
+        return evaluate_run(run, *rest, **more)
+
+    monkeypatch.setattr(evaluate.comparing, "evaluate_run", once)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate.comparing.compare_runs([run_folder, run_folder], [data / "pairs.tsv"], tmp_path)
+    assert [row["run"] for row in json.loads((tmp_path / "compare.json").read_text())["rows"]] == [str(run_folder)]
+
+
 def test_ctrl_c_in_a_lesson_says_how_much_of_it_is_printed(monkeypatch):
     monkeypatch.setattr(lesson, "_print_cell", lambda cell, *_: interrupt() if "claims" in cell.tags else None)
     answer = regard("lesson", "causal")
@@ -262,22 +264,20 @@ def test_ctrl_c_after_the_training_of_the_demo_keeps_the_model(tmp_path, monkeyp
 
 
 def test_ctrl_c_ends_the_program_only_while_nothing_is_to_be_saved_and_only_in_the_main_thread():
-    usual = signal.getsignal(signal.SIGINT)
-    assert usual is signal.default_int_handler
-    with quiet_interrupts():
-        assert signal.getsignal(signal.SIGINT) is not usual
-        heed_interrupts()
-        assert signal.getsignal(signal.SIGINT) is usual
-    with quiet_interrupts():
-        pass
-    found = [signal.getsignal(signal.SIGINT)]
+    usual, found = signal.default_int_handler, []
 
     def work():
-        with quiet_interrupts():
-            heed_interrupts()
-            found.append(signal.getsignal(signal.SIGINT))
+        for heeded in (False, True):
+            with quiet_interrupts():
+                if heeded:
+                    heed_interrupts()
+                found.append(signal.getsignal(signal.SIGINT) is usual)
+            found.append(signal.getsignal(signal.SIGINT) is usual)
 
+    work()
+    assert found == [False, True, True, True]
+    found.clear()
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [usual, usual]
+    assert found == [True] * 4

@@ -14,18 +14,19 @@ SENTENCE = "Life is short, eat dessert first"
 
 @pytest.fixture
 def walked(monkeypatch):
-    """The command: what it prints, and what it remarks."""
+    """The command: what it prints; it remarks nothing."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
     def call(*arguments):
         answer = succeeded("walkthrough", *arguments)
-        return answer.out, answer.err
+        assert answer.err == ""
+        return answer.out.removesuffix("\n")
 
     return call
 
 
 def test_the_sentence_is_walked_through_in_plain_text(walked):
-    assert walked(SENTENCE) == (to_text(walk(SENTENCE)) + "\n", "")
+    assert walked(SENTENCE) == to_text(walk(SENTENCE))
 
 
 def test_json_is_that_of_the_library_with_the_same_options(walked):
@@ -35,15 +36,15 @@ def test_json_is_that_of_the_library_with_the_same_options(walked):
         SENTENCE, word="dessert", context="a b", heads=4, kv_heads=2, head=2, dim=12, score="additive",
         positions="sinusoidal", seed=7,
     )  # fmt: skip
-    assert walked(SENTENCE, *options) == (to_json(expected) + "\n", "")
-    assert json.loads(walked(SENTENCE, "--causal", "--json")[0])["settings"]["causal"] is True
+    assert walked(SENTENCE, *options) == to_json(expected)
+    assert json.loads(walked(SENTENCE, "--causal", "--json"))["settings"]["causal"] is True
 
 
 def test_the_worked_example_of_the_articles_is_one_option(walked):
-    assert walked("--example", "life-is-short") == (to_text(walk(**example("life-is-short"))) + "\n", "")
+    assert walked("--example", "life-is-short") == to_text(walk(**example("life-is-short")))
     options = ["--word", "dessert", "--decimals", 2]
     expected = walk(**example("life-is-short") | {"word": "dessert", "decimals": 2})
-    assert walked("--example", "life-is-short", *options) == (to_text(expected) + "\n", "")
+    assert walked("--example", "life-is-short", *options) == to_text(expected)
 
 
 def test_sizes_draws_and_weights_are_options(walked, tmp_path):
@@ -55,21 +56,21 @@ def test_sizes_draws_and_weights_are_options(walked, tmp_path):
         SENTENCE, dim=6, query_dim=5, key_dim=5, value_dim=4, words="letters", draw="uniform", weights_seed=3,
         weights=weights,
     )  # fmt: skip
-    assert walked(SENTENCE, *options) == (to_json(expected) + "\n", "")
+    assert walked(SENTENCE, *options) == to_json(expected)
 
 
 def test_a_whole_model_is_one_option(walked, writer):
-    assert walked(SENTENCE, "--whole", "--layers", 1) == (to_text(walk_whole(SENTENCE, layers=1)) + "\n", "")
+    assert walked(SENTENCE, "--whole", "--layers", 1) == to_text(walk_whole(SENTENCE, layers=1))
     options = ["--context", "Das Leben", "--heads", 4, "--kv-heads", 2, "--dim", 16, "--word", "is", "--seed", 3]
     expected = walk_whole(
         SENTENCE, context="Das Leben", heads=4, kv_heads=2, dim=16, word="is", seed=3, positions="rotary"
     )
-    assert walked(SENTENCE, "--whole", *options, "--positions", "rotary", "--json") == (to_json(expected) + "\n", "")
+    assert walked(SENTENCE, "--whole", *options, "--positions", "rotary", "--json") == to_json(expected)
     expected = walk_whole(SENTENCE, model="encoder", words="letters")
-    assert walked(SENTENCE, "--whole", "--model", "encoder", "--words", "letters")[0] == to_text(expected) + "\n"
+    assert walked(SENTENCE, "--whole", "--model", "encoder", "--words", "letters") == to_text(expected)
     expected = walk_whole_run(writer, "the animal", word="animal")
     for options in (["--whole"], []):
-        assert walked("the animal", "--run", writer, "--word", "animal", *options) == (to_text(expected) + "\n", "")
+        assert walked("the animal", "--run", writer, "--word", "animal", *options) == to_text(expected)
 
 
 @pytest.mark.parametrize("width", [80, 100])

@@ -1,8 +1,34 @@
-"""Tiny random models of each family in transformers, and views of their heads that share memory with the weights."""
+"""Tiny random models of regard and of each family in transformers, and views of their heads in the same memory."""
 
 from typing import Any, NamedTuple
 
 import torch
+
+from regard_lab.models import TranslationTransformer
+
+OWN = {"vocab_size": 23, "dim": 24, "heads": 4}
+
+
+def shaken(model: Any) -> Any:
+    """The model in float64 with outputs that are far from flat, so that wrong heads show."""
+    model = model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def own_model(made: Any, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    return shaken(made(made.Config(**{**OWN, **settings})))
+
+
+@torch.no_grad()
+def outputs(model: Any) -> torch.Tensor:
+    """Of a model of regard for a text."""
+    ids = torch.randint(4, 23, (2, 2, 11), generator=torch.Generator().manual_seed(3))
+    return model(*ids) if isinstance(model, TranslationTransformer) else model(ids[0])
+
 
 HEADS, HEAD_DIM, DIM, VOCAB, LAYERS = 8, 6, 24, 61, 2
 SIZES = {
@@ -36,16 +62,11 @@ CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 
 def drawn(transformers: Any, family: str, **settings: Any) -> Any:
-    """A model in float64 whose logits are far from flat, so that wrong heads show."""
     kind, own = FAMILIES[family]
     sizes = {**SIZES, "num_key_value_heads": HEADS, **own, **settings}
     config = getattr(transformers, CONFIGS.get(kind, f"{kind}Config"))(**sizes)
     torch.manual_seed(0)
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+    return shaken(getattr(transformers, f"{kind}ForCausalLM")(config))
 
 
 class Heads(NamedTuple):

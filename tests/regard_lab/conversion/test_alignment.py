@@ -6,6 +6,7 @@ from itertools import combinations, permutations
 
 import pytest
 import torch
+from families import outputs, own_model
 
 import regard_lab.conversion.own_models as own_models
 from regard.errors import ArgumentError, RegardError, UnsupportedError
@@ -102,7 +103,6 @@ def test_groups_are_the_best_of_all():
 
 # Models of regard
 
-SIZES = {"vocab_size": 23, "dim": 24, "heads": 4}
 KINDS = {
     "rotary": (LanguageModel, {"layers": 2}),
     "grouped": (LanguageModel, {"layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 4}),
@@ -116,21 +116,7 @@ KINDS = {
 
 def new_model(kind, **settings):
     made, own = KINDS[kind]
-    torch.manual_seed(0)
-    model = made(made.Config(**{**SIZES, **own, **settings})).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
-
-
-def ids(count=2):
-    return torch.randint(4, 23, (2, count, 11), generator=torch.Generator().manual_seed(3))
-
-
-@torch.no_grad()
-def says(model):
-    return model(*ids()) if isinstance(model, TranslationTransformer) else model(ids()[0])
+    return own_model(made, **{**own, **settings})
 
 
 def scrambled(model, groups):
@@ -143,7 +129,7 @@ def scrambled(model, groups):
                 continue
             with torch.no_grad():
                 change(layer, groups, step, moves=getattr(model.config, "positions", "") != "alibi")
-        copies = says(model) if copies is None else copies
+        copies = outputs(model) if copies is None else copies
     return model, copies
 
 
@@ -184,26 +170,18 @@ def change(layer, groups, step, moves):
 @pytest.mark.parametrize(("kind", "with_text"), [(kind, at % 2 == 0) for at, kind in enumerate(KINDS)])
 def test_copies_in_other_bases_are_merged_without_loss(kind, with_text):
     model, expected = scrambled(new_model(kind), 2)
-    torch.testing.assert_close(says(model), expected, rtol=1e-9, atol=1e-9)
-    few = with_kv_heads(model, 2, "align", calibration=says if with_text else None)
-    torch.testing.assert_close(says(few), expected, rtol=1e-6, atol=1e-6)
-    assert (says(with_kv_heads(model, 2)) - expected).abs().max() > 0.01
+    torch.testing.assert_close(outputs(model), expected, rtol=1e-9, atol=1e-9)
+    few = with_kv_heads(model, 2, "align", calibration=outputs if with_text else None)
+    torch.testing.assert_close(outputs(few), expected, rtol=1e-6, atol=1e-6)
+    assert (outputs(with_kv_heads(model, 2)) - expected).abs().max() > 0.01
 
 
-def test_a_saved_model_reports_what_was_checked(tmp_path):
+def test_a_saved_model_reports_what_was_checked_and_a_rotation_that_changes_it_is_refused(tmp_path, monkeypatch):
     new_model("rotary").float().save(tmp_path / "four", {"tokeniser.json": "{}"})
-    done = load_converted(tmp_path / "four", 2, "align", calibration=says_single)
+    done = load_converted(tmp_path / "four", 2, "align", calibration=outputs)
     assert done.report.invariance <= 1e-6
     assert done.report.difference <= 1e-6
     assert '"groups": "similar heads"' in done.files["conversion.json"]
-
-
-def says_single(model):
-    return model(ids()[0])
-
-
-def test_a_rotation_that_changes_the_model_is_not_written(tmp_path, monkeypatch):
-    new_model("rotary").float().save(tmp_path / "four")
     applied = alignment.Alignment.applied
     wrong = lambda *layer, **options: replace(changed := applied(*layer, **options), q=1.01 * changed.q)  # noqa: E731
     monkeypatch.setattr(alignment.Alignment, "applied", wrong)
@@ -212,26 +190,24 @@ def test_a_rotation_that_changes_the_model_is_not_written(tmp_path, monkeypatch)
 
 
 def test_what_cannot_be_aligned_is_refused():
-    linear = LanguageModel(LanguageModel.Config(**SIZES, mechanism="linear", positions="none"))
-    with pytest.raises(UnsupportedError, match=r"align rotates keys, which changes the results of linear"):
-        with_kv_heads(linear, 2, "align")
-    added = new_model("learned", mechanism="softmax(concat(6, 6, 8))")
-    with pytest.raises(UnsupportedError, match=r"changes the results of softmax\(concat\(6, 6, 8\)\) in blocks.0"):
-        with_kv_heads(added, 2, "align")
-    for option in ("output_gate", "value_residual", "differential", "forgetting"):
-        with pytest.raises(UnsupportedError, match=f"{option} of this model does not allow"):
-            with_kv_heads(new_model("rotary", **{option: True}), 2, "align")
-    with pytest.raises(ArgumentError, match="the calibration did not run"):
-        with_kv_heads(new_model("rotary"), 2, "align", calibration=lambda model: None)
-    with pytest.raises(ArgumentError, match="a function that runs the model on a text"):
-        with_kv_heads(new_model("rotary"), 2, "align", calibration="text")
-    assert own_models.with_kv_heads is with_kv_heads
+    options = ("output_gate", "value_residual", "differential", "forgetting")
+    for settings, words in (
+        ({"mechanism": "linear", "positions": "none"}, "align rotates keys, which changes the results of linear"),
+        ({"mechanism": "softmax(concat(6, 6, 8))", "positions": "learned"},
+         r"changes the results of softmax\(concat\(6, 6, 8\)\) in blocks.0"),
+        *(({option: True}, f"{option} of this model does not allow") for option in options),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match=words):
+            with_kv_heads(new_model("rotary", **settings), 2, "align")
+    for calibration, words in ((lambda model: None, "did not run"), ("text", "a function that runs the model on a t")):
+        with pytest.raises(ArgumentError, match=words):
+            with_kv_heads(new_model("rotary"), 2, "align", calibration=calibration)
 
 
 def test_keys_of_another_size_than_their_queries_are_rotated_with_the_matrix_between():
     model = new_model("learned", mechanism="softmax(general(6, 5))")
-    rotated = own_models.turned(model, 2, says)
-    torch.testing.assert_close(says(rotated), says(model), rtol=1e-9, atol=1e-9)
+    rotated = own_models.turned(model, 2, outputs)
+    torch.testing.assert_close(outputs(rotated), outputs(model), rtol=1e-9, atol=1e-9)
     assert not torch.equal(*(one.blocks[0].attention.to_k.weight for one in (rotated, model)))
 
 
@@ -240,8 +216,7 @@ def test_the_moments_are_those_of_the_inputs_of_each_layer():
     inputs = []
     name = next(name for name, one in model.named_modules() if isinstance(one, MultiHeadAttention) and "cross" in name)
     layer = model.get_submodule(name)
-    handle = layer.to_v.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach().flatten(0, 1)))
-    moment = moments_of({name: layer.to_k}, lambda: says(model))[name]
-    handle.remove()
+    with layer.to_v.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach().flatten(0, 1))):
+        moment = moments_of({name: layer.to_k}, lambda: outputs(model))[name]
     x = torch.cat([torch.cat(inputs), torch.ones(sum(map(len, inputs)), 1)], 1)
     torch.testing.assert_close(moment, x.T @ x / len(x))

@@ -15,22 +15,6 @@ from regard_lab.text import PAD, Tokeniser
 
 TEXT = "".join(f"the bird number {n} sang in the street,\n  and rain fell.\n\n" for n in range(60))
 PAIRS = "".join(f"the bird number {n} sang\tder Vogel Nummer {n} sang\n" for n in range(90))
-KINDS = {"language": LanguageModel, "encoder": TextEncoder, "translator": TranslationTransformer}
-
-
-@pytest.fixture(params=KINDS)
-def prepared(request, tmp_path):
-    """An untrained model, another, and their task."""
-    text = tmp_path / "text.tsv"
-    text.write_text(PAIRS if request.param == "translator" else TEXT)
-    tokeniser = Tokeniser.train([TEXT, PAIRS], 300, verbatim=request.param == "language")
-    models = []
-    for seed in range(2):
-        torch.manual_seed(seed)
-        kind = KINDS[request.param]
-        models.append(kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=32, heads=4)).eval())
-    config = Uptraining.Config(texts=(str(text),), block=32, batch_tokens=256)
-    return *models, held_out_task(models[0], {TOKENISER_FILE: tokeniser.to_json()}, config)
 
 
 def logits_and_targets(model, batch):
@@ -41,8 +25,14 @@ def logits_and_targets(model, batch):
     return model(*inputs)[kept], batch.next[kept]
 
 
-def test_agreement_is_that_of_the_predictions(prepared):
-    model, other, task = prepared
+@pytest.mark.parametrize("kind", [LanguageModel, TextEncoder, TranslationTransformer])
+def test_agreement_is_that_of_the_predictions(kind, tmp_path):
+    text = tmp_path / "text.tsv"
+    text.write_text(PAIRS if kind is TranslationTransformer else TEXT)
+    tokeniser = Tokeniser.train([TEXT, PAIRS], 300, verbatim=kind is LanguageModel)
+    model, other = (kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=32, heads=4)).eval() for _ in range(2))
+    config = Uptraining.Config(texts=(str(text),), block=32, batch_tokens=256)
+    task = held_out_task(model, {TOKENISER_FILE: tokeniser.to_json()}, config)
     with torch.no_grad():
         pairs = [(*logits_and_targets(model, batch), logits_and_targets(other, batch)[0])
                  for batch in task.validation_batches()]  # fmt: skip

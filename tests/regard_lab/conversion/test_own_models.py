@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from families import outputs, own_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,7 +57,6 @@ def test_heads_that_do_not_divide_and_other_methods_are_refused():
         resized(torch.zeros(4), 4, 2, "median")
 
 
-SIZES = {"vocab_size": 23, "dim": 24, "heads": 4}
 KINDS = {
     "language": (LanguageModel, {"layers": 2}),
     "grouped already": (LanguageModel, {"kv_heads": 2, "layers": 2}),
@@ -75,18 +75,7 @@ KINDS = {
 
 def new_model(kind, **more):
     made, settings = KINDS[kind]
-    torch.manual_seed(0)
-    model = made(made.Config(**SIZES, **settings, **more)).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
-
-
-def outputs(model):
-    ids = torch.randint(4, 23, (2, 2, 11), generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        return model(*ids) if isinstance(model, TranslationTransformer) else model(ids[0])
+    return own_model(made, **settings, **more)
 
 
 def pooled_in_place(model, groups, method):
@@ -212,21 +201,17 @@ def test_a_model_that_fails_its_oracle_is_not_written(tmp_path, monkeypatch):
 
 def test_what_cannot_be_is_refused(tmp_path):
     eight_heads(tmp_path / "eight")
-    with pytest.raises(ArgumentError, match="8 key/value heads already"):
-        convert_kv_heads(tmp_path / "eight", tmp_path / "x", 8)
-    with pytest.raises(ArgumentError, match="cannot become 3"):
-        convert_kv_heads(tmp_path / "eight", tmp_path / "x", 3)
-    with pytest.raises(ArgumentError, match="heads, 8, must be a multiple of it"):
-        convert_kv_heads(tmp_path / "eight", tmp_path / "x", 16)
-    with pytest.raises(CheckpointError, match="holds no model"):
-        convert_kv_heads(tmp_path, tmp_path.parent / "x", 2)
+    (tmp_path / "empty").mkdir()
     RecurrentTranslator(RecurrentTranslator.Config(vocab_size=23, dim=8, hidden=8)).save(tmp_path / "cells")
-    with pytest.raises(UnsupportedError, match="has no key/value heads"):
-        convert_kv_heads(tmp_path / "cells", tmp_path / "x", 2)
-    hashed = LanguageModel(LanguageModel.Config(**SIZES, mechanism="lsh(chunk=3)", positions="none"))
-    hashed.save(tmp_path / "hashed")
-    with pytest.raises(ArgumentError, match="its queries are its keys"):
-        convert_kv_heads(tmp_path / "hashed", tmp_path / "x", 2)
+    own_model(LanguageModel, mechanism="lsh(chunk=3)", positions="none").save(tmp_path / "hashed")
+    for name, kv_heads, error, words in (
+        ("eight", 8, ArgumentError, "8 key/value heads already"), ("eight", 3, ArgumentError, "cannot become 3"),
+        ("eight", 16, ArgumentError, "heads, 8, must be a multiple of it"),
+        ("empty", 2, CheckpointError, "holds no model"), ("cells", 2, UnsupportedError, "has no key/value heads"),
+        ("hashed", 2, ArgumentError, "its queries are its keys"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            convert_kv_heads(tmp_path / name, tmp_path / "x", kv_heads)
     assert not (tmp_path / "x").exists()
 
 
@@ -239,9 +224,8 @@ def test_a_difference_is_relative_to_outputs_larger_than_1(factor):
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(1e-3)
-    ids = torch.randint(1, 23, (2, 3, 11), generator=torch.Generator().manual_seed(0))[0]
-    with torch.no_grad():
-        output, expected = model(ids), other(ids)
+    ids = torch.randint(1, 23, (2, 3, 11), generator=torch.Generator().manual_seed(0))[0]  # as `difference` draws
+    output, expected = model(ids).detach(), other(ids).detach()
     largest = expected.abs().max()
     assert largest > 1.5
     found = own_models.difference(model, other)

@@ -271,12 +271,6 @@ def test_tensors_and_settings_that_do_not_fit_are_named_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_numbers_of_heads_that_cannot_be_are_refused(llama, tmp_path):
-    for kv_heads in (3, 8, 16):
-        with pytest.raises(ArgumentError, match=r"cannot become 3|another number that divides 8"):
-            convert_kv_heads(llama, tmp_path / "out", kv_heads)
-
-
 def test_a_pickle_is_never_opened_and_an_index_names_no_file_elsewhere(tmp_path):
     class Bomb:
         def __reduce__(self):
@@ -352,7 +346,10 @@ def test_a_text_groups_the_heads_that_it_makes_alike(tmp_path):
     assert found["text"] < 1e-6 < 1e-2 < found["none"]
 
 
-def test_what_cannot_be_calibrated_is_refused(llama, tmp_path):
+def test_numbers_of_heads_that_cannot_be_and_what_cannot_be_calibrated_are_refused(llama, tmp_path):
+    for kv_heads in (3, 8, 16):
+        with pytest.raises(ArgumentError, match=r"cannot become 3|another number that divides 8"):
+            convert_kv_heads(llama, tmp_path / "out", kv_heads)
     with pytest.raises(ArgumentError, match=r"the calibration did not run 'model\.layers\.0\.self_attn' of the model"):
         convert_kv_heads(llama, tmp_path / "out", 2, calibration=lambda model: None)
     with pytest.raises(ArgumentError, match="a function that runs the model"):

@@ -14,6 +14,7 @@ from regard_lab.text import BEGIN, END, PAD
 
 VOCAB, DIM, HEADS, LAYERS, HIDDEN, PLACES = 61, 24, 4, 2, 40, 64
 IDS: dict[str, Any] = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
+SIZES: dict[str, Any] = {"vocab_size": VOCAB, "dim": DIM, "heads": HEADS, "layers": LAYERS, "hidden_dim": HIDDEN}
 PARTS = ("to_q", "to_k", "to_v", "to_output")
 
 
@@ -23,11 +24,7 @@ def llama(transformers: Any, deviation: float = 0.1) -> tuple[Any, LanguageModel
         num_attention_heads=HEADS, num_key_value_heads=2, max_position_embeddings=PLACES, **IDS,
     )  # fmt: skip
     theirs = drawn(transformers.LlamaForCausalLM(config), deviation)
-    ours = LanguageModel(
-        LanguageConfig(
-            vocab_size=VOCAB, dim=DIM, heads=HEADS, kv_heads=2, layers=LAYERS, hidden_dim=HIDDEN, tied=False,
-        )
-    )  # fmt: skip
+    ours = LanguageModel(LanguageConfig(**SIZES, kv_heads=2, tied=False))
     names = {"embedding": "model.embed_tokens", "norm": "model.norm", "to_vocabulary": "lm_head"}
     names |= in_each_layer("blocks", "model.layers", {
         **attention("attention", "self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
@@ -43,12 +40,8 @@ def gpt2(transformers: Any, deviation: float = 0.1) -> tuple[Any, LanguageModel]
         vocab_size=VOCAB, n_embd=DIM, n_layer=LAYERS, n_head=HEADS, n_inner=HIDDEN, n_positions=PLACES, **IDS
     )
     theirs = drawn(transformers.GPT2LMHeadModel(config), deviation)
-    ours = LanguageModel(
-        LanguageConfig(
-            vocab_size=VOCAB, dim=DIM, heads=HEADS, layers=LAYERS, hidden_dim=HIDDEN, max_length=PLACES, norm="layer",
-            positions="learned", activation="gelu-tanh", biases=True,
-        )
-    )  # fmt: skip
+    choices = {"norm": "layer", "positions": "learned", "activation": "gelu-tanh", "biases": True}
+    ours = LanguageModel(LanguageConfig(**SIZES, max_length=PLACES, **choices))
     state = {}
     for name, tensor in theirs.state_dict().items():  # its matrices stand the other way; one makes q, k and v
         turned = tensor.T if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else tensor
@@ -64,35 +57,29 @@ def gpt2(transformers: Any, deviation: float = 0.1) -> tuple[Any, LanguageModel]
     return theirs, filled(ours, state, names)
 
 
-def marian(
-    transformers: Any, deviation: float = 0.3, *, vocab: int = VOCAB, dim: int = DIM, heads: int = HEADS,
-    layers: int = LAYERS, hidden: int = HIDDEN, places: int = PLACES,
-) -> tuple[Any, TranslationTransformer]:  # fmt: skip
+def marian(transformers: Any, deviation: float = 0.3) -> tuple[Any, TranslationTransformer]:
     config = transformers.MarianConfig(
-        vocab_size=vocab, decoder_vocab_size=vocab, d_model=dim, encoder_layers=layers, decoder_layers=layers,
-        encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=hidden, decoder_ffn_dim=hidden,
-        max_position_embeddings=places, activation_function="swish", scale_embedding=True,
+        vocab_size=VOCAB, decoder_vocab_size=VOCAB, d_model=DIM, encoder_layers=LAYERS, decoder_layers=LAYERS,
+        encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=HIDDEN, decoder_ffn_dim=HIDDEN,
+        max_position_embeddings=PLACES, activation_function="swish", scale_embedding=True,
         decoder_start_token_id=BEGIN, forced_eos_token_id=None, **IDS,
     )  # fmt: skip
     theirs = drawn(transformers.MarianMTModel(config), deviation)
     ours = TranslationTransformer(
         TranslationTransformer.Config(
-            vocab_size=vocab, dim=dim, heads=heads, hidden_dim=hidden, encoder_layers=layers, decoder_layers=layers,
-            positions="learned", max_length=places, norm="post", activation="silu",
+            vocab_size=VOCAB, dim=DIM, heads=HEADS, hidden_dim=HIDDEN, encoder_layers=LAYERS, decoder_layers=LAYERS,
+            positions="learned", max_length=PLACES, norm="post", activation="silu",
         )
     )  # fmt: skip
     names = {"embedding": "model.shared", "positions": "model.encoder.embed_positions"}
     letters = ("q_proj", "k_proj", "v_proj", "out_proj")
     fed = {"feed_forward.widen": "fc1", "feed_forward.narrow": "fc2", "around_feed_forward.norm": "final_layer_norm"}
-    own = {
-        "encoder": {"attention": "self_attn"},
-        "decoder": {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
-    }
-    for side, attentions in own.items():
+    of_decoder = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
+    for side, attentions in (("encoder", {"attention": "self_attn"}), ("decoder", of_decoder)):
         parts = dict(fed)
         for name, there in attentions.items():
             parts |= attention(name, there, letters) | {f"around_{name}.norm": f"{there}_layer_norm"}
-        names |= in_each_layer(side, f"model.{side}.layers", parts, layers)
+        names |= in_each_layer(side, f"model.{side}.layers", parts)
     return theirs, filled(ours, theirs.state_dict(), names)
 
 
@@ -101,8 +88,8 @@ def attention(own: str, there: str, letters: tuple[str, ...]) -> dict[str, str]:
     return {f"{own}.{part}": f"{there}.{letter}" for part, letter in zip(PARTS, letters, strict=True)}
 
 
-def in_each_layer(own: str, there: str, names: dict[str, str], layers: int = LAYERS) -> dict[str, str]:
-    return {f"{own}.{n}.{name}": f"{there}.{n}.{other}" for n in range(layers) for name, other in names.items()}
+def in_each_layer(own: str, there: str, names: dict[str, str]) -> dict[str, str]:
+    return {f"{own}.{n}.{name}": f"{there}.{n}.{other}" for n in range(LAYERS) for name, other in names.items()}
 
 
 def drawn(model: Any, deviation: float) -> Any:
@@ -119,9 +106,8 @@ def drawn(model: Any, deviation: float) -> Any:
 
 def filled(ours: Any, state: dict[str, torch.Tensor], names: dict[str, str]) -> Any:
     """Our model with their weights: every one of ours must have a place there."""
-    own = ours.state_dict()
     found = {}
-    for name, tensor in own.items():
+    for name, tensor in ours.state_dict().items():
         module, _, kind = name.rpartition(".")
         found[name] = state[f"{names[module]}.{kind}"].reshape(tensor.shape)
     ours.load_state_dict(found)

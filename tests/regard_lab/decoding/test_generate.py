@@ -6,23 +6,33 @@ import torch
 import regard as rg
 from regard.layers.caches import paged
 from regard_lab.decoding import Sampling, SpecialIds, beam_search, generate, greedy_search
-from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator, TranslationTransformer
+from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
 from regard_lab.text import BEGIN, END, PAD
 
 VOCAB = 23
-LANGUAGE = {"vocab_size": VOCAB, "dim": 12, "heads": 2, "layers": 2, "hidden_dim": 17}
-TRANSLATION = {"vocab_size": VOCAB, "dim": 12}
+
+
+def made(kind, **options):
+    torch.manual_seed(0)
+    sizes = {"hidden": 14} if kind is RecurrentTranslator else {"heads": 2, "hidden_dim": 17}
+    return kind(kind.Config(vocab_size=VOCAB, dim=12, **sizes, **options)).eval()
+
+
+def language(**options):
+    return made(LanguageModel, layers=2, **options)
+
+
+def translator(**options):
+    return made(TranslationTransformer, **options)
+
+
 MODELS = {
-    "llama": lambda: LanguageModel(LanguageConfig(**LANGUAGE, kv_heads=1)),
-    "window": lambda: LanguageModel(LanguageConfig(**LANGUAGE, pattern="causal_window(3)", positions="learned")),
-    "linear": lambda: LanguageModel(LanguageConfig(**LANGUAGE, mechanism="linear", positions="none")),
-    "transformer": lambda: TranslationTransformer(
-        TranslationTransformer.Config(**TRANSLATION, heads=2, hidden_dim=17, decoder_kv_heads=1)
-    ),
-    "bahdanau": lambda: RecurrentTranslator(RecurrentTranslator.Config(**TRANSLATION, hidden=14, attention="bahdanau")),
-    "luong": lambda: RecurrentTranslator(
-        RecurrentTranslator.Config(**TRANSLATION, hidden=14, attention="luong-general", input_feeding=True, cell="lstm")
-    ),
+    "llama": lambda: language(kv_heads=1),
+    "window": lambda: language(pattern="causal_window(3)", positions="learned"),
+    "linear": lambda: language(mechanism="linear", positions="none"),
+    "transformer": lambda: translator(decoder_kv_heads=1),
+    "bahdanau": lambda: made(RecurrentTranslator, attention="bahdanau"),
+    "luong": lambda: made(RecurrentTranslator, attention="luong-general", input_feeding=True, cell="lstm"),
 }
 SEARCHES = {
     "greedy": {},
@@ -33,8 +43,7 @@ SEARCHES = {
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request):
-    torch.manual_seed(0)
-    model = MODELS[request.param]().double().eval()
+    model = MODELS[request.param]().double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -112,8 +121,7 @@ def test_no_two_texts_have_the_same_number_in_their_draws(model, texts):
 
 
 def test_each_of_several_texts_has_the_limit_of_its_own_prompt():
-    torch.manual_seed(0)
-    model = MODELS["transformer"]().eval()
+    model = MODELS["transformer"]()
     sources = torch.tensor([[5, PAD, PAD], [6, 7, 8], [9, 9, PAD]])
     endless = SpecialIds(end=None)
     found = generate(model, sources, max_tokens=None, sampling=Sampling(seed=1), count=3, special=endless)
@@ -146,7 +154,6 @@ def test_other_special_ids_are_heeded(model, texts):
 
 def test_rows_that_are_done_leave_the_batch():
     """With a limit of its own for each row, the model steps no row further than that row needs."""
-    torch.manual_seed(0)
     model, stepped = MODELS["transformer"](), []
     step = model.step
 
@@ -156,25 +163,13 @@ def test_rows_that_are_done_leave_the_batch():
 
     model.step = counted
     sources = torch.tensor([[5, PAD, PAD], [6, 7, 8]])
-    greedy_search(model.eval(), sources, special=SpecialIds(end=None))  # limits of 18 and 22
+    greedy_search(model, sources, special=SpecialIds(end=None))  # limits of 18 and 22
     assert stepped == [2] * 18 + [1] * 4
 
 
 # `cache=` of the searches changes how keys and values are stored, and not what is written
 
-SIZES = {"vocab_size": 40, "dim": 16, "heads": 2, "layers": 2}
 PROMPTS = torch.tensor([[5, 6, 7, 8], [0, 0, 9, 10]])  # 0 is PAD
-
-
-def language(**options):
-    torch.manual_seed(0)
-    return LanguageModel(LanguageConfig(**SIZES, **options)).eval()
-
-
-def translator():
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 40, "dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
-    return TranslationTransformer(TranslationTransformer.Config(**sizes)).eval()
 
 
 def kinds_made(monkeypatch):
@@ -190,11 +185,10 @@ def kinds_made(monkeypatch):
     return made
 
 
+DRAWS = {"max_tokens": 12, "sampling": Sampling(top_k=9, seed=1), "count": 2}
 WRITTEN = {
     "greedy": lambda model, **cache: greedy_search(model, PROMPTS, 12, **cache),
-    "sampling": lambda model, **cache: generate(
-        model, PROMPTS, max_tokens=12, sampling=Sampling(top_k=9, seed=1), count=2, **cache
-    ),
+    "sampling": lambda model, **cache: generate(model, PROMPTS, **DRAWS, **cache),
     "beam": lambda model, **cache: beam_search(model, PROMPTS, 3, count=2, max_length=12, **cache),
 }
 
@@ -232,18 +226,14 @@ def test_narrow_storage_rounds_scores_a_little(make, dtype, monkeypatch):
         assert one.log_probability == pytest.approx(other.log_probability, abs=0.2)
 
 
-def test_state_continues_a_mechanism_that_has_one():
+def test_state_continues_a_mechanism_that_has_one_and_what_cannot_be_kept_says_so():
     model = language(mechanism="linear_transformer")
     assert WRITTEN["greedy"](model, cache="state") == WRITTEN["greedy"](model)
     with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
         WRITTEN["greedy"](language(), cache="state")
-
-
-def test_kinds_that_do_not_exist_and_models_without_caches_say_so():
     with pytest.raises(rg.ArgumentError, match="kind is 'pagd'; did you mean 'paged'"):
         greedy_search(language(), PROMPTS, cache="pagd")
     with pytest.raises(rg.ArgumentError, match=r"dtype.*'int4'"):
         greedy_search(language(), PROMPTS, cache_dtype="int4")
-    model = RecurrentTranslator(RecurrentTranslator.Config(vocab_size=40, dim=8, hidden=8)).eval()
     with pytest.raises(rg.UnsupportedError, match="RecurrentTranslator stores no keys and values"):
-        beam_search(model, PROMPTS, 2, cache="paged")
+        beam_search(made(RecurrentTranslator), PROMPTS, 2, cache="paged")

@@ -102,28 +102,19 @@ def test_an_empty_prompt_begins_a_text_without_the_tokenisers_space(generator):
     assert writing(verbatim, ids).generate([""])[0][0].text == "  the street\n"
 
 
-def test_prompts_are_read_as_blocks_of_training_are_with_begin_before_them(generator):
-    read = []
-    start, generator.model.start = (
-        generator.model.start,
-        lambda prompts: read.append(prompts.tolist()) or start(prompts),
-    )
-    try:
-        generator.generate(["the animal", ""], max_tokens=1)
-    finally:
-        del generator.model.start
+def test_prompts_are_read_as_blocks_of_training_are_with_begin_before_them(generator, monkeypatch):
+    read, start = [], generator.model.start
+    monkeypatch.setattr(generator.model, "start", lambda prompts: read.append(prompts.tolist()) or start(prompts))
+    generator.generate(["the animal", ""], max_tokens=1)
     ids = generator.tokeniser.encode("the animal")
     assert read == [[[BEGIN] + [PAD] * len(ids), [BEGIN, *ids]]]
 
 
-def test_a_saved_generator_writes_the_same(generator, tmp_path):
-    generator.model.save(tmp_path / "run", {TOKENISER_FILE: generator.tokeniser.to_json()})
-    loaded = Generator.load(tmp_path / "run")
-    assert loaded.generate(PROMPTS, max_tokens=9) == generator.generate(PROMPTS, max_tokens=9)
-
-
-def test_what_is_no_language_model_or_was_not_trained_with_the_tokeniser_is_refused(generator, tmp_path):
+def test_a_saved_generator_writes_the_same_and_what_is_none_or_has_another_tokeniser_is_refused(generator, tmp_path):
     tokeniser = generator.tokeniser
+    generator.model.save(tmp_path / "writer", {TOKENISER_FILE: tokeniser.to_json()})
+    loaded = Generator.load(tmp_path / "writer")
+    assert loaded.generate(PROMPTS, max_tokens=9) == generator.generate(PROMPTS, max_tokens=9)
     other = RecurrentTranslator(RecurrentTranslator.Config(vocab_size=tokeniser.vocab_size, dim=8, hidden=8))
     other.save(tmp_path / "run", {TOKENISER_FILE: tokeniser.to_json()})
     with pytest.raises(CheckpointError, match="language-model"):
@@ -136,10 +127,9 @@ def test_more_than_the_model_has_places_for_is_refused_before_any_work():
     generator = new_generator(positions="learned", max_length=10)
     prompt = "the animal"
     read = 1 + len(generator.tokeniser.encode(prompt))
-    with pytest.raises(ArgumentError, match=f"at most {11 - read}"):
-        generator.generate([prompt], max_tokens=12 - read)
-    with pytest.raises(ArgumentError, match=f"at most {11 - read}"):  # the longest prompt counts
-        generator.generate(["the", prompt], max_tokens=12 - read)
+    for prompts in ([prompt], ["the", prompt]):  # the longest prompt counts
+        with pytest.raises(ArgumentError, match=f"at most {11 - read}"):
+            generator.generate(prompts, max_tokens=12 - read)
     assert generator.generate([prompt], max_tokens=11 - read)  # the last id needs no place: nothing follows it
 
 

@@ -37,19 +37,13 @@ def test_the_first_numbers_of_many_seeds_are_uniform_and_none_is_nearly_nought_o
     assert numbers[-1] < 1 - 1e-5 / seeds
 
 
-# By the law in the conventions, in plain integers: seed, row, ids written so far, and the number.
-GOLDEN = [
-    (0, 0, 0, "0x1.533cefbd1919ep-1"),
-    (0, 0, 1, "0x1.b842a49145912p-1"),
-    (0, 1, 0, "0x1.a94245cb12120p-2"),
-    (1, 0, 0, "0x1.f5d573265d610p-2"),
-    (7, 2 + (3 << 32), 5, "0x1.e26adddec6f5ap-1"),
-    (2**63 - 1, 0, 0, "0x1.2ea9c7d9f5bdcp-2"),
-]
-
-
 def test_the_draws_are_frozen():
-    for seed, row, place, number in GOLDEN:
+    """By the law in the conventions, in plain integers: seed, row, ids written so far, and the number."""
+    for seed, row, place, number in (
+        (0, 0, 0, "0x1.533cefbd1919ep-1"), (0, 0, 1, "0x1.b842a49145912p-1"), (0, 1, 0, "0x1.a94245cb12120p-2"),
+        (1, 0, 0, "0x1.f5d573265d610p-2"), (7, 2 + (3 << 32), 5, "0x1.e26adddec6f5ap-1"),
+        (2**63 - 1, 0, 0, "0x1.2ea9c7d9f5bdcp-2"),
+    ):  # fmt: skip
         assert uniform(seed, torch.tensor([row]), place).item() == float.fromhex(number)
 
 
@@ -66,9 +60,8 @@ def test_no_bits_of_one_place_are_bits_of_another():
 def test_what_has_no_probability_is_never_drawn_even_at_the_edges(monkeypatch):
     scores = torch.tensor([[-torch.inf, 1.0, -torch.inf, 1.0, -torch.inf]])
     for number in (0.0, 0.5, 1 - 2**-52):
-        monkeypatch.setattr(
-            "regard_lab.decoding.sampling.uniform", lambda *_, n=number: torch.tensor([n], dtype=torch.float64)
-        )
+        drawn = torch.tensor([number], dtype=torch.float64)
+        monkeypatch.setattr("regard_lab.decoding.sampling.uniform", lambda *_, drawn=drawn: drawn)
         assert Sampling().choose(scores, torch.tensor([0]), 0).item() in (1, 3)
 
 
@@ -80,14 +73,10 @@ def test_a_temperature_near_nought_draws_the_likeliest_id():
         assert found.tolist() == torch.nn.functional.one_hot(scores.argmax(-1), 9).tolist()
 
 
-SETTINGS = st.fixed_dictionaries(
-    {
-        "temperature": st.floats(0.2, 4),
-        "top_k": st.none() | st.integers(1, 40),
-        "top_p": st.none() | st.floats(0.05, 1),
-        "min_p": st.none() | st.floats(0, 1),
-    }
-)
+SETTINGS = st.fixed_dictionaries({
+    "temperature": st.floats(0.2, 4), "top_k": st.none() | st.integers(1, 40),
+    "top_p": st.none() | st.floats(0.05, 1), "min_p": st.none() | st.floats(0, 1),
+})  # fmt: skip
 SEEDS = st.integers(0, 2**32)
 
 
@@ -115,24 +104,16 @@ def by_definition(scores, temperature, top_k, top_p, min_p):
 
 
 @given(SEEDS, SETTINGS)
-def test_the_filters_are_their_definitions_in_the_order_that_is_said(seed, settings):
+def test_the_filters_are_their_definitions_in_the_order_that_is_said_and_hugging_faces_processors(seed, settings):
     scores = random_scores(seed)
     expected = torch.tensor([by_definition(row, **settings) for row in scores.tolist()], dtype=torch.float64)
-    torch.testing.assert_close(filtered_probabilities(scores, **settings), expected, rtol=1e-9, atol=1e-12)
-
-
-@given(SEEDS, SETTINGS)
-def test_probabilities_are_those_of_hugging_faces_processors(seed, settings):
+    found = filtered_probabilities(scores, **settings)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     processes = pytest.importorskip("transformers").generation.logits_process
     expected = random_scores(seed)
-    expected = processes.TemperatureLogitsWarper(settings["temperature"])(None, expected)
-    if settings["top_k"] is not None:
-        expected = processes.TopKLogitsWarper(settings["top_k"])(None, expected)
-    if settings["top_p"] is not None:
-        expected = processes.TopPLogitsWarper(settings["top_p"])(None, expected)
-    if settings["min_p"] is not None:
-        expected = processes.MinPLogitsWarper(settings["min_p"])(None, expected)
-    found = filtered_probabilities(random_scores(seed), **settings)
+    for name, process in (("temperature", "Temperature"), ("top_k", "TopK"), ("top_p", "TopP"), ("min_p", "MinP")):
+        if settings[name] is not None:
+            expected = getattr(processes, f"{process}LogitsWarper")(settings[name])(None, expected)
     torch.testing.assert_close(found, expected.softmax(-1), rtol=1e-9, atol=1e-12)
 
 
@@ -191,13 +172,9 @@ def test_the_best_are_those_of_a_full_sort(vocab):
         assert values.shape == ids.shape == (3, kept)
         assert torch.equal(values, order.values[:, :kept])
         assert torch.equal(scores.gather(1, ids), values)
-
-
-def test_of_equal_scores_a_greedy_search_takes_the_first():
     scores = torch.zeros(2, 2111)
-    scores[0, [300, 301, 2110]] = 1.0
-    scores[1, 2110] = 1.0
-    assert likeliest(scores, 1)[1].tolist() == [[300], [2110]]
+    scores[0, [300, 301, 2110]] = scores[1, 2110] = 1.0
+    assert likeliest(scores, 1)[1].tolist() == [[300], [2110]]  # of equal scores the first
 
 
 @pytest.mark.parametrize(("rows", "vocab"), [(0, 5), (3, 5), (1, 40_009), (11, 40_009)])

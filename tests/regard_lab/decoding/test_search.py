@@ -46,14 +46,18 @@ def every_text(model, kind, longest):
         for ids in itertools.product(range(4, VOCAB), repeat=length):
             endings = [(*ids[:-1], END)] if ids[-1] == 4 else []
             for text in [*endings, *([ids] if length == longest else [])]:
-                before, last, total = BEGIN, BEGIN, 0.0
-                for identifier in text:
-                    scores = model.scores[kind, before, last].clone()
-                    scores[[PAD, 1, BEGIN]] = -math.inf
-                    total += float(scores.log_softmax(-1)[identifier])
-                    before, last = last, identifier
-                found[text] = total
+                found[text] = log_probability(model, kind, text)
     return found
+
+
+def log_probability(model, kind, text, penalty=1.0):
+    """Of a text; that of each id that comes again is multiplied by the penalty."""
+    total = 0.0
+    for place, (before, last, identifier) in enumerate(zip((BEGIN, BEGIN, *text), (BEGIN, *text), text, strict=False)):
+        scores = model.scores[kind, before, last].clone()
+        scores[[PAD, 1, BEGIN]] = -math.inf
+        total += float(scores.log_softmax(-1)[identifier]) * (penalty if identifier in text[:place] else 1)
+    return total
 
 
 RANKINGS = [("none", 0.6), ("average", 0.6), ("gnmt", 1.1), ("gnmt", -3.0)]  # the last one prefers short texts
@@ -83,17 +87,6 @@ def allowed(text, rules):
     return fresh and (END not in text or len(ids) >= rules.min_length) and tuple(ids[: len(prefix)]) == prefix
 
 
-def penalised(model, kind, text, penalty):
-    """The log-probability of a text, in which that of each id that comes again is multiplied by the penalty."""
-    before, last, total = BEGIN, BEGIN, 0.0
-    for place, identifier in enumerate(text):
-        scores = model.scores[kind, before, last].clone()
-        scores[[PAD, 1, BEGIN]] = -math.inf
-        total += float(scores.log_softmax(-1)[identifier]) * (penalty if identifier in text[:place] else 1)
-        before, last = last, identifier
-    return total
-
-
 RULES = [
     Constraints(min_length=3),
     Constraints(no_repeat=1),
@@ -110,12 +103,10 @@ def test_the_best_texts_under_constraints_are_those_of_an_exhaustive_search(rule
         search = {"count": 30, "normalisation": "average", "max_length": 4, "constraints": rules}
         found = beam_search(model, torch.tensor([[4]]), 300, **search)[0]
         texts = {text: total for text, total in every_text(model, 4, 4).items() if allowed(text, rules)}
-        scores = {text: penalised(model, 4, text, rules.repetition_penalty) / len(text) for text in texts}
+        scores = {text: log_probability(model, 4, text, rules.repetition_penalty) / len(text) for text in texts}
         best = sorted(scores, key=lambda text: -scores[text])[:30]
-        assert [(one.ids, one.finished) for one in found] == [
-            (tuple(i for i in text if i != END), END in text) for text in best
-        ]
         for one, text in zip(found, best, strict=True):
+            assert (one.ids, one.finished) == (tuple(i for i in text if i != END), END in text)
             assert one.score == pytest.approx(scores[text], abs=1e-9)
             assert one.log_probability == pytest.approx(texts[text], abs=1e-9)
             assert sum(one.gains) == pytest.approx(texts[text], abs=1e-9)
@@ -193,16 +184,12 @@ def test_a_beam_is_its_definition_and_stops_no_search_too_early(beam, normalisat
                 assert one.score == pytest.approx(score, abs=1e-9)
 
 
-def test_a_beam_of_one_is_greedy_search():
+def test_a_beam_of_one_is_greedy_search_and_several_hypotheses_come_the_best_first_and_distinct():
     for seed in range(10):
         model, source = TableModel(seed, end_bonus=1.0), torch.tensor([[4], [5], [6], [3]])
         greedy = greedy_search(model, source, 9)
-        for one, row in zip(greedy, beam_search(model, source, 1, max_length=9), strict=True):
-            assert row[0].ids == one.ids
-            assert row[0].log_probability == pytest.approx(one.log_probability, abs=1e-4)
-
-
-def test_several_hypotheses_come_the_best_first_and_distinct():
+        for one, [best] in zip(greedy, beam_search(model, source, 1, max_length=9), strict=True):
+            assert (best.ids, best.log_probability) == (one.ids, pytest.approx(one.log_probability, abs=1e-4))
     found = beam_search(TableModel(2, end_bonus=1.0), torch.tensor([[4]]), 5, count=5, max_length=8)[0]
     scores = [one.score for one in found]
     assert scores == sorted(scores, reverse=True)
@@ -218,7 +205,7 @@ def test_the_limit_is_twice_a_rows_own_source_and_16_more():
 
 def test_searches_that_cannot_be_are_refused():
     source = torch.tensor([[4]])
-    with pytest.raises(ArgumentError, match=r"^beam is 0; it is a whole number from 1 to 65,536$"):
+    with pytest.raises(ArgumentError, match=r"^beam is 0; it needs a whole number from 1 to 65,536$"):
         beam_search(TableModel(0), source, 0)
     with pytest.raises(ArgumentError, match="count is 3 and beam is 2"):
         beam_search(TableModel(0), source, 2, count=3)
@@ -226,13 +213,10 @@ def test_searches_that_cannot_be_are_refused():
         beam_search(TableModel(0), source, 2, normalisation="google")
     with pytest.raises(ArgumentError, match="limit is 0 ids"):
         greedy_search(TableModel(0), source, 0)
-
-
-def test_scores_that_are_no_numbers_are_said_and_not_searched():
     model = TableModel(0)
     model.scores[:] = math.nan
     with pytest.raises(RegardError, match="not finite"):
-        greedy_search(model, torch.tensor([[4]]), 5)
+        greedy_search(model, source, 5)
     with pytest.raises(RegardError, match="not finite"):
         admitted(torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]]), SpecialIds(0, 1, ()))  # one row of two
 

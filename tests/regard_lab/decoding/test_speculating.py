@@ -1,7 +1,6 @@
 """Speculative decoding writes the texts that are written without it, in fewer calls of the model."""
 
 from itertools import chain
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from test_generator import DRAWN, LINES, new_generator
 
 from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.decoding import Generator, Sampling, generate
-from regard_lab.decoding.speculating import Draft, Lookup, speculated
+from regard_lab.decoding.speculating import Draft, lookup, speculated
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import BEGIN, PAD, Tokeniser
 
@@ -46,14 +45,8 @@ def test_the_texts_are_those_without_it(generator, options):
     plain = generator.generate(PROMPTS, max_tokens=25, **{**options, "branches": 1})
     heard = []
     for speculate in ("lookup", smaller(generator), generator):
-        found = generator.generate(
-            PROMPTS,
-            max_tokens=25,
-            speculate=speculate,
-            proposals=3,
-            on_text=lambda *part: heard.append(part),
-            **options,
-        )
+        how = {"speculate": speculate, "proposals": 3, "on_text": lambda *part: heard.append(part)}
+        found = generator.generate(PROMPTS, max_tokens=25, **how, **options)
         assert texts(found) == texts(plain)
         for one, other in zip(chain(*found), chain(*plain), strict=True):
             assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
@@ -87,7 +80,7 @@ def test_a_tree_is_as_good_as_its_right_branch(cache, positions):
         right = [*plain.ids[len(ids) - 4 :][:count]]
         return [[PAD, *right][:count], [*right[:1], PAD], right][:branches]
 
-    how = {"proposer": SimpleNamespace(propose=propose), "proposals": 4, "cache": cache, "max_tokens": 21}
+    how = {"proposer": propose, "proposals": 4, "cache": cache, "max_tokens": 21}
     for branches, calls in ((3, 5), (1, 21)):  # a prompt gives 1 id, each further call 5; its first branch is wrong
         [[one]] = speculated(model, prompt, branches=branches, sampling=DRAWN, **how)
         assert (one.ids, one.calls) == (plain.ids, calls)
@@ -95,20 +88,19 @@ def test_a_tree_is_as_good_as_its_right_branch(cache, positions):
 
 
 def test_lookup_takes_the_longest_match_and_the_latest_place():
-    propose = Lookup().propose
-    assert propose([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2) == [[9, 2]]
-    assert propose([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2, branches=3) == [[9, 2], [8, 1]]
-    assert propose([5, 3, 7, 3, 8, 3], 9) == [[8, 3]]
-    assert propose([1, 2, 3], 4) == propose([1], 4) == propose([], 4) == []
+    assert lookup([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2) == [[9, 2]]
+    assert lookup([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2, branches=3) == [[9, 2], [8, 1]]
+    assert lookup([5, 3, 7, 3, 8, 3], 9) == [[8, 3]]
+    assert lookup([1, 2, 3], 4) == lookup([1], 4) == lookup([], 4) == []
 
 
 def test_a_draft_reads_on_where_the_text_went_another_way(generator):
     draft, fresh = Draft(generator.model), Draft(generator.model)
     ids = [BEGIN, *generator.tokeniser.encode("the old animal sleeps")]
     with torch.inference_mode():
-        draft.propose(ids[:4], 5)
+        draft(ids[:4], 5)
         for text in (ids[:5], [*ids[:3], 9, 8], ids, [7, 7]):
-            assert draft.propose(text, 5) == fresh.propose(text, 5)
+            assert draft(text, 5) == fresh(text, 5)
             fresh = Draft(generator.model)
 
 

@@ -57,22 +57,12 @@ def close(shown: list[str], printed: list[str]) -> bool:
     return score.sub("", one) == score.sub("", other) and scores[0] == pytest.approx(scores[1], rel=0.1)
 
 
-def sooner(words: list[str]) -> list[str]:
-    """A training command of thousands of steps with 2 steps."""
-    long = {word for before, word in pairwise(words) if before == "--steps" and int(word) > 999}
-    return ["2" if word in long else word for word in words]
-
-
 @pytest.fixture
 def workshop(tmp_path, monkeypatch, saved_runs):
     """An empty folder to work in, with the models that pages speak of."""
     (tmp_path / "runs").symlink_to(saved_runs, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
-    for registry in (
-        Pattern.registry,
-        FeatureMap.registry,
-        Score.registry,
-    ):  # the classes of a page are forgotten after it
+    for registry in (Pattern.registry, FeatureMap.registry, Score.registry):  # the classes of a page are forgotten
         monkeypatch.setattr(registry, "kinds", dict(registry.kinds))
     return tmp_path
 
@@ -100,7 +90,8 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch
         for words in block.commands:
             parse(words, f"{name(page)}, line {block.line}")
             if words[0] in QUICK or page == TRAINS:
-                regard(sooner(words), monkeypatch)
+                long = {word for before, word in pairwise(words) if before == "--steps" and int(word) > 999}
+                regard(["2" if word in long else word for word in words], monkeypatch)
         said = capsys.readouterr().out
 
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
 from docs.making import explorations as start
@@ -31,8 +30,7 @@ class Told(Translator):
         ]
 
 
-@pytest.fixture
-def stored(tmp_path, monkeypatch):
+def test_every_choice_is_stored_with_the_relevance_of_each_word(tmp_path, monkeypatch):
     torch.manual_seed(0)
     english = [f"The {noun} didn't cross the street because it was {end}." for noun in NOUNS for end in start.ENDINGS]
     tokeniser = Tokeniser.train([*english, *map(german, english), *["weil es war, weil er war, weil sie war"] * 9], 500)
@@ -40,10 +38,7 @@ def stored(tmp_path, monkeypatch):
     monkeypatch.setattr(start, "CHOICES", tmp_path / "start.json")
     monkeypatch.setattr(start.Translator, "load", lambda run: Told(model, tokeniser))
     start.keep_choices(Path("run"))
-    return json.loads(start.CHOICES.read_text("utf-8"))["cases"]
-
-
-def test_every_choice_is_stored_with_the_relevance_of_each_word(stored):
+    stored = json.loads(start.CHOICES.read_text("utf-8"))["cases"]
     assert [(one["noun"], one["ending"]) for one in stored] == [
         (noun, ending) for noun in start.NOUNS for ending in start.ENDINGS
     ]

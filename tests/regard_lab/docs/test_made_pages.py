@@ -115,21 +115,17 @@ def indented(value: object) -> list[str]:
     return [part for part in whole if not part.strip().startswith(">>>")]
 
 
-@pytest.mark.parametrize(
-    ("plain", "latex"),
-    [
-        ("σ = D / 2", r"σ = \frac{D}{2}"),
-        ("s = c - (j - p)² / (2 σ²)", r"s = c - (j - p)^2 / (2 \, σ^2)"),
-        (
-            "w = exp(s) / (1 + Σ exp(s)) over all",
-            r"w = \frac{\operatorname{exp}(s)}{1 + \sum  \operatorname{exp}(s)} \quad \text{over all}",
-        ),
-        (
-            "a = slope[head] |k_pos - head_dim|",
-            r"a = \text{slope}_{\text{head}} \lvert k_{\text{pos}} - \text{head\_dim} \rvert",
-        ),
-        ("a = W_h~ h~_{t-1} + W1", r"a = W_{\tilde{h}} \tilde{h}_{t-1} + W_1"),
-    ],
-)
-def test_notation_of_docstrings(plain, latex):
-    assert with_latex(f"    {plain}") == f"\n$$\n{latex}\n$$\n"
+NOTATION = {
+    "σ = D / 2": r"σ = \frac{D}{2}",
+    "s = c - (j - p)² / (2 σ²)": r"s = c - (j - p)^2 / (2 \, σ^2)",
+    "w = exp(s) / (1 + Σ exp(s)) over all":
+        r"w = \frac{\operatorname{exp}(s)}{1 + \sum  \operatorname{exp}(s)} \quad \text{over all}",
+    "a = slope[head] |k_pos - head_dim|":
+        r"a = \text{slope}_{\text{head}} \lvert k_{\text{pos}} - \text{head\_dim} \rvert",
+    "a = W_h~ h~_{t-1} + W1": r"a = W_{\tilde{h}} \tilde{h}_{t-1} + W_1",
+}  # fmt: skip
+
+
+def test_notation_of_docstrings():
+    for plain, latex in NOTATION.items():
+        assert with_latex(f"    {plain}") == f"\n$$\n{latex}\n$$\n"

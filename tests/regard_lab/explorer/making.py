@@ -14,8 +14,6 @@ SOURCE = "The animal didn't cross the street because it was too tired."
 TARGET = "Das Tier überquerte die Straße nicht, weil es zu müde war."
 OTHER = "The animal didn't cross the road because it was wide."
 TOKENISER = Tokeniser.train([SOURCE, TARGET, "er sie es"] * 3, 400)
-
-
 VIEWS = ("Reader", "Heads", "Heat map", "Links", "Translation", "What if", "Pattern", "Walk-through", "Compare")
 
 
@@ -43,9 +41,9 @@ def translation():
 
 
 @cache
-def plain_translation(seed=0):
-    """The same sentence without a question, of a model of this seed."""
-    return explore_translation(translator(seed=seed), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+def plain_translation():
+    """The same sentence without a question."""
+    return explore_translation(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
 
 
 @cache
@@ -60,9 +58,9 @@ def instead(now, before):
     return f"{now:.{decimals}f} instead of {before:.{decimals}f}"
 
 
-def weights(layers, heads, rows, columns=None, *, causal=False, seed=0, sharpness=2.0):
+def weights(layers, heads, rows, columns=None, *, causal=False, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    scores = sharpness * torch.randn(layers, heads, rows, columns or rows, generator=generator)
+    scores = 2 * torch.randn(layers, heads, rows, columns or rows, generator=generator)
     if causal:
         scores = scores.masked_fill(torch.ones(rows, columns or rows, dtype=torch.bool).triu(1), -torch.inf)
     return scores.softmax(-1)

@@ -19,19 +19,6 @@ from .making import OTHER, SOURCE, TARGET, TOKENISER, VIEWS, translation, transl
 OF_WEIGHTS = ("Reader", "Heads", "Heat map", "Links", "Compare")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("pages")
-
-
-@pytest.fixture(scope="module")
-def large(folder):
-    """12 layers, 12 heads, 512 tokens."""
-    path, given = folder / "large.html", weights(12, 12, 512, causal=True)
-    show(given, [f"word{at}" for at in range(512)]).save(path)
-    return path, given
-
-
 def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_chosen(browser, translated):
     with Opened(browser, translated) as opened:
         page = opened.page
@@ -98,8 +85,9 @@ def test_heads_are_sorted_by_their_measures(browser, page_of):
             assert shown == order, sort
 
 
-def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_once(browser, large):
-    path, _ = large
+def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_once(browser, tmp_path):
+    path = tmp_path / "large.html"
+    show(weights(12, 12, 512, causal=True), [f"word{at}" for at in range(512)]).save(path)
     assert path.stat().st_size <= 20e6
     with Opened(browser, f"{path.as_uri()}#view=heads") as opened:
         assert opened.cpu_seconds() <= 2
@@ -164,20 +152,17 @@ def test_a_layer_of_heads_begins_at_the_left(browser, page_of):
         assert chosen == ["1", "0"]
 
 
-@pytest.mark.parametrize(("view", "count", "width"), [("map", 24, 360), ("compare", 600, 360)])
-def test_maps_and_their_words_are_not_wider_than_the_page(browser, page_of, view, count, width):
+@pytest.mark.parametrize(("view", "count"), [("map", 24), ("compare", 600)])
+def test_maps_and_their_words_are_not_wider_than_the_page(browser, page_of, view, count):
     address = page_of(show(weights(1, 2, count), [f"word number {at}" for at in range(count)]))
-    with Opened(browser, f"{address}#view={view}", width=width) as opened:
+    sizes = """(count) => {
+        const canvas = document.querySelector("main canvas"), {left, cell} = canvas.place;
+        return [left + count * cell, canvas.offsetWidth, canvas.parentElement.clientWidth];
+    }"""
+    with Opened(browser, f"{address}#view={view}", width=360) as opened:
         opened.page.wait_for_function("() => document.querySelector('main canvas').place")
-        found = opened.page.evaluate(
-            """(count) => {
-            const canvas = document.querySelector("main canvas"), {left, cell} = canvas.place;
-            return [canvas.offsetWidth, canvas.parentElement.clientWidth, left + count * cell];
-        }""",
-            count,
-        )
-        assert found[0] <= found[1]
-        assert found[2] + 28 <= found[0]  # the last word, or the bars of distances
+        ends, canvas, page = opened.page.evaluate(sizes, count)
+        assert ends + 28 <= canvas <= page  # the last word, or the bars of distances
 
 
 # What a notebook's front end does with a widget: a model with values, and a call of render.

@@ -116,9 +116,8 @@ NAMES = {
 
 def asked(opened, what, questions):
     """The engine's answers; "words", "text" and "said" are other parts of what "run" gives."""
-    return opened.page.evaluate(
-        ASK, [what if what in ("lens", "written", "effects") else "run", NAMES[what], questions]
-    )
+    called = what if what in ("lens", "written", "effects") else "run"
+    return opened.page.evaluate(ASK, [called, NAMES[what], questions])
 
 
 def array(attention):
@@ -139,7 +138,7 @@ def assert_same_lens(found, record):
 
 
 @torch.no_grad()
-def assert_translates(opened, model, tokeniser, sources, lenses=2, bound=1e-5):
+def assert_translates(opened, model, tokeniser, sources, lenses):
     runs = asked(opened, "run", [{"source": one} for one in sources])
     for source, run in zip(sources, runs, strict=True):
         ids = run["ids"]["target"]
@@ -147,8 +146,8 @@ def assert_translates(opened, model, tokeniser, sources, lenses=2, bound=1e-5):
         assert tuple(run["texts"]["target"][:-1]) == changes[None].translation, source
         maps = look(model, tokeniser, source, ids).merged()
         for kind in run["attention"]:
-            assert np.abs(array(run["attention"][kind]) - getattr(maps, kind).numpy()).max() <= bound
-        assert run["probabilities"] == pytest.approx(changes[None].probabilities, abs=bound)
+            assert np.abs(array(run["attention"][kind]) - getattr(maps, kind).numpy()).max() <= 1e-5
+        assert run["probabilities"] == pytest.approx(changes[None].probabilities, abs=1e-5)
     for source in sources[:lenses]:
         (run,) = asked(opened, "run", [{"source": source}])
         ids = run["ids"]["target"]
@@ -158,10 +157,8 @@ def assert_translates(opened, model, tokeniser, sources, lenses=2, bound=1e-5):
         answers = assert_explains(opened, model, tokeniser, {"source": source}, contrasts)
         for at, one in enumerate(answers[-1]["changes"]):
             assert one["probabilities"] == pytest.approx(changes[at].probabilities, abs=1e-4)
-            assert one["likeliest"][0][0] == [
-                changes[at].likeliest[0][0][0],
-                pytest.approx(changes[at].likeliest[0][0][1], abs=1e-4),
-            ]
+            word, chance = changes[at].likeliest[0][0]
+            assert one["likeliest"][0][0] == [word, pytest.approx(chance, abs=1e-4)]
 
 
 def assert_explains(opened, model, tokeniser, question, contrasts, shift=0):
@@ -193,9 +190,7 @@ def test_a_language_model_reads_and_continues_as_the_library_does(page_with, nam
     assert run["probabilities"] == pytest.approx(changes[None].probabilities, rel=1e-3)
     assert [one[0][0] for one in said["likeliest"]] == [one[0][0] for one in changes[None].likeliest]
     contrasts = alternatives(model, TOKENISER, None, TOKENISER.encode(text), {1, 3})
-    answers = assert_explains(
-        opened, model, TOKENISER, {"source": text}, contrasts, 1
-    )  # "<begin>" is a word of the page
+    answers = assert_explains(opened, model, TOKENISER, {"source": text}, contrasts, 1)  # after "<begin>"
     for at, one in enumerate(answers[-1]["changes"]):
         assert one["probabilities"] == pytest.approx(changes[at + 1].probabilities, rel=2e-3, abs=1e-6)
     (written,) = asked(opened, "written", [{"source": text, "most": 12}])
@@ -223,18 +218,14 @@ def test_an_encoder_masks_sorts_and_looks_as_the_library_does(page_with, name):
     assert all(-1 <= one <= 1.000001 for change in answer["changes"] for one in change["similarities"])
 
 
-def without_heads(model, off, scale):
+def without_heads(model, off, scale=1.0):
     """A copy in which heads give nothing and every score is multiplied, by a loop over its layers."""
     changed = copy.deepcopy(model)
-    layers = {
-        "encoder": [one.attention for one in changed.encoder],
-        "decoder": [one.self_attention for one in changed.decoder],
-        "cross": [one.cross_attention for one in changed.decoder],
-    }
+    layers = attention_layers(changed)
     for kind, layer, head in off:
-        size = layers[kind][layer].head_dim
-        layers[kind][layer].to_output.weight.data[:, head * size : (head + 1) * size] = 0
-    for one in (one for stack in layers.values() for one in stack):
+        size = layers[kind, layer].head_dim
+        layers[kind, layer].to_output.weight.data[:, head * size : (head + 1) * size] = 0
+    for one in layers.values() if scale != 1 else ():
         one.options["scale"] = scale / one.head_dim**0.5
     return changed
 
@@ -260,14 +251,11 @@ def test_heads_that_are_off_and_another_scale_are_those_of_a_changed_model(page_
     assert run["probabilities"][0] == pytest.approx(expected, rel=1e-4)
     for wrong, says in (
         ({"off": [["cross", 9, 0]]}, "There is no head cross.9.0"), ({"scale": 0}, "above 0"),
-        ({"temperature": -1}, "temperature"),
-        ({"patterns": {"encoder": "causal &"}}, "a pattern is missing"),
+        ({"temperature": -1}, "temperature"), ({"patterns": {"encoder": "causal &"}}, "a pattern is missing"),
         ({"patterns": {"other": "full"}}, "no attention"),
     ):  # fmt: skip
-        failed = opened.page.evaluate(
-            "(asked) => regard.run(asked).catch((error) => error.message)", {"source": "a", **wrong}
-        )
-        assert says in failed
+        failed = "(asked) => regard.run(asked).catch((error) => error.message)"
+        assert says in opened.page.evaluate(failed, {"source": "a", **wrong})
 
 
 @torch.no_grad()
@@ -275,10 +263,7 @@ def assert_effects(opened, model, question, place, contrast):
     """The page's effects on a word, or on a class, are those of a loop by hand, and those of `ablate`."""
 
     def odds(off):
-        changed = copy.deepcopy(model)
-        for name, layer, head in off:
-            one = attention_layers(changed)[name, layer]
-            one.to_output.weight.data[:, head * one.head_dim : (head + 1) * one.head_dim] = 0
+        changed = without_heads(model, off)
         if not isinstance(contrast, tuple):
             return ablate(changed, TOKENISER, [contrast], heads=[Head(*first)], by="zero").value
         shares = changed(torch.tensor([[BEGIN, *TOKENISER.encode(contrast[0]), END]]))[0].softmax(-1)
@@ -299,7 +284,7 @@ def assert_effects(opened, model, question, place, contrast):
 def test_effects_of_heads_are_those_of_ablation_by_zeros(page_with):
     model, off = seeded(TranslationTransformer, TRANSLATORS["grouped"]), [["encoder", 0, 1], ["cross", 1, 0]]
     opened = page_with(model)
-    for heads, one in (([], model), (off, without_heads(model, off, 1.0))):
+    for heads, one in (([], model), (off, without_heads(model, off))):
         question = {"source": SOURCE, "off": heads}
         (run,) = asked(opened, "run", [question])
         place, contrast = alternatives(one, TOKENISER, SOURCE, run["ids"]["target"]).popitem()
@@ -362,21 +347,17 @@ def texts_of_any_letters(count):
 @pytest.mark.parametrize("kind", ["bpe", "character", "byte", "verbatim", "typographic", "trimmed"])
 def test_texts_become_the_ids_and_words_of_the_tokeniser(page_with, kind):
     lines = [SOURCE, TARGET, "L’été est là\u202f?", "我有2只 cats"]
-    options = {"verbatim": {"verbatim": True}, "typographic": {"targets": lines}, "trimmed": {"trim": True}}.get(
-        kind, {}
-    )
-    size = 260 if kind == "byte" else 330
-    tokeniser = Tokeniser.train(lines * 3, size, kind if kind in ("byte", "character") else "bpe", **options)
+    options = {
+        "byte": {"vocab_size": 260, "kind": "byte"}, "character": {"kind": "character"},
+        "verbatim": {"verbatim": True}, "typographic": {"targets": lines}, "trimmed": {"trim": True},
+    }.get(kind, {})  # fmt: skip
+    tokeniser = Tokeniser.train(lines * 3, **{"vocab_size": 330, **options})
     torch.manual_seed(0)
     model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=8, heads=1, layers=1))
     seen = SeenWords.of(lines)
     opened = page_with(model, tokeniser, "a", seen)
-    texts = [
-        *texts_of_any_letters(120),
-        SOURCE,
-        "Animal crossings: the street didn't cross the Zebra. «the»",
-        "我有3只cats",
-    ]
+    own = [SOURCE, "Animal crossings: the street didn't cross the Zebra. «the»", "我有3只cats"]
+    texts = [*texts_of_any_letters(120), *own]
     for text, run in zip(texts, asked(opened, "words", [{"source": text} for text in texts]), strict=True):
         ids = tokeniser.encode(text)
         assert run["ids"]["source"] == [BEGIN, *ids], ascii(text)
@@ -393,15 +374,11 @@ def test_a_page_in_int8_computes_the_rounded_model_and_states_its_difference(pag
     (translation,) = Translator(model, TOKENISER).translate([SOURCE], max_length=40)
     opened = page_with(model, target_ids=translation.ids, precision="int8")
     assert_translates(opened, rounded, TOKENISER, [SOURCE], 0)
-    stated = float(
-        re.search(r"differ from those in float32 by at most (\d\.\d+)", opened.page.locator("footer").inner_text())[1]
-    )
+    said = re.search(r"differ from those in float32 by at most (\d\.\d+)", opened.page.locator("footer").inner_text())
     one, other = (look(each, TOKENISER, SOURCE, translation.ids) for each in (model, rounded))
-    assert stated == pytest.approx(
-        max(float((getattr(one, kind) - getattr(other, kind)).abs().max()) for kind in ("cross", "encoder", "decoder")),
-        abs=6e-4,
-    )
-    assert stated > 0
+    apart = (getattr(one, kind) - getattr(other, kind) for kind in ("cross", "encoder", "decoder"))
+    assert float(said[1]) == pytest.approx(max(float(each.abs().max()) for each in apart), abs=6e-4)
+    assert float(said[1]) > 0
 
 
 @pytest.mark.parametrize("part", ["model", "tensors"])
@@ -411,9 +388,8 @@ def test_a_changed_byte_of_the_model_is_refused_with_a_sentence(browser, tmp_pat
     path = tmp_path / "page.html"
     path.write_text(html[:at] + ("a" if html[at] != "a" else "b") + html[at + 1 :])
     with Opened(browser, path.as_uri()) as opened:
-        assert (
-            opened.page.locator("[role=alert]").inner_text().startswith("The model in this page was changed or damaged")
-        )
+        said = opened.page.locator("[role=alert]").inner_text()
+        assert said.startswith("The model in this page was changed or damaged")
 
 
 def test_hostile_texts_stay_text(page_with):
@@ -436,16 +412,13 @@ def drag(page, begin, end):
     """Draw with the mouse from one pair of the pattern's map to another."""
     canvas = page.locator("canvas.pattern")
     place, box = canvas.evaluate("(one) => one.place"), canvas.bounding_box()
-    at = [
-        (
-            box["x"] + place["left"] + (column + 0.5) * place["cell"],
-            box["y"] + place["top"] + (row + 0.5) * place["cell"],
-        )
-        for row, column in (begin, end)
-    ]
-    page.mouse.move(*at[0])
+    middle = lambda at, begins: begins + (at + 0.5) * place["cell"]  # noqa: E731
+    (first, last) = (
+        (middle(column, box["x"] + place["left"]), middle(row, box["y"] + place["top"])) for row, column in (begin, end)
+    )
+    page.mouse.move(*first)
     page.mouse.down()
-    page.mouse.move(*at[1], steps=5)
+    page.mouse.move(*last, steps=5)
     page.mouse.up()
 
 
@@ -511,16 +484,7 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
 
 @pytest.mark.slow
 def test_a_trained_translator_is_the_same_in_a_page_on_its_test_split(page_with, tmp_path):
-    command = [
-        sys.executable,
-        "-c",
-        "from regard_lab.cli import main; main()",
-        "demo",
-        "--steps",
-        "900",
-        "--out",
-        "run",
-    ]
+    command = [sys.executable, "-m", "regard_lab", "demo", "--steps", "900", "--out", "run"]
     subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
     translator = Translator.load(tmp_path / "run")
     lines = (tmp_path / "run" / "test.jsonl").read_text("utf-8").splitlines()[:500]
@@ -560,18 +524,11 @@ def test_a_page_that_computes_is_accessible(browser, page_of):
 
 
 def test_models_that_a_page_cannot_compute_are_named_with_the_reason():
-    sizes = {"vocab_size": 300, "dim": 16, "heads": 2}
-    for model, says in (
-        (RecurrentTranslator(RecurrentTranslator.Config(vocab_size=300, dim=16, attention="none")), "has none"),
-        (LanguageModel(LanguageModel.Config(mechanism="linear_transformer", **sizes)), "linear_transformer"),
-        (LanguageModel(LanguageModel.Config(latent_dim=4, **sizes)), "this model has latents"),
-        (
-            TranslationTransformer(
-                TranslationTransformer.Config(encoder_mechanism="linformer(length=8, rank=4)", **sizes)
-            ),
-            "linformer",
-        ),
-        (LanguageModel(LanguageModel.Config(vocab_size=80_000, dim=256)), "at most 20,000,000"),
-    ):
-        assert says in reason_against(model)
+    for kind, settings, says in (
+        (RecurrentTranslator, {"attention": "none"}, "has none"), (LanguageModel, {"latent_dim": 4}, "has latents"),
+        (LanguageModel, {"mechanism": "linear_transformer"}, "linear_transformer"),
+        (TranslationTransformer, {"encoder_mechanism": "linformer(length=8, rank=4)"}, "linformer"),
+        (LanguageModel, {"vocab_size": 80_000, "dim": 256}, "at most 20,000,000"),
+    ):  # fmt: skip
+        assert says in reason_against(kind(kind.Config(**{"vocab_size": 300, "dim": 16, **settings})))
     assert reason_against(seeded(TextEncoder, {})) is None

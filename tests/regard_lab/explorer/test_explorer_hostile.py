@@ -4,7 +4,6 @@ import random
 from dataclasses import replace
 
 import pytest
-import torch
 
 from regard.patterns import Causal
 from regard_lab.seeing import Relevance
@@ -98,9 +97,8 @@ def assert_harmless(opened, allowed):
 def allowed(browser, tmp_path_factory):
     """The kinds of elements of the same page with harmless words."""
     path = tmp_path_factory.mktemp("plain") / "plain.html"
-    to_page(
-        hostile_exploration([f"word{at}" for at in range(40)]), live={"read": True, "text": "a", "label": "b"}
-    ).save(path)
+    live = {"read": True, "text": "a", "label": "b"}
+    to_page(hostile_exploration([f"word{at}" for at in range(40)]), live=live).save(path)
     with Opened(browser, path.as_uri()) as opened:
         names = set()
         for view in VIEWS:
@@ -135,19 +133,19 @@ def test_hostile_text_is_harmless_in_a_live_page(browser, allowed):
         typed.append(text)
         return replace(plain_translation(), title=text)
 
-    words = hostile_words(60)
-    first = hostile_exploration(words)
+    first = hostile_exploration(hostile_words(60))
     with (
         ExplorerServer(first, read, text=PAYLOADS[0], label=PAYLOADS[1]).start() as server,
         Opened(browser, server.url) as opened,
     ):
         box = opened.page.locator("#sentence")
         assert box.input_value() == PAYLOADS[0]
-        for text in ("<img src=x onerror=window.ran=1> </script>", SOURCE):
+        texts = ["<img src=x onerror=window.ran=1> </script>", SOURCE]
+        for text in texts:
             box.fill(text)
             opened.page.get_by_role("button", name="Read", exact=True).click()
             opened.page.locator("h1").filter(has_text=text).wait_for()
-        assert typed == ["<img src=x onerror=window.ran=1> </script>", SOURCE]
+        assert typed == texts
         assert_harmless(opened, allowed)
         assert {url.split("/")[2] for url in opened.requests} == {f"127.0.0.1:{server.server_port}"}
 
@@ -157,4 +155,4 @@ def test_hostile_words_do_not_leave_their_element_in_the_file():
     plain = to_page(hostile_exploration([f"word{at}" for at in range(300)])).html
     for end in ("</script", "<script", "</style", "<!--", "<img", "<svg", "<base", "<meta"):
         assert html.lower().count(end) == plain.lower().count(end), end
-    assert torch.tensor(len(html)) < 4_000_000  # a word of a megabyte is cut, and there are two explorations
+    assert len(html) < 4_000_000  # a word of a megabyte is cut, and there are two explorations

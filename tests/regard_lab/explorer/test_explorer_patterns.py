@@ -13,12 +13,8 @@ from .browsing import Opened
 from .making import SOURCE, TARGET, TOKENISER, translator
 
 TEXTS = (
-    "causal",
-    "sliding_window(4)",
-    "causal & strided(5)",
-    "fixed(4, summary=1)",
-    "causal_window(3) | global_tokens(0)",
-)
+    "causal", "sliding_window(4)", "causal & strided(5)", "fixed(4, summary=1)", "causal_window(3) | global_tokens(0)",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -55,12 +51,11 @@ def test_tiles_of_a_long_pattern_are_those_of_its_pairs(text):
 
 
 def test_heads_that_differ_are_panels_of_their_own():
-    found = map_pattern(PerHead([Causal(), SlidingWindow(2), Causal()]), 6)
-    assert [panel.heads for panel in found.panels] == [(0, 2), (1,)]
-    assert [panel.pairs for panel in found.panels] == [21, SlidingWindow(2).count(6, 6)]
-    assert found.growth[0].of == 3 * 36
-    long = map_pattern(PerHead([Causal(), SlidingWindow(2), Causal()]), 700)
-    assert [panel.heads for panel in long.panels] == [(0, 2), (1,)]
+    for length in (6, 700):
+        found = map_pattern(PerHead([Causal(), SlidingWindow(2), Causal()]), length)
+        counts = [Causal().count(length, length), SlidingWindow(2).count(length, length)]
+        assert [(panel.heads, panel.pairs) for panel in found.panels] == [((0, 2), counts[0]), ((1,), counts[1])]
+        assert found.growth[0].of == 3 * length**2
 
 
 def test_a_pattern_that_holds_a_tensor_is_counted_at_its_own_length_alone():
@@ -89,21 +84,15 @@ def test_the_layers_of_each_model_are_named():
     assert torch.equal(local.panels[0].states == 2, SlidingWindow(4).dense(len(target), len(source), q_start=0))
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"tokens": ["a"], "length": 3}, "not both"),
-        ({"keys": ["a"]}, "give the words of the queries too"),
-        ({"length": 200_000}, "at most 100,000"),
-        ({"length": 0}, "length"),
-        ({"tokens": []}, "no words"),
-    ],
-)
-def test_a_pattern_that_cannot_be_shown_is_refused_with_a_sentence(options, says):
-    with pytest.raises(ArgumentError, match=says):
-        show(Causal(), **options)
-    with pytest.raises(ArgumentError, match="length is for a Pattern"):
-        show(torch.eye(2), length=3)
+def test_a_pattern_that_cannot_be_shown_is_refused_with_a_sentence():
+    for shown, options, says in (
+        (Causal(), {"tokens": ["a"], "length": 3}, "not both"),
+        (Causal(), {"keys": ["a"]}, "give the words of the queries too"),
+        (Causal(), {"length": 200_000}, "at most 100,000"), (Causal(), {"length": 0}, "length"),
+        (Causal(), {"tokens": []}, "no words"), (torch.eye(2), {"length": 3}, "length is for a Pattern"),
+    ):  # fmt: skip
+        with pytest.raises(ArgumentError, match=says):
+            show(shown, **options)
 
 
 def test_the_page_says_what_python_counts(browser, page_of):

@@ -21,19 +21,14 @@ from regard_lab.text import BEGIN, END, PAD
 from .making import SOURCE, TARGET, TOKENISER, language_model, plain_translation, translation, translator, weights
 
 
-def test_a_translation_has_every_kind_of_attention_with_its_own_depth():
+def test_a_translation_has_every_kind_of_attention_and_each_written_word_by_every_lens():
     found = translation()
     shapes = {one.name: tuple(one.weights.shape) for one in found.attentions}
     source, target = (len(found.texts[name]) for name in ("source", "target"))
     assert shapes == {
-        "Cross-attention": (1, 2, target, source),
-        "Encoder self-attention": (3, 2, source, source),
+        "Cross-attention": (1, 2, target, source), "Encoder self-attention": (3, 2, source, source),
         "Decoder self-attention": (1, 2, target, target),
-    }
-
-
-def test_every_written_word_is_explained_by_every_lens():
-    found = translation()
+    }  # fmt: skip
     words = found.texts[found.written]
     assert [words[place] for place in found.explained] == list(words[:-1])  # all but "<end>"
     for place, lenses in found.explained.items():
@@ -45,8 +40,7 @@ def test_every_written_word_is_explained_by_every_lens():
 def test_the_asked_word_is_shown_first_with_the_numbers_of_relevance():
     found = translation()
     assert found.texts["target"][found.chosen] == "es"
-    asked = {"of": "es", "instead_of": ("er", "sie")}
-    expected = relevance(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), **asked)
+    expected = relevance(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), "es", ("er", "sie"))
     shown = found.explained[found.chosen][0]
     assert shown.others == expected.others
     assert shown.source_scores == pytest.approx(expected.source_scores, abs=1e-4)
@@ -54,11 +48,10 @@ def test_the_asked_word_is_shown_first_with_the_numbers_of_relevance():
 
 
 def test_other_words_are_compared_with_the_most_probable_alternatives():
-    model = translator()
     ids = TOKENISER.encode(TARGET)
     found = plain_translation()
     with torch.no_grad():
-        total = model(torch.tensor([[*TOKENISER.encode(SOURCE), END]]), torch.tensor([[BEGIN]]))[0, 0]
+        total = translator()(torch.tensor([[*TOKENISER.encode(SOURCE), END]]), torch.tensor([[BEGIN]]))[0, 0]
     logits = total.clone()
     logits[[PAD, BEGIN, END, ids[0]]] = -torch.inf
     expected = logits.topk(3).indices
@@ -84,26 +77,16 @@ def test_recorded_maps_are_shown_between_words():
     assert torch.equal(explore_maps(text).attentions[0].weights, text.weights)
 
 
-def test_arrays_of_another_dtype_are_shown_in_float32():
-    dtype = torch.bfloat16
-    given = weights(2, 3, 5).to(dtype)
-    assert torch.equal(explore_weights(given, list("abcde")).attentions[0].weights, given.float())
-
-
-@pytest.mark.parametrize(
-    ("given", "shape"),
-    [
-        (weights(1, 1, 4, 6)[0, 0], (1, 1, 4, 6)),
-        (weights(1, 3, 4, 6)[0], (1, 3, 4, 6)),
-        (weights(2, 3, 4, 6), (2, 3, 4, 6)),
-        (weights(1, 3, 4, 6).numpy(), (1, 3, 4, 6)),
-        ([layer[None] for layer in weights(2, 3, 4, 6)], (2, 3, 4, 6)),
-        (tuple(weights(2, 3, 4, 6)), (2, 3, 4, 6)),
-        ([[0.5, 0.5], [1.0, 0.0]], (1, 1, 2, 2)),
-    ],
-)
-def test_arrays_of_every_shape_are_shown(given, shape):
-    assert tuple(explore_weights(given).attentions[0].weights.shape) == shape
+def test_arrays_of_every_shape_and_dtype_are_shown_in_float32():
+    given = weights(2, 3, 4, 6)
+    for one, expected in (
+        (given[0, 0], given[:1, :1]), (given[0], given[:1]), (given, given), (given.numpy(), given),
+        ([layer[None] for layer in given], given), (tuple(given), given),
+        ([[0.5, 0.5], [1.0, 0.0]], torch.tensor([[[[0.5, 0.5], [1.0, 0.0]]]])),
+        (given.bfloat16(), given.bfloat16().float()),
+    ):  # fmt: skip
+        shown = explore_weights(one).attentions[0].weights
+        assert (shown.dtype, torch.equal(shown, expected)) == (torch.float32, True)
 
 
 @pytest.mark.parametrize(
@@ -188,13 +171,9 @@ def test_the_same_picture_has_the_same_bytes(tmp_path):
 
 
 def test_what_show_takes_is_drawn(tmp_path):
-    for number, one in enumerate(
-        (
-            look_text(language_model(), TOKENISER, SOURCE), weights(1, 3, 4)[0].numpy(),
-        )
-    ):  # fmt: skip
-        draw_attention(one, tmp_path / f"{number}.png")
-        assert opened(tmp_path / f"{number}.png").shape[1] > 300
+    for one in (look_text(language_model(), TOKENISER, SOURCE), weights(1, 3, 4)[0].numpy()):
+        draw_attention(one, tmp_path / "one.png")
+        assert opened(tmp_path / "one.png").shape[1] > 300
 
 
 @pytest.mark.parametrize("mechanism", ["linear", "performer(64, seed=0)"])

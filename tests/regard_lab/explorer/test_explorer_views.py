@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError
+from regard_lab.decoding import Translator
 from regard_lab.models import RecurrentTranslator
 from regard_lab.seeing import look_text
 from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation
@@ -57,9 +58,8 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         page = opened.page
         page.locator(".step").focus()
         page.keyboard.press("End")
-        page.wait_for_function(
-            f"() => document.querySelector('.badge').innerText === 'step {len(walk.steps)} of {len(walk.steps)}'"
-        )
+        last = f"step {len(walk.steps)} of {len(walk.steps)}"
+        page.wait_for_function(f"() => document.querySelector('.badge').innerText === '{last}'")
         page.keyboard.press("Home")
         at = [step.title for step in walk.steps].index("Self-attention: attention weights")
         for _ in range(at):
@@ -107,20 +107,17 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
 # changed words
 
 
-def models():
-    settings = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "hidden": 16}
+def recurrent(attention):
     torch.manual_seed(0)
-    return {
-        "transformer": translator(),
-        "bahdanau": RecurrentTranslator(RecurrentTranslator.Config(**settings, attention="bahdanau")).eval(),
-        "luong": RecurrentTranslator(RecurrentTranslator.Config(**settings, attention="luong-general")).eval(),
-    }
+    settings = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "hidden": 16, "attention": attention}
+    return RecurrentTranslator(RecurrentTranslator.Config(**settings)).eval()
 
 
-@pytest.mark.parametrize("name", ["transformer", "bahdanau", "luong"])
+@pytest.mark.parametrize("name", ["transformer", "bahdanau", "luong-general"])
 @torch.no_grad()
 def test_probabilities_without_a_word_are_those_of_the_model(name):
-    model, written = models()[name], TOKENISER.encode("Das Wildtier war überaus müde.")
+    model = translator() if name == "transformer" else recurrent(name)
+    written = TOKENISER.encode("Das Wildtier war überaus müde.")
     found = without_each(model, TOKENISER, SOURCE, written, 40)
     ids = torch.tensor([[*TOKENISER.encode(SOURCE), END]])
     target = torch.tensor([[BEGIN, *written]])
@@ -140,27 +137,24 @@ def test_probabilities_without_a_word_are_those_of_the_model(name):
 
 @torch.no_grad()
 def test_the_translation_of_a_source_is_that_of_the_translator():
-    from regard_lab.decoding import Translator
-
-    model = translator()
-    greedy = Translator(model, TOKENISER)
-    assert without_each(model, TOKENISER, SOURCE, IDS, 0)[None].translation == tuple(
-        word for word, _ in TOKENISER.words(list(greedy.translate([SOURCE])[0].ids))
-    )
+    (greedy,) = Translator(translator(), TOKENISER).translate([SOURCE])
+    words = tuple(word for word, _ in TOKENISER.words(list(greedy.ids)))
+    assert without_each(translator(), TOKENISER, SOURCE, IDS, 0)[None].translation == words
 
 
 # alignments
 
 
-@pytest.mark.parametrize("name", ["bahdanau", "luong"])
+@pytest.mark.parametrize("name", ["bahdanau", "luong-general"])
 def test_a_translation_is_read_step_by_step(browser, page_of, name):
-    found = explore_translation(models()[name], TOKENISER, SOURCE, IDS)
+    found = explore_translation(recurrent(name), TOKENISER, SOURCE, IDS)
     cross = found.attentions[0].weights[-1].mean(0)
     with Opened(browser, f"{page_of(found)}#view=steps&row=3") as opened:
         page = opened.page
         words = found.texts["target"]
-        assert f"writes “{words[3]}”" in page.locator("[data-step]").inner_text()
-        assert f"probability {found.changes[None].probabilities[3]:.3f}" in page.locator("[data-step]").inner_text()
+        step = page.locator("[data-step]").inner_text()
+        assert f"writes “{words[3]}”" in step
+        assert f"probability {found.changes[None].probabilities[3]:.3f}" in step
         page.locator("canvas.steps").focus()
         page.keyboard.press("ArrowDown")
         page.wait_for_function("() => document.querySelector('[data-step]').innerText.startsWith('Step 5')")
@@ -170,7 +164,7 @@ def test_a_translation_is_read_step_by_step(browser, page_of, name):
         assert cells[1::2] == pytest.approx(cross[:5].sum(0).tolist(), abs=5.1e-5)
         said = page.locator("main").inner_text()
         assert ("Bahdanau et al. 2015" in said) == (name == "bahdanau")
-        assert ("W h" in said and "Luong" in said) == (name == "luong")
+        assert ("W h" in said and "Luong" in said) == (name == "luong-general")
 
 
 # comparisons
@@ -193,10 +187,8 @@ def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
             float((found[2, 1][list(rows)].sum(-1) - found[2, 1][list(rows)][:, list(rows)].sum(-1)).mean())
             for found, rows in zip(weights, matched, strict=True)
         ]
-        assert (
-            f"Hidden: {100 * hidden[0]:.0f} % of the first and {100 * hidden[1]:.0f} % of"
-            in page.locator("[data-hidden]").inner_text()
-        )
+        said = f"Hidden: {100 * hidden[0]:.0f} % of the first and {100 * hidden[1]:.0f} % of"
+        assert said in page.locator("[data-hidden]").inner_text()
         assert page.locator(".badge").all_inner_texts() == ["exact", "exact"]
         shown = page.locator("[data-written] td").all_inner_texts()
         assert float(shown[0]) == pytest.approx(one.changes[None].probabilities[0], abs=5.1e-4)
@@ -243,10 +235,8 @@ def test_measured_effects_sort_the_heads_and_a_head_left_out_comes_last(browser,
     page = explore_maps(look_text(model, TOKENISER, SOURCE))
     page = replace(page, attentions=(replace(page.attentions[0], measured=effects.by_layer()["self"]),))
     with Opened(browser, f"{page_of(page)}#view=heads&sort=effect%20on%20loss") as opened:
-        table = opened.page.locator(".twin tbody")
-        rows = table.evaluate(
-            "(all) => [...all.rows].map(({cells}) => [...cells].map((one) => one.textContent.trim()))"
-        )
+        texts = "(all) => [...all.rows].map(({cells}) => [...cells].map((one) => one.textContent.trim()))"
+        rows = opened.page.locator(".twin tbody").evaluate(texts)
         assert [row[:2] for row in rows] == [[str(one.layer), str(one.head)] for one in effects.ranked] + [["0", "1"]]
         assert rows[3][-1] == "–"
         assert not opened.complaints

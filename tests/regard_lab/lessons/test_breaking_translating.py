@@ -135,19 +135,12 @@ def test_the_links_are_those_of_the_grammar():
         links_of(ARTICLE_SENTENCES[0], ["a", "cat"])
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A saved translator whose words are noise and whose weights of attention are real."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
+def test_both_are_measured_on_a_run(tmp_path, monkeypatch):
+    """Of a translator that writes what the grammar says in German, and whose weights of attention are noise."""
     texts = [text for one in make_split("train", 40) for text in (one.source, one.target)]
     tokeniser = Tokeniser.train(texts, 420)
     model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
-    model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
-    return folder
-
-
-def test_both_are_measured_on_a_run(run, monkeypatch):
-    """Of a translator that writes what the grammar says in German."""
+    model.save(tmp_path, {TOKENISER_FILE: tokeniser.to_json()})
     sentences = [*ARTICLE_SENTENCES, *make_split("test", 4), *make_split("valid", 4)]
     ways = (lambda one: one, swap_referent, swap_other)
     german = {one.source: one.target for way in ways for one in map(way, sentences)}
@@ -155,11 +148,11 @@ def test_both_are_measured_on_a_run(run, monkeypatch):
     def translate(self, lines):
         return [SimpleNamespace(text=german[line], ids=self.tokeniser.encode(german[line])) for line in lines]
 
-    for one in measure_heads(run, sentences=4)["relations"].values():
+    for one in measure_heads(tmp_path, sentences=4)["relations"].values():
         layer, head = one["chosen"]
         assert one["chosen_share"] == one["shares"][layer][head]
     monkeypatch.setattr(Translator, "translate", translate)
-    measured = measure_referent(run, sentences=4)
+    measured = measure_referent(tmp_path, sentences=4)
     assert measured["right"] == measured["followed"] == measured["kept"] == 1.0
     assert measured["agreement"] <= measured["in_reach"]
     for shown, sentence in zip(measured["cross"]["examples"], ARTICLE_SENTENCES, strict=False):

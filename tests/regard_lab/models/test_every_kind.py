@@ -6,8 +6,10 @@ import time
 
 import pytest
 import torch
+from language_models import SIZES as SIZES_OF_WRITER
+from translators import RECURRENT, TRANSFORMER
 
-from regard.errors import ArgumentError, CheckpointError, KeywordError, NotFoundError
+from regard.errors import ArgumentError, CheckpointError, KeywordError, NotFoundError, RegardError
 from regard_lab import models
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
 from regard_lab.models.base import Storable
@@ -16,11 +18,10 @@ from regard_lab.models.storage import save_model
 for module in pkgutil.walk_packages(models.__path__, f"{models.__name__}."):  # one that nobody imports counts too
     importlib.import_module(module.name)
 
+SIZES = {"vocab_size": 20, "dim": 8}
 SMALL = {
-    "translation-transformer": {"vocab_size": 20, "dim": 8, "heads": 2},
-    RecurrentTranslator.KIND: {"vocab_size": 20, "dim": 8, "hidden": 8},
-    "language-model": {"vocab_size": 20, "dim": 8, "heads": 2},
-    "text-encoder": {"vocab_size": 20, "dim": 8, "heads": 2},
+    **{kind: {**SIZES, "heads": 2} for kind in ("translation-transformer", "language-model", "text-encoder")},
+    "recurrent-translator": {**SIZES, "hidden": 8},
 }
 
 
@@ -35,15 +36,10 @@ def kinds(base: type[Storable] = Storable) -> dict[str, type[Storable]]:
 
 
 @pytest.mark.parametrize("name", kinds())
-def test_every_kind_is_exported(name):
+def test_every_kind_is_exported_and_says_that_padding_needs_no_mask(name):
     kind = kinds()[name]
     assert getattr(models, kind.__name__, None) is kind, f"export {kind.__name__} in regard_lab.models"
     assert kind.__name__ in models.__all__
-
-
-@pytest.mark.parametrize("name", kinds())
-def test_a_model_called_with_a_mask_says_that_padding_needs_none(name):
-    kind = kinds()[name]
     model, ids = kind(kind.Config(**SMALL[name])), torch.tensor([[5, 6, 0]])
     for mask in ("attention_mask", "src_key_padding_mask"):
         with pytest.raises(KeywordError, match=f"has no argument '{mask}'; .*PAD"):
@@ -115,3 +111,69 @@ def test_the_least_is_never_more_than_what_a_model_holds(model):
             with torch.device("meta"):
                 held = sum(tensor.numel() for tensor in model(config).parameters())
             assert 0 < config.least_parameters <= held
+
+
+REFUSED = {
+    LanguageModel: (SIZES_OF_WRITER, [
+        ({"dim": 21}, "multiple of heads, 2"),
+        ({"kv_heads": 3}, "kv_heads is 3"),
+        ({"dim": 14, "positions": "rotary"}, "head_dim is 7; it must be even"),
+        ({"dim": 21, "head_dim": 4, "positions": "sinusoidal"}, "dim is 21; it must be even"),
+        ({"positions": "absolute"}, "rotary, alibi, learned"),
+        ({"positions": "alibi", "rotary_scaling": "linear(2)"}, "is for rotary positions, and these are alibi"),
+        ({"rotary_scaling": "yarn(4)"}, "yarn takes"),
+        ({"rotary_scaling": "yarm(4, 16)"}, "there is no scaling 'yarm'; there are linear, ntk, yarn"),
+        ({"latent_dim": 8, "qk_norm": True, "differential": True}, "qk_norm, differential are for keys and values of"),
+        ({"output_gate": 1}, "output_gate"),
+        ({"pattern": "cuasal"}, "there is no pattern 'cuasal'"),
+        ({"pattern": ("full",) * 3}, "3 texts for 2 layers"),
+        ({"pattern": "random_blocks(1, block=2, seed=0)"}, "past=true"),
+        ({"pattern": "per_head(causal, full, causal)"}, "3"),
+        ({"mechanism": "softmx"}, "there is no mechanism 'softmx'; .*softmax"),
+        ({"mechanism": "linformer(length=9, rank=2)"}, "mixes all positions"),
+        ({"mechanism": "linear", "pattern": "causal_window(4)"}, "takes Full, Causal"),
+        ({"mechanism": ("softmax", "linear"), "positions": "alibi"}, "has no bias"),
+        ({"mechanism": "linear", "attention_dropout": 0.1}, "has no dropout"),
+        ({"mechanism": "lsh", "kv_heads": 1}, "kv_heads must be heads, 2"),
+        ({"epsilon": 0}, "epsilon is 0"),
+        ({"layers": True}, "layers is True"),
+    ]),
+    TextEncoder: (SIZES_OF_WRITER, [
+        ({"head": "classes"}, "with head='classes' only"),
+        ({"classes": 3}, "with head='classes' only"),
+        ({"head": "sentences"}, "there are words, classes, none"),
+        ({"pooling": "last"}, "there are mean, first"),
+        ({"mechanism": "linear", "pattern": "sliding_window(4)"}, "linear"),
+    ]),
+    TranslationTransformer: (TRANSFORMER, [
+        ({"dim": 25}, "dim is 25"),
+        ({"heads": 5}, "multiple of heads, 5"),
+        ({"decoder_kv_heads": 3}, "decoder_kv_heads is 3"),
+        ({"positions": "none"}, "sinusoidal, learned, rotary"),
+        ({"encoder_pattern": "cuasal"}, "there is no pattern 'cuasal'"),
+        ({"encoder_pattern": "random_blocks(1, block=2)"}, "encoder_pattern .* the number of keys, .* past=true"),
+        ({"decoder_pattern": "full & ~random_blocks(1)"}, "decoder_pattern .* the number of keys, .* past=true"),
+        ({"cross_pattern": "random_blocks(1, block=2)"}, "cross_pattern .* the number of keys, .* past=true"),
+        ({"dim": 12, "positions": "rotary"}, "must be even"),
+        ({"encoder_mechanism": "linear", "encoder_pattern": "sliding_window(4)"}, "not sliding_window"),
+        ({"encoder_mechanism": "random_feature(8, gated)"}, "its gates forget what came before"),
+        ({"encoder_mechanism": "lsh(4, 4)", "encoder_kv_heads": 2}, "encoder_kv_heads, 2, must be heads, 4"),
+        ({"encoder_mechanism": "performer(8)", "attention_dropout": 0.1}, "has no dropout"),
+    ]),
+    RecurrentTranslator: (RECURRENT, [
+        ({"attention": "luong"}, "luong-general"),
+        ({"cell": "rnn"}, "gru, lstm"),
+        ({"hidden": 15}, "even"),
+        ({"reach": "local-p"}, "only luong-dot"),
+        ({"attention": "none", "input_feeding": True}, "only luong-dot"),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "words"), [(model, *row) for model, (_, rows) in REFUSED.items() for row in rows]
+)
+def test_a_config_that_cannot_be_is_refused_in_one_sentence_with_its_numbers(model, changes, words):
+    with pytest.raises(RegardError, match=words) as found:
+        model.Config(**{**REFUSED[model][0], **changes})
+    assert "\n" not in str(found.value)

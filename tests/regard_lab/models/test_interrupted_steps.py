@@ -12,15 +12,11 @@ from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTra
 BATCH, LENGTH, VOCABULARY = 3, 5, 23
 MOST = 100  # lines of one change
 ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
-SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "dim": 12, "heads": 2}
-MODELS: dict[str, Callable[[], Any]] = {
-    "language model": lambda: LanguageModel(LanguageModel.Config(**SIZES, layers=2)),
-    "translator": lambda: TranslationTransformer(
-        TranslationTransformer.Config(**SIZES, encoder_layers=1, decoder_layers=2)
-    ),
-    "recurrent translator": lambda: RecurrentTranslator(
-        RecurrentTranslator.Config(vocab_size=VOCABULARY, dim=8, hidden=8)
-    ),
+SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "dim": 12}
+MODELS: dict[Any, dict[str, Any]] = {
+    LanguageModel: {**SIZES, "heads": 2, "layers": 2},
+    TranslationTransformer: {**SIZES, "heads": 2, "encoder_layers": 1, "decoder_layers": 2},
+    RecurrentTranslator: {**SIZES, "hidden": 8},
 }
 ORDER = torch.tensor([2, 0, 0])
 IDS = torch.arange(4 * BATCH).view(4, BATCH) % 13 + 5
@@ -32,9 +28,9 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_state_is_as_before_or_as_after_a_change_that_is_stopped_at_any_line(kind: str, name: str) -> None:
+def test_a_state_is_as_before_or_as_after_a_change_that_is_stopped_at_any_line(kind: Any, name: str) -> None:
     torch.manual_seed(3)
-    model, change = MODELS[kind]().double().eval(), CHANGES[name]
+    model, change = kind(kind.Config(**MODELS[kind])).double().eval(), CHANGES[name]
     texts = torch.arange(BATCH * LENGTH).view(BATCH, LENGTH) % 17 + 5
 
     def state() -> Any:

@@ -97,7 +97,7 @@ def test_a_layer_that_refuses_takes_back_what_the_layers_before_it_kept():
 
 
 @torch.no_grad()
-def test_each_layer_keeps_what_is_exact_in_the_least_memory():
+def test_each_layer_keeps_what_is_exact_in_the_least_memory_and_bytes_are_counted():
     prompt = torch.tensor([[5, 6, 7, 8, 9]])
     kinds = {
         "llama": ["GrowingCache"] * 2,
@@ -109,10 +109,6 @@ def test_each_layer_keeps_what_is_exact_in_the_least_memory():
         assert [type(cache).__name__ for cache in caches] == names
     narrow = language_model("linear beside softmax").start(prompt, dtype="int8").groups[0].caches.each
     assert [cache.dtype for cache in narrow] == [torch.float64, torch.int8]
-
-
-@torch.no_grad()
-def test_bytes_are_counted():
     model = language_model("llama")  # 2 layers of 1 key/value head of 10 numbers in float64
     state = model.start(torch.ones(3, 7, dtype=torch.int64), cache="static", capacity=11)
     assert state.nbytes == 2 * 2 * 3 * 11 * 10 * 8
@@ -131,8 +127,7 @@ LONG = {
 @torch.no_grad()
 def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatch):
     model = LanguageModel(LanguageConfig(**{**SIZES, **LONG[kind]})).eval()
-    read: list[int] = []  # keys that are handed to attention, layer by layer
-    plain = attending.attention
+    read, plain = list[int](), attending.attention  # keys that are handed to attention, layer by layer
 
     def counting(q, k, v, **rest):
         read.append(k.numbers.shape[2] if isinstance(k, Stored) else k.shape[2])

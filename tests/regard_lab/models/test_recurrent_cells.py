@@ -10,16 +10,9 @@ from torch._subclasses import FakeTensorMode
 from regard.errors import ArgumentError, ShapeError
 from regard.layers import record_attention
 from regard.mechanisms import Additive, Concat, Dot, General, LocalPredictive
-from regard_lab.models.recurrent import (
-    BahdanauCell,
-    CellState,
-    FixedVectorCell,
-    LongShortTermMemoryNetwork,
-    LuongCell,
-    MemoryAttention,
-    Tapes,
-)
+from regard_lab.models.recurrent import BahdanauCell, CellState, FixedVectorCell, LuongCell, MemoryAttention
 from regard_lab.models.recurrent.cells import Memory
+from regard_lab.models.recurrent.lstmn import LongShortTermMemoryNetwork, Tapes
 
 X, H, M, OUT, LENGTH = 5, 7, 3, 11, 13  # sizes of x, state, memory and h~; words of the source
 CELLS = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "tanh": nn.RNNCell, "2 gru": nn.GRU, "2 lstm": nn.LSTM}
@@ -54,84 +47,58 @@ def given(memory_dim=M, steps=6):
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found(kind):
+@pytest.mark.parametrize("fixed", [False, True])
+def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found_or_a_fixed_vector(kind, fixed):
     attention = MemoryAttention(Additive(H, M, hidden=17)).double()
-    cell = BahdanauCell(new_cell(kind, X + M), attention)
+    cell = FixedVectorCell(new_cell(kind, X + M)) if fixed else BahdanauCell(new_cell(kind, X + M), attention)
     xs, states = given()
     start, at = first_state(kind)
-    found, end = cell.sequence(xs, cell.begin(start), attention.remember(states))
+    found, end = cell.sequence(xs, cell.begin(start), cell.attention.remember(states[:, -1:] if fixed else states))
 
     loop, learned = Cell(cell.cell), numbers(attention.learned)
     for t, x in enumerate(xs[0].numpy()):
-        c = context(additive, learned, at[-1][0], states[0].numpy())
+        c = states[0, -1].numpy() if fixed else context(additive, learned, at[-1][0], states[0].numpy())
         at = loop.step(np.concatenate([x, c]), at)
         np.testing.assert_allclose(found[0, t].detach(), np.concatenate([at[-1][0], c]), atol=1e-12)
     assert end.place == 6
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "feeding"),  # pairs of each: every kind with and without feeding, every score likewise
-    [(kind, name, (at + other) % 2 == 0) for at, kind in enumerate(CELLS) for other, name in enumerate(SCORES)],
+    ("kind", "name", "feeding", "local"),  # pairs of each: every kind with and without feeding, every score likewise
+    [
+        *((kind, name, (at + n) % 2 == 0, {}) for at, kind in enumerate(CELLS) for n, name in enumerate(SCORES)),
+        ("2 gru", "dot", True, {"near": 1}),
+        ("2 gru", "dot", False, {"near": 2}),
+        *(("2 lstm", name, False, {"predicted": 2}) for name in SCORES),
+    ],
 )
-def test_luong_moves_on_and_then_attends(kind, name, feeding):
+def test_luong_moves_on_and_then_attends_to_all_or_around_a_place(kind, name, feeding, local):
+    """Of local-m also past the source, where nothing is seen."""
     score, by_loop = SCORES[name]
-    memory_dim = H if name == "dot" else M
-    attention = MemoryAttention(score).double()
+    if "predicted" in local:
+        score = LocalPredictive(score, window=local["predicted"], query_dim=H)
+    near, memory_dim = local.get("near"), H if name == "dot" else M
+    attention = MemoryAttention(score, window=near).double()
     options = {"memory_dim": memory_dim, "output_dim": OUT, "input_feeding": feeding}
     cell = LuongCell(new_cell(kind, X + OUT if feeding else X), attention, **options).double()
-    xs, states = given(memory_dim)
+    xs, states = given(memory_dim, steps=6 if near is None else LENGTH + near + 3)
     start, at = first_state(kind)
     found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
     learned = numbers(attention.learned)
-    expected = luong_by_loop(cell, xs, at, lambda h, t: context(by_loop, learned, h, states[0].numpy()))
-    np.testing.assert_allclose(found[0].detach(), list(expected), atol=1e-12)
+
+    def attend(h, t):
+        seen = {"near": (t, near)} if near else local
+        return context(by_loop, learned, h, states[0].numpy(), **seen)
+
+    np.testing.assert_allclose(found[0].detach(), [*luong_by_loop(cell, xs, at, attend)], atol=1e-12)
 
 
-def luong_by_loop(cell, xs, at, attend):
+def luong_by_loop(cell, xs, at, attend, hidden=lambda at: at[-1][0]):
     loop, W, fed = Cell(cell.cell), numbers(cell)["combine.weight"], np.zeros(OUT)
     for t, x in enumerate(xs[0].numpy()):
         at = loop.step(np.concatenate([x, fed]) if cell.input_feeding else x, at)
-        fed = np.tanh(W @ np.concatenate([attend(at[-1][0], t), at[-1][0]]))
+        fed = np.tanh(W @ np.concatenate([attend(hidden(at), t), hidden(at)]))
         yield fed
-
-
-@pytest.mark.parametrize(("D", "feeding"), [(1, True), (2, False)])
-def test_local_m_looks_around_the_place_of_the_step_and_beyond_the_source_at_nothing(D, feeding):
-    attention = MemoryAttention(Dot(), window=D)
-    cell = LuongCell(
-        new_cell("2 gru", X + OUT if feeding else X), attention, memory_dim=H, output_dim=OUT, input_feeding=feeding
-    ).double()
-    xs, states = given(H, steps=LENGTH + D + 3)
-    start, at = first_state("2 gru")
-    found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
-    expected = luong_by_loop(cell, xs, at, lambda h, t: context(dot, {}, h, states[0].numpy(), near=(t, D)))
-    np.testing.assert_allclose(found[0].detach(), list(expected), atol=1e-12)
-
-
-@pytest.mark.parametrize("name", SCORES)
-def test_local_p_looks_around_the_place_that_it_predicts(name):
-    score, by_loop = SCORES[name]
-    memory_dim = H if name == "dot" else M
-    attention = MemoryAttention(LocalPredictive(score, window=2, query_dim=H)).double()
-    cell = LuongCell(new_cell("2 lstm", X), attention, memory_dim=memory_dim, output_dim=OUT).double()
-    xs, states = given(memory_dim)
-    start, at = first_state("2 lstm")
-    found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
-    learned = numbers(attention.learned)
-    expected = luong_by_loop(cell, xs, at, lambda h, t: context(by_loop, learned, h, states[0].numpy(), predicted=2))
-    np.testing.assert_allclose(found[0].detach(), list(expected), atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", CELLS)
-def test_a_fixed_vector_is_fed_at_each_step(kind):
-    cell = FixedVectorCell(new_cell(kind, X + M))
-    xs, states = given()
-    start, at = first_state(kind)
-    found, _ = cell.sequence(xs, cell.begin(start), cell.attention.remember(states[:, -1:]))
-    loop, c = Cell(cell.cell), states[0, -1].numpy()
-    for t, x in enumerate(xs[0].numpy()):
-        at = loop.step(np.concatenate([x, c]), at)
-        np.testing.assert_allclose(found[0, t].detach(), np.concatenate([at[-1][0], c]), atol=1e-12)
 
 
 def test_a_recording_hears_each_step_of_bahdanau_and_all_of_luong_at_once():
@@ -275,12 +242,10 @@ def test_another_part_of_the_state_of_torchs_layers_may_attend():
     cell = LuongCell(new_cell("2 lstm", X), attention, memory_dim=M, output_dim=OUT, hidden=lambda state: state[1][0])
     cell, (start, at) = cell.double(), first_state("2 lstm")
     found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
-    loop, W, learned = Cell(cell.cell), numbers(cell)["combine.weight"], numbers(attention.learned)
-    for t, x in enumerate(xs[0].numpy()):
-        at = loop.step(x, at)
-        h = at[0][1]  # the memory of the first layer
-        c = context(additive, learned, h, states[0].numpy())
-        np.testing.assert_allclose(found[0, t].detach(), np.tanh(W @ np.concatenate([c, h])), atol=1e-12)
+    learned = numbers(attention.learned)
+    attend = lambda h, t: context(additive, learned, h, states[0].numpy())  # noqa: E731
+    expected = luong_by_loop(cell, xs, at, attend, hidden=lambda at: at[0][1])  # the memory of the first layer
+    np.testing.assert_allclose(found[0].detach(), [*expected], atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +260,7 @@ def test_another_part_of_the_state_of_torchs_layers_may_attend():
         (
             [torch.zeros(3, H), torch.zeros(4, H)],
             ShapeError,
-            r"\(3, 7\) and \(4, 7\); their first axis must be the batch",
+            r"\(3, 7\) and \(4, 7\); their first axis must be the bat",
         ),
         ({"h": None}, ArgumentError, "tensors .batch, .... in tuples, lists and dicts"),
         ({}, ArgumentError, "give a tensor"),
@@ -310,13 +275,12 @@ def test_a_nested_state_needs_a_batch_and_a_tensor_that_attends(state, error, wo
 def test_what_attends_has_the_size_that_was_given():
     with pytest.raises(ArgumentError, match="a Stack has no hidden_size; give hidden_dim"):
         LuongCell(Stack(X), attended(), memory_dim=M, output_dim=OUT, hidden=topmost)
+    start = nested(*torch.zeros(2, 2, 3, H))
     cell = LuongCell(Stack(X), attended(), memory_dim=M, output_dim=OUT, hidden_dim=H + 1, hidden=topmost)
     with pytest.raises(ShapeError, match=r"has shape \(3, 7\); it needs \(batch, 8\)"):
-        cell.begin(nested(*torch.zeros(2, 2, 3, H)))
+        cell.begin(start)
     with pytest.raises(ShapeError, match=r"has shape \(3, 2, 3\); it needs \(batch, hidden_size\)"):
-        BahdanauCell(Stack(X + M), attended(), hidden=lambda state: state["steps"][0]).begin(
-            nested(*torch.zeros(2, 2, 3, H))
-        )
+        BahdanauCell(Stack(X + M), attended(), hidden=lambda state: state["steps"][0]).begin(start)
 
 
 @pytest.mark.parametrize(
@@ -366,10 +330,8 @@ def test_a_cell_that_cannot_run_step_by_step_is_refused_by_a_sentence(cell, word
     ],
 )
 def test_a_state_that_the_cell_does_not_have_is_refused(kind, state, error, words):
-    cells = BahdanauCell(new_cell(kind, X + M), attended()), LuongCell(
-        new_cell(kind, X), attended(), memory_dim=M, output_dim=OUT, input_feeding=True
-    )  # fmt: skip
-    for cell in cells:
+    luong = LuongCell(new_cell(kind, X), attended(), memory_dim=M, output_dim=OUT, input_feeding=True)
+    for cell in (BahdanauCell(new_cell(kind, X + M), attended()), luong):
         with pytest.raises(error, match=words):
             cell.begin(state)
 
@@ -392,7 +354,7 @@ def network():
     return LongShortTermMemoryNetwork(dim=5, hidden=7).double()
 
 
-def test_it_is_the_equations_of_the_paper(network):
+def test_the_network_is_the_equations_of_the_paper(network):
     xs = torch.randn(2, 11, 5, dtype=torch.float64)
     outputs, tapes = network(xs)
     weights, score = numbers(network.gates), numbers(network.attention.learned)
@@ -414,30 +376,23 @@ def test_it_is_the_equations_of_the_paper(network):
         np.testing.assert_allclose(tapes.summary[row].detach(), summary, atol=1e-12)
 
 
-def test_a_text_in_pieces_equals_the_whole(network):
-    x = torch.randn(3, 7, 5, dtype=torch.float64)
+def test_a_text_in_pieces_equals_the_whole_and_reordered_tapes_go_on_from_the_chosen_rows(network):
+    x, index = torch.randn(3, 7, 5, dtype=torch.float64), torch.tensor([2, 0, 2, 1])
     whole, end = network(x)
-    tapes, pieces = None, []
-    for piece in x.split([1, 4, 2], 1):
-        found, tapes = network(piece, tapes)
-        pieces.append(found)
-    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-12, rtol=0)
-    assert tapes.length == end.length == 7
-    assert tapes.nbytes == 8 * 3 * (7 * (7 + 2 * 7) + 7)  # keys, both tapes, and the summary
-
-
-def test_reordered_tapes_go_on_from_the_chosen_rows(network):
-    x, index = torch.randn(3, 6, 5, dtype=torch.float64), torch.tensor([2, 0, 2, 1])
-    _, tapes = network(x[:, :4])
-    found, _ = network(x[index, 4:], tapes.reorder(index))
-    torch.testing.assert_close(found, network(x[index])[0][:, 4:], atol=1e-12, rtol=0)
+    first, tapes = network(x[:, :1])
+    second, tapes = network(x[:, 1:5], tapes)
+    last, after = network(x[:, 5:], tapes)
+    torch.testing.assert_close(torch.cat([first, second, last], 1), whole, atol=1e-12, rtol=0)
+    assert after.length == end.length == 7
+    assert after.nbytes == 8 * 3 * (7 * (7 + 2 * 7) + 7)  # keys, both tapes, and the summary
+    found, _ = network(x[index, 5:], tapes.reorder(index))
+    torch.testing.assert_close(found, whole[index, 5:], atol=1e-12, rtol=0)
 
 
 def test_no_step_sees_what_comes_later_and_each_learns_from_what_came_before(network):
     x = torch.randn(1, 6, 5, dtype=torch.float64, requires_grad=True)
     network(x)[0][0, 3].sum().backward()
-    reached = x.grad[0].abs().amax(-1) > 0
-    assert reached.tolist() == [True] * 4 + [False] * 2
+    assert (x.grad[0].abs().amax(-1) > 0).tolist() == [True] * 4 + [False] * 2
     assert all(parameter.grad.abs().max() > 0 for parameter in network.parameters())
 
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 from recurrent_by_loops import SCORES, Cell, context, numbers
-from translators import RECURRENT, RECURRENTS, translator
+from translators import RECURRENTS, translator
 
 from regard.errors import ArgumentError
 from regard.layers import record_attention
-from regard_lab.models import RecurrentTranslator
 from regard_lab.text import BEGIN
 
 
@@ -62,18 +61,3 @@ def test_with_attention_a_change_of_any_word_changes_the_scores():
             other = source.clone()
             other[0, place] = 30
             assert (model(other, target) - plain).abs().max() > 1e-6
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"attention": "luong"}, "luong-general"),
-        ({"cell": "rnn"}, "gru, lstm"),
-        ({"hidden": 15}, "even"),
-        ({"reach": "local-p"}, "only luong-dot"),
-        ({"attention": "none", "input_feeding": True}, "only luong-dot"),
-    ],
-)
-def test_a_config_that_cannot_be_is_refused_in_words(changes, words):
-    with pytest.raises(ArgumentError, match=words):
-        RecurrentTranslator.Config(**{**RECURRENT, **changes})

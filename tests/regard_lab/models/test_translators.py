@@ -94,10 +94,9 @@ def test_wrong_ids_are_refused_with_their_numbers(changes):
         model(torch.tensor([[5, 41]]), good)
     with pytest.raises(ArgumentError, match="vocabulary"):
         model.step(torch.tensor([41]), model.start(torch.tensor([[5, 3]])))
-    with pytest.raises(ShapeError, match="int64"):
-        model(good.float(), good)
-    with pytest.raises(ShapeError, match="int64"):
-        model(torch.tensor([5, 3]), good)
+    for wrong in (good.float(), torch.tensor([5, 3])):
+        with pytest.raises(ShapeError, match="int64"):
+            model(wrong, good)
 
 
 @pytest.mark.parametrize("changes", KINDS, ids=str)

@@ -110,12 +110,13 @@ def test_agreement_counts_the_top_word_without_it_and_the_order_of_the_nouns(kno
     assert agreement(known, scores(other=3.0, referent=1.0)) == (0.0, 0.0, 0.0)
 
 
-def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(translator, known):
+def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(translator, known, monkeypatch):
     model, one = translator.model.double(), known[0]
     scores = [
         float(place) for place in range(len(one.contrast.source_words))
     ]  # <end>, the full stop, the adjective ...
-    fall = deletion(translator, [one], [scores], words=2)
+    monkeypatch.setattr(study_file, "DELETED", 2)
+    fall = deletion(translator, [one], [scores])
     before = torch.tensor(log_odds(model, [one.contrast])).sigmoid()
     erased = explain(model, TOKENISER, [one.contrast], "erase", sides=("source",))[0].source_scores
     after = torch.tensor([0.0, erased[-2]])  # without <end>, which stays, and without it and the full stop

@@ -126,15 +126,7 @@ def test_any_text_has_maps(text):
     torch.testing.assert_close(maps.encoder.sum(-1), torch.ones(maps.encoder.shape[:-1]))
 
 
-def test_wrong_targets_and_strangers_are_refused():
-    model = small_model()
-    with pytest.raises(ArgumentError, match=r"text 'Das Tier'.*tokeniser\.encode"):
-        look(model, TOKENISER, SOURCE, "Das Tier")
-    with pytest.raises(ArgumentError, match=r"special ids \[0, 2, 3\]"):
-        look(model, TOKENISER, SOURCE, [BEGIN, 7, END, PAD])
-    other = Tokeniser.train(["another"], 261)
-    with pytest.raises(ArgumentError, match=rf"{TOKENISER.vocab_size} ids and the tokeniser {other.vocab_size}"):
-        look(model, other, SOURCE, [])
+STRANGER = Tokeniser.train(["another"], 261)
 
 
 def test_a_matrix_is_one_head_or_the_mean_of_a_layer():
@@ -150,22 +142,6 @@ def test_a_matrix_is_one_head_or_the_mean_of_a_layer():
     ]:
         with pytest.raises(ArgumentError, match=message):
             maps.matrix(**wrong)
-
-
-def test_weights_that_do_not_fit_the_labels_are_refused():
-    with pytest.raises(ShapeError, match=r"cross weights are \(1, 1, 2, 2\).*\(layers, heads, 2, 3\)"):
-        AttentionMaps(
-            ("a", "b", "c"), ("x", "y"), torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
-        )
-
-
-def test_words_that_leave_an_id_out_or_share_one_and_weights_that_do_not_fit_them_are_not_merged():
-    for wrong in ([("a", range(1)), ("b", range(1))], [("a", range(1, 2))], [("a", range(0))]):
-        with pytest.raises(ArgumentError, match="rows"):
-            merge(torch.full((len(wrong), 1), 0.5), wrong, [("c", range(1))])
-    words = [("a", range(1)), ("b", range(1, 2))]
-    with pytest.raises(ShapeError, match=r"\(3, 2\).*\(\.\.\., 2, 2\)"):
-        merge(torch.ones(3, 2), words, words)
 
 
 PAIRS = [(one.source, TOKENISER.encode(one.target)) for one in make_split("valid", 5)]
@@ -192,13 +168,6 @@ def test_a_row_is_what_the_step_that_writes_the_word_looked_at(choices):
     assert len(maps.encoder) == len(maps.decoder) == 0
     with pytest.raises(ArgumentError, match="no encoder weights"):
         maps.matrix("encoder")
-
-
-def test_what_is_not_there_is_refused_in_words():
-    with pytest.raises(UnsupportedError, match="attention='none'"):
-        look(recurrent(attention="none"), TOKENISER, *PAIRS[0])
-    with pytest.raises(UnsupportedError, match="measured in self-attention"):
-        it_weights(recurrent(attention="bahdanau"), TOKENISER, make_split("valid", 2))
 
 
 CAT = "The cat sat on the mat because it was tired."
@@ -243,11 +212,35 @@ def test_words_are_ranked_by_weight_and_equal_ones_stay_in_order():
     assert ranked == looked_at(by_hand(), "IT", head=1) == looked_at(by_hand(), 2, head=1)
 
 
-def test_an_unknown_word_is_refused_with_those_there_are():
-    with pytest.raises(ArgumentError, match="called 'they'; there are the animal it the <end>"):
-        looked_at(by_hand(), "they")
-    with pytest.raises(ArgumentError, match="word 5 does not exist; the encoder rows are words 0 to 4"):
-        looked_at(by_hand(), 5)
-    for count in (0, 1.5, True):
-        with pytest.raises(ArgumentError, match="count"):
-            tell_look(by_hand(), "it", count=count)
+def merged(*spans):
+    return merge(torch.full((len(spans), 1), 0.5), spans, [("c", range(1))])
+
+
+WORDS = [("a", range(1)), ("b", range(1, 2))]
+UNFIT = (("a", "b", "c"), ("x", "y"), torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: look(small_model(), TOKENISER, SOURCE, "Das Tier"), ArgumentError, r"'Das Tier'.*tokeniser\.encode"),
+        (lambda: look(small_model(), TOKENISER, SOURCE, [BEGIN, 7, END, PAD]), ArgumentError, r"ids \[0, 2, 3\]"),
+        (lambda: look(small_model(), STRANGER, SOURCE, []), ArgumentError,
+         rf"{TOKENISER.vocab_size} ids and the tokeniser {STRANGER.vocab_size}"),
+        (lambda: look(recurrent(attention="none"), TOKENISER, *PAIRS[0]), UnsupportedError, "attention='none'"),
+        (lambda: it_weights(recurrent(attention="bahdanau"), TOKENISER, make_split("valid", 2)), UnsupportedError,
+         "measured in self-attention"),
+        (lambda: AttentionMaps(*UNFIT), ShapeError, r"cross weights are \(1, 1, 2, 2\).*\(layers, heads, 2, 3\)"),
+        (lambda: merged(("a", range(1)), ("b", range(1))), ArgumentError, "rows"),
+        (lambda: merged(("a", range(1, 2))), ArgumentError, "rows"),
+        (lambda: merged(("a", range(0))), ArgumentError, "rows"),
+        (lambda: merge(torch.ones(3, 2), WORDS, WORDS), ShapeError, r"\(3, 2\).*\(\.\.\., 2, 2\)"),
+        (lambda: looked_at(by_hand(), "they"), ArgumentError, "called 'they'; there are the animal it the <end>"),
+        (lambda: looked_at(by_hand(), 5), ArgumentError, "word 5 does not exist; the encoder rows are words 0 to 4"),
+        *((lambda count=count: tell_look(by_hand(), "it", count=count), ArgumentError, "count")
+          for count in (0, 1.5, True)),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_looked_at_is_refused_in_words(call, error, says):
+    with pytest.raises(error, match=says):
+        call()

@@ -7,7 +7,7 @@ from matplotlib.colors import to_rgb
 from small_models import TOKENISER, random_maps, small_model
 
 from regard.errors import ArgumentError
-from regard_lab.seeing import canvas, draw_heads, draw_maps, look, picture
+from regard_lab.seeing import canvas, draw_heads, draw_maps, look
 
 HOSTILE = [
     "$\\frac{$", "<script>", "猫😀\U0001fae0", "שלום", "", "a\nb\x07", "\u202eevil", "Donau" * 20, "a_b^c", "%s", "\\",
@@ -29,7 +29,7 @@ def size_of(path):
 def drawn(monkeypatch):
     """The figures, instead of their files."""
     figures = []
-    monkeypatch.setattr(picture, "save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(canvas, "save", lambda figure, path: figures.append(figure))
     return figures
 
 

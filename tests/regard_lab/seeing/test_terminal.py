@@ -46,15 +46,13 @@ def test_long_words_are_cut_visibly():
     assert text.splitlines()[5].strip() == "…"
 
 
-def test_no_words_make_no_map_but_a_legend():
+def test_no_words_make_no_map_but_a_legend_and_what_does_not_fit_is_refused():
     assert terminal_map(torch.ones(0, 0), [], []).startswith("█ from")
-
-
-def test_what_does_not_fit_is_refused():
     with pytest.raises(ShapeError, match=r"\(2, 3\); the labels need \(2, 2\)"):
         terminal_map(torch.ones(2, 3), ["a", "b"], ["a", "b"])
-    with pytest.raises(ArgumentError, match="width is 10"):
-        terminal_map(torch.ones(1, 1), ["a"], ["a"], width=10)
+    for options, says in (({"width": 10}, "width is 10"), ({"encoding": "martian"}, "encoding 'martian' is unknown")):
+        with pytest.raises(ArgumentError, match=says):
+            terminal_map(torch.eye(1), ["a"], ["b"], **options)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
@@ -68,8 +66,3 @@ def test_a_map_is_drawn_in_the_characters_of_its_encoding(encoding, width):
     assert sum(line.count("##") for line in lines) == 5  # 0.9
     assert sum(line.count("++") for line in lines) == 20  # 0.3
     assert all(shade in lines[-1] for shade in "#*+.")
-
-
-def test_an_unknown_encoding_is_refused():
-    with pytest.raises(ArgumentError, match="encoding 'martian' is unknown"):
-        terminal_map(torch.eye(1), ["a"], ["b"], encoding="martian")

@@ -9,40 +9,28 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from regard.distributed import shard_model, tensor_parallel_plan
 from regard_lab.decoding import greedy_search
-from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 
 SOURCES = torch.randint(4, 60, (3, 7), generator=torch.Generator().manual_seed(3))
-CONFIGS = {
-    "language": LanguageConfig(
-        vocab_size=60, dim=24, heads=8, kv_heads=2, head_dim=4, layers=2, hidden_dim=22, biases=True
-    ),
-    "translation": TranslationTransformer.Config(
-        vocab_size=60, dim=24, heads=4, cross_kv_heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0
-    ),
-    "encoder": EncoderConfig(
-        vocab_size=60, dim=24, heads=4, layers=2, positions="alibi", head="words", dropout=0.0
-    ),
-}  # fmt: skip
-CONFIGS["latents"] = LanguageModel.Config(
-    vocab_size=60, dim=24, heads=8, head_dim=4, layers=2, latent_dim=9, rope_dim=6
-)
-KINDS = {
-    "language": LanguageModel,
-    "latents": LanguageModel,
-    "translation": TranslationTransformer,
-    "encoder": TextEncoder,
+WIDE = {"heads": 8, "head_dim": 4, "layers": 2}
+MODELS = {
+    "language": (LanguageModel, {**WIDE, "kv_heads": 2, "hidden_dim": 22, "biases": True}),
+    "latents": (LanguageModel, {**WIDE, "latent_dim": 9, "rope_dim": 6}),
+    "translation": (TranslationTransformer, {"cross_kv_heads": 2, "encoder_layers": 1, "decoder_layers": 1}),
+    "encoder": (TextEncoder, {"layers": 2, "positions": "alibi", "head": "words"}),
 }
 
 
 def divided(name: str, how: str, count: int) -> nn.Module:
     torch.manual_seed(6)
-    module = KINDS[name](CONFIGS[name]).double()
+    kind, settings = MODELS[name]
+    module = kind(kind.Config(**{"vocab_size": 60, "dim": 24, "heads": 4, "dropout": 0.0, **settings})).double()
     if how == "one":
         return module
     mesh = init_device_mesh("cpu", (count,))
-    return (
-        shard_model(module, mesh) if how == "fsdp" else parallelize_module(module, mesh, tensor_parallel_plan(module))
-    )
+    if how == "fsdp":
+        return shard_model(module, mesh)
+    return parallelize_module(module, mesh, tensor_parallel_plan(module))
 
 
 def training(name: str, how: str, count: int) -> dict:

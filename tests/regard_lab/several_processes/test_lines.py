@@ -36,6 +36,7 @@ def test_lines_are_written_in_order_by_any_number_of_processes(processes, tmp_pa
     assert done[-1]
     assert out.read_text(encoding="utf-8") == EXPECTED
     assert not (tmp_path / "out.txt.parts").exists()
+    assert share_lines(LINES, out, lambda *_: pytest.fail("computed again"), settings="", rank=3, processes=4)
 
 
 @pytest.mark.parametrize("killed_at", [0, 1, 4])
@@ -92,12 +93,6 @@ def test_the_same_command_started_twice_leaves_the_file_alone_and_no_folder(tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "out.txt.record"]
 
 
-def test_a_complete_file_is_not_computed_again(tmp_path):
-    out = tmp_path / "out.txt"
-    share_lines(LINES, out, marked, settings="", rank=0, processes=1)
-    assert share_lines(LINES, out, lambda *_: pytest.fail("computed again"), settings="", rank=3, processes=4)
-
-
 def test_other_lines_or_settings_are_refused(tmp_path):
     out = tmp_path / "out.txt"
     share_lines(LINES, out, marked, settings="beam 1", rank=0, processes=2)
@@ -109,19 +104,17 @@ def test_other_lines_or_settings_are_refused(tmp_path):
         share_lines(LINES, tmp_path / "mine.txt", marked, settings="", rank=0, processes=1)
 
 
-@pytest.mark.parametrize("wrong", [lambda some, first: some[1:], lambda some, first: ["a\nb"] * len(some)])
-def test_a_line_of_input_gives_one_line_of_output(wrong, tmp_path):
-    with pytest.raises(DataError, match="each line gives one"):
-        share_lines(LINES, tmp_path / "out.txt", wrong, settings="", rank=0, processes=1)
-
-
-def test_a_process_that_is_not_one_of_them_is_refused(tmp_path, monkeypatch):
+def test_a_process_that_is_not_one_of_them_and_lines_that_give_others_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match="process 2 of 2; the processes are numbered from 0 to 1"):
         share_lines(LINES, tmp_path / "out.txt", marked, settings="", rank=2, processes=2)
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ArgumentError, match="the environment variable RANK is 'first'"):
         share_lines(LINES, tmp_path / "out.txt", marked, settings="")
     assert not list(tmp_path.iterdir())
+    monkeypatch.delenv("RANK")
+    for wrong in (lambda some, first: some[1:], lambda some, first: ["a\nb"] * len(some)):
+        with pytest.raises(DataError, match="each line gives one"):
+            share_lines(LINES, tmp_path / "out.txt", wrong, settings="", rank=0, processes=1)
 
 
 def test_processes_that_cannot_be_joined_are_refused_with_a_sentence(monkeypatch):
@@ -131,17 +124,11 @@ def test_processes_that_cannot_be_joined_are_refused_with_a_sentence(monkeypatch
         there = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
         for name, value in there.items():
             monkeypatch.setenv(name, value)
-        with (
-            pytest.raises(ArgumentError, match=r"cannot be joined \(.*EADDRINUSE.*\); start them by torchrun"),
-            sharing(),
-        ):
-            pass
+        with pytest.raises(ArgumentError, match=r"cannot be joined \(.*EADDRINUSE.*\); start them by torchrun"):
+            sharing().__enter__()
     monkeypatch.delenv("MASTER_PORT")
-    with (
-        pytest.raises(ArgumentError, match=r"WORLD_SIZE is 2, and the processes cannot be joined .*MASTER_PORT"),
-        sharing(),
-    ):
-        pass
+    with pytest.raises(ArgumentError, match=r"WORLD_SIZE is 2, and the processes cannot be joined .*MASTER_PORT"):
+        sharing().__enter__()
 
 
 @pytest.fixture(scope="module")

@@ -36,20 +36,16 @@ def run(tmp_path_factory) -> Path:
 
 
 def command(processes: int, *arguments: Any) -> list[str]:
-    launcher = (
-        [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    )
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
     return [sys.executable, *launcher, "-m", "regard_lab", *map(str, arguments)]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def ran(processes: int, *arguments: Any) -> str:
-    done = subprocess.run(
-        command(processes, *arguments), capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False
-    )
+    how: dict[str, Any] = {"capture_output": True, "text": True, "env": ENVIRONMENT, "timeout": PATIENCE}
+    done = subprocess.run(command(processes, *arguments), check=False, **how)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -83,7 +79,7 @@ def test_translate_goes_on_after_a_process_is_killed_without_a_line_lost_or_doub
     source.write_text("".join(f"{one}\n" for one in LINES), encoding="utf-8")
     options = ["translate", run, "--beam", "4", "--input", source]
     started = subprocess.Popen(
-        command(2, *options, "--out", out), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command(2, *options, "--out", out), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     parts, ends = tmp_path / "out.txt.parts", time.monotonic() + PATIENCE
     while not list(parts.glob("*[13579].txt")):  # the second process has written a block

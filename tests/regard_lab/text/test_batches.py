@@ -56,34 +56,22 @@ def test_the_draw_is_the_one_of_every_other_machine():
     assert [sorted(batches.at(step)) for step in range(batches.steps_per_epoch)] == [[0, 4], [1], [5], [2, 6], [3]]
 
 
-def test_epochs_and_seeds_differ():
+def test_epochs_and_seeds_differ_and_batches_do_not_come_in_the_order_of_length():
     first = epoch_of_batches(MIXED, 300, 0, 1, epoch=0)
     assert first != epoch_of_batches(MIXED, 300, 0, 1, epoch=1)
     assert first != epoch_of_batches(MIXED, 300, 1, 1, epoch=0)
+    longest = [max(MIXED[i] for i in batch) for [batch] in first]
+    assert longest not in (sorted(longest), sorted(longest, reverse=True))
 
 
-def test_batches_do_not_come_in_the_order_of_length():
-    longest = [max(MIXED[i] for i in batch) for [batch] in epoch_of_batches(MIXED, 300, 0, 1)]
-    assert longest != sorted(longest)
-    assert longest != sorted(longest, reverse=True)
-
-
-def test_little_is_padding():
-    batches = [batch for [batch] in epoch_of_batches(MIXED * 4, 1000, 0, 1)]
-    padded = sum(max((MIXED * 4)[i] for i in batch) * len(batch) for batch in batches)
-    assert sum(MIXED * 4) / padded > 0.9
-    assert len(batches) <= 1.15 * sum(MIXED * 4) / 1000 + 1
-
-
-def test_ranks_of_a_step_have_neighbouring_lengths():
-    for step in epoch_of_batches(MIXED * 4, 500, 0, 4):
-        longest = [max((MIXED * 4)[i] for i in batch) for batch in step]
+def test_little_is_padding_and_ranks_of_a_step_have_neighbouring_lengths():
+    many = MIXED * 4
+    batches = [batch for [batch] in epoch_of_batches(many, 1000, 0, 1)]
+    assert sum(many) / sum(max(many[i] for i in batch) * len(batch) for batch in batches) > 0.9
+    assert len(batches) <= 1.15 * sum(many) / 1000 + 1
+    for step in epoch_of_batches(many, 500, 0, 4):
+        longest = [max(many[i] for i in batch) for batch in step]
         assert max(longest) <= 1.5 * min(longest) + 4
-
-
-def test_a_sentence_longer_than_the_budget_is_refused_with_its_number():
-    with pytest.raises(ArgumentError, match=r"sentence 1 has 90 tokens, more than the budget of 64 .*\(2 of 3"):
-        TokenBatches([(3, 4), (5, 90), (70, 2)], budget=64, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +82,7 @@ def test_a_sentence_longer_than_the_budget_is_refused_with_its_number():
         (([1], 10, 0, 2, 2), "rank is 2 in a world of 2"),
         (([1], 10, 0, 0, 0), "rank is 0 in a world of 0"),
         (([1], 10, 0, 2, -1), "rank is -1"),
+        (([(3, 4), (5, 90), (70, 2)], 64, 0), r"sentence 1 has 90 tokens, more than the budget of 64 .*\(2 of 3"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):

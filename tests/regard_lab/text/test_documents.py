@@ -15,26 +15,22 @@ def written(folder, name, content):
     return path
 
 
-def test_a_document_keeps_its_spaces_and_empty_lines(tmp_path):
-    path = written(tmp_path, "a.txt", "\ufeffone\r\n\r\n  two\u2028three")
+@pytest.mark.parametrize(
+    ("name", "content", "texts", "damaged"),
+    [
+        ("a.txt", "\ufeffone\r\n\r\n  two\u2028three", ("one\n\n  two\u2028three\n",), []),  # spaces and lines are kept
+        ("a.txt", b"one\ntwo\n\xff\xff\nfour\nfive\nsix\n", ("one\ntwo\nfour\nfive\nsix\n",), [3]),
+        ("a.jsonl", '{"text": "a\\nb"}\n{"text": 3}\nno json\n{"text": " c"}\n', ("a\nb", " c"), [2, 3]),
+    ],
+)
+def test_documents_are_read_and_damaged_lines_dropped_counted_and_named(tmp_path, name, content, texts, damaged):
+    path = written(tmp_path, name, content)
     read = read_documents(path)
-    assert read.texts == ("one\n\n  two\u2028three\n",)
-    assert read.report() == f"{path}: 17 characters in 1 text"
-
-
-def test_damaged_lines_are_dropped_counted_and_named(tmp_path):
-    path = written(tmp_path, "a.txt", b"one\ntwo\n\xff\xff\nfour\nfive\nsix\n")
-    read = read_documents(path)
-    assert read.texts == ("one\ntwo\nfour\nfive\nsix\n",)
-    assert (read.dropped, read.first_dropped) == (1, (str(path), 3))
-    assert "dropped 1 damaged line, first at" in read.report()
-
-
-def test_a_table_has_a_document_in_each_line(tmp_path):
-    path = written(tmp_path, "a.jsonl", '{"text": "a\\nb"}\n{"text": 3}\nno json\n{"text": " c"}\n')
-    read = read_documents(path)
-    assert read.texts == ("a\nb", " c")
-    assert (read.dropped, read.first_dropped) == (2, (str(path), 2))
+    assert read.texts == texts
+    assert (read.dropped, read.first_dropped) == (len(damaged), (str(path), damaged[0]) if damaged else None)
+    size = f"{path}: {sum(map(len, texts))} characters in {len(texts)} text{'s' * (len(texts) > 1)}"
+    dropped = f"dropped {len(damaged)} damaged line{'s' * (len(damaged) > 1)}, first at {path} line"
+    assert read.report() == (f"{size}; {dropped} {damaged[0]}" if damaged else size)
 
 
 def test_texts_are_lines_tidied_and_none_twice(tmp_path):
@@ -62,9 +58,8 @@ def test_what_is_no_text_is_refused_in_one_sentence(tmp_path, name, content, rea
 
 
 def test_labels_stand_before_their_texts(tmp_path):
-    read = read_labelled(
-        written(tmp_path, "a.tsv", "good\tA bird sang.\nbad\tIt rained.\nno tab\ngood\tA bird sang.\n")
-    )
+    rows = "good\tA bird sang.\nbad\tIt rained.\nno tab\ngood\tA bird sang.\n"
+    read = read_labelled(written(tmp_path, "a.tsv", rows))
     assert read.pairs == (Pair("A bird sang.", "good"), Pair("It rained.", "bad"))
     assert read.labels == ("bad", "good")
     assert "kept 2 of 4 lines" in read.report

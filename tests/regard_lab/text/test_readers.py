@@ -28,83 +28,89 @@ def write(tmp_path):
     return put
 
 
-# --- what is cleaned and kept
+# --- what is kept, and what is dropped, counted and named by its first line
+
+HELLO_LAST = [HELLO, Pair("last", "letzte")]
+FIRST, LAST = '{"target": "hallo", "source": "hello", "id": 7}\n', '\n{"source": "last", "target": "letzte"}\n'
 
 
-@pytest.mark.parametrize(
-    ("content", "pairs"),
-    [
-        (b"\xef\xbb\xbfhello\thallo\n", [HELLO]),  # byte order mark
-        (b"hello\thallo\r\n", [HELLO]),  # Windows
-        (b"hello\thallo", [HELLO]),  # no line end at the end
-        ("a\u2028b\tc\u0085d\n", [Pair("a b", "c d")]),  # not line ends here
-        ("a\x0cb\tc\x0bd\re\n", [Pair("a b", "c d e")]),  # form feed, vertical tab, lone CR
-        ("  a \u00a0  b \t c\u3000d\n", [Pair("a b", "c\u3000d")]),  # special spaces of targets remain
-        ("cafe\u0301\tKaffee\n", [Pair("caf\u00e9", "Kaffee")]),  # NFC
-        ("I 😀 👩\u200d🚀\tשלום ❤️\n", [Pair("I 😀 👩\u200d🚀", "שלום ❤️")]),  # emoji, joiners, right to left
-        ("don’t\tso “nicht”\n", [Pair("don’t", "so “nicht”")]),  # typography is the tokeniser's business
-    ],
-)
-def test_dirt_that_can_be_cleaned_is_kept(write, content, pairs):
-    read = read_pairs(write("x.tsv", content))
+def one_bad(reason, *lines):
+    """A table for each of these lines, between two good ones."""
+    return [
+        ({"x.tsv": b"hello\thallo\n" + (line if isinstance(line, bytes) else line.encode()) + b"\nlast\tletzte\n"},
+         HELLO_LAST, {reason: (1, "x.tsv", 2)})
+        for line in lines
+    ]  # fmt: skip
+
+
+def bad_json(reason, *lines):
+    return [({"x.jsonl": f"{FIRST}{line}{LAST}"}, HELLO_LAST, {reason: (1, "x.jsonl", 2)}) for line in lines]
+
+
+BIRD = [Pair("A bird sang.", "Ein Vogel sang."), Pair("Yes, it did", 'Ja, "wirklich"')]
+CSV = 'A bird sang.,Ein Vogel sang.\n"Yes, it did","Ja, ""wirklich"""\n'
+READ = [
+    ({"x.tsv": b"\xef\xbb\xbfhello\thallo\n"}, [HELLO], {}),  # byte order mark
+    ({"x.tsv": b"hello\thallo\r\n"}, [HELLO], {}),  # Windows
+    ({"x.tsv": b"hello\thallo"}, [HELLO], {}),  # no line end at the end
+    ({"x.tsv": "a\u2028b\tc\u0085d\n"}, [Pair("a b", "c d")], {}),  # not line ends here
+    ({"x.tsv": "a\x0cb\tc\x0bd\re\n"}, [Pair("a b", "c d e")], {}),  # form feed, vertical tab, lone CR
+    ({"x.csv": "source,target\na\rb,c\n"}, [Pair("a b", "c")], {}),
+    ({"x.tsv": "  a \u00a0  b \t c\u3000d\n"}, [Pair("a b", "c\u3000d")], {}),  # special spaces of targets remain
+    ({"x.tsv": "cafe\u0301\tKaffee\n"}, [Pair("caf\u00e9", "Kaffee")], {}),  # NFC
+    ({"x.tsv": "I 😀 👩\u200d🚀\tשלום ❤️\n"}, [Pair("I 😀 👩\u200d🚀", "שלום ❤️")], {}),  # joiners, right to left
+    ({"x.tsv": "don’t\tso “nicht”\n"}, [Pair("don’t", "so “nicht”")], {}),  # typography is the tokeniser's business
+    ({"x.JSONL": '{"source": "two\\nlines\u2028here", "target": "zwei"}'}, [Pair("two lines here", "zwei")], {}),
+    # A header names the columns in any order.
+    ({"a.csv": f"source,target\n{CSV}"}, BIRD, {}),
+    ({"a.csv": f"\ufeffSource , Target\r\n{CSV}".replace("\n", "\r\n").replace("\r\r", "\r")}, BIRD, {}),
+    ({"a.CSV": f"src,translation\n{CSV}"}, BIRD, {}),
+    ({"a.csv": f"source;target\n{CSV}".replace(",E", ";E").replace('","', '";"')}, BIRD, {}),
+    ({"a.csv": 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\t"Ja, ""wirklich"""\n'}, BIRD, {}),
+    ({"a.tsv": 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'}, BIRD, {}),
+    ({"a.tsv": 'A bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'}, BIRD, {}),
+    ({"a.tsv": 'target\tid\tsource\nEin Vogel sang.\t1\tA bird sang.\nJa, "wirklich"\t2\tYes, it did\n'}, BIRD, {}),
+    *one_bad("empty line", "", " \t "),
+    *one_bad("not exactly two columns", "no tab", "one\ttwo\tthree"),
+    *one_bad("empty side", "source\t", "\ttarget", "\u00a0\ttarget"),
+    *one_bad("too long", "word " * 251 + "\tx", "x\t" + "word " * 251, "x" * 10_001 + "\tx"),
+    *one_bad("duplicate", "hello\thallo", "hello \t hallo\r"),
+    *one_bad("not valid UTF-8", b"caf\xe9\tKaffee", b"\xed\xa0\x80\tsurrogate"),
+    *bad_json("broken JSON", '{"source": "a", "target": ', "source: a", "[" * 100_000),
+    *bad_json("without source and target strings", '{"source": "a", "target": 3}', '{"source": "a"}', '["a"]', '"a"'),
+    *bad_json("with a NUL character", '{"source": "a\\u0000b", "target": "c"}'),
+    *bad_json("not valid Unicode", '{"source": "a\\ud800", "target": "c"}'),
+    *bad_json("empty side", '{"source": " ", "target": "c"}'),
+    *bad_json("empty line", ""),
+    # Parallel files: a fault in the second file names that file.
+    ({"x.en": "hello\n\n\nbad\nhello\n", "x.de": "hallo\r\n\nallein\n\nhallo"}, [HELLO],
+     {"empty line": (1, "x.en", 2), "empty side": (2, "x.en", 3), "duplicate": (1, "x.en", 5)}),
+    ({"x.en": b"a\nb\nc\n", "x.de": b"A\n\xff\n \n"}, [Pair("a", "A")],
+     {"not valid UTF-8": (1, "x.de", 2), "empty side": (1, "x.de", 3)}),
+    # Files that were joined without a line end give no joined pair.
+    (dict.fromkeys(("x.en", "x.de"), "\ufefffirst\nlast\ufeffnew first\n\ufeffmore\n"),
+     [Pair("first", "first"), Pair("more", "more")], {"with a byte order mark inside": (1, "x.en", 2)}),
+    ({"x.tsv": "a\tb\ufeffc\td\ne\tf\n"}, [Pair("e", "f")], {"not exactly two columns": (1, "x.tsv", 1)}),
+    # A NUL past the start, and a file whose name reads like named columns.
+    ({"a.tsv:x,y.tsv": "".join(f"source {i}\ttarget {i}\n" for i in range(1000)) + "a\0b\tc\n"},
+     [Pair(f"source {i}", f"target {i}") for i in range(1000)], {"with a NUL character": (1, "a.tsv:x,y.tsv", 1001)}),
+    ({"a.csv": b'source,target\na,b\nonly one\n\n"two\nlines",c\n\xff,d\na,b\n,e\n'},
+     [Pair("a", "b"), Pair("two lines", "c")],
+     {"not as many columns as the header": (1, "a.csv", 3), "empty line": (1, "a.csv", 4),
+      "not valid UTF-8": (1, "a.csv", 7), "duplicate": (1, "a.csv", 8), "empty side": (1, "a.csv", 9)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "pairs", "dropped"), READ)
+def test_pairs_are_kept_and_bad_lines_dropped_counted_and_named(write, files, pairs, dropped):
+    paths = {name: write(name, content) for name, content in files.items()}
+    read = read_pairs(*paths.values())
     assert read.pairs == pairs
-    assert read.dropped == {}
-
-
-# --- what is dropped, counted, and named by line: one good line, then the bad one on line 2
-
-BAD_TSV = [
-    ("\n", "empty line"),
-    (" \t \n", "empty line"),
-    ("no tab\n", "not exactly two columns"),
-    ("one\ttwo\tthree\n", "not exactly two columns"),
-    ("source\t\n", "empty side"),
-    ("\ttarget\n", "empty side"),
-    ("\u00a0\ttarget\n", "empty side"),
-    ("word " * 251 + "\tx\n", "too long"),
-    ("x\t" + "word " * 251 + "\n", "too long"),
-    ("x" * 10_001 + "\tx\n", "too long"),
-    ("hello\thallo\n", "duplicate"),
-    ("hello \t hallo\r\n", "duplicate"),
-    (b"caf\xe9\tKaffee\n", "not valid UTF-8"),
-    (b"\xed\xa0\x80\tsurrogate\n", "not valid UTF-8"),
-]
-
-
-@pytest.mark.parametrize(("line", "reason"), BAD_TSV)
-def test_a_bad_line_is_dropped_counted_and_named(write, line, reason):
-    raw = line if isinstance(line, bytes) else line.encode()
-    path = write("x.tsv", b"hello\thallo\n" + raw + b"last\tletzte\n")
-    read = read_pairs(path)
-    assert read.pairs == [HELLO, Pair("last", "letzte")]
-    assert read.dropped == {reason: 1}
-    assert read.first_lines == {reason: (str(path), 2)}
-    assert (read.kept, read.lines) == (2, 3)
-    assert f"1 {reason}, first at {path} line 2" in read.report()
-
-
-BAD_JSON = [
-    ('{"source": "a", "target": \n', "broken JSON"),
-    ("source: a\n", "broken JSON"),
-    ("[" * 100_000 + "\n", "broken JSON"),
-    ('{"source": "a", "target": 3}\n', "without source and target strings"),
-    ('{"source": "a"}\n', "without source and target strings"),
-    ('["a", "b"]\n', "without source and target strings"),
-    ('"text"\n', "without source and target strings"),
-    ('{"source": "a\\u0000b", "target": "c"}\n', "with a NUL character"),
-    ('{"source": "a\\ud800", "target": "c"}\n', "not valid Unicode"),
-    ('{"source": " ", "target": "c"}\n', "empty side"),
-    ("\n", "empty line"),
-]
-
-
-@pytest.mark.parametrize(("line", "reason"), BAD_JSON)
-def test_a_bad_object_is_dropped_counted_and_named(write, line, reason):
-    path = write("x.jsonl", '{"target": "hallo", "source": "hello", "id": 7}\n' + line)
-    read = read_pairs(path)
-    assert read.pairs == [HELLO]
-    assert read.dropped == {reason: 1}
-    assert read.first_lines == {reason: (str(path), 2)}
+    assert read.dropped == {reason: count for reason, (count, *_) in dropped.items()}
+    assert read.first_lines == {reason: (str(paths[name]), line) for reason, (_, name, line) in dropped.items()}
+    assert (read.kept, read.lines) == (len(pairs), len(pairs) + sum(read.dropped.values()))
+    for reason, (count, name, line) in dropped.items():
+        assert f"{count} {reason}, first at {paths[name]} line {line}" in read.report()
 
 
 def test_the_longest_side_has_exactly_max_words_and_another_target_is_no_duplicate(write):
@@ -112,56 +118,51 @@ def test_the_longest_side_has_exactly_max_words_and_another_target_is_no_duplica
     assert read_pairs(path, max_words=3).pairs == [Pair("a b c", "x"), Pair("a b c", "y")]
 
 
-# --- two parallel files
+# --- what is refused, by name and line, with a way out
+
+ALONE = r"carriage return alone; convert it with `tr '\\r' '\\n' < .*lines\."
+COUNTS = r"x\.en has {} but \S*x\.de has {}"
+REFUSED = [
+    ({"empty.tsv": b""}, "", r"empty\.tsv is empty"),
+    ({"empty.jsonl": b"\xef\xbb\xbf"}, "", r"empty\.jsonl: none of 1 line"),
+    ({"lines.tsv": b"\n\n"}, "", r"none of 2 lines gives a pair \(2 empty line, first at \S*lines\.tsv line 1"),
+    ({"plain.tsv": b"a b\nc d\n"}, "", r"none of 2 lines .*not exactly two columns, first at \S*plain\.tsv line 1"),
+    ({"array.jsonl": b'[{"source": "a", "target": "b"}]'}, "", r"array\.jsonl line 1"),
+    ({"image.tsv": b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"}, "", r"image\.tsv, line 3 contains a NUL byte"),
+    ({"wide.tsv": "a\tb\n".encode("utf-16")}, "", r"wide\.tsv, line 1 starts as UTF-16"),
+    ({"latin.tsv": "né\tja\nné\tja\nok\tja\n".encode("latin-1")}, "", r"latin\.tsv: 2 of 3 lines.*the first is line 1"),
+    ({"notes.xlsx": b"a,b\n"}, "", r"notes\.xlsx has an unknown suffix"),
+    ({"alone.txt": b"a\n"}, "", r"two parallel plain files"),
+    ({"x.en": "a\nb\nc\n", "x.de": "A\nB\n"}, "", COUNTS.format("3 lines", 2)),
+    ({"x.en": "a\n", "x.de": "A\nB\n\n"}, "", COUNTS.format("1 line", 3)),
+    ({"x.en": "a\nb\nc\n", "x.de": "A\n\nB\nC\n"}, "", COUNTS.format("3 lines", 4)),
+    ({"mac.tsv": b"a\tb\rc\td\r"}, "", rf"mac\.tsv line 1 .*{ALONE}"),
+    ({"x.csv": b"source,target\ra,b\rc,d"}, "", ALONE),
+    ({"x.en": b"a b\rc d\r", "x.de": b"a b\rc d\r"}, "", ALONE),
+    ({"x.jsonl": b'{"source": "a"}\r{"source": "b"}'}, "", ALONE),
+    # Columns that are not certain
+    ({"a.csv": "en,de\nHello,Hallo\n"}, "", "begins with 'en', 'de'; a .csv begins with a header. Put the line"),
+    ({"a.csv": "en,de\nHello,Hallo\n"}, "", r"as in \S*a\.csv:en,de$"),
+    ({"a.csv": ""}, "", "begins with an empty line"),
+    ({"a.tsv": "en\tde\nHello\tHallo\n"}, "", "the first line 'en', 'de' may be a header or a row"),
+    ({"a.csv": "source,target,source\na,b,c\n"}, "", "names a column twice"),
+    ({"a.tsv": "a\tb\n"}, ":english,german", "its first line is 'a', 'b'"),
+    ({"a.csv": 'source,target\na,b\n"open,c\nd,e\n'}, "", "line 3: the quotes do not close"),
+    ({"x.tsv": '"a\nb"\t"c\nd"\n'}, "", r"none of 3 lines gives a pair .* rename it to x\.csv"),
+    ({"y.tsv": '"English"\t"German"\n"A bird."\t"Ein Vogel."\n'}, ":english,german",
+     r"is quoted, and quotes in a \.tsv are read as letters; rename it to y\.csv"),
+    ({"q.tsv.gz": gzip.compress(b'"source"\t"target"\na\tb\n')}, "", r"rename it to q\.csv\.gz"),
+    ({"l.tsv.gz": gzip.compress("né\tja\nné\tja\n".encode("latin-1"))}, "",
+     r"l\.tsv.*`gunzip --keep \S*l\.tsv\.gz && iconv -f latin1 -t utf-8 \S*l\.tsv >"),
+    ({"named.tsv": gzip.compress(b"a\tb\n")}, "", r"named\.tsv is a gzip file; let its name end in \.gz"),
+]  # fmt: skip
 
 
-def test_parallel_lines_become_pairs(write):
-    read = read_pairs(write("x.en", "hello\n\n\nbad\nhello\n"), write("x.de", "hallo\r\n\nallein\n\nhallo"))
-    assert read.pairs == [HELLO]
-    assert read.dropped == {"empty line": 1, "empty side": 2, "duplicate": 1}
-
-
-def test_a_fault_in_the_second_file_names_the_second_file(write):
-    source, target = write("x.en", b"a\nb\nc\n"), write("x.de", b"A\n\xff\n \n")
-    read = read_pairs(source, target)
-    assert read.first_lines == {"not valid UTF-8": (str(target), 2), "empty side": (str(target), 3)}
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "counts"),
-    [("a\nb\nc\n", "A\nB\n", (3, 2)), ("a\n", "A\nB\n\n", (1, 3)), ("a\nb\nc\n", "A\n\nB\nC\n", (3, 4))],
-)
-def test_parallel_files_of_different_length_are_refused_with_both_counts(write, left, right, counts):
-    with pytest.raises(DataError, match=rf"x\.en has {counts[0]} lines? but \S*x\.de has {counts[1]}"):
-        read_pairs(write("x.en", left), write("x.de", right))
-
-
-# --- what is refused
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("empty.tsv", b"", r"empty\.tsv is empty"),
-        ("empty.jsonl", b"\xef\xbb\xbf", r"empty\.jsonl: none of 1 line"),
-        (
-            "lines.tsv",
-            b"\n\n",
-            r"lines\.tsv: none of 2 lines gives a pair \(2 empty line, first at \S*lines\.tsv line 1",
-        ),
-        ("plain.tsv", b"a b\nc d\n", r"none of 2 lines .*not exactly two columns, first at \S*plain\.tsv line 1"),
-        ("array.jsonl", b'[{"source": "a", "target": "b"}]', r"array\.jsonl line 1"),
-        ("mac.tsv", b"a\tb\rc\td\r", r"mac\.tsv line 1"),
-        ("image.tsv", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", r"image\.tsv, line 3 contains a NUL byte"),
-        ("wide.tsv", "a\tb\n".encode("utf-16"), r"wide\.tsv, line 1 starts as UTF-16"),
-        ("latin.tsv", "né\tja\nné\tja\nok\tja\n".encode("latin-1"), r"latin\.tsv: 2 of 3 lines.*the first is line 1"),
-        ("notes.xlsx", b"a,b\n", r"notes\.xlsx has an unknown suffix"),
-        ("alone.txt", b"a\n", r"two parallel plain files"),
-    ],
-)
-def test_what_is_not_pairs_is_refused_by_name_and_line(write, name, content, message):
+@pytest.mark.parametrize(("files", "asked", "message"), REFUSED)
+def test_what_is_not_pairs_is_refused_by_name_and_line_with_a_way_out(write, files, asked, message):
+    paths = [write(name, content) for name, content in files.items()]
     with pytest.raises(DataError, match=message):
-        read_pairs(write(name, content))
+        read_pairs(*(f"{path}{asked}" for path in paths))
 
 
 def test_one_damaged_line_never_refuses_a_file_and_a_fifth_does_not_either(write):
@@ -192,10 +193,8 @@ def test_a_packed_file_is_read_as_the_plain_one(write, name, columns, content):
     assert read_documents(write("t.jsonl.gz", gzip.compress(b'{"text": "a"}\n'))).texts == ("a",)
     sides = [write(f"few.{side}.gz", gzip.compress(f"{side}\n".encode())) for side in ("hello", "hallo")]
     assert read_pairs(*sides).pairs == [HELLO]
-    assert read_labelled(write("l.tsv.gz", gzip.compress(b"good\tA bird sang.\nbad\tIt rained.\n"))).labels == (
-        "bad",
-        "good",
-    )
+    labelled = write("l.tsv.gz", gzip.compress(b"good\tA bird sang.\nbad\tIt rained.\n"))
+    assert read_labelled(labelled).labels == ("bad", "good")
 
 
 def test_a_packed_file_that_is_damaged_or_too_large_names_the_way_out(write, monkeypatch):
@@ -211,14 +210,6 @@ def test_a_packed_file_that_is_damaged_or_too_large_names_the_way_out(write, mon
     monkeypatch.setattr(reading, "MOST_UNPACKED", unpacked - 1)
     with pytest.raises(DataError, match=f"more than {unpacked - 1:,} bytes.*gunzip --keep {path}$"):
         read_pairs(path)
-    with pytest.raises(
-        DataError, match=r"latin\.tsv.*`gunzip --keep \S*latin\.tsv\.gz && iconv -f latin1 -t utf-8 \S*latin\.tsv >"
-    ):
-        read_pairs(write("latin.tsv.gz", gzip.compress("né\tja\nné\tja\n".encode("latin-1"))))
-    with pytest.raises(DataError, match=r"rename it to q\.csv\.gz"):
-        read_pairs(write("q.tsv.gz", gzip.compress(b'"source"\t"target"\na\tb\n')))
-    with pytest.raises(DataError, match=r"named\.tsv is a gzip file; let its name end in \.gz"):
-        read_pairs(write("named.tsv", whole))
     with pytest.raises(DataError, match="is a zip archive; unpack it by unzip"):
         read_documents(write("deu-eng.zip", b"PK\3\4" + bytes(50)))
     assert next(iter(read_lines(write("empty.gz", b""))), None) is None
@@ -280,33 +271,11 @@ def test_a_line_that_is_not_text_is_refused_by_name_and_number(write, bad):
 
 # Tables with a header: columns are read by their names, and a column that nobody named is never guessed
 
-PAIRS = [Pair("A bird sang.", "Ein Vogel sang."), Pair("Yes, it did", 'Ja, "wirklich"')]
-CSV = 'A bird sang.,Ein Vogel sang.\n"Yes, it did","Ja, ""wirklich"""\n'
 
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.csv", f"source,target\n{CSV}"),
-        ("a.csv", f"\ufeffSource , Target\r\n{CSV}".replace("\n", "\r\n").replace("\r\r", "\r")),
-        ("a.CSV", f"src,translation\n{CSV}"),
-        ("a.csv", f"source;target\n{CSV}".replace(",E", ";E").replace('","', '";"')),
-        ("a.csv", "source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\t\"Ja, \"\"wirklich\"\"\"\n"),
-        ("a.tsv", 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'),
-        ("a.tsv", 'A bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'),
-        ("a.tsv", 'target\tid\tsource\nEin Vogel sang.\t1\tA bird sang.\nJa, "wirklich"\t2\tYes, it did\n'),
-    ],
-)  # fmt: skip
-def test_a_header_names_the_columns_in_any_order(write, name, content):
-    read = read_pairs(write(name, content))
-    assert (read.pairs, read.dropped) == (PAIRS, {})
-
-
-@pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_a_path_names_the_columns(write, suffix):
-    lines = ["n,German,English", "1,Ein Vogel sang.,A bird sang."]
-    path = write(f"a.{suffix}", "\n".join(lines).replace(",", "," if suffix == "csv" else "\t"))
-    assert read_pairs(f"{path}:english,german").pairs == PAIRS[:1]
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_a_path_names_the_columns(write, name, mark):
+    path = write(name, "n,German,English\n1,Ein Vogel sang.,A bird sang.".replace(",", mark))
+    assert read_pairs(f"{path}:english,german").pairs == BIRD[:1]
     assert read_pairs(f"{path}:german,english").pairs == [Pair("Ein Vogel sang.", "A bird sang.")]
 
 
@@ -316,7 +285,7 @@ def test_a_path_names_the_keys_of_json_objects(write, nested):
     lines = [{"id": 1, **({"translation": pair} if nested else pair)}, {"English": 7, "German": "x"}]
     path = write("a.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines))
     read = read_pairs(f"{path}:english,german")
-    assert (read.pairs, read.dropped) == (PAIRS[:1], {"without strings 'english' and 'german'": 1})
+    assert (read.pairs, read.dropped) == (BIRD[:1], {"without strings 'english' and 'german'": 1})
     assert read_pairs(f"{path}:german,english").pairs == [Pair("Ein Vogel sang.", "A bird sang.")]
     with pytest.raises(NotFoundError, match="none of 2 lines gives a pair: the strings of its first object are") as no:
         read_pairs(path)
@@ -324,40 +293,6 @@ def test_a_path_names_the_keys_of_json_objects(write, nested):
     with pytest.raises(NotFoundError, match=r"name the keys after the file, as in .*a\.jsonl:English,German"):
         read_pairs(f"{path}:english,germn")
     assert read_pairs(write("b.jsonl", '{"src": "a", "tgt": "b"}\n')).pairs == [Pair("a", "b")]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "asked", "words"),
-    [
-        (
-            "a.csv",
-            "en,de\nHello,Hallo\n",
-            "",
-            "a.csv begins with 'en', 'de'; a .csv begins with a header. Put the line",
-        ),
-        ("a.csv", "en,de\nHello,Hallo\n", "", "as in {path}:en,de"),
-        ("a.csv", "", "", "begins with an empty line"),
-        ("a.tsv", "en\tde\nHello\tHallo\n", "", "the first line 'en', 'de' may be a header or a row"),
-        ("a.csv", "source,target,source\na,b,c\n", "", "names a column twice"),
-        ("a.tsv", "a\tb\n", ":english,german", "its first line is 'a', 'b'"),
-        ("a.csv", 'source,target\na,b\n"open,c\nd,e\n', "", "line 3: the quotes do not close"),
-    ],
-)
-def test_what_is_not_certain_is_refused_with_a_way_out(write, name, content, asked, words):
-    path = write(name, content)
-    with pytest.raises(DataError) as refused:
-        read_pairs(f"{path}{asked}")
-    assert words.format(path=path) in str(refused.value)
-
-
-def test_lines_that_give_no_pair_are_counted_with_their_numbers(write):
-    content = b'source,target\na,b\nonly one\n\n"two\nlines",c\n\xff,d\na,b\n,e\n'
-    path = write("a.csv", content)
-    read = read_pairs(path)
-    assert read.pairs == [Pair("a", "b"), Pair("two lines", "c")]
-    assert {reason: line for reason, (_, line) in read.first_lines.items()} == {
-        "not as many columns as the header": 3, "empty line": 4, "not valid UTF-8": 7, "duplicate": 8, "empty side": 9,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -420,21 +355,18 @@ def test_the_way_out_of_a_quoted_tsv_reads_every_row(tmp_path, quoting):
     assert (read.pairs, read.dropped, read.quoted) == (TIDY, {}, None)
 
 
-def test_stray_quotes_of_an_unquoted_table_are_letters(tmp_path):
+def test_stray_quotes_of_an_unquoted_table_are_letters(write):
     rows = [
         ('He said "no"', 'Er sagte "nein"'), ('"No," he said.', '"Nein", sagte er.'), ('"Yes."', '"Ja."'),
         ('the "a" and the "b"', 'das "a" und das "b"'), ("plain", "einfach"), ("more", "mehr"),
     ]  # fmt: skip
-    path = tmp_path / "tatoeba.tsv"
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in rows), encoding="utf-8")
-    read = read_pairs(path)
+    read = read_pairs(write("tatoeba.tsv", "".join(f"{source}\t{target}\n" for source, target in rows)))
     assert read.pairs == [Pair(*row) for row in rows]
     assert (read.dropped, read.quoted) == ({}, None)
 
 
-def test_a_row_with_an_unpaired_quote_at_an_edge_is_dropped_and_counted(tmp_path):
-    path = tmp_path / "x.tsv"
-    path.write_text('good\tgut\nbreak"\t"Zeile 0\nfine\tgut\nlast"\tletzte\n', encoding="utf-8")
+def test_a_row_with_an_unpaired_quote_at_an_edge_is_dropped_and_counted(write):
+    path = write("x.tsv", 'good\tgut\nbreak"\t"Zeile 0\nfine\tgut\nlast"\tletzte\n')
     read = read_pairs(path)
     assert read.pairs == [Pair("good", "gut"), Pair("fine", "gut")]
     assert read.dropped == {HALF_QUOTED: 2}
@@ -442,54 +374,7 @@ def test_a_row_with_an_unpaired_quote_at_an_edge_is_dropped_and_counted(tmp_path
     assert "2 of 4 rows look quoted" in read.report()
 
 
-@pytest.mark.parametrize("names", [("x.tsv",), ("x.csv",), ("x.en", "x.de"), ("x.jsonl",)])
-def test_lines_that_end_with_a_carriage_return_alone_are_refused(tmp_path, names):
-    content = {".tsv": "a\tb\rc\td\r", ".csv": "source,target\ra,b\rc,d", ".jsonl": '{"source": "a"}\r{"source": "b"}'}
-    for name in names:
-        (tmp_path / name).write_text(content.get(name[1:], "a b\rc d\r"), encoding="utf-8", newline="")
-    with pytest.raises(DataError, match=r"carriage return alone; convert it with `tr '\\r' '\\n' < .*lines\."):
-        read_pairs(*(tmp_path / name for name in names))
-
-
-def test_a_carriage_return_inside_a_line_is_white_space_in_every_table(tmp_path):
-    for name, header, mark in (("x.tsv", "", "\t"), ("x.csv", "source,target\n", ",")):
-        path = tmp_path / name
-        path.write_text(f"{header}a\rb{mark}c\n", encoding="utf-8", newline="")
-        assert read_pairs(path).pairs == [Pair("a b", "c")]
-
-
-def test_files_that_were_joined_without_a_line_end_give_no_joined_pair(tmp_path):
-    for name in ("x.en", "x.de"):
-        (tmp_path / name).write_text("\ufefffirst\nlast\ufeffnew first\n\ufeffmore\n", encoding="utf-8")
-    read = read_pairs(tmp_path / "x.en", tmp_path / "x.de")
-    assert read.pairs == [Pair("first", "first"), Pair("more", "more")]
-    assert read.dropped == {"with a byte order mark inside": 1}
-    (tmp_path / "x.tsv").write_text("a\tb\ufeffc\td\ne\tf\n", encoding="utf-8")
-    assert read_pairs(tmp_path / "x.tsv").pairs == [Pair("e", "f")]
-
-
-def test_json_strings_keep_their_own_line_ends_as_spaces(write):
-    line = json.dumps({"source": "two\nlines\u2028here", "target": "zwei"}, ensure_ascii=False)
-    assert read_pairs(write("x.JSONL", line)).pairs == [Pair("two lines here", "zwei")]
-
-
-def test_a_nul_past_the_start_drops_one_line(write):
-    good = "".join(f"source {i}\ttarget {i}\n" for i in range(1000))
-    path = write("x.tsv", good + "a\0b\tc\n")
-    assert read_pairs(path).first_lines == {"with a NUL character": (str(path), 1001)}
-
-
-def test_a_file_with_such_a_name_is_that_file(write):
-    path = write("a.tsv:x,y.tsv", "a\tb\n")
-    assert read_pairs(path).pairs == [Pair("a", "b")]
-
-
-def test_halves_of_quoted_rows_are_refused_with_the_way_out_and_are_no_labelled_texts(write):
-    with pytest.raises(DataError, match=r"none of 3 lines gives a pair .* rename it to x\.csv"):
-        read_pairs(write("x.tsv", '"a\nb"\t"c\nd"\n'))
-    quoted = write("y.tsv", '"English"\t"German"\n"A bird."\t"Ein Vogel."\n')
-    with pytest.raises(DataError, match=r"is quoted, and quotes in a \.tsv are read as letters; rename it to y\.csv"):
-        read_pairs(f"{quoted}:english,german")
+def test_halves_of_quoted_rows_are_no_labelled_texts(write):
     labelled = read_labelled(write("z.tsv", 'good\tA bird.\nbad\t"It\nrained"\nbad\tIt snowed.\n'))
     assert [pair.source for pair in labelled.pairs] == ["A bird.", "It snowed."]
 

@@ -41,15 +41,12 @@ def test_words_are_split_as_the_tokeniser_splits_them():
     assert SeenWords.of([text]).words == words
 
 
-def test_words_are_read_back_from_their_json():
-    for words in (SEEN, SeenWords.of([]), SeenWords.of(["a b b c"], most=1)):
-        assert SeenWords.from_json(words.to_json()) == words
-
-
-def test_only_the_most_frequent_words_are_stored_and_the_rest_is_counted():
+def test_only_the_most_frequent_words_are_stored_the_rest_is_counted_and_all_is_read_back_from_json():
     seen = SeenWords.of(["a b b", "c c c", "b d"], most=2)
     assert (seen.words, seen.distinct, seen.complete) == ({"b", "c"}, 4, False)
     assert SEEN.complete
+    for words in (SEEN, SeenWords.of([]), seen):
+        assert SeenWords.from_json(words.to_json()) == words
 
 
 def test_a_damaged_list_is_refused_by_a_sentence():

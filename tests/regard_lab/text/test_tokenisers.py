@@ -5,6 +5,7 @@ import subprocess
 import sys
 import unicodedata
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,6 @@ from regard.packages import install_line
 from regard_lab.decoding.loading import with_pieces
 from regard_lab.models import SavedModel
 from regard_lab.text import BEGIN, END, PAD, UNKNOWN, Tokeniser, normalise
-from regard_lab.text.vocabularies import BYTE_OF, SPECIALS
 
 LINES = [
     "The animal didn't cross the street because it was too tired.",
@@ -26,6 +26,7 @@ LINES = [
     "naïve café, die Straße überquerte: 12 × 12 = 144",
 ] * 4
 TRAINED = {kind: Tokeniser.train(LINES, vocab_size=420, kind=kind) for kind in ("bpe", "character")}
+TRIMMED = Tokeniser.train(LINES, vocab_size=420, trim=True)
 
 # Every text: emoji with joiners, right to left, combining marks, control characters, lone surrogates.
 unusual = st.sampled_from(
@@ -43,11 +44,10 @@ def tokeniser(request):
 # --- round trips
 
 
-@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize("tokeniser", [*TRAINED.values(), TRIMMED], ids=["bpe", "character", "trimmed"])
 @settings(deadline=None, max_examples=200)
-@given(texts)
-def test_every_text_comes_back_normalised(kind, text):
-    tokeniser = TRAINED[kind]
+@given(text=texts)
+def test_every_text_comes_back_normalised(tokeniser, text):
     ids = tokeniser.encode(text)
     once = normalise(text)
     assert tokeniser.decode(ids) == once
@@ -67,7 +67,7 @@ def test_a_text_of_nothing_has_no_ids(tokeniser):
 def test_text_that_spells_a_special_is_ordinary_text_even_to_a_merge_of_its_letters(tokeniser):
     letters = "<end>"
     merges = [[letters[:i], letters[i]] for i in range(1, len(letters))]
-    merged = Tokeniser.from_json(json.dumps(json.loads(TRAINED["bpe"].to_json()) | {"merges": merges}))
+    merged = Tokeniser.from_json(changed(merges=merges))
     for name in ("<pad>", "<unknown>", "<begin>", "<end>"):
         for text in (name, f"a {name} b", name * 3):
             for each in (tokeniser, merged):
@@ -76,11 +76,9 @@ def test_text_that_spells_a_special_is_ordinary_text_even_to_a_merge_of_its_lett
                 assert each.decode(ids) == text
 
 
-def test_decoding_leaves_specials_out_and_replaces_broken_bytes(tokeniser):
+def test_decoding_leaves_specials_out(tokeniser):
     ids = tokeniser.encode("hello Straße")
     assert tokeniser.decode([BEGIN, *ids[:3], PAD, UNKNOWN, *ids[3:], END, PAD]) == "hello Straße"
-    whole = TRAINED["character"].encode("中")  # never seen: a space and three bytes
-    assert TRAINED["character"].decode(whole[:2]) == "\ufffd"
 
 
 def test_an_unknown_id_and_a_list_of_texts_are_refused(tokeniser):
@@ -112,19 +110,17 @@ def test_words_are_what_a_person_reads(tokeniser, text, expected):
     assert [word for word, _ in tokeniser.words(tokeniser.encode(text))] == expected
 
 
-def test_half_a_character_does_not_shift_the_words_after_it():
+def test_half_a_character_is_replaced_and_does_not_shift_the_words_after_it():
     tokeniser = TRAINED["character"]
     half = tokeniser.encode("中")[:2]  # a space and one byte of three
+    assert tokeniser.decode(half) == "\ufffd"
     street = tokeniser.encode("street")[1:]
     assert tokeniser.words([*half, *street]) == [("\ufffd", range(2)), ("street", range(2, 8))]
 
 
 def test_specials_are_words_of_their_own(tokeniser):
-    ids = [BEGIN, *tokeniser.encode("tired."), END, PAD, PAD]
-    words = tokeniser.words(ids)
+    words = tokeniser.words([BEGIN, *tokeniser.encode("tired."), END, PAD, PAD])
     assert [word for word, _ in words] == ["<begin>", "tired", ".", "<end>", "<pad>", "<pad>"]
-    assert words[0][1] == range(1)
-    assert words[-1][1] == range(len(ids) - 1, len(ids))
 
 
 @pytest.mark.parametrize("kind", TRAINED)
@@ -158,13 +154,16 @@ def test_pieces_are_readable():
 
 
 def test_another_process_learns_the_same_vocabulary():
-    script = "import sys, json; from regard_lab.text import Tokeniser; " + (
+    script = (
+        "import sys, json; from regard_lab.text import Tokeniser; "
         "sys.stdout.write(Tokeniser.train(json.loads(sys.stdin.read()), 420).to_json())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], input=json.dumps(LINES), capture_output=True, text=True, check=True
-    )
-    assert done.stdout == TRAINED["bpe"].to_json()
+    assert run(script, json.dumps(LINES)) == TRAINED["bpe"].to_json()
+
+
+def run(script, given=None):
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
 
 
 def test_what_cannot_be_learned_is_refused():
@@ -185,26 +184,15 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch):
         Tokeniser.train(LINES, vocab_size=400)
 
 
-@pytest.mark.parametrize(
-    ("recorded", "origin"),
-    [
-        ('{"url": "file://{there}", "dir_info": {}}', "{there}"),
-        ('{"url": "https://example.org/regard.whl"}', "regard"),
-        ("not json", "regard"),
-    ],
-)
-def test_extras_are_installed_from_where_regard_came_from(recorded, origin, tmp_path, monkeypatch):
+def test_extras_are_installed_from_where_regard_came_from(tmp_path, monkeypatch):
     there = tmp_path / "my clone"
     there.mkdir()
-
-    class Installed:
-        def read_text(self, name):
-            assert name == "direct_url.json"
-            return recorded and recorded.replace("{there}", str(there).replace(" ", "%20"))
-
-    monkeypatch.setattr("regard.packages.distribution", lambda name: Installed())
-    expected = origin.replace("{there}", str(there))
-    assert install_line("lab") == f"pip install '{expected}[lab]'"
+    here = json.dumps({"url": f"file://{there}".replace(" ", "%20"), "dir_info": {}})
+    elsewhere = '{"url": "https://example.org/regard.whl"}'
+    for recorded, origin in ((here, there), (elsewhere, "regard"), ("not json", "regard")):
+        installed = SimpleNamespace(read_text={"direct_url.json": recorded}.__getitem__)
+        monkeypatch.setattr("regard.packages.distribution", lambda name, installed=installed: installed)
+        assert install_line("lab") == f"pip install '{origin}[lab]'"
 
 
 # --- saving
@@ -220,8 +208,8 @@ def test_json_and_the_same_lines_give_the_same_tokeniser(tokeniser):
         assert [again.encode(line) for line in LINES] == [tokeniser.encode(line) for line in LINES]
 
 
-def changed(**change):
-    return json.dumps(json.loads(TRAINED["bpe"].to_json()) | change)
+def changed(tokeniser=TRAINED["bpe"], **change):
+    return json.dumps(json.loads(tokeniser.to_json()) | change)
 
 
 MERGES = (
@@ -233,6 +221,7 @@ DAMAGED = (
     changed(format="regard tokeniser 2"), changed(format=None), changed(kind="unigram"), changed(kind=["bpe"]),
     changed(specials=["<end>", "<unknown>", "<begin>", "<pad>"]), changed(specials=["<pad>", "<unknown>", "<begin>"]),
     *(changed(merges=merges) for merges in MERGES), changed(extra=1), None, b"\xff",
+    *(changed(TRIMMED, dropped=dropped) for dropped in ("the", ["not a piece"], [7], {"a": 1}, ["a"], None)),
 )  # fmt: skip
 
 
@@ -262,29 +251,16 @@ def test_the_text_floor_imports_no_heavy_package():
         "sys.modules['regard'] = bare; import regard_lab.text; "
         "print(sorted({'torch', 'numpy', 'tokenizers', 'sacrebleu'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-WHOLE = Tokeniser.train(LINES, vocab_size=420)
-TRIMMED = Tokeniser.train(LINES, vocab_size=420, trim=True)
+    assert run(script).strip() == "[]"
 
 
 def test_only_pieces_that_no_training_line_uses_are_dropped():
-    used = {piece for line in LINES for piece in WHOLE.pieces(WHOLE.encode(line))}
-    learned = TRIMMED.vocabulary.pieces[len(SPECIALS) + len(BYTE_OF) :]
-    assert 0 < len(learned) < len(WHOLE.vocabulary.pieces) - len(SPECIALS) - len(BYTE_OF)
+    whole = TRAINED["bpe"]
+    used = {piece for line in LINES for piece in whole.pieces(whole.encode(line))}
+    assert 260 < TRIMMED.vocab_size < whole.vocab_size
     assert {TRIMMED.pieces([i])[0] for i in range(260, TRIMMED.vocab_size)} <= used
     for line in LINES:
-        assert TRIMMED.pieces(TRIMMED.encode(line)) == WHOLE.pieces(WHOLE.encode(line))
-
-
-@settings(deadline=None, max_examples=200)
-@given(texts)
-def test_every_text_comes_back_and_uses_kept_pieces_alone(text):
-    ids = TRIMMED.encode(text)
-    assert TRIMMED.decode(ids) == normalise(text)
-    assert all(len(SPECIALS) <= i < TRIMMED.vocab_size for i in ids)
+        assert TRIMMED.pieces(TRIMMED.encode(line)) == whole.pieces(whole.encode(line))
 
 
 def test_a_dropped_piece_is_spelled_by_its_parts():
@@ -293,13 +269,6 @@ def test_a_dropped_piece_is_spelled_by_its_parts():
     assert tokeniser.vocab_size == 261
     assert tokeniser.decode(tokeniser.encode("stree")) == "stree"
     assert len(tokeniser.encode("stree")) > len(Tokeniser.train(["streets"] * 3, vocab_size=300).encode("stree"))
-
-
-@pytest.mark.parametrize("dropped", ["the", ["not a piece"], [7], {"a": 1}, ["a"], None])
-def test_a_damaged_list_of_dropped_pieces_is_refused(dropped):
-    content = json.loads(TRIMMED.to_json()) | {"dropped": dropped}
-    with pytest.raises(CheckpointError, match="damaged"):
-        Tokeniser.from_json(json.dumps(content))
 
 
 TEXT = "A bird  sang.\n\n\tIt was   happy,\nand so \u00e9\u00e8 was the bird.\n" * 3
@@ -315,14 +284,6 @@ def test_every_text_comes_back_as_it_stands(kind, text):
     assert tokeniser.decode(tokeniser.encode(text + TEXT)) == text + TEXT
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ends_of_lines_stay_and_lines_encoded_apart_are_the_text_encoded_at_once(kind):
-    tokeniser = TOKENISERS[kind]
-    assert tokeniser.decode(tokeniser.encode("a\r\n\r\n b\u2028c")) == "a\r\n\r\n b\u2028c"
-    apart = [i for line in TEXT.splitlines(keepends=True) for i in tokeniser.encode(line)]
-    assert apart == tokeniser.encode(TEXT)
-
-
 def test_bytes_are_the_bytes_of_the_text_in_order():
     tokeniser = TOKENISERS["byte"]
     assert tokeniser.vocab_size == 260
@@ -332,15 +293,19 @@ def test_bytes_are_the_bytes_of_the_text_in_order():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_survives_its_file_and_differs_from_a_tokeniser_of_sentences(kind):
+def test_lines_are_encoded_apart_and_a_verbatim_tokeniser_survives_its_file_and_differs_from_one_of_sentences(kind):
     tokeniser = TOKENISERS[kind]
-    again = Tokeniser.from_json(tokeniser.to_json())
-    assert again == tokeniser
-    assert again.verbatim
-    sentences = Tokeniser.train(TEXT.splitlines(), 320, kind)
+    assert tokeniser.decode(tokeniser.encode("a\r\n\r\n b\u2028c")) == "a\r\n\r\n b\u2028c"
+    assert [i for line in TEXT.splitlines(keepends=True) for i in tokeniser.encode(line)] == tokeniser.encode(TEXT)
+    again, sentences = Tokeniser.from_json(tokeniser.to_json()), Tokeniser.train(TEXT.splitlines(), 320, kind)
+    assert again == tokeniser != sentences
     assert '"verbatim"' not in sentences.to_json()
-    assert again != sentences
-    assert not Tokeniser.from_json(sentences.to_json()).verbatim
+    assert (again.verbatim, Tokeniser.from_json(sentences.to_json()).verbatim) == (True, False)
+
+
+def test_a_vocabulary_of_bytes_is_not_extended():
+    with pytest.raises(ArgumentError, match="a vocabulary of bytes spells every text"):
+        Tokeniser.train(["a"], 260, "byte").extended(["b"], 5)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "character"])
@@ -368,8 +333,3 @@ def test_an_extended_vocabulary_keeps_its_ids_and_gives_new_words_fewer_pieces_a
         spelled = old.vocabulary.spelled([new.vocabulary.pieces[i]])[0]
         assert b"".join(old.vocabulary.raw_pieces[one] for one in spelled) == new.vocabulary.raw_pieces[i]
         torch.testing.assert_close(rows[i], table[spelled].mean(0))
-
-
-def test_a_vocabulary_of_bytes_is_not_extended():
-    with pytest.raises(ArgumentError, match="a vocabulary of bytes spells every text"):
-        Tokeniser.train(["a"], 260, "byte").extended(["b"], 5)

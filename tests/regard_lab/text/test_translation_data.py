@@ -41,12 +41,9 @@ def test_parts_do_not_depend_on_the_order_of_the_file_and_new_pairs_do_not_move_
         assert few <= first == second
 
 
-def test_the_split_is_the_one_of_every_other_machine():
+def test_the_split_is_the_one_of_every_other_machine_and_its_shares_are_about_what_was_asked_for():
     splits = split_by_hash([Pair(f"sentence {i}", "") for i in range(100)])
     assert [pair.source for pair in splits.valid] == ["sentence 54", "sentence 69"]
-
-
-def test_shares_are_about_what_was_asked_for():
     splits = split_by_hash([Pair(str(i), "") for i in range(4000)], valid=0.1, test=0.2)
     assert 340 < len(splits.valid) < 460
     assert 720 < len(splits.test) < 880
@@ -58,25 +55,19 @@ def test_typographic_variants_of_a_source_stay_together():
         assert len(part) % 2 == 0
 
 
-def test_a_share_of_zero_leaves_a_part_empty():
+def test_a_share_of_zero_leaves_a_part_empty_and_large_ones_leave_something_to_train_on():
     splits = split_by_hash(PAIRS, valid=0)
     assert splits.valid == []
     assert splits.test
     assert split_by_hash([Pair("only", "one")], valid=0, test=0).train == [Pair("only", "one")]
-
-
-@pytest.mark.parametrize("shares", [(-0.1, 0.1), (0.1, -0.1), (0.5, 0.5), (float("nan"), 0.1)])
-def test_shares_that_leave_nothing_are_refused(shares):
-    with pytest.raises(ArgumentError, match="shares are valid="):
-        split_by_hash(PAIRS, *shares)
-
-
-def test_large_shares_still_leave_something_to_train_on():
     splits = split_by_hash([Pair(str(i), "") for i in range(3)], valid=0.49, test=0.49)
     assert [len(part) for part in vars(splits).values()] == [1, 1, 1]
 
 
-def test_a_file_with_too_few_sources_is_refused_in_words_that_fit_one():
+@pytest.mark.parametrize("shares", [(-0.1, 0.1), (0.1, -0.1), (0.5, 0.5), (float("nan"), 0.1)])
+def test_shares_that_leave_nothing_are_refused_and_so_are_too_few_sources(shares):
+    with pytest.raises(ArgumentError, match="shares are valid="):
+        split_by_hash(PAIRS, *shares)
     with pytest.raises(DataError, match=r"^1 pair with 1 distinct source sentence cannot be split into 3 parts"):
         split_by_hash([Pair("a", "b")])
 
@@ -104,18 +95,13 @@ def test_a_users_file_is_split_by_its_sources_and_the_counts_are_said(tmp_path):
     assert again.test == data.test
 
 
-def test_given_validation_pairs_never_train(tmp_path):
+def test_given_validation_pairs_never_train_and_no_data_and_missing_files_are_refused(tmp_path):
     train, valid = write(tmp_path / "train.tsv", 50), write(tmp_path / "valid.tsv", 10)
     data = load_translation_data([train], [valid])
     assert (len(data.train), len(data.valid), data.test) == (40, 10, [])
-    assert any(
-        "10 training pairs left out, since their source is in the validation pairs" in note for note in data.notes
-    )
+    assert "10 training pairs left out, since their source is in the validation pairs" in data.notes
     with pytest.raises(DataError, match="none is left for training"):
         load_translation_data([valid], [train])
-
-
-def test_no_data_and_missing_files_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match="pronouns"):
         load_translation_data([])
     with pytest.raises(DataError, match=r"missing\.tsv"):

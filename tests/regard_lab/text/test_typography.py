@@ -46,11 +46,12 @@ def test_every_target_comes_back_as_it_is(kind, text):
     assert tidy_target(tidy_target(text)) == tidy_target(text)
 
 
-@pytest.mark.parametrize("kind", TRAINED)
-def test_both_apostrophes_of_a_source_are_read_alike(kind):
-    tokeniser = TRAINED[kind]
-    assert tokeniser.encode("It’s summer.") == tokeniser.encode("It's summer.")
-    assert tokeniser.encode_target("L’été") != tokeniser.encode_target("L'été")
+def test_both_apostrophes_of_a_source_are_read_alike_and_so_are_those_of_earlier_targets():
+    for tokeniser in TRAINED.values():
+        assert tokeniser.encode("It’s summer.") == tokeniser.encode("It's summer.")
+        assert tokeniser.encode_target("L’été") != tokeniser.encode_target("L'été")
+    assert "typographic" not in json.loads(OLD.to_json())
+    assert OLD.encode_target("L’été\u202f?") == OLD.encode("L'été ?")
 
 
 def test_a_word_keeps_its_apostrophe_and_a_mark_its_no_break_space():
@@ -59,11 +60,6 @@ def test_a_word_keeps_its_apostrophe_and_a_mark_its_no_break_space():
     assert [word for word, _ in words] == ["«", "Qu’est", "-", "ce", "?", "»"]
     assert [place for _, span in words for place in span] == list(range(len(ids)))
     assert TRAINED["bpe"].pieces(TRAINED["bpe"].encode_target("dit\u202f!"))[-1] == "!"
-
-
-def test_a_tokeniser_of_an_earlier_version_normalises_targets_as_its_training_did():
-    assert "typographic" not in json.loads(OLD.to_json())
-    assert OLD.encode_target("L’été\u202f?") == OLD.encode("L'été ?")
 
 
 def test_a_written_word_is_found_by_either_apostrophe():
@@ -87,8 +83,7 @@ def test_bleu_chrf_and_exact_match_agree_on_which_texts_are_equal(mark):
         assert "|apostrophes:straight" in found.chrf_signature
     assert "apostrophes" not in score(straight, straight).bleu_signature
     wrong = score([text.replace("'", " ") for text in straight], other)
-    assert wrong.bleu < 100
-    assert wrong.chrf < 100
+    assert max(wrong.bleu, wrong.chrf) < 100
     assert wrong.exact_match == 0
 
 
@@ -120,14 +115,10 @@ def test_pairs_with_typography_that_are_learned_by_heart_are_written_as_they_are
     assert scores.perplexity < 1.1
 
 
-def test_a_source_is_translated_alike_with_either_apostrophe(memorised):
-    translator = Translator.load(memorised[0])
-    straight, typographic = translator.translate(["She isn't here.", "She isn’t here."])
-    assert straight.text == typographic.text == "Elle n’est pas ici."
-
-
-def test_a_run_with_normalised_targets_is_evaluated_by_the_same_steps(memorised):
+def test_either_apostrophe_of_a_source_is_translated_alike_and_normalised_targets_are_evaluated_alike(memorised):
     new = Translator.load(memorised[0])
+    straight, typographic = new.translate(["She isn't here.", "She isn’t here."])
+    assert straight.text == typographic.text == "Elle n’est pas ici."
 
     class Old(Translator):
         def translate(self, lines, **search):

@@ -76,9 +76,7 @@ def test_each_budget_has_its_end():
     by_itself = choose(TRANSFORMER, PAIRS, TrainingBudget(patience=3), {"patience": 3})
     assert by_itself.settings["steps"] is None
     assert "minutes" not in by_itself.settings
-    assert (
-        by_itself.settings["validate_every"] == 233
-    )  # an epoch: 700,000 characters a side, 3 an id, 1,000 ids a batch
+    assert by_itself.settings["validate_every"] == 233  # an epoch: 700,000 characters a side, 3 an id, 1,000 a batch
     assert "as long as validation improves" in by_itself.reason
 
 
@@ -94,16 +92,10 @@ def test_nothing_is_dropped_or_smoothed_where_each_text_is_read_a_few_times():
     assert chosen_by(TranslationTraining, {"minutes": 10.0}, Amount(200, 12_000, "pairs", 2)).settings["dropout"] == 0.3
 
 
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("the bird sang in the street\n" * 200)
-    return path
-
-
-def test_a_new_run_chooses_tells_it_in_one_line_and_keeps_it_when_it_goes_on(text, tmp_path):
+def test_a_new_run_chooses_tells_it_in_one_line_and_keeps_it_when_it_goes_on(tmp_path):
     said = []
-    given = {"data": (str(text),), "steps": 2, "dim": 16, "schedule": "constant"}
+    (tmp_path / "text.txt").write_text("the bird sang in the street\n" * 200)
+    given = {"data": (str(tmp_path / "text.txt"),), "steps": 2, "dim": 16, "schedule": "constant"}
     recipe = LanguageModelTraining.of(tmp_path / "run", given, cpu=True, tell=said.append)
     recipe.train(tmp_path / "run", cpu=True)
     [line] = [line for line in said if line.startswith("chosen for 1 text (")]

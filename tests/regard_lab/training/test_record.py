@@ -77,8 +77,8 @@ def test_curves_are_drawn_from_one_line_or_more_and_refused_from_none(path, tmp_
     for step in (10, 20):
         log.write({"step": step, "kind": "training", "loss": 3.0 / step, "learning_rate": 0.1})
         draw_curves(path, tmp_path / f"{step}.png")
-        assert png_size(tmp_path / f"{step}.png") == (840, 600)
+        assert png_size(tmp_path / f"{step}.png") == (1050, 750)
         log.write({"step": step, "kind": "validation", "loss": 2.0 / step})
     log.write({"step": 30, "kind": "training", "loss": float("nan"), "learning_rate": 0.1})
     draw_curves(path, tmp_path / "curves.png")
-    assert png_size(tmp_path / "curves.png") == (840, 600)
+    assert png_size(tmp_path / "curves.png") == (1050, 750)

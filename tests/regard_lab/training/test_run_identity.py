@@ -13,10 +13,6 @@ from regard_lab.training import TrainingConfig
 from regard_lab.training.identity import README_FILE, RUN_FILE, differences, fingerprint
 
 
-def of(data=None, config=None):
-    return fingerprint(torch.nn.Linear(2, 1), "toy", {}, {}, data or {}, config or TrainingConfig(), 1)
-
-
 def test_each_difference_is_one_phrase():
     before, now = {"a": {"b": 1, "c": 2, "d": {"e": 3}}}, {"a": {"b": 9, "c": 2}, "f": 4}
     assert differences(before, now) == ["a.b was 1, now 9", "a.d was {'e': 3}, now absent", "f was absent, now 4"]
@@ -25,7 +21,7 @@ def test_each_difference_is_one_phrase():
 @pytest.mark.parametrize("value", [object(), float("nan"), torch.ones(1)])
 def test_what_json_cannot_hold_is_refused(value):
     with pytest.raises(ArgumentError, match="JSON"):
-        of({"x": value})
+        fingerprint(torch.nn.Linear(2, 1), "toy", {}, {}, {"x": value}, TrainingConfig(), 1)
 
 
 def test_every_file_of_a_run_is_explained_and_an_explanation_of_ones_own_stays(tmp_path):

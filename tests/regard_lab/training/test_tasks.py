@@ -277,10 +277,8 @@ def test_the_best_checkpoint_is_chosen_without_the_smoothing(tmp_path):
         return sum(float(each) for each, _ in losses) / sum(count for _, count in losses)
 
     def plain(model, batch):
-        scores = model(batch.source, batch.target).flatten(0, 1)
-        return F.cross_entropy(scores, batch.next.flatten(), ignore_index=PAD, reduction="sum"), int(
-            (batch.next != PAD).sum()
-        )
+        scores, following = model(batch.source, batch.target).flatten(0, 1), batch.next.flatten()
+        return F.cross_entropy(scores, following, ignore_index=PAD, reduction="sum"), int((following != PAD).sum())
 
     def look(event):
         if isinstance(event, Validated):
@@ -303,13 +301,10 @@ def test_what_is_too_long_is_left_out_and_counted():
     assert held.needed == max(len(side) for pair in encode_pairs(PAIRS, TOKENISER) for side in pair) + 1
 
 
-def written(folder, pairs):
-    (folder / "pairs.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
-    return {"data": (str(folder / "pairs.tsv"),), "vocab_size": 320, "dim": 16, "heads": 2, "layers": 1, "steps": 2}
-
-
 def test_a_batch_that_cannot_hold_every_pair_is_refused_with_the_number_it_needs(tmp_path):
-    given = written(tmp_path, [*PAIRS, Pair("word " * 60, "Wort " * 60), Pair("word 9? " * 120, "Wort 9? " * 120)])
+    pairs = [*PAIRS, Pair("word " * 60, "Wort " * 60), Pair("word 9? " * 120, "Wort 9? " * 120)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+    given = {"data": (str(tmp_path / "pairs.tsv"),), "dim": 16, "heads": 2, "layers": 1, "vocab_size": 320, "steps": 2}
     with pytest.raises(ArgumentError, match=r"^--batch-tokens is 20: \d+ of \d+ pairs have more ids") as refusal:
         TranslationTraining.of(tmp_path / "run", {**given, "batch_tokens": 20}).prepare()
     needed = int(re.search(r"give (\d+) or more", str(refusal.value))[1])

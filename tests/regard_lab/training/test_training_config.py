@@ -34,6 +34,13 @@ def test_a_value_outside_its_range_is_refused_by_name(names):
                 TrainingConfig(**{name: value})
 
 
+def test_settings_that_never_end_are_refused():
+    with pytest.raises(ArgumentError, match="nothing ends this training; give steps, minutes, or patience"):
+        TrainingConfig(steps=None)
+    with pytest.raises(ArgumentError, match="the cosine falls to the last step, which patience does not name"):
+        TrainingConfig(steps=None, patience=3, schedule="cosine")
+
+
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 
 
@@ -55,6 +62,10 @@ def test_the_peak_is_reached_at_the_end_of_the_warm_up_and_never_passed(schedule
     found = rates(learning_rate=0.5, warmup_steps=10, schedule=schedule)
     assert found[:10] == pytest.approx([0.05 * step for step in range(1, 11)])
     assert max(found) == found[9] == 0.5
+    assert rates(steps=4, learning_rate=1.0, warmup_steps=8, schedule=schedule) == [0.125, 0.25, 0.375, 0.5]
+    assert 0.9 < rates(learning_rate=1.0, warmup_steps=0, schedule=schedule)[0] <= 1.0
+    with pytest.raises(ArgumentError, match="counted from 1"):
+        learning_rate_at(TrainingConfig(schedule=schedule), 0)
 
 
 def test_the_cosine_is_at_half_its_peak_half_way_and_at_zero_at_the_end():
@@ -72,15 +83,3 @@ def test_a_cooldown_is_a_line_to_zero_over_the_last_steps(schedule):
     expected = [rate * (100 - step) / 40 for step, rate in enumerate(plain[60:], 61)]
     assert cooled[60:] == pytest.approx(expected)
     assert cooled[-1] == 0.0
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_warm_up_longer_than_the_training_is_a_rise_alone(schedule):
-    assert rates(steps=4, learning_rate=1.0, warmup_steps=8, schedule=schedule) == [0.125, 0.25, 0.375, 0.5]
-
-
-def test_steps_are_counted_from_one_also_without_a_warm_up():
-    for schedule in SCHEDULES:
-        assert 0.9 < rates(learning_rate=1.0, warmup_steps=0, schedule=schedule)[0] <= 1.0
-    with pytest.raises(ArgumentError, match="counted from 1"):
-        learning_rate_at(TrainingConfig(), 0)

@@ -12,9 +12,8 @@ from rich.cells import cell_len
 from walk_cases import HOSTILE, SENTENCE, VIEWED, case
 
 from regard_lab.walkthrough import to_json, to_text, walk
-from regard_lab.walkthrough.records import formula_elements, formula_text
 from regard_lab.walkthrough.steps import Axis
-from regard_lab.walkthrough.terminal import Gap, kept
+from regard_lab.walkthrough.writing import Gap, formula_elements, formula_text, kept
 
 LONG = " ".join(["The animal did not cross the street because it was too tired"] * 5)
 
