@@ -237,7 +237,6 @@ def test_compiled_steps_write_the_same_and_one_graph_serves_all_lengths(writer, 
     assert "cannot be compiled (no compiler); do not" in refusal(*prompts, "--compile")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Inductor
 def test_a_compiled_step_multiplies_one_row_by_sums():
     from torch._dynamo.utils import counters  # these take a second to import
     from torch._inductor.utils import fresh_cache
