@@ -243,7 +243,18 @@ static inline vf bend_and_find(const Work &w, int r, int chunk_key, const Tiles 
     bias = masked ? nullptr : own.dense(chunk_key + begin, end - begin);
     if (!bias) own.add(chunk_key + begin, s + begin, end - begin);
   }
-  if (masked) mask_row(tiles, t, r, tiles.first[t], tiles.end[t], s);
+  if (masked) {  // hidden scores are found on the way, since memory is slow to read back what is half written
+    for (int j = begin; j < end; j += W) {
+      const int p = j / NR;
+      vf x = load(s + j);
+      if (tiles.state[t][p] != FULL) {
+        x = shown(x, tiles.state[t][p] == EMPTY ? 0 : tiles.mask[r][p] >> j % NR);
+        store(s + j, x);
+      }
+      most = larger(most, x);
+    }
+    return most;
+  }
   for (int j = begin; j < end; j += W) {
     vf x = load(s + j);
     if (bias) {
@@ -354,27 +365,31 @@ static void sum_keys(const Work &w, Walk &walk, long until, ForwardRoom &room, S
   }
 }
 
-// Write row r of the stack, x times `by`; returns whether its numbers are finite.
-static bool finish_row(const Work &w, int r, const real *x, real by) {
+// Write row r of the stack, x times `by`; `zeros` gets what is no number where one of them is not finite.
+static inline void finish_row(const Work &w, int r, const real *x, real by, vf &zeros) {
   const rg_call &c = w.c;
   char *row = (char *)at(c.out, w.batch, w.head_of(r), w.row_of(r));
-  if (c.out.type != REAL || c.v_dim % W) {
-    const bool sound = !c.unsound || finite(x, c.v_dim, by);
-    return write_row(c.out.type, row, c.v_dim, x, by), sound;
+  if (c.out.type != REAL) {
+    if (c.unsound && !finite(x, c.v_dim, by)) zeros = all(INF) - all(INF);
+    return write_row(c.out.type, row, c.v_dim, x, by);
   }
-  vf zeros{};
-  for (int i = 0; i < c.v_dim; i += W) {
+  int i = 0;
+  for (; i + W <= c.v_dim; i += W) {
     const vf y = load(x + i) * all(by);
     store((real *)row + i, y);
     zeros += y - y;
   }
-  return !not_below(zeros, 0);
+  if (i < c.v_dim) {
+    const vf y = load_some(x + i, c.v_dim - i) * all(by);
+    store_some((real *)row + i, y, c.v_dim - i);
+    zeros += y - y;
+  }
 }
 
 // Finish rows of the stack from `from` on, whose sums are the first ones.
 static void finish(const Work &w, Sums &sums, int from, int rows) {
   const real factor = w.c.dropout > 0 ? Dropout(w.c).factor : 1;
-  bool sound = true;
+  vf zeros{};
   for (int i = 0; i < rows; i++) {
     const int r = from + i;
     const real total = sums.total[i];
@@ -382,9 +397,9 @@ static void finish(const Work &w, Sums &sums, int from, int rows) {
     if (w.c.log_sum_exp)
       ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[i] + std::log2(total));
     if (sums.watch) sums.watch.finish(w.c, i, w.line_of(r), total, sums.highest[i]);
-    sound &= finish_row(w, r, sums.row(i), total == 0 ? 0 : factor / total);
+    finish_row(w, r, sums.row(i), total == 0 ? 0 : factor / total, zeros);
   }
-  if (w.c.unsound && !sound) __atomic_store_n(w.c.unsound, 1, __ATOMIC_RELAXED);
+  if (w.c.unsound && not_below(zeros, 0)) __atomic_store_n(w.c.unsound, 1, __ATOMIC_RELAXED);
 }
 
 static long span_end(const rg_schedule &s, long key) { return s.origin + Walk::floor_to(key - s.origin, RG_SPAN) + RG_SPAN; }
@@ -443,11 +458,14 @@ static void fetch_rows(const Work &w, int t, int share, int shares) {
 static void read_tile(const Work &w, int t, real *q) {
   const int d = words(w.c.head_dim), r0 = t * MR, m = w.stack.tile_rows(t);
 #if !defined(RG_BF16)
-  if (w.c.q.type == REAL && w.c.head_dim % W == 0) {
+  if (w.c.q.type == REAL) {
     const vf factor = all(score_factor(w.c));
     for (int i = 0; i < m; i++) {
       const real *from = (const real *)at(w.c.q, w.batch, w.head_of(r0 + i), w.row_of(r0 + i));
-      for (int n = 0; n < d; n += W) store(q + (long)i * d + n, load(from + n) * factor);
+      real *into = q + (long)i * d;
+      int n = 0;
+      for (; n + W <= d; n += W) store(into + n, load(from + n) * factor);
+      if (n < d) store_some(into + n, load_some(from + n, d - n) * factor, d - n);
     }
     return;
   }
