@@ -16,10 +16,11 @@ def one_row_options() -> dict[str, Any]:
     """Options with which `torch.compile` makes a product of one row a sum over each output's weights, on the CPU.
 
     A step of decoding one text then reads its weights at the speed of memory; PyTorch's product for one row reads them
-    at half of it. Other products stay what they are.
+    at half of it. Use the options for steps of decoding only: a batched product with a batch of 1 becomes a sum too,
+    which is slow for many rows.
 
     Returns:
-        `options` of `torch.compile`, for any model.
+        The argument `options` of `torch.compile`.
 
     Example:
         >>> from regard_lab.decoding import one_row_options
