@@ -67,7 +67,7 @@ def out_json(values: Any) -> None:
 
 
 def out_result(as_json: bool, values: Callable[[], Any], text: Callable[[], str | Iterable[str]]) -> None:
-    """Write a result, as JSON or as text; of both only the one that is asked for is made."""
+    """Write a result as JSON or as text; only the requested form is computed."""
     if as_json:
         out_json(values())
     elif isinstance(lines := text(), str):

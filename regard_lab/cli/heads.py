@@ -41,7 +41,7 @@ PATCHED = ("noun", "adjective")  # measured by patching
 
 @dataclass(frozen=True)
 class Opened:
-    """A model, its tokeniser, and the translator that it is, if it is one."""
+    """A model and its tokeniser; `translator` is set if the model translates."""
 
     model: Any
     tokeniser: Any

@@ -151,7 +151,7 @@ OUT = typer.Option(
 def files_of(
     source: Path | None, out: Path | None, arguments: Sequence[str] | None, **excluded: Any
 ) -> tuple[Path, Path] | None:
-    """The files from which and to which lines go, if they do; an ArgumentError for options that do not fit together."""
+    """The files of --input and --out, None without both; an ArgumentError for options that do not fit together."""
     processes = os.environ.get("WORLD_SIZE", "1")
     if source is None and out is None:
         if processes != "1":

@@ -49,7 +49,7 @@ RESUME = (
 )
 SIZE = f"Size of the model: {', '.join(SIZES)}. [default: from the data]"
 FIRST = "preparing the first step"  # until it is done
-QUIET_STEPS = 100  # steps between two lines where there is no bar
+QUIET_STEPS = 100  # steps between two lines without a progress bar
 ENDS = {
     "steps": "all steps are done", "minutes": "the minutes are over", "patience": "validation stopped improving",
     "interrupted": "interrupted",

@@ -172,7 +172,7 @@ class OpenedRun:
 
     Args:
         run: its folder.
-        asked: of the word of --why, its `of`, `instead_of` and `place`; empty without it.
+        asked: `of`, `instead_of` and `place` of the word of --why; empty without --why.
         words, classes: as for `explore_model`.
     """
 
@@ -235,7 +235,7 @@ class OpenedTranslator(OpenedRun):
         )  # fmt: skip
 
     def read(self, text: str, like: Exploration | None = None) -> Exploration:
-        """The translation; beside another run its translation, so that both have the same words."""
+        """The attention of a translation: its own or, beside another run, that of `like`, so that the words agree."""
         (translation,) = self.translator.translate([text])
         if not translation.ids:
             raise ArgumentError(

@@ -103,7 +103,7 @@ def _block(products: torch.Tensor, group: list[int]) -> torch.Tensor:
     return products[group][:, :, group]
 
 
-@threads(1)  # two took 140 times as long on a busy machine
+@threads(1)  # two threads took 140 times as long on a busy machine
 def procrustes(products: torch.Tensor) -> torch.Tensor:
     """Orthogonal matrices (heads, size, size) that bring each head close to the mean of all.
 

@@ -74,10 +74,10 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean",
 
 
 def pooled_by_loops(heads: torch.Tensor, after: int, method: str, drawn: torch.Tensor) -> torch.Tensor:
-    """What groups of heads (before, size, ...) become, (after or before, size, ...), without `resized`.
+    """The result of `resized` for heads (before, size, ...), computed group by group.
 
     Args:
-        drawn: the result of "random", which has no other formula than itself.
+        drawn: returned for "random", since random numbers have no second formula to compare with.
     """
     if method == "random":
         return drawn

@@ -133,8 +133,8 @@ def load_converted(
 
 
 def compared(saved: SavedModel, model: Model, other: Model, record: dict[str, Any], **about: Any) -> Converted:
-    """Two models with the report of what changed, and the record that is saved beside the new one, with the hash of the
-    original; `about` are the fields of the report that the models do not have."""
+    """The old and the new model, the report of what changed, and the record that is saved with the new model; `about`
+    are the fields of the report that cannot be computed from the models."""
     kept, fewer = kept_of_one(model), kept_of_one(other)
     report = Conversion(
         kind=saved.kind, heads=model.config.heads,

@@ -13,11 +13,11 @@ from regard_lab.text.vocabularies import BEGIN
 
 
 def one_row_options() -> dict[str, Any]:
-    """Options with which `torch.compile` makes a product of one row a sum over each output's weights, on the CPU.
+    """Options of `torch.compile` that compute products of a single row as sums on the CPU, which is faster.
 
-    A step of decoding one text then reads its weights at the speed of memory; PyTorch's product for one row reads them
-    at half of it. Use the options for steps of decoding only: a batched product with a batch of 1 becomes a sum too,
-    which is slow for many rows.
+    A step that decodes one text is then limited by the bandwidth of memory; PyTorch's own product for one row reads
+    weights at half of it. Use them for steps only: a batched product whose batch is 1 becomes a sum too, which is slow
+    for many rows.
 
     Returns:
         The argument `options` of `torch.compile`.
@@ -28,8 +28,8 @@ def one_row_options() -> dict[str, Any]:
     """
     from torch._inductor.fx_passes import decompose_mem_bound_mm  # it takes seconds to import
 
-    largest = {"cpu_max_other_dimension_decomposition": 2**20}  # PyTorch's 2,048 would leave out most vocabularies,
-    vars(decompose_mem_bound_mm).update(largest)  # and it reads this option before anybody can give it
+    largest = {"cpu_max_other_dimension_decomposition": 2**20}  # PyTorch's 2,048 leaves out most vocabularies, and
+    vars(decompose_mem_bound_mm).update(largest)  # the module reads its options only when imported
     return {"post_grad_fusion_options": {"decompose_mm_pass": largest}}
 
 
@@ -60,7 +60,7 @@ def compile_steps(model: Any) -> float:
         return (layers_graph if ids.shape[1] == 1 else layers)(ids, places, *given)  # prompts are not compiled
 
     model._through_layers = through_layers
-    model._score = lambda x: score_graph(x.clone()) if x.ndim == 2 else score(x)  # its offset would make another graph
+    model._score = lambda x: score_graph(x.clone()) if x.ndim == 2 else score(x)  # a storage offset needs a new graph
     try:
         with torch.inference_mode():  # as in a search: a graph is for tensors of this mode
             text = torch.full((1, 3), BEGIN, device=next(model.parameters()).device)

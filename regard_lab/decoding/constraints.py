@@ -43,7 +43,7 @@ class Constraints:
         object.__setattr__(self, "min_length", whole("min_length", self.min_length, 0))
         if self.no_repeat is not None:
             object.__setattr__(self, "no_repeat", whole("no_repeat", self.no_repeat, 1))
-        penalty = real("repetition_penalty", self.repetition_penalty, 1, needs="a factor of 1 or more, as 1.2")
+        penalty = real("repetition_penalty", self.repetition_penalty, 1, needs="a factor of 1 or more, such as 1.2")
         object.__setattr__(self, "repetition_penalty", penalty)
         given = each("prefixes", self.prefixes, "ids for each batch row")
         prefixes = tuple(tuple(whole("an id of prefixes", i, 0) for i in each("a prefix", one, "ids")) for one in given)

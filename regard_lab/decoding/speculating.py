@@ -28,7 +28,7 @@ LONGEST = 3  # ids at the end of a text that are looked for earlier in it, at mo
 GOES_BACK = ("dynamic", "static", "paged")  # kinds of cache from which ids can be taken back
 
 
-# Of the ids of a text, a number of ids, and one of branches: up to so many continuations, each of up to so many ids.
+# (ids of a text, count, branches) -> at most `branches` continuations, each of at most `count` ids.
 Proposer = Callable[[Sequence[int], int, int], list[list[int]]]
 
 

@@ -162,8 +162,8 @@ class DecoderLayer(nn.Module):
     ) -> torch.Tensor:
         """One decoding step, (batch, dim) -> (batch, dim).
 
-        `context` is that of batch / `readers` texts, each of which so many neighbouring batch rows read: they become
-        its queries. `mask` is added to the scores of its keys; the cross pattern sees queries at `context_q_start`.
+        `context` holds batch / `readers` texts. Each is read by `readers` neighbouring batch rows, which become its
+        queries. `mask` is added to the scores of its keys; the cross pattern sees queries at `context_q_start`.
         """
         x = self.around_self_attention(x, lambda x: self.self_attention(x[:, None], cache=cache)[:, 0])
         x = self.around_cross_attention(

@@ -160,7 +160,7 @@ def draw_map(
 
 
 def write_numbers(axes: Axes, values: torch.Tensor, size: float = 8.5) -> None:
-    """Write values from 0 to 1 (rows, columns) into the cells of a map, in an ink that can be read there; NaN not."""
+    """Write values from 0 to 1 (rows, columns) into the cells of a map, in a legible colour; NaN stays empty."""
     for row, column in (~values.isnan()).nonzero().tolist():
         value = float(values[row, column])
         text = f"{value:.2f}".lstrip("0")

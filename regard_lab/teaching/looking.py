@@ -144,7 +144,7 @@ def _while_written(
     """The head of cross-attention that looks most at the referent while the pronoun is written, chosen on `valid`."""
 
     def right(sentences: list[PronounSentence]) -> torch.Tensor:
-        """Whether each head looks most at the referent, of sentences with a written pronoun: (n, layers, heads)."""
+        """Whether each head looks most at the referent in sentences with a written pronoun: (n, layers, heads)."""
         seen = zip(sentences, _cross(translator, sentences), strict=True)
         return torch.stack([
             weights.argmax(-1) == word_places(sentence, words)[1]

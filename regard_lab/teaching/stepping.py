@@ -232,8 +232,8 @@ def _gradient(outputs: list[torch.Tensor], word: torch.Tensor) -> torch.Tensor:
 def draw_steps(axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int) -> None:
     """Draw a box for each word that a step of a network computes, and the path of the first word to the last output.
 
-    The network is run on as many random vectors as there are words; `number` is that of its colour, and the axes of
-    number 0 have labels on the left.
+    The network reads a random vector for each word; `number` selects its colour, and the axes of number 0 have
+    labels on the left.
     """
     from matplotlib.patches import Rectangle
 

@@ -105,8 +105,8 @@ def read_labelled(path: PathLike, least: int = 2) -> LabelledFile:
 def split_tail(documents: Sequence[str], share: float, most: int) -> tuple[list[str], list[str]]:
     r"""Split documents into a first and a held-out part: a share of the documents, or of the characters of each.
 
-    Of 20 documents or more, the last ones are held out; of fewer, the end of each, `most` characters in all. It begins
-    at the start of a line if there is one in its first half.
+    Of 20 documents or more, the last ones are held out; of fewer, the end of each, at most `most` characters in all. A
+    held-out end begins at the start of a line if there is one in its first half.
 
     >>> split_tail(["one\ntwo\nthree\n"], 0.5, 100)
     (['one\ntwo\n'], ['three\n'])

@@ -121,7 +121,7 @@ def two_strings(record: object, wanted: Columns) -> tuple[str, str] | None:
 
 
 def name_the_keys(table: PairTable, kinds: Columns) -> str | None:
-    """A phrase about the keys of the first object, if it has not the wanted ones, but two strings or more."""
+    """A phrase about the keys of the first object, if it lacks the wanted ones but has two strings or more."""
     try:
         record = json.loads(first_line(table.path))
     except (ValueError, RecursionError):

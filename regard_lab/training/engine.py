@@ -136,7 +136,7 @@ class Engine:
         )
 
     def step(self, index: int, last: int | None = None) -> StepSums:
-        """Do the step number `index`, counted from 0; `last` is the number of steps, where the config has none."""
+        """Do step `index`, counted from 0; `last` is the number of steps if the config has none."""
         _seed(self._config.seed, index, self._workers.rank)
         self._wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)

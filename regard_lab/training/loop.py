@@ -162,7 +162,7 @@ def check_run_folder(folder: str | Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those that it is in, unless they are there; a CheckpointError if it cannot be made."""
+    """Make a folder and its parents unless they exist; a CheckpointError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -343,7 +343,7 @@ class TrainingRun:
             if is_due:
                 state.look_seconds = self.clock.wall() - before
         if stopped == "steps" and self.unsaved:
-            # Without validation batches nothing reads the model after the last step; so it reads that batch again.
+            # The last step may have made weights infinite; without validation only its own batch, read again, shows it.
             loss = self.engine.reread(state.step - 1)
             if loss is not None and not math.isfinite(loss):
                 self._stop_destroyed(f"after the last step, {state.step}, the loss of its batch is {loss}")
@@ -374,7 +374,7 @@ class TrainingRun:
         if out_of_patience and state.cooling_from is None:
             cooled = step_when_cooled(state.step, config.cooldown)
             state.cooling_from = state.step
-            state.last_step = min(cooled, state.last_step or cooled)  # minutes end first
+            state.last_step = min(cooled, state.last_step or cooled)  # earlier if the minutes end first
         planned_end = config.steps is None and state.last_step is not None and state.step >= state.last_step
         if planned_end and state.cooling_from is not None:
             return "patience"
@@ -394,7 +394,7 @@ class TrainingRun:
         state.last_step = int(planned)
 
     def _step(self) -> None:
-        """Do one step, report it, and plan and log every so many."""
+        """Do and report one step; plan the end every `PLAN_EVERY` steps, and log every `log_every` steps."""
         state, last = self.state, self.last_step
         self.clock.restart_step()
         sums = self.engine.step(state.step, last)

@@ -128,7 +128,7 @@ def _weigh(
         names: of the scores, the scaled and the masked ones, the weights and the context vectors.
         row: the index of the one word's row in the mask; empty for all words.
         axes: of the scores.
-        weights, context: what is said of both; of the weights by their values.
+        weights, context: the explanations of both; that of the weights is a function of their values.
     """
     walker, size = scene.walker, scene.layer.head_dim
     name, scaled, masked, alpha, z = names

@@ -325,7 +325,7 @@ def shown_walk(walk: Walk) -> ShownWalk:
     return ShownWalk(steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference)
 
 
-MOST_WEIGHTS = 10_000  # numbers of one weight in the JSON of a whole model; a run's file has larger ones
+MOST_WEIGHTS = 10_000  # numbers; JSON of a whole model leaves out larger weights, which the run's file has
 
 
 def to_json(walk: Walk) -> str:
@@ -348,7 +348,7 @@ def to_json(walk: Walk) -> str:
         "checks": [vars(check) for check in walk.checks],
     }
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a character, escaped as JSON does
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # lone surrogates, escaped as in JSON
 
 
 def _step_record(step: Step) -> dict[str, Any]:
@@ -363,7 +363,7 @@ def _step_record(step: Step) -> dict[str, Any]:
 
 
 def _given_record(one: Given, brief: bool) -> dict[str, Any]:
-    """A given variable as JSON; objects as their `repr`, and null for many weights of a whole model."""
+    """A given variable as JSON; objects as their `repr`, and null for large weights of a whole model."""
     record, value = {"name": one.name, "says": one.described}, one.value
     if isinstance(value, torch.Tensor):
         left_out = brief and value.numel() > MOST_WEIGHTS

@@ -49,7 +49,7 @@ def answers(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> li
 
 
 def assert_same(function: Callable[..., torch.Tensor], *tensors: torch.Tensor, inside: Any = None) -> torch.Tensor:
-    """That a function, compiled as `inside` or by aot_eager, gives the same bits; returns the output."""
+    """Assert that a function compiled as `inside`, or by aot_eager, gives the same bits; return the output."""
     wanted, found = answers(function, *tensors), answers(inside or compiled(function), *tensors)
     assert [x.shape for x in found] == [x.shape for x in wanted]
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))

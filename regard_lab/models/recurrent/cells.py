@@ -303,13 +303,13 @@ class AttentionCell(nn.Module):
         kind, layered = type(self.cell).__name__, isinstance(self.cell, nn.RNNBase)
         if self.hidden is top and not (layered or _is_plain(recurrent)):
             raise ArgumentError(
-                f"the state of {kind} has tensors of shapes {_shapes(recurrent)}; say which of them attends, "
+                f"the state of {kind} has tensors of shapes {_shapes(recurrent)}; say which one is the query, "
                 f"as in {type(self).__name__}(..., hidden=lambda state: state[-1][0])"
             )
         hidden, size = self.hidden(recurrent), self.hidden_dim
         if not isinstance(hidden, torch.Tensor) or hidden.dim() != 2 or (size or hidden.shape[1]) != hidden.shape[1]:
             needs = f"(batch, {size or 'hidden_size'})"
-            raise ShapeError(f"what attends of the state of {kind} has shape {_shapes(hidden)}; it needs {needs}")
+            raise ShapeError(f"the query from the state of {kind} has shape {_shapes(hidden)}; it needs {needs}")
         return CellState(recurrent, batch_axis=int(layered))
 
     def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:

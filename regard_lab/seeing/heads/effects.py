@@ -186,7 +186,7 @@ def ablate(
     if measure == "bleu":
         if not isinstance(model, TranslationTransformer):
             raise UnsupportedError(
-                f"BLEU is of a TranslationTransformer's translations, and the model is {kind_of(model)}"
+                f"BLEU scores the translations of a TranslationTransformer, and the model is {kind_of(model)}"
             )
         references = [text[1] if isinstance(text, tuple) else text.target for text in texts]
     return _measured(model, tokeniser, examples, references, heads, stored, instead, measure, by, progress)
@@ -226,7 +226,7 @@ def patch(
                 f"give texts with equally many ids"
             )
     stored = _recorded(model, others)
-    instead = _instead(stored, others, "resample", range(len(pairs)))  # each text that of its own number
+    instead = _instead(stored, others, "resample", range(len(pairs)))  # text i gets the outputs of other text i
     return _measured(model, tokeniser, examples, [], heads, stored, instead, "log odds", "patch", progress)
 
 
@@ -348,7 +348,7 @@ def _measured(
     model: nn.Module, tokeniser: Any, examples: Sequence[Example], references: Sequence[str], heads: Any,
     stored: list[Outputs], instead: Instead, measure: str, by: str, progress: Progress,
 ) -> HeadEffects:  # fmt: skip
-    """Effects over more and more texts: each run holds a row for each head of each of its examples.
+    """Effects, reported after each group of texts; a run of the model has one row per example and head.
 
     Args:
         references: the right translation of each text, for BLEU.
@@ -362,7 +362,7 @@ def _measured(
             return [tokeniser.decode(written) for written in greedily_written(model, ids["source"])]
         return [one.value(row) for one, row in zip(chosen, logits_of(model, ids), strict=True)]
 
-    done: list[tuple[Example, list[Any]]] = []  # with the outcome of the model as it is, and without each head
+    done: list[tuple[Example, list[Any]]] = []  # outcomes of the unchanged model, then without each head
     effects = None
     with in_eval_mode(model), torch.no_grad():
         for group in _groups(model, examples, count + 1):
@@ -384,8 +384,8 @@ def _measured(
 
 
 def _means(done: list[tuple[Example, list[Any]]], *, odds: bool) -> tuple[float, list[Effect]]:
-    """Of log odds the mean over texts, of a loss the mean over the ids of all texts."""
-    sums: dict[int, list[float]] = {}  # of each text: the number of ids, the value, and that without each head
+    """Log odds are averaged over texts, a loss over the ids of all texts."""
+    sums: dict[int, list[float]] = {}  # by text: ids, the value, and the values without each head
     for one, values in done:
         row = [float(len(one.of)), *values]
         sums[one.text] = [a + b for a, b in zip(sums.get(one.text, [0.0] * len(row)), row, strict=True)]
@@ -394,7 +394,7 @@ def _means(done: list[tuple[Example, list[Any]]], *, odds: bool) -> tuple[float,
     for at in range(2, len(rows[0])):
         losses = [(row[1] - row[at]) * (1 if odds else -1) for row in rows]
         effect = math.fsum(losses) / ids
-        spread = [loss - effect * row[0] for loss, row in zip(losses, rows, strict=True)]  # of a ratio of two sums
+        spread = [loss - effect * row[0] for loss, row in zip(losses, rows, strict=True)]  # for a ratio of two sums
         error = math.sqrt(len(rows) * statistics.variance(spread)) / ids if len(rows) > 1 else math.inf
         flips = sum(row[at] <= 0 < row[1] for row in rows) / len(rows)
         effects.append(Effect(effect, error, flips if odds else None))

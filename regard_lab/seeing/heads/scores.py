@@ -209,7 +209,7 @@ def score_parts(
 
 
 def _projected(projection: nn.Linear, parts: torch.Tensor) -> torch.Tensor:
-    """A projection of vectors that are sums of parts (..., parts, dim), divided among these; its bias is the last."""
+    """Project each of the parts (..., parts, dim) that a vector is the sum of; the last one includes the bias."""
     parts = F.linear(parts, projection.weight)
     if projection.bias is not None:
         parts[..., -1, :] += projection.bias

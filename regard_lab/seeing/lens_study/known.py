@@ -158,7 +158,7 @@ def swapped(tokeniser: Tokeniser, known: KnownSentence, seed: int = 0) -> dict[s
 
 
 def _with(tokeniser: Tokeniser, contrast: Contrast, **sides: list[int]) -> Contrast:
-    """The contrast with other ids of some sides."""
+    """The same contrast with other ids on the given sides."""
     words = {f"{side}_words": tuple(tokeniser.words(ids)) for side, ids in sides.items()}
     return replace(contrast, **{side: tuple(ids) for side, ids in sides.items()}, **words)
 

@@ -177,7 +177,7 @@ def perplexity_of(loss: float) -> float:
 
 
 Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""From the number of sentences, a context that gives a function to be called with how many more are done."""
+"""Takes the number of sentences; gives a context with a function to be called with the number of newly done ones."""
 uncounted: Counting = lambda total: nullcontext(lambda done: None)  # noqa: E731
 
 

@@ -485,8 +485,8 @@ def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any])
 def read_parts(
     config: RunConfig, read: Callable[..., TextFile], share: float, most: int, tell: Tell
 ) -> tuple[list[str], list[str]]:
-    """Texts to learn from and to validate on; without files to validate on, the last of the others are held out:
-    this share of the characters, and at most so many. `read` is `read_documents` or `read_texts`."""
+    """Texts to learn from and to validate on; without files to validate on, the last of the texts are held out: `share`
+    of the characters, at most `most`. `read` is `read_documents` or `read_texts`."""
     texts = read(*config.data)
     tell(texts.report())
     if config.valid:

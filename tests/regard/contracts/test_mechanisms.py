@@ -28,7 +28,7 @@ def fast(call, **options) -> list[str]:
 @every
 @pytest.mark.parametrize("kv_heads", [1, 3, 6])
 def test_every_backend_equals_the_formula_with_gradients(name, kv_heads):
-    """Over padding with holes where the mechanism takes it, and for a batch row that sees no key."""
+    """The keys have padding and holes if the mechanism supports them; one batch row sees no key."""
     call = make_call(name, requires_grad=True, kv_heads=kv_heads)
     hidden = p.KeySpan(torch.tensor([0, 3]), torch.tensor([9, 3]))
     hidden &= p.KeyMask(torch.arange(LENGTH) % 3 > 0) if takes(call.mechanism, p.KeyMask) else p.Full()

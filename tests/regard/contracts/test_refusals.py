@@ -14,7 +14,7 @@ Q, K, V = torch.zeros(2, 6, 7, 5), torch.zeros(2, 3, 11, 5), torch.zeros(2, 3, 1
 
 
 def prototype(make, *given):
-    """A tensor of a kind of which torch warns that it may change."""
+    """A tensor of a prototype kind, for which torch prints a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return make(*given)

@@ -1,4 +1,4 @@
-"""Statistics over narrow caches, beside the output, and where they were not requested; values are the fuzzer's."""
+"""Statistics over narrow caches, beside the output, and where not requested; the fuzzer checks their values."""
 
 import pytest
 import torch

@@ -135,7 +135,7 @@ def _same_document(at: Places, *rows: tuple[int, ...]) -> np.ndarray:
 
 
 def _of_rows(build: Callable[[torch.Tensor], p.Pattern], *rows: tuple[int, ...], at: Places) -> p.Pattern:
-    """Of one row for all, or of one for each batch row, repeated in turn."""
+    """The pattern of one row for the whole batch, or of a row for each batch row, in turn."""
     return build(torch.tensor([rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else rows[0]))
 
 

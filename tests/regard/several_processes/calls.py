@@ -87,7 +87,7 @@ def _explicit(batch: int, heads: int, q_len: int, k_len: int) -> p.Pattern:
     return p.Explicit(mask)
 
 
-# Of batch, heads, q_len and k_len.
+# Each is called with batch, heads, q_len and k_len.
 PATTERNS: dict[str, Callable[[int, int, int, int], p.Pattern]] = {
     "documents": lambda b, h, q, k: (
         p.Causal() & p.SameDocument(torch.stack([torch.arange(k) // 7, torch.arange(k) // 11]))

@@ -94,14 +94,14 @@ def printed(*words: object, stdin: bytes = b"") -> Any:
 
 
 def refusal(*words: object, code: int = 2) -> str:
-    """What a command says that has to be refused, as one line."""
+    """The error of a command that must be refused, as one line."""
     answer = regard(*words)
     assert (answer.returncode, answer.stdout) == (code, b""), answer.err
     return " ".join(answer.err.split())
 
 
 def cpu_seconds(process: int) -> float:
-    """What a process has used; infinitely much once it is gone."""
+    """The CPU time that a process has used; infinity once it has ended."""
     try:
         user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
     except OSError:

@@ -25,7 +25,7 @@ def own_model(made: Any, **settings: Any) -> Any:
 
 @torch.no_grad()
 def outputs(model: Any) -> torch.Tensor:
-    """Of a model of regard for a text."""
+    """The outputs of a model of regard for random ids."""
     ids = torch.randint(4, 23, (2, 2, 11), generator=torch.Generator().manual_seed(3))
     return model(*ids) if isinstance(model, TranslationTransformer) else model(ids[0])
 

@@ -51,7 +51,7 @@ def every_text(model, kind, longest):
 
 
 def log_probability(model, kind, text, penalty=1.0):
-    """Of a text; that of each id that comes again is multiplied by the penalty."""
+    """The log probability of a text; the term of each repeated id is multiplied by the penalty."""
     total = 0.0
     for place, (before, last, identifier) in enumerate(zip((BEGIN, BEGIN, *text), (BEGIN, *text), text, strict=False)):
         scores = model.scores[kind, before, last].clone()

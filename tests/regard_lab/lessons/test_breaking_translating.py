@@ -136,7 +136,7 @@ def test_the_links_are_those_of_the_grammar():
 
 
 def test_both_are_measured_on_a_run(tmp_path, monkeypatch):
-    """Of a translator that writes what the grammar says in German, and whose weights of attention are noise."""
+    """The translator writes the German of the grammar, and its attention weights are noise."""
     texts = [text for one in make_split("train", 40) for text in (one.source, one.target)]
     tokeniser = Tokeniser.train(texts, 420)
     model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))

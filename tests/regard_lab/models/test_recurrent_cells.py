@@ -73,7 +73,7 @@ def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found_or_a_fix
     ],
 )
 def test_luong_moves_on_and_then_attends_to_all_or_around_a_place(kind, name, feeding, local):
-    """Of local-m also past the source, where nothing is seen."""
+    """Windows of local-m also reach past the end of the source, where no key is visible."""
     score, by_loop = SCORES[name]
     if "predicted" in local:
         score = LocalPredictive(score, window=local["predicted"], query_dim=H)
@@ -254,9 +254,9 @@ def test_another_part_of_the_state_of_torchs_layers_may_attend():
         (
             nested(*torch.zeros(2, 2, 3, H)),
             ArgumentError,
-            r"say which of them attends, as in BahdanauCell\(..., hidden",
+            r"say which one is the query, as in BahdanauCell\(..., hidden",
         ),
-        (torch.zeros(3, 4, H), ArgumentError, r"shapes \(3, 4, 7\); say which of them attends"),
+        (torch.zeros(3, 4, H), ArgumentError, r"shapes \(3, 4, 7\); say which one is the query"),
         (
             [torch.zeros(3, H), torch.zeros(4, H)],
             ShapeError,
