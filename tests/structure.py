@@ -24,7 +24,7 @@ BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
     "regard": 33_864,
     "regard_lab": 36_013,  # without bench
     "benchmarks": 6_981,  # with regard_lab.bench
-    "tests": 49_216,
+    "tests": 49_219,
 }
 LONGEST_FILE = 600
 

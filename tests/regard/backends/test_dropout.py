@@ -3,7 +3,7 @@
 import torch
 
 import regard as rg
-from regard.backends.dropout import drop
+from regard.backends.dropout import drop, kept
 from regard.patterns import Grid
 from regard.testing import make_qkv
 
@@ -16,6 +16,12 @@ def test_nothing_and_everything():
     for x in (output, q.grad, k.grad, v.grad):
         assert (x == 0).all()
     assert torch.equal(drop(torch.ones(1, 1, 2, 3), 1.0, 0, Grid.whole(2, 3)), torch.zeros(1, 1, 2, 3))
+
+
+def test_seeds_are_taken_modulo_2_to_the_64():
+    for seed, same in ((2**64 + 5, 5), (-1, 2**64 - 1), (2**63, -(2**63))):
+        found = [kept(0.5, one, 2, 3, Grid.whole(5, 7)) for one in (seed, same, seed + 1)]
+        assert (torch.equal(*found[:2]), torch.equal(*found[1:])) == (True, False)
 
 
 def test_without_a_seed_one_draw_of_torchs_generator_decides():

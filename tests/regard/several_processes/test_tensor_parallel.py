@@ -241,9 +241,8 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
     assert all("forgetting or a chooser; divide" in message for message in pools(2).refusals(with_forget_gates))
     words = "of another module too, where it was divided along axis 0, and here it would be divided along axis 1; untie"
     assert all(words in message for message in pools(2).refusals(with_a_tie_across))
-    assert all(
-        "record it on one process" in message for message in pools(2).refusals(with_a_recording, TensorParallel())
-    )
+    refused = pools(2).refusals(with_a_recording, TensorParallel())
+    assert all("record it on one process" in message for message in refused)
     with pytest.raises(ArgumentError, match="model is an int; give a module"):
         tensor_parallel_plan(3)  # ty: ignore
     with pytest.raises(ArgumentError, match="has no MultiHeadAttention, LatentAttention or FeedForward inside"):

@@ -157,7 +157,8 @@ def test_attention_is_drawn_in_the_terminal(run_folder, monkeypatch, kind):
     assert max(map(len, lines)) <= 40
     assert lines[-len(drawn) :] == drawn
     assert "layer 0 (of 0 to " in " ".join(lines)
-    assert "layer 9 does not exist" in regard("translate", run_folder, "the animal", "--map", kind, "--layer", 9).last
+    refused = regard("translate", run_folder, "the animal", "--map", kind, "--layer", 9)
+    assert (refused.returncode, "layer 9 does not exist" in refused.last) == (2, True)
 
 
 # --- continuing prompts

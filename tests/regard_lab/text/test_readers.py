@@ -77,7 +77,7 @@ READ = [
     *one_bad("duplicate", "hello\thallo", "hello \t hallo\r"),
     *one_bad("not valid UTF-8", b"caf\xe9\tKaffee", b"\xed\xa0\x80\tsurrogate"),
     *bad_json("broken JSON", '{"source": "a", "target": ', "source: a", "[" * 100_000),
-    *bad_json("without source and target strings", '{"source": "a", "target": 3}', '{"source": "a"}', '["a"]', '"a"'),
+    *bad_json("without source and target strings", '{"source":"a","target":3}', '{"source":"a"}', '["a","b"]', '"ab"'),
     *bad_json("with a NUL character", '{"source": "a\\u0000b", "target": "c"}'),
     *bad_json("not valid Unicode", '{"source": "a\\ud800", "target": "c"}'),
     *bad_json("empty side", '{"source": " ", "target": "c"}'),
