@@ -22,7 +22,7 @@ Graph = dict[str, set[str]]
 # Lines of Python at most. A budget falls with what it limits, and rises with a reason in the commit that raises it.
 BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
     "regard": 33_864,
-    "regard_lab": 36_012,  # without bench
+    "regard_lab": 36_013,  # without bench
     "benchmarks": 6_981,  # with regard_lab.bench
     "tests": 49_219,
 }

@@ -16,10 +16,11 @@ def one_row_options() -> dict[str, Any]:
     """Options of `torch.compile` that compute products of a single row as sums on the CPU, which is faster.
 
     A step that decodes one text is then limited by the bandwidth of memory; PyTorch's own product for one row reads
-    weights at half of it. Products of several rows do not change.
+    weights at half of it. Use them for steps only: a batched product whose batch is 1 becomes a sum too, which is slow
+    for many rows.
 
     Returns:
-        `options` of `torch.compile`, for any model.
+        The argument `options` of `torch.compile`.
 
     Example:
         >>> from regard_lab.decoding import one_row_options

@@ -18,7 +18,7 @@ struct Words {
 
   static __m512i four(const char *p, long row) {  // words of the rows 0, 4, 8 and 12
     const auto one = [&](int i) { return _mm_loadu_si128((const __m128i *)(p + i * row)); };
-    __m512i x = _mm512_castsi128_si512(one(0));  // loads under masks need no shuffles
+    __m512i x = _mm512_castsi128_si512(one(0));  // masked loads, since inserting needs shuffles
     x = _mm512_mask_broadcast_i32x4(x, 0x00f0, one(4));
     x = _mm512_mask_broadcast_i32x4(x, 0x0f00, one(8));
     return _mm512_mask_broadcast_i32x4(x, 0xf000, one(12));
@@ -95,8 +95,8 @@ static inline vf numbers_at(const char *p, vf scale) {
 #if defined(RG_FEW)
 constexpr long SOON = 8192, LATER = 65536, PAGE = 4096;  // bytes
 
-// Memory is asked for before it is read: lines soon, and a line of each page later, since where a page lies is found more
-// slowly than what it holds. It may lie behind the tensor, since nothing is read yet.
+// Prefetches: all lines 8 KB ahead, and one line of each page 64 KB ahead, since the processor first has to look up the
+// page's address, which takes longer than reading from it. They may lie behind the tensor, since nothing is read yet.
 static inline __attribute__((always_inline)) void ask_for_lines(const char *p, int bytes, long soon = SOON) {
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + soon + at, 0, 3);
 }
@@ -104,7 +104,7 @@ static inline __attribute__((always_inline)) void ask_for_pages(const char *p, l
   for (long at = 0; at < bytes; at += PAGE) __builtin_prefetch(p + LATER + at, 0, 2);
 }
 
-// The same for one row after the other, of `bytes` bytes, `row` bytes apart.
+// The same for rows of `bytes` bytes, `row` bytes apart, in turn; rows with gaps get their lines only.
 static inline __attribute__((always_inline)) void ask_for_row(const char *p, int bytes, long row, int number) {
   if (row != bytes) return ask_for_lines(p, bytes, 2 * W * row);
   ask_for_lines(p, bytes);

@@ -243,7 +243,7 @@ static inline vf bend_and_find(const Work &w, int r, int chunk_key, const Tiles 
     bias = masked ? nullptr : own.dense(chunk_key + begin, end - begin);
     if (!bias) own.add(chunk_key + begin, s + begin, end - begin);
   }
-  if (masked) {  // hidden scores are found on the way, since memory is slow to read back what is half written
+  if (masked) {  // in one loop: reading a register of scores back is slow while a part of it is being written
     for (int j = begin; j < end; j += W) {
       const int p = j / NR;
       vf x = load(s + j);
@@ -365,7 +365,7 @@ static void sum_keys(const Work &w, Walk &walk, long until, ForwardRoom &room, S
   }
 }
 
-// Write row r of the stack, x times `by`; `zeros` gets what is no number where one of them is not finite.
+// Write row r of the stack, x times `by`. A lane of `zeros` becomes NaN if one of its numbers is not finite.
 static inline void finish_row(const Work &w, int r, const real *x, real by, vf &zeros) {
   const rg_call &c = w.c;
   char *row = (char *)at(c.out, w.batch, w.head_of(r), w.row_of(r));
