@@ -26,7 +26,9 @@ class NativeBuild(BuildHookInterface):
             raise ValueError(f"{SETTING} is {setting!r}; it is auto, required or off")
         if setting == "off":
             return
-        spec = importlib.util.spec_from_file_location("build_native", Path(self.root, FOLDER, "build.py"))
+        spec = importlib.util.spec_from_file_location(
+            "build_native", Path(self.root, FOLDER, "build.py")
+        )
         assert spec is not None
         assert spec.loader is not None
         builder = importlib.util.module_from_spec(spec)
@@ -36,7 +38,9 @@ class NativeBuild(BuildHookInterface):
         except builder.BuildError as reason:
             if setting == "required":
                 raise
-            self.app.display_warning(f"the native backend is left out, and PyTorch computes attention alone: {reason}")
+            self.app.display_warning(
+                f"the native backend is left out, and PyTorch computes attention alone: {reason}"
+            )
             return
         if version != "editable":
             build_data["artifacts"].append(str(FOLDER / library.name))

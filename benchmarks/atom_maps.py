@@ -39,7 +39,10 @@ def share_of(model: Any, words: dict[str, int]) -> float:
     right = 0
     for reaction in maps.REACTIONS:
         tokens = maps.tokens_of(reaction.smiles, words)
-        with torch.no_grad(), observe(model, "weights", layers=maps.LAYER, heads=maps.HEAD) as observed:
+        with (
+            torch.no_grad(),
+            observe(model, "weights", layers=maps.LAYER, heads=maps.HEAD) as observed,
+        ):
             model(tokens.ids)
         right += maps.right(reaction, maps.chosen_atoms(observed.calls[0].weights[0, 0], tokens))
     return right / sum(len(reaction.origins) for reaction in maps.REACTIONS)
@@ -64,14 +67,21 @@ def replaced(words: dict[str, int]) -> dict[str, Any]:
     return {
         "own": share_of(model, words),
         "windows": [
-            {"window": size, "before": share(before, window(size)), "own_layer": share([maps.LAYER], window(size)),
-             "all": share(list(range(12)), window(size))}
+            {
+                "window": size,
+                "before": share(before, window(size)),
+                "own_layer": share([maps.LAYER], window(size)),
+                "all": share(list(range(12)), window(size)),
+            }
             for size in WINDOWS
         ],
         "without_head": [share(before, erased({head})) for head in range(8)],
         "without_layer": [share([layer], NOTHING) for layer in before],
-        "heads_kept": [{"heads": kept, "share": share(before, erased(set(range(kept, 8))))} for kept in (6, 4, 2, 1)],
-    }  # fmt: skip
+        "heads_kept": [
+            {"heads": kept, "share": share(before, erased(set(range(kept, 8))))}
+            for kept in (6, 4, 2, 1)
+        ],
+    }
 
 
 def distances(reaction: maps.Reaction, tokens: maps.Tokens) -> list[int]:
@@ -89,22 +99,31 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     if maps.folder() is None:
         sys.exit("rxnmapper is not installed: pip install --no-deps rxnmapper")
-    model, words = maps.load(), maps.vocabulary()
-    rows, shares, both, by_place, worst = [], torch.zeros(12, 8), 0, 0, 0.0
+    model = maps.load()
+    words = maps.vocabulary()
+    rows = []
+    shares = torch.zeros(12, 8)
+    both = 0
+    by_place = 0
+    worst = 0.0
     apart: list[int] = []
     for reaction in maps.REACTIONS:
         tokens = maps.tokens_of(reaction.smiles, words)
         attach(model)
         with torch.no_grad(), observe(model, "weights") as observed:
             model(tokens.ids)
-        weights = torch.stack([call.weights[0] for call in observed.calls])  # (layers, heads, length, length)
+        weights = torch.stack(
+            [call.weights[0] for call in observed.calls]
+        )  # (layers, heads, length, length)
         detach(model).set_attn_implementation("eager")
         with torch.no_grad():
             eager = torch.cat(model(tokens.ids, output_attentions=True).attentions)
         worst = max(worst, float((weights - eager).abs().max()))
         for layer in range(12):
             for head in range(8):
-                shares[layer, head] += maps.right(reaction, maps.chosen_atoms(weights[layer, head], tokens))
+                shares[layer, head] += maps.right(
+                    reaction, maps.chosen_atoms(weights[layer, head], tokens)
+                )
         chosen = weights[maps.LAYER, maps.HEAD]
         apart += distances(reaction, tokens)
         both += maps.right(reaction, maps.both_ways(chosen, tokens))
@@ -115,21 +134,40 @@ def main() -> None:
             shown = {
                 "product": [tokens.words[place] for place in tokens.product_atoms],
                 "reactants": [tokens.words[place] for place in tokens.reactant_atoms],
-                "origins": list(reaction.origins), "alike": [list(group) for group in reaction.alike],
+                "origins": list(reaction.origins),
+                "alike": [list(group) for group in reaction.alike],
                 "weights": [[round(weight, 4) for weight in row] for row in picture.tolist()],
-            }  # fmt: skip
-        rows.append({"name": reaction.name, "smiles": reaction.smiles, "atoms": len(reaction.origins), "right": found})
+            }
+        rows.append(
+            {
+                "name": reaction.name,
+                "smiles": reaction.smiles,
+                "atoms": len(reaction.origins),
+                "right": found,
+            }
+        )
     best = [int(place) for place in divmod(int(shares.argmax()), 8)]
     total = sum(row["atoms"] for row in rows)
     ranked = (shares / total).flatten().sort(descending=True).values
     report = {
-        "command": "python benchmarks/atom_maps.py", "date": date.today().isoformat(), "layer": maps.LAYER,
-        "head": maps.HEAD, "head_share": float(shares[maps.LAYER, maps.HEAD]) / total,
+        "command": "python benchmarks/atom_maps.py",
+        "date": date.today().isoformat(),
+        "layer": maps.LAYER,
+        "head": maps.HEAD,
+        "head_share": float(shares[maps.LAYER, maps.HEAD]) / total,
         "mean_share": float(ranked.mean()),
-        "best_share": float(ranked[0]), "best": best, "both_ways": both / total,
-        "by_place": by_place / total, "difference": worst, "reactions": rows, "shares": (shares / total).tolist(),
-        "shown": shown, "distances": apart, "replaced": replaced(words), "environment": environment(),
-    }  # fmt: skip
+        "best_share": float(ranked[0]),
+        "best": best,
+        "both_ways": both / total,
+        "by_place": by_place / total,
+        "difference": worst,
+        "reactions": rows,
+        "shares": (shares / total).tolist(),
+        "shown": shown,
+        "distances": apart,
+        "replaced": replaced(words),
+        "environment": environment(),
+    }
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "atom_maps.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(report["replaced"], indent=1))

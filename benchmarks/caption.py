@@ -15,20 +15,32 @@ import torch
 
 from benchmarks.report import options, trained
 from regard.storage.tensors import save_tensors
-from regard_lab.teaching.captions import SCENES, Caption, Denoiser, drawn, sample, shown, word_numbers
+from regard_lab.teaching.captions import (
+    SCENES,
+    Caption,
+    Denoiser,
+    drawn,
+    sample,
+    shown,
+    word_numbers,
+)
 from regard_lab.teaching.report import REPORTS, write_report
 
 BATCH = 32
 SILENT = 0.1  # share of pictures whose caption is withheld in training
 PICTURES = 2  # of each held-out caption
 PARTS = ("colour", "shape", "relation")
-HELD_OUT, TRAINED = ([scene for scene in SCENES if scene.held_out is held_out] for held_out in (True, False))
+HELD_OUT, TRAINED = (
+    [scene for scene in SCENES if scene.held_out is held_out] for held_out in (True, False)
+)
 
 
 def draw_batch(captions: list[Caption], generator: torch.Generator) -> torch.Tensor:
     """A picture for each caption with random moves, (captions, 3, 12, 12)."""
     moves = torch.randint(2, (len(captions), 4), generator=generator).tolist()
-    return torch.stack([drawn(caption.scene, move) for caption, move in zip(captions, moves, strict=True)])
+    return torch.stack(
+        [drawn(caption.scene, move) for caption, move in zip(captions, moves, strict=True)]
+    )
 
 
 def noisy(pictures: torch.Tensor, noise: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
@@ -44,18 +56,28 @@ class Drawing:
         generator = torch.Generator().manual_seed(index)
         chosen = torch.randint(len(TRAINED), (BATCH,), generator=generator).tolist()
         turned = torch.rand(BATCH, generator=generator).tolist()
-        captions = [TRAINED[n] if turn < 0.5 else TRAINED[n].reversed for n, turn in zip(chosen, turned, strict=True)]
+        captions = [
+            TRAINED[n] if turn < 0.5 else TRAINED[n].reversed
+            for n, turn in zip(chosen, turned, strict=True)
+        ]
         pictures = draw_batch(captions, generator)
         words, counts = word_numbers(captions)
         spoken = torch.rand(BATCH, generator=generator) >= SILENT
-        angle = torch.rand(BATCH, generator=generator).sqrt() * math.pi / 2  # more often where the caption matters
+        angle = (
+            torch.rand(BATCH, generator=generator).sqrt() * math.pi / 2
+        )  # more often where the caption matters
         noise = torch.randn(pictures.shape, generator=generator)
         return {
-            "pictures": pictures, "noisy": noisy(pictures, noise, angle), "angle": angle, "words": words,
+            "pictures": pictures,
+            "noisy": noisy(pictures, noise, angle),
+            "angle": angle,
+            "words": words,
             "counts": counts * spoken,
-        }  # fmt: skip
+        }
 
-    def loss(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, int]:
+    def loss(
+        self, model: torch.nn.Module, batch: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, int]:
         estimate = model(batch["noisy"], batch["angle"], batch["words"], batch["counts"])
         return (estimate - batch["pictures"]).square().sum(), estimate.numel()
 
@@ -74,14 +96,21 @@ def new_denoiser(reads: bool, steps: int, run: Path) -> tuple[Denoiser, float]:
     model = Denoiser(reads=reads)
     settings = {"gradient_clip": 1.0, "betas": (0.9, 0.99), "save_every": 250, "log_every": 100}
     result = trained(model, Drawing(), steps, 3e-3, 0, 100, run, **settings)
-    print(f"{run}: {result.steps} steps, loss {result.train_loss}, {result.cpu_seconds:.0f} CPU seconds", flush=True)
+    print(
+        f"{run}: {result.steps} steps, loss {result.train_loss}, {result.cpu_seconds:.0f} CPU seconds",
+        flush=True,
+    )
     return model.eval(), result.cpu_seconds
 
 
-def shares(model: Denoiser, captions: list[Caption], wanted: list[Caption], speak: bool = True) -> dict[str, float]:
+def shares(
+    model: Denoiser, captions: list[Caption], wanted: list[Caption], speak: bool = True
+) -> dict[str, float]:
     """How many of the pictures sampled for `captions` show what `wanted` says, wholly and in parts."""
     words, counts = word_numbers(captions)
-    noise = torch.randn(len(captions), 3, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    noise = torch.randn(
+        len(captions), 3, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     pictures = sample(model.double(), noise, words, counts * speak)[-1]
     model.float()
     pairs = [(scene, caption.scene) for scene, caption in zip(shown(pictures), wanted, strict=True)]
@@ -105,17 +134,25 @@ def main() -> None:
     size = sum(weight.numel() for weight in model.parameters())
     halves = {name: weight.half() for name, weight in model.state_dict().items()}
     seal = save_tensors(REPORTS / "caption.safetensors", halves, {"lesson": "caption"})
-    model.load_state_dict({name: weight.float() for name, weight in halves.items()})  # measure what is stored
+    model.load_state_dict(
+        {name: weight.float() for name, weight in halves.items()}
+    )  # measure what is stored
     without, without_seconds = new_denoiser(False, asked.steps * 2 // 5, asked.run / "reads_not")
     held_out = [one for scene in HELD_OUT for one in (scene, scene.reversed)] * PICTURES
     seen = [one for scene in TRAINED[::3] for one in (scene, scene.reversed)]
     edited = {part: [caption.changed(part)[0] for caption in held_out] for part in PARTS}
     others = held_out[25:] + held_out[:25]  # of another scene, half of them with the other relation
     figures = {
-        "steps": asked.steps, "batch": BATCH, "parameters": size, "weights": seal,
+        "steps": asked.steps,
+        "batch": BATCH,
+        "parameters": size,
+        "weights": seal,
         "cpu_seconds": round(seconds),
-        "without_steps": asked.steps * 2 // 5, "without_cpu_seconds": round(without_seconds),
-        "trained_scenes": len(TRAINED), "held_out_scenes": len(HELD_OUT), "pictures": len(held_out),
+        "without_steps": asked.steps * 2 // 5,
+        "without_cpu_seconds": round(without_seconds),
+        "trained_scenes": len(TRAINED),
+        "held_out_scenes": len(HELD_OUT),
+        "pictures": len(held_out),
         "seen_pictures": len(seen),
         "shares": {
             "held out": shares(model, held_out, held_out),
@@ -125,7 +162,7 @@ def main() -> None:
             "no caption": shares(model, held_out, held_out, speak=False),
             "no cross-attention": shares(without, held_out, held_out),
         },
-    }  # fmt: skip
+    }
     steps = "" if asked.steps == 3000 else f" --steps {asked.steps}"
     path = write_report("caption", f"python benchmarks/caption.py{steps}", figures)
     print(path.read_text())

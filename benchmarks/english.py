@@ -21,23 +21,44 @@ import torch
 from benchmarks.relation_scores import rounded, score_figures, share_figures
 from benchmarks.transfer import TransferRecipe, labelled
 from regard.integrations.transformers import attach
-from regard_lab.seeing.relations import Link, Looks, from_neighbours, join, looks_of, score_relation, share
+from regard_lab.seeing.relations import (
+    Link,
+    Looks,
+    from_neighbours,
+    join,
+    looks_of,
+    score_relation,
+    share,
+)
 from regard_lab.seeing.transformers import english_model, explore_pretrained
 from regard_lab.teaching.report import REPORTS, read_report, write_report
 from regard_lab.text.pronouns import SENSES, make_split
 from regard_lab.text.pronouns.splits import Split
 
 # nouns that do it, places that it is done to; of the sentences that choose, and of those that score
-CHOOSING, SCORED = "choosing", "scored"
+CHOOSING = "choosing"
+SCORED = "scored"
 BEINGS = {
     CHOOSING: ["dog", "cat", "horse", "bird", "man", "bear"],
     SCORED: ["animal", "wolf", "cow", "fox", "lion", "rabbit", "boy", "girl", "pig", "sheep"],
 }
 PLACES = {
     CHOOSING: ["road", "bridge", "river", "field", "square", "garden"],
-    SCORED: ["street", "path", "valley", "lake", "park", "canyon", "desert", "forest", "stream", "highway"],
+    SCORED: [
+        "street",
+        "path",
+        "valley",
+        "lake",
+        "park",
+        "canyon",
+        "desert",
+        "forest",
+        "stream",
+        "highway",
+    ],
 }
-OF_BEINGS, OF_PLACES = ["tired", "hungry", "sick", "afraid"], ["wide", "congested", "flooded", "dark"]
+OF_BEINGS = ["tired", "hungry", "sick", "afraid"]
+OF_PLACES = ["wide", "congested", "flooded", "dark"]
 FRAMES = (
     "The {} didn't cross the {} because it was too {}.",
     "The {} did not walk along the {} because it was so {}.",
@@ -65,7 +86,9 @@ class Reader:
 # where *it* looks
 
 
-def balances(reader: Reader, part: str, *, trained: bool = True) -> dict[tuple[str, str], torch.Tensor]:
+def balances(
+    reader: Reader, part: str, *, trained: bool = True
+) -> dict[tuple[str, str], torch.Tensor]:
     """For each pair of nouns, the weight of *it* on the being minus that on the place.
 
     The result has shape (2, sentences, layers, heads): adjectives of beings first, then those of places.
@@ -103,35 +126,55 @@ def it_figures(reader: Reader) -> dict[str, Any]:
     """Where *it* looks: heads chosen on the nouns of `CHOOSING`, scored on those of `SCORED`."""
     choosing, scored = (balances(reader, part) for part in (CHOOSING, SCORED))
     before = [balances(reader, part, trained=False) for part in (CHOOSING, SCORED)]
-    chosen, most_right = largest(movements(choosing).mean(0)), largest(referents(choosing).double().mean(0))
+    chosen = largest(movements(choosing).mean(0))
+    most_right = largest(referents(choosing).double().mean(0))
     moved = movements(scored)[:, *chosen]
     groups = torch.arange(len(scored)) // len(PLACES[SCORED])  # a being with all its places
-    blank, blank_right = largest(movements(before[0]).mean(0)), largest(referents(before[0]).double().mean(0))
+    blank = largest(movements(before[0]).mean(0))
+    blank_right = largest(referents(before[0]).double().mean(0))
     places = [offsets(reader, frame) for frame in FRAMES]
     words, _ = reader.read(ARTICLE.format("tired"))
-    example = {name: reader.read(ARTICLE.format(name))[1][*chosen, words.index("it")] for name in ("tired", "wide")}
+    example = {
+        name: reader.read(ARTICLE.format(name))[1][*chosen, words.index("it")]
+        for name in ("tired", "wide")
+    }
     return {
-        "sentences": len(referents(scored)), "pairs": len(scored), "frames": list(FRAMES),
-        "adjectives": {"being": OF_BEINGS, "place": OF_PLACES}, "chosen_on": len(referents(choosing)),
-        "chosen": list(chosen), "moved": _mean(moved > 0), **share_figures(share(moved, groups), "movement"),
+        "sentences": len(referents(scored)),
+        "pairs": len(scored),
+        "frames": list(FRAMES),
+        "adjectives": {"being": OF_BEINGS, "place": OF_PLACES},
+        "chosen_on": len(referents(choosing)),
+        "chosen": list(chosen),
+        "moved": _mean(moved > 0),
+        **share_figures(share(moved, groups), "movement"),
         "moved_untrained": _mean(movements(before[1])[:, *blank] > 0),
         "movement_untrained": _mean(movements(before[1])[:, *blank], 5),
         "referent_first": _mean(referents(scored)[:, *chosen]),
-        "most_right": {"chosen": list(most_right), "referent_first": _mean(referents(scored)[:, *most_right])},
-        "offset": max(sum(offset in one for one in places) / 2 / len(places) for offset in range(-12, 0)),
+        "most_right": {
+            "chosen": list(most_right),
+            "referent_first": _mean(referents(scored)[:, *most_right]),
+        },
+        "offset": max(
+            sum(offset in one for one in places) / 2 / len(places) for offset in range(-12, 0)
+        ),
         "previous": sum(-1 in one for one in places) / 2 / len(places),
         "untrained": _mean(referents(before[1])[:, *blank_right]),
         "every_head": rounded(movements(scored).mean(0)),
         "example": {
-            "words": words, "it": words.index("it"), "animal": words.index("animal"), "street": words.index("street"),
+            "words": words,
+            "it": words.index("it"),
+            "animal": words.index("animal"),
+            "street": words.index("street"),
             "weights": {name: rounded(row) for name, row in example.items()},
         },
-    }  # fmt: skip
+    }
 
 
 def offsets(reader: Reader, frame: str) -> tuple[int, int]:
     """How far the two nouns are from *it*: each is the referent of half of the sentences of a frame."""
-    being, place, adjective = BEINGS[SCORED][0], PLACES[SCORED][0], OF_BEINGS[0]
+    being = BEINGS[SCORED][0]
+    place = PLACES[SCORED][0]
+    adjective = OF_BEINGS[0]
     words, _ = reader.read(frame.format(being, place, adjective))
     return words.index(being) - words.index("it"), words.index(place) - words.index("it")
 
@@ -164,19 +207,26 @@ BETWEEN = {  # subject and verb
     SCORED: ("", "often", "in the story", "that we had seen", "from the other village"),
 }
 RELATIONS = (
-    "modifier to noun", "noun to modifier", "noun to article", "verb to subject", "subject to verb", "subject to place",
+    "modifier to noun",
+    "noun to modifier",
+    "noun to article",
+    "verb to subject",
+    "subject to verb",
+    "subject to place",
     "place to subject",
-)  # fmt: skip
+)
 ARTICLES = {"cat": "The cat sat on the mat.", "fox": "The quick brown fox jumps over the lazy dog."}
 
 
 def made(part: str, number: int) -> tuple[list[str], dict[str, list[Link]], int]:
     """A sentence with its links, and the number of its pair of nouns. The words are those of the model, with [CLS]."""
     draw = random.Random(f"{part} {number}")
-    words, links = ["[CLS]"], {name: [] for name in RELATIONS}
+    words = ["[CLS]"]
+    links = {name: [] for name in RELATIONS}
 
     def phrase(noun: str) -> int:
-        article, count = len(words), draw.choice((0, 1, 1, 2, 3))
+        article = len(words)
+        count = draw.choice((0, 1, 1, 2, 3))
         words.extend(["the", *draw.sample(MODIFIERS[part], count), noun])
         place = len(words) - 1
         modifiers = range(article + 1, place)
@@ -185,16 +235,25 @@ def made(part: str, number: int) -> tuple[list[str], dict[str, list[Link]], int]
         links["noun to article"].append((place, frozenset({article})))
         return place
 
-    noun, target = draw.choice(NOUNS[part]), draw.choice(TARGETS[part])
+    noun = draw.choice(NOUNS[part])
+    target = draw.choice(TARGETS[part])
     subject = phrase(noun)
     words += draw.choice(BETWEEN[part]).split()
     verb = len(words)
     words += draw.choice(ACTIONS[part]).split()
     place = phrase(target)
-    for name, query, key in (("verb to subject", verb, subject), ("subject to verb", subject, verb),
-                             ("subject to place", subject, place), ("place to subject", place, subject)):  # fmt: skip
+    for name, query, key in (
+        ("verb to subject", verb, subject),
+        ("subject to verb", subject, verb),
+        ("subject to place", subject, place),
+        ("place to subject", place, subject),
+    ):
         links[name].append((query, frozenset({key})))
-    return [*words, ".", "[SEP]"], links, NOUNS[part].index(noun) * len(TARGETS[part]) + TARGETS[part].index(target)
+    return (
+        [*words, ".", "[SEP]"],
+        links,
+        NOUNS[part].index(noun) * len(TARGETS[part]) + TARGETS[part].index(target),
+    )
 
 
 def looks(reader: Reader, part: str) -> dict[tuple[str, str], Looks]:
@@ -208,27 +267,37 @@ def looks(reader: Reader, part: str) -> dict[tuple[str, str], Looks]:
             assert read == words, (read, words)
             for name, some in links.items():
                 if some:
-                    parts.setdefault((name, kind), []).append(looks_of(weights, some, pair, causal=False))
-                if kind == "trained" and (near := from_neighbours(some, len(words), (0, len(words) - 1))):
-                    parts.setdefault((name, "neighbours"), []).append(looks_of(weights, near, pair, causal=False))
+                    parts.setdefault((name, kind), []).append(
+                        looks_of(weights, some, pair, causal=False)
+                    )
+                if kind == "trained" and (
+                    near := from_neighbours(some, len(words), (0, len(words) - 1))
+                ):
+                    parts.setdefault((name, "neighbours"), []).append(
+                        looks_of(weights, near, pair, causal=False)
+                    )
     return {name: join(some) for name, some in parts.items()}
 
 
 def relations_figures(reader: Reader) -> dict[str, Any]:
     """Each relation with its head, its baselines and its control."""
-    choosing, scored = looks(reader, CHOOSING), looks(reader, SCORED)
+    choosing = looks(reader, CHOOSING)
+    scored = looks(reader, SCORED)
     figures = {}
     for name in RELATIONS:
         one = score_relation(
-            choosing[name, "trained"], scored[name, "trained"],
+            choosing[name, "trained"],
+            scored[name, "trained"],
             (choosing[name, "untrained"], scored[name, "untrained"]),
-        )  # fmt: skip
+        )
         found = scored[name, "trained"]
         figures[name] = {
-            **score_figures(one), "pairs": len(found.groups.unique()),
-            "previous word": _mean(found.at_offset(-1)), "next word": _mean(found.at_offset(1)),
+            **score_figures(one),
+            "pairs": len(found.groups.unique()),
+            "previous word": _mean(found.at_offset(-1)),
+            "next word": _mean(found.at_offset(1)),
             "neighbours": _mean(scored[name, "neighbours"].of_head(one.head)),
-        }  # fmt: skip
+        }
     return figures
 
 
@@ -246,12 +315,17 @@ def received_figures(reader: Reader) -> dict[str, Any]:
         words, links, _ = made(SCORED, number)
         ((subject, (place,)),) = links["subject to place"]
         for kind, found in right.items():
-            _, weights = reader.read(" ".join(words[1:-2]).capitalize() + ".", trained=kind == "trained")
+            _, weights = reader.read(
+                " ".join(words[1:-2]).capitalize() + ".", trained=kind == "trained"
+            )
             most = received(weights)[1:-2].topk(2).indices + 1
             found.append({*most.tolist()} == {subject, place})
         chance.append(1 / math.comb(len(words) - 3, 2))
-    return {"sentences": SENTENCES, **{kind: round(fmean(found), 4) for kind, found in right.items()},
-            "random choice": round(fmean(chance), 4)}  # fmt: skip
+    return {
+        "sentences": SENTENCES,
+        **{kind: round(fmean(found), 4) for kind, found in right.items()},
+        "random choice": round(fmean(chance), 4),
+    }
 
 
 def article_figures(reader: Reader, heads: Sequence[tuple[int, int]]) -> dict[str, Any]:
@@ -260,15 +334,18 @@ def article_figures(reader: Reader, heads: Sequence[tuple[int, int]]) -> dict[st
     for name, text in ARTICLES.items():
         words, weights = reader.read(text)
         figures[name] = {
-            "words": words, "received": rounded(received(weights)),
+            "words": words,
+            "received": rounded(received(weights)),
             "maps": {f"{layer}.{head}": rounded(weights[layer, head]) for layer, head in heads},
-        }  # fmt: skip
+        }
     return figures
 
 
 # what *it* refers to, from few labels
 
-LABELS, SEEDS, PENALTIES = (20, 100, 300, 500), (0, 1, 2), (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+LABELS = (20, 100, 300, 500)
+SEEDS = (0, 1, 2)
+PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def transfer_figures(reader: Reader) -> dict[str, Any]:
@@ -277,20 +354,37 @@ def transfer_figures(reader: Reader) -> dict[str, Any]:
     The English model stays as it is: a linear layer reads its vector of *it* and the mean of all vectors. Sentences and
     seeds are those of `benchmarks/transfer.py`; the weight decay is the best on its validation sentences.
     """
-    recipe, records = TransferRecipe(), []
+    recipe = TransferRecipe()
+    records = []
     for seed in SEEDS:
-        sizes: dict[Split, int] = {"train": recipe.sentences, "valid": recipe.valid, "test": recipe.test}
+        sizes: dict[Split, int] = {
+            "train": recipe.sentences,
+            "valid": recipe.valid,
+            "test": recipe.test,
+        }
         splits = {part: labelled(make_split(part, size, seed)) for part, size in sizes.items()}
-        vectors = {part: features(reader, [pair.source for pair in some[: max(LABELS) if part == "train" else None]])
-                   for part, some in splits.items()}  # fmt: skip
-        kinds = {part: torch.tensor([SENSES.index(pair.target) for pair in some]) for part, some in splits.items()}
+        vectors = {
+            part: features(
+                reader, [pair.source for pair in some[: max(LABELS) if part == "train" else None]]
+            )
+            for part, some in splits.items()
+        }
+        kinds = {
+            part: torch.tensor([SENSES.index(pair.target) for pair in some])
+            for part, some in splits.items()
+        }
         for labels in LABELS:
             tried = []
             for penalty in PENALTIES:
                 layer = linear(vectors["train"][:labels], kinds["train"][:labels], penalty)
-                right = {part: _mean(layer(vectors[part]).argmax(1) == kinds[part]) for part in ("valid", "test")}
+                right = {
+                    part: _mean(layer(vectors[part]).argmax(1) == kinds[part])
+                    for part in ("valid", "test")
+                }
                 tried.append((right["valid"], penalty, right["test"]))
-            records.append({"labels": labels, "seed": seed, "penalty": max(tried)[1], "english": max(tried)[2]})
+            records.append(
+                {"labels": labels, "seed": seed, "penalty": max(tried)[1], "english": max(tried)[2]}
+            )
             print(records[-1], flush=True)
     return {"test": recipe.test, "records": records}
 
@@ -304,7 +398,11 @@ def features(reader: Reader, texts: Sequence[str]) -> torch.Tensor:
             found = reader.trained(**given).last_hidden_state
         own = (given["input_ids"] == reader.tokenizer.convert_tokens_to_ids("it")).int().argmax(1)
         seen = given["attention_mask"][..., None]
-        rows.append(torch.cat([found[torch.arange(len(own)), own], (found * seen).sum(1) / seen.sum(1)], dim=1))
+        rows.append(
+            torch.cat(
+                [found[torch.arange(len(own)), own], (found * seen).sum(1) / seen.sum(1)], dim=1
+            )
+        )
     return torch.cat(rows)
 
 
@@ -316,7 +414,10 @@ def linear(vectors: torch.Tensor, kinds: torch.Tensor, penalty: float) -> torch.
 
     def loss() -> torch.Tensor:
         optimiser.zero_grad()
-        value = torch.nn.functional.cross_entropy(layer(vectors), kinds) + penalty * layer.weight.square().sum()
+        value = (
+            torch.nn.functional.cross_entropy(layer(vectors), kinds)
+            + penalty * layer.weight.square().sum()
+        )
         value.backward()
         return value
 
@@ -328,7 +429,9 @@ PARTS = ("it", "relations", "received", "transfer")  # each reads what those bef
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -336,8 +439,11 @@ def main() -> None:
     figures = read_report("english").figures if (REPORTS / "english.json").is_file() else {}
     layers, heads = reader.read("A word.")[1].shape[:2]
     figures["model"] = {
-        "name": "all-MiniLM-L6-v2", "layers": layers, "heads": heads, "parameters": reader.trained.num_parameters()
-    }  # fmt: skip
+        "name": "all-MiniLM-L6-v2",
+        "layers": layers,
+        "heads": heads,
+        "parameters": reader.trained.num_parameters(),
+    }
     if "it" in asked.part:
         figures["it"] = it_figures(reader)
     if "relations" in asked.part:

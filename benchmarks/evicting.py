@@ -16,7 +16,16 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.behaviour.learning import Batch, SmallDecoder, UpdatePlan, train
-from benchmarks.behaviour.recall import FAR, FAR_DRAWS, FAR_PLAN, FAR_ROWS, FEW, HEADS, NARROW, PAIRS
+from benchmarks.behaviour.recall import (
+    FAR,
+    FAR_DRAWS,
+    FAR_PLAN,
+    FAR_ROWS,
+    FEW,
+    HEADS,
+    NARROW,
+    PAIRS,
+)
 from benchmarks.report import RESULTS, heading, options, write
 from regard.layers import MultiHeadAttention, record_attention
 from regard.layers.caches import first_and_last, heavy_hitters, observed_keys
@@ -24,7 +33,9 @@ from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Generator, Sampling
 
 READ, KEPT, WINDOW, ASKED = 384, 96, 16, 0.15  # ASKED: share of the later ids that are keys
-Policy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of the weights received from all queries and the last
+Policy = Callable[
+    [torch.Tensor, torch.Tensor], torch.Tensor
+]  # of the weights received from all queries and the last
 POLICIES: dict[str, Policy] = {
     "all entries": lambda total, last: torch.arange(READ),
     "the last entries": lambda total, last: first_and_last(READ, KEPT, first=0),
@@ -38,7 +49,8 @@ def asked_often(generator: torch.Generator) -> Batch:
     """The pairs of `recall`, then a key at every seventh place or so, where its value is scored."""
     tokens, _ = FAR_DRAWS[PAIRS[-1]](generator)
     begin = 2 * PAIRS[-1]
-    keys, values = tokens[:, :begin:2], tokens[:, 1:begin:2]
+    keys = tokens[:, :begin:2]
+    values = tokens[:, 1:begin:2]
     which = torch.randint(PAIRS[-1], (FAR_ROWS, FAR - begin), generator=generator)
     asked = torch.rand(which.shape, generator=generator) < ASKED
     later = torch.where(asked, keys.gather(1, which), 0)
@@ -50,7 +62,9 @@ def evicted(layer: MultiHeadAttention, x: torch.Tensor, policy: Policy) -> torch
     """A layer's outputs, where a policy chooses what stays in its cache after READ positions."""
     cache = layer.new_cache(len(x))
     with record_attention(layer, "received") as recording:
-        outputs = [layer(part, cache=cache) for part in x[:, :READ].split([READ - WINDOW, WINDOW], 1)]
+        outputs = [
+            layer(part, cache=cache) for part in x[:, :READ].split([READ - WINDOW, WINDOW], 1)
+        ]
     before, last = (detail.received for detail in recording[""])
     cache.keep(policy(F.pad(before, (0, WINDOW)) + last, last))
     return torch.cat([*outputs, layer(x[:, READ:], cache=cache)], 1)
@@ -59,15 +73,22 @@ def evicted(layer: MultiHeadAttention, x: torch.Tensor, policy: Policy) -> torch
 @torch.no_grad()
 def losses(model: SmallDecoder, policy: Policy, batches: int) -> tuple[float, float]:
     """Nats and accuracy of the values that are asked for after READ positions."""
-    generator, nats, right = torch.Generator().manual_seed(1_000_003), [], []
+    generator = torch.Generator().manual_seed(1_000_003)
+    nats = []
+    right = []
     for _ in range(batches):
         tokens, targets = asked_often(generator)
         x = model.tokens(tokens)
         for layer in model.layers:
             for norm, part in zip(layer.norms, layer.parts, strict=True):
-                x = x + (evicted(part, norm(x), policy) if isinstance(part, MultiHeadAttention) else part(norm(x)))
+                x = x + (
+                    evicted(part, norm(x), policy)
+                    if isinstance(part, MultiHeadAttention)
+                    else part(norm(x))
+                )
         scored = (targets >= 0) & (torch.arange(FAR) >= READ)
-        logits, wanted = model.guess(model.norm(x))[scored], targets[scored]
+        logits = model.guess(model.norm(x))[scored]
+        wanted = targets[scored]
         nats.append(F.cross_entropy(logits, wanted, reduction="none"))
         right.append(logits.argmax(-1) == wanted)
     return float(torch.cat(nats).mean()), float(torch.cat(right).float().mean())
@@ -76,7 +97,9 @@ def losses(model: SmallDecoder, policy: Policy, batches: int) -> tuple[float, fl
 def of_seed(seed: int, plan: UpdatePlan, batches: int) -> dict[str, tuple[float, float]]:
     """The losses by policy of the model that one seed trains."""
     torch.manual_seed(seed)
-    model = SmallDecoder(vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, pattern="causal")
+    model = SmallDecoder(
+        vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, pattern="causal"
+    )
     train(model, asked_often, plan, seed, f"far keys, seed {seed}")
     return {name: losses(model.eval(), policy, batches) for name, policy in POLICIES.items()}
 
@@ -92,8 +115,13 @@ def speculated(generator: Generator, draft: Generator, text: str, count: int) ->
             row = [f"{name}, {label}"]
             for branches in (1, 3):
                 found = generator.generate(prompts, speculate=proposer, branches=branches, **how)
-                same = sum(one.ids == other.ids for (one,), (other,) in zip(found, plain, strict=True))
-                row += [f"{sum(one.tokens_per_step or 0 for (one,) in found) / count:.2f}", f"{same} of {count}"]
+                same = sum(
+                    one.ids == other.ids for (one,), (other,) in zip(found, plain, strict=True)
+                )
+                row += [
+                    f"{sum(one.tokens_per_step or 0 for (one,) in found) / count:.2f}",
+                    f"{same} of {count}",
+                ]
             rows.append(row)
     return rows
 
@@ -105,28 +133,43 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="text that neither was trained on")
     asked = parser.parse_args()
     if len({one is None for one in (asked.run, asked.draft, asked.text)}) == 2:
-        parser.error("--run, --draft and --text belong together: give all three for the second table, or none of them")
-    models = [Generator.load(run) for run in (asked.run, asked.draft) if run is not None]  # before the trainings
+        parser.error(
+            "--run, --draft and --text belong together: give all three for the second table, or none of them"
+        )
+    models = [
+        Generator.load(run) for run in (asked.run, asked.draft) if run is not None
+    ]  # before the trainings
     torch.set_num_threads(1)
-    found = {seed: of_seed(seed, FAR_PLAN.shortened(asked.quick), 2 if asked.quick else 8) for seed in asked.seeds}
+    found = {
+        seed: of_seed(seed, FAR_PLAN.shortened(asked.quick), 2 if asked.quick else 8)
+        for seed in asked.seeds
+    }
     rows = [
-        [name, *(f"{nats:.3f}, {right:.3f}" for nats, right in (one[name] for one in found.values()))]
+        [
+            name,
+            *(f"{nats:.3f}, {right:.3f}" for nats, right in (one[name] for one in found.values())),
+        ]
         for name in POLICIES
     ]
     page = [
         *heading("A quarter of a cache, by policy", ", one thread"),
         f"{FAR} ids with {PAIRS[-1]} pairs, which are asked for again and again; {KEPT} of {READ} entries stay. Nats "
-        f"for each value that is asked for after them, and the share of right ones.", "",
+        f"for each value that is asked for after them, and the share of right ones.",
+        "",
         *markdown_table(("entries kept", *(f"seed {seed}" for seed in found)), rows),
-    ]  # fmt: skip
+    ]
     content: dict[str, Any] = {"losses": found}
     if models:
         text = asked.text.read_text("utf-8")
         content["speculated"] = speculated(*models, text, 4 if asked.quick else 12)
         page += [
-            "", "Ids for each call of the model, and how many texts are the same as without proposals.", "",
-            *markdown_table(("proposed by", "1 branch", "same", "3 branches", "same"), content["speculated"]),
-        ]  # fmt: skip
+            "",
+            "Ids for each call of the model, and how many texts are the same as without proposals.",
+            "",
+            *markdown_table(
+                ("proposed by", "1 branch", "same", "3 branches", "same"), content["speculated"]
+            ),
+        ]
     print(write(asked.out, "evicting", content, page).read_text("utf-8"))
 
 

@@ -33,7 +33,11 @@ OUT = RESULTS / "explorer_page_cpu"
 SENTENCE = "The animal didn't cross the street because it was too tired."
 PRECISIONS = ("float32", "int8")
 OPENED, TYPED = 9, 24  # how often a page is opened, and how many keys are typed in each view
-LIMITS = {"ready": 500, "translation": 40, "colours": 120}  # milliseconds, of float32; megabytes of both pages:
+LIMITS = {
+    "ready": 500,
+    "translation": 40,
+    "colours": 120,
+}  # milliseconds, of float32; megabytes of both pages:
 SIZES = {"float32": 5.0, "int8": 1.6}
 ASK = """async ([what, question]) => {
     const {texts, ids, attention, lenses} = await regard.engine.ask(what, question), plain = {texts, ids, lenses};
@@ -50,9 +54,14 @@ def opened(translator: Translator, precision: str, folder: str) -> Generator[tup
 
     (translation,) = translator.translate([SENTENCE])
     shown = explore_model(
-        translator.model, translator.tokeniser, SENTENCE, translator.words, target_ids=translation.ids,
-        precision=precision, pronouns=PRONOUNS,
-    )  # fmt: skip
+        translator.model,
+        translator.tokeniser,
+        SENTENCE,
+        translator.words,
+        target_ids=translation.ids,
+        precision=precision,
+        pronouns=PRONOUNS,
+    )
     path = Path(folder, f"{precision}.html")
     to_page(shown).save(path)
     with chromium() as browser:
@@ -77,7 +86,10 @@ def speed(translator: Translator) -> dict[str, Any]:
                     other = open_page(browser, path)
                     times["ready"].append(other.evaluate("regard.opened"))
                     other.close()
-                for view, name, kept in (("Heads", "translation", "shown"), ("Reader", "colours", "coloured")):
+                for view, name, kept in (
+                    ("Heads", "translation", "shown"),
+                    ("Reader", "colours", "coloured"),
+                ):
                     page.get_by_role("button", name=view, exact=True).click()
                     page.locator("#sentence").press("End")
                     page.wait_for_timeout(400)
@@ -87,7 +99,8 @@ def speed(translator: Translator) -> dict[str, Any]:
                         page.wait_for_timeout(250)
                     times[name] = page.evaluate(f"regard.{kept}")
                 medians = {
-                    name: {"median": round(median(one), 1), "all": list(map(round, one))} for name, one in times.items()
+                    name: {"median": round(median(one), 1), "all": list(map(round, one))}
+                    for name, one in times.items()
                 }
                 size = round(path.stat().st_size / 1e6, 2)
                 found[precision] = {"megabytes": size, "browser": browser.version, **medians}
@@ -102,7 +115,12 @@ def same(translator: Translator, lines: list[str]) -> dict[str, Any]:
     expected = translator.translate(lines)
     with tempfile.TemporaryDirectory() as folder:
         for precision in PRECISIONS:
-            counts = {"sentences": len(lines), "same words": 0, "same most important word": 0, "pronouns": 0}
+            counts = {
+                "sentences": len(lines),
+                "same words": 0,
+                "same most important word": 0,
+                "pronouns": 0,
+            }
             farthest = {"weight": 0.0, "score": 0.0}
             with opened(translator, precision, folder) as (_, page, _path):
                 for source, one in zip(lines, expected, strict=True):
@@ -112,21 +130,28 @@ def same(translator: Translator, lines: list[str]) -> dict[str, Any]:
                     counts["same words"] += 1
                     maps = look(model, tokeniser, source, one.ids).merged()
                     for kind, (shape, weights) in run["attention"].items():
-                        apart = np.abs(np.array(weights).reshape(shape) - getattr(maps, kind).numpy()).max()
+                        apart = np.abs(
+                            np.array(weights).reshape(shape) - getattr(maps, kind).numpy()
+                        ).max()
                         farthest["weight"] = max(farthest["weight"], float(apart))
-                    words, pronoun = run["texts"]["target"], pronoun_of(one.text)
+                    words = run["texts"]["target"]
+                    pronoun = pronoun_of(one.text)
                     if pronoun is None or words.count(pronoun) != 1:
                         continue
                     place = words.index(pronoun)
                     contrast = alternatives(model, tokeniser, source, one.ids, {place})[place]
                     record = explain(model, tokeniser, [contrast], "erase")[0]
-                    lens = page.evaluate(ASK, ["lens", {"source": source, "place": place}])["lenses"][0]
+                    lens = page.evaluate(ASK, ["lens", {"source": source, "place": place}])[
+                        "lenses"
+                    ][0]
                     mine = [score for _, score in [*lens["source"], *lens["written"]]]
                     theirs = [*record.source_scores, *record.written_scores]
                     counts["pronouns"] += 1
                     counts["same most important word"] += int(np.argmax(mine) == np.argmax(theirs))
                     if lens["others"] == list(record.others):  # int8 may compare with another word
-                        farthest["score"] = max(farthest["score"], float(np.abs(np.subtract(mine, theirs)).max()))
+                        farthest["score"] = max(
+                            farthest["score"], float(np.abs(np.subtract(mine, theirs)).max())
+                        )
             found[precision] = {**counts, "largest difference": farthest}
     return found
 
@@ -140,17 +165,43 @@ of each sentence is explained by erasure, against the three words that are most 
 
 def page(result: dict[str, Any]) -> list[str]:
     about = f", Python {platform.python_version()}"
-    lines = [*heading("A page that runs the model", about, "python benchmarks/explorer_page.py runs/demo"), ABOUT, ""]
-    times, equal = result["speed"], result["same"]
-    head = ("", "page, MB", "ready, ms", "key to translation and all heads, ms", "key to the lens's colours, ms")
-    rows = [(name, one["megabytes"], *(one[part]["median"] for part in LIMITS)) for name, one in times.items()]
-    limits = ("limit", " and ".join(f"{one} ({name})" for name, one in SIZES.items()), *LIMITS.values())
-    counted = f"Medians of {OPENED} openings and of {TYPED} keys, Chromium {times['float32']['browser']}."
+    lines = [
+        *heading(
+            "A page that runs the model", about, "python benchmarks/explorer_page.py runs/demo"
+        ),
+        ABOUT,
+        "",
+    ]
+    times = result["speed"]
+    equal = result["same"]
+    head = (
+        "",
+        "page, MB",
+        "ready, ms",
+        "key to translation and all heads, ms",
+        "key to the lens's colours, ms",
+    )
+    rows = [
+        (name, one["megabytes"], *(one[part]["median"] for part in LIMITS))
+        for name, one in times.items()
+    ]
+    limits = (
+        "limit",
+        " and ".join(f"{one} ({name})" for name, one in SIZES.items()),
+        *LIMITS.values(),
+    )
+    counted = (
+        f"Medians of {OPENED} openings and of {TYPED} keys, Chromium {times['float32']['browser']}."
+    )
     lines += ["## Speed", "", counted, "", *markdown_table(head, [*rows, limits]), ""]
     counts = ("sentences", "same words", "pronouns", "same most important word")
     head = ("", *counts, "largest difference of a weight", "of a score by erasure")
     rows = [
-        (name, *(one[part] for part in counts), *(f"{apart:.1e}" for apart in one["largest difference"].values()))
+        (
+            name,
+            *(one[part] for part in counts),
+            *(f"{apart:.1e}" for apart in one["largest difference"].values()),
+        )
         for name, one in equal.items()
     ]
     return [*lines, "## The same as the library", "", EQUAL, "", *markdown_table(head, rows)]

@@ -43,7 +43,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 TEXTS = {"documentation": texts, "code": code_texts}
 METHODS = ("mean", "first", "random", "align", "align, no text", "align, neighbours")
-LATENTS = {"latents": 1, "latents, half": 2, "latents, a quarter": 4}  # of the numbers of a token, half of them rotated
+LATENTS = {
+    "latents": 1,
+    "latents, half": 2,
+    "latents, a quarter": 4,
+}  # of the numbers of a token, half of them rotated
 MOST = 0.5  # more than this share of the lost bits counts as most of them
 
 
@@ -70,7 +74,9 @@ RECIPES = {
     "latents": HeadsRecipe(),
     "pooling": HeadsRecipe(dim=96, steps=1_200, uptrain_steps=60),
 }
-QUICK = HeadsRecipe(characters=60_000, held_out=5_000, dim=32, layers=1, steps=30, uptrain_steps=5, kv_heads=(2,))
+QUICK = HeadsRecipe(
+    characters=60_000, held_out=5_000, dim=32, layers=1, steps=30, uptrain_steps=5, kv_heads=(2,)
+)
 
 
 @dataclass(frozen=True)
@@ -112,28 +118,49 @@ class HeadsExperiment:
         ]
         tokeniser = Tokeniser.train(letters[:1], 300, "character", verbatim=True)
         self.task = LanguageTask(
-            *([one] for one in letters), tokeniser, block=recipe.block, batch_tokens=recipe.batch_tokens, seed=seed
+            *([one] for one in letters),
+            tokeniser,
+            block=recipe.block,
+            batch_tokens=recipe.batch_tokens,
+            seed=seed,
         )
         torch.manual_seed(seed)
         config = LanguageConfig(
-            vocab_size=tokeniser.vocab_size, dim=recipe.dim, heads=recipe.heads, layers=recipe.layers,
-            max_length=recipe.block, **SHAPES[shape],
-        )  # fmt: skip
+            vocab_size=tokeniser.vocab_size,
+            dim=recipe.dim,
+            heads=recipe.heads,
+            layers=recipe.layers,
+            max_length=recipe.block,
+            **SHAPES[shape],
+        )
         self.model = LanguageModel(config)
         learned = trained(self.model, self.task, recipe.steps, recipe.learning_rate, seed)
         control = self._trained_further(deepcopy(self.model))
         self.before, self.control = self._bits(learned), self._bits(control)
         self.cpu_seconds = learned.cpu_seconds + control.cpu_seconds
 
-    def row(self, kv_heads: int, method: str, converted: LanguageModel, **counted: Any) -> ConvertedRow:
+    def row(
+        self, kv_heads: int, method: str, converted: LanguageModel, **counted: Any
+    ) -> ConvertedRow:
         """Measure a conversion, train it further and measure it again."""
         found = agreement_on_task(self.model, converted, self.task)
         at_once = self.task.bits_per_character(found.loss[1])
         result = self._trained_further(converted)
         return ConvertedRow(
-            self.shape, self.text, self.seed, kv_heads, method, self.before, at_once, self._bits(result), self.control,
-            result.cpu_seconds, found.divergence, found.agreement, **counted,
-        )  # fmt: skip
+            self.shape,
+            self.text,
+            self.seed,
+            kv_heads,
+            method,
+            self.before,
+            at_once,
+            self._bits(result),
+            self.control,
+            result.cpu_seconds,
+            found.divergence,
+            found.agreement,
+            **counted,
+        )
 
     def from_a_file(self, kv_heads: int, method: str) -> ConvertedRow:
         """A row by the conversion of a saved model, whose report counts bytes and parameters."""
@@ -145,7 +172,11 @@ class HeadsExperiment:
             else:
                 loaded = load_converted(Path(folder) / "model", kv_heads, method)
         report, cached = loaded.report, loaded.report.kv_bytes["token"]
-        counted = {"kv_bytes": cached.after, "kv_bytes_before": cached.before, "parameters_removed": report.removed}
+        counted = {
+            "kv_bytes": cached.after,
+            "kv_bytes_before": cached.before,
+            "parameters_removed": report.removed,
+        }
         exact = report.invariance if by else report.difference
         return self.row(kv_heads, method, loaded.after, **counted, difference=exact)
 
@@ -155,7 +186,9 @@ class HeadsExperiment:
         if method == "align, neighbours":
             rotated = turned(self.model, kv_heads, calibration, regroup=False)
             return self.row(kv_heads, method, with_kv_heads(rotated.float(), kv_heads))
-        converted = with_kv_heads(self.model, kv_heads, method.split(",")[0], calibration=calibration)
+        converted = with_kv_heads(
+            self.model, kv_heads, method.split(",")[0], calibration=calibration
+        )
         return self.row(kv_heads, method, converted)
 
     def _read_text(self, model: LanguageModel) -> None:
@@ -163,7 +196,9 @@ class HeadsExperiment:
             model(self.task.batch(index).ids)
 
     def _trained_further(self, model: LanguageModel) -> TrainingResult:
-        return trained(model, self.task, self.recipe.uptrain_steps, self.recipe.learning_rate, self.seed + 1)
+        return trained(
+            model, self.task, self.recipe.uptrain_steps, self.recipe.learning_rate, self.seed + 1
+        )
 
     def _bits(self, result: TrainingResult) -> float:
         assert result.valid_loss is not None
@@ -182,7 +217,9 @@ def lost(rows: Sequence[ConvertedRow], when: str = "converted", floor: str = "be
 
 def verdicts_of_heads(rows: Sequence[ConvertedRow]) -> list[str]:
     """One sentence for each promise: whether it was kept, with figures."""
-    exact = all(row.kv_bytes * HeadsRecipe.heads == row.kv_bytes_before * row.kv_heads for row in rows)
+    exact = all(
+        row.kv_bytes * HeadsRecipe.heads == row.kv_bytes_before * row.kv_heads for row in rows
+    )
     counted = {row.kv_heads: row.kv_bytes for row in rows}
     worst = max(row.difference for row in rows)
     least = min(rows, key=lambda row: row.recovered)
@@ -199,9 +236,13 @@ def verdicts_of_heads(rows: Sequence[ConvertedRow]) -> list[str]:
 def verdicts_of_latents(rows: Sequence[ConvertedRow]) -> list[str]:
     """One sentence for each promise: whether it was kept, with figures."""
     full, half = (
-        [row for row in rows if row.method in LATENTS and row.kv_bytes * by == row.kv_bytes_before] for by in (1, 2)
+        [row for row in rows if row.method in LATENTS and row.kv_bytes * by == row.kv_bytes_before]
+        for by in (1, 2)
     )
-    exact = max(row.difference for row in full), max(abs(row.converted - row.before) for row in full)
+    exact = (
+        max(row.difference for row in full),
+        max(abs(row.converted - row.before) for row in full),
+    )
     return [
         f"{WORD[max(exact) <= 1e-5]}: with as many numbers as keys and values have, nothing is lost: outputs differ by "
         f"at most {exact[0]:.0e} in float64, and the bits per character by {exact[1]:.0e} in float32",
@@ -217,14 +258,25 @@ def compared(rows: Sequence[ConvertedRow], method: str, others: Sequence[str]) -
     sentences = []
     for shape, text in dict.fromkeys((row.shape, row.text) for row in rows):
         for other in others:
-            mine = [row for key, row in known.items() if key[:2] == (shape, text) and key[4] == method]
+            mine = [
+                row for key, row in known.items() if key[:2] == (shape, text) and key[4] == method
+            ]
             theirs = [known[shape, text, row.seed, row.kv_heads, other] for row in mine]
             phrases = []
-            for when, floor, words in (("converted", "before", "before"), ("uptrained", "control", "after")):
-                wins = sum(getattr(a, when) < getattr(b, when) for a, b in zip(mine, theirs, strict=True))
+            for when, floor, words in (
+                ("converted", "before", "before"),
+                ("uptrained", "control", "after"),
+            ):
+                wins = sum(
+                    getattr(a, when) < getattr(b, when) for a, b in zip(mine, theirs, strict=True)
+                )
                 share = lost(mine, when, floor) / lost(theirs, when, floor)
-                phrases.append(f"{words} further training in {wins} of {len(mine)} ({share:.0%} as many bits are lost)")
-            sentences.append(f"{shape}, {text}: {method} is better than {other} {', '.join(phrases)}")
+                phrases.append(
+                    f"{words} further training in {wins} of {len(mine)} ({share:.0%} as many bits are lost)"
+                )
+            sentences.append(
+                f"{shape}, {text}: {method} is better than {other} {', '.join(phrases)}"
+            )
     return sentences
 
 
@@ -233,16 +285,31 @@ STUDIES: dict[str, tuple[str, str, Callable[[Sequence[ConvertedRow]], list[str]]
     "heads": ("kv_heads", "Fewer key/value heads", verdicts_of_heads),
     "latents": ("kv_latents", "Latents", verdicts_of_latents),
     "pooling": (
-        "kv_alignment", "How key/value heads are pooled", lambda rows: compared(rows, "align", METHODS[:3])
+        "kv_alignment",
+        "How key/value heads are pooled",
+        lambda rows: compared(rows, "align", METHODS[:3]),
     ),
-}  # fmt: skip
+}
 HEAD = (
-    "shape", "text", "seed", "heads", "method", "KV bytes", "before", "converted", "KL", "agreement", "after training",
-    "original after training", "recovered",
-)  # fmt: skip
+    "shape",
+    "text",
+    "seed",
+    "heads",
+    "method",
+    "KV bytes",
+    "before",
+    "converted",
+    "KL",
+    "agreement",
+    "after training",
+    "original after training",
+    "recovered",
+)
 
 
-def page(study: str, recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: float) -> list[str]:
+def page(
+    study: str, recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: float
+) -> list[str]:
     return [
         *heading(STUDIES[study][1], f", {seconds:,.0f} CPU seconds of training"),
         f"Character-level language models with {recipe.heads} heads of {recipe.dim // recipe.heads} numbers "
@@ -251,30 +318,59 @@ def page(study: str, recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds:
         f"original's predictions in nats, and agreement the share of equal likeliest characters. Further training is "
         f"{recipe.uptrain_steps} steps ({recipe.uptrain_steps / recipe.steps:.0%}), for the original as well. `align` "
         f"reads {recipe.calibration_batches * recipe.batch_tokens:,} tokens of the training text; 'neighbours' rotates "
-        f"heads without grouping them anew.", "",
+        f"heads without grouping them anew.",
+        "",
         *markdown_table(
             HEAD,
-            [(row.shape, row.text, row.seed, row.kv_heads, row.method, f"{row.kv_bytes:,}" if row.kv_bytes else "",
-              *(f"{x:.3f}" for x in (row.before, row.converted, row.divergence)), f"{row.agreement:.0%}",
-              f"{row.uptrained:.3f}", f"{row.control:.3f}", f"{row.recovered:.0%}") for row in rows],
-        ), "", *(f"- {verdict}" for verdict in STUDIES[study][2](rows)), "",
+            [
+                (
+                    row.shape,
+                    row.text,
+                    row.seed,
+                    row.kv_heads,
+                    row.method,
+                    f"{row.kv_bytes:,}" if row.kv_bytes else "",
+                    *(f"{x:.3f}" for x in (row.before, row.converted, row.divergence)),
+                    f"{row.agreement:.0%}",
+                    f"{row.uptrained:.3f}",
+                    f"{row.control:.3f}",
+                    f"{row.recovered:.0%}",
+                )
+                for row in rows
+            ],
+        ),
+        "",
+        *(f"- {verdict}" for verdict in STUDIES[study][2](rows)),
+        "",
         "Pooling makes a model worse until it is trained further. These models are small and trained briefly on short "
         "texts. Measure your own: `regard convert kv-heads MODEL --kv-heads 2 --out DIR --text FILE`.",
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:
     parser = options(__doc__, out=RESULTS, seeds=[0, 1, 2])
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("--texts", nargs="+", choices=TEXTS, default=[*TEXTS], help="all but the first: one seed")
+    parser.add_argument(
+        "--texts", nargs="+", choices=TEXTS, default=[*TEXTS], help="all but the first: one seed"
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)  # for such small tensors several threads are slower than one
     pooling = asked.study == "pooling"
     recipe = QUICK if asked.quick else RECIPES[asked.study]
-    cases = [(asked.texts[0], seed, shape) for seed in asked.seeds for shape in (SHAPES if pooling else ["Llama"])]
-    cases += [(text, asked.seeds[0], shape) for text in asked.texts[1:] if pooling for shape in SHAPES]
-    ways = [(heads, method) for heads in recipe.kv_heads for method in (METHODS if pooling else METHODS[:2])
-            if (heads, method) != (1, "align, neighbours")]  # fmt: skip
+    cases = [
+        (asked.texts[0], seed, shape)
+        for seed in asked.seeds
+        for shape in (SHAPES if pooling else ["Llama"])
+    ]
+    cases += [
+        (text, asked.seeds[0], shape) for text in asked.texts[1:] if pooling for shape in SHAPES
+    ]
+    ways = [
+        (heads, method)
+        for heads in recipe.kv_heads
+        for method in (METHODS if pooling else METHODS[:2])
+        if (heads, method) != (1, "align, neighbours")
+    ]
     if asked.study == "latents":
         ways = [*((recipe.heads, method) for method in LATENTS), (recipe.heads // 2, "mean")]
     (name, _, verdicts), rows, seconds = STUDIES[asked.study], [], 0.0
@@ -282,14 +378,20 @@ def main() -> None:
         experiment = HeadsExperiment(shape, text, seed, recipe)
         seconds += experiment.cpu_seconds
         for kv_heads, method in ways:
-            rows.append((experiment.pooled if pooling else experiment.from_a_file)(kv_heads, method))
+            rows.append(
+                (experiment.pooled if pooling else experiment.from_a_file)(kv_heads, method)
+            )
             seconds += rows[-1].cpu_seconds
             print(rows[-1], flush=True)
         content = {
-            "recipe": asdict(recipe), "cpu_seconds": seconds, "verdicts": verdicts(rows),
+            "recipe": asdict(recipe),
+            "cpu_seconds": seconds,
+            "verdicts": verdicts(rows),
             "rows": [{**asdict(row), "recovered": row.recovered} for row in rows],
-        }  # fmt: skip
-        path = write(asked.out / f"{name}_cpu", name, content, page(asked.study, recipe, rows, seconds))
+        }
+        path = write(
+            asked.out / f"{name}_cpu", name, content, page(asked.study, recipe, rows, seconds)
+        )
     print(path.read_text("utf-8"))
 
 

@@ -47,7 +47,9 @@ class StoryRecipe:
 
 
 def main() -> None:
-    asked, recipe, rows = options(__doc__, seeds=[0, 1, 2]).parse_args(), StoryRecipe(), []
+    asked = options(__doc__, seeds=[0, 1, 2]).parse_args()
+    recipe = StoryRecipe()
+    rows = []
     for seed in asked.seeds:
         for name in MODELS:
             rows.append(measure(name, seed, recipe))
@@ -61,10 +63,14 @@ def measure(name: str, seed: int, recipe: StoryRecipe) -> dict[str, Any]:
     model = learn(name, seed, recipe)
     seconds = time.process_time() - began
     return {
-        "model": name, "seed": seed, "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "accuracy": {str(length): sequence_accuracy(model, length, recipe.tests) for length in LENGTHS},
+        "model": name,
+        "seed": seed,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "accuracy": {
+            str(length): sequence_accuracy(model, length, recipe.tests) for length in LENGTHS
+        },
         "cpu_seconds": round(seconds, 1),
-    }  # fmt: skip
+    }
 
 
 def new_model(name: str, recipe: StoryRecipe) -> Model:
@@ -72,10 +78,14 @@ def new_model(name: str, recipe: StoryRecipe) -> Model:
     vocab_size = FIRST + SYMBOLS
     if name == "transformer":
         return TranslationTransformer(
-            TranslationConfig(vocab_size=vocab_size, dim=recipe.dim, hidden_dim=2 * recipe.dim, dropout=0.0)
+            TranslationConfig(
+                vocab_size=vocab_size, dim=recipe.dim, hidden_dim=2 * recipe.dim, dropout=0.0
+            )
         )
     return RecurrentTranslator(
-        RecurrentConfig(vocab_size=vocab_size, dim=recipe.dim, hidden=recipe.hidden, attention=name, dropout=0.0)
+        RecurrentConfig(
+            vocab_size=vocab_size, dim=recipe.dim, hidden=recipe.hidden, attention=name, dropout=0.0
+        )
     )
 
 
@@ -84,12 +94,18 @@ def learn(name: str, seed: int, recipe: StoryRecipe) -> Model:
     model = new_model(name, recipe)
     optimiser = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, recipe.steps)
-    generator = torch.Generator().manual_seed(seed)  # the same texts in the same order for every model
+    generator = torch.Generator().manual_seed(
+        seed
+    )  # the same texts in the same order for every model
     for _ in range(recipe.steps):
         texts = reversible(recipe.batch, SHORTEST, LONGEST, generator)
         backwards = [text[::-1] for text in texts]
-        source, target, following = sources(texts), pad([[BEGIN, *text] for text in backwards]), sources(backwards)
-        loss = F.cross_entropy(model(source, target).flatten(0, 1), following.flatten(), ignore_index=PAD)
+        source = sources(texts)
+        target = pad([[BEGIN, *text] for text in backwards])
+        following = sources(backwards)
+        loss = F.cross_entropy(
+            model(source, target).flatten(0, 1), following.flatten(), ignore_index=PAD
+        )
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -102,13 +118,24 @@ def sequence_accuracy(model: Model, length: int, count: int) -> float:
     """The share of new texts of a length that greedy search reverses without a mistake."""
     texts = reversible(count, length, length, torch.Generator().manual_seed(1_000_003 + length))
     outputs = greedy_search(model, sources(texts), max_length=length + 2)
-    return sum(list(one.ids) == text[::-1] and one.finished for one, text in zip(outputs, texts, strict=True)) / count
+    return (
+        sum(
+            list(one.ids) == text[::-1] and one.finished
+            for one, text in zip(outputs, texts, strict=True)
+        )
+        / count
+    )
 
 
-def reversible(count: int, shortest: int, longest: int, generator: torch.Generator) -> list[list[int]]:
+def reversible(
+    count: int, shortest: int, longest: int, generator: torch.Generator
+) -> list[list[int]]:
     """Random texts, each of a random length."""
     lengths = torch.randint(shortest, longest + 1, (count,), generator=generator).tolist()
-    return [torch.randint(FIRST, FIRST + SYMBOLS, (length,), generator=generator).tolist() for length in lengths]
+    return [
+        torch.randint(FIRST, FIRST + SYMBOLS, (length,), generator=generator).tolist()
+        for length in lengths
+    ]
 
 
 def sources(texts: Sequence[list[int]]) -> torch.Tensor:

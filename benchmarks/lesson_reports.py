@@ -31,9 +31,12 @@ ONE_OR_EIGHT = (
 def of_complexity() -> Report:
     """The fitted exponents of time instead of every measurement."""
     measured, day = _read("complexity_cpu/complexity.json")
-    records, rows = measured["cases"], {}
+    records = measured["cases"]
+    rows = {}
     for name, record in records.items():
-        reading = read_row(ROWS[name], record, records.get(ROWS[name].exact), EFFORTS[False].trusted)
+        reading = read_row(
+            ROWS[name], record, records.get(ROWS[name].exact), EFFORTS[False].trusted
+        )
         rows[name] = {
             "exponent": reading.time.found,
             "promised": reading.time.promised,
@@ -63,46 +66,85 @@ def of_one_head() -> Report:
     fewer, _ = _read("compare_cpu/heads/compare.json")
     figures = {
         name: [
-            {"name": row["name"], "parameters": row["parameters"], "exact_match": row["quality"]["exact match"],
-             "cpu_seconds": row["spent"]["cpu_seconds"]}
+            {
+                "name": row["name"],
+                "parameters": row["parameters"],
+                "exact_match": row["quality"]["exact match"],
+                "cpu_seconds": row["spent"]["cpu_seconds"],
+            }
             for row in one["rows"]
         ]
         for name, one in (("heads", compared), ("kv_heads", fewer))
-    }  # fmt: skip
-    return Report(command=ONE_OR_EIGHT, day=day, machine="a CPU; its type was not recorded", figures=figures)
+    }
+    return Report(
+        command=ONE_OR_EIGHT, day=day, machine="a CPU; its type was not recorded", figures=figures
+    )
 
 
 def of_generation() -> Report:
     """The conversions by the mean of the heads; their page has the day."""
     measured, _ = _read("kv_heads_cpu/kv_heads.json")
-    day = re.search(r"`, (\d{4}-\d{2}-\d{2}), torch", (RESULTS / "kv_heads_cpu" / "kv_heads.md").read_text("utf-8"))
+    day = re.search(
+        r"`, (\d{4}-\d{2}-\d{2}), torch",
+        (RESULTS / "kv_heads_cpu" / "kv_heads.md").read_text("utf-8"),
+    )
     assert day is not None, "the third line of kv_heads.md has the day"
-    kept = ("seed", "kv_heads", "kv_bytes", "kv_bytes_before", "before", "converted", "uptrained", "control")
+    kept = (
+        "seed",
+        "kv_heads",
+        "kv_bytes",
+        "kv_bytes_before",
+        "before",
+        "converted",
+        "uptrained",
+        "control",
+    )
     figures: dict[str, Any] = {
-        name: measured["recipe"][name] for name in ("heads", "layers", "dim", "steps", "uptrain_steps", "held_out")
+        name: measured["recipe"][name]
+        for name in ("heads", "layers", "dim", "steps", "uptrain_steps", "held_out")
     }
-    figures["rows"] = [{name: row[name] for name in kept} for row in measured["rows"] if row["method"] == "mean"]
+    figures["rows"] = [
+        {name: row[name] for name in kept} for row in measured["rows"] if row["method"] == "mean"
+    ]
     return _report(measured, day[1], figures)
 
 
 def of_choosing() -> Report:
     """The accuracies of all seeds with far keys; each record has its day and processor."""
     measured, _ = _read("behaviour_cpu/behaviour.json")
-    records = {name: list(seeds.values()) for name, seeds in measured["records"]["choosing"].items()}
-    last = max((one for seeds in records.values() for one in seeds), key=lambda one: one["measured"])
+    records = {
+        name: list(seeds.values()) for name, seeds in measured["records"]["choosing"].items()
+    }
+    last = max(
+        (one for seeds in records.values() for one in seeds), key=lambda one: one["measured"]
+    )
     figures = {
         name: {"pairs": seeds[0]["pairs"], "accuracy": [one["accuracy"] for one in seeds]}
         for name, seeds in records.items()
     }
     measured["environment"] |= {"processor": last["processor"]}
-    return _report(measured | {"command": "python -m benchmarks.behaviour choosing"}, last["measured"], figures)
+    return _report(
+        measured | {"command": "python -m benchmarks.behaviour choosing"}, last["measured"], figures
+    )
 
 
 def of_answer_head() -> Report:
     measured, day = _read("atom_maps_cpu/atom_maps.json")
-    kept = ("layer", "head", "head_share", "mean_share", "by_place", "shares", "shown", "distances", "replaced")
+    kept = (
+        "layer",
+        "head",
+        "head_share",
+        "mean_share",
+        "by_place",
+        "shares",
+        "shown",
+        "distances",
+        "replaced",
+    )
     figures = {name: measured[name] for name in kept}
-    figures["reactions"] = [{name: row[name] for name in ("name", "atoms", "right")} for row in measured["reactions"]]
+    figures["reactions"] = [
+        {name: row[name] for name in ("name", "atoms", "right")} for row in measured["reactions"]
+    ]
     return _report(measured, day, figures)
 
 
@@ -118,7 +160,9 @@ REPORTS: dict[str, Callable[[], Report]] = {
 
 def _report(measured: dict[str, Any], day: str, figures: dict[str, Any]) -> Report:
     here = measured["environment"]
-    machine = f"{here['processor']}, {count_of(here['cores'], 'cores')}, 1 thread, torch {here['torch']}"
+    machine = (
+        f"{here['processor']}, {count_of(here['cores'], 'cores')}, 1 thread, torch {here['torch']}"
+    )
     return Report(command=measured["command"], day=day, machine=machine, figures=figures)
 
 
@@ -132,7 +176,9 @@ def _read(name: str) -> tuple[dict[str, Any], str]:
 
 def _git(path: Path, *words: str) -> str:
     command = ["git", *words, "--", path.name]
-    return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        command, cwd=path.parent, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def main() -> None:
@@ -140,7 +186,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(REPORTS))
     parser.add_argument("--run", help="the folder of the demo's training run")
     asked = parser.parse_args()
-    for name, measure in (("heads", measure_heads), ("referent", measure_referent)) if asked.run else ():
+    for name, measure in (
+        (("heads", measure_heads), ("referent", measure_referent)) if asked.run else ()
+    ):
         command = "regard demo; python benchmarks/lesson_reports.py --run runs/demo"
         print(write_report(name, command, measure(asked.run)))
     for name in asked.names:

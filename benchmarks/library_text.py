@@ -17,7 +17,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-OTHERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "pydoc_data", "__pycache__"}
+OTHERS = {
+    "site-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "turtledemo",
+    "pydoc_data",
+    "__pycache__",
+}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FEWEST_WORDS = 6
 PARTS = ("train", "valid", "test")
@@ -79,7 +88,11 @@ def prose(text: str) -> Iterator[str]:
     """
     for block in re.split(r"\n\s*\n", textwrap.dedent(text).strip()):
         lines = block.splitlines()
-        if ">>>" in block or any(re.match(r"\s*([-+=|~^*#.]{3,}|::=)", line) for line in lines) or "::=" in block:
+        if (
+            ">>>" in block
+            or any(re.match(r"\s*([-+=|~^*#.]{3,}|::=)", line) for line in lines)
+            or "::=" in block
+        ):
             continue
         joined = " ".join(" ".join(lines).split())
         plain = _MARKS.sub(r"\1", _ROLE.sub("", joined)).replace("\\", "")

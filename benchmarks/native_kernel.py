@@ -59,7 +59,9 @@ def attend(q, k, v, **options) -> torch.Tensor:
     return rg.attention(q, k, v, backend="native", **options)
 
 
-def tensors(heads: int, length: int, dim: int = 64, batch: int = 1, grad: bool = False) -> list[torch.Tensor]:
+def tensors(
+    heads: int, length: int, dim: int = 64, batch: int = 1, grad: bool = False
+) -> list[torch.Tensor]:
     return [torch.randn(batch, heads, length, dim).requires_grad_(grad) for _ in range(3)]
 
 
@@ -75,7 +77,9 @@ def small() -> list[Duel]:
             qkv = tensors(8, length, 32, batch=32, grad=grad)
             ours = partial(attend, pattern="causal")
             other = partial(F.scaled_dot_product_attention, is_causal=True)
-            calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (ours, other)]
+            calls = [
+                with_backward(one, qkv) if grad else partial(one, *qkv) for one in (ours, other)
+            ]
             name = f"batch 32, 8 heads of 32, causal {length}{' with backward' if grad else ''}"
             rows.append(Duel(name, "SDPA", 1.5, *calls))
     return rows
@@ -83,7 +87,13 @@ def small() -> list[Duel]:
 
 def halves() -> list[Duel]:
     """bfloat16, also against products of matrices alone, with as many multiplications."""
-    rows, goals = [], {("full", False): 2.1, ("causal", False): 2.5, ("full", True): 1.7, ("causal", True): 2.2}
+    rows = []
+    goals = {
+        ("full", False): 2.1,
+        ("causal", False): 2.5,
+        ("full", True): 1.7,
+        ("causal", True): 2.2,
+    }
     for dim, text, grad in product((64, 128), ("full", "causal"), (False, True)):
         qkv = [x.bfloat16().requires_grad_(grad) for x in tensors(4, 2048, dim)]
         ours = partial(attend, pattern=text)
@@ -95,21 +105,32 @@ def halves() -> list[Duel]:
     qkv = [x.bfloat16() for x in tensors(4, 2048, 128)]
     products = lambda: [one @ two for _ in range(4)]  # noqa: E731
     rows.append(
-        Duel("bfloat16, head_dim 128, full 2048", "its products by torch.matmul", 0.75, lambda: attend(*qkv), products)
+        Duel(
+            "bfloat16, head_dim 128, full 2048",
+            "its products by torch.matmul",
+            0.75,
+            lambda: attend(*qkv),
+            products,
+        )
     )
     return rows
 
 
 def padded() -> Duel:
-    qkv, lengths = tensors(8, 512, batch=8), torch.randint(64, 513, (8,))
+    qkv = tensors(8, 512, batch=8)
+    lengths = torch.randint(64, 513, (8,))
     pattern = p.Causal() & p.KeySpan(torch.zeros(8, dtype=torch.int64), lengths)
     keys = torch.arange(512)
     mask = (keys[None, :] <= keys[:, None]) & (keys < lengths[:, None, None, None])
     return Duel(
-        "padded batch of 8 (random lengths), causal 512, a new pattern in every call", "SDPA with a boolean mask", 2.5,
-        lambda: attend(*qkv, pattern=p.Causal() & p.KeySpan(pattern.parts[1].start, pattern.parts[1].stop)),
+        "padded batch of 8 (random lengths), causal 512, a new pattern in every call",
+        "SDPA with a boolean mask",
+        2.5,
+        lambda: attend(
+            *qkv, pattern=p.Causal() & p.KeySpan(pattern.parts[1].start, pattern.parts[1].stop)
+        ),
         partial(F.scaled_dot_product_attention, *qkv, attn_mask=mask),
-    )  # fmt: skip
+    )
 
 
 def decoding() -> Duel:
@@ -117,7 +138,9 @@ def decoding() -> Duel:
     q = torch.randn(1, 8, 1, 64)
     wide = [tuple(torch.randn(1, 2, 16384, 64) for _ in range(2)) for _ in range(12)]
     scale = torch.rand(1, 2, 16384, 1) / 100
-    whole = [tuple(Stored((x * 30).clamp(-127, 127).to(torch.int8), scale) for x in one) for one in wide]
+    whole = [
+        tuple(Stored((x * 30).clamp(-127, 127).to(torch.int8), scale) for x in one) for one in wide
+    ]
 
     def in_turns(caches: list) -> Run:
         turns = cycle(caches)
@@ -131,17 +154,31 @@ def latents() -> list[Duel]:
     """One query of 16 heads over 8,192 latents of 512 numbers with 64 rotary ones, as in DeepSeek-V3; in turns."""
     rows = []
     for dtype in (torch.float32, torch.bfloat16):
-        q, weights = torch.randn(1, 16, 1, 576, dtype=dtype), torch.randn(16, 8192, dtype=dtype)
-        every = [torch.randn(1, 1, 8192, 576, dtype=dtype) for _ in range(24 if dtype == torch.bfloat16 else 12)]
+        q = torch.randn(1, 16, 1, 576, dtype=dtype)
+        weights = torch.randn(16, 8192, dtype=dtype)
+        every = [
+            torch.randn(1, 1, 8192, 576, dtype=dtype)
+            for _ in range(24 if dtype == torch.bfloat16 else 12)
+        ]
         room = torch.empty_like(every[0])
 
         def in_turns(call: Callable[[torch.Tensor], object], every=every) -> Run:
             turns = cycle(every)
             return lambda: call(next(turns))
 
-        ours = in_turns(lambda x, q=q: attend(q, x, x[..., :512], pattern="causal", scale=192**-0.5))
-        by_torch = lambda x, q=q, weights=weights: (q[0, :, 0] @ x[0, 0].T, weights @ x[0, 0, :, :512])  # noqa: E731
-        name = f"one query of 16 heads over 8,192 latents of 576, {str(dtype).removeprefix('torch.')}"
+        ours = in_turns(
+            lambda x, q=q: attend(q, x, x[..., :512], pattern="causal", scale=192**-0.5)
+        )
+
+        def by_torch(x, q=q, weights=weights):
+            return (
+                q[0, :, 0] @ x[0, 0].T,
+                weights @ x[0, 0, :, :512],
+            )
+
+        name = (
+            f"one query of 16 heads over 8,192 latents of 576, {str(dtype).removeprefix('torch.')}"
+        )
         rows.append(Duel(name, "a copy of the latents", 1 / 1.3, ours, in_turns(room.copy_)))
         rows.append(Duel(name, "its two products by torch.matmul", 1.0, ours, in_turns(by_torch)))
     return rows
@@ -161,14 +198,24 @@ def listed() -> list[Duel]:
     """Chosen keys beside full causal attention; each call has a new pattern, as a layer that chooses makes it."""
     rows = []
     full = partial(attend, pattern="causal")
-    for length, grad, goal in ((4096, False, 2), (4096, True, 2), (16_384, False, 5), (16_384, True, 4)):
-        blocks, qkv = random_blocks(length, 4, 16), tensors(4, length, grad=grad)
-        ours = lambda q, k, v, blocks=blocks: attend(q, k, v, pattern=p.ChosenBlocks(blocks) & p.Causal())  # noqa: E731
+    for length, grad, goal in (
+        (4096, False, 2),
+        (4096, True, 2),
+        (16_384, False, 5),
+        (16_384, True, 4),
+    ):
+        blocks = random_blocks(length, 4, 16)
+        qkv = tensors(4, length, grad=grad)
+
+        def ours(q, k, v, blocks=blocks):
+            return attend(q, k, v, pattern=p.ChosenBlocks(blocks) & p.Causal())
+
         calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (ours, full)]
         name = f"chosen: 16 blocks of 64 of {length}, 4 heads{' with backward' if grad else ''}"
         rows.append(Duel(name, "full causal", goal, *calls, rounds=3 if length > 9000 else 9))
     for lists, whose in ((1, "one list for all heads"), (4, "lists by head")):
-        keys, qkv = torch.randint(4096, (1, lists, 4096, 128)), tensors(4, 4096)
+        keys = torch.randint(4096, (1, lists, 4096, 128))
+        qkv = tensors(4, 4096)
         ours = lambda qkv=qkv, keys=keys: attend(*qkv, pattern=p.ChosenKeys(keys) & p.Causal())  # noqa: E731
         name = f"chosen: 128 keys a query of 4096, 4 heads, {whose}"
         rows.append(Duel(name, "full causal", 1, ours, partial(full, *qkv), rounds=5))
@@ -177,7 +224,8 @@ def listed() -> list[Duel]:
 
 def grids() -> list[Duel]:
     """A window of 7 x 7 on 64 x 64 cells beside full attention."""
-    near, rows = partial(attend, pattern=p.Neighbourhood((64, 64), 7)), []
+    near = partial(attend, pattern=p.Neighbourhood((64, 64), 7))
+    rows = []
     for grad, goal in ((False, 8), (True, 6)):
         qkv = tensors(8, 4096, grad=grad)
         calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (near, attend)]
@@ -191,14 +239,23 @@ def recurrent() -> list[Duel]:
     q, k, v = tensors(8, 4096, 128)
     linear = partial(attend, q, k, v, pattern="causal", mechanism="linear")
     sdpa = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
-    rows = [Duel("causal linear attention, 8 heads of 128, 4096 positions", "SDPA, softmax", 8.0, linear, sdpa)]
+    rows = [
+        Duel(
+            "causal linear attention, 8 heads of 128, 4096 positions",
+            "SDPA, softmax",
+            8.0,
+            linear,
+            sdpa,
+        )
+    ]
     for name, length, rule, channels, goal in (
         ("gated delta", 4096, torch_chunk_gated_delta_rule, (), 4.5),
         ("Kimi delta", 1024, chunk_kimi_delta_attention, (128,), 40.0),
     ):
         x = [torch.randn(1, length, 8, 128) for _ in range(3)]
         x += [-torch.rand(1, length, 8, *channels) / 5, torch.rand(1, length, 8)]
-        ours, theirs = output_of(delta_rule), output_of(rule)
+        ours = output_of(delta_rule)
+        theirs = output_of(rule)
         name = f"{name}, 8 heads of 128, {length} positions"
         rows.append(Duel(name, "transformers", goal, partial(ours, *x), partial(theirs, *x)))
         if not channels:
@@ -211,12 +268,16 @@ def recurrent() -> list[Duel]:
 def output_of(rule: Callable[..., tuple]) -> Callable[..., torch.Tensor]:
     """A delta rule as transformers calls it, of positional arguments."""
     names = "query", "key", "value", "g", "beta"
-    return lambda *given: rule(**dict(zip(names, given, strict=True)), use_qk_l2norm_in_kernel=True)[0]
+    return lambda *given: rule(
+        **dict(zip(names, given, strict=True)), use_qk_l2norm_in_kernel=True
+    )[0]
 
 
 def steps() -> list[Duel]:
     """A step of decoding of 24 layers with 32 heads of 128, whose memories come from memory."""
-    x, g, b = torch.randn(1, 1, 32, 128), -torch.rand(1, 1, 32), torch.rand(1, 1, 32)
+    x = torch.randn(1, 1, 32, 128)
+    g = -torch.rand(1, 1, 32)
+    b = torch.rand(1, 1, 32)
     memories = [torch.randn(1, 32, 128, 128) for _ in range(24)]
     room = [torch.empty_like(one) for one in memories]
     options = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
@@ -245,10 +306,29 @@ def options() -> list[Duel]:
     q, k, v = tensors(4, 2048)
     plain = partial(attend, q, k, v, pattern="causal")
     rows = [
-        Duel("softcap, causal 2048", "plain native", 1.25, partial(plain, softcap=30.0), plain, option=True),
-        Duel("ALiBi, causal 2048", "plain native", 1.1, partial(plain, bias=rg.bias.ALiBi()), plain, option=True),
         Duel(
-            "dropout, causal 2048", "plain native", 1.4, partial(plain, dropout=0.1, dropout_seed=1), plain, option=True
+            "softcap, causal 2048",
+            "plain native",
+            1.25,
+            partial(plain, softcap=30.0),
+            plain,
+            option=True,
+        ),
+        Duel(
+            "ALiBi, causal 2048",
+            "plain native",
+            1.1,
+            partial(plain, bias=rg.bias.ALiBi()),
+            plain,
+            option=True,
+        ),
+        Duel(
+            "dropout, causal 2048",
+            "plain native",
+            1.4,
+            partial(plain, dropout=0.1, dropout_seed=1),
+            plain,
+            option=True,
         ),
     ]
     half = [x.bfloat16().requires_grad_() for x in (q, k, v)]
@@ -257,21 +337,44 @@ def options() -> list[Duel]:
         ("", [torch.no_grad()(partial(call, *half)) for call in (one, two)]),
         (" with backward", [with_backward(call, half) for call in (one, two)]),
     ):
-        rows.append(Duel(f"precise=True, bfloat16 causal 2048{name}", "plain native", 1.8, *pair, option=True))
+        rows.append(
+            Duel(
+                f"precise=True, bfloat16 causal 2048{name}", "plain native", 1.8, *pair, option=True
+            )
+        )
     leaves = tensors(4, 1024, grad=True)
     bias = torch.randn(4, 1024, 1024, requires_grad=True)
     grad = torch.randn(1, 4, 1024, 64)
     learned = lambda: torch.autograd.grad(attend(*leaves, bias=bias), [*leaves, bias], grad)  # noqa: E731
     rows.append(
-        Duel("learned bias, full 1024 with backward", "plain native", 2.0, learned, with_backward(attend, leaves), True)
+        Duel(
+            "learned bias, full 1024 with backward",
+            "plain native",
+            2.0,
+            learned,
+            with_backward(attend, leaves),
+            True,
+        )
     )
-    detail = lambda want: rg.attention_detail(q, k, v, pattern="causal", backend="native", want=want)  # noqa: E731
+
+    def detail(want):
+        return rg.attention_detail(q, k, v, pattern="causal", backend="native", want=want)
+
     for name, want, goal in (
         ("entropy", "entropy", 1.15),
         ("received", "received", 1.6),
         ("top 8", rg.top_keys(8), 1.5),
     ):
-        rows.append(Duel(f"{name}, causal 2048", "plain native", goal, partial(detail, want), plain, option=True))
+        rows.append(
+            Duel(
+                f"{name}, causal 2048",
+                "plain native",
+                goal,
+                partial(detail, want),
+                plain,
+                option=True,
+            )
+        )
     return rows
 
 
@@ -296,7 +399,9 @@ def measured(row: Duel, rounds: int) -> tuple[float, float]:
 def busy() -> float:
     """CPU seconds that all processes of the machine have used."""
     numbers = [int(x) for x in Path("/proc/stat").read_text().split()[1:9]]
-    return (sum(numbers) - numbers[3] - numbers[4]) / os.sysconf("SC_CLK_TCK")  # without idle and waiting
+    return (sum(numbers) - numbers[3] - numbers[4]) / os.sysconf(
+        "SC_CLK_TCK"
+    )  # without idle and waiting
 
 
 def threads_speedup(seconds: float = 20) -> str:
@@ -305,14 +410,19 @@ def threads_speedup(seconds: float = 20) -> str:
     Rounds of either kind are timed for some seconds, and the shortest of each is taken. A round with other work on the
     processors takes longer, so on a busy machine the ratio is below that of a quiet one.
     """
-    qkv, least = tensors(4, 4096), {1: math.inf, 2: math.inf}
-    call, cpu = partial(attend, *qkv, pattern="causal"), {1: math.inf, 2: math.inf}
-    began, own, all_of_it = time.perf_counter(), time.process_time(), busy()
+    qkv = tensors(4, 4096)
+    least = {1: math.inf, 2: math.inf}
+    call = partial(attend, *qkv, pattern="causal")
+    cpu = {1: math.inf, 2: math.inf}
+    began = time.perf_counter()
+    own = time.process_time()
+    all_of_it = busy()
     while time.perf_counter() - began < seconds:
         for count in (1, 2):
             torch.set_num_threads(count)
             call()  # OpenMP's threads wake up
-            start, before = time.perf_counter(), time.process_time()
+            start = time.perf_counter()
+            before = time.process_time()
             call()
             least[count] = min(least[count], time.perf_counter() - start)
             cpu[count] = min(cpu[count], time.process_time() - before)
@@ -345,7 +455,8 @@ def main() -> None:
     library = load()
     assert not isinstance(library, str), library
     check()
-    began, lines = os.getloadavg()[0], []
+    began = os.getloadavg()[0]
+    lines = []
     for row in [
         *small(),
         *halves(),
@@ -369,7 +480,9 @@ def main() -> None:
         "it is the time of the option over that of the plain call"
     )
     head = heading("The native backend beside PyTorch, and its options", about)
-    rows = markdown_table(("work", "against", "ours, ms", "other, ms", "ratio", "goal", "met"), lines)
+    rows = markdown_table(
+        ("work", "against", "ours, ms", "other, ms", "ratio", "goal", "met"), lines
+    )
     REPORT.write_text("\n".join([*head, *rows, "", threads_speedup(), "", NOTES.read_text()]))
 
 

@@ -33,19 +33,24 @@ def main(names: list[str]) -> int:
     """Return the exit code: 1 if a family is not as its status says."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    rows, faults = [], 0
+    rows = []
+    faults = 0
     for name in names or BY_NAME:
         row = checks.row(BY_NAME[name])
         wrong = checks.faults(row)
         faults += len(wrong)
         rows.append(row)
-        print(f"{name}: {row['status']}" + (f", but {'; '.join(wrong)}" if wrong else ""), flush=True)
+        print(
+            f"{name}: {row['status']}" + (f", but {'; '.join(wrong)}" if wrong else ""), flush=True
+        )
     if not names and not faults:
         write(
-            OUT / "families.json", "python benchmarks/pretrained_families.py",
+            OUT / "families.json",
+            "python benchmarks/pretrained_families.py",
             tolerances={"logits": checks.TOLERANCE, "gradients": checks.GRADIENTS},
-            sizes={"rows": checks.ROWS, "length": checks.LENGTH, "new tokens": checks.NEW}, families=rows,
-        )  # fmt: skip
+            sizes={"rows": checks.ROWS, "length": checks.LENGTH, "new tokens": checks.NEW},
+            families=rows,
+        )
     return int(bool(faults))
 
 
@@ -54,7 +59,8 @@ def every(chosen: list[str]) -> int:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity(50)
     known = sweep.architectures()
-    rows, wrong = {}, 0
+    rows = {}
+    wrong = 0
     part, _, parts = (chosen or ["1/1"])[0].partition("/")
     for kind in known[int(part) - 1 :: int(parts)] if parts else chosen:
         rows[kind] = sweep.row(kind)
@@ -68,7 +74,10 @@ def every(chosen: list[str]) -> int:
 
 def write(path: Path, command: str, **found: object) -> None:
     """Write a report, with what it was made with."""
-    versions = {name: module.__version__ for name, module in (("torch", torch), ("transformers", transformers))}
+    versions = {
+        name: module.__version__
+        for name, module in (("torch", torch), ("transformers", transformers))
+    }
     versions = {"python": platform.python_version()} | versions
     about = {"command": command, "date": f"{date.today()}", "versions": versions}
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,12 +34,20 @@ from regard_lab.bench.measuring import Pace, take_turns
 from regard_lab.bench.report import markdown_table, seconds
 from regard_lab.decoding import one_row_options
 
-OUT, SELF = RESULTS / "pretrained_speed_cpu", "python benchmarks/pretrained_speed.py"  # also where rows are renewed
-VOCAB, WINDOW = 1000, 256
+OUT, SELF = (
+    RESULTS / "pretrained_speed_cpu",
+    "python benchmarks/pretrained_speed.py",
+)  # also where rows are renewed
+VOCAB = 1000
+WINDOW = 256
 BASE: dict[str, Any] = {
-    "vocab_size": VOCAB, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1408,
-    "max_position_embeddings": 32768, "num_hidden_layers": 8,
-}  # fmt: skip
+    "vocab_size": VOCAB,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "intermediate_size": 1408,
+    "max_position_embeddings": 32768,
+    "num_hidden_layers": 8,
+}
 GROUPED = {"num_key_value_heads": 2, "head_dim": 64}
 # The keyword of a model for a cache, which transformers 5.24 renamed.
 CACHE = "cache" if "cache" in signature(tf.LlamaModel.forward).parameters else "past_key_values"
@@ -54,7 +62,12 @@ def llama() -> Any:
 
 
 def modern_bert() -> Any:
-    sizes = {**BASE, "intermediate_size": 768, "local_attention": WINDOW, "global_attn_every_n_layers": 3}
+    sizes = {
+        **BASE,
+        "intermediate_size": 768,
+        "local_attention": WINDOW,
+        "global_attn_every_n_layers": 3,
+    }
     return tf.ModernBertModel(tf.ModernBertConfig(**sizes, pad_token_id=0, reference_compile=False))
 
 
@@ -65,9 +78,15 @@ def gemma2() -> Any:
 
 def deepseek() -> Any:
     sizes: dict[str, Any] = {
-        "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 256,
-        "num_hidden_layers": 1, "first_k_dense_replace": 1, "q_lora_rank": None, "pad_token_id": 0,
-    }  # fmt: skip
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "intermediate_size": 256,
+        "num_hidden_layers": 1,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": None,
+        "pad_token_id": 0,
+    }
     return attach(tf.DeepseekV3Model(tf.DeepseekV3Config(**{**BASE, **sizes})).eval())
 
 
@@ -102,9 +121,20 @@ TIMED = [
     Timed("forward, 16 tokens", mistral, "forward", 16),
     Timed("training step, windows and global layers", modern_bert, "train", 4096, 2.0),
     *(
-        Timed(f"decoding, {cache} cache, {n:,}", llama if cache != "sliding" else mistral, "decode", n, promised)
+        Timed(
+            f"decoding, {cache} cache, {n:,}",
+            llama if cache != "sliding" else mistral,
+            "decode",
+            n,
+            promised,
+        )
         for cache in ("dynamic", "static", "sliding")
-        for n, promised in ((256, None), (2048, 0.97), (8192, 0.97), (16384, 1.2 if cache == "dynamic" else 0.97))
+        for n, promised in (
+            (256, None),
+            (2048, 0.97),
+            (8192, 0.97),
+            (16384, 1.2 if cache == "dynamic" else 0.97),
+        )
     ),
     *(
         Timed(f"decoding, padded batch of 4, {n:,}", llama, "decode", n, 0.97, batch=4, padded=True)
@@ -121,22 +151,34 @@ def measured(row: Timed) -> dict[str, Any]:
     """Median seconds of both, and the largest difference of their outputs, relative to the largest of the other."""
     torch.manual_seed(0)
     model = row.model().eval()
-    pace = Pace(rounds=3, slow_rounds=3, shortest=0.0) if row.kind != "decode" else Pace(rounds=24, shortest=0.0)
-    run = {"forward": forward, "train": train, "decode": decode, "observe": observing}[row.kind](row, model)
+    pace = (
+        Pace(rounds=3, slow_rounds=3, shortest=0.0)
+        if row.kind != "decode"
+        else Pace(rounds=24, shortest=0.0)
+    )
+    run = {"forward": forward, "train": train, "decode": decode, "observe": observing}[row.kind](
+        row, model
+    )
     outputs: dict[str, torch.Tensor] = {}
 
     def call(name: str) -> None:
         outputs[name] = run(name)
 
     with nullcontext() if row.kind == "train" else torch.no_grad():
-        times = take_turns({name: partial(call, name) for name in ("regard", row.other)}, time.process_time, pace)
-    ours, other = outputs["regard"], outputs[row.other]
+        times = take_turns(
+            {name: partial(call, name) for name in ("regard", row.other)}, time.process_time, pace
+        )
+    ours = outputs["regard"]
+    other = outputs[row.other]
     medians = {name: one.median for name, one in times.items()}
     return {
-        "name": row.name, "other": row.other, "promised": row.promised, "medians": medians,
+        "name": row.name,
+        "other": row.other,
+        "promised": row.promised,
+        "medians": medians,
         "ratio": medians[row.other] / medians["regard"],
         "difference": float((ours - other).abs().max() / other.abs().max()),
-    }  # fmt: skip
+    }
 
 
 def forward(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
@@ -169,13 +211,17 @@ def decode(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
 
     def run(name: str) -> torch.Tensor:
         model.set_attn_implementation(name)
-        at, mask = places[name], None
+        at = places[name]
+        mask = None
         places[name] += 1
         if row.padded:
             mask = torch.ones(row.batch, at + 1, dtype=torch.long)
             for padded in range(row.batch // 2):
                 mask[padded, : 100 * (padded + 1)] = 0
-        one = {"input_ids": torch.full((row.batch, 1), 5), "position_ids": torch.full((row.batch, 1), at)}
+        one = {
+            "input_ids": torch.full((row.batch, 1), 5),
+            "position_ids": torch.full((row.batch, 1), at),
+        }
         return model(**one, attention_mask=mask, **{CACHE: caches[name]}).last_hidden_state
 
     return run
@@ -192,7 +238,9 @@ def filled(row: Timed, model: Any, name: str) -> Any:
     generator = torch.Generator().manual_seed(0)
     for layer in range(model.config.num_hidden_layers):
         if row.model is deepseek:
-            pair = (torch.randn(row.batch, 1, row.length, dim, generator=generator) for dim in (512, 64))
+            pair = (
+                torch.randn(row.batch, 1, row.length, dim, generator=generator) for dim in (512, 64)
+            )
         else:
             keys = torch.randn(row.batch, 2, row.length, 64, generator=generator)
             pair = keys, keys.flip(2)
@@ -211,7 +259,8 @@ def observing(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
     return run
 
 
-STEPS, GREEDY = 32, {64: "greedy step after 64 ids", 256: "greedy step after 256 ids"}
+STEPS = 32
+GREEDY = {64: "greedy step after 64 ids", 256: "greedy step after 256 ids"}
 Greedy = Callable[[int], list[int]]  # this many ids that follow a prompt
 
 
@@ -219,34 +268,56 @@ def steps(length: int) -> list[dict[str, Any]]:
     """The time of a step of the same model in each library; a library that is not installed is named."""
     torch.manual_seed(0)
     torch.compiler.reset()
-    model = tf.LlamaForCausalLM(tf.LlamaConfig(**{**BASE, "num_hidden_layers": 4}, **GROUPED)).eval()
+    model = tf.LlamaForCausalLM(
+        tf.LlamaConfig(**{**BASE, "num_hidden_layers": 4}, **GROUPED)
+    ).eval()
     prompt = torch.randint(3, VOCAB, (1, length))
-    pace, sums = Pace(rounds=9, slow_rounds=9, shortest=0.0), one_row_options()
+    pace = Pace(rounds=9, slow_rounds=9, shortest=0.0)
+    sums = one_row_options()
     with TemporaryDirectory() as folder, torch.no_grad():
         runs = {
             "regard": by_transformers(model, "regard", prompt, compiled=True, options=sums),
-            "regard, with PyTorch's products": by_transformers(model, "regard", prompt, compiled=True),
+            "regard, with PyTorch's products": by_transformers(
+                model, "regard", prompt, compiled=True
+            ),
             "regard, not compiled": by_transformers(model, "regard", prompt),
             "sdpa, compiled": by_transformers(model, "sdpa", prompt, compiled=True, options=sums),
             "sdpa": by_transformers(model, "sdpa", prompt),
         }
         saved(model, folder)
         peers = {"ctranslate2": by_ctranslate2, "onnxruntime_genai": by_genai}
-        runs |= {name: make(folder, prompt[0].tolist()) for name, make in peers.items() if find_spec(name) is not None}
+        runs |= {
+            name: make(folder, prompt[0].tolist())
+            for name, make in peers.items()
+            if find_spec(name) is not None
+        }
         ids = {name: run(STEPS + 1) for name, run in runs.items()}
-        calls = {(name, count): partial(run, count) for name, run in runs.items() for count in (1, STEPS + 1)}
+        calls = {
+            (name, count): partial(run, count)
+            for name, run in runs.items()
+            for count in (1, STEPS + 1)
+        }
         found = take_turns(calls, time.process_time, pace)
-    medians = {name: (found[name, STEPS + 1].median - found[name, 1].median) / STEPS for name in runs}
+    medians = {
+        name: (found[name, STEPS + 1].median - found[name, 1].median) / STEPS for name in runs
+    }
     common = {"name": GREEDY[length], "promised": None}
     rows = [
         {
-            **common, "other": name, "medians": {one: medians[one] for one in ("regard", name)},
+            **common,
+            "other": name,
+            "medians": {one: medians[one] for one in ("regard", name)},
             "ratio": medians[name] / medians["regard"],
             "difference": sum(a != b for a, b in zip(ids[name], ids["regard"], strict=True)),
         }
-        for name in runs if name != "regard"
-    ]  # fmt: skip
-    return rows + [{**common, "other": name, "missing": "is not installed"} for name in peers if name not in runs]
+        for name in runs
+        if name != "regard"
+    ]
+    return rows + [
+        {**common, "other": name, "missing": "is not installed"}
+        for name in peers
+        if name not in runs
+    ]
 
 
 def by_transformers(
@@ -270,7 +341,9 @@ def by_transformers(
 
 def saved(model: Any, folder: str) -> None:
     """The model with a tokenizer whose words are `t0`, `t1` ..., as converters read it."""
-    words = import_module("tokenizers").models.WordLevel({f"t{at}": at for at in range(VOCAB)}, unk_token="t0")
+    words = import_module("tokenizers").models.WordLevel(
+        {f"t{at}": at for at in range(VOCAB)}, unk_token="t0"
+    )
     model.save_pretrained(folder)
     special = {"unk_token": "t0", "bos_token": "t1", "eos_token": "t2"}
     tf.PreTrainedTokenizerFast(
@@ -279,25 +352,35 @@ def saved(model: Any, folder: str) -> None:
 
 
 def by_ctranslate2(folder: str, prompt: list[int]) -> Greedy:
-    library, out = import_module("ctranslate2"), f"{folder}/ctranslate2"
+    library = import_module("ctranslate2")
+    out = f"{folder}/ctranslate2"
     library.converters.TransformersConverter(folder).convert(out)
-    model = library.Generator(out, device="cpu", compute_type="float32", inter_threads=1, intra_threads=1)
-    words, options = [f"t{at}" for at in prompt], {"beam_size": 1, "include_prompt_in_result": False}
-    return lambda count: model.generate_batch([words], max_length=count, **options)[0].sequences_ids[0]
+    model = library.Generator(
+        out, device="cpu", compute_type="float32", inter_threads=1, intra_threads=1
+    )
+    words = [f"t{at}" for at in prompt]
+    options = {"beam_size": 1, "include_prompt_in_result": False}
+    return lambda count: model.generate_batch([words], max_length=count, **options)[
+        0
+    ].sequences_ids[0]
 
 
 def by_genai(folder: str, prompt: list[int]) -> Greedy:
-    library, builder = import_module("onnxruntime_genai"), import_module("onnxruntime_genai.models.builder")
+    library = import_module("onnxruntime_genai")
+    builder = import_module("onnxruntime_genai.models.builder")
     given = ("", folder, f"{folder}/genai", "fp32", "cpu", f"{folder}/kept")
     builder.create_model(*given, **builder.parse_extra_options(*given, []))
     config = library.Config(f"{folder}/genai")
-    config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": 1}}}}))
+    config.overlay(
+        json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": 1}}}})
+    )
     model = library.Model(config)
 
     def run(count: int) -> list[int]:
         asked = library.GeneratorParams(model)
         asked.set_search_options(max_length=len(prompt) + count, do_sample=False)
-        generator, ids = library.Generator(model, asked), []
+        generator = library.Generator(model, asked)
+        ids = []
         generator.append_tokens(prompt)
         while len(ids) < count:
             generator.generate_next_token()
@@ -312,8 +395,19 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
         return row["name"], "", f"{row['other']} {row['missing']}", "", "", ""
     ours, other = (seconds(row["medians"][name]) for name in ("regard", row["other"]))
     promised = row["promised"]
-    verdict = "" if promised is None else f"{promised:.2f} {'kept' if row['ratio'] >= promised else 'missed'}"
-    return row["name"], ours, f"{row['other']} {other}", f"{row['ratio']:.2f}", verdict, f"{row['difference']:.0e}"
+    verdict = (
+        ""
+        if promised is None
+        else f"{promised:.2f} {'kept' if row['ratio'] >= promised else 'missed'}"
+    )
+    return (
+        row["name"],
+        ours,
+        f"{row['other']} {other}",
+        f"{row['ratio']:.2f}",
+        verdict,
+        f"{row['difference']:.0e}",
+    )
 
 
 def main() -> None:
@@ -336,7 +430,10 @@ def main() -> None:
             ordered = [row for one in every for row in rows.get(one, ())]
             head = ("row", "regard", "other", "ratio", "promised", "difference")
             about = f", transformers {tf.__version__}: medians of one thread's CPU time; 8 layers, greedy 4"
-            page = [*heading("Models of transformers: speed", about, SELF), *markdown_table(head, map(cells, ordered))]
+            page = [
+                *heading("Models of transformers: speed", about, SELF),
+                *markdown_table(head, map(cells, ordered)),
+            ]
             print(write(OUT, "speed", {"rows": ordered}, page), name, flush=True)
 
 

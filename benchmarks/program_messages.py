@@ -23,17 +23,35 @@ from typing import NamedTuple
 from regard_lab.text import tidy_target
 from regard_lab.text.catalogues import read_catalogue
 
-SHORTEST, SHORT, LONGEST = 3, 100, 800  # characters of a message: the fewest, most of a short one, most of all
+SHORTEST, SHORT, LONGEST = (
+    3,
+    100,
+    800,
+)  # characters of a message: the fewest, most of a short one, most of all
 NAMES = re.compile(r"iso_|xkeyboard|shared-mime")  # catalogues that list names
 FAMILIES = {
     "postgresql": re.compile(r"pg_|pgscripts|plpgsql|postgres|psql|libpq|initdb"),
     "gtk": re.compile(r"gtk|gdk|at-spi|gsettings"),
     "binutils": re.compile(r"^(ld|opcodes|gprof|bfd|gas|binutils|elfutils)"),
-    "dpkg": re.compile(r"dpkg"), "apt": re.compile(r"apt|software-properties"), "man-db": re.compile(r"man-db"),
-    "gettext": re.compile(r"gettext"), "wget": re.compile(r"wget"), "gnutls": re.compile(r"gnutls|gnupg"),
-}  # fmt: skip
+    "dpkg": re.compile(r"dpkg"),
+    "apt": re.compile(r"apt|software-properties"),
+    "man-db": re.compile(r"man-db"),
+    "gettext": re.compile(r"gettext"),
+    "wget": re.compile(r"wget"),
+    "gnutls": re.compile(r"gnutls|gnupg"),
+}
 MOST = 3_000  # messages of a family
-TEST = {"tar", "sed", "grep", "diffutils", "findutils", "wget", "make", "xz", "procps-ng"}  # families
+TEST = {
+    "tar",
+    "sed",
+    "grep",
+    "diffutils",
+    "findutils",
+    "wget",
+    "make",
+    "xz",
+    "procps-ng",
+}  # families
 VALID = {"apt", "gettext", "man-db", "systemd"}
 
 
@@ -47,15 +65,23 @@ class Message(NamedTuple):
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--language", default="de")
     parser.add_argument("--locale", type=Path, default=Path("/usr/share/locale"))
     asked = parser.parse_args(words)
     messages = read_messages(asked.locale / asked.language / "LC_MESSAGES")
     if not messages:
-        raise SystemExit(f"{asked.locale} has no messages in {asked.language!r}; see `ls {asked.locale}`")
-    about = {"language": asked.language, "pairs": len(messages), "programs": len({one.program for one in messages})}
+        raise SystemExit(
+            f"{asked.locale} has no messages in {asked.language!r}; see `ls {asked.locale}`"
+        )
+    about = {
+        "language": asked.language,
+        "pairs": len(messages),
+        "programs": len({one.program for one in messages}),
+    }
     for part, chosen in split_by_program(messages).items():
         write_pairs(asked.out / f"{part}.tsv", chosen)
         about[part] = len(chosen)
@@ -78,7 +104,9 @@ def read_messages(folder: Path) -> list[Message]:
         for source, target in entries:
             if is_message(source) and is_message(target):
                 line = tidy_target(source)
-                kept.setdefault(line, Message(path.stem, line, tidy_target(target), is_short(source)))
+                kept.setdefault(
+                    line, Message(path.stem, line, tidy_target(target), is_short(source))
+                )
     of_family: dict[str, list[Message]] = {}
     for one in sorted(kept.values(), key=lambda one: share_of(f"taken {one.source}")):
         of_family.setdefault(family(one.program), []).append(one)
@@ -114,7 +142,8 @@ def split_by_program(messages: list[Message]) -> dict[str, list[Message]]:
     """The messages of TEST, short and long, of VALID, and of all other programs."""
     parts: dict[str, list[Message]] = {"train": [], "valid": [], "short": [], "long": []}
     for one in messages:
-        name, length = family(one.program), "short" if one.short else "long"
+        name = family(one.program)
+        length = "short" if one.short else "long"
         parts[length if name in TEST else "valid" if name in VALID else "train"].append(one)
     known = {comparable(one.source) for one in parts["train"]}
     return {

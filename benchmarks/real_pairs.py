@@ -50,10 +50,15 @@ def main() -> None:
             copies = score([pair.source for pair in test], [pair.target for pair in test])
             record[f"{name} copying"] = copies.to_dict()
             for beam in BEAMS:
-                record[f"{name} beam {beam}"] = scored(asked.runs / language, test, beam, MARKS[language])
+                record[f"{name} beam {beam}"] = scored(
+                    asked.runs / language, test, beam, MARKS[language]
+                )
         (asked.runs / f"{language}.json").write_text(json.dumps(record, indent=1) + "\n")
-    records = {name: json.loads((asked.runs / f"{name}.json").read_text()) for name in LANGUAGES
-               if (asked.runs / f"{name}.json").exists()}  # fmt: skip
+    records = {
+        name: json.loads((asked.runs / f"{name}.json").read_text())
+        for name in LANGUAGES
+        if (asked.runs / f"{name}.json").exists()
+    }
     print(write(RESULTS / "real_pairs_cpu", "real_pairs", {"runs": records}, report(records)))
 
 
@@ -70,13 +75,19 @@ def trained(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     return {"steps": result.steps, "cpu_seconds": round(result.cpu_seconds, 1)}
 
 
-def scored(folder: Path, pairs: Sequence[Pair], beam: int, marks: str | None = None) -> dict[str, Any]:
+def scored(
+    folder: Path, pairs: Sequence[Pair], beam: int, marks: str | None = None
+) -> dict[str, Any]:
     """The scores of the best model; with `marks`, how many references have some, and how many of their outputs."""
     found = evaluate(Translator.load(folder), pairs, beam=beam)
     record: dict[str, Any] = {**found.scores.to_dict(), "unfinished": found.to_dict()["unfinished"]}
     if marks is not None:
         both = zip(found.translations, pairs, strict=True)
-        marked = [re.search(marks, one.text) is not None for one, pair in both if re.search(marks, pair.target)]
+        marked = [
+            re.search(marks, one.text) is not None
+            for one, pair in both
+            if re.search(marks, pair.target)
+        ]
         record |= {"marked": len(marked), "marked_too": sum(marked)}
     return record
 
@@ -88,15 +99,23 @@ def report(records: dict[str, Any]) -> list[str]:
         for name, what in TESTS.items():
             base = record[f"{name} copying"]
             greedy, beam = (record[f"{name} beam {beam}"] for beam in BEAMS)
-            above = (f"{one['bleu']:.2f} ({one['bleu'] - base['bleu']:+.2f})" for one in (greedy, beam))
+            above = (
+                f"{one['bleu']:.2f} ({one['bleu'] - base['bleu']:+.2f})" for one in (greedy, beam)
+            )
             marks = f"{beam['marked_too']} of {beam['marked']}"
-            rest = f"{beam['chrf']:.2f}", f"{beam['exact_match']:.3f}", f"{beam['unfinished']}", marks
+            rest = (
+                f"{beam['chrf']:.2f}",
+                f"{beam['exact_match']:.3f}",
+                f"{beam['unfinished']}",
+                marks,
+            )
             counts = f"{beam['count']:,}", f"{base['bleu']:.2f}"
             rows.append((f"{LANGUAGES[language]}, {what}", *counts, *above, *rest))
     sizes = "; ".join(
         f"{LANGUAGES[language]}: {one['train']:,} pairs of {one['programs']} programs, {one['steps']:,} steps in "
-        f"{one['cpu_seconds']:.0f} CPU seconds" for language, one in records.items()
-    )  # fmt: skip
+        f"{one['cpu_seconds']:.0f} CPU seconds"
+        for language, one in records.items()
+    )
     signatures = sorted({record["short beam 4"]["bleu_signature"] for record in records.values()})
     title = "Real sentence pairs: the defaults and copying"
     return [
@@ -104,13 +123,25 @@ def report(records: dict[str, Any]) -> list[str]:
         "English messages of programs with their translations, from the message catalogues of the machine. The test "
         f"messages are of programs that the training has no message of. {sizes}.",
         "",
-        *markdown_table(("test messages", "count", "copying", "greedy (above copying)", "beam 4 (above copying)",
-                "chrF", "exact match", "unfinished", "typography"), rows),
+        *markdown_table(
+            (
+                "test messages",
+                "count",
+                "copying",
+                "greedy (above copying)",
+                "beam 4 (above copying)",
+                "chrF",
+                "exact match",
+                "unfinished",
+                "typography",
+            ),
+            rows,
+        ),
         "",
         "*Copying*, *greedy* and *beam 4* are BLEU. The last columns are of beam 4: *unfinished* are translations that "
         "reach the longest length, *typography* are references with quotes, spaces or marks of the language whose "
         f"translation has such marks too. BLEU: {', '.join(f'`{one}`' for one in signatures)}.",
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

@@ -38,7 +38,9 @@ SENTENCES = {
 DRAWN = ("fox", "cat", "tired")  # those whose maps are kept
 
 
-def texts_of(documents: Sequence[Document], tokeniser: Tokeniser, longest: int) -> Iterator[tuple[int, str]]:
+def texts_of(
+    documents: Sequence[Document], tokeniser: Tokeniser, longest: int
+) -> Iterator[tuple[int, str]]:
     """Neighbouring paragraphs of a document up to `longest` ids, with the document's number; longer ones are cut."""
     for number, document in enumerate(documents):
         packed: list[str] = []
@@ -59,7 +61,12 @@ class Gathered:
 
     KINDS = ("trained", "untrained", "neighbours", "random")
 
-    def __init__(self, models: tuple[TextModel, TextModel], tokeniser: Tokeniser, texts: Sequence[tuple[int, str]]):
+    def __init__(
+        self,
+        models: tuple[TextModel, TextModel],
+        tokeniser: Tokeniser,
+        texts: Sequence[tuple[int, str]],
+    ):
         self.generator = torch.Generator().manual_seed(0)
         self.parts: dict[tuple[str, str], list[Looks]] = {}
         self.ids = 0
@@ -71,28 +78,44 @@ class Gathered:
                 if name != PIECES:
                     self._add(name, links[name], trained.weights, untrained.weights, group, trained)
             pieces = piece_links(trained.spans)
-            self._add(PIECES, pieces, trained.piece_weights, untrained.piece_weights, group, trained)
+            self._add(
+                PIECES, pieces, trained.piece_weights, untrained.piece_weights, group, trained
+            )
 
     def _add(
-        self, name: str, links: list[Link], weights: torch.Tensor, before: torch.Tensor, group: int, maps: TextMaps
+        self,
+        name: str,
+        links: list[Link],
+        weights: torch.Tensor,
+        before: torch.Tensor,
+        group: int,
+        maps: TextMaps,
     ) -> None:
         length = weights.shape[-1]
-        special = () if name == PIECES else [at for at, word in enumerate(maps.words) if word in SPECIAL]
+        special = (
+            () if name == PIECES else [at for at, word in enumerate(maps.words) if word in SPECIAL]
+        )
         near = from_neighbours(links, length, special)
         drawn = random_labels(links, length, maps.causal, self.generator)
         for kind, of_kind, taken in (
-            ("trained", weights, links), ("untrained", before, links), ("neighbours", weights, near),
+            ("trained", weights, links),
+            ("untrained", before, links),
+            ("neighbours", weights, near),
             ("random", weights, drawn),
-        ):  # fmt: skip
+        ):
             if taken:
-                self.parts.setdefault((name, kind), []).append(looks_of(of_kind, taken, group, causal=maps.causal))
+                self.parts.setdefault((name, kind), []).append(
+                    looks_of(of_kind, taken, group, causal=maps.causal)
+                )
 
     def looks(self, name: str, kind: str) -> Looks:
         return join(self.parts.get((name, kind), []))
 
     def names(self) -> list[str]:
         """Relations with enough links and documents."""
-        counted = {name: self.looks(name, "trained") for name, kind in self.parts if kind == "trained"}
+        counted = {
+            name: self.looks(name, "trained") for name, kind in self.parts if kind == "trained"
+        }
         return [
             name
             for name in ALL
@@ -109,37 +132,46 @@ def relation_figures(valid: Gathered, test: Gathered) -> dict[str, Any]:
 
 def _figures(name: str, valid: Gathered, test: Gathered) -> dict[str, Any]:
     scored = score_relation(
-        valid.looks(name, "trained"), test.looks(name, "trained"),
+        valid.looks(name, "trained"),
+        test.looks(name, "trained"),
         (valid.looks(name, "untrained"), test.looks(name, "untrained")),
-    )  # fmt: skip
+    )
     looks, drawn = test.looks(name, "trained"), test.looks(name, "random")
     over = drawn.of_head(valid.looks(name, "random").best_head()) - drawn.chance
-    error = float((drawn.chance * (1 - drawn.chance)).sum().sqrt()) / len(drawn)  # exact: labels are drawn one by one
+    error = float((drawn.chance * (1 - drawn.chance)).sum().sqrt()) / len(
+        drawn
+    )  # exact: labels are drawn one by one
     near = test.parts.get((name, "neighbours"))
     return {
-        **score_figures(scored), "documents": len(looks.groups.unique()),
+        **score_figures(scored),
+        "documents": len(looks.groups.unique()),
         "every_head": torch.round(looks.hits.double().mean(0), decimals=3).tolist(),
         "neighbours": round(float(join(near).of_head(scored.head).mean()), 4) if near else None,
         "random_labels": {"over_chance": round(float(over.mean()), 4), "error": round(error, 4)},
-    }  # fmt: skip
+    }
 
 
 def score_figures(scored: RelationScore) -> dict[str, Any]:
     """A score as JSON values."""
     return {
-        "head": list(scored.head), "links": scored.links, **share_figures(scored.hits, "share"),
-        "mass": round(scored.mass, 4), "offset": scored.offset,
+        "head": list(scored.head),
+        "links": scored.links,
+        **share_figures(scored.hits, "share"),
+        "mass": round(scored.mass, 4),
+        "offset": scored.offset,
         "baselines": {name: round(value, 4) for name, value in scored.baselines.items()},
         "margins": {name: share_figures(margin, "mean") for name, margin in scored.margins.items()},
         "beyond": scored.beyond,
-    }  # fmt: skip
+    }
 
 
 def share_figures(one: MeanShare, name: str) -> dict[str, float]:
     return {name: round(one.mean, 4), "error": round(one.error, 4)}
 
 
-def sentence_figures(model: TextModel, tokeniser: Tokeniser, heads: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def sentence_figures(
+    model: TextModel, tokeniser: Tokeniser, heads: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
     """The sentences of the articles: maps of the chosen heads, and the mean weight that each word receives."""
     figures = {}
     for name, sentence in SENTENCES.items():
@@ -147,9 +179,11 @@ def sentence_figures(model: TextModel, tokeniser: Tokeniser, heads: Sequence[tup
         drawn = heads if name in DRAWN else ()
         chosen = {f"{layer}.{head}": rounded(maps.weights[layer, head]) for layer, head in drawn}
         figures[name] = {
-            "words": list(maps.words), "pieces": [len(ids) for _, ids in maps.spans], "maps": chosen,
+            "words": list(maps.words),
+            "pieces": [len(ids) for _, ids in maps.spans],
+            "maps": chosen,
             "received": rounded(received(maps)),
-        }  # fmt: skip
+        }
     return {"sentences": figures, "it": it_figures(model, tokeniser)}
 
 
@@ -170,9 +204,14 @@ def received(maps: TextMaps) -> torch.Tensor:
 
 def it_figures(model: TextModel, tokeniser: Tokeniser) -> dict[str, Any]:
     """What *it* looks at if the sentence ends in *tired* or in *congested*, in every head."""
-    tired, congested = (look_text(model, tokeniser, SENTENCES[name]) for name in ("tired", "congested"))
-    rows = [maps.weights[:, :, maps.words.index("it")] for maps in (tired, congested)]  # (layers, heads, words)
-    animal, street = tired.words.index("animal"), tired.words.index("street")
+    tired, congested = (
+        look_text(model, tokeniser, SENTENCES[name]) for name in ("tired", "congested")
+    )
+    rows = [
+        maps.weights[:, :, maps.words.index("it")] for maps in (tired, congested)
+    ]  # (layers, heads, words)
+    animal = tired.words.index("animal")
+    street = tired.words.index("street")
     prefers = [row[..., animal] > row[..., street] for row in rows]
     same = rows[0].shape == rows[1].shape
     return {
@@ -188,7 +227,11 @@ def it_figures(model: TextModel, tokeniser: Tokeniser) -> dict[str, Any]:
 
 def spread(texts: Sequence[tuple[int, str]], most: int) -> list[tuple[int, str]]:
     """At most that many texts, evenly over all."""
-    return [texts[len(texts) * place // most] for place in range(most)] if len(texts) > most else list(texts)
+    return (
+        [texts[len(texts) * place // most] for place in range(most)]
+        if len(texts) > most
+        else list(texts)
+    )
 
 
 def rounded(values: torch.Tensor, digits: int = 3) -> Any:

@@ -16,7 +16,13 @@ from typing import Any
 import torch
 
 from benchmarks.library_text import PARTS, Document, library_documents
-from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
+from benchmarks.relation_scores import (
+    Gathered,
+    relation_figures,
+    sentence_figures,
+    spread,
+    texts_of,
+)
 from benchmarks.report import options, trained
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
@@ -50,9 +56,15 @@ class RelationsRecipe:
 def new_model(kind: str, recipe: RelationsRecipe, vocab_size: int) -> LanguageModel | TextEncoder:
     """The untrained model of a kind; the same weights each time."""
     sizes = {
-        "vocab_size": vocab_size, "dim": recipe.dim, "layers": recipe.layers, "heads": recipe.heads,
-        "hidden_dim": recipe.hidden_dim, "activation": "gelu", "positions": "rotary", "dropout": recipe.dropout,
-    }  # fmt: skip
+        "vocab_size": vocab_size,
+        "dim": recipe.dim,
+        "layers": recipe.layers,
+        "heads": recipe.heads,
+        "hidden_dim": recipe.hidden_dim,
+        "activation": "gelu",
+        "positions": "rotary",
+        "dropout": recipe.dropout,
+    }
     torch.manual_seed(SEED)
     if kind == "causal":
         return LanguageModel(LanguageConfig(**sizes))
@@ -83,23 +95,39 @@ def measure(
     model, untrained = (new_model(kind, recipe, tokeniser.vocab_size) for _ in range(2))
     steps = recipe.causal_steps if kind == "causal" else recipe.encoder_steps
     result = trained(
-        model, new_task(kind, recipe, (train, validate, tokeniser)), steps, recipe.learning_rate, SEED,
-        min(100, steps // 5), work, print_validation, validate_every=max(1, steps // 4), save_every=None,
-    )  # fmt: skip
+        model,
+        new_task(kind, recipe, (train, validate, tokeniser)),
+        steps,
+        recipe.learning_rate,
+        SEED,
+        min(100, steps // 5),
+        work,
+        print_validation,
+        validate_every=max(1, steps // 4),
+        save_every=None,
+    )
     valid, test = (
         Gathered(
-            (model, untrained), tokeniser, spread(list(texts_of(parts[part], tokeniser, LENGTH - 2)), recipe.texts)
+            (model, untrained),
+            tokeniser,
+            spread(list(texts_of(parts[part], tokeniser, LENGTH - 2)), recipe.texts),
         )
         for part in ("valid", "test")
     )
     relations = relation_figures(valid, test)
     heads = sorted({tuple(one["head"]) for one in relations.values()})
     return {
-        "layers": recipe.layers, "heads": recipe.heads, "parameters": sum(p.numel() for p in model.parameters()),
-        "steps": result.steps, "predicted": result.tokens, "cpu_seconds": round(result.cpu_seconds),
-        "valid_loss": round(result.valid_loss or float("nan"), 3), "ids": {"valid": valid.ids, "test": test.ids},
-        "relations": relations, **sentence_figures(model, tokeniser, heads),
-    }  # fmt: skip
+        "layers": recipe.layers,
+        "heads": recipe.heads,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "steps": result.steps,
+        "predicted": result.tokens,
+        "cpu_seconds": round(result.cpu_seconds),
+        "valid_loss": round(result.valid_loss or float("nan"), 3),
+        "ids": {"valid": valid.ids, "test": test.ids},
+        "relations": relations,
+        **sentence_figures(model, tokeniser, heads),
+    }
 
 
 def corpus_figures(documents: list[Document]) -> dict[str, Any]:
@@ -116,12 +144,21 @@ def corpus_figures(documents: list[Document]) -> dict[str, Any]:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--work", type=Path, default=Path("runs/relations"), help="trained models; made if missing")
-    asked, recipe = parser.parse_args(), RelationsRecipe()
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/relations"), help="trained models; made if missing"
+    )
+    asked = parser.parse_args()
+    recipe = RelationsRecipe()
     torch.set_num_threads(1)
     documents = library_documents()
-    tokeniser = Tokeniser.train([one.text for one in documents if one.part == "train"], recipe.vocab_size)
-    figures: dict[str, Any] = {"recipe": asdict(recipe), "corpus": corpus_figures(documents), "models": {}}
+    tokeniser = Tokeniser.train(
+        [one.text for one in documents if one.part == "train"], recipe.vocab_size
+    )
+    figures: dict[str, Any] = {
+        "recipe": asdict(recipe),
+        "corpus": corpus_figures(documents),
+        "models": {},
+    }
     print(figures["corpus"], flush=True)
     for kind in KINDS:
         figures["models"][kind] = measure(kind, recipe, tokeniser, documents, asked.work / kind)

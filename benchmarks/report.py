@@ -21,10 +21,16 @@ def options(
     about: str | None, *, out: Path | None = None, seeds: Sequence[int] | None = None
 ) -> argparse.ArgumentParser:
     """The options that most measurements have; a script adds its own."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     if out is not None:
-        parser.add_argument("--out", type=Path, default=out, help="the folder of the results (default: %(default)s)")
-        parser.add_argument("--quick", action="store_true", help="small sizes, only to check that it runs")
+        parser.add_argument(
+            "--out", type=Path, default=out, help="the folder of the results (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--quick", action="store_true", help="small sizes, only to check that it runs"
+        )
     if seeds is not None:
         parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
     return parser
@@ -38,7 +44,12 @@ def command() -> str:
 
 def heading(title: str, about: str = "", given: str = "") -> list[str]:
     """The first lines of a page: its title, the command, the day and PyTorch's version, and what follows these."""
-    return [f"# {title}", "", f"`{given or command()}`, {date.today()}, torch {torch.__version__}{about}.", ""]
+    return [
+        f"# {title}",
+        "",
+        f"`{given or command()}`, {date.today()}, torch {torch.__version__}{about}.",
+        "",
+    ]
 
 
 def write(folder: Path, name: str, content: dict[str, Any], page: Iterable[str]) -> Path:
@@ -52,17 +63,37 @@ def write(folder: Path, name: str, content: dict[str, Any], page: Iterable[str])
 
 
 def trained(
-    model: torch.nn.Module, task: Any, steps: int, rate: float, seed: int, warmup: int | None = None,
-    folder: Path | None = None, progress: Progress | None = None, **settings: Any,
-) -> TrainingResult:  # fmt: skip
+    model: torch.nn.Module,
+    task: Any,
+    steps: int,
+    rate: float,
+    seed: int,
+    warmup: int | None = None,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> TrainingResult:
     """Train in place, down to a learning rate of zero; in a folder, a training that was stopped continues."""
     given = {"validate_every": steps, "save_every": steps, **settings}
     config = TrainingConfig(
-        steps=steps, learning_rate=rate, warmup_steps=steps // 10 if warmup is None else warmup, schedule="cosine",
-        weight_decay=0.01, seed=seed, **given,
-    )  # fmt: skip
+        steps=steps,
+        learning_rate=rate,
+        warmup_steps=steps // 10 if warmup is None else warmup,
+        schedule="cosine",
+        weight_decay=0.01,
+        seed=seed,
+        **given,
+    )
     with tempfile.TemporaryDirectory() as aside:
-        result = train(model, task, config, folder or aside, resume=folder is not None, cpu=True, progress=progress)
+        result = train(
+            model,
+            task,
+            config,
+            folder or aside,
+            resume=folder is not None,
+            cpu=True,
+            progress=progress,
+        )
     if result.stopped == "interrupted":
         raise SystemExit("interrupted before the training was complete")
     return result

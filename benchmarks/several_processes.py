@@ -23,7 +23,9 @@ from benchmarks.report import options
 from regard import distributed
 from regard_lab.bench.report import markdown_table
 
-HEADS, KV_HEADS, HEAD_DIM = 8, 2, 64
+HEADS = 8
+KV_HEADS = 2
+HEAD_DIM = 64
 WINDOW, FORM = "causal_window(512)", "ring"  # it keeps nothing of its pieces for the backward pass
 CHECKED = 64  # queries at the start of each quarter, whose outputs are compared
 
@@ -42,17 +44,35 @@ def measure(rank: int, count: int, folder: str, length: int) -> None:
     """One process: its part of the tensors, outputs and gradients, and its memory and seconds, into the folder."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", count), rank=rank, world_size=count)
-    first, each = rank * length // count, length // count
-    run(*(rows(length, 0, 1024, heads, seed) for heads, seed in ((HEADS, 9), (KV_HEADS, 8), (KV_HEADS, 7))), count)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(f"{folder}/store", count), rank=rank, world_size=count
+    )
+    first = rank * length // count
+    each = length // count
+    run(
+        *(
+            rows(length, 0, 1024, heads, seed)
+            for heads, seed in ((HEADS, 9), (KV_HEADS, 8), (KV_HEADS, 7))
+        ),
+        count,
+    )
     before = resident()
-    q, k, v = (rows(length, first, each, heads, seed) for heads, seed in ((HEADS, 1), (KV_HEADS, 2), (KV_HEADS, 3)))
-    made, began = resident(), time.perf_counter()
+    q, k, v = (
+        rows(length, first, each, heads, seed)
+        for heads, seed in ((HEADS, 1), (KV_HEADS, 2), (KV_HEADS, 3))
+    )
+    made = resident()
+    began = time.perf_counter()
     output = run(q, k, v, count)
     seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if sys.platform != "darwin" else 1)
-    kept = {at: output[0, :, at - first : at - first + CHECKED].clone() for at in range(0, length, max(1, length // 4))
-            if first <= at < first + each}  # fmt: skip
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1024 if sys.platform != "darwin" else 1
+    )
+    kept = {
+        at: output[0, :, at - first : at - first + CHECKED].clone()
+        for at in range(0, length, max(1, length // 4))
+        if first <= at < first + each
+    }
     spent = {"tensors": made - before, "peak": peak - before, "seconds": seconds}
     torch.save((spent, kept), f"{folder}/{rank}")
     dist.barrier()
@@ -73,7 +93,10 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, count: int) -> torch.
 
 def resident() -> int:
     """Bytes of memory in use now."""
-    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
+    return (
+        int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+        * resource.getpagesize()
+    )
 
 
 def on_processes(count: int, length: int) -> tuple[list[dict[str, Any]], dict[int, torch.Tensor]]:
@@ -81,28 +104,46 @@ def on_processes(count: int, length: int) -> tuple[list[dict[str, Any]], dict[in
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(measure, (count, folder, length), nprocs=count)
         found = [torch.load(f"{folder}/{rank}") for rank in range(count)]
-    return [spent for spent, _ in found], {at: output for _, kept in found for at, output in kept.items()}
+    return [spent for spent, _ in found], {
+        at: output for _, kept in found for at, output in kept.items()
+    }
 
 
 def compare(length: int) -> dict[str, Any]:
     """Memory, seconds and bytes of one process and of four, and the largest difference of their outputs."""
     ((one,), alone), (four, together) = (on_processes(count, length) for count in (1, 4))
     traffic = distributed.bytes_exchanged(
-        [length // 4] * 4, kv_heads=KV_HEADS, head_dim=HEAD_DIM, pattern=WINDOW, form=FORM, backward=True
+        [length // 4] * 4,
+        kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        pattern=WINDOW,
+        form=FORM,
+        backward=True,
     )
     return {
-        "length": length, "one": one, "four": four,
+        "length": length,
+        "one": one,
+        "four": four,
         "share": max(process["peak"] for process in four) / one["peak"],
-        "difference": max(float((together[at] - output).abs().max()) for at, output in alone.items()),
+        "difference": max(
+            float((together[at] - output).abs().max()) for at, output in alone.items()
+        ),
         "bytes": traffic.total,
-    }  # fmt: skip
+    }
 
 
 def report(found: dict[str, Any]) -> str:
     """The figures as a table."""
-    every = [("one process", found["one"]), *((f"process {at} of 4", one) for at, one in enumerate(found["four"]))]
+    every = [
+        ("one process", found["one"]),
+        *((f"process {at} of 4", one) for at, one in enumerate(found["four"])),
+    ]
     lines = [
-        (name, *(f"{one[what] / 2**20:.0f} MiB" for what in ("tensors", "peak")), f"{one['seconds']:.1f}")
+        (
+            name,
+            *(f"{one[what] / 2**20:.0f} MiB" for what in ("tensors", "peak")),
+            f"{one['seconds']:.1f}",
+        )
         for name, one in every
     ]
     return "\n".join(markdown_table(("", "memory of q, k, v", "peak memory", "seconds"), lines)) + (

@@ -59,39 +59,70 @@ class TransferRecord:
 def measure(recipe: TransferRecipe, seed: int) -> tuple[list[TransferRecord], dict[str, Any]]:
     """One seed: train on masked words once, then train both contenders for each number of labels."""
     train_set = make_split("train", recipe.sentences, seed)
-    valid, test = make_split("valid", recipe.valid, seed), make_split("test", recipe.test, seed)
+    valid = make_split("valid", recipe.valid, seed)
+    test = make_split("test", recipe.test, seed)
     sources = [sentence.source for sentence in train_set]
     tokeniser = Tokeniser.train(sources, 2_000)
     torch.manual_seed(seed)
-    blank = TextEncoder(EncoderConfig(vocab_size=tokeniser.vocab_size, dim=recipe.dim, layers=recipe.layers))
+    blank = TextEncoder(
+        EncoderConfig(vocab_size=tokeniser.vocab_size, dim=recipe.dim, layers=recipe.layers)
+    )
     untaught = {name: tensor.clone() for name, tensor in blank.state_dict().items()}
-    hidden = MaskedWordTask(sources, [sentence.source for sentence in valid], tokeniser, batch_tokens=2_048, seed=seed)
-    pretrained = trained(blank, hidden, recipe.hidden_word_steps, 3e-3, seed, min(50, recipe.hidden_word_steps // 5))
+    hidden = MaskedWordTask(
+        sources, [sentence.source for sentence in valid], tokeniser, batch_tokens=2_048, seed=seed
+    )
+    pretrained = trained(
+        blank, hidden, recipe.hidden_word_steps, 3e-3, seed, min(50, recipe.hidden_word_steps // 5)
+    )
     fresh = TextEncoder(blank.config)
     fresh.load_state_dict(untaught)
     splits = [labelled(part) for part in (train_set, valid, test)]
     records = []
     for labels in recipe.labels:
-        task = ClassificationTask(splits[0][:labels], splits[1], SENSES, tokeniser, batch_tokens=1_024, seed=seed)
+        task = ClassificationTask(
+            splits[0][:labels], splits[1], SENSES, tokeniser, batch_tokens=1_024, seed=seed
+        )
         scratch, scratch_rate, seconds = best(recipe, fresh, task, splits, seed)
         transfer, transfer_rate, more = best(recipe, blank, task, splits, seed)
-        commonest = max(sum(pair.target == sense for pair in splits[2]) for sense in SENSES) / len(splits[2])
+        commonest = max(sum(pair.target == sense for pair in splits[2]) for sense in SENSES) / len(
+            splits[2]
+        )
         records.append(
-            TransferRecord(seed, labels, scratch, transfer, commonest, scratch_rate, transfer_rate, seconds + more)
+            TransferRecord(
+                seed,
+                labels,
+                scratch,
+                transfer,
+                commonest,
+                scratch_rate,
+                transfer_rate,
+                seconds + more,
+            )
         )
         print(records[-1], flush=True)
-    return records, {"seed": seed, "cpu_seconds": pretrained.cpu_seconds, "nats_a_word": pretrained.valid_loss}
+    return records, {
+        "seed": seed,
+        "cpu_seconds": pretrained.cpu_seconds,
+        "nats_a_word": pretrained.valid_loss,
+    }
 
 
 def best(
-    recipe: TransferRecipe, begin: TextEncoder, task: ClassificationTask, splits: Sequence[list[Pair]], seed: int
+    recipe: TransferRecipe,
+    begin: TextEncoder,
+    task: ClassificationTask,
+    splits: Sequence[list[Pair]],
+    seed: int,
 ) -> tuple[float, float, float]:
     """Test accuracy at the learning rate that is best on validation sentences, that rate, and the total CPU seconds."""
-    seconds, tried = 0.0, []
+    seconds = 0.0
+    tried = []
     for rate in recipe.learning_rates:
         torch.manual_seed(seed)  # both contenders have the same first head
         model = begin.changed(head="classes", classes=len(SENSES))
-        seconds += trained(model, task, recipe.label_steps, rate, seed, recipe.label_steps // 5).cpu_seconds
+        seconds += trained(
+            model, task, recipe.label_steps, rate, seed, recipe.label_steps // 5
+        ).cpu_seconds
         tried.append((task.accuracy(model, splits[1]), rate, task.accuracy(model, splits[2])))
     _, rate, right = max(tried)
     return right, rate, seconds
@@ -107,8 +138,14 @@ def main() -> None:
     torch.set_num_threads(1)  # for such small tensors several threads are slower than one
     recipe = TransferRecipe()
     measured = [measure(recipe, seed) for seed in asked.seeds]
-    records = [{**asdict(record), "margin": record.margin} for some, _ in measured for record in some]
-    figures = {"recipe": asdict(recipe), "hidden_words": [about for _, about in measured], "records": records}
+    records = [
+        {**asdict(record), "margin": record.margin} for some, _ in measured for record in some
+    ]
+    figures = {
+        "recipe": asdict(recipe),
+        "hidden_words": [about for _, about in measured],
+        "records": records,
+    }
     print(write_report("transfer", command(), figures))
 
 

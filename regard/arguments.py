@@ -27,7 +27,10 @@ from regard.errors import ArgumentError, ShapeError
 
 KindT = TypeVar("KindT")
 Kinds = type[Any] | tuple[type[Any], ...] | UnionType
-NUMBERS: tuple[Kinds, ...] = (int, (int, float))  # the kinds that mean a number; True and False are none
+NUMBERS: tuple[Kinds, ...] = (
+    int,
+    (int, float),
+)  # the kinds that mean a number; True and False are none
 PLAIN = frozenset({int, float, bool, str, type(None)})  # what `plain` need not look into
 LONGEST, LONGEST_PATH = 80, 200  # characters of a value, and of a path, that a message quotes
 FEW, MANY = 6, 12  # so few names are always listed in a message; more than so many never
@@ -47,7 +50,9 @@ def shown(value: object) -> str:
         kind = "a tensor" if hasattr(value, "requires_grad") else "an array"
         layout = str(getattr(value, "layout", "torch.strided"))
         return f"{kind} {(*shape,)} of {dtype}{'' if layout == 'torch.strided' else f' in layout {layout}'}"
-    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write the longest ones
+    if (
+        isinstance(value, int) and value.bit_length() > 256
+    ):  # Python refuses to write the longest ones
         return f"a whole number of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
@@ -145,9 +150,14 @@ def refuse_wrapper(name: str, tensor: Any) -> None:
     Classes with `__torch_dispatch__` do, such as MaskedTensor and DTensor; those of tensors without values do not.
     """
     kind = type(tensor)
-    if kind.__module__ in ("torch", "torch.nn.parameter") or kind.__module__.startswith("torch._subclasses"):
+    if kind.__module__ in ("torch", "torch.nn.parameter") or kind.__module__.startswith(
+        "torch._subclasses"
+    ):
         return
-    if kind.__torch_dispatch__ is sys.modules["torch"].Tensor.__torch_dispatch__ and kind.__name__ != "CausalBias":
+    if (
+        kind.__torch_dispatch__ is sys.modules["torch"].Tensor.__torch_dispatch__
+        and kind.__name__ != "CausalBias"
+    ):
         return
     raise ShapeError(
         f"{name} is {kind_of(tensor)}, whose numbers are not those in its memory, which attention reads; "
@@ -187,7 +197,11 @@ def number_in(value: Any) -> Any:
 
     `plain` raises where this leaves a tensor as it is.
     """
-    if getattr(value, "ndim", None) != 0 or getattr(value, "requires_grad", False) or not hasattr(value, "item"):
+    if (
+        getattr(value, "ndim", None) != 0
+        or getattr(value, "requires_grad", False)
+        or not hasattr(value, "item")
+    ):
         return value
     try:
         return value.item()
@@ -210,7 +224,12 @@ def plain(name: str, value: Any) -> Any:
     if type(value) in PLAIN or getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
         return value
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
+    if (
+        torch is not None
+        and isinstance(value, torch.Tensor)
+        and value.requires_grad
+        and torch.is_grad_enabled()
+    ):
         raise ArgumentError(
             f"{name} is a tensor that needs a gradient, and {name} is a number, which has none; multiply tensors by it "
             f"instead, or give {name}.item()"
@@ -233,7 +252,9 @@ def is_symbolic(value: Any) -> bool:
     return torch is not None and type(value) is torch.SymInt
 
 
-def whole(name: str, number: object, least: int | None = None, most: int | None = None, needs: str = "") -> int:
+def whole(
+    name: str, number: object, least: int | None = None, most: int | None = None, needs: str = ""
+) -> int:
     """The number as a Python int, if it is a whole one within these bounds that fits 64 bits.
 
     >>> import torch
@@ -244,7 +265,9 @@ def whole(name: str, number: object, least: int | None = None, most: int | None 
     if is_symbolic(found):
         return found
     if not is_whole(found) or not _within(found, least, most):
-        raise ArgumentError(f"{name} is {shown(found)}; it needs {needs or _range('a whole number', least, most)}")
+        raise ArgumentError(
+            f"{name} is {shown(found)}; it needs {needs or _range('a whole number', least, most)}"
+        )
     if not -(2**63) <= found < 2**63:
         raise ArgumentError(f"{name} is {shown(found)}; positions are counted in 64 bits")
     return found if type(found) is int else int(found)
@@ -262,14 +285,22 @@ def real(
 
     >>> real("dropout", 0.25, 0, 1)
     0.25
-    """  # fmt: skip
+    """
     found = plain(name, number)
     if isinstance(found, int | float) and not isinstance(found, bool):
         with suppress(OverflowError):  # a whole number beyond what a float reaches
             value = float(found)
-            if math.isfinite(value) and _within(value, least, most) and (above is None or value > above):
+            if (
+                math.isfinite(value)
+                and _within(value, least, most)
+                and (above is None or value > above)
+            ):
                 return value
-    needs = needs or (f"a finite number above {above}" if above is not None else _range("a finite number", least, most))
+    needs = needs or (
+        f"a finite number above {above}"
+        if above is not None
+        else _range("a finite number", least, most)
+    )
     raise ArgumentError(f"{name} is {shown(found)}; it needs {needs}")
 
 
@@ -301,7 +332,11 @@ def one_of(name: str, value: Any, names: Collection[str], command: str = "") -> 
 
 
 def a_tensor(
-    name: str, value: Any, needs: str, shapes: Iterable[Sequence[int | tuple[int, ...] | None]], *dtypes: Any
+    name: str,
+    value: Any,
+    needs: str,
+    shapes: Iterable[Sequence[int | tuple[int, ...] | None]],
+    *dtypes: Any,
 ) -> Any:
     """The value, if it is a dense tensor of one of these shapes and dtypes.
 
@@ -319,7 +354,11 @@ def a_tensor(
     >>> a_tensor("sink", torch.zeros(1, 8), "(heads,) or (batch or 1, heads)", [(8,), ((1, 2), 8)]).shape
     torch.Size([1, 8])
     """
-    fits = hasattr(value, "requires_grad") and not value.is_nested and str(value.layout) == "torch.strided"
+    fits = (
+        hasattr(value, "requires_grad")
+        and not value.is_nested
+        and str(value.layout) == "torch.strided"
+    )
     if fits:
         fits = value.dtype in dtypes if dtypes else value.dtype.is_floating_point
         fits = fits and any(has_sizes(value.shape, sizes) for sizes in shapes)
@@ -358,7 +397,9 @@ def check_fields(owner: object, **checks: Callable[[str, Any], Any]) -> None:
     kind = type(owner).__name__
     for field, check in checks.items():
         object.__setattr__(
-            owner, field, check(f"{kind}'{'' if kind[-1] == 's' else 's'} {field}", getattr(owner, field))
+            owner,
+            field,
+            check(f"{kind}'{'' if kind[-1] == 's' else 's'} {field}", getattr(owner, field)),
         )
 
 
@@ -384,4 +425,8 @@ def suggest(given: object, names: Collection[str], command: str = "") -> str:
     within = [name for name in alike if len(wanted) > 2 and wanted in name]
     if near := within[:3] or get_close_matches(wanted, alike, n=3, cutoff=0.6):
         return f"did you mean {' or '.join(repr(alike[name]) for name in near)}?"
-    return f"{command} prints all {len(names)}" if command and len(names) > MANY else f"there are {', '.join(names)}"
+    return (
+        f"{command} prints all {len(names)}"
+        if command and len(names) > MANY
+        else f"there are {', '.join(names)}"
+    )

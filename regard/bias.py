@@ -84,9 +84,15 @@ class ALiBi(Bias):
     slopes: tuple[float, ...] | None
 
     def __init__(self, slopes: Iterable[float] | None = None) -> None:
-        if slopes is not None and (not isinstance(slopes, Iterable) or isinstance(slopes, str | bytes)):
-            raise ArgumentError(f"ALiBi's slopes are {shown(slopes)}; they are numbers, one for each query head")
-        object.__setattr__(self, "slopes", None if slopes is None else tuple(_slope(one) for one in slopes))
+        if slopes is not None and (
+            not isinstance(slopes, Iterable) or isinstance(slopes, str | bytes)
+        ):
+            raise ArgumentError(
+                f"ALiBi's slopes are {shown(slopes)}; they are numbers, one for each query head"
+            )
+        object.__setattr__(
+            self, "slopes", None if slopes is None else tuple(_slope(one) for one in slopes)
+        )
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         slopes = series(heads) if self.slopes is None else self.slopes
@@ -99,7 +105,9 @@ class ALiBi(Bias):
 
     @property
     def by_value(self) -> bool:
-        return type(self) is ALiBi  # a class derived from it may hold numbers that are not in its key
+        return (
+            type(self) is ALiBi
+        )  # a class derived from it may hold numbers that are not in its key
 
     def check(self, heads: int) -> None:
         if self.slopes is not None and len(self.slopes) != heads:
@@ -116,7 +124,9 @@ def _slope(one: object) -> float:
     try:
         return real("slope", one)
     except ArgumentError:
-        raise ArgumentError(f"ALiBi has the slope {shown(one)}; give a finite number for each query head") from None
+        raise ArgumentError(
+            f"ALiBi has the slope {shown(one)}; give a finite number for each query head"
+        ) from None
 
 
 def series(heads: int) -> tuple[float, ...]:
@@ -160,9 +170,12 @@ class T5Relative(nn.Module, Bias):
     [3, 2, 1, 0, 5, 6, 7]
     """
 
-    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
+    def __init__(
+        self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    ) -> None:
         super().__init__()
-        heads, buckets = whole("T5Relative's heads", heads), whole("T5Relative's buckets", buckets)
+        heads = whole("T5Relative's heads", heads)
+        buckets = whole("T5Relative's buckets", buckets)
         max_distance = whole("T5Relative's max_distance", max_distance)
         yes_or_no("T5Relative's bidirectional", bidirectional)
         sided = buckets // 2 if bidirectional else buckets
@@ -172,7 +185,12 @@ class T5Relative(nn.Module, Bias):
                 f"bidirectional={bidirectional}): it needs 1 head or more, 2 buckets or more per direction, and a "
                 f"max_distance above {sided // 2}, the distances that have a bucket each"
             )
-        self.heads, self.buckets, self.max_distance, self.bidirectional = heads, buckets, max_distance, bidirectional
+        self.heads, self.buckets, self.max_distance, self.bidirectional = (
+            heads,
+            buckets,
+            max_distance,
+            bidirectional,
+        )
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         nn.init.normal_(self.weight, std=0.02)
 
@@ -237,7 +255,10 @@ class GridRelative(nn.Module, Bias):
 
     def __init__(self, heads: int, shape: tuple[int, ...], window: tuple[int, ...] | int) -> None:
         super().__init__()
-        self.heads, self.pattern = whole("GridRelative's heads", heads, 1), Neighbourhood(shape, window)
+        self.heads, self.pattern = (
+            whole("GridRelative's heads", heads, 1),
+            Neighbourhood(shape, window),
+        )
         self.sizes = [2 * size - 1 for size in self.pattern.window]  # ty: ignore[not-iterable]
         self.weight = nn.Parameter(0.02 * torch.randn(prod(self.sizes), self.heads))
 
@@ -251,10 +272,12 @@ class GridRelative(nn.Module, Bias):
 
     def _numbers(self, offsets: torch.Tensor) -> torch.Tensor:
         """The numbers of offsets (..., axes) for each head, (heads, ...); 0 beyond the window."""
-        place, inside = torch.zeros_like(offsets[..., 0]), torch.ones_like(offsets[..., 0], dtype=torch.bool)
+        place = torch.zeros_like(offsets[..., 0])
+        inside = torch.ones_like(offsets[..., 0], dtype=torch.bool)
         for axis, size in enumerate(self.sizes):
             at = offsets[..., axis] + size // 2
-            place, inside = place * size + at, inside & (at >= 0) & (at < size)
+            place = place * size + at
+            inside = inside & (at >= 0) & (at < size)
         found = self.weight[torch.where(inside, place, 0)] * inside[..., None]
         return found.movedim(-1, 0)
 
@@ -277,15 +300,24 @@ class GridRelative(nn.Module, Bias):
 
     def check(self, heads: int) -> None:
         if heads != self.heads:
-            raise ShapeError(f"this GridRelative has {count_of(self.heads, 'heads')} and the call {heads}")
+            raise ShapeError(
+                f"this GridRelative has {count_of(self.heads, 'heads')} and the call {heads}"
+            )
 
     def check_pattern(self, pattern: Pattern) -> None:
         on = [getattr(part, "window_on", None) for part in pattern.factors]  # of a window on a grid
-        windows = [window for of in on if of is not None and (window := of(self.pattern.shape)) is not None]
+        windows = [
+            window for of in on if of is not None and (window := of(self.pattern.shape)) is not None
+        ]
         narrow = any(
-            all(2 * one - 1 <= size for one, size in zip(window, self.sizes, strict=True)) for window in windows
+            all(2 * one - 1 <= size for one, size in zip(window, self.sizes, strict=True))
+            for window in windows
         )
-        wide = [size for size, of in zip(self.sizes[1:], self.pattern.shape[1:], strict=True) if size > of]
+        wide = [
+            size
+            for size, of in zip(self.sizes[1:], self.pattern.shape[1:], strict=True)
+            if size > of
+        ]
         if not narrow or wide:
             raise UnsupportedError(
                 f"GridRelative of {self.pattern} takes offsets from distances, and the pattern is {pattern}; it needs "
@@ -323,7 +355,11 @@ class Forgetting(Bias):
     """
 
     def __init__(self, log_forget: torch.Tensor) -> None:
-        if not isinstance(log_forget, torch.Tensor) or log_forget.dim() != 3 or not log_forget.is_floating_point():
+        if (
+            not isinstance(log_forget, torch.Tensor)
+            or log_forget.dim() != 3
+            or not log_forget.is_floating_point()
+        ):
             raise ShapeError(
                 f"Forgetting's log_forget is {shown(log_forget)}; it is logarithms of gates, (batch, heads, k_len)"
             )

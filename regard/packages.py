@@ -23,7 +23,9 @@ def install_line(extra: str) -> str:
 def _origin() -> str:
     """The folder or wheel that regard was installed from; its name if that is unknown, or no longer there."""
     try:
-        recorded = json.loads(distribution("regard").read_text("direct_url.json") or "{}").get("url", "")
+        recorded = json.loads(distribution("regard").read_text("direct_url.json") or "{}").get(
+            "url", ""
+        )
     except (PackageNotFoundError, ValueError):
         return "regard"
     url = urlparse(recorded)

@@ -35,13 +35,17 @@ class Sinusoidal(nn.Module):
         super().__init__()
         dim = whole("Sinusoidal's dim", dim)
         if dim < 2 or dim % 2:
-            raise ArgumentError(f"Sinusoidal(dim={dim}): sines and cosines come in pairs, so dim is even and above 0")
+            raise ArgumentError(
+                f"Sinusoidal(dim={dim}): sines and cosines come in pairs, so dim is even and above 0"
+            )
         self.dim, self.base = dim, checked_base("Sinusoidal", base)
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         """The vectors to add, (..., dim) in float32, for integer positions (...)."""
         check_positions(positions)
-        angles = positions[..., None].double() * frequencies(self.dim, self.base, positions.device)  # (..., dim / 2)
+        angles = positions[..., None].double() * frequencies(
+            self.dim, self.base, positions.device
+        )  # (..., dim / 2)
         return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
 
     def extra_repr(self) -> str:
@@ -58,7 +62,9 @@ def checked_base(name: str, base: float) -> float:
     """The base of the wave lengths; an ArgumentError unless it is above 0."""
     base = real(f"{name}'s base", base)
     if base <= 0:
-        raise ArgumentError(f"{name}'s base is {base}; wave lengths are powers of it, so give a number above 0")
+        raise ArgumentError(
+            f"{name}'s base is {base}; wave lengths are powers of it, so give a number above 0"
+        )
     return base
 
 
@@ -82,7 +88,8 @@ class Learned(nn.Module):
 
     def __init__(self, length: int, dim: int) -> None:
         super().__init__()
-        length, dim = whole("Learned's length", length), whole("Learned's dim", dim)
+        length = whole("Learned's length", length)
+        dim = whole("Learned's dim", dim)
         if length < 1 or dim < 1:
             raise ArgumentError(f"Learned(length={length}, dim={dim}): both are 1 or more")
         self.weight = nn.Parameter(torch.randn(length, dim) * 0.02)
@@ -127,11 +134,15 @@ class Scaling(Declared, enrol=False):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "truncated" and not (field.name == "attention_factor" and value is None):
+            if field.name != "truncated" and not (
+                field.name == "attention_factor" and value is None
+            ):
                 value = real(f"{type(self).__name__}'s {field.name}", value)
                 object.__setattr__(self, field.name, value)
                 if value <= 0:
-                    raise ArgumentError(f"{type(self).__name__}'s {field.name} is {value}; give a number above 0")
+                    raise ArgumentError(
+                        f"{type(self).__name__}'s {field.name} is {value}; give a number above 0"
+                    )
 
     def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
         """The angle of each pair at position 1, (dims / 2,) in float64."""
@@ -174,7 +185,9 @@ class NTK(Scaling):
 
     def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
         if dims < 4:
-            raise ArgumentError(f"NTK scales the pairs beside the fastest, and {dims} dimensions have none; give 4")
+            raise ArgumentError(
+                f"NTK scales the pairs beside the fastest, and {dims} dimensions have none; give 4"
+            )
         return frequencies(dims, base * self.factor ** (dims / (dims - 2)), device)
 
 
@@ -210,7 +223,9 @@ class YaRN(Scaling):
         super().__post_init__()
         yes_or_no("YaRN's truncated", self.truncated)
         if self.fast < self.slow:
-            raise ArgumentError(f"YaRN's fast is {self.fast} turns and slow {self.slow}; fast ones turn more often")
+            raise ArgumentError(
+                f"YaRN's fast is {self.fast} turns and slow {self.slow}; fast ones turn more often"
+            )
 
     def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
         first, last = (  # the pair that turns so often within the trained positions
@@ -218,8 +233,10 @@ class YaRN(Scaling):
             for turns in (self.fast, self.slow)
         )
         if self.truncated:
-            first, last = math.floor(first), math.ceil(last)
-        first, last = max(first, 0), min(last, dims - 1)
+            first = math.floor(first)
+            last = math.ceil(last)
+        first = max(first, 0)
+        last = min(last, dims - 1)
         last = first + 0.001 if first == last else last
         pairs = torch.arange(dims // 2, dtype=torch.float64, device=device)
         kept = 1 - ((pairs - first) / (last - first)).clamp(0, 1)
@@ -259,7 +276,9 @@ class Llama3(Scaling):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fast <= self.slow:
-            raise ArgumentError(f"Llama3's fast is {self.fast} turns and slow {self.slow}; fast ones turn more often")
+            raise ArgumentError(
+                f"Llama3's fast is {self.fast} turns and slow {self.slow}; fast ones turn more often"
+            )
 
     def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
         angles = frequencies(dims, base, device)
@@ -314,17 +333,28 @@ class Rotary:
             object.__setattr__(self, "dims", whole("Rotary's dims", self.dims))
         one_of("Rotary's pairs", self.pairs, ("halves", "neighbours"))
         if self.dims is not None and (self.dims < 2 or self.dims % 2):
-            raise ArgumentError(f"Rotary(dims={self.dims}): pairs are rotated, so dims is even and above 0")
+            raise ArgumentError(
+                f"Rotary(dims={self.dims}): pairs are rotated, so dims is even and above 0"
+            )
         if isinstance(self.scaling, str):
             scaling = Reader(self.scaling, Scaling.registry, "yarn(4, 4096)").whole()
             object.__setattr__(self, "scaling", scaling)
         if self.scaling is not None:
-            of_kind("Rotary's scaling", self.scaling, Scaling, "Linear, NTK, YaRN or Llama3 of regard.positions")
+            of_kind(
+                "Rotary's scaling",
+                self.scaling,
+                Scaling,
+                "Linear, NTK, YaRN or Llama3 of regard.positions",
+            )
             if self.frequencies is not None:
-                raise ArgumentError("Rotary was given frequencies and a scaling, which makes its own; give one of them")
+                raise ArgumentError(
+                    "Rotary was given frequencies and a scaling, which makes its own; give one of them"
+                )
         if self.axes is not None:
             pairs = each("Rotary's axes", self.axes, "a number of pairs for each axis")
-            object.__setattr__(self, "axes", tuple(whole("pairs of an axis", one, 1) for one in pairs))
+            object.__setattr__(
+                self, "axes", tuple(whole("pairs of an axis", one, 1) for one in pairs)
+            )
 
     def check(self, head_dim: int) -> None:
         """Raise an ArgumentError if heads of this size cannot be rotated."""
@@ -334,7 +364,9 @@ class Rotary:
                 f"Rotary rotates pairs of dimensions and cannot rotate {dims} of {head_dim}; use an even head_dim"
             )
         if self.axes is not None and 2 * sum(self.axes) != dims:
-            raise ArgumentError(f"Rotary's axes {self.axes} have {sum(self.axes)} pairs, and {dims // 2} are rotated")
+            raise ArgumentError(
+                f"Rotary's axes {self.axes} have {sum(self.axes)} pairs, and {dims // 2} are rotated"
+            )
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Heads (batch, heads, length, head_dim) rotated to their positions, (length,) or (batch, length).
@@ -343,7 +375,9 @@ class Rotary:
         """
         check_positions(positions)
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.dtype.is_floating_point:
-            raise ShapeError(f"Rotary rotates heads (batch, heads, length, head_dim), not {shown(x)}")
+            raise ShapeError(
+                f"Rotary rotates heads (batch, heads, length, head_dim), not {shown(x)}"
+            )
         by_axis = self.axes is not None and positions.dim() == 3
         of_token = positions.shape[:-1] if by_axis else positions.shape
         of_batch = tuple(of_token[:-1])
@@ -366,12 +400,16 @@ class Rotary:
 
         The cosines of the last few starts and lengths are kept: all layers of a model rotate to the same positions.
         """
-        dims, length = self._dims_of(x), x.shape[2]
+        dims = self._dims_of(x)
+        length = x.shape[2]
         if _makes_other_tensors() or length > LENGTH_KEPT:
             return self.rotate(x, start + torch.arange(length, device=x.device))
         wide = torch.promote_types(x.dtype, torch.float32)
         return self._turned(
-            x, *_cos_and_sin(self, start, length, dims, x.device, wide, torch.is_inference_mode_enabled())
+            x,
+            *_cos_and_sin(
+                self, start, length, dims, x.device, wide, torch.is_inference_mode_enabled()
+            ),
         )
 
     def _angles(self, positions: torch.Tensor, dims: int, device: torch.device) -> torch.Tensor:
@@ -399,10 +437,17 @@ class Rotary:
     def _turned(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """The heads with their pairs rotated by angles (.., length, dims / 2) with these cosines and sines."""
         dims = 2 * cos.shape[-1]
-        rotated, rest = x[..., :dims].to(cos.dtype), x[..., dims:]
-        first, second = rotated.chunk(2, -1) if self.pairs == "halves" else (rotated[..., 0::2], rotated[..., 1::2])
+        rotated = x[..., :dims].to(cos.dtype)
+        rest = x[..., dims:]
+        first, second = (
+            rotated.chunk(2, -1)
+            if self.pairs == "halves"
+            else (rotated[..., 0::2], rotated[..., 1::2])
+        )
         both = first * cos - second * sin, first * sin + second * cos
-        rotated = torch.cat(both, -1) if self.pairs == "halves" else torch.stack(both, -1).flatten(-2)
+        rotated = (
+            torch.cat(both, -1) if self.pairs == "halves" else torch.stack(both, -1).flatten(-2)
+        )
         rotated = rotated.to(x.dtype)
         return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
 
@@ -422,13 +467,21 @@ def _makes_other_tensors() -> bool:
 
 @lru_cache(maxsize=8)
 def _cos_and_sin(
-    rotary: Rotary, start: int, length: int, dims: int, device: torch.device, dtype: torch.dtype, inference: bool
+    rotary: Rotary,
+    start: int,
+    length: int,
+    dims: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    inference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of the angles of neighbouring positions, (length, dims / 2) in dtype.
 
     `inference`: whether inference_mode is on, whose tensors cannot be used where gradients are wanted.
     """
-    cos, sin = rotary._cos_and_sin(rotary._angles(start + torch.arange(length, device=device), dims, device))
+    cos, sin = rotary._cos_and_sin(
+        rotary._angles(start + torch.arange(length, device=device), dims, device)
+    )
     return cos.to(dtype), sin.to(dtype)
 
 

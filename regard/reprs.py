@@ -44,7 +44,8 @@ def brief_value(value: object) -> str:
     >>> brief_value(torch.zeros(2, 3)), brief_value((1, 2)), brief_value(["word"] * 99)
     ('<tensor (2, 3) float32>', '(1, 2)', '<list of 99>')
     """
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    shape = getattr(value, "shape", None)
+    dtype = getattr(value, "dtype", None)
     if dtype is not None and shape is not None:
         return f"<{type(value).__name__.lower()} {(*shape,)} {str(dtype).removeprefix('torch.')}>"
     if isinstance(value, str):
@@ -58,7 +59,11 @@ def brief_value(value: object) -> str:
     if callable(value) and hasattr(value, "__qualname__"):
         return f"<{getattr(value, '__name__', 'function').strip('<>')}>"
     text = repr(value)
-    return text if len(text) <= LONGEST and "\n" not in text and " at 0x" not in text else f"<{type(value).__name__}>"
+    return (
+        text
+        if len(text) <= LONGEST and "\n" not in text and " at 0x" not in text
+        else f"<{type(value).__name__}>"
+    )
 
 
 def _brief_collection(values: Collection[Any]) -> str:
@@ -70,7 +75,13 @@ def _brief_collection(values: Collection[Any]) -> str:
     parts = [*values, *values.values()] if isinstance(values, Mapping) else [*values]
     plain = all(isinstance(part, str | int | float | bool | None) for part in parts)
     text = repr(values)
-    return text if plain and len(text) <= 2 * LONGEST else f"<{name} of {len(values):,}>" if values else text
+    return (
+        text
+        if plain and len(text) <= 2 * LONGEST
+        else f"<{name} of {len(values):,}>"
+        if values
+        else text
+    )
 
 
 def _as_range(values: tuple[Any, ...]) -> range | None:
@@ -92,7 +103,9 @@ def _brief_repr(self: Any) -> str:
 
 
 def _alike(value: object, standard: object) -> bool:
-    return value is standard or (type(value) is type(standard) and not hasattr(value, "shape") and value == standard)
+    return value is standard or (
+        type(value) is type(standard) and not hasattr(value, "shape") and value == standard
+    )
 
 
 def _written(self: object, shown: Mapping[str, object]) -> str:

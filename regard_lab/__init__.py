@@ -4,9 +4,18 @@ from importlib import import_module
 from typing import Any
 
 _ROOMS = (
-    "text", "models", "decoding", "training", "conversion", "seeing", "teaching", "lessons", "walkthrough",
-    "bench", "cli",
-)  # fmt: skip
+    "text",
+    "models",
+    "decoding",
+    "training",
+    "conversion",
+    "seeing",
+    "teaching",
+    "lessons",
+    "walkthrough",
+    "bench",
+    "cli",
+)
 
 
 def __getattr__(name: str) -> Any:

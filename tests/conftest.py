@@ -12,10 +12,16 @@ from hypothesis import HealthCheck, settings
 from regard.functional.kept import PLANS
 
 settings.register_profile(
-    "regard", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "regard",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 # The long tier's: other examples for each `--hypothesis-seed`.
-settings.register_profile("long", settings.get_profile("regard"), derandomize=False, print_blob=True)
+settings.register_profile(
+    "long", settings.get_profile("regard"), derandomize=False, print_blob=True
+)
 # The long tier's for metamorphic laws: as many examples of each as the goal asks for, see tests/law_examples.py.
 settings.register_profile("laws", settings.get_profile("long"), max_examples=1_000)
 settings.load_profile("regard")
@@ -61,7 +67,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 # Where there is no accelerator, a thousandth of the time: that of torch keeps the stack of its caller for each device.
-_seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+_seed = (
+    torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,9 @@ from typing import Any
 ENTRY = re.compile(r"^((?:\*{0,2}\w+, )*\*{0,2}\w+)(?: \([^)]*\))?:(?:\s|$)")
 INLINE = re.compile(r"; ((?:\w+, )*\w+): ")  # "norm: ...; epsilon: ..." on one line
 FIELD = re.compile(r"^([a-z]\w*): \S")
-QUOTED_FIELD = re.compile(r"`([a-z]\w*)`(?: \([^)]*\))?(?::| is | says | marks )")  # "`span` is the padding"
+QUOTED_FIELD = re.compile(
+    r"`([a-z]\w*)`(?: \([^)]*\))?(?::| is | says | marks )"
+)  # "`span` is the padding"
 
 
 def documented_arguments(text: str) -> list[str]:
@@ -33,7 +35,9 @@ def documented_arguments(text: str) -> list[str]:
 def documented_fields(text: str) -> list[str]:
     """Names explained in the docstring of a dataclass: lines such as "total: (batch, ...)", and "`span` is ..."."""
     lines = [line for line in inspect.cleandoc(text).splitlines() if not line.startswith(" ")]
-    return [match[1] for line in lines if (match := FIELD.match(line)) is not None] + QUOTED_FIELD.findall(text)
+    return [
+        match[1] for line in lines if (match := FIELD.match(line)) is not None
+    ] + QUOTED_FIELD.findall(text)
 
 
 def known_names(thing: Callable[..., Any]) -> set[str] | None:
@@ -44,7 +48,9 @@ def known_names(thing: Callable[..., Any]) -> set[str] | None:
         return None
     if inspect.isclass(thing):
         names |= {name for base in thing.__mro__ for name in vars(base).get("__annotations__", {})}
-        names |= {name for name, _ in inspect.getmembers(thing, lambda value: isinstance(value, property))}
+        names |= {
+            name for name, _ in inspect.getmembers(thing, lambda value: isinstance(value, property))
+        }
     return names
 
 
@@ -52,9 +58,13 @@ def defined(module: str) -> Iterator[tuple[str, Any]]:
     """Functions, classes and methods that a module defines, by qualified name."""
     for value in vars(importlib.import_module(module)).values():
         value = inspect.unwrap(value) if callable(value) else value
-        if getattr(value, "__module__", None) != module or not (inspect.isclass(value) or inspect.isfunction(value)):
+        if getattr(value, "__module__", None) != module or not (
+            inspect.isclass(value) or inspect.isfunction(value)
+        ):
             continue
-        if value.__qualname__.startswith("torch_dynamo_resume_in_"):  # left in a module by torch.compile
+        if value.__qualname__.startswith(
+            "torch_dynamo_resume_in_"
+        ):  # left in a module by torch.compile
             continue
         yield value.__qualname__, value
         if inspect.isclass(value):
@@ -73,7 +83,8 @@ def _code_without_docstring(kind: type) -> str:
 
 def wrong_names(thing: Any) -> list[str]:
     """Documented arguments and fields of a function or class that do not exist."""
-    text, known = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__, known_names(thing)
+    text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    known = known_names(thing)
     if not text or known is None:
         return []
     names = documented_arguments(text)

@@ -20,7 +20,9 @@ def lines_of(run: Callable[[], Any], prefix: str = HERE) -> list[Line]:
     return lines
 
 
-def interrupted(run: Callable[[], Any], at: Line, exception: type[BaseException] = KeyboardInterrupt) -> bool:
+def interrupted(
+    run: Callable[[], Any], at: Line, exception: type[BaseException] = KeyboardInterrupt
+) -> bool:
     """Call `run()` and raise `exception` before line `at` is executed; whether that exception left `run`."""
     raised = exception(f"injected at line {at[1]} of {at[0]}")
 
@@ -37,7 +39,9 @@ def interrupted(run: Callable[[], Any], at: Line, exception: type[BaseException]
     return False
 
 
-def at_each_line(run: Callable[[], Any], prefix: str = HERE, most: int | None = None) -> Iterator[Line]:
+def at_each_line(
+    run: Callable[[], Any], prefix: str = HERE, most: int | None = None
+) -> Iterator[Line]:
     """The lines of `run()`, or `most` of them at equal distances with the first and the last.
 
     >>> len(list(at_each_line(lambda: regard.patterns.Causal() & regard.patterns.Full(), most=3)))

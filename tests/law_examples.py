@@ -9,7 +9,8 @@ def law(everyday: int) -> settings:
     `--hypothesis-profile=laws` is loaded before the laws are imported. Of a law for a backend many drawn calls are
     refused, and the fixture that cuts small blocks does the same for every example.
     """
-    asked, usual = settings.default, settings.get_profile("regard")
+    asked = settings.default
+    usual = settings.get_profile("regard")
     assert asked is not None
     quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
     number = asked.max_examples if asked.max_examples > usual.max_examples else everyday

@@ -18,7 +18,11 @@ BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"  # ends wi
 
 # PyTorch chooses its own loops by ATEN_CPU_CAPABILITY; MKL and oneDNN multiply matrices and have names of their own.
 PLAIN = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"}
-AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
 SETTINGS: dict[str, dict[str, str]] = {
     "native": {},
     "avx2": AVX2,
@@ -42,7 +46,9 @@ BUSY_PROCESSES = 8  # beside the suite, on machines with two cores
 @contextmanager
 def busy_processes(count: int) -> Generator[None]:
     """So many processes that only count beside."""
-    running = [subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]) for _ in range(count)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]) for _ in range(count)
+    ]
     try:
         yield
     finally:
@@ -53,11 +59,19 @@ def busy_processes(count: int) -> Generator[None]:
 
 def run(name: str, arguments: list[str], out: Path) -> bool:
     """Run the tests in one setting, tell its line, and say whether all passed."""
-    path, began = out / f"{name}.txt", time.monotonic()
-    with open(path, "w", encoding="utf-8") as file, busy_processes(BUSY_PROCESSES * (name == "busy")):
+    path = out / f"{name}.txt"
+    began = time.monotonic()
+    with (
+        open(path, "w", encoding="utf-8") as file,
+        busy_processes(BUSY_PROCESSES * (name == "busy")),
+    ):
         command = [sys.executable, "-m", "pytest", "-q", *arguments]
-        code = subprocess.run(command, cwd=ROOT, env=environment(name), stdout=file, stderr=file).returncode
-    last = (path.read_text(encoding="utf-8").strip().splitlines() or ["said nothing"])[-1].strip("= ")
+        code = subprocess.run(
+            command, cwd=ROOT, env=environment(name), stdout=file, stderr=file
+        ).returncode
+    last = (path.read_text(encoding="utf-8").strip().splitlines() or ["said nothing"])[-1].strip(
+        "= "
+    )
     verdict = "passed" if code == 0 else f"FAILED, see {path}"
     print(f"{name}: {verdict} ({last}; {time.monotonic() - began:.0f} s)", flush=True)
     return code == 0
@@ -65,9 +79,13 @@ def run(name: str, arguments: list[str], out: Path) -> bool:
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME")
+    parser.add_argument(
+        "--only", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "machines")
     chosen, arguments = parser.parse_known_args(words)
     chosen.out.mkdir(parents=True, exist_ok=True)

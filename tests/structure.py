@@ -1,10 +1,11 @@
 """How the two packages are built: their modules and imports, DESIGN.md's drawings, and the lines of each package.
 
-`python tests/structure.py` prints a table of packages: files, lines, the budget of lines, and what each imports.
+`python tests/structure.py` prints a table of packages: files, tokens, and what each imports.
 """
 
 import ast
 import importlib
+import tokenize
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -14,19 +15,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("regard", "regard_lab")
 FOR_TESTS = "regard.testing"  # the oracle and the cases; only what checks results before it times them uses it too
 CHECKING = ("regard_lab.bench", "regard_lab.cli")
-CALLED_BY_ANOTHER = {"regard.backends.tiled": "regard.backends.native"}  # tiled hands it the parts of a strided pattern
+CALLED_BY_ANOTHER = {
+    "regard.backends.tiled": "regard.backends.native"
+}  # tiled hands it the parts of a strided pattern
 
 Graph = dict[str, set[str]]
-
-
-# Lines of Python at most. A budget falls with what it limits, and rises with a reason in the commit that raises it.
-BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
-    "regard": 33_864,
-    "regard_lab": 36_013,  # without bench
-    "benchmarks": 6_981,  # with regard_lab.bench
-    "tests": 49_219,
-}
-LONGEST_FILE = 600
 
 
 PAGES = ROOT / "regard_lab" / "lessons"  # scripts in cells, which nothing imports
@@ -35,9 +28,16 @@ PAGES = ROOT / "regard_lab" / "lessons"  # scripts in cells, which nothing impor
 @cache
 def modules(package: str) -> dict[str, Path]:
     """The file of each module, by its dotted name; pages are none."""
-    files = [path for path in sorted((ROOT / package).rglob("*.py")) if path.parent != PAGES or path.stem == "__init__"]
+    files = [
+        path
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if path.parent != PAGES or path.stem == "__init__"
+    ]
     paths = [path.relative_to(ROOT) for path in files]
-    return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): ROOT / path for path in paths}
+    return {
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): ROOT / path
+        for path in paths
+    }
 
 
 @cache
@@ -60,7 +60,11 @@ def imports_of(path: Path) -> set[str]:
 
 def graph(*packages: str) -> Graph:
     """The modules that each module imports."""
-    return {name: imports_of(path) - {name} for package in packages for name, path in modules(package).items()}
+    return {
+        name: imports_of(path) - {name}
+        for package in packages
+        for name, path in modules(package).items()
+    }
 
 
 def parts(package: str) -> set[str]:
@@ -90,7 +94,9 @@ def part_of(module: str) -> str:
 
 @cache
 def _heights(package: str) -> dict[str, int]:
-    return {f"{package}.{name}": height for height, names in enumerate(drawn(package)) for name in names}
+    return {
+        f"{package}.{name}": height for height, names in enumerate(drawn(package)) for name in names
+    }
 
 
 @cache
@@ -102,11 +108,17 @@ def _backends() -> set[str]:
 
 def wrong_imports(module: str, imported: Iterable[str]) -> list[str]:
     """What the drawings forbid of what a module imports, a sentence for each."""
-    return [f"{module} imports {other}, {why}" for other in sorted(imported) if (why := _why_not(module, other))]
+    return [
+        f"{module} imports {other}, {why}"
+        for other in sorted(imported)
+        if (why := _why_not(module, other))
+    ]
 
 
 def _why_not(module: str, other: str) -> str:
-    package, part, other_part = module.split(".")[0], part_of(module), part_of(other)
+    package = module.split(".")[0]
+    part = part_of(module)
+    other_part = part_of(other)
     if module == "regard.__main__":
         return ""
     if package == "regard" and other.split(".")[0] == "regard_lab":
@@ -117,14 +129,22 @@ def _why_not(module: str, other: str) -> str:
         return "" if part in CHECKING else "which is for tests"
     inside = [".".join(name.split(".")[:3]) for name in (module, other)]
     if inside[1] in _backends() and inside[0] != inside[1] and part == "regard.backends" != module:
-        return "" if CALLED_BY_ANOTHER.get(inside[0]) == inside[1] else "which is a backend: no backend calls another"
+        return (
+            ""
+            if CALLED_BY_ANOTHER.get(inside[0]) == inside[1]
+            else "which is a backend: no backend calls another"
+        )
     if package != other.split(".")[0] or part == other_part:
         return ""
     heights = _heights(package)
     if missing := {part, other_part} - set(heights):
         return f"but DESIGN.md does not draw {', '.join(sorted(missing))}"
     if heights[other_part] >= heights[part]:
-        return "which DESIGN.md draws above it" if heights[other_part] > heights[part] else "which stands beside it"
+        return (
+            "which DESIGN.md draws above it"
+            if heights[other_part] > heights[part]
+            else "which stands beside it"
+        )
     return ""
 
 
@@ -157,25 +177,35 @@ def circles(imports: Graph) -> list[set[str]]:
     return [component for component in components if len(component) > 1]
 
 
-def lines_of(*paths: Path) -> int:
-    """Lines of Python in files and folders, empty ones and comments too."""
-    files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    return sum(len(file.read_text("utf-8").splitlines()) for file in files)
+# A token of Python that is neither a comment, a text nor a sign of layout.
+NOT_COUNTED = {
+    tokenize.COMMENT,
+    tokenize.STRING,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 
-def lines_by_part(package: str) -> dict[str, int]:
-    """Lines of each package in a package; of its own modules together, under the name `*.py`."""
-    lines = {name: lines_of(ROOT / package / name) for name in parts(package) if (ROOT / package / name).is_dir()}
-    return dict(sorted(lines.items())) | {"*.py": lines_of(*(ROOT / package).glob("*.py"))}
+def tokens_of(*paths: Path) -> int:
+    """The size of files, and of folders with all that they contain, which no layout changes."""
+    count = 0
+    for path in paths:
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        for file in files:
+            with file.open("rb") as source:
+                tokens = tokenize.tokenize(source.readline)
+                count += sum(token.type not in NOT_COUNTED for token in tokens)
+    return count
 
 
-def sums() -> dict[str, int]:
-    """The lines that BUDGETS limits."""
-    bench = lines_of(ROOT / "regard_lab" / "bench")
-    lines = {name: lines_of(ROOT / name) for name in BUDGETS}
-    lines["regard_lab"] -= bench
-    lines["benchmarks"] += bench
-    return lines
+def tokens_by_part(package: str) -> dict[str, int]:
+    """Tokens of each package in a package; of its own modules together, under the name `*.py`."""
+    folders = [name for name in parts(package) if (ROOT / package / name).is_dir()]
+    tokens = {name: tokens_of(ROOT / package / name) for name in sorted(folders)}
+    return tokens | {"*.py": tokens_of(*(ROOT / package).glob("*.py"))}
 
 
 def exported(package: str) -> Iterator[tuple[str, Any]]:
@@ -188,14 +218,24 @@ def exported(package: str) -> Iterator[tuple[str, Any]]:
 def main() -> None:
     for package in PACKAGES:
         imports = graph(package)
-        print(f"{package}: {len(imports)} files, {lines_of(ROOT / package):,} lines, {len(circles(imports))} circles")
-        for part, lines in lines_by_part(package).items():
+        tokens = tokens_of(ROOT / package)
+        print(
+            f"{package}: {len(imports)} files, {tokens:,} tokens, {len(circles(imports))} circles"
+        )
+        for part, tokens in tokens_by_part(package).items():
             name = f"{package}.{part}"
-            below = {part_of(other) for one, others in imports.items() if part_of(one) == name for other in others}
-            below = {other.split(".")[-1] for other in below if other.startswith(f"{package}.") and other != name}
-            print(f"  {part:<14}{lines:>7,}  imports {', '.join(sorted(below)) or '-'}")
-    for name, lines in sums().items():
-        print(f"{name:<16}{lines:>7,} of at most {BUDGETS[name]:,}")
+            below = set()
+            for module, imported in imports.items():
+                if part_of(module) == name:
+                    below |= {part_of(other) for other in imported}
+            below = {
+                other.split(".")[-1]
+                for other in below
+                if other.startswith(f"{package}.") and other != name
+            }
+            print(f"  {part:<14}{tokens:>8,}  imports {', '.join(sorted(below)) or '-'}")
+    for folder in ("benchmarks", "docs", "tests"):
+        print(f"{folder}: {tokens_of(ROOT / folder):,} tokens")
 
 
 if __name__ == "__main__":

@@ -22,11 +22,21 @@ OUT = Path(__file__).parents[1] / "results" / "behaviour_cpu"
 def main(words: Sequence[str] | None = None) -> None:
     """Read the command line and run."""
     names = [experiment.name for experiment in EXPERIMENTS]
-    parser = argparse.ArgumentParser(description="Published behaviour of attention mechanisms at small scale.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all by default: {', '.join(names)}")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the results (default: %(default)s)")
-    parser.add_argument("--resume", action="store_true", help="keep what the folder holds and train what is missing")
-    parser.add_argument("--quick", action="store_true", help="one seed, a fiftieth of the updates: does it run?")
+    parser = argparse.ArgumentParser(
+        description="Published behaviour of attention mechanisms at small scale."
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"all by default: {', '.join(names)}"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=OUT, help="folder of the results (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what the folder holds and train what is missing"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed, a fiftieth of the updates: does it run?"
+    )
     asked = parser.parse_args(words)
     if unknown := set(asked.names) - set(names):
         parser.error(f"no experiment {', '.join(sorted(unknown))}; there are {', '.join(names)}")
@@ -35,7 +45,9 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         run(chosen, asked.out, resume=asked.resume, quick=asked.quick)
     except KeyboardInterrupt:
-        sys.exit(f"interrupted; every training that was finished is in {asked.out}, and --resume goes on from there")
+        sys.exit(
+            f"interrupted; every training that was finished is in {asked.out}, and --resume goes on from there"
+        )
     print(asked.out / REPORT)
 
 

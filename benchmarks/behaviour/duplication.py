@@ -5,11 +5,28 @@ from dataclasses import replace
 import torch
 
 from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
-from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, at_least, over_seeds
-from regard.mechanisms import DeltaRule, GatedDelta, LinearTransformer, Mechanism, Retention, Softmax
+from benchmarks.behaviour.study import (
+    ClaimVerdict,
+    Experiment,
+    Record,
+    Records,
+    at_least,
+    over_seeds,
+)
+from regard.mechanisms import (
+    DeltaRule,
+    GatedDelta,
+    LinearTransformer,
+    Mechanism,
+    Retention,
+    Softmax,
+)
 from regard.patterns import parse
 
-SYMBOLS, WORD, LAYERS, ROWS = 10, 24, 2, 32
+SYMBOLS = 10
+WORD = 24
+LAYERS = 2
+ROWS = 32
 DRAW = duplication(SYMBOLS, WORD, ROWS)
 HOW = UpdatePlan(updates=500, rate=3e-3)
 LONGER = replace(HOW, updates=1000)
@@ -44,9 +61,14 @@ def run(contender: str, seed: int, quick: bool) -> Record:
     torch.manual_seed(seed)
     heads = 1 if "dim 16" in contender else 4
     model = SmallDecoder(
-        vocabulary=SYMBOLS + 1, length=2 * WORD + 1, dim=16 * heads, heads=heads, layers=LAYERS,
-        mechanism=mechanism, pattern=pattern,
-    )  # fmt: skip
+        vocabulary=SYMBOLS + 1,
+        length=2 * WORD + 1,
+        dim=16 * heads,
+        heads=heads,
+        layers=LAYERS,
+        mechanism=mechanism,
+        pattern=pattern,
+    )
     done = train(model, DRAW, how.shortened(quick), seed, f"duplication, {contender}, seed {seed}")
     back = parse(pattern).reach(LAYERS).back
     return {"reach": "all" if back is None else back, **score(model, DRAW), **done}
@@ -58,12 +80,18 @@ def judge(records: Records) -> list[ClaimVerdict]:
     for contender in CONTENDERS:
         loss = over_seeds(records, contender, "loss")
         if "dim 16" in contender and "softmax" not in contender:
-            verdicts.append(at_least(f"{contender} keeps 16 by 16 numbers, and its loss", loss, 0.3))
+            verdicts.append(
+                at_least(f"{contender} keeps 16 by 16 numbers, and its loss", loss, 0.3)
+            )
         elif reaches(contender):
             accuracy = over_seeds(records, contender, "accuracy")
-            verdicts.append(at_least(f"{contender} reaches {WORD} back, and its accuracy", accuracy, 0.99))
+            verdicts.append(
+                at_least(f"{contender} reaches {WORD} back, and its accuracy", accuracy, 0.99)
+            )
         else:
-            verdicts.append(at_least(f"{contender} does not reach {WORD} back, and its loss", loss, 2.29))
+            verdicts.append(
+                at_least(f"{contender} does not reach {WORD} back, and its loss", loss, 2.29)
+            )
     return verdicts
 
 

@@ -19,7 +19,9 @@ from regard.layers import FeedForward, MultiHeadAttention, choice_losses
 from regard.positions import Learned
 
 UNSCORED = -1
-Batch = tuple[torch.Tensor, torch.Tensor]  # tokens and targets, (batch, length); targets UNSCORED do not count
+Batch = tuple[
+    torch.Tensor, torch.Tensor
+]  # tokens and targets, (batch, length); targets UNSCORED do not count
 Draw = Callable[[torch.Generator], Batch]
 
 
@@ -50,7 +52,8 @@ def train(model: nn.Module, draw: Draw, how: UpdatePlan, seed: int, label: str) 
     generator = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=how.rate, weight_decay=how.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, how.share)
-    begin, loss = time.process_time(), torch.zeros(())
+    begin = time.process_time()
+    loss = torch.zeros(())
     for _ in range(how.updates):
         loss = loss_of(model, *draw(generator))
         optimiser.zero_grad()
@@ -67,11 +70,15 @@ def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> to
     with choice_losses(model) as losses:
         logits = model(tokens)
     own = sum(losses, torch.zeros(())) / tokens.numel()
-    return own + nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=UNSCORED)
+    return own + nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=UNSCORED
+    )
 
 
 @torch.no_grad()
-def score(model: nn.Module, draw: Draw, batches: int = 8, seed: int = 1_000_003) -> dict[str, float]:
+def score(
+    model: nn.Module, draw: Draw, batches: int = 8, seed: int = 1_000_003
+) -> dict[str, float]:
     """Loss in nats and accuracy over the scored positions of batches that do not occur in training."""
     generator = torch.Generator().manual_seed(seed)
     loss = right = count = 0.0
@@ -116,9 +123,14 @@ def recall(vocabulary: int, length: int, rows: int, pairs: int) -> Draw:
         half = vocabulary // 2
         keys = torch.rand(rows, half - 1, generator=generator).argsort(1)[:, :pairs] + 1
         values = torch.randint(half, vocabulary, (rows, pairs), generator=generator)
-        places = torch.rand(rows, length - 2 * pairs, generator=generator).argsort(1)[:, :pairs] + 2 * pairs
+        places = (
+            torch.rand(rows, length - 2 * pairs, generator=generator).argsort(1)[:, :pairs]
+            + 2 * pairs
+        )
         tokens = torch.zeros(rows, length, dtype=torch.long)
-        tokens[:, : 2 * pairs] = torch.stack([keys, values], -1).flatten(1)  # key value key value ...
+        tokens[:, : 2 * pairs] = torch.stack([keys, values], -1).flatten(
+            1
+        )  # key value key value ...
         targets = torch.full_like(tokens, UNSCORED)
         return tokens.scatter(1, places, keys), targets.scatter(1, places, values)
 
@@ -129,13 +141,19 @@ def overwriting(vocabulary: int, length: int, rows: int, keys: int, writes: int)
     """As `recall`, but each key comes `writes` times, with a new value every time; its last one is scored."""
 
     def draw(generator: torch.Generator) -> Batch:
-        half, pairs = vocabulary // 2, keys * writes
+        half = vocabulary // 2
+        pairs = keys * writes
         names = torch.rand(rows, half - 1, generator=generator).argsort(1)[:, :keys] + 1
-        which = torch.rand(rows, pairs, generator=generator).argsort(1) % keys  # (batch, pairs), a key's number
+        which = (
+            torch.rand(rows, pairs, generator=generator).argsort(1) % keys
+        )  # (batch, pairs), a key's number
         values = torch.randint(half, vocabulary, (rows, pairs), generator=generator)
         order = torch.arange(pairs)
         last = torch.stack([torch.where(which == key, order, -1).amax(1) for key in range(keys)], 1)
-        places = torch.rand(rows, length - 2 * pairs, generator=generator).argsort(1)[:, :keys] + 2 * pairs
+        places = (
+            torch.rand(rows, length - 2 * pairs, generator=generator).argsort(1)[:, :keys]
+            + 2 * pairs
+        )
         tokens = torch.zeros(rows, length, dtype=torch.long)
         tokens[:, : 2 * pairs] = torch.stack([names.gather(1, which), values], -1).flatten(1)
         targets = torch.full_like(tokens, UNSCORED)
@@ -196,14 +214,23 @@ class SmallDecoder(nn.Module):
     """
 
     def __init__(
-        self, *, vocabulary: int, length: int | None, dim: int, heads: int, layers: int = 2, convolution: int = 0,
+        self,
+        *,
+        vocabulary: int,
+        length: int | None,
+        dim: int,
+        heads: int,
+        layers: int = 2,
+        convolution: int = 0,
         **attention: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, dim)
         nn.init.normal_(self.tokens.weight, std=0.02)
         self.positions = None if length is None else Learned(length, dim)
-        self.layers = nn.ModuleList(Layer(dim, heads, convolution, attention) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            Layer(dim, heads, convolution, attention) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(dim)
         self.guess = nn.Linear(dim, vocabulary)
 
@@ -223,7 +250,10 @@ class Layer(nn.Module):
     def __init__(self, dim: int, heads: int, convolution: int, attention: dict[str, Any]) -> None:
         super().__init__()
         own = {"chooser": attention["chooser"]()} if "chooser" in attention else {}
-        parts: list[nn.Module] = [MultiHeadAttention(dim, heads, **(attention | own)), FeedForward(dim, 4 * dim)]
+        parts: list[nn.Module] = [
+            MultiHeadAttention(dim, heads, **(attention | own)),
+            FeedForward(dim, 4 * dim),
+        ]
         if convolution:
             parts.insert(0, ShortConvolution(dim, convolution))
         self.parts = nn.ModuleList(parts)

@@ -8,7 +8,16 @@ from typing import Any
 
 import torch
 
-from benchmarks.behaviour.learning import Batch, Draw, SmallDecoder, UpdatePlan, overwriting, recall, score, train
+from benchmarks.behaviour.learning import (
+    Batch,
+    Draw,
+    SmallDecoder,
+    UpdatePlan,
+    overwriting,
+    recall,
+    score,
+    train,
+)
 from benchmarks.behaviour.study import (
     ClaimVerdict,
     Experiment,
@@ -20,10 +29,20 @@ from benchmarks.behaviour.study import (
     over_seeds,
 )
 from regard.layers import NSA, LightningIndexer, MoBA
-from regard.mechanisms import DeltaRule, GatedDelta, GatedLinear, LinearTransformer, Mechanism, Softmax
+from regard.mechanisms import (
+    DeltaRule,
+    GatedDelta,
+    GatedLinear,
+    LinearTransformer,
+    Mechanism,
+    Softmax,
+)
 from regard.positions import Rotary
 
-LENGTH, VOCABULARY, ROWS, HEADS = 64, 256, 32, 2
+LENGTH = 64
+VOCABULARY = 256
+ROWS = 32
+HEADS = 2
 PAIRS = (4, 8, 16)
 DRAWS = {pairs: recall(VOCABULARY, LENGTH, ROWS, pairs) for pairs in PAIRS}
 HOW = UpdatePlan(updates=1200, rate=3e-3)
@@ -56,7 +75,13 @@ def run(contender: str, seed: int, quick: bool) -> Record:
     mechanism, dim, how = CONTENDERS[contender]
     torch.manual_seed(seed)
     model = SmallDecoder(
-        vocabulary=VOCABULARY, length=None, dim=dim, heads=HEADS, convolution=3, mechanism=mechanism, pattern="causal"
+        vocabulary=VOCABULARY,
+        length=None,
+        dim=dim,
+        heads=HEADS,
+        convolution=3,
+        mechanism=mechanism,
+        pattern="causal",
     )
     done = train(model, draw_any, how.shortened(quick), seed, f"recall, {contender}, seed {seed}")
     accuracies = {f"accuracy_{pairs}": score(model, DRAWS[pairs])["accuracy"] for pairs in PAIRS}
@@ -73,14 +98,29 @@ def judge(records: Records) -> list[ClaimVerdict]:
     verdicts = []
     for pairs in PAIRS:
         for contender in ("softmax, dim 32", "linear, dim 64"):
-            verdicts.append(at_least(f"{contender}: accuracy with {pairs} pairs", found[contender, pairs], 0.9))
-        verdicts.append(below(f"linear, dim 32: accuracy with {pairs} pairs", found["linear, dim 32", pairs], 0.3))
+            verdicts.append(
+                at_least(f"{contender}: accuracy with {pairs} pairs", found[contender, pairs], 0.9)
+            )
+        verdicts.append(
+            below(
+                f"linear, dim 32: accuracy with {pairs} pairs", found["linear, dim 32", pairs], 0.3
+            )
+        )
     by_state = ("linear, dim 16", "linear, dim 32", "linear, dim 64", "softmax, dim 32")
     for less, more in pairwise(by_state):
         numbers = found[more, 16], found[less, 16]
-        verdicts.append(apart(f"with 16 pairs, {more}, recalls more than {less},", *numbers, margin=0.05))
-    slow, fast = found["linear, dim 32, slow", 16], found["linear, dim 32", 16]
-    verdicts.append(apart("with 16 pairs, linear, dim 32, recalls more at the rate 0.003 than at 0.001,", fast, slow))
+        verdicts.append(
+            apart(f"with 16 pairs, {more}, recalls more than {less},", *numbers, margin=0.05)
+        )
+    slow = found["linear, dim 32, slow", 16]
+    fast = found["linear, dim 32", 16]
+    verdicts.append(
+        apart(
+            "with 16 pairs, linear, dim 32, recalls more at the rate 0.003 than at 0.001,",
+            fast,
+            slow,
+        )
+    )
     return verdicts
 
 
@@ -124,9 +164,17 @@ def run_overwriting(contender: str, seed: int, quick: bool) -> Record:
     """Train one contender from one seed on keys whose values change."""
     torch.manual_seed(seed)
     model = SmallDecoder(
-        vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, pattern="causal", **STATES[contender]
+        vocabulary=FEW,
+        length=None,
+        dim=NARROW,
+        heads=HEADS,
+        convolution=3,
+        pattern="causal",
+        **STATES[contender],
     )
-    done = train(model, LAST, SHORT.shortened(quick), seed, f"overwriting, {contender}, seed {seed}")
+    done = train(
+        model, LAST, SHORT.shortened(quick), seed, f"overwriting, {contender}, seed {seed}"
+    )
     state = NARROW * NARROW // HEADS
     kept = {"softmax, rotary": 2 * NARROW * LENGTH, "linear": state + NARROW}.get(contender, state)
     return {"kept": f"{kept:,}", **score(model, LAST), **done}
@@ -140,14 +188,17 @@ def judge_overwriting(records: Records) -> list[ClaimVerdict]:
         at_least("accuracy of the gated delta rule", found["gated delta: both"], 0.8),
         below("accuracy of linear attention", found["linear"], 0.5),
         apart(
-            "the delta rule is more accurate than linear attention", found["delta rule: corrects"], found["linear"],
+            "the delta rule is more accurate than linear attention",
+            found["delta rule: corrects"],
+            found["linear"],
             margin=0.3,
         ),
         apart(
             "the delta rule is more accurate than gated linear attention, which forgets but does not correct,",
-            found["delta rule: corrects"], found["gated linear: forgets"],
+            found["delta rule: corrects"],
+            found["gated linear: forgets"],
         ),
-    ]  # fmt: skip
+    ]
 
 
 OVERWRITING = Experiment(
@@ -171,12 +222,19 @@ OVERWRITING = Experiment(
 
 # --- far keys, found by a choice ---
 
-FAR, FAR_ROWS, BLOCK, QUARTER = 512, 8, 2, 64
+FAR = 512
+FAR_ROWS = 8
+BLOCK = 2
+QUARTER = 64
 FAR_DRAWS = {pairs: recall(FEW, FAR, FAR_ROWS, pairs) for pairs in PAIRS}
 FAR_PLAN = replace(SHORT, updates=700)
 LONG_DRAWS = {pairs: recall(FEW, 2 * FAR, FAR_ROWS, pairs) for pairs in PAIRS}  # for NSA
 LONG_PLAN = replace(SHORT, updates=1000)
-COMPRESSED, OF_NSA, NEAR = 16, 6, 4  # tokens in NSA's windows and blocks, blocks that it chooses, and its last tokens
+COMPRESSED, OF_NSA, NEAR = (
+    16,
+    6,
+    4,
+)  # tokens in NSA's windows and blocks, blocks that it chooses, and its last tokens
 CHOOSERS: dict[str, dict[str, Any]] = {
     "all keys": {},
     "the last 64": {"pattern": f"causal_window({QUARTER})"},
@@ -196,7 +254,9 @@ def pairs_of(contender: str) -> float:
     looked = {
         "all keys": lambda t: t + 1,
         "MoBA": lambda t: of_blocks(t, BLOCK, QUARTER // BLOCK),
-        "NSA": lambda t: (t + 1) // COMPRESSED + of_blocks(t, COMPRESSED, OF_NSA) + min(t + 1, NEAR),
+        "NSA": lambda t: (
+            (t + 1) // COMPRESSED + of_blocks(t, COMPRESSED, OF_NSA) + min(t + 1, NEAR)
+        ),
     }.get(contender, lambda t: min(t + 1, QUARTER))
     return sum(map(looked, range(length))) / (length * (length + 1) / 2)
 
@@ -205,7 +265,9 @@ def run_choosing(contender: str, seed: int, quick: bool) -> Record:
     """Train one contender from one seed on keys that lie far back."""
     torch.manual_seed(seed)
     options = {"pattern": "causal", **CHOOSERS[contender]}
-    model = SmallDecoder(vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, **options)
+    model = SmallDecoder(
+        vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, **options
+    )
     draws, plan = (LONG_DRAWS, LONG_PLAN) if contender == "NSA" else (FAR_DRAWS, FAR_PLAN)
     draw = partial(draw_any, draws=draws)
     done = train(model, draw, plan.shortened(quick), seed, f"choosing, {contender}, seed {seed}")
@@ -217,9 +279,15 @@ def judge_choosing(records: Records) -> list[ClaimVerdict]:
     found = {contender: over_seeds(records, contender, "accuracy") for contender in CHOOSERS}
     verdicts = [below("accuracy with the last 64 keys", found["the last 64"], 0.5)]
     for contender in (*CHOOSERS,)[2:]:
-        ratios = [one / every for one, every in zip(found[contender], found["all keys"], strict=True)]
-        verdicts.append(at_least(f"accuracy of {contender} as a share of that with all keys", ratios, 0.98))
-        verdicts.append(below(f"pairs of {contender} as a share of causal", [pairs_of(contender)], 0.255))
+        ratios = [
+            one / every for one, every in zip(found[contender], found["all keys"], strict=True)
+        ]
+        verdicts.append(
+            at_least(f"accuracy of {contender} as a share of that with all keys", ratios, 0.98)
+        )
+        verdicts.append(
+            below(f"pairs of {contender} as a share of causal", [pairs_of(contender)], 0.255)
+        )
     return verdicts
 
 

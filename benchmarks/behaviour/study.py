@@ -31,7 +31,9 @@ def at_least(what: str, found: Sequence[float], limit: float) -> ClaimVerdict:
     >>> print(at_least("accuracy of softmax", [0.98, 1.0], 0.9))
     accuracy of softmax is 0.980 to 1.000, at least 0.9 promised: kept
     """
-    return ClaimVerdict(f"{what} is {spread(found)}, at least {limit:g} promised", min(found) >= limit)
+    return ClaimVerdict(
+        f"{what} is {spread(found)}, at least {limit:g} promised", min(found) >= limit
+    )
 
 
 def below(what: str, found: Sequence[float], limit: float) -> ClaimVerdict:
@@ -43,19 +45,24 @@ def below(what: str, found: Sequence[float], limit: float) -> ClaimVerdict:
     return ClaimVerdict(f"{what} is {spread(found)}, below {limit:g} promised", max(found) < limit)
 
 
-def apart(what: str, more: Sequence[float], less: Sequence[float], margin: float = 0.0) -> ClaimVerdict:
+def apart(
+    what: str, more: Sequence[float], less: Sequence[float], margin: float = 0.0
+) -> ClaimVerdict:
     """For every seed, the first number must exceed the second by more than the margin.
 
     >>> print(apart("loss of fixed above strided", [2.0, 2.1], [1.0, 1.3], margin=0.5))
     loss of fixed above strided by 0.800 to 1.000, more than 0.5 promised: kept
     """
     gaps = [one - two for one, two in zip(more, less, strict=True)]
-    return ClaimVerdict(f"{what} by {spread(gaps)}, more than {margin:g} promised", min(gaps) > margin)
+    return ClaimVerdict(
+        f"{what} by {spread(gaps)}, more than {margin:g} promised", min(gaps) > margin
+    )
 
 
 def spread(found: Sequence[float]) -> str:
     """The smallest and the largest, as text."""
-    least, most = f"{min(found):.3f}", f"{max(found):.3f}"
+    least = f"{min(found):.3f}"
+    most = f"{max(found):.3f}"
     return least if least == most else f"{least} to {most}"
 
 
@@ -92,7 +99,8 @@ def over_seeds(records: Records, contender: str, measure: str) -> list[float]:
     return [record[measure] for _, record in sorted(records[contender].items())]
 
 
-RECORDS, REPORT = "behaviour.json", "behaviour.md"
+RECORDS = "behaviour.json"
+REPORT = "behaviour.md"
 
 
 @dataclass
@@ -101,14 +109,22 @@ class BehaviourResults:
 
     quick: bool = False
     environment: dict[str, Any] = field(default_factory=environment)
-    records: dict[str, dict[str, dict[str, Record]]] = field(default_factory=dict)  # seeds as JSON has them
+    records: dict[str, dict[str, dict[str, Record]]] = field(
+        default_factory=dict
+    )  # seeds as JSON has them
     measured: str = ""
 
     def missing(self, experiment: Experiment) -> list[tuple[str, int]]:
         """The contenders and seeds that are not trained yet, ordered by seed."""
         done = self.records.get(experiment.name, {})
-        pairs = [(contender, seed) for seed in experiment.seeds for contender in experiment.contenders]
-        return [(contender, seed) for contender, seed in pairs if str(seed) not in done.get(contender, {})]
+        pairs = [
+            (contender, seed) for seed in experiment.seeds for contender in experiment.contenders
+        ]
+        return [
+            (contender, seed)
+            for contender, seed in pairs
+            if str(seed) not in done.get(contender, {})
+        ]
 
     def add(self, experiment: Experiment, contender: str, seed: int, record: Record) -> None:
         """Store the record of one training, which was finished today."""
@@ -120,7 +136,11 @@ class BehaviourResults:
         """The records of an experiment, in the order of its contenders and seeds."""
         kept = self.records.get(experiment.name, {})
         return {
-            contender: {seed: kept[contender][str(seed)] for seed in experiment.seeds if str(seed) in kept[contender]}
+            contender: {
+                seed: kept[contender][str(seed)]
+                for seed in experiment.seeds
+                if str(seed) in kept[contender]
+            }
             for contender in experiment.contenders
             if contender in kept
         }
@@ -138,32 +158,47 @@ class BehaviourResults:
             return cls(quick)
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["quick"] != quick:
-            raise SystemExit(f"{path} holds {'a quick' if content['quick'] else 'a whole'} run; choose another --out")
+            raise SystemExit(
+                f"{path} holds {'a quick' if content['quick'] else 'a whole'} run; choose another --out"
+            )
         return cls(**content)
 
 
-def write_report(results: BehaviourResults, experiments: Sequence[Experiment], folder: Path) -> None:
+def write_report(
+    results: BehaviourResults, experiments: Sequence[Experiment], folder: Path
+) -> None:
     """Write `behaviour.md`; an experiment whose trainings are complete has verdicts."""
     here = results.environment
     measured = f"Measured on {results.measured}: " if results.measured else ""
     complete = [experiment for experiment in experiments if not results.missing(experiment)]
     lines = [
-        "# Published behaviour at small scale", "",
-        "`python -m benchmarks.behaviour`" + (" --quick: a fiftieth of the updates, so no verdict means anything."
-                                              if results.quick else ""), "",
+        "# Published behaviour at small scale",
+        "",
+        "`python -m benchmarks.behaviour`"
+        + (
+            " --quick: a fiftieth of the updates, so no verdict means anything."
+            if results.quick
+            else ""
+        ),
+        "",
         f"{measured}regard {here['regard']}, torch {here['torch']}, Python {here['python']}; {here['system']}, "
-        f"{here['processor']}; one thread.", "",
+        f"{here['processor']}; one thread.",
+        "",
         "Each number is the mean over the seeds, with the smallest and the largest in brackets; a claim is kept if "
-        "every seed keeps it. CPU seconds are those of one training.", "",
+        "every seed keeps it. CPU seconds are those of one training.",
+        "",
         *_summary(results, complete),
-    ]  # fmt: skip
+    ]
     for experiment in experiments:
         lines += ["", f"## {experiment.title} ({experiment.name})", "", experiment.recipe, ""]
         lines += [*_table(experiment, results.of(experiment)), *_elsewhere(results, experiment)]
         if experiment in complete:
             lines += ["", *(f"- {verdict}" for verdict in experiment.judge(results.of(experiment)))]
         else:
-            lines += ["", f"{len(results.missing(experiment))} trainings are missing, so there is no verdict yet."]
+            lines += [
+                "",
+                f"{len(results.missing(experiment))} trainings are missing, so there is no verdict yet.",
+            ]
     replace_file(folder / REPORT, ("\n".join(lines).rstrip() + "\n").encode())
 
 
@@ -171,15 +206,33 @@ def _elsewhere(results: BehaviourResults, experiment: Experiment) -> list[str]:
     """A line on the day and processor of an experiment that was measured on another one than the report names."""
     records = [record for by_seed in results.of(experiment).values() for record in by_seed.values()]
     here = results.environment["processor"]
-    word = "Measured" if all(one.get("processor", here) != here for one in records) else "In part measured"
-    others = sorted({(one["measured"], one["processor"]) for one in records if one.get("processor", here) != here})
-    return ["", *(f"{word} on {day} on {processor}." for day, processor in others)] if others else []
+    word = (
+        "Measured"
+        if all(one.get("processor", here) != here for one in records)
+        else "In part measured"
+    )
+    others = sorted(
+        {
+            (one["measured"], one["processor"])
+            for one in records
+            if one.get("processor", here) != here
+        }
+    )
+    return (
+        ["", *(f"{word} on {day} on {processor}." for day, processor in others)] if others else []
+    )
 
 
 def _summary(results: BehaviourResults, complete: Sequence[Experiment]) -> list[str]:
     verdicts = [(one.name, verdict) for one in complete for verdict in one.judge(results.of(one))]
-    missed = [f"- missed in {name}: {verdict.text}" for name, verdict in verdicts if not verdict.kept]
-    return [f"{len(verdicts) - len(missed)} claims kept, {len(missed)} missed.", *([""] if missed else []), *missed]
+    missed = [
+        f"- missed in {name}: {verdict.text}" for name, verdict in verdicts if not verdict.kept
+    ]
+    return [
+        f"{len(verdicts) - len(missed)} claims kept, {len(missed)} missed.",
+        *([""] if missed else []),
+        *missed,
+    ]
 
 
 def _table(experiment: Experiment, records: Records) -> list[str]:

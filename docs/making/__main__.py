@@ -25,7 +25,9 @@ def main(arguments: list[str]) -> int:
     for run in set(arguments) - {"--check"}:
         explorations.keep_examples(Path(run))
     drawn = {} if check else speed.figures()  # their letters differ between versions of matplotlib
-    stale = {name: text for name, text in {**made_pages(), **drawn}.items() if not is_fresh(name, text)}
+    stale = {
+        name: text for name, text in {**made_pages(), **drawn}.items() if not is_fresh(name, text)
+    }
     for name, text in stale.items():
         if not check:
             (DOCS / name).write_text(text, encoding="utf-8")
@@ -35,9 +37,17 @@ def main(arguments: list[str]) -> int:
 
 def made_pages() -> dict[str, str]:
     """The current text of every generated page and of the help of commands, by its path from docs/."""
-    written = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+    written = {
+        path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8")
+        for path in DOCS.rglob("*.md")
+    }
     partly = {name: filled(text) for name, text in written.items() if MARKED.search(text)}
-    return {**partly, **reference_pages(), **studies.report_pages(), "../regard_lab/cli/help.json": made_help()}
+    return {
+        **partly,
+        **reference_pages(),
+        **studies.report_pages(),
+        "../regard_lab/cli/help.json": made_help(),
+    }
 
 
 def filled(text: str) -> str:

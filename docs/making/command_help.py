@@ -34,4 +34,6 @@ def loaded_commands(group: Any, ctx: Any) -> Iterator[tuple[Any, Any, Any]]:
             loaded = command.load()
             yield command.place, loaded, loaded.context_class(loaded, info_name=name, parent=ctx)
         else:
-            yield from loaded_commands(command, command.context_class(command, info_name=name, parent=ctx))
+            yield from loaded_commands(
+                command, command.context_class(command, info_name=name, parent=ctx)
+            )

@@ -12,9 +12,16 @@ from typing import Any
 import griffe  # ty: ignore[import-not-found]
 
 SIGNS = {
-    "·": r"\cdot ", "Σ": r"\sum ", "∘": r"\circ ", "²": "^2", "ᵀ": r"^\top ", "ĉ": r"\hat{c}", "...": r"\ldots ",
-    "<=": r"\le ", " ~ ": r" \sim ",
-}  # fmt: skip
+    "·": r"\cdot ",
+    "Σ": r"\sum ",
+    "∘": r"\circ ",
+    "²": "^2",
+    "ᵀ": r"^\top ",
+    "ĉ": r"\hat{c}",
+    "...": r"\ldots ",
+    "<=": r"\le ",
+    " ~ ": r" \sim ",
+}
 WORD = r"(?:v_dim|[A-Za-z]{2,}(?:_[A-Za-z]{2,})*)(?![A-Za-z])"
 NOTATION = re.compile(
     rf"""sqrt\((?P<root>[^()]*)\)
@@ -30,10 +37,17 @@ NOTATION = re.compile(
     re.VERBOSE,
 )
 LATEX = {
-    "root": r"\sqrt{%s}", "bars": r"\lvert %s \rvert", "index": "_{%s}", "function": r"\operatorname{%s}",
-    "text": r"\text{%s}", "script": "_{%s}", "letter": "_{%s}", "tilde": r"\tilde{%s}", "digit": "_%s",
+    "root": r"\sqrt{%s}",
+    "bars": r"\lvert %s \rvert",
+    "index": "_{%s}",
+    "function": r"\operatorname{%s}",
+    "text": r"\text{%s}",
+    "script": "_{%s}",
+    "letter": "_{%s}",
+    "tilde": r"\tilde{%s}",
+    "digit": "_%s",
     "product": r" \,%s",
-}  # fmt: skip
+}
 NESTED = re.compile(r"\([^()]*\)|\[[^][]*\]|\{[^{}]*\}|\|[^|]*\|")
 LONG = 80  # letters from which formulas that stand side by side get lines of their own
 
@@ -45,9 +59,13 @@ class Examples(griffe.Extension):
         """Called by griffe for every object of a file."""
         if isinstance(obj, griffe.Function):
             for parameter in [one for one in obj.parameters if str(one.annotation) == "Never"]:
-                del obj.parameters[parameter.name]  # it only catches keywords of other libraries, to refuse them
+                del obj.parameters[
+                    parameter.name
+                ]  # it only catches keywords of other libraries, to refuse them
         if obj.docstring is not None:
-            obj.docstring.value = fenced("\n\n".join(map(with_latex, obj.docstring.value.split("\n\n"))))
+            obj.docstring.value = fenced(
+                "\n\n".join(map(with_latex, obj.docstring.value.split("\n\n")))
+            )
 
 
 def is_formula(paragraph: str) -> bool:
@@ -93,7 +111,9 @@ def _side(plain: str) -> str:
     if not found or re.search(" [-+] ", found[1] + found[2]):
         return to_latex(plain)
     above, below = (
-        plain[start + 1 : end - 1] if set(shape) == {"#"} and plain[start] == "(" else plain[start:end]
+        plain[start + 1 : end - 1]
+        if set(shape) == {"#"} and plain[start] == "("
+        else plain[start:end]
         for start, end, shape in ((*found.span(part), found[part]) for part in (1, 2))
     )
     rest = plain[found.end(2) :].strip()
@@ -125,4 +145,6 @@ def fenced(text: str) -> str:
     >>> fenced("Adds.\\n\\n>>> 1 + 1\\n2\\n\\nEnd.").splitlines()[2::3]
     ['```pycon', '```']
     """
-    return re.sub(r"^( *)(>>> .*(?:\n.*\S.*)*)", r"\1```pycon\n\1\2\n\1```", text, flags=re.MULTILINE)
+    return re.sub(
+        r"^( *)(>>> .*(?:\n.*\S.*)*)", r"\1```pycon\n\1\2\n\1```", text, flags=re.MULTILINE
+    )

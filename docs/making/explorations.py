@@ -25,8 +25,10 @@ from regard_lab.seeing import relevance
 from regard_lab.seeing.explorer import Page, page_of, to_answer
 
 DOCS = Path(__file__).parents[1]
-CHOICES, RECORDS = DOCS / "assets" / "start.json", DOCS / "assets" / "explorations"
-NOUNS, ENDINGS = ("animal", "dog", "cat"), ("too tired", "congested")
+CHOICES = DOCS / "assets" / "start.json"
+RECORDS = DOCS / "assets" / "explorations"
+NOUNS = ("animal", "dog", "cat")
+ENDINGS = ("too tired", "congested")
 SENTENCE = "The {} didn't cross the street because it was {}."
 PRONOUNS = ("es", "er", "sie")
 REACTION = "CC(=O)Cl.NCc1ccccc1>>c1ccccc1CNC(C)=O"  # the product written backwards
@@ -40,7 +42,8 @@ def keep_examples(run: Path) -> None:
     Of a small translator that of the page that computes is stored alone.
     """
     RECORDS.mkdir(exist_ok=True)
-    opened, text = open_run(run), SENTENCE.format(NOUNS[0], ENDINGS[0])
+    opened = open_run(run)
+    text = SENTENCE.format(NOUNS[0], ENDINGS[0])
     live = None if opened.unplayed else opened.play(text, "int8")
     if live and live.model and live.model.parameters <= MOST_PARAMETERS:
         _keep("live", to_answer(live))
@@ -54,7 +57,9 @@ def keep_choices(run: Path) -> None:
     """Store every version of the sentence, translated, with what its pronoun depends on."""
     translator = Translator.load(run)
     cases = [_case(translator, noun, ending) for noun in NOUNS for ending in ENDINGS]
-    CHOICES.write_text(json.dumps({"cases": cases}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    CHOICES.write_text(
+        json.dumps({"cases": cases}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def _keep(name: str, found: dict[str, Any]) -> None:
@@ -68,13 +73,19 @@ def _case(translator: Translator, noun: str, ending: str) -> dict[str, Any]:
     (translation,) = translator.translate([source])
     (pronoun,) = re.findall(r"weil (er|sie|es)\b", translation.text)
     others = [other for other in PRONOUNS if other != pronoun]
-    scored = relevance(translator.model, translator.tokeniser, source, translation.ids, pronoun, others)
+    scored = relevance(
+        translator.model, translator.tokeniser, source, translation.ids, pronoun, others
+    )
     pairs = zip(scored.source_words, scored.source_scores, strict=True)
     words = [[word, round(score, 2)] for word, score in pairs if word != "<end>"]
     return {
-        "noun": noun, "ending": ending, "source": source, "words": words, "translation": translation.text,
+        "noun": noun,
+        "ending": ending,
+        "source": source,
+        "words": words,
+        "translation": translation.text,
         "pronoun": pronoun,
-    }  # fmt: skip
+    }
 
 
 def _reaction() -> dict[str, Any]:
@@ -116,7 +127,9 @@ def thing_to_try() -> str:
             for word, score in one["words"]
         )
         pronoun = f" {one['pronoun']} "
-        german = escape(one["translation"]).replace(pronoun, f" <strong>{pronoun.strip()}</strong> ")
+        german = escape(one["translation"]).replace(
+            pronoun, f" <strong>{pronoun.strip()}</strong> "
+        )
         lines += [
             f'<div class="case noun-{NOUNS.index(one["noun"])} ending-{ENDINGS.index(one["ending"])}">',
             f'<p class="source">{shaded}</p>',

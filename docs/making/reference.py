@@ -26,21 +26,37 @@ ROOMS = """
 def reference_pages() -> dict[str, str]:
     """The text of every page by its name in docs/."""
     rooms = {name: import_module(name) for name in ROOMS}
-    rows = [(f"[`{name}`]({name}.md)", first_sentence(room), len(documented(room))) for name, room in rooms.items()]
+    rows = [
+        (f"[`{name}`]({name}.md)", first_sentence(room), len(documented(room)))
+        for name, room in rooms.items()
+    ]
     about = "# Reference\n\nAll exported names, with formulas, shapes, errors and sources.\n\n"
     index = f"{about}{table('package | contents | names', rows)}\n"
-    return {"reference/index.md": index, **{f"reference/{name}.md": page(name, room) for name, room in rooms.items()}}
+    return {
+        "reference/index.md": index,
+        **{f"reference/{name}.md": page(name, room) for name, room in rooms.items()},
+    }
 
 
 def page(name: str, room: ModuleType) -> str:
     """The page of one package: a table of its names, and the docstring of each."""
     own = documented(room)
-    rows = [(f"[`{short}`](#{path})", first_sentence(value)) for short, (path, value) in own.items()]
+    rows = [
+        (f"[`{short}`](#{path})", first_sentence(value)) for short, (path, value) in own.items()
+    ]
     rows += [(f"`{short}`", f"`{value!r}`") for short, value in constants(room).items()]
-    lines = [f"# {name}", "", (inspect.getdoc(room) or "").split("\n\n")[0], "", table("name | description", rows)]
+    lines = [
+        f"# {name}",
+        "",
+        (inspect.getdoc(room) or "").split("\n\n")[0],
+        "",
+        table("name | description", rows),
+    ]
     for path, value in own.values():
         lines += ["", f"::: {path}"]
-        if inspect.isclass(value) and issubclass(value, Statistics):  # what it inherits is what it is for
+        if inspect.isclass(value) and issubclass(
+            value, Statistics
+        ):  # what it inherits is what it is for
             lines += ["    options:", "      inherited_members: true"]
     return "\n".join(lines) + "\n"
 
@@ -68,7 +84,11 @@ def defining(room: ModuleType, short: str, value: Any) -> str:
 def constants(room: ModuleType) -> dict[str, Any]:
     """Small values that a package exports besides classes and functions."""
     rest = {short: getattr(room, short) for short in room.__all__ if short not in documented(room)}
-    small = {short: value for short, value in rest.items() if len(repr(value)) < 80 and " at 0x" not in repr(value)}
+    small = {
+        short: value
+        for short, value in rest.items()
+        if len(repr(value)) < 80 and " at 0x" not in repr(value)
+    }
     return {short: value for short, value in small.items() if not isinstance(value, ModuleType)}
 
 

@@ -13,8 +13,12 @@ from collections.abc import Iterable, Sequence
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 LEFT = re.compile(r"\\[A-Za-z]+|<m[ion]>&<")  # a command or a column mark that was not converted
-NAME = re.compile(r"<mo>([A-Za-z]{2,})</mo>")  # as an operator, the name of a function would have space around it
-COLOURED = re.compile(r"<mi>([QKVq])</mi>|(?<=<msub>)<mi>([kv])</mi>|(?<=<msubsup>)<mi>([kv])</mi>")  # k: a number
+NAME = re.compile(
+    r"<mo>([A-Za-z]{2,})</mo>"
+)  # as an operator, the name of a function would have space around it
+COLOURED = re.compile(
+    r"<mi>([QKVq])</mi>|(?<=<msub>)<mi>([kv])</mi>|(?<=<msubsup>)<mi>([kv])</mi>"
+)  # k: a number
 TRANSPOSED = "<mo>&#x022A4;</mo>"  # most fonts draw this sign too high for an exponent
 
 CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
@@ -55,13 +59,20 @@ def with_mathml(page: str) -> str:
 def _to_mathml(found: re.Match[str]) -> str:
     from latex2mathml.converter import convert  # ty: ignore[unresolved-import]
 
-    latex, alone = html.unescape(found[3]).strip(), found[2] == "["
-    paired = latex.replace(r"\lvert", r"\left|").replace(r"\rvert", r"\right|")  # else the two bars differ in height
+    latex = html.unescape(found[3]).strip()
+    alone = found[2] == "["
+    paired = latex.replace(r"\lvert", r"\left|").replace(
+        r"\rvert", r"\right|"
+    )  # else the two bars differ in height
     element = convert(paired, display="block" if alone else "inline")
     if left := LEFT.search(element):
-        raise ValueError(f"the formula {latex!r} has {left[0]}, which latex2mathml does not convert")
+        raise ValueError(
+            f"the formula {latex!r} has {left[0]}, which latex2mathml does not convert"
+        )
     element = COLOURED.sub(_coloured, element)
-    element = NAME.sub(r"<mi>\1</mi>", element).replace(TRANSPOSED, '<mi mathvariant="normal">T</mi>')
+    element = NAME.sub(r"<mi>\1</mi>", element).replace(
+        TRANSPOSED, '<mi mathvariant="normal">T</mi>'
+    )
     return f'<div class="formula">{element}</div>' if alone else element
 
 

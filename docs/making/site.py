@@ -17,14 +17,22 @@ from docs.making.rendering import with_kinds_of_cells, with_mathml
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 
 ROOT = Path(__file__).parents[2]
-DOCS, RESULTS = PurePosixPath("docs"), PurePosixPath("benchmarks/results")
-ROOT_PAGES = {"DESIGN.md": "design.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+DOCS = PurePosixPath("docs")
+RESULTS = PurePosixPath("benchmarks/results")
+ROOT_PAGES = {
+    "DESIGN.md": "design.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
 CARDS = "<!-- lessons -->"
 # Lessons that hold a page with a model: what its address shows, and what there is to try.
 LIVE = {
-    "referent": ("view=heads", "Hover over *it* and over *animal*; replace *animal* by *dog*, and *es* becomes *er*."),
+    "referent": (
+        "view=heads",
+        "Hover over *it* and over *animal*; replace *animal* by *dog*, and *es* becomes *er*.",
+    ),
     "windows": (
         "view=pattern",
         "Move the window of the encoder, or draw pairs with the mouse, until the pronoun changes.",
@@ -74,7 +82,9 @@ def on_files(files: Any, config: Any) -> Any:
     paths = [*(ROOT / name for name in ROOT_PAGES), *sorted((ROOT / RESULTS).rglob("*"))]
     for path in paths:
         if path.suffix in (".md", ".png"):
-            files.append(File.generated(config, in_site(in_repository(path)), abs_src_path=str(path)))
+            files.append(
+                File.generated(config, in_site(in_repository(path)), abs_src_path=str(path))
+            )
     examples = {f"explorations/{name}.html": example_page(name).html for name in EXAMPLES}
     for name, content in {**lesson_files(), **examples}.items():
         files.append(File.generated(config, name, content=content))

@@ -25,8 +25,10 @@ from regard_lab.teaching.figures import draw_cells, draw_line, logarithmic
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 BENCHES = {
-    "attention_cpu": "patterns and decoding", "mechanisms_cpu": "mechanisms", "runtimes_cpu": "runtimes of models",
-}  # fmt: skip
+    "attention_cpu": "patterns and decoding",
+    "mechanisms_cpu": "mechanisms",
+    "runtimes_cpu": "runtimes of models",
+}
 EVEN = 0.97  # from here to its inverse, two times are called equal
 AT = 16_384  # the length that the table of choices shows
 PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0); strided(4);
@@ -34,13 +36,17 @@ PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(
     same_block(4); summary(4, 1); key_set(5..7); query_set(5..7); ~causal; causal & lattice(4); causal | prefix(3);
     neighbourhood((3, 4), 3)"""
 MADE = {  # patterns that no text describes
-    "SameDocument(ids)": p.SameDocument(torch.arange(12) // 5), "KeyMask(mask)": p.KeyMask(torch.arange(12) % 5 > 0),
-    "Explicit(mask)": p.Explicit(torch.eye(12).flip(0) > 0), "Where(function)": p.Where(lambda q, k: (q + k) % 3 == 0),
-    "ChosenBlocks(blocks, 3)": p.ChosenBlocks(torch.tensor([[[[0, 1], [3, 1], [0, -1], [2, 3]]]]), 3, 3),
+    "SameDocument(ids)": p.SameDocument(torch.arange(12) // 5),
+    "KeyMask(mask)": p.KeyMask(torch.arange(12) % 5 > 0),
+    "Explicit(mask)": p.Explicit(torch.eye(12).flip(0) > 0),
+    "Where(function)": p.Where(lambda q, k: (q + k) % 3 == 0),
+    "ChosenBlocks(blocks, 3)": p.ChosenBlocks(
+        torch.tensor([[[[0, 1], [3, 1], [0, -1], [2, 3]]]]), 3, 3
+    ),
     "ChosenKeys(keys)": p.ChosenKeys(torch.tensor([[[[i, 7 * i * i % 12] for i in range(12)]]])),
     "Tree(parents)": p.Tree(torch.tensor([-1, 0, 1, 0, 3, 3, 5, -1, 7, 8, 7, 10])),
     "PerHead([causal, ~causal])": p.PerHead([p.Causal(), ~p.Causal()]),
-}  # fmt: skip
+}
 UNTRIED = "not studied: [measure it](#what-would-it-lose-on-your-data)"
 
 
@@ -82,7 +88,9 @@ def duels() -> list[Duel]:
         for report, name, contest in contests()
         if "cpu" in (ours := contest["contenders"][contest["ours"]])
         for peer, other in contest["contenders"].items()
-        if not peer.startswith("regard") and "cpu" in other and other["errors"]  # empty: it computes no attention
+        if not peer.startswith("regard")
+        and "cpu" in other
+        and other["errors"]  # empty: it computes no attention
     ]
     return sorted(found, key=lambda duel: duel.faster)
 
@@ -90,7 +98,8 @@ def duels() -> list[Duel]:
 def by_peer() -> dict[str, list[Duel]]:
     """The duels of each library."""
     return {
-        peer: [duel for duel in duels() if duel.peer == peer] for peer in dict.fromkeys(one.peer for one in duels())
+        peer: [duel for duel in duels() if duel.peer == peer]
+        for peer in dict.fromkeys(one.peer for one in duels())
     }
 
 
@@ -98,7 +107,8 @@ def peer_table() -> str:
     """One row for each library: how often regard was faster, and by how much."""
     rows = []
     for peer, own in by_peer().items():
-        slower, faster = sum(one.faster < EVEN for one in own), sum(one.faster > 1 / EVEN for one in own)
+        slower = sum(one.faster < EVEN for one in own)
+        faster = sum(one.faster > 1 / EVEN for one in own)
         ends = (f"{one.faster:.2f}× ({one.case}, {one.label})" for one in (own[0], own[-1]))
         rows.append((peer, faster, len(own) - slower - faster, slower, *ends))
     return table("measured beside | faster | equal | slower | least | most", rows)
@@ -107,11 +117,15 @@ def peer_table() -> str:
 def losses() -> str:
     """Every contest in which another library was faster."""
     rows = [
-        (one.peer, f"{1 / one.faster:.2f}×", f"{one.case}: {one.label}",
-         f"[{BENCHES[one.report]}](../benchmarks/results/{one.report}/bench.md)")
+        (
+            one.peer,
+            f"{1 / one.faster:.2f}×",
+            f"{one.case}: {one.label}",
+            f"[{BENCHES[one.report]}](../benchmarks/results/{one.report}/bench.md)",
+        )
         for one in duels()
         if one.faster < EVEN
-    ]  # fmt: skip
+    ]
     return table("faster than regard | by | at | report", rows)
 
 
@@ -135,84 +149,130 @@ def cheaper_from(row: str) -> str:
 def times_faster(row: str) -> dict[int, float]:
     """How many times faster than exact attention a row is, by length."""
     rows = CostTable.load(RESULTS / "complexity_cpu").rows
-    exact, own = ({at["length"]: at["median"] for at in rows[name]["times"]} for name in (ROWS[row].exact, row))
+    exact, own = (
+        {at["length"]: at["median"] for at in rows[name]["times"]}
+        for name in (ROWS[row].exact, row)
+    )
     return {length: exact[length] / own[length] for length in own if length in exact}
 
 
 def learned(study: str, contender: str, number: str) -> float:
     """The mean over seeds of a number of one contender, in the studies of published behaviour."""
-    records = json.loads((RESULTS / "behaviour_cpu" / "behaviour.json").read_text(encoding="utf-8"))["records"]
+    records = json.loads(
+        (RESULTS / "behaviour_cpu" / "behaviour.json").read_text(encoding="utf-8")
+    )["records"]
     return mean(record[number] for record in records[study][contender].values())
 
 
 def choices() -> list[Choice]:
     """The rows of the table, with the results of the studies."""
     short, enough = (learned("duplication", f"window {size}", "accuracy") for size in (12, 13))
-    exact, linear = (learned("recall", name, "accuracy_16") for name in ("softmax, dim 32", "linear, dim 64"))
-    added, corrected, kept = (learned("overwriting", name, "accuracy") for name in
-                              ("linear", "delta rule: corrects", "softmax, rotary"))  # fmt: skip
+    exact, linear = (
+        learned("recall", name, "accuracy_16") for name in ("softmax, dim 32", "linear, dim 64")
+    )
+    added, corrected, kept = (
+        learned("overwriting", name, "accuracy")
+        for name in ("linear", "delta rule: corrects", "softmax, rotary")
+    )
     return [
         Choice(
-            "near positions", "`SlidingWindow(256)`", "window",
+            "near positions",
+            "`SlidingWindow(256)`",
+            "window",
             f"everything beyond the reach of the stacked layers: when a model copies from 24 positions back, "
-            f"{short:.2f} are right with a reach of 22, and {enough:.2f} with a reach of 24", "window",
+            f"{short:.2f} are right with a reach of 22, and {enough:.2f} with a reach of 24",
+            "window",
         ),
         Choice(
             "a few positions that look at all and are visible to all",
             "`GlobalTokens(range(64))`; add near keys with `\\| SlidingWindow(256)`, at their own cost",
-            "global", UNTRIED,
+            "global",
+            UNTRIED,
         ),
         Choice(
             "near, global and random positions (BigBird)",
-            "`SlidingWindow(192) \\| GlobalTokens(range(128)) \\| RandomBlocks(3, block=64)`", "big-bird", UNTRIED,
+            "`SlidingWindow(192) \\| GlobalTokens(range(128)) \\| RandomBlocks(3, block=64)`",
+            "big-bird",
+            UNTRIED,
             "BigBird",
         ),
         Choice(
-            "every `s`-th position: rows of a grid, a period", "`Causal() & Strided(s)`", "strided", UNTRIED,
+            "every `s`-th position: rows of a grid, a period",
+            "`Causal() & Strided(s)`",
+            "strided",
+            UNTRIED,
             "strided, causal",
         ),
         Choice(
-            "the last positions of earlier blocks", "`Causal() & Fixed(s, summary=8)`", "fixed", UNTRIED,
+            "the last positions of earlier blocks",
+            "`Causal() & Fixed(s, summary=8)`",
+            "fixed",
+            UNTRIED,
         ),
         Choice(
-            "similar keys at any distance", "`LSH(chunk=64, buckets=…, rounds=2)`", "reformer", UNTRIED, "Reformer",
+            "similar keys at any distance",
+            "`LSH(chunk=64, buckets=…, rounds=2)`",
+            "reformer",
+            UNTRIED,
+            "Reformer",
         ),
         Choice(
-            "all positions of a text of known length, not causal", "`Linformer(length, rank=64)`", "linformer", UNTRIED,
+            "all positions of a text of known length, not causal",
+            "`Linformer(length, rank=64)`",
+            "linformer",
+            UNTRIED,
         ),
         Choice(
-            "a state of constant size, causal", "`LinearTransformer()`", "linear-causal",
+            "a state of constant size, causal",
+            "`LinearTransformer()`",
+            "linear-causal",
             f"recall of 16 pairs {linear:.2f}; exact attention of half the width {exact:.2f}. The last of 4 values of "
             f"a key {added:.2f}; `DeltaRule()` of the same width {corrected:.2f}, exact attention {kept:.2f}",
             "linear, causal",
         ),
         Choice(
-            "a state of constant size that estimates softmax, causal", "`Performer(features=128)`", "performer",
-            UNTRIED, "Performer, causal",
+            "a state of constant size that estimates softmax, causal",
+            "`Performer(features=128)`",
+            "performer",
+            UNTRIED,
+            "Performer, causal",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def decision_table() -> str:
     """One row for each choice: the need, the code, its cost and its loss of quality."""
     rows = []
     for one in choices():
-        start = cheaper_from(one.row).removeprefix("cheaper from ").removesuffix(" on")  # the column says it
+        start = (
+            cheaper_from(one.row).removeprefix("cheaper from ").removesuffix(" on")
+        )  # the column says it
         rows.append((one.means, one.code, start, f"{times_faster(one.row)[AT]:.1f}×", one.loses))
-    return table(f"you need | use | cheaper than exact from length | times as fast at {AT:,} | loss of quality", rows)
+    return table(
+        f"you need | use | cheaper than exact from length | times as fast at {AT:,} | loss of quality",
+        rows,
+    )
 
 
 def mechanism_table() -> str:
     """What each mechanism may be combined with, as its class declares it."""
-    kinds: list[Any] = sorted(Mechanism.registry.of_package("regard").values(), key=lambda kind: kind is not Softmax)
+    kinds: list[Any] = sorted(
+        Mechanism.registry.of_package("regard").values(), key=lambda kind: kind is not Softmax
+    )
     rows = []
     for kind in kinds:
-        patterns = "every pattern" if kind.patterns is None else ", ".join(one.__name__ for one in kind.patterns)
+        patterns = (
+            "every pattern"
+            if kind.patterns is None
+            else ", ".join(one.__name__ for one in kind.patterns)
+        )
         options = ", ".join(one for one in OPTIONS if one in kind.options) or "none"
         missing = [one for one in STATISTICS if one not in kind.statistics]
         listed = ", ".join(one for one in STATISTICS if one in kind.statistics) or "none"
         statistics = {(): "all", ("sink",): "all but sink"}.get(tuple(missing), listed)
-        rows.append((f"`{kind.__name__}`", patterns, options, statistics, "yes" if kind.has_state else "no"))
+        rows.append(
+            (f"`{kind.__name__}`", patterns, options, statistics, "yes" if kind.has_state else "no")
+        )
     return table("mechanism | patterns | options | statistics | state", rows)
 
 
@@ -223,7 +283,9 @@ def figures() -> dict[str, str]:
             draw()
     shown.append(find_lesson("approximations").markdown()[1]["approximations-1.svg"])
     drawn = zip(("cheaper", "duels", "patterns", "mechanisms"), shown, strict=True)
-    return {f"figures/{name}.svg": one._repr_svg_() for name, one in drawn if isinstance(one, Picture)}
+    return {
+        f"figures/{name}.svg": one._repr_svg_() for name, one in drawn if isinstance(one, Picture)
+    }
 
 
 def _draw_curves() -> None:
@@ -235,7 +297,9 @@ def _draw_curves() -> None:
             draw_line(axes, list(points), list(points.values()), number, label)
         lengths = list(max(lines.values(), key=len))
         axes.axhline(1, color=INK, linewidth=1)
-        axes.annotate("exact attention", (lengths[-1], 0.93), ha="right", va="top", color=INK, fontsize=9)
+        axes.annotate(
+            "exact attention", (lengths[-1], 0.93), ha="right", va="top", color=INK, fontsize=9
+        )
         axes.set(yscale="log", xlabel="positions", ylabel="times as fast")
         logarithmic(axes, lengths)  # the x axis
         axes.set_yticks([0.1, 0.3, 1, 3, 10, 30], ["0.1×", "0.3×", "1×", "3×", "10×", "30×"])
@@ -245,14 +309,21 @@ def _draw_curves() -> None:
 def _draw_duels() -> None:
     """Draw a row for each library and a dot for each contest; to the right of 1 regard was faster."""
     peers = by_peer()
-    with figure("Speed of regard relative to each library", 8, 0.42 * len(peers) + 1.4, "") as drawn:
+    with figure(
+        "Speed of regard relative to each library", 8, 0.42 * len(peers) + 1.4, ""
+    ) as drawn:
         axes = drawn.subplots()
         for place, results in enumerate(reversed(peers.values())):
             for slower, mark, colour in ((False, "o", LINES[0]), (True, "D", LINES[1])):
                 times = [one.faster for one in results if (one.faster < 1) is slower]
-                axes.plot(times, [place] * len(times), mark, color=colour, alpha=0.7, markeredgewidth=0)
+                axes.plot(
+                    times, [place] * len(times), mark, color=colour, alpha=0.7, markeredgewidth=0
+                )
         axes.axvline(1, color=INK, linewidth=1)
-        axes.set(xscale="log", xlabel="times as fast as the library (CPU time, 1 thread); diamonds: slower")
+        axes.set(
+            xscale="log",
+            xlabel="times as fast as the library (CPU time, 1 thread); diamonds: slower",
+        )
         ticks = [0.3, 0.5, 1, 2, 5, 10, 20, 50, 100]
         axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
         axes.minorticks_off()

@@ -18,8 +18,13 @@ from regard_lab.seeing.lens_study import LensReport
 from regard_lab.seeing.lens_study.study import lens_table, routes_table
 
 BENCHES = ("attention_cpu", "attention_cuda", "mechanisms_cpu", "runtimes_cpu")
-COUNTED_APART = ("law ", "regard ", "as ")  # counts by law, by command and by machine: many, and in the file
-MOST_COUNTS, ATOMS = 3, "atom_maps_cpu/atom_maps.json"
+COUNTED_APART = (
+    "law ",
+    "regard ",
+    "as ",
+)  # counts by law, by command and by machine: many, and in the file
+MOST_COUNTS = 3
+ATOMS = "atom_maps_cpu/atom_maps.json"
 
 
 def stored(name: str) -> Any:
@@ -29,7 +34,10 @@ def stored(name: str) -> Any:
 
 def report_pages() -> dict[str, str]:
     """The text of every report whose numbers are stored, by its path from docs/."""
-    pages = {f"{name}/bench.md": bench_report.render_markdown(Results.load(RESULTS / name)) for name in BENCHES}
+    pages = {
+        f"{name}/bench.md": bench_report.render_markdown(Results.load(RESULTS / name))
+        for name in BENCHES
+    }
     pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(
         CostTable.load(RESULTS / "complexity_cpu")
     )
@@ -48,7 +56,9 @@ def lenses() -> str:
 
 def lens_verdict() -> str:
     """The default lens beside raw attention, in sentences."""
-    shares = {name: f"{row['order']:.1%} and {row['cause']:.1%}" for name, row in _lenses().rows.items()}
+    shares = {
+        name: f"{row['order']:.1%} and {row['cause']:.1%}" for name, row in _lenses().rows.items()
+    }
     return (
         "Two shares of the verified sentences are measured: the referent has a larger relevance than the other noun, "
         "and the word with the largest relevance belongs to the cause (it is the referent or the adjective). Erasure "
@@ -64,10 +74,21 @@ def families() -> str:
     rows = []
     for row in stored("pretrained_families_cpu/families.json")["families"]:
         if "reason" in row:
-            why = row["reason"].partition("regard would never be ")[2].partition(": ")[2].partition(";")[0]
+            why = (
+                row["reason"]
+                .partition("regard would never be ")[2]
+                .partition(": ")[2]
+                .partition(";")[0]
+            )
             found = (why, "", "")
         else:
-            same = "" if not (ways := row["tokens"]) else "the same tokens" if all(ways.values()) else "other tokens"
+            same = (
+                ""
+                if not (ways := row["tokens"])
+                else "the same tokens"
+                if all(ways.values())
+                else "other tokens"
+            )
             found = (f"{max(row['logits'].values()):.0e}", f"{row['gradients']:.0e}", same)
         rows.append((row["name"], row["attention"], row["status"], *found))
     return table("family | attention | status | logits | gradients | generation", rows)
@@ -98,17 +119,24 @@ def families_compared() -> str:
 def architectures() -> str:
     """A row for each architecture that could be built: what happened, and why."""
     rows = [
-        (row["type"], row["class"], row["status"],
-         _cause(row["reason"]) if "reason" in row else "; ".join(row.get("outside", ())))
+        (
+            row["type"],
+            row["class"],
+            row["status"],
+            _cause(row["reason"]) if "reason" in row else "; ".join(row.get("outside", ())),
+        )
         for row in stored("pretrained_families_cpu/architectures.json")["architectures"]
         if row["status"] != "not built"
-    ]  # fmt: skip
+    ]
     return table("architecture | built as | result | what stays outside, or why", rows)
 
 
 def _cause(reason: str) -> str:
     """Why a model is refused, without its name and the way out."""
-    for before in ("regard would never be called: ", "has no attention layer that regard could compute"):
+    for before in (
+        "regard would never be called: ",
+        "has no attention layer that regard could compute",
+    ):
         if before in reason:
             start = "" if before.endswith(": ") else "no attention layer"
             return start + reason.partition(before)[2].rpartition("; ")[0]
@@ -135,7 +163,8 @@ def architectures_compared() -> str:
 def atoms() -> str:
     """A row for each reaction."""
     rows = [
-        (row["name"], f"``{row['smiles']}``", f"{row['right']} of {row['atoms']}") for row in stored(ATOMS)["reactions"]
+        (row["name"], f"``{row['smiles']}``", f"{row['right']} of {row['atoms']}")
+        for row in stored(ATOMS)["reactions"]
     ]
     return table("reaction | written as | product atoms that find their own", rows)
 
@@ -150,22 +179,32 @@ def atom_verdict() -> str:
         "reactions, layer {best[0]}, head {best[1]}, {best_share:.1%}. Assigning the i-th product atom to the i-th "
         "reactant atom is right for {by_place:.1%}. Weights through regard differ from those of eager attention by at "
         "most {difference:.0e}."
-    ).format(**found, total=sum(row["atoms"] for row in found["reactions"]), count=len(found["reactions"]))
+    ).format(
+        **found,
+        total=sum(row["atoms"] for row in found["reactions"]),
+        count=len(found["reactions"]),
+    )
 
 
 def atom_windows() -> str:
     """A row for each window: the share of right atoms with it in the layers before the head, or in its own."""
     found = stored(ATOMS)["replaced"]
     rows = [("none", *[f"{found['own']:.1%}"] * 3)]
-    rows += [(row["window"], *(f"{row[at]:.1%}" for at in ("before", "own_layer", "all"))) for row in found["windows"]]
+    rows += [
+        (row["window"], *(f"{row[at]:.1%}" for at in ("before", "own_layer", "all")))
+        for row in found["windows"]
+    ]
     return table("window | in the earlier layers | in the head's own layer | in all layers", rows)
 
 
 def atom_erased() -> str:
     """The shares without heads or layers, in a paragraph."""
     found = stored(ATOMS)["replaced"]
-    heads, layers = found["without_head"], found["without_layer"]
-    kept = ", ".join(f"{count_of(row['heads'], 'heads')} {row['share']:.1%}" for row in found["heads_kept"])
+    heads = found["without_head"]
+    layers = found["without_layer"]
+    kept = ", ".join(
+        f"{count_of(row['heads'], 'heads')} {row['share']:.1%}" for row in found["heads_kept"]
+    )
     return (
         f"If the same head is removed from all of the layers 0 to {stored(ATOMS)['layer'] - 1}, {min(heads[:8]):.1%} "
         f"(head {heads.index(min(heads[:8]))}) to {max(heads):.1%} of the atoms are right; if all heads of one of "
@@ -179,11 +218,15 @@ def reliability() -> str:
     rows = []
     for name, record in stored("reliability.json")["runs"].items():
         counts = sorted(record["counts"].items(), key=lambda one: -one[1])
-        words = [f"{count:,} {what}" for what, count in counts if not what.startswith(COUNTED_APART)][:MOST_COUNTS]
+        words = [
+            f"{count:,} {what}" for what, count in counts if not what.startswith(COUNTED_APART)
+        ][:MOST_COUNTS]
         few = f" of {record['asked']:,}" if record["cases"] < record["asked"] else ""
         unit = record["unit"].replace("parts", "part") if record["cases"] == 1 else record["unit"]
         cases = f"{record['cases']:,}{few} {unit}"
-        rows.append((name, record["claim"], cases, ", ".join(words), len(record["wrong"]), record["last"]))
+        rows.append(
+            (name, record["claim"], cases, ", ".join(words), len(record["wrong"]), record["last"])
+        )
     return table("run | what it shows | cases | counted | wrong | date", rows)
 
 

@@ -30,9 +30,14 @@ KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
 # pairs, more rows need fewer calls.
 ROWS = {64: (1.09, 1.56), 256: (1.0, 1.0)}
 MASK_LIMIT = 1 << 22  # numbers in the mask of one row block
-COPIED = 1 << 22  # numbers in the keys of row blocks that are computed together, whose gradients are held
+COPIED = (
+    1 << 22
+)  # numbers in the keys of row blocks that are computed together, whose gradients are held
 GAPS = 2  # keys are gathered where the runs of a row block hold less than one of so many keys from first to last
-PROCESSORS, PROCESSOR_ROWS = 100, 64  # about as many multiprocessors as a GPU has, and the rows that each computes
+PROCESSORS, PROCESSOR_ROWS = (
+    100,
+    64,
+)  # about as many multiprocessors as a GPU has, and the rows that each computes
 SKIPPED = 512  # keys: above the diagonal of a causal square the operation skips blocks of this size
 
 
@@ -56,7 +61,9 @@ def compose(calls: Calls, operands: Operands, sums: bool = True) -> tuple[torch.
     bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
     apply = _Composed.apply if torch._C._are_functorch_transforms_active() else _apply
     result = apply(operands.q, operands.k, operands.v, bias, calls, operands, sums)
-    return result if sums else (result, None)  # a second output costs a call of few tokens some microseconds
+    return (
+        result if sums else (result, None)
+    )  # a second output costs a call of few tokens some microseconds
 
 
 class _Composed(torch.autograd.Function):
@@ -92,7 +99,9 @@ class _Composed(torch.autograd.Function):
             return dv, dq, dk, of_bias[0] if of_bias else None, None, None
 
         inputs = v, q, k, bias, None, None
-        dv, dq, dk, dbias, *_ = gradients(first, partial(softmax_pieces, calls.problem, operands), inputs, grads)
+        dv, dq, dk, dbias, *_ = gradients(
+            first, partial(softmax_pieces, calls.problem, operands), inputs, grads
+        )
         return dq, dk, dv, dbias, None, None, None
 
 
@@ -177,7 +186,9 @@ class _Windows:
     def _blocks(self, x: torch.Tensor, first: int, size: int) -> torch.Tensor:
         batch, heads, step, *last = x.stride()
         shape = (*x.shape[:2], self.times, size, *x.shape[3:])
-        return x.as_strided(shape, (batch, heads, self.size * step, step, *last), x.storage_offset() + first * step)
+        return x.as_strided(
+            shape, (batch, heads, self.size * step, step, *last), x.storage_offset() + first * step
+        )
 
 
 @dataclass(frozen=True)
@@ -232,7 +243,8 @@ class RowBlockCalls:
             size = len(self.blocks[0].rows) if self.blocks else rows
             return self._cost(self._work(self.blocks, size))
         problem = self.problem
-        units, calls = problem.batch * problem.heads, -(-problem.q_len // rows)
+        units = problem.batch * problem.heads
+        calls = -(-problem.q_len // rows)
         keys = pairs // rows
         masked = min(MASK_LIMIT, _mask_copies(problem) * rows * (keys // calls))
         return self._cost(_Work(units * pairs, ROWS[rows], keys, 0, calls, masked, estimated=True))
@@ -251,13 +263,23 @@ class RowBlockCalls:
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v; those of keys that several row blocks share are added."""
         q, k, v = saved.q, saved.k, saved.v
-        dq, dk, dv = torch.zeros_like(q), *(torch.zeros_like(x, dtype=saved.log_sum_exp.dtype) for x in (k, v))
+        dq, dk, dv = (
+            torch.zeros_like(q),
+            *(torch.zeros_like(x, dtype=saved.log_sum_exp.dtype) for x in (k, v)),
+        )
         for some, call in self._each(operands):
-            rows, keys, slope = some.rows, some.keys, saved.grad_log_sum_exp
+            rows = some.rows
+            keys = some.keys
+            slope = saved.grad_log_sum_exp
             here = flash.Saved(
-                rows(q), keys(k), keys(v), rows(saved.output), rows(saved.log_sum_exp), rows(saved.grad),
+                rows(q),
+                keys(k),
+                keys(v),
+                rows(saved.output),
+                rows(saved.log_sum_exp),
+                rows(saved.grad),
                 None if slope is None else rows(slope),
-            )  # fmt: skip
+            )
             dq_here, dk_here, dv_here = flash.backward(here, call)
             some.put(dq, dq_here)
             some.add(dk, dk_here)
@@ -286,12 +308,16 @@ class RowBlockCalls:
         if operands.bias is not None or operands.grid.per_batch:
             mask = self._mask(operands, block)
         else:
-            mask = self.masks.get(block.rows.start, operands.q, partial(self._mask, operands, block))
+            mask = self.masks.get(
+                block.rows.start, operands.q, partial(self._mask, operands, block)
+            )
         return flash.FusedCall(mask, False, self.problem.scale)
 
     def _at_once(self, block: RowBlock) -> bool:
         """Whether equal row blocks are computed together: fewer calls, and the operands are read in place."""
-        return block.times > self.problem.group and len(block.runs) == 1 and self.problem.bias is None
+        return (
+            block.times > self.problem.group and len(block.runs) == 1 and self.problem.bias is None
+        )
 
     def _schedule(self, rows: int) -> Schedule:
         most = MASK_LIMIT // max(1, _mask_copies(self.problem))
@@ -303,12 +329,14 @@ class RowBlockCalls:
     def _fitted(self, block: RowBlock) -> RowBlock:
         """The row block with one run from its first key to its last, BOUNDED only if it is a causal square; or, if most
         keys lie in gaps, with its runs as they are."""
-        problem, keys = self.problem, block.hull
+        problem = self.problem
+        keys = block.hull
         if not keys:
             return block
         kind = Kind.BITS
         if problem.bias is None and problem.q_start is not PER_ROW:
-            first, last = problem.q_start + block.rows.start, problem.q_start + block.rows.stop - 1
+            first = problem.q_start + block.rows.start
+            last = problem.q_start + block.rows.stop - 1
             if block.full == (keys,) or problem.pattern.sees_all(first, last, keys):
                 kind = Kind.WHOLE
             elif block.times == 1 and self._is_causal_square(first, len(block.rows), keys):
@@ -335,7 +363,10 @@ class RowBlockCalls:
             sum(block.times * block.width for block in blocks),
             sum(block.times * block.width for block in blocks if len(block.runs) > 1),
             sum(problem.group if self._at_once(block) else block.times for block in blocks),
-            max((copies * len(block.rows) * block.width for block in blocks if _masked(block)), default=0),
+            max(
+                (copies * len(block.rows) * block.width for block in blocks if _masked(block)),
+                default=0,
+            ),
         )
 
     def _cost(self, work: _Work) -> Cost:
@@ -344,11 +375,18 @@ class RowBlockCalls:
             problem.dtype, max(problem.head_dim, problem.v_dim), problem.device
         )
         width = problem.dtype.itemsize if flashes else 8 if problem.dtype == torch.float64 else 4
-        readers = problem.kv_heads if flashes else problem.heads  # otherwise each query head reads its keys again
+        readers = (
+            problem.kv_heads if flashes else problem.heads
+        )  # otherwise each query head reads its keys again
         rows = problem.heads * problem.q_len + readers * (work.keys + 2 * work.gathered)
         vectors = problem.batch * rows * (problem.head_dim + problem.v_dim)
-        if problem.device == "cuda" and not flashes:  # few rows occupy few multiprocessors, so reading takes longer
-            vectors *= max(1, PROCESSORS // (problem.batch * problem.heads * -(-problem.q_len // PROCESSOR_ROWS)))
+        if (
+            problem.device == "cuda" and not flashes
+        ):  # few rows occupy few multiprocessors, so reading takes longer
+            vectors *= max(
+                1,
+                PROCESSORS // (problem.batch * problem.heads * -(-problem.q_len // PROCESSOR_ROWS)),
+            )
         forward, backward = work.pace
         flops = 2 * work.pairs * (problem.head_dim + problem.v_dim)
         return Cost(
@@ -362,18 +400,31 @@ class RowBlockCalls:
 
     def _each(self, operands: Operands) -> Iterator[tuple[_One | _Windows, flash.FusedCall]]:
         """The calls with their rows and keys; equal row blocks share a mask."""
-        here, group = operands.grid.keys.start, self.problem.group
+        here = operands.grid.keys.start
+        group = self.problem.group
         for block in self.blocks:
             if not block.runs:
                 continue
             call = self.call(operands, block) if operands.bias is None else None
             if call is not None and self._at_once(block):
                 most = max(
-                    1, COPIED // (operands.k.shape[0] * operands.k[0].numel() // operands.k.shape[2] * block.width)
+                    1,
+                    COPIED
+                    // (
+                        operands.k.shape[0]
+                        * operands.k[0].numel()
+                        // operands.k.shape[2]
+                        * block.width
+                    ),
                 )
                 for at in range(0, block.times, most):
                     first = block.moved(at * len(block.rows))
-                    windows = len(block.rows), min(most, block.times - at), first.hull.start - here, block.width
+                    windows = (
+                        len(block.rows),
+                        min(most, block.times - at),
+                        first.hull.start - here,
+                        block.width,
+                    )
                     for member in range(group):
                         yield _Windows(first.rows.start, *windows, member, group), call
                 continue
@@ -381,15 +432,22 @@ class RowBlockCalls:
                 keys: Any = slice(one.hull.start - here, one.hull.stop - here)
                 if len(one.runs) > 1:
                     name = "keys", one.rows.start
-                    keys = self.masks.get(name, operands.q, partial(_index_of, one, here, operands.q.device))
-                yield _One(slice(one.rows.start, one.rows.stop), keys), call or self.call(operands, one)
+                    keys = self.masks.get(
+                        name, operands.q, partial(_index_of, one, here, operands.q.device)
+                    )
+                yield (
+                    _One(slice(one.rows.start, one.rows.stop), keys),
+                    call or self.call(operands, one),
+                )
 
     def _mask(self, operands: Operands, block: RowBlock) -> torch.Tensor:
         """Scores to add in a row block, (batch or 1, heads or 1, rows, keys): -inf where a pair is masked, else the
         bias."""
-        problem, q = self.problem, operands.q
+        problem = self.problem
+        q = operands.q
         if len(block.runs) > 1:
-            mask, at = q.new_zeros(1, 1, len(block.rows), block.width), 0
+            mask = q.new_zeros(1, 1, len(block.rows), block.width)
+            at = 0
             for run in block.runs:
                 if run.kind != Kind.WHOLE:
                     allowed = self._answers(q.device).allowed(block.rows, run.keys)
@@ -404,7 +462,9 @@ class RowBlockCalls:
         allowed = four_axes(problem.pattern.evaluate(grid))
         if bias is not None:
             return torch.where(allowed, bias, -math.inf)
-        return torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill(~allowed, -math.inf)
+        return torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill(
+            ~allowed, -math.inf
+        )
 
     def _answers(self, device: torch.device) -> EvaluatedBlocks:
         """Evaluates the pattern on blocks of pairs; equal blocks are evaluated once."""

@@ -33,7 +33,9 @@ QUERIES = 16  # the most queries it computes; for more, the backends that comput
 MOST = 4  # the most runs; more are computed as one run with a mask
 SPLIT = 512  # fewest keys for one thread
 PART_ROWS = 32  # rows that the fused operation gives to one thread in any case
-WORKSPACE = 1 << 17  # numbers in the workspace: half a MiB; a quarter of it and four times as much were slower
+WORKSPACE = (
+    1 << 17
+)  # numbers in the workspace: half a MiB; a quarter of it and four times as much were slower
 FEWEST = 256  # the fewest keys in a chunk, for any number of heads
 
 Runs = tuple[Run, ...]
@@ -77,16 +79,23 @@ def _folds(problem: Problem, runs: Runs) -> bool:
     Keys in bfloat16 are not widened first on any processor: reading them twice is what would take the time. On cuda
     only FlashAttention, which takes no mask, divides the keys among the multiprocessors.
     """
-    plain = problem.softcap is None and not problem.dropout and not set(problem.want) - {"log_sum_exp"}
+    plain = (
+        problem.softcap is None and not problem.dropout and not set(problem.want) - {"log_sum_exp"}
+    )
     narrow = problem.dtype == torch.bfloat16 and problem.bias is None
     computing = problem.dtype if narrow else flash.computing(problem.dtype, problem.device)
     if problem.device == "cuda":
         unmasked = all(run.kind == Kind.WHOLE for run in runs)
         size = max(problem.head_dim, problem.v_dim)
         return (
-            plain and problem.storage == computing and unmasked and flash.has_flash_attention(computing, size, "cuda")
+            plain
+            and problem.storage == computing
+            and unmasked
+            and flash.has_flash_attention(computing, size, "cuda")
         )
-    return plain and problem.storage == computing and flash.refusal(computing, problem.device) is None
+    return (
+        plain and problem.storage == computing and flash.refusal(computing, problem.device) is None
+    )
 
 
 def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
@@ -97,19 +106,33 @@ def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
     dims = problem.head_dim + problem.v_dim
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
-    masks = width * max((_mask_size(problem, run) for run in runs if run.kind == Kind.BITS), default=0)
+    masks = width * max(
+        (_mask_size(problem, run) for run in runs if run.kind == Kind.BITS), default=0
+    )
     flops = 2 * pairs * dims
     if folds:
         return Cost(flops, stored + rows + 2 * masks, 2 * masks, pairs, calls=2 * len(runs))
-    size = _chunk_size(problem.batch * problem.kv_heads * max(problem.head_dim, problem.v_dim), problem.device)
+    size = _chunk_size(
+        problem.batch * problem.kv_heads * max(problem.head_dim, problem.v_dim), problem.device
+    )
     chunks = -(-keys // size)
     scores = width * pairs
-    return Cost(flops, stored + rows + 4 * scores + 2 * masks, 3 * scores + masks, pairs, calls=5 + 2 * chunks)
+    return Cost(
+        flops,
+        stored + rows + 4 * scores + 2 * masks,
+        3 * scores + masks,
+        pairs,
+        calls=5 + 2 * chunks,
+    )
 
 
 def _mask_size(problem: Problem, run: Run) -> int:
     rows = problem.batch if problem.q_start is None or problem.pattern.varies_by_row else 1
-    heads = problem.heads if problem.bias is not None or problem.pattern.varies_by_head else problem.group
+    heads = (
+        problem.heads
+        if problem.bias is not None or problem.pattern.varies_by_head
+        else problem.group
+    )
     return rows * heads * problem.q_len * len(run.keys)
 
 
@@ -135,17 +158,23 @@ def _runs_of(problem: Problem) -> Runs:
     if problem.q_start is PER_ROW:
         return whole
     without_mask = Kind.WHOLE if problem.bias is None else Kind.BITS
-    if problem.pattern.sees_all(problem.q_start, problem.q_start + problem.q_len - 1, schedule.keys):
+    if problem.pattern.sees_all(
+        problem.q_start, problem.q_start + problem.q_len - 1, schedule.keys
+    ):
         return (Run(schedule.keys, without_mask),)
     if set(problem.want) - {"log_sum_exp"}:
         return whole
     runs = schedule.whole.runs
     if len(runs) > MOST:
         return whole
-    return tuple(Run(run.keys, without_mask if run.kind == Kind.WHOLE else Kind.BITS) for run in runs)
+    return tuple(
+        Run(run.keys, without_mask if run.kind == Kind.WHOLE else Kind.BITS) for run in runs
+    )
 
 
-def _allowed(problem: Problem, operands: Operands, run: Run) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _allowed(
+    problem: Problem, operands: Operands, run: Run
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Which pairs of a run are allowed and what is added to their scores, both (batch or 1, heads or 1, q_len or 1,
     keys or 1) or None; a score of -inf masks a pair."""
     if run.kind == Kind.WHOLE:
@@ -167,7 +196,9 @@ def _with_columns(runs: Iterable[Run]) -> Iterator[tuple[Run, slice]]:
 def _folded(problem: Problem, runs: Runs, operands: Operands) -> Result:
     """Output and log-sum-exp; keys and values must have the dtype in which queries are computed."""
     k, v = (x.numbers if isinstance(x, Stored) else x for x in (operands.k, operands.v))
-    q = operands.q.to(k.dtype).reshape(problem.batch, problem.kv_heads, problem.group * problem.q_len, problem.head_dim)
+    q = operands.q.to(k.dtype).reshape(
+        problem.batch, problem.kv_heads, problem.group * problem.q_len, problem.head_dim
+    )
     here = operands.grid.keys.start
     found: list[Merged] = []
     for one in runs:
@@ -180,16 +211,24 @@ def _folded(problem: Problem, runs: Runs, operands: Operands) -> Result:
     return Result(output.reshape(*shape, problem.v_dim).to(operands.q.dtype), wanted)
 
 
-def _mask(problem: Problem, operands: Operands, run: Run, dtype: torch.dtype) -> torch.Tensor | None:
+def _mask(
+    problem: Problem, operands: Operands, run: Run, dtype: torch.dtype
+) -> torch.Tensor | None:
     """Scores to add to the rows of a run, (batch or 1, kv_heads or 1, group * q_len, keys)."""
     seen, bias = _allowed(problem, operands, run)
     if seen is None:
         return None
-    mask = seen.new_zeros(seen.shape, dtype=dtype) if bias is None else bias.to(dtype).expand(seen.shape)
+    mask = (
+        seen.new_zeros(seen.shape, dtype=dtype)
+        if bias is None
+        else bias.to(dtype).expand(seen.shape)
+    )
     mask = mask.masked_fill(~seen, -math.inf)
     heads = problem.heads if mask.shape[1] > 1 else problem.group
     mask = mask.expand(mask.shape[0], heads, problem.q_len, len(run.keys))
-    return mask.reshape(mask.shape[0], heads // problem.group, problem.group * problem.q_len, len(run.keys))
+    return mask.reshape(
+        mask.shape[0], heads // problem.group, problem.group * problem.q_len, len(run.keys)
+    )
 
 
 def _computed(
@@ -200,8 +239,11 @@ def _computed(
     if parts == 1:
         return [flash.forward(q, k, v, flash.FusedCall(mask, False, scale))]
     size = k.shape[2] // parts
-    outputs, sums = [], []
-    for row in range(len(q)):  # one batch row at a time, so that its parts are a batch without a copy
+    outputs = []
+    sums = []
+    for row in range(
+        len(q)
+    ):  # one batch row at a time, so that its parts are a batch without a copy
         own = None if mask is None else _cut(mask[row if mask.shape[0] > 1 else 0], 2, parts, size)
         output, log_sum_exp = flash.forward(
             q[row].expand(parts, -1, -1, -1),
@@ -211,7 +253,9 @@ def _computed(
         )
         outputs.append(output)
         sums.append(log_sum_exp)
-    found = list(zip(torch.stack(outputs, 1), torch.stack(sums, 1), strict=True))  # (batch, kv_heads, rows, ..) a part
+    found = list(
+        zip(torch.stack(outputs, 1), torch.stack(sums, 1), strict=True)
+    )  # (batch, kv_heads, rows, ..) a part
     if k.shape[2] % parts:
         rest = slice(parts * size, None)
         call = flash.FusedCall(None if mask is None else mask[..., rest], False, scale)
@@ -284,7 +328,9 @@ def _scores(problem: Problem, runs: Runs, operands: Operands) -> tuple[torch.Ten
     return scores, seen
 
 
-def _output(problem: Problem, runs: Runs, operands: Operands, weights: torch.Tensor) -> torch.Tensor:
+def _output(
+    problem: Problem, runs: Runs, operands: Operands, weights: torch.Tensor
+) -> torch.Tensor:
     """The weighted mean of the values, (batch, heads, q_len, v_dim)."""
     if problem.dropout:
         parts = []

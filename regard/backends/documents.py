@@ -16,11 +16,16 @@ from regard.patterns import Causal, Grid, Pattern
 
 ROWS_IN_ORDER = (
     where(
-        lambda problem: problem.q_start is PER_ROW and (bool(problem.pattern.documents) or is_causal(problem)),
+        lambda problem: (
+            problem.q_start is PER_ROW and (bool(problem.pattern.documents) or is_causal(problem))
+        ),
         "q_start is a tensor, and a chunk of queries needs the same positions in all batch rows",
     ),
     where(
-        lambda problem: bool(problem.pattern.documents) and (problem.q_start, problem.q_len) != (0, problem.k_len),
+        lambda problem: (
+            bool(problem.pattern.documents)
+            and (problem.q_start, problem.q_len) != (0, problem.k_len)
+        ),
         "it computes each document by itself, which needs a query and a key at every position",
     ),
 )
@@ -74,7 +79,9 @@ class Pack:
         return taken.unflatten(0, self.places.shape).transpose(1, 2)
 
 
-def pack_documents(ids: Iterable[torch.Tensor], batch: int, length: int, device: torch.device) -> list[Pack]:
+def pack_documents(
+    ids: Iterable[torch.Tensor], batch: int, length: int, device: torch.device
+) -> list[Pack]:
     """The documents of a call: positions of one batch row whose ids are equal in every tensor of ids."""
     names = torch.arange(batch, device=device)[:, None].expand(batch, length)
     for one in ids:

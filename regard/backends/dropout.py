@@ -17,7 +17,12 @@ import torch
 from regard.patterns import Grid
 
 _BITS = 53
-_STRIDES = (-7046029254386353131, -4417276706812531889, 1609587929392839161, -8796714831421723037)  # odd constants
+_STRIDES = (
+    -7046029254386353131,
+    -4417276706812531889,
+    1609587929392839161,
+    -8796714831421723037,
+)  # odd constants
 PAIR = 700  # cost of the hash of one pair, in floating-point operations that take as long
 _CHUNK = 1 << 15  # pairs hashed at once on CPU: two int64 workspaces of 256 KiB
 
@@ -31,7 +36,9 @@ def drop(weights: torch.Tensor, dropout: float, seed: int, grid: Grid) -> torch.
 
 def kept(dropout: float, seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
     """Which weights are kept, (batch, heads, rows, keys): a hash of (seed, batch, head, q position, k position)."""
-    out = torch.empty(batch, heads, len(grid.rows), len(grid.keys), dtype=torch.bool, device=grid.device)
+    out = torch.empty(
+        batch, heads, len(grid.rows), len(grid.keys), dtype=torch.bool, device=grid.device
+    )
     return write_kept(out, dropout, row_states(seed, batch, heads, grid), grid.k_pos)
 
 
@@ -49,7 +56,9 @@ def row_states(seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
     return state
 
 
-def write_kept(out: torch.Tensor, dropout: float, states: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+def write_kept(
+    out: torch.Tensor, dropout: float, states: torch.Tensor, k_pos: torch.Tensor
+) -> torch.Tensor:
     """Fill `out` (..., rows, keys), of any dtype, with 1 where a weight is kept and 0 where it is dropped.
 
     Args:
@@ -64,7 +73,8 @@ def write_kept(out: torch.Tensor, dropout: float, states: torch.Tensor, k_pos: t
     # flipping the highest bit makes a signed comparison order numbers as unsigned
     least = (threshold << (64 - _BITS)) - 2**63
     keys = (k_pos + 1) * _STRIDES[-1]
-    table, states = out.view(-1, out.shape[-1]), states.reshape(-1, 1)
+    table = out.view(-1, out.shape[-1])
+    states = states.reshape(-1, 1)
     step = len(table) if out.device.type != "cpu" else max(1, _CHUNK // max(1, table.shape[1]))
     state = torch.empty(min(step, len(table)), table.shape[1], dtype=torch.int64, device=out.device)
     spare = torch.empty_like(state)

@@ -67,7 +67,9 @@ class Kernels:
     compute: Operation
     corrects: bool
 
-    def forward(self, rule: Rule, given: Given, learns: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    def forward(
+        self, rule: Rule, given: Given, learns: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         leaves = [x if x is None or not learns else x.detach().requires_grad_() for x in given]
         with torch.set_grad_enabled(learns):
             outputs = self._computed(rule, Given(*leaves))  # ty: ignore[invalid-argument-type]
@@ -76,11 +78,17 @@ class Kernels:
 
     def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors:
         leaves, outputs = kept
-        sent = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None]
+        sent = [
+            (output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None
+        ]
         found = torch.autograd.grad(
-            [output for output, _ in sent], [x for x in leaves if x is not None], [grad for _, grad in sent],
-            retain_graph=True, allow_unused=True, materialize_grads=True,
-        )  # fmt: skip
+            [output for output, _ in sent],
+            [x for x in leaves if x is not None],
+            [grad for _, grad in sent],
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
         each = iter(found)
         return [None if x is None else next(each) for x in leaves]
 
@@ -92,18 +100,23 @@ class Kernels:
         q, k, v, log_decay, strength, memory = given
         heads = max(q.shape[1], v.shape[1])
         if not (self.corrects and log_decay is not None and q.shape[1] == k.shape[1] <= v.shape[1]):
-            q, k = _with_heads(q, heads), _with_heads(k, heads)
+            q = _with_heads(q, heads)
+            k = _with_heads(k, heads)
         options: dict[str, torch.Tensor] = {}
         if log_decay is not None:
             options["g"] = _with_heads(log_decay.clamp(min=FORGOTTEN), heads)
         if self.corrects:
-            options["beta"] = _with_heads(v.new_ones(v.shape[:3]) if strength is None else strength, heads)
+            options["beta"] = _with_heads(
+                v.new_ones(v.shape[:3]) if strength is None else strength, heads
+            )
         elif strength is not None:
             v = (v * strength[..., None]).to(v.dtype)
         options |= {"q": q, "k": k, "v": _with_heads(v, heads)}
         options = {name: x.transpose(1, 2).contiguous() for name, x in options.items()}
         before = _with_heads(memory.float(), heads)
-        output, after = self.compute(**options, scale=rule.scale, initial_state=before, output_final_state=True)
+        output, after = self.compute(
+            **options, scale=rule.scale, initial_state=before, output_final_state=True
+        )
         return output.transpose(1, 2).to(v.dtype), after[:, :: heads // v.shape[1]].to(memory.dtype)
 
 
@@ -114,7 +127,11 @@ def _with_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
 def _cannot_be_loaded(problem: Problem) -> str | None:
     """A limit: the package must be there."""
     mechanism = problem.mechanism
-    found = operation(mechanism.corrects, mechanism.decays_by) if isinstance(mechanism, Recurrent) else None
+    found = (
+        operation(mechanism.corrects, mechanism.decays_by)
+        if isinstance(mechanism, Recurrent)
+        else None
+    )
     return found if isinstance(found, str) else None
 
 
@@ -124,7 +141,10 @@ def _backward_by_head() -> str | None:
     try:
         at = import_module("fla.ops.common.chunk_o")
         wrong = at.IS_NVIDIA_HOPPER and at.TRITON_ABOVE_3_4_0 and not at.TRITON_ABOVE_3_7_1
-    except (ImportError, AttributeError):  # another version, without this fault or with other names for it
+    except (
+        ImportError,
+        AttributeError,
+    ):  # another version, without this fault or with other names for it
         return None
     if not wrong or find_spec("tilelang") is not None:
         return None
@@ -183,21 +203,30 @@ _LIMITS = (
         "its kernels multiply in half precision, rounding float32 to 10 bits, and q is {problem.dtype}",
     ),
     where(
-        lambda one: any(size % 2 or not LEAST_SIZE <= size <= LARGEST_SIZE for size in (one.head_dim, one.v_dim)),
+        lambda one: any(
+            size % 2 or not LEAST_SIZE <= size <= LARGEST_SIZE for size in (one.head_dim, one.v_dim)
+        ),
         f"its kernels take vectors of {LEAST_SIZE} to {LARGEST_SIZE} numbers, an even number of them, not head_dim "
         "{problem.head_dim} and v_dim {problem.v_dim}",
     ),
     not_empty,
     no_weights,
     *ROWS_IN_ORDER,
-)  # fmt: skip
+)
 
 
 def _cost(problem: Problem) -> Cost:
     """The cost by the kernels: the operations of the chunk form in few launches, and a memory for each chunk."""
-    plain, again = recurrence.cost(problem), 3 if problem.needs_grad else 1
+    plain = recurrence.cost(problem)
+    again = 3 if problem.needs_grad else 1
     rows = problem.batch * problem.heads * max(problem.q_len, problem.k_len)
-    memories = problem.batch * problem.heads * problem.head_dim * problem.v_dim * (problem.k_len // CHUNK + 2)
+    memories = (
+        problem.batch
+        * problem.heads
+        * problem.head_dim
+        * problem.v_dim
+        * (problem.k_len // CHUNK + 2)
+    )
     vectors = rows * (problem.head_dim + problem.v_dim)
     width = problem.dtype.itemsize
     return Cost(

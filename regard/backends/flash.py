@@ -62,7 +62,9 @@ def refusal(dtype: torch.dtype, device: str) -> str | None:
     if device == "cpu":
         return None
     if device == "cuda":
-        return f"the fused operation on cuda does not take {dtype}" if dtype == torch.float64 else None
+        return (
+            f"the fused operation on cuda does not take {dtype}" if dtype == torch.float64 else None
+        )
     return f"no fused operation is known on {device}"
 
 
@@ -73,7 +75,10 @@ def takes_dtype(problem: Problem) -> str | None:
 
 LIMITS = (
     on_dot_products,
-    where(lambda problem: problem.empty, "there is nothing to compute, and the fused operations fail on sizes of 0"),
+    where(
+        lambda problem: problem.empty,
+        "there is nothing to compute, and the fused operations fail on sizes of 0",
+    ),
     where(lambda problem: problem.softcap is not None, "the fused operations have no softcap"),
     where(
         lambda problem: problem.dropout > 0,
@@ -86,7 +91,11 @@ LIMITS = (
 
 def computing(dtype: torch.dtype, device: str) -> torch.dtype:
     """The dtype in which the operation computes tensors of `dtype`: their own if this machine is faster in it."""
-    if device != "cpu" or dtype in (torch.float32, torch.float64) or (dtype == torch.bfloat16 and _BFLOAT16):
+    if (
+        device != "cpu"
+        or dtype in (torch.float32, torch.float64)
+        or (dtype == torch.bfloat16 and _BFLOAT16)
+    ):
         return dtype
     return torch.float32
 
@@ -118,7 +127,9 @@ def _is_recent() -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), both differentiable."""
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
         return forward(q, k, v, call)
@@ -130,27 +141,40 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -
     return result if call.sums else (result, _NO_SUMS)
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp, with -inf for empty rows and NaN for rows whose query or keys are not finite."""
     v_dim = v.shape[-1]
-    if call.scale <= 0:  # the operation multiplies masked scores too, and -inf · scale would not be -inf
-        q, call = q * _sign(call), call._replace(scale=abs(call.scale) or 1.0)
+    if (
+        call.scale <= 0
+    ):  # the operation multiplies masked scores too, and -inf · scale would not be -inf
+        q = q * _sign(call)
+        call = call._replace(scale=abs(call.scale) or 1.0)
     on_cpu = q.is_cpu
-    if not on_cpu and call.mask is None and not call.sums and _lies_ready(q, k, v):  # nothing has to be corrected
+    if (
+        not on_cpu and call.mask is None and not call.sums and _lies_ready(q, k, v)
+    ):  # nothing has to be corrected
         return _by_torch(q, k, v, call), _NO_SUMS
     if not (on_cpu and q.shape[-1] == v_dim and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
         q, k, v = _equal_head_sizes(q, k, v)
     if not on_cpu:
         output, log_sum_exp = _forward_cuda(q, k, v, call)
         return _repaired(q, k, output[..., :v_dim], log_sum_exp, call)
-    output, log_sum_exp = torch._scaled_dot_product_flash_attention_for_cpu(  # faster to call than by `torch.ops.aten`
-        q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
+    output, log_sum_exp = (
+        torch._scaled_dot_product_flash_attention_for_cpu(  # faster to call than by `torch.ops.aten`
+            q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
+        )
     )
     output = output if output.shape[-1] == v_dim else output[..., :v_dim]
-    if call.mask is None:  # then only rows whose scores are all NaN are wrong, and their log-sum-exp is 0
+    if (
+        call.mask is None
+    ):  # then only rows whose scores are all NaN are wrong, and their log-sum-exp is 0
         if log_sum_exp.all():
             return output, log_sum_exp
-    elif math.isfinite(torch.addcdiv(log_sum_exp, _ONE, log_sum_exp).sum().item()):  # x + 1/x: none is 0, inf or NaN
+    elif math.isfinite(
+        torch.addcdiv(log_sum_exp, _ONE, log_sum_exp).sum().item()
+    ):  # x + 1/x: none is 0, inf or NaN
         return output, log_sum_exp
     return _repaired(q, k, output, log_sum_exp, call)
 
@@ -163,15 +187,21 @@ def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor,
     """
     q, k, v, output, log_sum_exp = saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp
     grad, grad_log_sum_exp = saved.grad, saved.grad_log_sum_exp
-    head_dim, v_dim = q.shape[-1], v.shape[-1]
+    head_dim = q.shape[-1]
+    v_dim = v.shape[-1]
     if call.scale <= 0:
         positive = call._replace(scale=abs(call.scale) or 1.0)
         dq, dk, dv = backward(replace(saved, q=q * _sign(call)), positive)
         return dq * _sign(call), dk, dv
     if call.mask is not None or (log_sum_exp.is_cpu and (log_sum_exp == -math.inf).any()):
-        empty_rows = log_sum_exp == -math.inf  # with a log-sum-exp of 0 they have weights exp(-inf - 0) = 0
-        log_sum_exp, q = log_sum_exp.masked_fill(empty_rows, 0), q.masked_fill(empty_rows[..., None], 0)
-        grad_log_sum_exp = None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(empty_rows, 0)
+        empty_rows = (
+            log_sum_exp == -math.inf
+        )  # with a log-sum-exp of 0 they have weights exp(-inf - 0) = 0
+        log_sum_exp = log_sum_exp.masked_fill(empty_rows, 0)
+        q = q.masked_fill(empty_rows[..., None], 0)
+        grad_log_sum_exp = (
+            None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(empty_rows, 0)
+        )
     if grad_log_sum_exp is not None:
         column = grad_log_sum_exp.to(grad.dtype)[..., None]
         grad = torch.cat([grad, torch.ones_like(column)], -1)
@@ -187,7 +217,9 @@ def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor,
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> Any:
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall
+    ) -> Any:
         output, log_sum_exp = forward(q, k, v, call._replace(sums=True))
         ctx.save_for_backward(q, k, v, output, log_sum_exp)
         ctx.call = call
@@ -197,7 +229,8 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         *inputs, output, log_sum_exp = ctx.saved_tensors
-        call, grads = ctx.call, (*grads, None)[:2]
+        call = ctx.call
+        grads = (*grads, None)[:2]
 
         def first(grads: Any) -> Any:
             grad = torch.zeros_like(output) if grads[0] is None else grads[0]
@@ -213,7 +246,9 @@ class _ByTorch(torch.autograd.Function):
     """Calls without a log-sum-exp: PyTorch chooses the kernels of both passes, such as those of cuDNN."""
 
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> Any:
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall
+    ) -> Any:
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
         with torch.enable_grad():
             output, _ = forward(*leaves, call)
@@ -252,13 +287,20 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) 
         rows = slice(at, min(at + step, q.shape[2]))
         keys = slice(0, min(rows.stop, k.shape[2]) if call.causal else k.shape[2])
 
-        def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: slice = rows) -> tuple[torch.Tensor, ...]:
+        def compute(
+            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: slice = rows
+        ) -> tuple[torch.Tensor, ...]:
             wide = torch.promote_types(q.dtype, torch.float32)
-            q = q.to(wide).unflatten(1, (k.shape[1], -1))  # (batch, kv_heads, group, rows, head_dim)
-            scores = (q @ k.to(wide)[:, :, None].mT).flatten(1, 2) * call.scale  # (batch, heads, rows, keys)
+            q = q.to(wide).unflatten(
+                1, (k.shape[1], -1)
+            )  # (batch, kv_heads, group, rows, head_dim)
+            scores = (q @ k.to(wide)[:, :, None].mT).flatten(
+                1, 2
+            ) * call.scale  # (batch, heads, rows, keys)
             if call.mask is not None:
                 mask = call.mask[:, :, rows].to(wide)
-                hidden, scores = (mask == -math.inf).expand(scores.shape), scores + mask
+                hidden = (mask == -math.inf).expand(scores.shape)
+                scores = scores + mask
             else:
                 first = rows.start if call.causal else scores.shape[3]
                 hidden = torch.ones_like(scores, dtype=torch.bool).triu_(first + 1)
@@ -266,21 +308,32 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) 
             weights = weights.unflatten(1, (v.shape[1], -1))
             return (weights @ v.to(wide)[:, :, None]).flatten(1, 2), log_sum_exp
 
-        here, there = (slice(None), slice(None), rows), (slice(None), slice(None), keys)
+        here = (slice(None), slice(None), rows)
+        there = (slice(None), slice(None), keys)
         yield Piece(compute, (here, there, there), (here, here))
 
 
 def _backward_cpu(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        saved.grad, saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp, 0.0, call.causal,
-        attn_mask=call.mask, scale=call.scale,
-    )  # fmt: skip
+        saved.grad,
+        saved.q,
+        saved.k,
+        saved.v,
+        saved.output,
+        saved.log_sum_exp,
+        0.0,
+        call.causal,
+        attn_mask=call.mask,
+        scale=call.scale,
+    )
 
 
 def _by_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> torch.Tensor:
     """The output alone, by the fastest of PyTorch's kernels, which PyTorch chooses."""
     grouped = k.shape[1] < q.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, is_causal=call.causal, scale=call.scale, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(
+        q, k, v, is_causal=call.causal, scale=call.scale, enable_gqa=grouped
+    )
 
 
 def _lies_ready(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
@@ -302,12 +355,17 @@ def _forward_cuda(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     flashes = call.mask is None and has_flash_attention(q.dtype, q.shape[-1], "cuda")
     if not flashes:
-        k, v = _repeated(q, k), _repeated(q, v)
-    q, k, v = _aligned(q), _aligned(k), _aligned(v)
+        k = _repeated(q, k)
+        v = _repeated(q, v)
+    q = _aligned(q)
+    k = _aligned(k)
+    v = _aligned(v)
     if call.mask is None and not call.sums:
         return _by_torch(q, k, v, call), _NO_SUMS
     if flashes:
-        output, log_sum_exp, *_ = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, call.causal, scale=call.scale)
+        output, log_sum_exp, *_ = torch._scaled_dot_product_flash_attention(
+            q, k, v, 0.0, call.causal, scale=call.scale
+        )
         # for rows with NaN the operation returns a log-sum-exp of inf
         return output, log_sum_exp.nan_to_num_(nan=math.nan, posinf=math.nan, neginf=-math.inf)
     mask = _aligned_mask(call.mask, q, k)
@@ -317,30 +375,61 @@ def _forward_cuda(
     return output, log_sum_exp[..., : q.shape[2]]  # the operation pads the rows
 
 
-def _backward_cuda(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    q, kv_heads = _aligned(saved.q), saved.k.shape[1]
+def _backward_cuda(
+    saved: Saved, call: FusedCall
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q = _aligned(saved.q)
+    kv_heads = saved.k.shape[1]
     if call.mask is None and has_flash_attention(q.dtype, q.shape[-1], "cuda"):
         return _flash_backward(saved, call)
-    k, v = _aligned(_repeated(q, saved.k)), _aligned(_repeated(q, saved.v))
+    k = _aligned(_repeated(q, saved.k))
+    v = _aligned(_repeated(q, saved.v))
     # In half precision the operation reads the output as (batch, q_len, heads, v_dim), whatever its strides are.
     output = saved.output.transpose(1, 2).contiguous().transpose(1, 2)
     rows = -(-q.shape[2] // 32) * 32
     state = torch.zeros((), dtype=torch.int64, device="cpu")
     dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
-        _aligned(saved.grad), q, k, v, _aligned_mask(call.mask, q, k), output,
+        _aligned(saved.grad),
+        q,
+        k,
+        v,
+        _aligned_mask(call.mask, q, k),
+        output,
         F.pad(saved.log_sum_exp, (0, rows - q.shape[2]), value=math.inf),
-        state, state, 0.0, (True, True, True, False), call.causal, scale=call.scale,
-    )  # fmt: skip
+        state,
+        state,
+        0.0,
+        (True, True, True, False),
+        call.causal,
+        scale=call.scale,
+    )
     return dq, dk.unflatten(1, (kv_heads, -1)).sum(2), dv.unflatten(1, (kv_heads, -1)).sum(2)
 
 
-def _flash_backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    q, k, v, output, grad = (_aligned(x) for x in (saved.q, saved.k, saved.v, saved.output, saved.grad))
+def _flash_backward(
+    saved: Saved, call: FusedCall
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, k, v, output, grad = (
+        _aligned(x) for x in (saved.q, saved.k, saved.v, saved.output, saved.grad)
+    )
     state = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which is not used
     return _aten._scaled_dot_product_flash_attention_backward.default(
-        grad, q, k, v, output, saved.log_sum_exp.contiguous(), None, None, q.shape[2], k.shape[2], 0.0, call.causal,
-        state, state[0], scale=call.scale,
-    )  # fmt: skip
+        grad,
+        q,
+        k,
+        v,
+        output,
+        saved.log_sum_exp.contiguous(),
+        None,
+        None,
+        q.shape[2],
+        k.shape[2],
+        0.0,
+        call.causal,
+        state,
+        state[0],
+        scale=call.scale,
+    )
 
 
 def _repeated(q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -355,7 +444,9 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
     return x if fits else x.clone(memory_format=torch.contiguous_format)
 
 
-def _aligned_mask(mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+def _aligned_mask(
+    mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor
+) -> torch.Tensor | None:
     """The mask in memory whose rows are aligned to 16 numbers, as the operation on cuda requires."""
     if mask is None:
         return None
@@ -387,7 +478,11 @@ def _widened(x: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _repaired(
-    q: torch.Tensor, k: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor, call: FusedCall
+    q: torch.Tensor,
+    k: torch.Tensor,
+    output: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    call: FusedCall,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Correct the result of empty rows and of rows with NaN.
 
@@ -400,14 +495,18 @@ def _repaired(
         empty_rows = (call.mask == -math.inf).all(-1).expand(log_sum_exp.shape)
         output = output.masked_fill(empty_rows[..., None], 0)
         log_sum_exp = log_sum_exp.masked_fill(empty_rows, -math.inf)
-    if not q.is_cpu:  # the operation on cuda passes NaN on by itself, and each check would cost a launch
+    if (
+        not q.is_cpu
+    ):  # the operation on cuda passes NaN on by itself, and each check would cost a launch
         return output, log_sum_exp
     suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
     if empty_rows is not None:
         suspects = suspects & ~empty_rows
         if not suspects.any():
             return output, log_sum_exp
-    sound = k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (batch, heads)
+    sound = (
+        k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    )  # (batch, heads)
     broken = suspects & ~(q.isfinite().all(-1) & sound[..., None])
     overflown = (log_sum_exp == 0) & ~broken & (output == 0).all(-1) & _may_overflow(q, k, call)
     log_sum_exp = log_sum_exp.masked_fill(overflown, -math.inf).masked_fill(broken, math.nan)

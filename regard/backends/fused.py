@@ -26,20 +26,29 @@ class Fused(Limited):
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         calls = RowBlockCalls.of(problem)
-        return strictly(problem, Offer(with_statistics(calls.cost, problem), partial(_run, problem, calls)))
+        return strictly(
+            problem, Offer(with_statistics(calls.cost, problem), partial(_run, problem, calls))
+        )
 
 
 def _run(problem: Problem, calls: RowBlockCalls, operands: Operands) -> Result:
     dtype = operands.q.dtype
-    computing = torch.float32 if flash.rounds_bias(operands) else flash.computing(dtype, problem.device)
+    computing = (
+        torch.float32 if flash.rounds_bias(operands) else flash.computing(dtype, problem.device)
+    )
     if dtype.itemsize == 2 and computing != dtype:
-        operands = operands._replace(**{name: getattr(operands, name).to(computing) for name in "qkv"})
+        operands = operands._replace(
+            **{name: getattr(operands, name).to(computing) for name in "qkv"}
+        )
     if (block := calls.only) is not None:
         k, v, keys, here = operands.k, operands.v, block.runs[0].keys, operands.grid.keys
         if keys != here:  # the only run may be shorter than the range of reachable keys
             own = slice(keys.start - here.start, keys.stop - here.start)
-            k, v = k[:, :, own], v[:, :, own]
-        output, log_sum_exp = flash.attend(operands.q, k, v, calls.unmasked or calls.call(operands, block))
+            k = k[:, :, own]
+            v = v[:, :, own]
+        output, log_sum_exp = flash.attend(
+            operands.q, k, v, calls.unmasked or calls.call(operands, block)
+        )
     else:
         output, log_sum_exp = compose(calls, operands, sums=bool(problem.want))
     output = output if output.dtype == dtype else output.to(dtype)

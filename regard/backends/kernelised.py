@@ -20,7 +20,14 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from regard.backends.documents import first_rows, is_causal, on_all, pack_documents, put_back, visible_keys
+from regard.backends.documents import (
+    first_rows,
+    is_causal,
+    on_all,
+    pack_documents,
+    put_back,
+    visible_keys,
+)
 from regard.backends.recurrence import CHUNK, Engine, Given, Rule, longer_on, scan
 from regard.core.backend import Cost, Operands, reachable_keys
 from regard.core.problem import Problem
@@ -78,12 +85,16 @@ class Text(NamedTuple):
         q = self.q.masked_fill(~(seen if met is None else seen | met)[..., None], 0)
         hidden = ~self.visible
         k, v = (x.masked_fill(hidden[..., None], 0) for x in (self.k, self.v))
-        parameters = {name: x.masked_fill(hidden, 0) if name in by_key else x for name, x in self.parameters.items()}
+        parameters = {
+            name: x.masked_fill(hidden, 0) if name in by_key else x
+            for name, x in self.parameters.items()
+        }
         return self._replace(q=q, k=k, v=v, parameters=parameters)
 
     def blocks(self, by_key: Iterable[str], block: int) -> Iterator[tuple[slice, Text]]:
         """Blocks with keys alone, then with as many rows as keys, then with rows alone; with the rows of each."""
-        rows, keys = self.q.shape[2], self.k.shape[2]
+        rows = self.q.shape[2]
+        keys = self.k.shape[2]
         before = min(self.before, keys)
         both = min(rows, keys - before)
         lengths = [
@@ -91,17 +102,23 @@ class Text(NamedTuple):
             *((n, n) for n in _pieces(both, block)),
             *((n, 0) for n in _pieces(rows - both, block)),
         ]
-        of_rows, of_keys = [n for n, _ in lengths], [n for _, n in lengths]
+        of_rows = [n for n, _ in lengths]
+        of_keys = [n for _, n in lengths]
         if (rest := keys - before - both) > 0:  # keys after the last row
             of_keys = [*of_keys, rest]
         # split, since the gradients of slices would each be as long as the whole
-        q, k, v = self.q.split(of_rows, 2), self.k.split(of_keys, 2), self.v.split(of_keys, 2)
+        q = self.q.split(of_rows, 2)
+        k = self.k.split(of_keys, 2)
+        v = self.v.split(of_keys, 2)
         cut = {name: x.split(of_keys, 2) for name, x in self.parameters.items() if name in by_key}
         visible = None if self.visible is None else self.visible.split(of_keys, -1)
         at = 0
         for i, (n, _) in enumerate(lengths):
             parameters = {**self.parameters, **{name: x[i] for name, x in cut.items()}}
-            yield slice(at, at + n), Text(q[i], k[i], v[i], parameters, None if visible is None else visible[i])
+            yield (
+                slice(at, at + n),
+                Text(q[i], k[i], v[i], parameters, None if visible is None else visible[i]),
+            )
             at += n
 
 
@@ -110,25 +127,40 @@ def _pieces(length: int, size: int) -> Iterator[int]:
 
 
 def follow(
-    mechanism: Kernelised, engine: Engine, scale: float, text: Text, sums: Sums | None = None,
+    mechanism: Kernelised,
+    engine: Engine,
+    scale: float,
+    text: Text,
+    sums: Sums | None = None,
     met: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, Sums | None]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor, Sums | None]:
     """Outputs (batch, heads, rows, v_dim), the logarithms of their denominators, and the sums after the text.
 
     sums: those before it. met: (batch or 1, 1, 1), whether a key came before; None if none did.
     """
     text = text.without_unseen(mechanism.by_key, met)
     shape = (*text.q.shape[:3], text.v.shape[3])
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (*text[:3], *text.parameters.values()))
+    learns = torch.is_grad_enabled() and any(
+        x.requires_grad for x in (*text[:3], *text.parameters.values())
+    )
     learns = learns or (sums is not None and sums.total.requires_grad)
     room = None if learns else text.v.new_empty(shape)
-    outputs, logs = [text.v.new_empty(*shape[:2], 0, shape[3])], [text.v.new_empty(*shape[:2], 0)]
-    for here, part in text.blocks(mechanism.by_key, BLOCK * longer_on(text.q.device.type, text.q.shape[0] * shape[1])):
-        features = _without_hidden(mechanism.lift(part.q, part.k, scale, part.parameters), part.visible)
+    outputs = [text.v.new_empty(*shape[:2], 0, shape[3])]
+    logs = [text.v.new_empty(*shape[:2], 0)]
+    for here, part in text.blocks(
+        mechanism.by_key, BLOCK * longer_on(text.q.device.type, text.q.shape[0] * shape[1])
+    ):
+        features = _without_hidden(
+            mechanism.lift(part.q, part.k, scale, part.parameters), part.visible
+        )
         totals, sums = _after(engine, features, part, sums)
         if not part.q.shape[2]:
             continue
-        lowest = None if totals.mass is None or features.floor is None else features.floor * totals.mass[..., 0]
+        lowest = (
+            None
+            if totals.mass is None or features.floor is None
+            else features.floor * totals.mass[..., 0]
+        )
         into = None if room is None else room[:, :, here]
         output, denominator = normalised(totals.rows, _by_row(lowest, totals.rows), into)
         outputs.append(output)
@@ -158,18 +190,23 @@ def _without_hidden(features: Features, visible: torch.Tensor | None) -> Feature
     if visible is not None:
         k = k.masked_fill(~visible[..., None], 0)
         if k_log is not None and decay_log is not None:
-            k_log, decay_log = k_log.masked_fill(~visible, -math.inf), decay_log.masked_fill(~visible, 0)
+            k_log = k_log.masked_fill(~visible, -math.inf)
+            decay_log = decay_log.masked_fill(~visible, 0)
     return replace(features, k=k, k_log=k_log, decay_log=decay_log)
 
 
-def _after(engine: Engine, features: Features, part: Text, sums: Sums | None) -> tuple[Totals, Sums]:
+def _after(
+    engine: Engine, features: Features, part: Text, sums: Sums | None
+) -> tuple[Totals, Sums]:
     """The totals of a block's rows, and the sums after its keys."""
     q, k = features.q, features.k
     ones = k.new_ones(()).expand(*k.shape[:3], 1)
     has_log = features.k_log is not None or (sums is not None and sums.log is not None)
     if sums is None:
         none = k.new_zeros(*k.shape[:2], k.shape[3], part.v.shape[3] + 1)
-        sums = Sums(none, None, None if features.floor is None else none.new_zeros(*k.shape[:2], 1, 1))
+        sums = Sums(
+            none, None, None if features.floor is None else none.new_zeros(*k.shape[:2], 1, 1)
+        )
     if has_log and sums.log is None:
         sums = sums._replace(log=k.new_full((*k.shape[:2], 1), FAINTEST))
     if not k.shape[2]:
@@ -185,7 +222,9 @@ def _after(engine: Engine, features: Features, part: Text, sums: Sums | None) ->
         return Totals(q, None, None), Sums(total, None if log is None else log[..., -1:], mass)
     rows, total = scan(engine, RULE, Given(q, k, v, *gates, sums.total))
     of_rows, mass = (
-        (None, None) if sums.mass is None else scan(engine, RULE, Given(ones, ones, ones, *gates, sums.mass))
+        (None, None)
+        if sums.mass is None
+        else scan(engine, RULE, Given(ones, ones, ones, *gates, sums.mass))
     )
     return Totals(rows, log, of_rows), Sums(total, None if log is None else log[..., -1:], mass)
 
@@ -202,12 +241,18 @@ def _gates(features: Features, before: torch.Tensor | None) -> tuple[Gates, torc
     k_log, decay_log = features.k_log, features.decay_log
     if before is None or k_log is None or decay_log is None:
         return (None, None), None
-    k_log, decay_log = k_log.double(), decay_log.double()
-    decayed, first = decay_log.detach().cumsum(-1), before.detach().double()
-    highest = torch.maximum(first, (k_log.detach() - decayed).cummax(-1).values)  # M_i - decayed_i, which never falls
+    k_log = k_log.double()
+    decay_log = decay_log.double()
+    decayed = decay_log.detach().cumsum(-1)
+    first = before.detach().double()
+    highest = torch.maximum(
+        first, (k_log.detach() - decayed).cummax(-1).values
+    )  # M_i - decayed_i, which never falls
     fall = torch.cat((first, highest[..., :-1]), -1) - highest
     log = highest + decayed
-    log_decay = decay_log + (fall - decay_log.detach())  # the value of `fall`, with the gradient of decay_log
+    log_decay = decay_log + (
+        fall - decay_log.detach()
+    )  # the value of `fall`, with the gradient of decay_log
     strength = (k_log - log).exp()
     dtype = features.k.dtype
     return (log_decay.to(dtype), strength.to(dtype)), log.to(dtype)
@@ -225,7 +270,9 @@ def _added(k: torch.Tensor, v: torch.Tensor, gates: Gates, memory: torch.Tensor)
 
 def _read(q: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """The totals (batch, heads, n, v_dim + 1) of queries after the last key."""
-    grouped = q.unflatten(1, (total.shape[1], -1)).flatten(2, 3)  # (batch, kv_heads, group · n, features)
+    grouped = q.unflatten(1, (total.shape[1], -1)).flatten(
+        2, 3
+    )  # (batch, kv_heads, group · n, features)
     return (grouped @ total).view(*q.shape[:3], total.shape[3])
 
 
@@ -263,18 +310,26 @@ def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
     return Result(output.to(problem.dtype), log if "log_sum_exp" in problem.want else None)
 
 
-def _whole(problem: Problem, engine: Engine, operands: Operands, text: Text) -> tuple[torch.Tensor, torch.Tensor]:
+def _whole(
+    problem: Problem, engine: Engine, operands: Operands, text: Text
+) -> tuple[torch.Tensor, torch.Tensor]:
     assert isinstance(problem.mechanism, Kernelised)
     leading, before = first_rows(problem, operands.grid.keys)
     text = text._replace(q=text.q[:, :, leading:], before=before)
     output, log, _ = follow(problem.mechanism, engine, problem.scale, text)
     if not leading:
         return output, log
-    return functional.pad(output, (0, 0, leading, 0)), functional.pad(log, (leading, 0), value=-math.inf)
+    return functional.pad(output, (0, 0, leading, 0)), functional.pad(
+        log, (leading, 0), value=-math.inf
+    )
 
 
-def _by_document(problem: Problem, engine: Engine, operands: Operands, text: Text) -> tuple[torch.Tensor, torch.Tensor]:
-    mechanism, length, device = problem.mechanism, problem.k_len, text.q.device
+def _by_document(
+    problem: Problem, engine: Engine, operands: Operands, text: Text
+) -> tuple[torch.Tensor, torch.Tensor]:
+    mechanism = problem.mechanism
+    length = problem.k_len
+    device = text.q.device
     assert isinstance(mechanism, Kernelised)
     packs = pack_documents(problem.pattern.documents, problem.batch, length, device)
     visible = text.visible
@@ -301,9 +356,11 @@ def _by_document(problem: Problem, engine: Engine, operands: Operands, text: Tex
 def cost(problem: Problem) -> Cost:
     """The cost of a call by plain operations."""
     assert isinstance(problem.mechanism, Kernelised)
-    causal, keys = is_causal(problem), len(reachable_keys(problem))
+    causal = is_causal(problem)
+    keys = len(reachable_keys(problem))
     times = 2 if problem.pattern.documents else 1  # padding at most doubles them
-    features, wide = problem.mechanism.feature_dim(problem.head_dim), problem.v_dim + 1
+    features = problem.mechanism.feature_dim(problem.head_dim)
+    wide = problem.v_dim + 1
     rows = problem.batch * problem.heads * problem.q_len * times
     added = problem.batch * problem.kv_heads * keys * times
     longer = longer_on(problem.device, problem.batch * problem.heads)
@@ -312,7 +369,9 @@ def cost(problem: Problem) -> Cost:
     width = 8 if problem.dtype == torch.float64 else 4
     vectors = (rows + added) * (problem.head_dim + 2 * features + wide)
     return Cost(
-        flops=2 * (pairs * (features + wide) + (rows + added) * features * wide) * (3 if problem.needs_grad else 1),
+        flops=2
+        * (pairs * (features + wide) + (rows + added) * features * wide)
+        * (3 if problem.needs_grad else 1),
         bytes=width * vectors * (2.5 if problem.needs_grad else 1),
         peak_bytes=width * ((rows + added) * features + added * features * wide // CHUNK),
         pairs=min(pairs, problem.pairs),

@@ -18,7 +18,9 @@ Limit = Callable[[Problem], str | None]
 
 def refused(limits: Iterable[Limit], problem: Problem) -> Refusal | None:
     """The refusal of a problem by the first limit that it exceeds, or None."""
-    return next((Refusal(reason) for limit in limits if (reason := limit(problem)) is not None), None)
+    return next(
+        (Refusal(reason) for limit in limits if (reason := limit(problem)) is not None), None
+    )
 
 
 class Limited(Described):
@@ -37,17 +39,26 @@ class Limited(Described):
 
 def where(applies: Callable[[Problem], bool], reason: str) -> Limit:
     """A limit for the problems of which this holds; braces in the reason hold what to read of the problem."""
-    return lambda problem: reason.format(problem=problem, pattern=problem.pattern) if applies(problem) else None
+    return lambda problem: (
+        reason.format(problem=problem, pattern=problem.pattern) if applies(problem) else None
+    )
 
 
 def on_mechanism(kind: type[Mechanism] | tuple[type[Mechanism], ...], computes: str) -> Limit:
     """For some kinds of mechanisms, whose computation these words name."""
-    return where(lambda one: not isinstance(one.mechanism, kind), f"it computes {computes}, not {{problem.mechanism}}")
+    return where(
+        lambda one: not isinstance(one.mechanism, kind),
+        f"it computes {computes}, not {{problem.mechanism}}",
+    )
 
 
 def on_softmax(problem: Problem) -> str | None:
     """For softmax of any score."""
-    return None if problem.mechanism.is_softmax else f"it computes softmax attention, not {problem.mechanism}"
+    return (
+        None
+        if problem.mechanism.is_softmax
+        else f"it computes softmax attention, not {problem.mechanism}"
+    )
 
 
 def on_dot_products(problem: Problem) -> str | None:
@@ -70,5 +81,6 @@ def no_weights(problem: Problem) -> str | None:
 
 not_empty = where(lambda problem: problem.empty, "there is nothing to compute")
 on_structure = where(
-    lambda problem: not problem.pattern.structured, "{pattern} has no structure and can only be evaluated pair by pair"
+    lambda problem: not problem.pattern.structured,
+    "{pattern} has no structure and can only be evaluated pair by pair",
 )

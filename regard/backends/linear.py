@@ -18,7 +18,9 @@ class Linear(Limited):
 
     name = "linear"
     limits = (
-        on_mechanism((Kernelised, Recurrent), "linear attention by feature maps and recurrent memories"),
+        on_mechanism(
+            (Kernelised, Recurrent), "linear attention by feature maps and recurrent memories"
+        ),
         not_empty,
         no_weights,
         *ROWS_IN_ORDER,

@@ -41,12 +41,18 @@ def _run(problem: Problem, operands: Operands) -> Result:
     E, F = (matrix.to(wide) for matrix in problem.mechanism.projections(operands.parameters))
     k = _mixed(E, operands.k.to(wide))  # (batch, kv_heads, rank, head_dim)
     v = _mixed(F, operands.v.to(wide))  # (batch, kv_heads, rank, v_dim)
-    q, empty_rows = operands.q.to(wide), _empty_rows(problem, operands)
+    q = operands.q.to(wide)
+    empty_rows = _empty_rows(problem, operands)
     call = flash.FusedCall(mask=None, causal=False, scale=problem.scale)
-    output, log_sum_exp = flash.attend(q if empty_rows is None else q.masked_fill(empty_rows, 0), k, v, call)
+    output, log_sum_exp = flash.attend(
+        q if empty_rows is None else q.masked_fill(empty_rows, 0), k, v, call
+    )
     if empty_rows is not None:
-        output, log_sum_exp = output.masked_fill(empty_rows, 0), log_sum_exp.masked_fill(empty_rows[..., 0], -math.inf)
-    return Result(output.to(operands.q.dtype), log_sum_exp if "log_sum_exp" in problem.want else None)
+        output = output.masked_fill(empty_rows, 0)
+        log_sum_exp = log_sum_exp.masked_fill(empty_rows[..., 0], -math.inf)
+    return Result(
+        output.to(operands.q.dtype), log_sum_exp if "log_sum_exp" in problem.want else None
+    )
 
 
 def _mixed(projection: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -73,8 +79,14 @@ def _cost(problem: Problem, rank: int) -> Cost:
     times = 3.5 if problem.needs_grad else 1
     return Cost(
         flops=2 * dims * (keys * rank + pairs) * times,
-        bytes=width * ((2 * keys + problem.batch * problem.heads * problem.q_len + mixtures) * dims + projections),
-        peak_bytes=width * (2 * keys + mixtures) * dims,  # keys and values copied for one product, and widened
+        bytes=width
+        * (
+            (2 * keys + problem.batch * problem.heads * problem.q_len + mixtures) * dims
+            + projections
+        ),
+        peak_bytes=width
+        * (2 * keys + mixtures)
+        * dims,  # keys and values copied for one product, and widened
         pairs=pairs,
         calls=4 * (3 if problem.needs_grad else 1),
     )

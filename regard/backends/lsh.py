@@ -86,14 +86,18 @@ class Tiling:
 class Round:
     """One round of some units."""
 
-    def __init__(self, tiling: Tiling, order: torch.Tensor, codes: torch.Tensor, number: int) -> None:
+    def __init__(
+        self, tiling: Tiling, order: torch.Tensor, codes: torch.Tensor, number: int
+    ) -> None:
         self.tiling = tiling
         units, _, keys = order.shape
         # index of each unit's first row, all units flattened
         of_unit = torch.arange(units, device=order.device)[:, None] * keys
         self.order = order[:, number]  # (units, keys)
         places = torch.arange(keys, device=order.device).expand_as(self.order)
-        self.inverse = (torch.empty_like(places).scatter_(1, self.order, places) + of_unit).flatten()
+        self.inverse = (
+            torch.empty_like(places).scatter_(1, self.order, places) + of_unit
+        ).flatten()
         # the padding may hold any row
         self.k_rows = (F.pad(self.order, (tiling.back, tiling.spare)) + of_unit).flatten()
         self.q_rows = (F.pad(self.order, (0, tiling.spare)) + of_unit).flatten()
@@ -101,7 +105,9 @@ class Round:
         codes = codes[:, : number + 1].gather(-1, self.order[:, None].expand(-1, number + 1, -1))
         no_match = -4 - 2 * keys
         self.q_codes = self.tiled(F.pad(codes, (0, tiling.spare), value=no_match - 2), dim=2)
-        self.k_codes = F.pad(codes, (tiling.back, tiling.spare), value=no_match).unfold(2, tiling.window, tiling.tile)
+        self.k_codes = F.pad(codes, (tiling.back, tiling.spare), value=no_match).unfold(
+            2, tiling.window, tiling.tile
+        )
         at = torch.arange(tiling.window, device=order.device)
         own = at[tiling.back :, None]
         self.others = at < own if tiling.causal else at != own  # (tile, window)
@@ -126,7 +132,8 @@ class Round:
     def call(self, run: slice, dtype: torch.dtype) -> flash.FusedCall:
         """The call of some tiles: other keys of the bucket in nearby chunks, unless an earlier round had them."""
         *earlier, now = (
-            meets(q[:, run], k[:, run]) for q, k in zip(self.q_codes.unbind(1), self.k_codes.unbind(1), strict=True)
+            meets(q[:, run], k[:, run])
+            for q, k in zip(self.q_codes.unbind(1), self.k_codes.unbind(1), strict=True)
         )
         seen = now.logical_and_(self.others)
         for before in earlier:
@@ -136,12 +143,20 @@ class Round:
             torch.where(seen, zero, hidden), False, self.tiling.scale
         )  # (units, tiles, tile, window)
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Output (units, keys, v_dim) and log-sum-exp (units, keys) of this round, by position."""
-        q, k, v = self.queries(q), self.windows(k), self.windows(v)
+        q = self.queries(q)
+        k = self.windows(k)
+        v = self.windows(v)
         runs = self.tiling.runs()
-        found = [flash.attend(q[:, run], k[:, run], v[:, run], self.call(run, q.dtype)) for run in runs]
-        output, log_sum_exp = (torch.cat(parts, 1).flatten(1, 2) for parts in zip(*found, strict=True))
+        found = [
+            flash.attend(q[:, run], k[:, run], v[:, run], self.call(run, q.dtype)) for run in runs
+        ]
+        output, log_sum_exp = (
+            torch.cat(parts, 1).flatten(1, 2) for parts in zip(*found, strict=True)
+        )
         return self.unsorted(output), self.unsorted(log_sum_exp[..., None])[..., 0]
 
     def send(
@@ -151,11 +166,14 @@ class Round:
         q, k, v, output, log_sum_exp = saved
         rows = [self.queries(x) for x in (grad, q, output)]
         sums = self.queries(log_sum_exp[..., None])[..., 0]
-        pull = None if grad_log_sum_exp is None else self.queries(grad_log_sum_exp[..., None])[..., 0]
+        pull = (
+            None if grad_log_sum_exp is None else self.queries(grad_log_sum_exp[..., None])[..., 0]
+        )
         dq = torch.empty_like(rows[1])
         places = self.tiling.back + self.tiling.tiles * self.tiling.tile
         dk, dv = (x.new_zeros(len(x), places, x.shape[-1]) for x in (k, v))
-        k, v = self.windows(k), self.windows(v)
+        k = self.windows(k)
+        v = self.windows(v)
         for run in self.tiling.runs():
             g, one, out = (x[:, run] for x in rows)
             extra = None if pull is None else pull[:, run]
@@ -164,7 +182,8 @@ class Round:
             dq[:, run] = sent[0]
             self._fold(dk, sent[1], run)
             self._fold(dv, sent[2], run)
-        dk, dv = dk[:, self.tiling.back :], dv[:, self.tiling.back :]
+        dk = dk[:, self.tiling.back :]
+        dv = dv[:, self.tiling.back :]
         return self.unsorted(dq.flatten(1, 2)), self.unsorted(dk), self.unsorted(dv)
 
     def _fold(self, total: torch.Tensor, windows: torch.Tensor, run: slice) -> None:
@@ -172,7 +191,9 @@ class Round:
         tile = self.tiling.tile
         tiles = total.unflatten(1, (-1, tile))
         for shift in range(self.tiling.window // tile):
-            tiles[:, run.start + shift : run.stop + shift] += windows[:, :, shift * tile : (shift + 1) * tile]
+            tiles[:, run.start + shift : run.stop + shift] += windows[
+                :, :, shift * tile : (shift + 1) * tile
+            ]
 
 
 class Rounds(torch.autograd.Function):
@@ -188,7 +209,9 @@ class Rounds(torch.autograd.Function):
         codes: torch.Tensor,
         tiling: Tiling,
     ) -> Any:
-        found = [_over_rounds(tiling, order[i], codes[i], q[i], k[i], v[i]) for i in tiling.units(len(q))]
+        found = [
+            _over_rounds(tiling, order[i], codes[i], q[i], k[i], v[i]) for i in tiling.units(len(q))
+        ]
         output, log_sum_exp = (torch.cat(parts) for parts in zip(*found, strict=True))
         ctx.save_for_backward(q, k, v, output, log_sum_exp, order, codes)
         ctx.tiling = tiling
@@ -207,7 +230,14 @@ class Rounds(torch.autograd.Function):
                 pull = None if grads[1] is None else grads[1][units]
                 rounds = _rounds(tiling, order[units], codes[units])
                 each = (one.send(grad[units], pull, *(x[units] for x in saved)) for one in rounds)
-                sent.append(reduce(lambda sums, more: tuple(x.add_(y) for x, y in zip(sums, more, strict=True)), each))
+                sent.append(
+                    reduce(
+                        lambda sums, more: tuple(
+                            x.add_(y) for x, y in zip(sums, more, strict=True)
+                        ),
+                        each,
+                    )
+                )
             return tuple(torch.cat(parts) for parts in zip(*sent, strict=True))
 
         def pieces() -> Iterator[Piece]:
@@ -219,7 +249,12 @@ class Rounds(torch.autograd.Function):
 
 
 def _over_rounds(
-    tiling: Tiling, order: torch.Tensor, codes: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    tiling: Tiling,
+    order: torch.Tensor,
+    codes: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp of some units, differentiable."""
     return merge([one.attend(q, k, v) for one in _rounds(tiling, order, codes)])
@@ -244,7 +279,8 @@ def sort_keys(
         order: the keys in each round's order, (batch, heads, rounds, keys).
         codes: by position, (batch, heads, rounds, keys).
     """
-    bucket, keys = mechanism.bucket(k), k.shape[2]
+    bucket = mechanism.bucket(k)
+    keys = k.shape[2]
     if visible is not None:
         bucket = bucket.masked_fill(~visible[:, None, None], mechanism.bucket_count)
     bucket, order = bucket.sort(stable=True)
@@ -258,17 +294,24 @@ def sort_keys(
     )  # codes of hidden keys differ by 2 or more from all others
     codes = torch.empty_like(codes).scatter_(-1, order, codes)
     most = max((mechanism.bucket_count + 1) * stride, 2 * keys + 8)
-    small = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if most < torch.iinfo(dtype).max)
+    small = next(
+        dtype for dtype in (torch.int16, torch.int32, torch.int64) if most < torch.iinfo(dtype).max
+    )
     return order, codes.to(small)
 
 
 def meets(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """Is the key in the query's own chunk of its bucket, or in the one before? (..., queries, keys) of their codes."""
-    return (query[..., None] - key[..., None, :]).bitwise_and_(-2).logical_not()  # the difference is 0 or 1
+    return (
+        (query[..., None] - key[..., None, :]).bitwise_and_(-2).logical_not()
+    )  # the difference is 0 or 1
 
 
 # Times measured on CPU in float32, in floating-point operations that take as long:
-PAIR, PAIR_BACKWARD = 800, 1500  # for each pair of a tile, beside its products: masks, sorting, small products
+PAIR, PAIR_BACKWARD = (
+    800,
+    1500,
+)  # for each pair of a tile, beside its products: masks, sorting, small products
 DENSE = 60  # for each pair of a few queries and all keys
 
 
@@ -280,7 +323,9 @@ class Hashed(Limited):
         on_mechanism(LSH, "LSH attention"),
         where(lambda one: one.empty or not reachable_keys(one), "there is nothing to compute"),
         no_weights,
-        lambda problem: flash.refusal(torch.promote_types(problem.dtype, torch.float32), problem.device),
+        lambda problem: flash.refusal(
+            torch.promote_types(problem.dtype, torch.float32), problem.device
+        ),
     )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
@@ -290,15 +335,21 @@ class Hashed(Limited):
 
 
 def _run(problem: Problem, mechanism: LSH, operands: Operands) -> Result:
-    grid, wide = operands.grid, torch.promote_types(problem.dtype, torch.float32)
+    grid = operands.grid
+    wide = torch.promote_types(problem.dtype, torch.float32)
     seen = problem.pattern.visible_keys(grid)
     visible = None if seen is None else seen[:, 0]  # (batch or 1, keys)
     own = mechanism.own_keys(operands.q, operands.k, grid, visible)
     q = operands.q.to(wide).masked_fill((own == len(grid.keys))[:, None, :, None], 0)
-    k, v = mechanism.unit(operands.k.to(wide)), operands.v.to(wide)
+    k = mechanism.unit(operands.k.to(wide))
+    v = operands.v.to(wide)
     aligned = problem.q_start == grid.keys.start and problem.q_len == len(grid.keys)
-    parts = HashedCall(mechanism, _causal(problem), problem.scale, q, operands.k, k, v, own, visible, aligned)
-    output, log_sum_exp = parts.few_queries() if _few(problem, mechanism, len(grid.keys)) else parts.all_keys()
+    parts = HashedCall(
+        mechanism, _causal(problem), problem.scale, q, operands.k, k, v, own, visible, aligned
+    )
+    output, log_sum_exp = (
+        parts.few_queries() if _few(problem, mechanism, len(grid.keys)) else parts.all_keys()
+    )
     return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None)
 
 
@@ -311,33 +362,46 @@ def _few(problem: Problem, mechanism: LSH, keys: int) -> bool:
 
 
 def _cost(problem: Problem, mechanism: LSH) -> Cost:
-    keys, units = len(reachable_keys(problem)), problem.batch * problem.heads
+    keys = len(reachable_keys(problem))
+    units = problem.batch * problem.heads
     wide = torch.promote_types(problem.dtype, torch.float32).itemsize
-    size, rounds, learning = problem.head_dim + problem.v_dim, mechanism.rounds, problem.needs_grad
+    size = problem.head_dim + problem.v_dim
+    rounds = mechanism.rounds
+    learning = problem.needs_grad
     tiling = Tiling.of(keys, mechanism.chunk, _causal(problem), problem.scale)
     if _few(problem, mechanism, keys):
         pairs = held = units * problem.q_len * keys
-        moved, groups = units * keys * size, 1
-        forward, backward = DENSE, DENSE
+        moved = units * keys * size
+        groups = 1
+        forward = DENSE
+        backward = DENSE
     else:
         pairs = units * (rounds * tiling.pairs + mechanism.chunk**2)
-        held, groups = min(units * tiling.pairs, max(BLOCK, tiling.tile * tiling.window)), tiling.groups(units)
+        held = min(units * tiling.pairs, max(BLOCK, tiling.tile * tiling.window))
+        groups = tiling.groups(units)
         moved = units * rounds * keys * size * 6
-        forward, backward = PAIR, PAIR_BACKWARD
+        forward = PAIR
+        backward = PAIR_BACKWARD
     hashed = units * keys if keys > mechanism.chunk else 0
     by_pair = forward + 2 * size + (backward + 5 * size if learning else 0)
-    whole = units * keys * (2 * size * wide + 16 * rounds)  # keys at unit length, output, order and codes
+    whole = (
+        units * keys * (2 * size * wide + 16 * rounds)
+    )  # keys at unit length, output, order and codes
     sorting = units * keys * wide * (3 * rounds * problem.v_dim + 4 * size) // groups
     return Cost(
-        flops=pairs * by_pair * wide / 4 + hashed * rounds * sum(mechanism.factors) * (2 * problem.head_dim + 20),
+        flops=pairs * by_pair * wide / 4
+        + hashed * rounds * sum(mechanism.factors) * (2 * problem.head_dim + 20),
         bytes=wide * moved * (3 if learning else 1),
-        peak_bytes=whole + max(3 * wide * held + sorting, 8 * hashed * (max(mechanism.factors) + problem.head_dim)),
+        peak_bytes=whole
+        + max(3 * wide * held + sorting, 8 * hashed * (max(mechanism.factors) + problem.head_dim)),
         pairs=pairs,
         calls=100 + 30 * rounds * groups * (3 if learning else 1),
     )
 
 
-Attended = tuple[torch.Tensor, torch.Tensor]  # output (batch, heads, ·, v_dim) and log-sum-exp (batch, heads, ·)
+Attended = tuple[
+    torch.Tensor, torch.Tensor
+]  # output (batch, heads, ·, v_dim) and log-sum-exp (batch, heads, ·)
 
 
 @dataclass(frozen=True)
@@ -370,22 +434,29 @@ class HashedCall:
 
     def few_queries(self) -> Attended:
         """The result from every pair; for calls with at most as many queries, or keys, as a chunk."""
-        at, own = torch.arange(self.keys, device=self.k.device), self.own[..., None]
+        at = torch.arange(self.keys, device=self.k.device)
+        own = self.own[..., None]
         _, fits = self._first_chunk()
         seen = rows_at(fits[:, None, :, None], self.own)  # (batch or 1, 1, q_len, 1)
         if self.keys > self.mechanism.chunk:
             _, codes = sort_keys(self.mechanism, self.hashed, self.visible, self.causal)
-            for queries, keys in zip(rows_at(codes.mT, self.own).unbind(3), codes.unbind(2), strict=True):
+            for queries, keys in zip(
+                rows_at(codes.mT, self.own).unbind(3), codes.unbind(2), strict=True
+            ):
                 seen = seen | meets(queries, keys)
         seen = seen & ((at < own if self.causal else at != own) & (own < self.keys))[:, None]
         if self.visible is not None:
             seen = seen & self.visible[:, None, None]
         q, k, v, call = self.q, self.k, self.v, _only(seen, self.q, self.keys, self.scale)
-        return self._or_itself(flash.attend(q, k, v, call), q, rows_at(k, self.own), rows_at(v, self.own))
+        return self._or_itself(
+            flash.attend(q, k, v, call), q, rows_at(k, self.own), rows_at(v, self.own)
+        )
 
     def all_keys(self) -> Attended:
         """The result with every key as a query, in tiles of sorted keys, of which the call's queries are selected."""
-        q, k, v = self._at_keys(), self.k, self.v
+        q = self._at_keys()
+        k = self.k
+        v = self.v
         order, codes = sort_keys(self.mechanism, self.hashed, self.visible, self.causal)
         tiling = Tiling.of(self.keys, self.mechanism.chunk, self.causal, self.scale)
         found = Rounds.apply(*(x.flatten(0, 1) for x in (q, k, v, order, codes)), tiling)
@@ -393,7 +464,8 @@ class HashedCall:
         rank, fits = self._first_chunk()
         if self.causal or fits.any():
             near = self._within_first_chunk(q)
-            rank, fits = rank.where(fits, 0), fits[:, None]
+            rank = rank.where(fits, 0)
+            fits = fits[:, None]
             output = rows_at(near[0], rank).where(fits[..., None], output)
             log_sum_exp = rows_at(near[1][..., None], rank)[..., 0].where(fits, log_sum_exp)
         if self.aligned:
@@ -409,7 +481,9 @@ class HashedCall:
             return self.q
         batch, heads, _, head_dim = self.q.shape
         places = self.own.expand(batch, -1)[:, None, :, None].expand(self.q.shape)
-        return self.q.new_zeros(batch, heads, self.keys + 1, head_dim).scatter(2, places, self.q)[:, :, :-1]
+        return self.q.new_zeros(batch, heads, self.keys + 1, head_dim).scatter(2, places, self.q)[
+            :, :, :-1
+        ]
 
     def _first_chunk(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The number of visible keys before each key, and whether it may look at one chunk only; (batch or 1, keys)."""
@@ -418,7 +492,9 @@ class HashedCall:
             rank = torch.arange(self.keys, device=self.k.device)[None]
             return rank, (rank < chunk) & (self.causal or self.keys <= chunk)
         rank = self.visible.cumsum(-1) - 1
-        return rank, self.visible & (rank < chunk) & (self.causal | (self.visible.sum(-1, keepdim=True) <= chunk))
+        return rank, self.visible & (rank < chunk) & (
+            self.causal | (self.visible.sum(-1, keepdim=True) <= chunk)
+        )
 
     def _within_first_chunk(self, q: torch.Tensor) -> Attended:
         """Attention among the first visible keys of each batch row, (batch, heads, chunk, ·)."""
@@ -429,15 +505,24 @@ class HashedCall:
         seen = at < at[:, None] if self.causal else at != at[:, None]
         seen = seen.view(1, 1, len(at), len(at))
         if self.visible is not None:
-            seen = seen & F.pad(self.visible, (0, 1)).expand(len(columns), -1).gather(1, columns)[:, None, None]
+            seen = (
+                seen
+                & F.pad(self.visible, (0, 1))
+                .expand(len(columns), -1)
+                .gather(1, columns)[:, None, None]
+            )
         q, k, v = (rows_at(x, columns) for x in (q, self.k, self.v))
         return flash.attend(q, k, v, _only(seen, q, len(at), self.scale))
 
-    def _or_itself(self, result: Attended, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Attended:
+    def _or_itself(
+        self, result: Attended, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> Attended:
         """The result; a query with no other key attends to its own (batch, heads, q_len, ·), if that is visible."""
         output, log_sum_exp = result
         alone = (log_sum_exp == -math.inf) & (self.own < self.keys)[:, None]
-        return v.where(alone[..., None], output), ((q * k).sum(-1) * self.scale).where(alone, log_sum_exp)
+        return v.where(alone[..., None], output), ((q * k).sum(-1) * self.scale).where(
+            alone, log_sum_exp
+        )
 
 
 def _only(seen: torch.Tensor, q: torch.Tensor, keys: int, scale: float) -> flash.FusedCall:

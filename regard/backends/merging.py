@@ -23,7 +23,9 @@ def merge(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor
     empty_rows = (sums == -math.inf).all(0)
     safe = sums.masked_fill(empty_rows, 0)
     total = safe.logsumexp(0)
-    shares = safe.softmax(0).masked_fill(empty_rows, 0)[..., None]  # they add up to 1 even if log-sum-exps are large
+    shares = safe.softmax(0).masked_fill(empty_rows, 0)[
+        ..., None
+    ]  # they add up to 1 even if log-sum-exps are large
     output = (outputs.to(shares.dtype) * shares).sum(0).to(outputs.dtype)
     return output, total.masked_fill(empty_rows, -math.inf)
 
@@ -44,12 +46,16 @@ class Merging:
         self.total = (largest != -math.inf).to(largest.dtype)
         self.excess = torch.zeros_like(self.total)
 
-    def add(self, lines: Any, output: torch.Tensor, log_sum_exp: torch.Tensor, first: bool = False) -> None:
+    def add(
+        self, lines: Any, output: torch.Tensor, log_sum_exp: torch.Tensor, first: bool = False
+    ) -> None:
         """Merge a piece of the rows at `lines`, an index of (batch, heads, q_len).
 
         With `first`, these rows had no piece before, so that this one is copied, which is faster.
         """
-        mean, largest, total, excess = (x[lines] for x in (self.mean, self.largest, self.total, self.excess))
+        mean, largest, total, excess = (
+            x[lines] for x in (self.mean, self.largest, self.total, self.excess)
+        )
         if first:
             mean.copy_(output)
             largest.copy_(log_sum_exp)
@@ -57,7 +63,8 @@ class Merging:
             return
         larger = torch.maximum(largest, log_sum_exp)
         safe = larger.masked_fill(larger == -math.inf, 0)
-        before, share = (largest - safe).exp_(), (log_sum_exp - safe).exp_()
+        before = (largest - safe).exp_()
+        share = (log_sum_exp - safe).exp_()
         mean.mul_(before[..., None]).addcmul_(output, share[..., None])
         share.sub_(excess.mul_(before))
         total.mul_(before)
@@ -68,5 +75,7 @@ class Merging:
 
     def merged(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and log-sum-exp of all pieces; nothing can be added any more."""
-        added = self.total.log().masked_fill_(self.largest == math.inf, 0)  # scores too large to be numbers
+        added = self.total.log().masked_fill_(
+            self.largest == math.inf, 0
+        )  # scores too large to be numbers
         return self.mean.div_(self.total.clamp_min_(1)[..., None]), self.largest.add_(added)

@@ -31,7 +31,10 @@ from regard.mechanisms.recurrent import Recurrent
 
 CHUNK = 32  # positions of a triangular system
 BLOCK = 256  # positions whose pairs are in memory at once
-LONGER, PAIRS = 8, 1 << 26  # on a GPU: at most how many times as long chunks and blocks are, and pairs at once
+LONGER, PAIRS = (
+    8,
+    1 << 26,
+)  # on a GPU: at most how many times as long chunks and blocks are, and pairs at once
 
 
 def longer_on(device: str, heads: int) -> int:
@@ -80,13 +83,17 @@ class Given(NamedTuple):
         return Given(*(None if x is None else x[:, :, here] for x in self[:5]), memory)  # ty: ignore[invalid-argument-type]
 
 
-Outputs = tuple[torch.Tensor, torch.Tensor]  # (batch, heads, n, v_dim), and the memory after the last position
+Outputs = tuple[
+    torch.Tensor, torch.Tensor
+]  # (batch, heads, n, v_dim), and the memory after the last position
 
 
 class Engine(Protocol):
     """What computes a recurrence: outputs with what the backward pass needs, and the gradients of what was given."""
 
-    def forward(self, rule: Rule, given: Given, learns: bool) -> tuple[torch.Tensor, torch.Tensor, Any]: ...
+    def forward(
+        self, rule: Rule, given: Given, learns: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]: ...
 
     def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors: ...
 
@@ -97,7 +104,8 @@ def scan(engine: Engine, rule: Rule, given: Given) -> Outputs:
     if rule.unit and (learns or engine is PLAIN):
         q, k = (x.to(given.memory.dtype) for x in (given.q, given.k))
         q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + rule.unit) for x in (q, k))
-        rule, given = rule._replace(unit=0.0), given._replace(q=q, k=k)
+        rule = rule._replace(unit=0.0)
+        given = given._replace(q=q, k=k)
     if learns:
         return _Scan.apply(engine, rule, *given)
     output, memory, _ = engine.forward(rule, given, False)
@@ -126,18 +134,22 @@ def _longer(rule: Rule, given: Given) -> int:
     """How many times as long chunks and blocks are: more without corrections and decays by channel, which cost more."""
     if rule.corrects or (given.log_decay is not None and given.log_decay.dim() == 4):
         return 1
-    return 2 * longer_on(given.v.device.type, given.v.shape[0] * max(given.q.shape[1], given.v.shape[1]))
+    return 2 * longer_on(
+        given.v.device.type, given.v.shape[0] * max(given.q.shape[1], given.v.shape[1])
+    )
 
 
 def _blocks(rule: Rule, given: Given) -> Iterator[slice]:
-    length, size = given.v.shape[2], BLOCK * _longer(rule, given)
+    length = given.v.shape[2]
+    size = BLOCK * _longer(rule, given)
     return (slice(at, min(at + size, length)) for at in range(0, length, size))
 
 
 def _followed(rule: Rule, *tensors: Any) -> Outputs:
     """The recurrence by plain differentiable operations; autograd's memory for it grows linearly with the length."""
     given = Given(*(None if x is None else x.to(tensors[-1].dtype) for x in tensors))  # ty: ignore[invalid-argument-type]
-    outputs, memory = [], given.memory
+    outputs = []
+    memory = given.memory
     for here in _blocks(rule, given):
         output, memory = block(rule, given.part(here, memory))
         outputs.append(output)
@@ -147,8 +159,11 @@ def _followed(rule: Rule, *tensors: Any) -> Outputs:
 class Plain:
     """Plain operations of PyTorch. The backward pass computes each block again and differentiates it by autograd."""
 
-    def forward(self, rule: Rule, given: Given, learns: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        kept, memory = [], given.memory
+    def forward(
+        self, rule: Rule, given: Given, learns: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        kept = []
+        memory = given.memory
         heads = max(given.q.shape[1], given.v.shape[1])
         output = given.v.new_empty(given.v.shape[0], heads, *given.v.shape[2:])
         with torch.no_grad():
@@ -168,7 +183,9 @@ class Plain:
             sent = later if grads[0] is None else grads[0][:, :, here]
             own = (outputs, (sent, later)) if grads[0] is not None else (outputs[1:], (later,))
             learning = [x for x in part if x is not None]
-            *by_key, later = torch.autograd.grad(own[0], learning, own[1], allow_unused=True, materialize_grads=True)
+            *by_key, later = torch.autograd.grad(
+                own[0], learning, own[1], allow_unused=True, materialize_grads=True
+            )
             for into, one in zip([x for x in found if x is not None], by_key, strict=True):
                 into[:, :, here] = one
         return *found, later
@@ -182,40 +199,63 @@ def block(rule: Rule, given: Given) -> Outputs:
     heads, length = given.v.shape[1:3]
     size = min(CHUNK * _longer(rule, given), 1 << (length - 1).bit_length())
 
-    def cut(x: torch.Tensor, shared: int = 1) -> torch.Tensor:  # (batch, heads, length, ...) -> (u, c, n, ...)
+    def cut(
+        x: torch.Tensor, shared: int = 1
+    ) -> torch.Tensor:  # (batch, heads, length, ...) -> (u, c, n, ...)
         x = x if shared == 1 else x.repeat_interleave(shared, 1)
         x = functional.pad(x, (0, 0) * (x.dim() - 3) + (0, -length % size))
         return x.flatten(0, 1).unflatten(1, (-1, size))
 
     group = max(1, given.q.shape[1] // heads)
-    q = cut(given.q * rule.scale, max(1, heads // given.q.shape[1])).unflatten(0, (-1, group)).transpose(1, 2)
-    k, v = cut(given.k, heads // given.k.shape[1]), cut(given.v)
+    q = (
+        cut(given.q * rule.scale, max(1, heads // given.q.shape[1]))
+        .unflatten(0, (-1, group))
+        .transpose(1, 2)
+    )
+    k = cut(given.k, heads // given.k.shape[1])
+    v = cut(given.v)
     strength = None if given.strength is None else cut(given.strength)[..., None]  # (u, c, n, 1)
     rows = torch.cat((q, k[:, :, None]), 2) if rule.corrects else q  # (u, c, r, n, head_dim)
-    kept, read, added = None, rows, k
+    kept = None
+    read = rows
+    added = k
     if given.log_decay is None:
         pairs = _products(rows, k).tril()
     else:
-        log_decay = cut(given.log_decay if given.log_decay.dim() == 4 else given.log_decay[..., None])
-        pairs = (_pairs if log_decay.shape[-1] == 1 else _pairs_by_channel)(rows, k, log_decay).tril()
+        log_decay = cut(
+            given.log_decay if given.log_decay.dim() == 4 else given.log_decay[..., None]
+        )
+        pairs = (_pairs if log_decay.shape[-1] == 1 else _pairs_by_channel)(
+            rows, k, log_decay
+        ).tril()
         decay = log_decay.cumsum(-2).exp()  # e_i0, (u, c, n, 1 or head_dim)
-        kept, read, added = decay[:, :, -1, :, None], rows * decay[:, :, None], k * _later(log_decay).exp()
+        kept = decay[:, :, -1, :, None]
+        read = rows * decay[:, :, None]
+        added = k * _later(log_decay).exp()
     read = read.flatten(2, 3)
-    first, weights = given.memory.flatten(0, 1), pairs[:, :, :group].flatten(2, 3)
+    first = given.memory.flatten(0, 1)
+    weights = pairs[:, :, :group].flatten(2, 3)
     if rule.corrects:
         solved = _inverse(pairs[:, :, -1].tril(-1), strength)
         output, memory = _corrected(read, weights, solved, added, kept, v, strength, first)
     else:
         update = v if strength is None else v * strength
         memories = _summed(added.mT @ update, kept, first)  # before each chunk, and after the last
-        output, memory = torch.stack(memories[:-1], 1), memories[-1]
+        output = torch.stack(memories[:-1], 1)
+        memory = memories[-1]
         output = read @ output + weights @ update
-    output = output.unflatten(2, (group, size)).transpose(1, 2).flatten(2, 3)  # (u, group, c n, v_dim)
+    output = (
+        output.unflatten(2, (group, size)).transpose(1, 2).flatten(2, 3)
+    )  # (u, group, c n, v_dim)
     output = output[:, :, :length]
-    return output.reshape(given.v.shape[0], heads * group, *output.shape[2:]), memory.view(given.memory.shape)
+    return output.reshape(given.v.shape[0], heads * group, *output.shape[2:]), memory.view(
+        given.memory.shape
+    )
 
 
-def _summed(added: torch.Tensor, kept: torch.Tensor | None, memory: torch.Tensor) -> list[torch.Tensor]:
+def _summed(
+    added: torch.Tensor, kept: torch.Tensor | None, memory: torch.Tensor
+) -> list[torch.Tensor]:
     """The memory (u, head_dim, v_dim) before each chunk and after the last, given what each adds, (u, c, ...)."""
     memories = [memory]
     for at in range(added.shape[1]):
@@ -225,17 +265,26 @@ def _summed(added: torch.Tensor, kept: torch.Tensor | None, memory: torch.Tensor
 
 
 def _corrected(
-    read: torch.Tensor, weights: torch.Tensor, solved: torch.Tensor, added: torch.Tensor, kept: torch.Tensor | None,
-    v: torch.Tensor, strength: torch.Tensor | None, memory: torch.Tensor,
-) -> Outputs:  # fmt: skip
+    read: torch.Tensor,
+    weights: torch.Tensor,
+    solved: torch.Tensor,
+    added: torch.Tensor,
+    kept: torch.Tensor | None,
+    v: torch.Tensor,
+    strength: torch.Tensor | None,
+    memory: torch.Tensor,
+) -> Outputs:
     """Outputs (u, c, r n, v_dim) of a delta rule and the memory after: each chunk corrects what the one before left."""
-    size, outputs = v.shape[2], []
+    size = v.shape[2]
+    outputs = []
     for at in range(v.shape[1]):
         from_memory = torch.bmm(read[:, at], memory)
         update = torch.bmm(solved[:, at], v[:, at] - from_memory[:, -size:])
         update = update if strength is None else update * strength[:, at]
         outputs.append(torch.baddbmm(from_memory[:, :-size], weights[:, at], update))
-        memory = torch.baddbmm(memory if kept is None else kept[:, at] * memory, added[:, at].mT, update)
+        memory = torch.baddbmm(
+            memory if kept is None else kept[:, at] * memory, added[:, at].mT, update
+        )
     return torch.stack(outputs, 1), memory
 
 
@@ -262,12 +311,17 @@ def _pairs_by_channel(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tens
     Pairs across the middle m of a block have e_ij = e_im e_mj, two factors for as many matrix products; those within
     its halves follow in the same way. n is a power of 2.
     """
-    found = (rows * k[:, :, None]).sum(-1)[..., None, None]  # of each position with itself: (u, c, r, blocks, 1, 1)
+    found = (rows * k[:, :, None]).sum(-1)[
+        ..., None, None
+    ]  # of each position with itself: (u, c, r, blocks, 1, 1)
     half = 1
     while half < k.shape[-2]:
         rows_, k_, log = (x.unflatten(-2, (-1, 2, half)) for x in (rows, k, log_decay))
-        to_rows, from_keys = log[..., 1, :, :].cumsum(-2).exp(), _later(log[..., 0, :, :]).exp()
-        across = (rows_[..., 1, :, :] * to_rows[:, :, None]) @ (k_[..., 0, :, :] * from_keys)[:, :, None].mT
+        to_rows = log[..., 1, :, :].cumsum(-2).exp()
+        from_keys = _later(log[..., 0, :, :]).exp()
+        across = (rows_[..., 1, :, :] * to_rows[:, :, None]) @ (k_[..., 0, :, :] * from_keys)[
+            :, :, None
+        ].mT
         first, second = found.unflatten(3, (-1, 2)).unbind(4)  # (u, c, r, blocks, half, half)
         above = torch.cat((first, torch.zeros_like(first)), -1)
         found = torch.cat((above, torch.cat((across, second), -1)), -2)
@@ -289,9 +343,16 @@ def _inverse_by_halves(system: torch.Tensor) -> torch.Tensor:
     found = torch.ones_like(system[..., :1])[..., None]  # (u, c, blocks, 1, 1)
     while (size := 2 * found.shape[-1]) <= system.shape[-1]:
         first, second = found.unflatten(2, (-1, 2)).unbind(3)
-        both = system.unflatten(-1, (-1, size)).unflatten(2, (-1, size)).diagonal(dim1=2, dim2=4).movedim(-1, 2)
+        both = (
+            system.unflatten(-1, (-1, size))
+            .unflatten(2, (-1, size))
+            .diagonal(dim1=2, dim2=4)
+            .movedim(-1, 2)
+        )
         across = -second @ both[..., size // 2 :, : size // 2] @ first
-        found = torch.cat((torch.cat((first, torch.zeros_like(first)), -1), torch.cat((across, second), -1)), -2)
+        found = torch.cat(
+            (torch.cat((first, torch.zeros_like(first)), -1), torch.cat((across, second), -1)), -2
+        )
     return found[:, :, 0]
 
 
@@ -302,20 +363,30 @@ def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
     """The output of a call, computed in float32 at least."""
     if engine is PLAIN:
         wide = torch.promote_types(problem.dtype, torch.float32)
-        operands = operands._replace(q=operands.q.to(wide), k=operands.k.to(wide), v=operands.v.to(wide))
+        operands = operands._replace(
+            q=operands.q.to(wide), k=operands.k.to(wide), v=operands.v.to(wide)
+        )
     return Result(attend(problem, operands, engine).to(problem.dtype))
 
 
 def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor:
     """The output of a call: as one recurrence over all keys, or one for each document."""
-    mechanism, grid = problem.mechanism, operands.grid
+    mechanism = problem.mechanism
+    grid = operands.grid
     assert isinstance(mechanism, Recurrent)
     rule = Rule(mechanism.corrects, problem.scale)
-    tensors = (operands.q, operands.k, operands.v, *mechanism.gates(operands.parameters, operands.k, operands.v))
+    tensors = (
+        operands.q,
+        operands.k,
+        operands.v,
+        *mechanism.gates(operands.parameters, operands.k, operands.v),
+    )
     visible = visible_keys(problem.pattern, grid)  # (batch or 1, 1, keys)
     if not problem.pattern.documents:
         return _whole(problem, engine, rule, tensors, visible, grid.keys)
-    packs = pack_documents(problem.pattern.documents, problem.batch, problem.k_len, operands.q.device)
+    packs = pack_documents(
+        problem.pattern.documents, problem.batch, problem.k_len, operands.q.device
+    )
     if visible is None:
         visible = torch.ones(1, 1, len(grid.keys), dtype=torch.bool, device=operands.q.device)
     visible = on_all(visible, problem, operands).expand(problem.batch, 1, problem.k_len)
@@ -324,11 +395,15 @@ def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor
     outputs = []
     for pack in packs:
         given = given_of(*(None if x is None else pack.take(x) for x in tensors))
-        outputs.append(scan(engine, rule, without_unseen(given, pack.take(visible) & pack.real[:, None]))[0])
+        outputs.append(
+            scan(engine, rule, without_unseen(given, pack.take(visible) & pack.real[:, None]))[0]
+        )
     return put_back(packs, outputs, problem.batch)
 
 
-def given_of(q: Any, k: Any, v: Any, log_decay: Any, strength: Any, memory: torch.Tensor | None = None) -> Given:
+def given_of(
+    q: Any, k: Any, v: Any, log_decay: Any, strength: Any, memory: torch.Tensor | None = None
+) -> Given:
     if memory is None:
         wide = torch.promote_types(v.dtype, torch.float32)
         memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3], dtype=wide)
@@ -340,18 +415,31 @@ def without_unseen(given: Given, visible: torch.Tensor, met: torch.Tensor | None
 
     visible: (batch or 1, 1, n). met: (batch or 1, 1, 1), whether a key came before these.
     """
-    hidden, seen = ~visible, visible.cumsum(-1) > 0
+    hidden = ~visible
+    seen = visible.cumsum(-1) > 0
     seen = seen if met is None else seen | met
     q = given.q.masked_fill(~seen[..., None], 0)
     k, v = (x.masked_fill(hidden[..., None], 0) for x in (given.k, given.v))
     log_decay, strength = given.log_decay, given.strength
     if log_decay is not None:
         log_decay = log_decay.masked_fill(hidden if log_decay.dim() == 3 else hidden[..., None], 0)
-    return Given(q, k, v, log_decay, None if strength is None else strength.masked_fill(hidden, 0), given.memory)
+    return Given(
+        q,
+        k,
+        v,
+        log_decay,
+        None if strength is None else strength.masked_fill(hidden, 0),
+        given.memory,
+    )
 
 
 def _whole(
-    problem: Problem, engine: Engine, rule: Rule, tensors: Any, visible: torch.Tensor | None, keys: range
+    problem: Problem,
+    engine: Engine,
+    rule: Rule,
+    tensors: Any,
+    visible: torch.Tensor | None,
+    keys: range,
 ) -> torch.Tensor:
     """One recurrence: rows before the first key are zeros, and rows after the last read the memory that it left."""
     q, *by_key = tensors
@@ -384,18 +472,24 @@ def cost(problem: Problem) -> Cost:
     """The cost of the chunk form."""
     mechanism = problem.mechanism
     assert isinstance(mechanism, Recurrent)
-    keys, dims = len(reachable_keys(problem)), problem.head_dim + problem.v_dim
-    units, rows = problem.batch * problem.kv_heads * keys, problem.batch * problem.heads * keys
+    keys = len(reachable_keys(problem))
+    dims = problem.head_dim + problem.v_dim
+    units = problem.batch * problem.kv_heads * keys
+    rows = problem.batch * problem.heads * keys
     pairs = CHUNK * (rows + units)
     flops = 2 * pairs * dims + 2 * (rows + 2 * units) * problem.head_dim * problem.v_dim
-    width, again = 8 if problem.dtype == torch.float64 else 4, 4 if problem.needs_grad else 1
+    width = 8 if problem.dtype == torch.float64 else 4
+    again = 4 if problem.needs_grad else 1
     by_channel = 3 if mechanism.decays_by == "channel" else 1
     memories = problem.batch * problem.kv_heads * problem.head_dim * problem.v_dim
     return Cost(
         flops=flops * again * by_channel,
         bytes=width * 6 * (rows + 2 * units) * dims * again * by_channel,
         peak_bytes=width
-        * (8 * min(keys, BLOCK) / max(1, keys) * (rows + units) * (dims + CHUNK) + memories * (keys // BLOCK + 2)),
+        * (
+            8 * min(keys, BLOCK) / max(1, keys) * (rows + units) * (dims + CHUNK)
+            + memories * (keys // BLOCK + 2)
+        ),
         pairs=min(pairs, problem.pairs),
         calls=again * (8 * (keys // CHUNK + 1) + 30 * (keys // BLOCK + 1)),
     )

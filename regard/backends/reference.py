@@ -50,7 +50,9 @@ def softmax_attention(problem: Problem, operands: Operands) -> Result:
     empty_rows = hidden.all(-1, keepdim=True)  # their output is zeros, even if the query holds NaN
 
     q = operands.q.to(wide).masked_fill(empty_rows, 0)
-    k = operands.k.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, head_dim)
+    k = operands.k.to(wide).repeat_interleave(
+        problem.group, dim=1
+    )  # (batch, heads, keys, head_dim)
     v = operands.v.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, v_dim)
 
     scores = similarity(problem, operands, q, k) * problem.scale  # (batch, heads, q_len, keys)
@@ -60,16 +62,24 @@ def softmax_attention(problem: Problem, operands: Operands) -> Result:
         scores = scores + bias.to(wide)
     if apart is not None:
         scores = scores + nearness(problem, apart.masked_fill(empty_rows, 0))
-    hidden = hidden | (scores == -math.inf)  # a score that overflows has the weight 0, as one that is masked
+    hidden = hidden | (
+        scores == -math.inf
+    )  # a score that overflows has the weight 0, as one that is masked
     empty_rows = hidden.all(-1, keepdim=True)
     scores = scores.masked_fill(hidden, -math.inf).masked_fill(empty_rows, 0)
-    sink = None if operands.sink is None else operands.sink.to(wide).expand(scores.shape[:-1])  # (batch, heads, q_len)
+    sink = (
+        None if operands.sink is None else operands.sink.to(wide).expand(scores.shape[:-1])
+    )  # (batch, heads, q_len)
     if sink is not None:
         column = sink[..., None].masked_fill(empty_rows, 0)
         scores = torch.cat([scores, column], -1)
     joint = scores.softmax(-1)
     weights = joint[..., : k.shape[2]].masked_fill(empty_rows, 0)
-    dropped = drop(weights, problem.dropout, operands.dropout_seed, operands.grid) if problem.dropout else weights
+    dropped = (
+        drop(weights, problem.dropout, operands.dropout_seed, operands.grid)
+        if problem.dropout
+        else weights
+    )
     output = (dropped @ v).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
 
     log_sum_exp = None
@@ -81,15 +91,21 @@ def softmax_attention(problem: Problem, operands: Operands) -> Result:
     if "sink" in problem.want:
         none = scores.new_zeros(scores.shape[:-1])
         of_empty = none if sink is None else (sink > -math.inf).to(wide)
-        found["sink"] = none if sink is None else torch.where(empty_rows[..., 0], of_empty, joint[..., -1])
+        found["sink"] = (
+            none if sink is None else torch.where(empty_rows[..., 0], of_empty, joint[..., -1])
+        )
     return Result(output, log_sum_exp, **found)
 
 
-def similarity(problem: Problem, operands: Operands, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+def similarity(
+    problem: Problem, operands: Operands, q: torch.Tensor, k: torch.Tensor
+) -> torch.Tensor:
     """Scores of queries (batch, heads, q_len, head_dim) and keys (batch, heads, keys, head_dim), before the scale."""
     if not sums_tanh(problem):
         return q @ k.mT
-    hidden_layer = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (batch, heads, q_len, keys, head_dim)
+    hidden_layer = torch.tanh(
+        q[:, :, :, None] + k[:, :, None]
+    )  # (batch, heads, q_len, keys, head_dim)
     energy = operands.parameters["energy"].to(q.dtype)  # (heads or 1, head_dim)
     return (hidden_layer * energy[:, None, None]).sum(-1)
 
@@ -141,7 +157,9 @@ class Reference(Limited):
     precise = True
     limits = (
         where(
-            lambda one: not one.mechanism.is_softmax and type(one.mechanism).formula is Mechanism.formula,
+            lambda one: (
+                not one.mechanism.is_softmax and type(one.mechanism).formula is Mechanism.formula
+            ),
             "it has no formula for {problem.mechanism}",
         ),
     )
@@ -154,26 +172,43 @@ class Reference(Limited):
         flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if learning else 1)
         flops += PAIR * problem.pairs if problem.dropout else 0
         scores = problem.pairs * width
-        passes = 40 if learning else 24  # over the scores: each operation of a formula reads them and writes new memory
-        vectors = problem.batch * problem.heads * (problem.q_len + problem.k_len) * (problem.head_dim + problem.v_dim)
+        passes = (
+            40 if learning else 24
+        )  # over the scores: each operation of a formula reads them and writes new memory
+        vectors = (
+            problem.batch
+            * problem.heads
+            * (problem.q_len + problem.k_len)
+            * (problem.head_dim + problem.v_dim)
+        )
         moved = width * vectors + passes * scores
         peak = 3 * scores
         if sums_tanh(problem):  # the terms of the sums, and what autograd saves of them
             terms = scores * problem.head_dim
-            moved, peak = moved + (14 if learning else 6) * terms, peak + (4 if learning else 3) * terms
+            moved = moved + (14 if learning else 6) * terms
+            peak = peak + (4 if learning else 3) * terms
         calls = 25 if learning else 10
-        if isinstance(problem.mechanism, LSH):  # it hashes, and compares the buckets of all pairs in every round
+        if isinstance(
+            problem.mechanism, LSH
+        ):  # it hashes, and compares the buckets of all pairs in every round
             rounds, buckets = problem.mechanism.rounds, problem.mechanism.bucket_count
             hashed = problem.batch * problem.heads * problem.k_len * buckets
             flops += 2 * hashed * rounds * problem.head_dim
-            moved, calls = moved + 10 * rounds * scores + 32 * rounds * hashed, calls + 30 * rounds
+            moved = moved + 10 * rounds * scores + 32 * rounds * hashed
+            calls = calls + 30 * rounds
             peak += 16 * hashed
         if isinstance(problem.mechanism, Recurrent):
             memory = problem.batch * problem.heads * problem.head_dim * problem.v_dim
-            flops, moved = 8 * memory * problem.k_len, 8 * width * memory * problem.k_len
-            peak, calls = width * memory * problem.k_len, 8 * problem.k_len + 2 * problem.q_len
+            flops = 8 * memory * problem.k_len
+            moved = 8 * width * memory * problem.k_len
+            peak = width * memory * problem.k_len
+            calls = 8 * problem.k_len + 2 * problem.q_len
         if isinstance(problem.mechanism, Kernelised):
-            flops += 2 * problem.pairs * (problem.mechanism.feature_dim(problem.head_dim) - problem.head_dim)
+            flops += (
+                2
+                * problem.pairs
+                * (problem.mechanism.feature_dim(problem.head_dim) - problem.head_dim)
+            )
         cost = Cost(flops, moved, peak, pairs=problem.pairs, calls=calls)
         formula = softmax_attention if problem.mechanism.is_softmax else by_formula
         # Statistics are counted as for other backends, so that they do not change the plan.

@@ -59,16 +59,34 @@ class Schedule:
 
     @classmethod
     def of(
-        cls, pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None, *, rows: int, align: int = 1
+        cls,
+        pattern: Pattern,
+        q_len: int,
+        k_len: int,
+        q_start: int | None = None,
+        *,
+        rows: int,
+        align: int = 1,
     ) -> Schedule:
         """The schedule of a pattern; by default the last query is aligned with the last key."""
         start = k_len - q_len if q_start is None else q_start
         return cls(pattern, q_len, k_len, (start, start), range(k_len), rows, align)
 
     @classmethod
-    def of_problem(cls, problem: Problem, rows: int, align: int = 1, most: int | None = None) -> Schedule:
+    def of_problem(
+        cls, problem: Problem, rows: int, align: int = 1, most: int | None = None
+    ) -> Schedule:
         starts = None if problem.q_start is PER_ROW else (problem.q_start, problem.q_start)
-        return cls(problem.pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), rows, align, most)
+        return cls(
+            problem.pattern,
+            problem.q_len,
+            problem.k_len,
+            starts,
+            reachable_keys(problem),
+            rows,
+            align,
+            most,
+        )
 
     def __iter__(self) -> Iterator[RowBlock]:
         """The row blocks in the order of their rows; equal consecutive blocks as one with a number of `times`."""
@@ -118,7 +136,9 @@ class Schedule:
     @property
     def _end(self) -> int:
         band = self.pattern.band()
-        return self.keys.stop if band is None or band.stop is None else min(band.stop, self.keys.stop)
+        return (
+            self.keys.stop if band is None or band.stop is None else min(band.stop, self.keys.stop)
+        )
 
     def _shifts(self, by: int) -> bool:
         """Whether the pattern stays the same, except at the ends of the keys, if queries and keys move by this much."""
@@ -135,7 +155,8 @@ class Schedule:
         is cut off here would be visible.
         """
         assert self.starts is not None
-        first, last = self.starts[0] + block.rows.start, self.starts[0] + block.rows.stop - 1
+        first = self.starts[0] + block.rows.start
+        last = self.starts[0] + block.rows.stop - 1
         band = self.pattern.band()
         if band is not None:
             assert band.left is not None
@@ -179,7 +200,10 @@ def _kept(problem: Problem) -> int | None:
     pattern = problem.pattern
     if not pattern.varies_by_row:
         return problem.counted
-    counts = [replace(problem, batch=1, pattern=pattern.for_row(row)).counted for row in range(problem.batch)]
+    counts = [
+        replace(problem, batch=1, pattern=pattern.for_row(row)).counted
+        for row in range(problem.batch)
+    ]
     return None if None in counts else sum(one for one in counts if one is not None)
 
 
@@ -188,11 +212,15 @@ def pairs_of_long_band(problem: Problem, rows: int, width: int) -> int | None:
 
     None for other patterns, for calls that are run, and for rows that are few enough to divide them into blocks.
     """
-    band, q_len = problem.pattern.band(), problem.q_len
+    band = problem.pattern.band()
+    q_len = problem.q_len
     if not problem.outlined or q_len <= MOST_DIVIDED or band is None or problem.q_start is PER_ROW:
         return None
     edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
-    return min(q_len * len(reachable_keys(problem)), band.count(problem.q_start, q_len, problem.k_len) + edges)
+    return min(
+        q_len * len(reachable_keys(problem)),
+        band.count(problem.q_start, q_len, problem.k_len) + edges,
+    )
 
 
 def aligned(block: RowBlock, align: int) -> RowBlock:
@@ -200,7 +228,11 @@ def aligned(block: RowBlock, align: int) -> RowBlock:
 
     An end of a WHOLE run is not cut if no other run follows.
     """
-    ends = {end for run in joined(tuple(run.keys for run in block.runs)) for end in (run.start, run.stop)}
+    ends = {
+        end
+        for run in joined(tuple(run.keys for run in block.runs))
+        for end in (run.start, run.stop)
+    }
     inner = (
         range(
             one.start if one.start in ends else -(-one.start // align) * align,
@@ -212,7 +244,12 @@ def aligned(block: RowBlock, align: int) -> RowBlock:
     some = joined(without(joined(tuple(run.keys for run in block.runs)), full), align)
     kind = next((run.kind for run in block.runs if run.kind != Kind.WHOLE), Kind.BITS)
     rest = without(some, full)
-    return replace(block, runs=ascending([*(Run(one, Kind.WHOLE) for one in full), *(Run(one, kind) for one in rest)]))
+    return replace(
+        block,
+        runs=ascending(
+            [*(Run(one, Kind.WHOLE) for one in full), *(Run(one, kind) for one in rest)]
+        ),
+    )
 
 
 def joined(ranges: Ranges, gap: int = 1) -> Ranges:
@@ -278,7 +315,9 @@ class _Writing:
                 self._write(block, first, at * len(block.rows))
         none = torch.zeros(2, 0, dtype=torch.int64, device="cpu")
         lo, hi = torch.cat([none, *self.bounds], 1).int()
-        return Arrays(_table(self.blocks), _table(self.runs), lo, hi, torch.cat([none[0].int(), *self.words]))
+        return Arrays(
+            _table(self.blocks), _table(self.runs), lo, hi, torch.cat([none[0].int(), *self.words])
+        )
 
     def _read(self, rows: range, run: Run) -> tuple[Kind, torch.Tensor | None]:
         """The kind of a run by evaluating its pairs, with its bounds (2, rows) or words."""
@@ -287,13 +326,16 @@ class _Writing:
         allowed = self.evaluated.allowed(rows, run.keys)
         if allowed.dim() == 4:  # of one batch row and head
             allowed = allowed[0, 0]  # (rows, keys)
-        count, first = allowed.sum(-1), allowed.int().argmax(-1)
+        count = allowed.sum(-1)
+        first = allowed.int().argmax(-1)
         ends = torch.where(count > 0, allowed.shape[1] - allowed.flip(-1).int().argmax(-1), 0)
         if torch.equal(torch.where(count > 0, ends - first, 0), count):
             return Kind.BOUNDED, torch.stack([first, first + count]) + run.keys.start
         return Kind.BITS, packed(allowed)
 
-    def _write(self, block: RowBlock, runs: list[tuple[Run, Kind, torch.Tensor | None]], by: int) -> None:
+    def _write(
+        self, block: RowBlock, runs: list[tuple[Run, Kind, torch.Tensor | None]], by: int
+    ) -> None:
         begin = len(self.runs)
         for run, kind, data in runs:
             place = 0

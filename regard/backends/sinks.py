@@ -48,18 +48,23 @@ def with_sinks(kind: BackendClass) -> BackendClass:
             offer,
             cost=with_statistics(offer.cost, rest),
             run=partial(_run, problem, rest, offer.run),
-            steps=None if offer.steps is None or problem.sink_learns else partial(_step, offer.steps),
+            steps=None
+            if offer.steps is None or problem.sink_learns
+            else partial(_step, offer.steps),
         )
 
     kind.assess = assess  # ty: ignore[invalid-assignment]
     return kind
 
 
-def _run(problem: Problem, rest: Problem, compute: Callable[[Operands], Result], operands: Operands) -> Result:
+def _run(
+    problem: Problem, rest: Problem, compute: Callable[[Operands], Result], operands: Operands
+) -> Result:
     """The result with sinks; `rest` wants the statistics that are computed from the scores once more."""
     plain = compute(operands)
     assert plain.log_sum_exp is not None
-    output, learning = plain.output, plain.log_sum_exp.requires_grad or problem.sink_learns
+    output = plain.output
+    learning = plain.log_sum_exp.requires_grad or problem.sink_learns
     if not problem.want and not learning:
         return Result(_scaled(plain, operands.sink))
     rows = rows_with_sinks(plain.log_sum_exp, operands.sink)
@@ -85,7 +90,9 @@ def _scaled(plain: Result, sink: torch.Tensor | None) -> torch.Tensor:
     if sink is None:
         return plain.output
     log_sum_exp = plain.log_sum_exp.double() if plain.log_sum_exp.is_cpu else plain.log_sum_exp
-    share = (log_sum_exp - sink).sigmoid_().nan_to_num_(0.0)  # NaN in an empty row whose logit is -inf
+    share = (
+        (log_sum_exp - sink).sigmoid_().nan_to_num_(0.0)
+    )  # NaN in an empty row whose logit is -inf
     return (plain.output * share.to(plain.log_sum_exp.dtype).unsqueeze_(-1)).to(plain.output.dtype)
 
 
@@ -111,20 +118,26 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Sin
     empty = log_sum_exp == -math.inf
     if sink is None:
         ones = torch.ones_like(log_sum_exp)
-        return SinkRows(ones.masked_fill(empty, 0), log_sum_exp, log_sum_exp, torch.zeros_like(log_sum_exp))
+        return SinkRows(
+            ones.masked_fill(empty, 0), log_sum_exp, log_sum_exp, torch.zeros_like(log_sum_exp)
+        )
     dtype = log_sum_exp.dtype
     if log_sum_exp.is_cpu:
-        log_sum_exp, sink = log_sum_exp.double(), sink.double()
+        log_sum_exp = log_sum_exp.double()
+        sink = sink.double()
     keys = log_sum_exp.masked_fill(empty, 0)
     z = keys - sink
     share = _sigmoid(z).masked_fill(empty, 0)
     # keys + sink by log1p: on neither side does a first or second derivative cancel, also beside a sink of -inf
     # masked_fill and not clamp: PyTorch 2.15 changed the gradient of clamp at 0
-    below, above = z.masked_fill(z > 0, 0), z.masked_fill(z < 0, 0)
+    below = z.masked_fill(z > 0, 0)
+    above = z.masked_fill(z < 0, 0)
     both = torch.where(z > 0, keys + (-above).exp().log1p(), sink + below.exp().log1p())
     every = torch.where(empty, sink, both)
     weight = torch.where(empty, (sink > -math.inf).to(z.dtype), _sigmoid(-z))
-    return SinkRows(*(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight)))
+    return SinkRows(
+        *(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight))
+    )
 
 
 def _sigmoid(z: torch.Tensor) -> torch.Tensor:

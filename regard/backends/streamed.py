@@ -52,17 +52,24 @@ class Streamed(Limited):
         problem = blocking.problem
         output, log_sum_exp = stream(blocking, operands)
         statistics = compute_statistics(problem, operands, log_sum_exp)
-        return Result(output.to(operands.q.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **statistics)
+        return Result(
+            output.to(operands.q.dtype),
+            log_sum_exp if "log_sum_exp" in problem.want else None,
+            **statistics,
+        )
 
 
 def _cost(blocking: Blocking, size: BlockCounts) -> Cost:
-    problem, pairs = blocking.problem, size.pairs
+    problem = blocking.problem
+    pairs = size.pairs
     learning = problem.needs_grad or problem.bias_learns
     width = torch.promote_types(problem.dtype, torch.float32).itemsize
     by_pair = PAIR + score_flops(problem) + 2 * problem.v_dim * (3.5 if learning else 1)
     by_pair += PAIR_BACKWARD + score_flops_backward(problem) if learning else 0
     by_pair += dropout.PAIR * (2 if learning else 1) if problem.dropout else 0
-    reads = pairs // (problem.batch * problem.heads * blocking.rows)  # keys read by one head, over all row blocks
+    reads = pairs // (
+        problem.batch * problem.heads * blocking.rows
+    )  # keys read by one head, over all row blocks
     vectors = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * reads)
     held = 2 * min(FUSED_PAIRS, pairs) if may_be_fused(problem) else 0
     return Cost(
@@ -82,9 +89,17 @@ def stream(blocking: Blocking, operands: Operands) -> tuple[torch.Tensor, torch.
 
 class _Stream(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, blocking: Blocking, operands: Operands, v: torch.Tensor, *inputs: torch.Tensor | None) -> Any:
+    def forward(
+        ctx: Any,
+        blocking: Blocking,
+        operands: Operands,
+        v: torch.Tensor,
+        *inputs: torch.Tensor | None,
+    ) -> Any:
         output, log_sum_exp = forward(Scores(blocking, operands), operands)
-        ctx.save_for_backward(output, log_sum_exp, v, *inputs)  # saved, so that autograd detects in-place changes too
+        ctx.save_for_backward(
+            output, log_sum_exp, v, *inputs
+        )  # saved, so that autograd detects in-place changes too
         ctx.lowered = blocking, operands
         ctx.set_materialize_grads(False)
         return output, log_sum_exp
@@ -102,7 +117,11 @@ class _Stream(torch.autograd.Function):
             dv = _backward(sent, operands, grad, grads[1], output, log_sum_exp)
             return dv.to(inputs[0].dtype), *sent.by_input(tuple(inputs[1:]))
 
-        return None, None, *gradients(first, partial(softmax_pieces, blocking.problem, operands), inputs, grads)
+        return (
+            None,
+            None,
+            *gradients(first, partial(softmax_pieces, blocking.problem, operands), inputs, grads),
+        )
 
 
 def _backward(
@@ -120,7 +139,8 @@ def _backward(
     scores = sent.scores
     problem = scores.problem
     dv = torch.zeros(operands.v.shape, dtype=scores.dtype, device=operands.v.device)
-    v, dv_parts = scores.split(operands.v.to(scores.dtype)), scores.split(dv)
+    v = scores.split(operands.v.to(scores.dtype))
+    dv_parts = scores.split(dv)
     empty_rows = scores.empty_rows
     assert empty_rows is not None
     grad = grad.to(scores.dtype).masked_fill(empty_rows[..., None], 0)
@@ -128,7 +148,9 @@ def _backward(
     if grad_log_sum_exp is not None:
         offset = offset - grad_log_sum_exp.masked_fill(empty_rows, 0)
     highest = (log_sum_exp * LOG2E).masked_fill(empty_rows, math.inf)
-    room, other, dropping = scores.workspace(), scores.workspace(), Dropping(scores, operands)
+    room = scores.workspace()
+    other = scores.workspace()
+    dropping = Dropping(scores, operands)
     grad = grad * dropping.factor
     slope = scores.workspace() if problem.softcap is not None else None
     for row_block in scores.row_blocks():
@@ -141,9 +163,15 @@ def _backward(
             for x in (queries, grad[:, :, rows], offset[:, :, rows], highest[:, :, rows])
         )
         for block in scores.blocks(row_block):
-            one, pull, kept = block.number, pulls[block.number], dropping.kept(block)
-            weights = scores.exponentials(scores.compute(block, queries, room, slope).sub_(tops[one]))
-            gradient = torch.bmm(pull, v[one][:, block.columns].mT, out=other.shaped(block.units))  # of the weights
+            one = block.number
+            pull = pulls[block.number]
+            kept = dropping.kept(block)
+            weights = scores.exponentials(
+                scores.compute(block, queries, room, slope).sub_(tops[one])
+            )
+            gradient = torch.bmm(
+                pull, v[one][:, block.columns].mT, out=other.shaped(block.units)
+            )  # of the weights
             if kept is not None:
                 gradient.mul_(kept)
             gradient.sub_(offsets[one]).mul_(weights)  # of the scores
@@ -154,7 +182,9 @@ def _backward(
     return dv
 
 
-FUSED_PAIRS = 1 << 20  # of a block that a fused operation computes; it needs a mask but no workspace
+FUSED_PAIRS = (
+    1 << 20
+)  # of a block that a fused operation computes; it needs a mask but no workspace
 
 
 def forward(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
@@ -167,7 +197,12 @@ def may_be_fused(problem: Problem) -> bool:
     """Whether the fused operations compute the blocks of the forward pass. They are faster, unless a bias by distance
     would have to be written out for every pair. The backward pass of this file needs only their log-sum-exp.
     """
-    if problem.softcap is not None or problem.dropout or problem.bias == RELATIVE or problem.mechanism != Softmax():
+    if (
+        problem.softcap is not None
+        or problem.dropout
+        or problem.bias == RELATIVE
+        or problem.mechanism != Softmax()
+    ):
         return False
     return flash.refusal(torch.promote_types(problem.dtype, torch.float32), problem.device) is None
 
@@ -175,20 +210,24 @@ def may_be_fused(problem: Problem) -> bool:
 def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
     problem = scores.problem
     scores = Scores(blocking_of(problem, pairs=FUSED_PAIRS), operands)
-    q, v = scores.q.flatten(1, 2), operands.v.to(scores.dtype)
+    q = scores.q.flatten(1, 2)
+    v = operands.v.to(scores.dtype)
     merging = Merging(q.new_zeros(*scores.rows, problem.v_dim), q.new_full(scores.rows, -math.inf))
     for row_block in scores.row_blocks():
         for block in scores.blocks(row_block):
             keys = block.lot.batch, block.lot.kv_heads, block.columns
             call = flash.FusedCall(_mask(scores, block), False, problem.scale)
             first = block.keys.start == row_block.runs[0].keys.start
-            merging.add(block.lines, *flash.forward(q[block.lines], scores.k[keys], v[keys], call), first)
+            merging.add(
+                block.lines, *flash.forward(q[block.lines], scores.k[keys], v[keys], call), first
+            )
     return merging.merged()
 
 
 def _mask(scores: Scores, block: ScoreBlock) -> torch.Tensor | None:
     """Mask and bias of a block, to be added to its scores, (batch or 1, heads or 1, rows, keys); None without both."""
-    bias, hidden = scores.bias_of(block), None if block.hidden is None else block.of(block.hidden)
+    bias = scores.bias_of(block)
+    hidden = None if block.hidden is None else block.of(block.hidden)
     parts = [part for part in (bias, hidden) if part is not None]
     if not parts:
         return None
@@ -207,23 +246,35 @@ def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, to
     sizes = scores.rows
     output = scores.q.new_empty(*sizes, problem.v_dim)
     log_sum_exp = scores.q.new_empty(sizes)
-    room, dropping = scores.workspace(), Dropping(scores, operands)
+    room = scores.workspace()
+    dropping = Dropping(scores, operands)
     for row_block in scores.row_blocks():
         queries = scores.queries(row_block.rows)
         dropping.open(row_block)
         lines = queries.shape[:3]
         largest = queries.new_full((*lines, 1), torch.finfo(scores.dtype).min)
-        total, mean = torch.zeros_like(largest), queries.new_zeros(*lines, problem.v_dim)
+        total = torch.zeros_like(largest)
+        mean = queries.new_zeros(*lines, problem.v_dim)
         queries, *states = (scores.split(x) for x in (queries, largest, total, mean))
         for block in scores.blocks(row_block):
             here = (state[block.number] for state in states)
-            _absorb(scores, block, queries, room, dropping.kept(block), v[block.number][:, block.columns], *here)
+            _absorb(
+                scores,
+                block,
+                queries,
+                room,
+                dropping.kept(block),
+                v[block.number][:, block.columns],
+                *here,
+            )
         rows = slice(row_block.rows.start, row_block.rows.stop)
         share = dropping.factor / total.clamp_min(
             1
         )  # the total is at least 1 unless the row is empty, since the largest score adds 1
         output[:, :, rows] = mean.mul_(share).view(*sizes[:2], len(row_block.rows), -1)
-        log_sum_exp[:, :, rows] = largest.add_(total.log2_()).div_(LOG2E).view(*sizes[:2], len(row_block.rows))
+        log_sum_exp[:, :, rows] = (
+            largest.add_(total.log2_()).div_(LOG2E).view(*sizes[:2], len(row_block.rows))
+        )
     return _without_spoilt_rows(scores, output, log_sum_exp)
 
 

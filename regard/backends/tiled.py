@@ -38,7 +38,11 @@ def _has_lattice(problem: Problem) -> str | None:
         _, on_lattices = off_lattices(simplified(pattern))
         if on_lattices:
             alike = (alike_residues(there, stride, grid) for stride, there in on_lattices)
-            return None if all(isinstance(one, list) for one in alike) else f"{pattern} differs on every residue"
+            return (
+                None
+                if all(isinstance(one, list) for one in alike)
+                else f"{pattern} differs on every residue"
+            )
     return f"{problem.pattern} is not dense among every n-th position; native and fused compute it"
 
 
@@ -50,14 +54,20 @@ class Tiled(Limited):
 
     limits = (
         *flash.LIMITS,
-        where(lambda one: one.bias not in (None, RELATIVE), "a bias tensor has no structure; fused adds it"),
+        where(
+            lambda one: one.bias not in (None, RELATIVE),
+            "a bias tensor has no structure; fused adds it",
+        ),
         on_one_start,
         on_structure,
         _has_lattice,
     )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
-        shares = [SharedPattern(problem, rows, heads, pattern) for rows, heads, pattern in _patterns_of(problem)]
+        shares = [
+            SharedPattern(problem, rows, heads, pattern)
+            for rows, heads, pattern in _patterns_of(problem)
+        ]
         cost = _cost(problem, shares)
         run = partial(_run, problem, LatticeCalls(problem, tuple(shares)))
         return strictly(problem, Offer(with_statistics(cost, problem), run))
@@ -71,7 +81,11 @@ def _grid_of(problem: Problem) -> Grid:
 
 def _patterns_of(problem: Problem) -> list[tuple[slice, tuple[int, ...] | None, Pattern]]:
     """The batch rows and heads of each different pattern; heads None for all."""
-    rows = [slice(row, row + 1) for row in range(problem.batch)] if problem.pattern.varies_by_row else [slice(None)]
+    rows = (
+        [slice(row, row + 1) for row in range(problem.batch)]
+        if problem.pattern.varies_by_row
+        else [slice(None)]
+    )
     found: list[tuple[slice, tuple[int, ...] | None, Pattern]] = []
     for part in rows:
         pattern = problem.pattern.for_row(part.start or 0)
@@ -93,8 +107,11 @@ def _cost(problem: Problem, shares: list[SharedPattern]) -> Cost:
     for share in shares:
         for part in share.parts:
             cost, times = part.cost, part.times
-            flops, moved, pace = flops + times * cost.flops, moved + times * cost.bytes, cost.pace
-            pairs, calls = pairs + times * cost.pairs, calls + times * cost.calls
+            flops = flops + times * cost.flops
+            moved = moved + times * cost.bytes
+            pace = cost.pace
+            pairs = pairs + times * cost.pairs
+            calls = calls + times * cost.calls
             outputs = times * part.problem.batch * part.problem.heads * part.size * problem.v_dim
             moved += MERGED * width * outputs * (2 if problem.needs_grad else 1)
     held = problem.batch * problem.heads * problem.q_len * problem.v_dim
@@ -124,31 +141,48 @@ class LatticeCalls:
             (here,) = whole.operands(operands)
             output, log_sum_exp = whole.calls.forward(here)
         else:
-            output, log_sum_exp = q.new_zeros(*q.shape[:3], v.shape[-1]), q.new_full(q.shape[:3], -math.inf)
+            output = q.new_zeros(*q.shape[:3], v.shape[-1])
+            log_sum_exp = q.new_full(q.shape[:3], -math.inf)
         for share in self.shares:
-            here, (into, sums) = share.operands(operands), (share.of_queries(x) for x in (output, log_sum_exp))
+            here, (into, sums) = (
+                share.operands(operands),
+                (share.of_queries(x) for x in (output, log_sum_exp)),
+            )
             for part in share.parts if whole is None else share.parts[1:]:
-                for one, to, lse in zip(part.operands(here), part.rows(into), part.rows(sums), strict=True):
+                for one, to, lse in zip(
+                    part.operands(here), part.rows(into), part.rows(sums), strict=True
+                ):
                     _merge(to, lse, *part.calls.forward(one))
             if share.heads is not None:
-                output[share.rows, list(share.heads)], log_sum_exp[share.rows, list(share.heads)] = into, sums
+                (
+                    output[share.rows, list(share.heads)],
+                    log_sum_exp[share.rows, list(share.heads)],
+                ) = into, sums
         return output, log_sum_exp
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v, added up in the dtype of the log-sum-exp."""
-        wide, inputs = saved.log_sum_exp.dtype, (saved.q, saved.k, saved.v)
+        wide = saved.log_sum_exp.dtype
+        inputs = (saved.q, saved.k, saved.v)
         if (whole := self._first_of_all) is not None:
             (here,), (own,) = whole.operands(operands), whole.saved(saved)
             grads = list(whole.calls.backward(here, own))
         else:
             grads = [torch.zeros_like(x, dtype=wide) for x in inputs]
         for share in self.shares:
-            here, own = share.operands(operands), share.saved(saved)
-            sums = grads if share.heads is None else [torch.zeros_like(x, dtype=wide) for x in (own.q, own.k, own.v)]
+            here = share.operands(operands)
+            own = share.saved(saved)
+            sums = (
+                grads
+                if share.heads is None
+                else [torch.zeros_like(x, dtype=wide) for x in (own.q, own.k, own.v)]
+            )
             sums = [x[share.rows] for x in sums] if share.heads is None else sums
             for part in share.parts if whole is None else share.parts[1:]:
                 places = part.rows(sums[0]), part.keys(sums[1]), part.keys(sums[2])
-                for one, back, *into in zip(part.operands(here), part.saved(own), *places, strict=True):
+                for one, back, *into in zip(
+                    part.operands(here), part.saved(own), *places, strict=True
+                ):
                     for to, more in zip(into, part.calls.backward(one, back), strict=True):
                         to.add_(more)
             if share.heads is not None:
@@ -160,10 +194,16 @@ class LatticeCalls:
     def _first_of_all(self) -> LatticePart | None:
         """The part that has all batch rows, heads and queries, if there is one; other parts are added to it."""
         share = self.shares[0]
-        return share.parts[0] if share.is_whole and share.parts and share.parts[0].stride == 1 else None
+        return (
+            share.parts[0]
+            if share.is_whole and share.parts and share.parts[0].stride == 1
+            else None
+        )
 
 
-def _merge(output: torch.Tensor, log_sum_exp: torch.Tensor, more: torch.Tensor, more_lse: torch.Tensor) -> None:
+def _merge(
+    output: torch.Tensor, log_sum_exp: torch.Tensor, more: torch.Tensor, more_lse: torch.Tensor
+) -> None:
     """Merge another part into output and log-sum-exp, in place: output += share · (more - output)."""
     total = torch.logaddexp(log_sum_exp, more_lse)
     share = (more_lse - total).exp().nan_to_num_(nan=0.0)  # -inf - -inf if both parts are empty
@@ -174,7 +214,9 @@ def _merge(output: torch.Tensor, log_sum_exp: torch.Tensor, more: torch.Tensor, 
 class SharedPattern:
     """The batch rows and query heads (None for all) that share one pattern, and its parts."""
 
-    def __init__(self, problem: Problem, rows: slice, heads: tuple[int, ...] | None, pattern: Pattern) -> None:
+    def __init__(
+        self, problem: Problem, rows: slice, heads: tuple[int, ...] | None, pattern: Pattern
+    ) -> None:
         self.rows, self.heads = rows, heads
         batch = len(range(*rows.indices(problem.batch)))
         own = replace(problem, batch=batch, pattern=pattern, want=(), sink=None, sink_learns=False)
@@ -196,15 +238,23 @@ class SharedPattern:
         return x[self.rows] if self.heads is None else x[self.rows, self.heads_of_inputs[1]]
 
     def operands(self, operands: Operands) -> Operands:
-        q, k, v, bias = self.of_queries(operands.q), self.of_keys(operands.k), self.of_keys(operands.v), operands.bias
+        q = self.of_queries(operands.q)
+        k = self.of_keys(operands.k)
+        v = self.of_keys(operands.v)
+        bias = operands.bias
         if isinstance(bias, Relative) and self.heads is not None and len(bias.table) > 1:
             bias = replace(bias, table=bias.table[list(self.heads)])
         return operands._replace(q=q, k=k, v=v, bias=bias)
 
     def saved(self, saved: flash.Saved) -> flash.Saved:
         lse = None if saved.grad_log_sum_exp is None else self.of_queries(saved.grad_log_sum_exp)
-        rows = {name: self.of_queries(getattr(saved, name)) for name in ("q", "output", "log_sum_exp", "grad")}
-        return flash.Saved(**rows, k=self.of_keys(saved.k), v=self.of_keys(saved.v), grad_log_sum_exp=lse)
+        rows = {
+            name: self.of_queries(getattr(saved, name))
+            for name in ("q", "output", "log_sum_exp", "grad")
+        }
+        return flash.Saved(
+            **rows, k=self.of_keys(saved.k), v=self.of_keys(saved.v), grad_log_sum_exp=lse
+        )
 
 
 @dataclass(frozen=True)
@@ -227,7 +277,12 @@ class Residues:
 
     def goes_on(self, after: Residues) -> bool:
         """Whether a residue follows this one with an equal pattern and equal lengths."""
-        there = replace(after, first=after.first - self.count, first_key=after.first_key - self.count, count=self.count)
+        there = replace(
+            after,
+            first=after.first - self.count,
+            first_key=after.first_key - self.count,
+            count=self.count,
+        )
         return there == self
 
 
@@ -239,13 +294,21 @@ class LatticePart:
         self._by_row = problem.batch <= own.count  # a call has all residues of one batch row
         self.times = min(problem.batch, own.count)
         keys = range(own.start_key, own.start_key + own.width)
-        k_len = problem.k_len if own.stride == 1 else keys.stop  # a draw of random blocks depends on it
+        k_len = (
+            problem.k_len if own.stride == 1 else keys.stop
+        )  # a draw of random blocks depends on it
         self._grid = Grid(own.size, k_len, own.start, range(own.size), keys, grid.device)
         wide = torch.promote_types(problem.dtype, torch.float32)
         self.problem = replace(
-            problem, batch=max(problem.batch, own.count), q_len=own.size, k_len=k_len, q_start=own.start,
-            pattern=own.pattern, dtype=wide, storage=wide,
-        )  # fmt: skip
+            problem,
+            batch=max(problem.batch, own.count),
+            q_len=own.size,
+            k_len=k_len,
+            q_start=own.start,
+            pattern=own.pattern,
+            dtype=wide,
+            storage=wide,
+        )
         self.calls: Calls
         if (kernel := kernel_of(self.problem)) is None:
             self.calls = blocks = RowBlockCalls(self.problem, keys)
@@ -265,8 +328,12 @@ class LatticePart:
         bias = operands.bias
         if isinstance(bias, Relative):  # neighbours among these positions are `stride` apart
             lowest = -(-bias.lowest // self.stride)
-            bias = Relative(bias.table[:, lowest * self.stride - bias.lowest :: self.stride], lowest)
-        for q, k, v in zip(self.rows(operands.q), self.keys(operands.k), self.keys(operands.v), strict=True):
+            bias = Relative(
+                bias.table[:, lowest * self.stride - bias.lowest :: self.stride], lowest
+            )
+        for q, k, v in zip(
+            self.rows(operands.q), self.keys(operands.k), self.keys(operands.v), strict=True
+        ):
             yield Operands(q, k, v, bias, self._grid, 0)
 
     def saved(self, saved: flash.Saved) -> Iterator[flash.Saved]:
@@ -274,7 +341,9 @@ class LatticePart:
         rows = [self.rows(getattr(saved, name)) for name in names]
         lse = saved.grad_log_sum_exp
         pulls = [None] * self.times if lse is None else self.rows(lse)
-        for *own, k, v, pull in zip(*rows, self.keys(saved.k), self.keys(saved.v), pulls, strict=True):
+        for *own, k, v, pull in zip(
+            *rows, self.keys(saved.k), self.keys(saved.v), pulls, strict=True
+        ):
             yield flash.Saved(**dict(zip(names, own, strict=True)), k=k, v=v, grad_log_sum_exp=pull)
 
     def _views(self, x: torch.Tensor, first: int, size: int) -> list[torch.Tensor]:
@@ -294,7 +363,9 @@ def _parts_of(problem: Problem, grid: Grid) -> Iterator[LatticePart]:
     rest, on_lattices = off_lattices(simplified(problem.pattern))
     if rest != NOTHING:
         rows = problem.q_len
-        yield LatticePart(problem, Residues(rest, 1, 1, 0, rows, problem.q_start, 0, len(keys), keys.start), grid)
+        yield LatticePart(
+            problem, Residues(rest, 1, 1, 0, rows, problem.q_start, 0, len(keys), keys.start), grid
+        )
     for stride, pattern in on_lattices:
         before: Residues | None = None
         for rows in alike_residues(pattern, stride, grid):
@@ -317,8 +388,14 @@ def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residues | 
     assert there is not None
     there = there.canonical()
     key = (residue - grid.keys.start) % stride
-    size, width = (-(-(length - first) // stride) for length, first in ((grid.q_len, row), (len(grid.keys), key)))
-    start, start_key = (grid.q_start + row - residue) // stride, (grid.keys.start + key - residue) // stride
+    size, width = (
+        -(-(length - first) // stride)
+        for length, first in ((grid.q_len, row), (len(grid.keys), key))
+    )
+    start, start_key = (
+        (grid.q_start + row - residue) // stride,
+        (grid.keys.start + key - residue) // stride,
+    )
     if there == NOTHING or width <= 0:
         return None
     whole = Residues(there, stride, 1, row, size, start, key, width, start_key)
@@ -330,4 +407,6 @@ def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residues | 
     visible = min(width, start + size + band.right - start_key)
     if empty >= size or visible <= 0:
         return None
-    return replace(whole, first=row + empty * stride, size=size - empty, start=start + empty, width=visible)
+    return replace(
+        whole, first=row + empty * stride, size=size - empty, start=start + empty, width=visible
+    )

@@ -31,7 +31,9 @@ class Relative:
     def block(self, grid: Grid) -> torch.Tensor:
         """The bias of a block of pairs, (batch or 1, heads or 1, rows, keys)."""
         distances = grid.k_pos - grid.q_pos - self.lowest  # (rows, keys) or (batch, 1, rows, keys)
-        bias = self.table[:, distances]  # (heads or 1, rows, keys) or (heads or 1, batch, 1, rows, keys)
+        bias = self.table[
+            :, distances
+        ]  # (heads or 1, rows, keys) or (heads or 1, batch, 1, rows, keys)
         return bias[None] if bias.dim() == 3 else bias[:, :, 0].transpose(0, 1)
 
 
@@ -58,10 +60,20 @@ class Operands(NamedTuple):
         if self.bias is None or isinstance(self.bias, Relative):
             return None if self.bias is None else self.bias.block(grid)
         here = self.grid.keys.start
-        bias = self.bias if self.bias.shape[2] == 1 else self.bias[:, :, grid.rows.start : grid.rows.stop]
-        return bias if bias.shape[3] == 1 else bias[..., grid.keys.start - here : grid.keys.stop - here]
+        bias = (
+            self.bias
+            if self.bias.shape[2] == 1
+            else self.bias[:, :, grid.rows.start : grid.rows.stop]
+        )
+        return (
+            bias
+            if bias.shape[3] == 1
+            else bias[..., grid.keys.start - here : grid.keys.stop - here]
+        )
 
-    def changed_bias(self, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | Relative | None:
+    def changed_bias(
+        self, change: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor | Relative | None:
         """The bias with its numbers changed by a function."""
         bias = self.bias
         if isinstance(bias, Relative):
@@ -71,7 +83,9 @@ class Operands(NamedTuple):
     def in_float32(self) -> Operands:
         """The operands with half-precision tensors in float32, in which gradients that come in parts are added."""
         wide = lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype.itemsize == 2 else x  # noqa: E731
-        return self._replace(q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=self.changed_bias(wide))
+        return self._replace(
+            q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=self.changed_bias(wide)
+        )
 
     def widened(self) -> Operands:
         """The operands with keys and values as plain tensors in q's dtype."""
@@ -114,7 +128,8 @@ class Cost:
     def __str__(self) -> str:
         about = "about " if self.estimated else ""
         return (
-            f"{about}{short(self.flops)}FLOP, {short(self.bytes)}B moved, {short(self.peak_bytes)}B beside the tensors"
+            f"{about}{short(self.flops)}FLOP, {short(self.bytes)}B moved, "
+            f"{short(self.peak_bytes)}B beside the tensors"
         )
 
 
@@ -168,7 +183,9 @@ class Backend(Protocol):
 def check_backend(backend: str, backends: Collection[str]) -> None:
     """Raise an ArgumentError unless it is "auto" or the name of a backend."""
     if not isinstance(backend, str) or (backend != "auto" and backend not in backends):
-        raise ArgumentError(f"backend {shown(backend)} does not exist; there are auto, {', '.join(backends)}")
+        raise ArgumentError(
+            f"backend {shown(backend)} does not exist; there are auto, {', '.join(backends)}"
+        )
 
 
 def short(number: float) -> str:

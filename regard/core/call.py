@@ -28,13 +28,26 @@ from regard.core.problem import (
     named_parameters,
 )
 from regard.core.result import Want
-from regard.core.tensors import BEFORE_AUTOGRAD, Outline, Stored, bind_attention, in_autocast, in_memory, is_casting
+from regard.core.tensors import (
+    BEFORE_AUTOGRAD,
+    Outline,
+    Stored,
+    bind_attention,
+    in_autocast,
+    in_memory,
+    is_casting,
+)
 from regard.errors import UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, as_pattern
 
 STEP = 16  # the most queries of a step of decoding
-UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.key` and its look-up may raise
+UNKNOWN = (
+    AttributeError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+)  # what `Call.key` and its look-up may raise
 _SOFTMAX = Softmax()
 _NUMBERS = ("softcap", "scale", "dropout", "q_start", "sink")
 _LIKE: Any = torch.empty(0, device="cpu")  # in the place of keys and values in the key of a step
@@ -92,23 +105,49 @@ class Call(NamedTuple):
         if is_transformed():
             return None
         q, k, v, bias, parameters, _, sink, *options = self
-        if q.is_neg() or k.is_neg() or v.is_neg() or q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor():
+        if (
+            q.is_neg()
+            or k.is_neg()
+            or v.is_neg()
+            or q._is_zerotensor()
+            or k._is_zerotensor()
+            or v._is_zerotensor()
+        ):
             return None
         key = (
             *map(type, options),  # first: 1 == 1.0 == True, and a tensor must not be compared
-            type(q), q.shape, q.dtype, q.device, q.layout, q.requires_grad,
-            type(k), k.shape, k.dtype, k.device, k.layout, k.requires_grad,
-            type(v), v.shape, v.dtype, v.device, v.layout, v.requires_grad,
+            type(q),
+            q.shape,
+            q.dtype,
+            q.device,
+            q.layout,
+            q.requires_grad,
+            type(k),
+            k.shape,
+            k.dtype,
+            k.device,
+            k.layout,
+            k.requires_grad,
+            type(v),
+            v.shape,
+            v.dtype,
+            v.device,
+            v.layout,
+            v.requires_grad,
             torch.is_grad_enabled(),
             *options,
-        )  # fmt: skip
+        )
         if bias is not None:
             traits = bias.plan_key if isinstance(bias, Bias) else (bias.shape, *_traits(bias))
             if traits is None:
                 return None
             key += ("bias", type(bias), traits)
         if sink is not None:
-            key += ("sink", type(sink), (sink.shape, *_traits(sink)) if isinstance(sink, torch.Tensor) else None)
+            key += (
+                "sink",
+                type(sink),
+                (sink.shape, *_traits(sink)) if isinstance(sink, torch.Tensor) else None,
+            )
         if parameters:
             for name, x in sorted(parameters.items()):
                 key += (name, type(x), x.shape, *_traits(x))
@@ -130,7 +169,11 @@ class Call(NamedTuple):
         (batch, kv_heads, k_len, head_dim), v_dim = k.shape, v.shape[3]
         if not k_len or self.parameters or self.dropout or self.want or self.strict:
             return None
-        like = self.pattern.without_numbers() if isinstance(self.pattern, Pattern) else self.pattern or "full"
+        like = (
+            self.pattern.without_numbers()
+            if isinstance(self.pattern, Pattern)
+            else self.pattern or "full"
+        )
         if like is None or (q.shape[2] > STEP and like is self.pattern):
             return None
         if by_row := isinstance(start, torch.Tensor):
@@ -152,7 +195,11 @@ class Call(NamedTuple):
     def in_numbers(self) -> Call:
         """The call with options that are NumPy scalars or 0-d tensors converted to Python numbers."""
         wrapped = {name: x for name in _NUMBERS if type(x := getattr(self, name)) not in PLAIN}
-        return self._replace(**{name: plain(name, x) for name, x in wrapped.items()}) if wrapped else self
+        return (
+            self._replace(**{name: plain(name, x) for name, x in wrapped.items()})
+            if wrapped
+            else self
+        )
 
     def cast(self) -> Call:
         """The call with its tensors in autocast's dtype, if autocast is on.
@@ -169,7 +216,9 @@ class Call(NamedTuple):
     def in_memory(self) -> Call:
         """The call with the numbers of its tensors in their memory."""
         changed: dict[str, Any] = {
-            name: in_memory(name, x) for name, x in self._asdict().items() if isinstance(x, torch.Tensor)
+            name: in_memory(name, x)
+            for name, x in self._asdict().items()
+            if isinstance(x, torch.Tensor)
         }
         if self.parameters is not None:
             changed["parameters"] = {
@@ -194,12 +243,18 @@ class Call(NamedTuple):
         parameters = named_parameters(self.parameters)
         if isinstance(self.q, Outline):
             check_planned_sizes(pattern, q_len, k_len)
-        learning = (x for x in (*self[:3], *parameters.values()) if isinstance(x, torch.Tensor | Stored | Outline))
+        learning = (
+            x
+            for x in (*self[:3], *parameters.values())
+            if isinstance(x, torch.Tensor | Stored | Outline)
+        )
         problem = Problem(
             **of_tensors,
             pattern=pattern,
             mechanism=mechanism,
-            scale=mechanism.default_scale(head_dim) if self.scale is None else real("scale", self.scale),
+            scale=mechanism.default_scale(head_dim)
+            if self.scale is None
+            else real("scale", self.scale),
             softcap=checked_softcap(self.softcap),
             dropout=checked_dropout(self.dropout),
             want=self.want,
@@ -242,10 +297,21 @@ class Call(NamedTuple):
             raise UnsupportedError(
                 f"precise=True is about the weights of softmax, and {mechanism} has none; leave it out"
             )
-        given = {"bias": self.bias is not None, "softcap": self.softcap is not None, "scale": self.scale is not None,
-                 "dropout": problem.dropout > 0, "sink": self.sink is not None}  # fmt: skip
-        check_combination(mechanism, pattern, {name for name, there in given.items() if there}, problem.want)
-        if (reason := mechanism.reason_against(pattern, problem.sizes, problem.head_dim, problem.scale)) is not None:
+        given = {
+            "bias": self.bias is not None,
+            "softcap": self.softcap is not None,
+            "scale": self.scale is not None,
+            "dropout": problem.dropout > 0,
+            "sink": self.sink is not None,
+        }
+        check_combination(
+            mechanism, pattern, {name for name, there in given.items() if there}, problem.want
+        )
+        if (
+            reason := mechanism.reason_against(
+                pattern, problem.sizes, problem.head_dim, problem.scale
+            )
+        ) is not None:
             raise UnsupportedError(f"{mechanism}: {reason}")
 
 

@@ -30,8 +30,11 @@ from regard.patterns.grid import four_axes, true_runs
 ALIGNED = 64  # bytes, at which fresh tensors begin on a CPU
 PAIRS = 1 << 22  # checked at once
 # Products of larger numbers could overflow; float16 and bfloat16 are multiplied in float32.
-LIMIT, LIMITS = 2.0**63, {torch.float64: 2.0**511}
-NUMBERS_KEPT = 1 << 16  # of a bias by distance; larger calls do not notice that they are computed again
+LIMIT = 2.0**63
+LIMITS = {torch.float64: 2.0**511}
+NUMBERS_KEPT = (
+    1 << 16
+)  # of a bias by distance; larger calls do not notice that they are computed again
 _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY
 _NOTHING: dict[str, torch.Tensor] = {}
 
@@ -49,11 +52,15 @@ class CallGrid:
     bias: Relative | None = None
 
 
-def grid_of_call(problem: Problem, keys: range, q_start: int | torch.Tensor | None, device: torch.device) -> CallGrid:
+def grid_of_call(
+    problem: Problem, keys: range, q_start: int | torch.Tensor | None, device: torch.device
+) -> CallGrid:
     """The grid of a call; q_start is read where it differs by batch row."""
     start: int | torch.Tensor | None = problem.q_start
     if problem.q_start is PER_ROW and isinstance(q_start, torch.Tensor):
-        start = q_start.clone()  # a copy, since the caller may change it in place before the backward pass
+        start = (
+            q_start.clone()
+        )  # a copy, since the caller may change it in place before the backward pass
     grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
     return CallGrid(grid, None if problem.checks_hidden_after else _hidden(problem, grid))
 
@@ -84,16 +91,28 @@ def prepare(problem: Problem, here: CallGrid, call: Call) -> Operands:
     A weight of zero does not hide a NaN, since NaN times zero is NaN: hidden keys and values are replaced before any
     backend reads them.
     """
-    grid, k, v = here.grid, call.k, call.v
+    grid = here.grid
+    k = call.k
+    v = call.v
     if len(grid.keys) < problem.k_len or isinstance(k, Stored):
-        k, v = _cut(k, grid.keys), _cut(v, grid.keys)
+        k = _cut(k, grid.keys)
+        v = _cut(v, grid.keys)
     if here.hidden is not None:
-        k, v = _zeroed(k, here.hidden), _zeroed(v, here.hidden)
-    bias = here.bias if call.bias is None or here.bias is not None else _prepared_bias(call.bias, problem, grid)
+        k = _zeroed(k, here.hidden)
+        v = _zeroed(v, here.hidden)
+    bias = (
+        here.bias
+        if call.bias is None or here.bias is not None
+        else _prepared_bias(call.bias, problem, grid)
+    )
     seed = 0 if call.dropout_seed is None and not problem.dropout else _seed(call.dropout_seed)
     sink = None if call.sink is None else prepared_sink(call.sink, call.q)
     operands = Operands(call.q, k, v, bias, grid, seed, _NOTHING, sink)
-    return operands if bias is None or problem.checks_hidden_after else without_masked(problem, operands)
+    return (
+        operands
+        if bias is None or problem.checks_hidden_after
+        else without_masked(problem, operands)
+    )
 
 
 def without_masked(problem: Problem, operands: Operands) -> Operands:
@@ -104,15 +123,21 @@ def without_masked(problem: Problem, operands: Operands) -> Operands:
     """
     if problem.empty or not len(operands.grid.keys):
         return operands
-    k, v, limit = operands.k, operands.v, LIMITS.get(problem.dtype, LIMIT)
+    k = operands.k
+    v = operands.v
+    limit = LIMITS.get(problem.dtype, LIMIT)
     if isinstance(k, Stored):  # int8 numbers are as large as their scales
         k, v = (x.numbers if x.scales is None else x.scales for x in (k, v))
     if _can_be_read(k) and _can_be_read(v):
         (low, high), (least, most) = k.detach().aminmax(), v.detach().aminmax()
-        if low >= -limit and high <= limit and least >= -limit and most <= limit:  # all False for NaN
+        if (
+            low >= -limit and high <= limit and least >= -limit and most <= limit
+        ):  # all False for NaN
             return operands
         extreme = ~((k.detach().abs().amax(-1) <= limit) & (v.detach().abs().amax(-1) <= limit))
-        hidden = extreme & ~_for_kv_heads(_visible(problem, operands, extreme.flatten(0, 1).any(0)), problem)
+        hidden = extreme & ~_for_kv_heads(
+            _visible(problem, operands, extreme.flatten(0, 1).any(0)), problem
+        )
         if not hidden.any():
             return operands
     elif isinstance(operands.bias, Relative):
@@ -123,7 +148,9 @@ def without_masked(problem: Problem, operands: Operands) -> Operands:
     return _with_zeros(operands, hidden[..., None])
 
 
-def _with_zeros(operands: Operands, of_keys: torch.Tensor, of_values: torch.Tensor | None = None) -> Operands:
+def _with_zeros(
+    operands: Operands, of_keys: torch.Tensor, of_values: torch.Tensor | None = None
+) -> Operands:
     of_values = of_keys if of_values is None else of_values
     given = (operands.k, of_keys), (operands.v, of_values)
     k, v = (_aligned_as(x, _zeroed(x, hidden)) for x, hidden in given)
@@ -133,9 +160,13 @@ def _with_zeros(operands: Operands, of_keys: torch.Tensor, of_values: torch.Tens
 def _visible(problem: Problem, operands: Operands, among: torch.Tensor) -> torch.Tensor:
     """Which keys some query may look at by pattern and bias, (batch or 1, heads or 1, keys); True outside `among`."""
     bias = operands.bias
-    if isinstance(bias, torch.Tensor) and bias.shape[2] == 1:  # the same for every query, and the pattern is done
+    if (
+        isinstance(bias, torch.Tensor) and bias.shape[2] == 1
+    ):  # the same for every query, and the pattern is done
         return (bias[:, :, 0] != -math.inf).expand(-1, -1, len(among))
-    visible = torch.ones(problem.batch, problem.heads, len(among), dtype=torch.bool, device=operands.grid.device)
+    visible = torch.ones(
+        problem.batch, problem.heads, len(among), dtype=torch.bool, device=operands.grid.device
+    )
     for run, _, allowed in _pairs(problem, operands, among):
         visible[..., run] = allowed.any(-2)
     return visible
@@ -144,8 +175,12 @@ def _visible(problem: Problem, operands: Operands, among: torch.Tensor) -> torch
 def _beyond(bias: Relative, grid: Grid) -> torch.Tensor:
     """Which keys a bias by distance masks for every query, (batch or 1, heads or 1, keys)."""
     masked = torch.nn.functional.pad((bias.table == -math.inf).cumsum(-1), (1, 0))
-    first = grid.k_pos - grid.q_pos[..., -1:, :] - bias.lowest  # of the neighbouring distances of a key
-    beyond = masked[:, first + len(grid.rows)] - masked[:, first] == len(grid.rows)  # (heads, [batch, 1,] 1, keys)
+    first = (
+        grid.k_pos - grid.q_pos[..., -1:, :] - bias.lowest
+    )  # of the neighbouring distances of a key
+    beyond = masked[:, first + len(grid.rows)] - masked[:, first] == len(
+        grid.rows
+    )  # (heads, [batch, 1,] 1, keys)
     return beyond.transpose(0, 1) if beyond.dim() == 3 else beyond[:, :, 0, 0].transpose(0, 1)
 
 
@@ -165,11 +200,14 @@ def _aligned_as(x: torch.Tensor | Stored, copy: torch.Tensor | Stored) -> torch.
     """
     if isinstance(x, Stored) or isinstance(copy, Stored) or copy.requires_grad:
         return copy
-    if not copy.is_cpu or torch._C._functorch.is_functorch_wrapped_tensor(copy):  # which has no memory of its own
+    if not copy.is_cpu or torch._C._functorch.is_functorch_wrapped_tensor(
+        copy
+    ):  # which has no memory of its own
         return copy
     period = ALIGNED // x.element_size()
     ahead = x.data_ptr() % ALIGNED // x.element_size()
-    strides, extent = [0] * copy.dim(), 1
+    strides = [0] * copy.dim()
+    extent = 1
     for axis in sorted(range(copy.dim()), key=copy.stride):
         strides[axis] = extent + (x.stride(axis) - extent) % period
         extent += (copy.shape[axis] - 1) * strides[axis]
@@ -178,7 +216,9 @@ def _aligned_as(x: torch.Tensor | Stored, copy: torch.Tensor | Stored) -> torch.
     return copy.new_empty(extent + ahead).as_strided(copy.shape, strides, ahead).copy_(copy)
 
 
-def _prepared_bias(bias: torch.Tensor | Bias, problem: Problem, grid: Grid) -> torch.Tensor | Relative:
+def _prepared_bias(
+    bias: torch.Tensor | Bias, problem: Problem, grid: Grid
+) -> torch.Tensor | Relative:
     """A tensor with four axes, cut to the reachable keys, or a bias by distance at every distance that occurs."""
     if isinstance(bias, torch.Tensor):
         bias = bias[(None,) * (4 - bias.dim())]  # (batch or 1, heads or 1, q_len or 1, k_len or 1)
@@ -186,15 +226,22 @@ def _prepared_bias(bias: torch.Tensor | Bias, problem: Problem, grid: Grid) -> t
     starts = grid.q_start.tolist() if isinstance(grid.q_start, torch.Tensor) else [grid.q_start]
     lowest = grid.keys.start - (max(starts, default=0) + max(0, problem.q_len - 1))
     highest = max(lowest, grid.keys.stop - 1 - min(starts, default=0))
-    return Relative(bias.by_distance(torch.arange(lowest, highest + 1, device=grid.device), problem.heads), lowest)
+    return Relative(
+        bias.by_distance(torch.arange(lowest, highest + 1, device=grid.device), problem.heads),
+        lowest,
+    )
 
 
 def prepared_sink(sink: float | torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """The logits of the sinks as (batch or 1, heads or 1, 1) in float32, or in float64 where q is."""
     wide = torch.promote_types(q.dtype, torch.float32)
     if not isinstance(sink, torch.Tensor):
-        return torch.full((1, 1, 1), real("sink", sink), dtype=wide, device=q.device)  # no key holds the number
-    if sink.requires_grad:  # a logit of -inf is no sink, so nothing depends on it, not even the sum of an empty row
+        return torch.full(
+            (1, 1, 1), real("sink", sink), dtype=wide, device=q.device
+        )  # no key holds the number
+    if (
+        sink.requires_grad
+    ):  # a logit of -inf is no sink, so nothing depends on it, not even the sum of an empty row
         sink = sink.masked_fill(sink == -math.inf, -math.inf)
     return sink.to(wide)[(None,) * (2 - sink.dim())][..., None]
 
@@ -255,7 +302,9 @@ def _is_batched(x: torch.Tensor) -> bool:
     return False
 
 
-def contained(problem: Problem, operands: Operands, result: Result, compute: Callable[[Operands], Result]) -> Result:
+def contained(
+    problem: Problem, operands: Operands, result: Result, compute: Callable[[Operands], Result]
+) -> Result:
     """The result computed again, with NaN only for queries that may look at a number that is not finite.
 
     A weight of 0 does not stop a NaN, so the other queries are computed with zeros for those keys and values, and for
@@ -281,9 +330,13 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
         return result
     touched = _touched(problem, operands, bad, spoilt, among)
     added = operands.changed_bias(lambda x: x.masked_fill(_is_spoilt(x), 0))
-    bad_keys = bad.unflatten(1, (-1, problem.value_group)).all(2)  # of k, whose heads may be fewer than those of v
+    bad_keys = bad.unflatten(1, (-1, problem.value_group)).all(
+        2
+    )  # of k, whose heads may be fewer than those of v
     return _with_nan(
-        compute(_with_zeros(operands._replace(bias=added), bad_keys[..., None], bad[..., None])), touched, problem
+        compute(_with_zeros(operands._replace(bias=added), bad_keys[..., None], bad[..., None])),
+        touched,
+        problem,
     )
 
 
@@ -291,7 +344,9 @@ def _is_spoilt(bias: torch.Tensor) -> torch.Tensor:
     return bias.isnan() | (bias == math.inf)
 
 
-def _touched(problem: Problem, operands: Operands, bad: torch.Tensor, spoilt: Any, among: torch.Tensor) -> torch.Tensor:
+def _touched(
+    problem: Problem, operands: Operands, bad: torch.Tensor, spoilt: Any, among: torch.Tensor
+) -> torch.Tensor:
     """Which queries may look at bad keys, or at pairs whose bias is spoilt, (batch, heads, q_len)."""
     bad = bad.repeat_interleave(problem.group, dim=1)  # (batch, heads, keys)
     touched = bad.new_zeros(problem.batch, problem.heads, problem.q_len)
@@ -302,7 +357,9 @@ def _touched(problem: Problem, operands: Operands, bad: torch.Tensor, spoilt: An
     return touched
 
 
-def _pairs(problem: Problem, operands: Operands, among: torch.Tensor) -> Iterator[tuple[slice, Grid, torch.Tensor]]:
+def _pairs(
+    problem: Problem, operands: Operands, among: torch.Tensor
+) -> Iterator[tuple[slice, Grid, torch.Tensor]]:
     """Slices of the keys that together cover `among`, their grids, and which pairs pattern and bias allow."""
     grid = operands.grid
     step = max(1, PAIRS // max(1, problem.batch * problem.heads * problem.q_len))
@@ -333,7 +390,9 @@ def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result
         heads = list(range(problem.heads) if some.heads is None else some.heads)
         places["chosen_weights"] = touched[:, heads][:, :, list(some.rows)][..., None]
     given = {name: getattr(result, name) for name in places}
-    changed: dict[str, Any] = {name: _WithNaN.apply(x, places[name]) for name, x in given.items() if x is not None}
+    changed: dict[str, Any] = {
+        name: _WithNaN.apply(x, places[name]) for name, x in given.items() if x is not None
+    }
     if (top := result.top_keys) is not None:
         changed["top_keys"] = TopKeysFound(top.indices, _WithNaN.apply(top.weights, rows))
     return Result(**changed)
@@ -349,7 +408,9 @@ class _WithNaN(torch.autograd.Function):
         return x.masked_fill(places, math.nan)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor
+    ) -> None:
         ctx.save_for_backward(inputs[1])
         ctx.save_for_forward(inputs[1])
 

@@ -37,14 +37,20 @@ OF_CALLS = {
     "average_attn_weights": f"{WEIGHTS} of each head, which weights.mean(1) averages",
 }
 INPUTS = (
-    "the inputs are called x and context: layer(x), or layer(x, context), whose keys and values come from the context"
+    "the inputs are called x and context: "
+    "layer(x), or layer(x, context), whose keys and values come from the context"
 )
-OF_INPUTS = {**OF_CALLS, **dict.fromkeys(("query", "key", "value", "q", "k", "v", "hidden_states"), INPUTS)}
+OF_INPUTS = {
+    **OF_CALLS,
+    **dict.fromkeys(("query", "key", "value", "q", "k", "v", "hidden_states"), INPUTS),
+}
 OF_LAYERS = {
     **dict.fromkeys(("embed_dim", "d_model", "hidden_size"), "write dim="),
     **dict.fromkeys(("num_heads", "nhead"), "write heads="),
     **dict.fromkeys(("num_kv_heads", "num_key_value_heads"), "write kv_heads="),
-    **dict.fromkeys(("kdim", "vdim"), "write context_dim=; keys and values come from the same vectors"),
+    **dict.fromkeys(
+        ("kdim", "vdim"), "write context_dim=; keys and values come from the same vectors"
+    ),
     **dict.fromkeys(("causal", "is_causal"), CAUSAL),
     **dict.fromkeys(("add_bias_kv", "add_zero_attn"), "it has no counterpart here"),
     "bias": "write projection_bias= for biases of the projections; a bias of the scores is given to the call, as in "
@@ -71,7 +77,9 @@ Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
 
-def refuse_keywords(function: str, given: Iterable[str], takes: Collection[str], ways: dict[str, str]) -> None:
+def refuse_keywords(
+    function: str, given: Iterable[str], takes: Collection[str], ways: dict[str, str]
+) -> None:
     """Raise a KeywordError for keywords that the function does not take, with what to write instead of each.
 
     >>> refuse_keywords("attention", ["causal"], ("pattern", "scale"), OF_CALLS)
@@ -92,7 +100,9 @@ def refuse_keywords(function: str, given: Iterable[str], takes: Collection[str],
         raise KeywordError(f"{function} has no argument {', '.join(names)}; {way}")
 
 
-def refusing_keywords(name: str, ways: dict[str, str]) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
+def refusing_keywords(
+    name: str, ways: dict[str, str]
+) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
     """A decorator: a keyword that the function does not take raises a KeywordError with what to write instead.
 
     It is checked before Python looks for missing arguments, so that `layer(query=x)` is refused with it as well.

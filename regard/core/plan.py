@@ -13,9 +13,26 @@ from typing import Any
 import torch
 
 from regard.bias import Bias
-from regard.core.backend import Backend, Cost, Offer, Operands, Refusal, check_backend, reachable_keys, short
+from regard.core.backend import (
+    Backend,
+    Cost,
+    Offer,
+    Operands,
+    Refusal,
+    check_backend,
+    reachable_keys,
+    short,
+)
 from regard.core.call import UNKNOWN, Call
-from regard.core.hidden import CallGrid, contained, grid_of_call, lasting_grid, looks_sound, masks_pairs, prepare
+from regard.core.hidden import (
+    CallGrid,
+    contained,
+    grid_of_call,
+    lasting_grid,
+    looks_sound,
+    masks_pairs,
+    prepare,
+)
 from regard.core.problem import PER_ROW, Problem, checked_parameters
 from regard.core.result import Result, Statistics, as_text
 from regard.core.shaped import has_no_values, shapes_of
@@ -26,7 +43,9 @@ from regard.patterns import Grid
 
 # A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
 UNASKED_BYTES = 4 * 2**30
-FORWARD_MODE = "reference"  # the one backend that consists of operations with forward-mode derivatives
+FORWARD_MODE = (
+    "reference"  # the one backend that consists of operations with forward-mode derivatives
+)
 SHAPES = "shapes"  # the backend of plans of tensors without values, which compute nothing
 SAMPLED = 16  # blocks of 4 rows, from which the kept pairs of a function are estimated
 WORTH_A_WARNING = 1 << 24  # pairs; fewer are computed in a short time
@@ -47,7 +66,9 @@ class Plan:
     @cached_property
     def others(self) -> tuple[tuple[str, Cost | Refusal], ...]:
         """The cost of every other backend by its name, or the reason why it refused."""
-        return tuple((name, one().cost if callable(one) else one.cost) for name, one in self._others)
+        return tuple(
+            (name, one().cost if callable(one) else one.cost) for name, one in self._others
+        )
 
     def run(
         self,
@@ -65,7 +86,9 @@ class Plan:
 
         A bias, a sink, a tensor of q_start and a mechanism's parameters are given again: a plan keeps no values.
         """
-        return self.result_of(Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)).output
+        return self.result_of(
+            Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)
+        ).output
 
     def detail(
         self,
@@ -102,7 +125,9 @@ class Plan:
             return self.compute(call, here)
         refuse_tracing()
         if (cast := call.cast()) is not call:
-            with torch.autocast(cast.q.device.type, enabled=False):  # the backend chooses in what it computes
+            with torch.autocast(
+                cast.q.device.type, enabled=False
+            ):  # the backend chooses in what it computes
                 return self.result_of(cast)
         self._check(call)
         if not has_no_values(call.q, call.k, call.v):
@@ -117,8 +142,17 @@ class Plan:
         Its tensors may have no values, or numbers that are not in their memory.
         """
         if has_no_values(call.q, call.k, call.v):
-            tensors = (call.q, call.k, call.v, call.bias, call.sink, *self._checked_parameters(call).values())
-            return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(self.keys, self.problem.k_len)
+            tensors = (
+                call.q,
+                call.k,
+                call.v,
+                call.bias,
+                call.sink,
+                *self._checked_parameters(call).values(),
+            )
+            return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(
+                self.keys, self.problem.k_len
+            )
         return self.compute(call.in_memory(), here)
 
     def compute(self, call: Call, here: CallGrid | None) -> Result:
@@ -129,10 +163,16 @@ class Plan:
         operands = prepare(problem, here, call)
         if self._has_parameters or call.parameters is not None:
             operands = operands._replace(parameters=self._parameters_of(call))
-        as_prepared = self._enter_as_prepared and not isinstance(call.k, Stored) and not isinstance(call.v, Stored)
+        as_prepared = (
+            self._enter_as_prepared
+            and not isinstance(call.k, Stored)
+            and not isinstance(call.v, Stored)
+        )
         result = self._offer.run(operands if as_prepared else self._entering(operands))
         if self._masks_pairs and not looks_sound(result):
-            result = contained(problem, operands, result, lambda changed: self._offer.run(self._entering(changed)))
+            result = contained(
+                problem, operands, result, lambda changed: self._offer.run(self._entering(changed))
+            )
         if result.output.dtype != problem.dtype:
             result = result._replace(output=result.output.to(problem.dtype))
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
@@ -168,7 +208,10 @@ class Plan:
                 "others": {
                     name: {"refused": verdict.reason}
                     if isinstance(verdict, Refusal)
-                    else {"cost": _cost_record(verdict), "times_the_estimated_time": self._times(verdict)}
+                    else {
+                        "cost": _cost_record(verdict),
+                        "times_the_estimated_time": self._times(verdict),
+                    }
                     for name, verdict in self.others
                 },
             }
@@ -184,12 +227,20 @@ class Plan:
         """The share of pairs that a pattern with a function keeps, estimated from 64 rows; None for other patterns."""
         problem = self.problem
         pattern, start = problem.pattern, problem.q_start
-        if pattern.by_numbers or pattern.structured or start is PER_ROW or problem.empty or problem.outlined:
+        if (
+            pattern.by_numbers
+            or pattern.structured
+            or start is PER_ROW
+            or problem.empty
+            or problem.outlined
+        ):
             return None
         grid = Grid.whole(problem.q_len, problem.k_len, start, problem.device)
         first = {at * max(0, problem.q_len - 4) // (SAMPLED - 1) for at in range(SAMPLED)}
         shares = [
-            pattern.evaluate(grid.block(range(at, min(at + 4, problem.q_len)), grid.keys)).float().mean()
+            pattern.evaluate(grid.block(range(at, min(at + 4, problem.q_len)), grid.keys))
+            .float()
+            .mean()
             for at in first
         ]
         return float(torch.stack(shares).mean())
@@ -250,7 +301,8 @@ class Plan:
         With a sink, the gradient of the output without it is such a part, and that of the sink is a sum over outputs.
         """
         problem = self.problem
-        half, learning = problem.dtype.itemsize == 2, problem.needs_grad or problem.bias_learns
+        half = problem.dtype.itemsize == 2
+        learning = problem.needs_grad or problem.bias_learns
         parts = problem.sink is not None or bool(set(problem.want) - {"log_sum_exp"})
         return half and (problem.sink_learns or (learning and parts))
 
@@ -268,12 +320,18 @@ class Plan:
         return not self._adds_gradients and not self.problem.mechanism.projects
 
     def _checked_parameters(self, call: Call) -> dict[str, torch.Tensor]:
-        return checked_parameters(self.problem.mechanism, self.problem.sizes, call.parameters, call.q)
+        return checked_parameters(
+            self.problem.mechanism, self.problem.sizes, call.parameters, call.q
+        )
 
     def _parameters_of(self, call: Call) -> dict[str, torch.Tensor]:
         """The tensors of the mechanism; those that have a number for each key are cut to the reachable keys."""
-        here, by_key = slice(self.keys.start, self.keys.stop), self.problem.mechanism.by_key
-        return {name: x[:, :, here] if name in by_key else x for name, x in self._checked_parameters(call).items()}
+        here = slice(self.keys.start, self.keys.stop)
+        by_key = self.problem.mechanism.by_key
+        return {
+            name: x[:, :, here] if name in by_key else x
+            for name, x in self._checked_parameters(call).items()
+        }
 
     def _entering(self, operands: Operands) -> Operands:
         """The operands as the backend takes them: widened unless it reads stored keys, and projected by the score."""
@@ -289,18 +347,28 @@ class Plan:
     def _check(self, call: Call) -> None:
         """Raise unless the tensors of a call are what the plan was made for."""
         planned = self.problem
-        for name, needed in (("bias", planned.bias), ("sink", planned.sink), ("q_start", planned.q_start is PER_ROW)):
+        for name, needed in (
+            ("bias", planned.bias),
+            ("sink", planned.sink),
+            ("q_start", planned.q_start is PER_ROW),
+        ):
             given = getattr(call, name) is not None
             if given and needed in (None, False):
-                raise ArgumentError(f"this plan was made without a tensor as {name}; plan again with it")
+                raise ArgumentError(
+                    f"this plan was made without a tensor as {name}; plan again with it"
+                )
             if not given and needed not in (None, False):
-                raise ArgumentError(f"this plan was made with a tensor as {name}; hand it to run({name}=...) again")
+                raise ArgumentError(
+                    f"this plan was made with a tensor as {name}; hand it to run({name}=...) again"
+                )
         for name in ("q", "k", "v"):
             check_tensor(name, getattr(call, name))
         try:
             found = call.of_tensors(planned.mechanism)
         except ShapeError as error:
-            raise ArgumentError(f"this plan was made for other tensors, {planned}: {error}") from None
+            raise ArgumentError(
+                f"this plan was made for other tensors, {planned}: {error}"
+            ) from None
         if call.q_start is None:
             found["q_start"] = planned.q_start
         found.setdefault("value_group", 1)
@@ -339,10 +407,18 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
         )
     if not offers:
         raise UnsupportedError(f"no backend computes {problem}: {_listed(verdicts)}")
-    expense = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
+
+    def expense(one):
+        return (
+            offers[one].cost.peak_bytes > most,
+            offers[one].cost.work_on(problem.device),
+        )
+
     name = min(offers, key=expense) if backend == "auto" else backend
     if backend == "auto" and offers[name].cost.peak_bytes > most:
-        raise UnsupportedError(f"{problem}: {_too_large(offers, verdicts)}; name backend={name!r} to allow it")
+        raise UnsupportedError(
+            f"{problem}: {_too_large(offers, verdicts)}; name backend={name!r} to allow it"
+        )
     others = tuple((other, verdict) for other, verdict in verdicts.items() if other != name)
     plan = Plan(problem, name, offers[name].cost, others, reachable_keys(problem), offers[name])
     if plan.cost.pairs >= WORTH_A_WARNING and (wasted := plan._wasted) is not None:
@@ -350,10 +426,13 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     return plan
 
 
-def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most: float) -> dict[str, Any]:
+def _verdicts(
+    problem: Problem, backends: dict[str, Backend], chosen: str, most: float
+) -> dict[str, Any]:
     """The verdict of each backend; a function that returns it for those that cannot be chosen."""
     verdicts: dict[str, Any] = {}
-    cheapest, least = math.inf, least_work(problem) if chosen == "auto" else 0.0
+    cheapest = math.inf
+    least = least_work(problem) if chosen == "auto" else 0.0
     unrivalled = False
     for name in backends:
         assess = partial(_verdict, name, backends[name], problem)
@@ -388,16 +467,23 @@ def least_work(problem: Problem) -> float:
     start = problem.q_start
     if problem.not_dot_product is not None or start is PER_ROW or problem.empty:
         return 0.0
-    heads, dims = problem.batch * problem.heads, problem.head_dim + problem.v_dim
+    heads = problem.batch * problem.heads
+    dims = problem.head_dim + problem.v_dim
     pairs = heads * problem.pattern.least_pairs(start, problem.q_len, problem.k_len)
-    keys = 0 if problem.pattern.band() is None else problem.batch * problem.kv_heads * len(reachable_keys(problem))
+    keys = (
+        0
+        if problem.pattern.band() is None
+        else problem.batch * problem.kv_heads * len(reachable_keys(problem))
+    )
     numbers = heads * problem.q_len * problem.dtype.itemsize + keys * problem.storage.itemsize
     flops, moved = (3.5, 2.5) if problem.needs_grad else (1, 1)
     return Cost(2 * pairs * dims * flops, moved * numbers * dims, 0, pairs).work_on(problem.device)
 
 
 def _listed(verdicts: Mapping[str, Any]) -> str:
-    return "; ".join(f"{name}: {one if isinstance(one, Refusal) else one.cost}" for name, one in verdicts.items())
+    return "; ".join(
+        f"{name}: {one if isinstance(one, Refusal) else one.cost}" for name, one in verdicts.items()
+    )
 
 
 def _too_large(offers: dict[str, Offer], verdicts: dict[str, Any]) -> str:
@@ -410,7 +496,9 @@ def _too_large(offers: dict[str, Offer], verdicts: dict[str, Any]) -> str:
     return f"only backend {name!r} computes this, and it would hold {short(least)}B at once ({_listed(others)})"
 
 
-def make_plan_of_shapes(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
+def make_plan_of_shapes(
+    problem: Problem, backends: dict[str, Backend], backend: str = "auto"
+) -> Plan:
     """The plan of tensors without values, which computes nothing."""
     check_backend(backend, backends)
     offer = Offer(Cost(0, 0, 0, 0, calls=0), _refuse_values)
@@ -429,4 +517,6 @@ def _percent(share: float) -> str:
 
 
 def _cost_record(cost: Cost) -> dict[str, Any]:
-    return {name: getattr(cost, name) for name in ("flops", "bytes", "peak_bytes", "pairs", "estimated")}
+    return {
+        name: getattr(cost, name) for name in ("flops", "bytes", "peak_bytes", "pairs", "estimated")
+    }

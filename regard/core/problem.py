@@ -9,7 +9,17 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import Module
 
-from regard.arguments import a_tensor, count_of, has_sizes, kind_of, of_kind, plain, real, shown, whole
+from regard.arguments import (
+    a_tensor,
+    count_of,
+    has_sizes,
+    kind_of,
+    of_kind,
+    plain,
+    real,
+    shown,
+    whole,
+)
 from regard.bias import Bias, Forgetting
 from regard.core.result import TopKeys, Want, WeightsOf
 from regard.core.tensors import Outline, Stored, check_device, refuse_layout
@@ -87,11 +97,18 @@ class Problem:
         mechanism = self.mechanism
         if not mechanism.is_softmax or mechanism == _SOFTMAX:
             return self
-        head_dim, dtype, storage = mechanism.projected_dim(self.head_dim), self.dtype, self.storage
+        head_dim = mechanism.projected_dim(self.head_dim)
+        dtype = self.dtype
+        storage = self.storage
         if mechanism.projects:  # in float32 at least; the output is rounded at the end
             dtype = storage = torch.promote_types(self.dtype, torch.float32)
         return replace(
-            self, mechanism=mechanism.lowered(), head_dim=head_dim, key_dim=head_dim, dtype=dtype, storage=storage
+            self,
+            mechanism=mechanism.lowered(),
+            head_dim=head_dim,
+            key_dim=head_dim,
+            dtype=dtype,
+            storage=storage,
         )
 
     @property
@@ -99,14 +116,21 @@ class Problem:
         """Why a backend for softmax over dot products does not compute this, or None."""
         if not self.mechanism.is_softmax:
             return f"it computes softmax attention, not {self.mechanism}"
-        return None if self.mechanism.is_dot_product else f"it computes dot products, not {self.mechanism}"
+        return (
+            None
+            if self.mechanism.is_dot_product
+            else f"it computes dot products, not {self.mechanism}"
+        )
 
     @property
     def checks_hidden_after(self) -> bool:
         """Whether hidden keys are zeroed only if the output turns out not to be finite, as `core.hidden` explains."""
         learning = self.needs_grad or self.bias_learns or self.forward_mode
         return (
-            self.device == "cpu" and self.mechanism == _SOFTMAX and not learning and set(self.want) <= {"log_sum_exp"}
+            self.device == "cpu"
+            and self.mechanism == _SOFTMAX
+            and not learning
+            and set(self.want) <= {"log_sum_exp"}
         )
 
     @property
@@ -136,10 +160,16 @@ class Problem:
         if self.q_start is PER_ROW or not pattern.structured or pattern.varies_by_row:
             return None
         count = counted(pattern, self.q_len, self.k_len, self.q_start)
-        return None if count is None else count * (self.batch if pattern.varies_by_head else self.batch * self.heads)
+        return (
+            None
+            if count is None
+            else count * (self.batch if pattern.varies_by_head else self.batch * self.heads)
+        )
 
     def __str__(self) -> str:
-        heads = f"{count_of(self.heads, 'heads')}" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
+        heads = f"{count_of(self.heads, 'heads')}" + (
+            f" over {self.kv_heads}" if self.kv_heads != self.heads else ""
+        )
         dtype = str(self.dtype).removeprefix("torch.")
         return (
             f"{self.mechanism} of {self.batch} x {heads}, {count_of(self.q_len, 'queries')} by "
@@ -201,7 +231,12 @@ def checked_dropout(dropout: float) -> float:
 
 
 def checked_seed(dropout_seed: int) -> int:
-    return of_kind("dropout_seed", plain("dropout_seed", dropout_seed), int, "a whole number, or None to draw one")
+    return of_kind(
+        "dropout_seed",
+        plain("dropout_seed", dropout_seed),
+        int,
+        "a whole number, or None to draw one",
+    )
 
 
 def carries_tangent(*given: object) -> bool:
@@ -214,12 +249,20 @@ def carries_tangent(*given: object) -> bool:
         return False
     tensors: list[object] = []
     for one in given:
-        tensors += [one.numbers] if isinstance(one, Stored) else one.parameters() if isinstance(one, Module) else [one]
+        tensors += (
+            [one.numbers]
+            if isinstance(one, Stored)
+            else one.parameters()
+            if isinstance(one, Module)
+            else [one]
+        )
         if isinstance(one, Bias) and not isinstance(one, Module) and not one.by_value:
             return True
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     return any(
-        isinstance(x, torch.Tensor) and (wrapped(x) or forward_ad.unpack_dual(x).tangent is not None) for x in tensors
+        isinstance(x, torch.Tensor)
+        and (wrapped(x) or forward_ad.unpack_dual(x).tangent is not None)
+        for x in tensors
     )
 
 
@@ -227,15 +270,22 @@ def learns(given: torch.Tensor | Bias | float | None) -> bool:
     """Whether a bias or a sink needs a gradient from this call."""
     if given is None or not torch.is_grad_enabled():
         return False
-    return given.learns if isinstance(given, Bias) else isinstance(given, torch.Tensor) and given.requires_grad
+    return (
+        given.learns
+        if isinstance(given, Bias)
+        else isinstance(given, torch.Tensor) and given.requires_grad
+    )
 
 
-def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
+def checked_sink(
+    sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: dict[str, int]
+) -> tuple[int, ...]:
     """The shape (batch or 1, heads or 1) of a sink, which is a number, (heads,), or (batch or 1, heads or 1)."""
     if not isinstance(sink, torch.Tensor):
         real("sink", sink)
         return 1, 1
-    batch, heads = sizes["batch"], sizes["heads"]
+    batch = sizes["batch"]
+    heads = sizes["heads"]
     refuse_layout("sink", sink)
     needs = (
         f"one logit for each query head: floating-point (heads,) = ({heads},), or (batch, heads) = ({batch}, {heads}) "
@@ -246,9 +296,13 @@ def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: d
     return (1,) * (2 - sink.dim()) + tuple(sink.shape)
 
 
-def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
+def checked_bias(
+    bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]
+) -> tuple[int, ...]:
     if isinstance(bias, Forgetting):
-        raise UnsupportedError("Forgetting is for regard.attention and layers on one process, not for this call")
+        raise UnsupportedError(
+            "Forgetting is for regard.attention and layers on one process, not for this call"
+        )
     if isinstance(bias, Bias):
         bias.check(sizes["heads"])
         return RELATIVE
@@ -272,7 +326,9 @@ def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: di
     check_device("bias", bias, q)
     shape = (1,) * (4 - bias.dim()) + tuple(bias.shape)
     if not has_sizes(shape, [(1, size) for size in pairs]):
-        raise ShapeError(f"bias {tuple(bias.shape)} does not broadcast to (batch, heads, q_len, k_len) = {pairs}")
+        raise ShapeError(
+            f"bias {tuple(bias.shape)} does not broadcast to (batch, heads, q_len, k_len) = {pairs}"
+        )
     return shape
 
 
@@ -283,11 +339,15 @@ def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:
     mask = "give pattern=Explicit(mask), True = may look"
     if not padding:
         return mask
-    span = "specify which keys are padding by pattern=KeySpan(start, stop) with int64 tensors (batch,)"
+    span = (
+        "specify which keys are padding by pattern=KeySpan(start, stop) with int64 tensors (batch,)"
+    )
     return f"{mask}, or if it marks padding {span}" if square else span
 
 
-def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]) -> None:
+def check_combination(
+    mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]
+) -> None:
     """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics."""
     allowed = mechanism.patterns
     if allowed is not None:
@@ -306,7 +366,10 @@ def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collectio
     for wanted in want:
         name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(wanted), str(wanted))
         if name not in mechanism.statistics:
-            available = ", ".join(one for one in STATISTICS if one in mechanism.statistics) or "nothing but its output"
+            available = (
+                ", ".join(one for one in STATISTICS if one in mechanism.statistics)
+                or "nothing but its output"
+            )
             raise UnsupportedError(f"{mechanism} does not compute {name}; it computes {available}")
 
 
@@ -323,17 +386,27 @@ def named_parameters(given: Mapping[str, torch.Tensor] | None) -> dict[str, torc
 
 
 def checked_parameters(
-    mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor | Outline
+    mechanism: Mechanism,
+    sizes: Sizes,
+    given: Mapping[str, torch.Tensor] | None,
+    q: torch.Tensor | Outline,
 ) -> dict[str, torch.Tensor]:
     """The tensors that the mechanism needs, by name, after a check of names, shapes and devices."""
     shapes = mechanism.parameter_shapes(sizes)
     tensors = named_parameters(given)
     if not shapes.keys() - mechanism.optional <= tensors.keys() <= shapes.keys():
         them = "it" if len(shapes) == 1 else "them"
-        own = ", ".join(f"{name!r} of shape {shapes[name]}" for name in sorted(mechanism.computed & shapes.keys()))
+        own = ", ".join(
+            f"{name!r} of shape {shapes[name]}"
+            for name in sorted(mechanism.computed & shapes.keys())
+        )
         raise ArgumentError(
             f"{mechanism} was given the parameters {_names(tensors)} and needs {sorted(shapes)}; "
-            + (f"compute {own} for each call" if own else f"make {them} with mechanism.new_parameters(...)")
+            + (
+                f"compute {own} for each call"
+                if own
+                else f"make {them} with mechanism.new_parameters(...)"
+            )
             + f", and give {them} as parameters="
             if shapes
             else f"{mechanism} learns nothing and was given the parameters {_names(tensors)}; leave them out"
@@ -342,7 +415,9 @@ def checked_parameters(
         if name not in tensors:
             continue
         needs = f"floating-point numbers of shape {shape} for {mechanism}, or 1 as its first axis"
-        tensor = a_tensor(f"parameter {name!r}", tensors[name], needs, [((1, shape[0]), *shape[1:])])
+        tensor = a_tensor(
+            f"parameter {name!r}", tensors[name], needs, [((1, shape[0]), *shape[1:])]
+        )
         check_device(f"parameter {name!r}", tensor, q)
     return tensors
 

@@ -38,13 +38,17 @@ class WeightsOf:
         for name, places, size in (("row", self.rows, q_len), ("head", self.heads or (), heads)):
             for place in places:
                 if not 0 <= place < size:
-                    raise ArgumentError(f"weights_of requests {name} {place}; this call has {name}s 0 to {size - 1}")
+                    raise ArgumentError(
+                        f"weights_of requests {name} {place}; this call has {name}s 0 to {size - 1}"
+                    )
 
 
 Kind = TypeVar("Kind", TopKeys, WeightsOf)
 Want = str | TopKeys | WeightsOf
 _NUMBERS = r"\[([0-9]{1,18}(?:, *[0-9]{1,18})*)\]"
-_WRITTEN = re.compile(rf"top_keys\(([0-9]{{1,18}})\)|weights_of\(rows={_NUMBERS}(?:, *heads={_NUMBERS})?\)")
+_WRITTEN = re.compile(
+    rf"top_keys\(([0-9]{{1,18}})\)|weights_of\(rows={_NUMBERS}(?:, *heads={_NUMBERS})?\)"
+)
 NAMES = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights")
 
 
@@ -72,7 +76,9 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
 
 def _places(name: str, given: Iterable[int]) -> tuple[int, ...]:
     if not isinstance(given, Iterable):
-        raise ArgumentError(f"weights_of({name}={shown(given)}): name them as a list of whole numbers")
+        raise ArgumentError(
+            f"weights_of({name}={shown(given)}): name them as a list of whole numbers"
+        )
     places = tuple(whole(f"one of weights_of's {name}", one, 0) for one in given)
     if not places:
         raise ArgumentError(f"weights_of({name}=[]) requests nothing; name at least one")
@@ -89,7 +95,11 @@ def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
     >>> checked_wants("top_keys(8)")
     (TopKeys(count=8),)
     """
-    single = isinstance(want, str | TopKeys | WeightsOf) or not isinstance(want, Iterable) or hasattr(want, "dtype")
+    single = (
+        isinstance(want, str | TopKeys | WeightsOf)
+        or not isinstance(want, Iterable)
+        or hasattr(want, "dtype")
+    )
     given: Iterable[Any] = (want,) if single else want
     statistics: list[Any] = [_read(one) if isinstance(one, str) else one for one in given]
     for one in statistics:
@@ -112,7 +122,9 @@ def _read(text: str) -> Want:
     count, rows, heads = match.groups()
     if count is not None:
         return top_keys(int(count))
-    return weights_of(map(int, rows.split(",")), None if heads is None else map(int, heads.split(",")))
+    return weights_of(
+        map(int, rows.split(",")), None if heads is None else map(int, heads.split(","))
+    )
 
 
 def as_text(wants: tuple[Want, ...]) -> str:
@@ -160,15 +172,20 @@ class Result(NamedTuple):
         """The result with statistics of the keys in `keys` widened to all keys, with zeros for the others."""
         if len(keys) == k_len:
             return self
-        before, after = keys.start, k_len - keys.stop
+        before = keys.start
+        after = k_len - keys.stop
         pad = lambda x: None if x is None else torch.nn.functional.pad(x, (before, after))  # noqa: E731
         top = self.top_keys
         if top is not None:
-            top = TopKeysFound(torch.where(top.indices < 0, top.indices, top.indices + before), top.weights)
+            top = TopKeysFound(
+                torch.where(top.indices < 0, top.indices, top.indices + before), top.weights
+            )
         return self._replace(
-            received=pad(self.received), weights=pad(self.weights), top_keys=top,
+            received=pad(self.received),
+            weights=pad(self.weights),
+            top_keys=top,
             chosen_weights=pad(self.chosen_weights),
-        )  # fmt: skip
+        )
 
 
 class Statistics:
@@ -227,5 +244,7 @@ class Statistics:
         statistic = getattr(self._result, name)
         if statistic is None:
             name = "weights_of" if name == "chosen_weights" else name
-            raise RegardError(f"{name} was not requested; add it to want= (requested: {self.statistics})")
+            raise RegardError(
+                f"{name} was not requested; add it to want= (requested: {self.statistics})"
+            )
         return statistic

@@ -19,7 +19,9 @@ from regard.core.tensors import Stored
 
 def has_no_values(*tensors: Any) -> bool:
     inner = [x.numbers if isinstance(x, Stored) else x for x in tensors]
-    return any(isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta) for x in inner)
+    return any(
+        isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta) for x in inner
+    )
 
 
 def shapes_of(problem: Problem, keys: int, q: torch.Tensor, *others: Any) -> Result:
@@ -41,7 +43,9 @@ def shapes_of(problem: Problem, keys: int, q: torch.Tensor, *others: Any) -> Res
         heads = problem.heads if chosen.heads is None else len(chosen.heads)
         shapes["chosen_weights"] = ((problem.batch, heads, len(chosen.rows), keys), wide)
     tensors = [x for one in others for x in _learning(one)]
-    results: dict[str, Any] = dict(zip(shapes, _Shapes.apply(list(shapes.values()), q, *tensors), strict=True))
+    results: dict[str, Any] = dict(
+        zip(shapes, _Shapes.apply(list(shapes.values()), q, *tensors), strict=True)
+    )
     if top is not None:
         indices = q.new_empty(shapes["top_keys"][0], dtype=torch.int64)
         results["top_keys"] = TopKeysFound(indices, results["top_keys"])

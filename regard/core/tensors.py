@@ -21,9 +21,13 @@ ATTENTION_AXES = {
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 HALF = DTYPES[:2]
-BEFORE_AUTOGRAD: Any = torch._C.DispatchKey.PreDispatch  # included while a tracer records before autograd
+BEFORE_AUTOGRAD: Any = (
+    torch._C.DispatchKey.PreDispatch
+)  # included while a tracer records before autograd
 _RECORDING: Any = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FUNCTIONAL
-_DEVICES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "mtia")))
+_DEVICES = frozenset(
+    filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "mtia"))
+)
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,18 @@ class Stored:
 
     def __post_init__(self) -> None:
         for name in ("numbers",) if self.scales is None else ("numbers", "scales"):
-            one, what = getattr(self, name), f"the tensor of stored {name}"
+            one = getattr(self, name)
+            what = f"the tensor of stored {name}"
             if not isinstance(one, torch.Tensor) or one.is_nested or one.layout != torch.strided:
                 raise ShapeError(f"{what} is {shown(one)}; it needs to be a dense tensor")
             refuse_wrapper(what, one)
             object.__setattr__(self, name, in_memory(what, one))
-        object.__setattr__(self, "first", whole("the position of the first vector stored", self.first, 0))
-        if self.numbers.dim() != 4 or (self.numbers.dtype == torch.int8) != (self.scales is not None):
+        object.__setattr__(
+            self, "first", whole("the position of the first vector stored", self.first, 0)
+        )
+        if self.numbers.dim() != 4 or (self.numbers.dtype == torch.int8) != (
+            self.scales is not None
+        ):
             raise ShapeError(
                 f"stored numbers are {self.numbers.dtype} {tuple(self.numbers.shape)}; they need (batch, kv_heads, "
                 f"held, dim), and scales if they are int8"
@@ -101,14 +110,18 @@ class Stored:
     def cut(self, keys: range) -> Stored:
         """The vectors at the positions `keys`, counted from 0."""
         if keys and self.has_gap:
-            raise ArgumentError("positions between these keys were dropped, and only attention takes such keys")
+            raise ArgumentError(
+                "positions between these keys were dropped, and only attention takes such keys"
+            )
         if keys and keys.start < self.first:
             raise ArgumentError(
                 f"keys from position {keys.start} on are needed, and this cache holds those from {self.first} on; "
                 f"use a pattern that reaches back less, or a larger cache"
             )
         part = slice(keys.start - self.first, keys.stop - self.first) if keys else slice(0, 0)
-        return Stored(self.numbers[:, :, part], None if self.scales is None else self.scales[:, :, part])
+        return Stored(
+            self.numbers[:, :, part], None if self.scales is None else self.scales[:, :, part]
+        )
 
     def hidden(self, hidden: torch.Tensor) -> Stored:
         """Zeros at the keys where `hidden`, (batch or 1, kv_heads or 1, held, 1), is True."""
@@ -127,7 +140,9 @@ class Place(NamedTuple):
     at: torch.Tensor
 
 
-def positions_of(held: int, dropped: int, lead: int, places: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+def positions_of(
+    held: int, dropped: int, lead: int, places: torch.Tensor | None, device: torch.device
+) -> torch.Tensor:
     """The positions of held vectors, int64 (batch or 1, kv_heads or 1, held), as `Stored` describes them.
 
     >>> positions_of(4, 5, 1, None, torch.device("cpu")).tolist()
@@ -165,11 +180,17 @@ def check_tensor(name: str, tensor: torch.Tensor | Stored) -> None:
 def refuse_layout(name: str, tensor: torch.Tensor) -> None:
     """Raise a ShapeError unless a tensor is dense and holds its numbers: other kinds are refused by name."""
     if tensor.is_nested:
-        raise ShapeError(f"{name} is a nested tensor of layout {tensor.layout}; {_way_of_nested(name, tensor.layout)}")
+        raise ShapeError(
+            f"{name} is a nested tensor of layout {tensor.layout}; {_way_of_nested(name, tensor.layout)}"
+        )
     if tensor.layout != torch.strided:
-        raise ShapeError(f"{name} has layout {tensor.layout}; attention takes dense tensors: give {name}.to_dense()")
+        raise ShapeError(
+            f"{name} has layout {tensor.layout}; attention takes dense tensors: give {name}.to_dense()"
+        )
     if tensor.is_quantized:
-        raise ShapeError(f"{name} is quantised ({tensor.dtype}); attention takes floating-point tensors: dequantise it")
+        raise ShapeError(
+            f"{name} is quantised ({tensor.dtype}); attention takes floating-point tensors: dequantise it"
+        )
     refuse_wrapper(name, tensor)
 
 
@@ -202,8 +223,14 @@ def in_memory(name: str, x: torch.Tensor) -> torch.Tensor:
         return x + 0
     if x.is_neg():
         return x.resolve_neg()
-    if not torch._C._functorch.is_functorch_wrapped_tensor(x) and x.numel() and not x.untyped_storage().size():
-        raise ShapeError(f"{name} {tuple(x.shape)} has no memory, since its storage was freed; give it before that")
+    if (
+        not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        and x.numel()
+        and not x.untyped_storage().size()
+    ):
+        raise ShapeError(
+            f"{name} {tuple(x.shape)} has no memory, since its storage was freed; give it before that"
+        )
     return x
 
 
@@ -216,7 +243,9 @@ def is_recorded() -> bool:
         return False
     if torch._C._dispatch_tls_local_include_set().has(BEFORE_AUTOGRAD):
         return True
-    return torch._C._len_torch_dispatch_stack() > 0 and any(map(torch._C._get_dispatch_mode, _RECORDING))
+    return torch._C._len_torch_dispatch_stack() > 0 and any(
+        map(torch._C._get_dispatch_mode, _RECORDING)
+    )
 
 
 def refuse_tracing() -> None:
@@ -257,23 +286,40 @@ def bind_attention(
     sizes = _sizes(tensors, {**ATTENTION_AXES, **own})
     sizes.setdefault("key_dim", sizes["head_dim"])
     if q.dtype not in DTYPES:
-        raise ShapeError(f"q has dtype {q.dtype}; attention takes {', '.join(map(str, DTYPES))}: convert it to one")
+        raise ShapeError(
+            f"q has dtype {q.dtype}; attention takes {', '.join(map(str, DTYPES))}: convert it to one"
+        )
     for name in ("k", "v"):
         if tensors[name].dtype != q.dtype and not isinstance(tensors[name], Stored):
-            raise ShapeError(f"q has dtype {q.dtype} but {name} {tensors[name].dtype}; convert one of them")
+            raise ShapeError(
+                f"q has dtype {q.dtype} but {name} {tensors[name].dtype}; convert one of them"
+            )
         check_device(name, tensors[name], q)
     if k.dtype != v.dtype or isinstance(k, Stored) != isinstance(v, Stored):
-        raise ShapeError(f"k is stored as {k.dtype} and v as {v.dtype}; a cache stores both in one dtype")
+        raise ShapeError(
+            f"k is stored as {k.dtype} and v as {v.dtype}; a cache stores both in one dtype"
+        )
     if 0 in (sizes["head_dim"], sizes["key_dim"]):
-        raise ShapeError(f"head_dim is 0 in q {tuple(q.shape)} or k; a score needs at least one dimension")
-    heads, kv_heads, q_len, k_len = (sizes[name] for name in ("heads", "kv_heads", "q_len", "k_len"))
+        raise ShapeError(
+            f"head_dim is 0 in q {tuple(q.shape)} or k; a score needs at least one dimension"
+        )
+    heads, kv_heads, q_len, k_len = (
+        sizes[name] for name in ("heads", "kv_heads", "q_len", "k_len")
+    )
     if kv_heads == 0 or heads % kv_heads:
         # the heads of q and k if heads and length of q, of k and v, or of all three were swapped
-        swapped = any(few and not many % few for many, few in ((q_len, kv_heads), (heads, k_len), (q_len, k_len)))
+        swapped = any(
+            few and not many % few
+            for many, few in ((q_len, kv_heads), (heads, k_len), (q_len, k_len))
+        )
         raise ShapeError(
             f"heads is {heads} and kv_heads is {kv_heads}; each key/value head serves a whole group of "
             f"query heads, so heads must be a multiple of kv_heads"
-            + (" (axes are batch, heads, length, head_dim; are heads and length swapped?)" if swapped else "")
+            + (
+                " (axes are batch, heads, length, head_dim; are heads and length swapped?)"
+                if swapped
+                else ""
+            )
         )
     value_heads = sizes.pop("value_heads", kv_heads)
     if value_heads != kv_heads:
@@ -282,7 +328,11 @@ def bind_attention(
                 f"q has {heads}, k {kv_heads} and v {value_heads} heads; v has as many as k, or a multiple of them "
                 f"where q and k have equally many"
             )
-        sizes |= {"heads": value_heads, "kv_heads": value_heads, "value_group": value_heads // kv_heads}
+        sizes |= {
+            "heads": value_heads,
+            "kv_heads": value_heads,
+            "value_group": value_heads // kv_heads,
+        }
     return sizes
 
 
@@ -291,7 +341,8 @@ def _sizes(tensors: dict[str, Any], axes: dict[str, str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     seen_in: dict[str, str] = {}
     for name, tensor in tensors.items():
-        words, shape = axes[name].split(), tuple(tensor.shape)
+        words = axes[name].split()
+        shape = tuple(tensor.shape)
         if len(shape) != len(words):
             # of attention's four axes the first two may be missing: the batch row, and the head
             ways = {
@@ -327,6 +378,11 @@ def in_autocast(x: Any, device: str) -> Any:
 
     float64 tensors, tensors of other devices and everything else stay as they are.
     """
-    if not isinstance(x, torch.Tensor) or x.dtype == torch.float64 or x.dtype not in DTYPES or x.device.type != device:
+    if (
+        not isinstance(x, torch.Tensor)
+        or x.dtype == torch.float64
+        or x.dtype not in DTYPES
+        or x.device.type != device
+    ):
         return x
     return x.to(torch.get_autocast_dtype(device))

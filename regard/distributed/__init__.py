@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from regard.distributed.needs import Layout, joined, part
 
-if TYPE_CHECKING:  # they import torch.distributed.tensor, which takes seconds, so they are imported on first use
+if (
+    TYPE_CHECKING
+):  # they import torch.distributed.tensor, which takes seconds, so they are imported on first use
     from regard.distributed.api import ContextParallel, SharedDetail, attention, attention_detail
     from regard.distributed.planning import Traffic, bytes_exchanged
     from regard.distributed.tensor_parallel import TensorParallel, shard_model, tensor_parallel_plan

@@ -15,11 +15,31 @@ from regard.arguments import kind_of
 from regard.bias import Bias
 from regard.core.call import Call
 from regard.core.keywords import OF_CALLS, refuse_keywords
-from regard.core.problem import Problem, check_combination, checked_bias, checked_q_start, checked_seed, learns
+from regard.core.problem import (
+    Problem,
+    check_combination,
+    checked_bias,
+    checked_q_start,
+    checked_seed,
+    learns,
+)
 from regard.core.result import Result, Statistics, Want, checked_wants
 from regard.core.tensors import Stored
-from regard.distributed.function import SharedRun, attend, check_pieces, refusing_gradients, statistics
-from regard.distributed.group import Group, about_weights, agree, contents, refuse_together, refusing_together
+from regard.distributed.function import (
+    SharedRun,
+    attend,
+    check_pieces,
+    refusing_gradients,
+    statistics,
+)
+from regard.distributed.group import (
+    Group,
+    about_weights,
+    agree,
+    contents,
+    refuse_together,
+    refusing_together,
+)
 from regard.distributed.needs import Layout, check_division, needs_of
 from regard.distributed.pieces import Options
 from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
@@ -104,7 +124,9 @@ def attention(
     if form == "state":
         parameters = agreed.call.parameters or {}
         return attend_by_state(
-            Chain(agreed.group, agreed.k_layout, agreed.problem, tuple(parameters)), *tensors, parameters
+            Chain(agreed.group, agreed.k_layout, agreed.problem, tuple(parameters)),
+            *tensors,
+            parameters,
         )
     return attend(_run(agreed, form, ()), *tensors)[0]
 
@@ -147,8 +169,12 @@ def attention_detail(
             f"top_keys(n), or compute it on one process"
         )
     if form == "state":
-        raise UnsupportedError("form='state' keeps sums and gives no statistics; use form='auto' for those")
-    agreed = _agreed("regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants)
+        raise UnsupportedError(
+            "form='state' keeps sums and gives no statistics; use form='auto' for those"
+        )
+    agreed = _agreed(
+        "regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants
+    )
     tensors = agreed.tensors
     run = _run(agreed, form, wants)
     output, log_sum_exp = attend(run, *tensors)
@@ -172,9 +198,16 @@ class Agreed(NamedTuple):
 
 
 def _agreed(
-    name: str, q: Any, k: Any, v: Any, mesh: Any, layout: str, form: str, options: dict[str, Any],
+    name: str,
+    q: Any,
+    k: Any,
+    v: Any,
+    mesh: Any,
+    layout: str,
+    form: str,
+    options: dict[str, Any],
     want: tuple[Want, ...] = (),
-) -> Agreed:  # fmt: skip
+) -> Agreed:
     """The call of this process, after all processes agreed on it."""
     group = Group.of(mesh)
     group.begin()
@@ -195,17 +228,31 @@ def _agreed(
         words = _words(problem, call, layout, form, want)
         if form == "state":
             refuse_others(problem, layout, call.q_start, call.backend)
-    learning = torch.is_grad_enabled() and (problem.needs_grad or problem.bias_learns or problem.sink_learns)
+    learning = torch.is_grad_enabled() and (
+        problem.needs_grad or problem.bias_learns or problem.sink_learns
+    )
     seed = call.dropout_seed
     if seed is None:  # drawn as on one process
         seed = int(torch.randint(2**62, (), device="cpu").item()) if problem.dropout else 0
     agreed = agree(
-        group, device, words, q_len=problem.q_len, k_len=problem.k_len, learning=learning, seed=seed,
-        bias_keys=bias_keys, of_bias=of_bias,
-    )  # fmt: skip
-    q_layout, k_layout = Layout(layout, agreed.q_lengths), Layout(layout, agreed.k_lengths)
+        group,
+        device,
+        words,
+        q_len=problem.q_len,
+        k_len=problem.k_len,
+        learning=learning,
+        seed=seed,
+        bias_keys=bias_keys,
+        of_bias=of_bias,
+    )
+    q_layout = Layout(layout, agreed.q_lengths)
+    k_layout = Layout(layout, agreed.k_lengths)
     problem.pattern.check(problem.batch, problem.heads, q_layout.length, k_layout.length)
-    seed = (agreed.seed if call.dropout_seed is None else call.dropout_seed) if problem.dropout else None
+    seed = (
+        (agreed.seed if call.dropout_seed is None else call.dropout_seed)
+        if problem.dropout
+        else None
+    )
     return Agreed(group, call, tensors, problem, q_layout, k_layout, seed)
 
 
@@ -216,9 +263,13 @@ def _run(agreed: Agreed, form: str, want: tuple[Want, ...]) -> SharedRun:
     before any key is sent, and the processes agree that all of them can compute theirs.
     """
     call, problem, q, k = agreed.call, agreed.problem, agreed.q_layout, agreed.k_layout
-    needs = needs_of(problem.pattern, q, k, k.length - q.length if call.q_start is None else call.q_start)
+    needs = needs_of(
+        problem.pattern, q, k, k.length - q.length if call.q_start is None else call.q_start
+    )
     others = {one: getattr(call, one) for one in OTHERS}
-    shared = Options(problem.pattern, call.bias, call.sink, call.parameters, agreed.dropout_seed, others)
+    shared = Options(
+        problem.pattern, call.bias, call.sink, call.parameters, agreed.dropout_seed, others
+    )
     run = SharedRun(agreed.group, needs, needs.form(form), shared)
     if problem.strict or call.backend != "auto":
         device = run.group.device_for(call.q)
@@ -233,17 +284,24 @@ def _checked(call: Call, want: tuple[Want, ...], form: str) -> Problem:
     of_distance = call.bias if isinstance(call.bias, Bias) else None
     first = "causal" if form == "state" else None
     problem = call._replace(pattern=first, bias=of_distance, q_start=0).problem()
-    mechanism, pattern = problem.mechanism, as_pattern(call.pattern).canonical()
-    merges = mechanism.is_softmax or (isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.statistics)
+    mechanism = problem.mechanism
+    pattern = as_pattern(call.pattern).canonical()
+    merges = mechanism.is_softmax or (
+        isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.statistics
+    )
     if form != "state" and not merges:
         raise UnsupportedError(
             f"{mechanism} over several processes: its outputs over some of the keys cannot be merged into that over "
             f"all by a log-sum-exp; use softmax, LinearTransformer or Performer, or one process; form='state' is for "
             f"causal RandomFeature"
         )
-    given = {name for name in ("bias", "softcap", "scale", "sink") if getattr(call, name) is not None}
+    given = {
+        name for name in ("bias", "softcap", "scale", "sink") if getattr(call, name) is not None
+    }
     if mechanism != Softmax():
-        check_combination(mechanism, pattern, given | ({"dropout"} if problem.dropout else set()), want)
+        check_combination(
+            mechanism, pattern, given | ({"dropout"} if problem.dropout else set()), want
+        )
     if call.q_start is not None:
         checked_q_start(call.q_start, problem.batch)
     if problem.forward_mode or transforming():
@@ -254,17 +312,27 @@ def _checked(call: Call, want: tuple[Want, ...], form: str) -> Problem:
     return replace(problem, pattern=pattern, bias_learns=learns(call.bias))
 
 
-def _words(problem: Problem, call: Call, layout: str, form: str, want: tuple[Want, ...]) -> list[str]:
+def _words(
+    problem: Problem, call: Call, layout: str, form: str, want: tuple[Want, ...]
+) -> list[str]:
     """What has to be alike on all processes, option by option."""
     check_division(layout, form)
     by_key = problem.mechanism.by_key  # each process gives those of its own keys
-    parameters = {name: x for name, x in sorted((call.parameters or {}).items()) if name not in by_key}
+    parameters = {
+        name: x for name, x in sorted((call.parameters or {}).items()) if name not in by_key
+    }
     options = {name: getattr(problem, name) for name in ALIKE} | {
-        "mechanism": contents(problem.mechanism), "pattern": contents(problem.pattern),
-        "dropout_seed": call.dropout_seed, "backend": call.backend, "want": want, "layout": layout, "form": form,
-        "q_start": contents(call.q_start), "sink": contents(call.sink),
+        "mechanism": contents(problem.mechanism),
+        "pattern": contents(problem.pattern),
+        "dropout_seed": call.dropout_seed,
+        "backend": call.backend,
+        "want": want,
+        "layout": layout,
+        "form": form,
+        "q_start": contents(call.q_start),
+        "sink": contents(call.sink),
         "bias": "a tensor" if isinstance(call.bias, torch.Tensor) else contents(call.bias),
-    }  # fmt: skip
+    }
     options |= {f"parameters[{name!r}]": contents(x) for name, x in parameters.items()}
     return [f"{name} {value}" for name, value in options.items()]
 
@@ -288,7 +356,11 @@ def _about_bias(call: Call, problem: Problem) -> tuple[int | None, str | None]:
             f"bias has shape {tuple(bias.shape)}; over several processes it needs the queries of this one and the keys "
             f"of all: (..., {problem.q_len} or 1, keys or 1)"
         )
-    checked_bias(bias, call.q, {name: getattr(problem, name) for name in ("batch", "heads", "q_len")} | {"k_len": keys})
+    checked_bias(
+        bias,
+        call.q,
+        {name: getattr(problem, name) for name in ("batch", "heads", "q_len")} | {"k_len": keys},
+    )
     alike = rows == 1 and problem.q_len != 1
     text = f"bias {contents(bias[(None,) * (4 - bias.dim())])}" if alike else None
     return None if keys == 1 else keys, text
@@ -339,7 +411,10 @@ class ContextParallel(ParallelStyle):
             )
         module.__class__ = SHARED.get(type(module), type(module))
         assert isinstance(module, Shared)
-        module.shared, module.agreed = (Group.of(device_mesh), device_mesh, self.layout, self.form), False
+        module.shared, module.agreed = (
+            (Group.of(device_mesh), device_mesh, self.layout, self.form),
+            False,
+        )
         return module
 
     def __repr__(self) -> str:
@@ -351,7 +426,9 @@ class Shared(AttentionLayer):
 
     shared: tuple[Group, Any, str, str]
     agreed: bool  # whether the weights are known to be those of the other processes
-    asked: list[Layout]  # of the call that is computed: how its positions are divided, once the processes agreed
+    asked: list[
+        Layout
+    ]  # of the call that is computed: how its positions are divided, once the processes agreed
     refuses_alone: bool  # whether a failure here is one that the other processes do not know of
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
@@ -362,7 +439,9 @@ class Shared(AttentionLayer):
             agree(group, group.device_for(x), [about_weights(self.parameters())])
             self.agreed = True
         try:
-            if is_nested(x) or any(one is not None for one in (*inputs, options.get("context"), options.get("cache"))):
+            if is_nested(x) or any(
+                one is not None for one in (*inputs, options.get("context"), options.get("cache"))
+            ):
                 raise UnsupportedError(
                     "a layer over several processes attends to its own dense sequence, without a context and "
                     "without a cache; regard.distributed.attention takes q, k and v of two sequences"
@@ -376,7 +455,9 @@ class Shared(AttentionLayer):
     def _rotated(
         self, heads: torch.Tensor, start: int | torch.Tensor, positions: torch.Tensor | None = None
     ) -> torch.Tensor:
-        if self.positions is None or positions is not None:  # positions of this process's own tokens
+        if (
+            self.positions is None or positions is not None
+        ):  # positions of this process's own tokens
             return super()._rotated(heads, start, positions)
         group, _, layout, _ = self.shared
         if not self.asked:
@@ -389,12 +470,24 @@ class Shared(AttentionLayer):
         first = start[:, None].to(heads.device) if isinstance(start, torch.Tensor) else start
         return self.positions.rotate(heads, places + first)
 
-    def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any = None) -> torch.Tensor:
+    def _attend(
+        self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any = None
+    ) -> torch.Tensor:
         if current_recording(self) is not None:
-            raise UnsupportedError("a layer over several processes records nothing; record it on one process")
+            raise UnsupportedError(
+                "a layer over several processes records nothing; record it on one process"
+            )
         _, mesh, layout, form = self.shared
-        options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
-        options |= {**self.mechanism.options(gate), "dropout": self.dropout if self.training else 0.0}
+        options: dict[str, Any] = {
+            **self.options,
+            "pattern": pattern,
+            "bias": bias,
+            "q_start": q_start,
+        }
+        options |= {
+            **self.mechanism.options(gate),
+            "dropout": self.dropout if self.training else 0.0,
+        }
         self.refuses_alone = False
         return attention(q, k, v, mesh, layout=layout, form=form, sink=self.sinks, **options)
 
@@ -413,4 +506,7 @@ class SharedLatentAttention(Shared, LatentAttention):
         return super()._attended(q, latents, values, pattern, bias, q_start, form)
 
 
-SHARED: dict[type, type] = {MultiHeadAttention: SharedAttention, LatentAttention: SharedLatentAttention}
+SHARED: dict[type, type] = {
+    MultiHeadAttention: SharedAttention,
+    LatentAttention: SharedLatentAttention,
+}

@@ -79,16 +79,22 @@ class SharedRun:
         if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
             bias = bias[..., here, :]
         length = self.needs.k.length
-        pattern = options.pattern.of_queries(part.rows, length) & KeySpan(part.keys.start, part.keys.stop)
+        pattern = options.pattern.of_queries(part.rows, length) & KeySpan(
+            part.keys.start, part.keys.stop
+        )
         given = {
-            "pattern": pattern, "bias": bias,
-            "q_start": self.needs.q_start + part.rows.start, "parameters": options.parameters,
+            "pattern": pattern,
+            "bias": bias,
+            "q_start": self.needs.q_start + part.rows.start,
+            "parameters": options.parameters,
             "dropout_seed": options.dropout_seed,
-        }  # fmt: skip
+        }
         distant = (DistantKeys(x, None, part.keys.start, length) for x in (k, v))
         return (q, *distant), {**given, **options.others}
 
-    def compute(self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()) -> AttentionDetail:
+    def compute(
+        self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
+    ) -> AttentionDetail:
         """Output, log-sum-exp and the statistics in `want` of a part, computed as by `attention`."""
         tensors, options = self.call(part, here, *tensors)
         return attention_detail(*tensors, want=("log_sum_exp", *want), **options)
@@ -98,7 +104,9 @@ class SharedRun:
         assert self.options.sink is not None
         return prepared_sink(self.options.sink, q).expand(q.shape[:3])
 
-    def plan(self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()) -> Plan:
+    def plan(
+        self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
+    ) -> Plan:
         """The plan of what `compute` would compute; it raises the same refusals."""
         tensors, options = self.call(part, here, *tensors)
         return plan_attention(*tensors, want=("log_sum_exp", *want), **options)
@@ -112,7 +120,9 @@ class SharedRun:
         return Computed([*own, *self.options.shared()], detail.output, detail.log_sum_exp)
 
 
-def attend(run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(
+    run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp of this process's queries over the keys of all, both differentiable."""
     shared = run.options.shared()
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in (q, k, v, *shared)):
@@ -121,9 +131,13 @@ def attend(run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) ->
     return _Attend.apply(run, q, k, v, *shared)
 
 
-def check_pieces(run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: Iterable[Any]) -> None:
+def check_pieces(
+    run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: Iterable[Any]
+) -> None:
     """Raise the UnsupportedError or ArgumentError of the first piece of this process that cannot be computed."""
-    learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *run.options.shared()))
+    learning = torch.is_grad_enabled() and any(
+        x.requires_grad for x in (q, k, v, *run.options.shared())
+    )
     asked = [one for one in want if one not in ("log_sum_exp", "sink", "received")]
     for source, chunks in enumerate(run.needs.k.chunks):
         positions = run.needs.between(run.group.rank, source)
@@ -132,7 +146,9 @@ def check_pieces(run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
         for part, here in run.parts(HeldKeys(source, positions, k[:, :, :0], v[:, :, :0])):
             own = q[:, :, here].detach().requires_grad_(learning)
             like = [  # tensors that take no memory
-                x.new_empty(()).expand(*x.shape[:2], len(part.keys), x.shape[3]).requires_grad_(learning)
+                x.new_empty(())
+                .expand(*x.shape[:2], len(part.keys), x.shape[3])
+                .requires_grad_(learning)
                 for x in (k, v)
             ]
             run.plan(part, here, own, *like)
@@ -145,7 +161,10 @@ def _forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output, in float32 at least, and log-sum-exp; pieces are appended to `kept` with their graphs."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    merging = Merging(q.new_zeros(*q.shape[:3], v.shape[3], dtype=wide), q.new_full(q.shape[:3], -math.inf, dtype=wide))
+    merging = Merging(
+        q.new_zeros(*q.shape[:3], v.shape[3], dtype=wide),
+        q.new_full(q.shape[:3], -math.inf, dtype=wide),
+    )
     for source, held in run.exchange(k, v).arrivals():
         pieces: Pieces = {}
         for part, here in run.parts(held):
@@ -155,7 +174,9 @@ def _forward(
                 pieces[part] = found
             else:
                 with torch.no_grad():
-                    found = run.compute(part, here, q[:, :, here], keys_of(part, held.k), keys_of(part, held.v))
+                    found = run.compute(
+                        part, here, q[:, :, here], keys_of(part, held.k), keys_of(part, held.v)
+                    )
             lines = slice(None), slice(None), here
             merging.add(lines, found.output.detach().to(wide), found.log_sum_exp.detach().to(wide))
         if kept is not None:
@@ -186,9 +207,16 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor
+        ctx: Any,
+        run: SharedRun,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *shared: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.kept = [] if run.form == "gather" else None  # a ring computes its pieces again, and keeps none
+        ctx.kept = (
+            [] if run.form == "gather" else None
+        )  # a ring computes its pieces again, and keeps none
         output, log_sum_exp = _forward(run, q, k, v, ctx.kept)
         ctx.save_for_backward(q, k, v, output, log_sum_exp, *shared)
         ctx.run = run
@@ -208,18 +236,28 @@ class _Attend(torch.autograd.Function):
 class _Gradients:
     """The gradients of one call, added piece by piece."""
 
-    def __init__(self, run: SharedRun, q, k, v, output, log_sum_exp, grad, grad_lse, shared) -> None:
+    def __init__(
+        self, run: SharedRun, q, k, v, output, log_sum_exp, grad, grad_lse, shared
+    ) -> None:
         self.run, self.q, self.k, self.v = run, q, k, v
         self.output, self.log_sum_exp, self.grad = output, log_sum_exp, grad
         self.shared = shared
         self.dq: torch.Tensor | None = None
-        self.slope = -_by_row(grad, output) if grad_lse is None else grad_lse - _by_row(grad, output)
-        self.of_shared = [torch.zeros_like(one, dtype=torch.promote_types(one.dtype, output.dtype)) for one in shared]
+        self.slope = (
+            -_by_row(grad, output) if grad_lse is None else grad_lse - _by_row(grad, output)
+        )
+        self.of_shared = [
+            torch.zeros_like(one, dtype=torch.promote_types(one.dtype, output.dtype))
+            for one in shared
+        ]
 
     def through(self, kept: Kept | None) -> list[torch.Tensor]:
         """The gradients of q, k, v and the shared tensors, after those of keys were exchanged."""
-        exchange, totals = self.run.exchange(self.k, self.v), self._zeros(self.k, self.v)
-        arrivals = ((*arrival, {}) for arrival in exchange.arrivals()) if kept is None else iter(kept)
+        exchange = self.run.exchange(self.k, self.v)
+        totals = self._zeros(self.k, self.v)
+        arrivals = (
+            ((*arrival, {}) for arrival in exchange.arrivals()) if kept is None else iter(kept)
+        )
         for source, held, pieces in arrivals:
             if source == exchange.rank:
                 self._add(exchange.own, pieces, totals)
@@ -233,7 +271,9 @@ class _Gradients:
         if self.run.options.sink is not None:
             self._of_sink()
         dk, dv = (total.to(x.dtype) for total, x in zip(totals, (self.k, self.v), strict=True))
-        of_shared = (grad.to(one.dtype) for grad, one in zip(self.of_shared, self.shared, strict=True))
+        of_shared = (
+            grad.to(one.dtype) for grad, one in zip(self.of_shared, self.shared, strict=True)
+        )
         dq = torch.zeros_like(self.q) if self.dq is None else self.dq.to(self.q.dtype)
         return [dq, dk, dv, *of_shared]
 
@@ -241,7 +281,9 @@ class _Gradients:
         dk, dv = (torch.zeros_like(x, dtype=self.output.dtype) for x in (k, v))
         return dk, dv
 
-    def _add(self, held: HeldKeys, pieces: Pieces, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def _add(
+        self, held: HeldKeys, pieces: Pieces, totals: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
         for part, here in self.run.parts(held):
             piece = pieces.pop(part) if part in pieces else self.run.piece(part, here, self.q, held)
             dq, dk, dv, *shared = self._of_piece(piece, here)
@@ -264,12 +306,22 @@ class _Gradients:
         self.dq[:, :, here] += grad
 
     def _of_piece(self, piece: Computed, here: slice) -> tuple[torch.Tensor | None, ...]:
-        output, log_sum_exp = piece.output.detach(), piece.log_sum_exp.detach().to(self.output.dtype)
+        output, log_sum_exp = (
+            piece.output.detach(),
+            piece.log_sum_exp.detach().to(self.output.dtype),
+        )
         of_piece = share(log_sum_exp, self.log_sum_exp[:, :, here])
         grad = self.grad[:, :, here]
         of_lse = _by_row(grad, output.to(grad.dtype)) + self.slope[:, :, here]
-        given = (grad * of_piece[..., None]).to(output.dtype), (of_lse * of_piece).to(piece.log_sum_exp.dtype)
-        with_graph = [(x, g) for x, g in zip((piece.output, piece.log_sum_exp), given, strict=True) if x.requires_grad]
+        given = (
+            (grad * of_piece[..., None]).to(output.dtype),
+            (of_lse * of_piece).to(piece.log_sum_exp.dtype),
+        )
+        with_graph = [
+            (x, g)
+            for x, g in zip((piece.output, piece.log_sum_exp), given, strict=True)
+            if x.requires_grad
+        ]
         if not with_graph:
             return (None,) * len(piece.inputs)
         outputs, grads = zip(*with_graph, strict=True)
@@ -317,7 +369,10 @@ def statistics(
     if not rest:
         return found
     rows = _Rows(run, q, log_sum_exp, rest)
-    received = [x.new_zeros(len(x), q.shape[1], x.shape[2], size, dtype=rows.dtype) for x, size in ((k, 1), (k, 0))]
+    received = [
+        x.new_zeros(len(x), q.shape[1], x.shape[2], size, dtype=rows.dtype)
+        for x, size in ((k, 1), (k, 0))
+    ]
     home = Exchange(run.group, run.needs, run.form, received[0], received[1])
     for source, held in run.exchange(k, v).arrivals():
         own = source == run.group.rank
@@ -331,7 +386,9 @@ def statistics(
             sent = None if held is None else (total, total[..., :0])
             home.send_home(source, sent, rows.dtype)
     home.collect((received[0], received[1]))
-    found |= {name: rows.sums[name].clamp_min_(0) for name in OF_PIECES if name in rest}  # a share may be rounded up
+    found |= {
+        name: rows.sums[name].clamp_min_(0) for name in OF_PIECES if name in rest
+    }  # a share may be rounded up
     if "received" in rest:
         found["received"] = received[0][..., 0]
     if rows.count is not None:
@@ -368,24 +425,32 @@ class _NoGradient(torch.autograd.Function):
 class _Rows:
     """The statistics of this process's queries, summed over the pieces."""
 
-    def __init__(self, run: SharedRun, q: torch.Tensor, log_sum_exp: torch.Tensor, wants: tuple[Want, ...]) -> None:
+    def __init__(
+        self, run: SharedRun, q: torch.Tensor, log_sum_exp: torch.Tensor, wants: tuple[Want, ...]
+    ) -> None:
         self.run, self.q, self.log_sum_exp, self.wants = run, q, log_sum_exp, wants
         self.dtype = log_sum_exp.dtype
         self.sums = {name: torch.zeros_like(log_sum_exp) for name in OF_PIECES if name in wants}
         asked = requested(TopKeys, wants)
         self.count = None if asked is None else asked.count
         shape = *log_sum_exp.shape, self.count or 0
-        self.top = TopKeysFound(torch.full(shape, -1, dtype=torch.int64, device=q.device), log_sum_exp.new_zeros(shape))
+        self.top = TopKeysFound(
+            torch.full(shape, -1, dtype=torch.int64, device=q.device), log_sum_exp.new_zeros(shape)
+        )
 
     def add(self, part: Part, here: slice, held: HeldKeys, received: torch.Tensor) -> None:
         """Add a piece; what its keys received is added to `received`, (batch, heads, held, 1)."""
-        q, k, v = self.q[:, :, here], keys_of(part, held.k), keys_of(part, held.v)
+        q = self.q[:, :, here]
+        k = keys_of(part, held.k)
+        v = keys_of(part, held.v)
         asked = [one for one in self.wants if one in OF_PIECES or isinstance(one, TopKeys)]
         with torch.no_grad():
             detail = self.run.compute(part, here, q, k, v, want=asked)
         of_piece = share(detail.log_sum_exp.to(self.dtype), self.log_sum_exp[:, :, here])
         if "entropy" in self.sums:
-            self.sums["entropy"][:, :, here] += of_piece * detail.entropy - torch.xlogy(of_piece, of_piece)
+            self.sums["entropy"][:, :, here] += of_piece * detail.entropy - torch.xlogy(
+                of_piece, of_piece
+            )
         if "distance" in self.sums:
             self.sums["distance"][:, :, here] += of_piece * detail.distance
         if self.count is not None:
@@ -395,8 +460,12 @@ class _Rows:
 
     def _add_top(self, here: slice, top: TopKeysFound, of_piece: torch.Tensor) -> None:
         indices = torch.cat([self.top.indices[:, :, here], top.indices], -1)
-        weights = torch.cat([self.top.weights[:, :, here], top.weights.to(self.dtype) * of_piece[..., None]], -1)
-        order = torch.where(indices < 0, -1, weights).sort(stable=True, dim=-1, descending=True).indices
+        weights = torch.cat(
+            [self.top.weights[:, :, here], top.weights.to(self.dtype) * of_piece[..., None]], -1
+        )
+        order = (
+            torch.where(indices < 0, -1, weights).sort(stable=True, dim=-1, descending=True).indices
+        )
         best = order[..., : self.count]
         self.top.indices[:, :, here] = indices.gather(-1, best)
         self.top.weights[:, :, here] = weights.gather(-1, best)

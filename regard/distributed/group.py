@@ -23,10 +23,15 @@ from regard.reprs import Described, brief_value
 
 _MOST = 2**62
 _WORDS = 2**17  # of 8 bytes, which a checksum reads at once
-_ODD, _APART = -0x61C8864680B583EB, 0x9E3779B97F  # odd, with the bits of the golden ratio: products spread evenly
+_ODD, _APART = (
+    -0x61C8864680B583EB,
+    0x9E3779B97F,
+)  # odd, with the bits of the golden ratio: products spread evenly
 
 
-_begun: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # calls that this process began, by its group
+_begun: WeakKeyDictionary[Any, int] = (
+    WeakKeyDictionary()
+)  # calls that this process began, by its group
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,21 @@ class Group:
 
         NCCL needs one collective of all processes on that device before two of them exchange keys.
         """
-        return x.device if isinstance(x, torch.Tensor) and x.device.type in self.backends else self.device
+        return (
+            x.device
+            if isinstance(x, torch.Tensor) and x.device.type in self.backends
+            else self.device
+        )
 
     def check_device(self, device: torch.device) -> None:
         """Raise an UnsupportedError unless this group sends tensors of a device from one process to another."""
         backend = self.backends.get(device.type)
         if backend is None or (backend == "gloo" and device.type != "cpu"):
-            sent = ", ".join(f"{one} by {by}" for one, by in self.backends.items() if one == "cpu" or by != "gloo")
+            sent = ", ".join(
+                f"{one} by {by}"
+                for one, by in self.backends.items()
+                if one == "cpu" or by != "gloo"
+            )
             raise UnsupportedError(
                 f"q is on {device}, and this group sends tensors on {sent}; give tensors there, or a group that sends "
                 f"those of {device.type}, as init_process_group('nccl') does for cuda"
@@ -126,7 +139,9 @@ class Group:
                 dist.all_reduce(total, group=self.handle)
         return total
 
-    def start(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> Mail:
+    def start(
+        self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]
+    ) -> Mail:
         """Begin to send contiguous tensors to some processes, and to receive into tensors from some.
 
         Every process posts its messages in the same order of steps, so that the messages between two of them meet.
@@ -195,9 +210,17 @@ class Agreement(NamedTuple):
 
 
 def agree(
-    group: Group, device: torch.device, words: list[str], *, q_len: int = 0, k_len: int = 0, learning: bool = False,
-    seed: int = 0, bias_keys: int | None = None, of_bias: str | None = None,
-) -> Agreement:  # fmt: skip
+    group: Group,
+    device: torch.device,
+    words: list[str],
+    *,
+    q_len: int = 0,
+    k_len: int = 0,
+    learning: bool = False,
+    seed: int = 0,
+    bias_keys: int | None = None,
+    of_bias: str | None = None,
+) -> Agreement:
     """Send every process the lengths of this one, and check that all make the same call.
 
     Args:
@@ -211,15 +234,28 @@ def agree(
         of_bias: what has to be alike on all processes that give it: a bias that is the same for all queries.
     """
     own = Header(
-        1, q_len, k_len, int(learning), seed % _MOST, _digest("\n".join(words)),
-        -1 if bias_keys is None else bias_keys, -1 if of_bias is None else _digest(of_bias),
+        1,
+        q_len,
+        k_len,
+        int(learning),
+        seed % _MOST,
+        _digest("\n".join(words)),
+        -1 if bias_keys is None else bias_keys,
+        -1 if of_bias is None else _digest(of_bias),
         _begun.get(group.handle, 0),
-    )  # fmt: skip
-    rows = [Header(*row) for row in group.gathered(torch.tensor(own, dtype=torch.int64, device=device)).tolist()]
+    )
+    rows = [
+        Header(*row)
+        for row in group.gathered(torch.tensor(own, dtype=torch.int64, device=device)).tolist()
+    ]
     if refused := [rank for rank, row in enumerate(rows) if not row.agrees]:
-        _begun.pop(group.handle, None)  # all processes raise now, some before they began a call of attention
+        _begun.pop(
+            group.handle, None
+        )  # all processes raise now, some before they began a call of attention
         reasons = group.gathered_lists([])
-        raise ArgumentError(f"process {', '.join(map(str, refused))} refused the call: {reasons[refused[0]][0]}")
+        raise ArgumentError(
+            f"process {', '.join(map(str, refused))} refused the call: {reasons[refused[0]][0]}"
+        )
     if len({row.begun for row in rows}) > 1:
         raise RegardError(
             f"the processes of this group began {', '.join(str(row.begun) for row in rows)} calls: one was "
@@ -241,7 +277,9 @@ def agree(
                 f"the bias of process {rank} is for {row.bias_keys} keys; over several processes a bias has the "
                 f"queries of its process and the keys of all: (..., {row.q_len} or 1, {keys} or 1)"
             )
-    return Agreement(tuple(row.q_len for row in rows), tuple(row.k_len for row in rows), rows[0].seed)
+    return Agreement(
+        tuple(row.q_len for row in rows), tuple(row.k_len for row in rows), rows[0].seed
+    )
 
 
 def _check_alike(group: Group, digests: list[int], own: list[str]) -> None:
@@ -251,8 +289,11 @@ def _check_alike(group: Group, digests: list[int], own: list[str]) -> None:
     if not others:
         return
     every = group.gathered_lists(own)
-    first, other = every[given[0]], every[others[0]]
-    there, here = (", ".join(x for x in a if x not in b) for a, b in ((other, first), (first, other)))
+    first = every[given[0]]
+    other = every[others[0]]
+    there, here = (
+        ", ".join(x for x in a if x not in b) for a, b in ((other, first), (first, other))
+    )
     raise ArgumentError(
         f"process {', '.join(map(str, others))} and process {given[0]} make different calls of attention; every "
         f"process needs the same pattern, options, dtype, layout and sizes, other than lengths. Process "
@@ -306,7 +347,8 @@ def _checksum(x: torch.Tensor) -> int:
     for _ in range(2):
         places.add_(1).mul_(_ODD)
         places ^= places >> 32
-    words, total = torch.empty_like(places), torch.zeros((), dtype=torch.int64, device=x.device)
+    words = torch.empty_like(places)
+    total = torch.zeros((), dtype=torch.int64, device=x.device)
     as_bytes = words.view(torch.uint8)
     for chunk, first in enumerate(range(0, flat.numel(), numbers)):
         content = flat[first : first + numbers].contiguous().view(torch.uint8)
@@ -317,7 +359,9 @@ def _checksum(x: torch.Tensor) -> int:
     return int(total)
 
 
-_known: WeakKeyDictionary[Pattern, str] = WeakKeyDictionary()  # digests of patterns, whose tensors are copies
+_known: WeakKeyDictionary[Pattern, str] = (
+    WeakKeyDictionary()
+)  # digests of patterns, whose tensors are copies
 
 
 def contents(value: Any) -> str:
@@ -325,7 +369,9 @@ def contents(value: Any) -> str:
 
     Tensors are compared by their numbers, wherever an option holds them; functions by their names.
     """
-    steady = isinstance(value, Pattern) and all(type(one).__module__.startswith("regard.") for one in value.walk())
+    steady = isinstance(value, Pattern) and all(
+        type(one).__module__.startswith("regard.") for one in value.walk()
+    )
     if value is None or isinstance(value, int | float) or (steady and value.by_value):
         return str(value)
     if steady and value in _known:
@@ -351,7 +397,11 @@ def _written(value: Any) -> str:
         parts = [part for item in value.items() for part in item]
     elif isinstance(value, nn.Module | Described):
         own = vars(value).items()
-        parts = [item for item in sorted(own) if item[0][0] != "_" and not _is_derived(type(value), item[0])]
+        parts = [
+            item
+            for item in sorted(own)
+            if item[0][0] != "_" and not _is_derived(type(value), item[0])
+        ]
         parts += value.state_dict().items() if isinstance(value, nn.Module) else ()
     elif callable(value):
         return getattr(value, "__qualname__", kind)

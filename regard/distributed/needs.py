@@ -51,7 +51,9 @@ class Layout:
         one_of("layout", self.name, LAYOUTS)
         lengths = tuple(whole("the length that a process holds", one, 0) for one in self.lengths)
         if not lengths:
-            raise ArgumentError("a layout without processes; give the length that each process holds")
+            raise ArgumentError(
+                "a layout without processes; give the length that each process holds"
+            )
         object.__setattr__(self, "lengths", lengths)
 
     @classmethod
@@ -72,7 +74,11 @@ class Layout:
     @cached_property
     def chunks(self) -> tuple[tuple[range, ...], ...]:
         """The positions of each process, chunk by chunk in the order in which it holds them."""
-        first = self.lengths if self.name == "contiguous" else [-(-length // 2) for length in self.lengths]
+        first = (
+            self.lengths
+            if self.name == "contiguous"
+            else [-(-length // 2) for length in self.lengths]
+        )
         second = [length - half for length, half in zip(self.lengths, first, strict=True)]
         chunks = [range(*pair) for pair in pairwise(accumulate([*first, *second[::-1]], initial=0))]
         if self.name == "contiguous":
@@ -81,7 +87,9 @@ class Layout:
 
     def positions(self, rank: int) -> torch.Tensor:
         """The positions that a process holds, int64 (held,)."""
-        return torch.cat([torch.arange(chunk.start, chunk.stop, device="cpu") for chunk in self.chunks[rank]])
+        return torch.cat(
+            [torch.arange(chunk.start, chunk.stop, device="cpu") for chunk in self.chunks[rank]]
+        )
 
 
 def part(x: torch.Tensor, layout: Layout, rank: int, dim: int = 2) -> torch.Tensor:
@@ -149,25 +157,37 @@ class Needs:
 
         Processes that hold none of them have no entry.
         """
-        chunks = [(keys, rank, at) for rank, held in enumerate(self.k.chunks) for at, keys in enumerate(held) if keys]
+        chunks = [
+            (keys, rank, at)
+            for rank, held in enumerate(self.k.chunks)
+            for at, keys in enumerate(held)
+            if keys
+        ]
         chunks.sort(key=lambda one: one[0].start)
-        starts, stops = ([edge(keys) for keys, _, _ in chunks] for edge in (lambda x: x.start, lambda x: x.stop))
+        starts, stops = (
+            [edge(keys) for keys, _, _ in chunks] for edge in (lambda x: x.start, lambda x: x.stop)
+        )
         every = []
         for rows_of_process in self.q.chunks:
             found: dict[int, list[Ranges]] = {}
             for run in union(keys for rows in rows_of_process for keys in self._of_rows(rows)):
-                for keys, rank, at in chunks[bisect_right(stops, run.start) : bisect_left(starts, run.stop)]:
+                for keys, rank, at in chunks[
+                    bisect_right(stops, run.start) : bisect_left(starts, run.stop)
+                ]:
                     some = range(max(keys.start, run.start), min(keys.stop, run.stop))
                     found.setdefault(rank, [() for _ in self.k.chunks[rank]])[at] += (some,)
             every.append({rank: tuple(ranges) for rank, ranges in found.items()})
         return every
 
     def _of_rows(self, rows: range) -> Ranges:
-        pattern, k_len = self.pattern, self.k.length
+        pattern = self.pattern
+        k_len = self.k.length
         if not rows or not k_len:
             return ()
         grid = Grid.whole(self.q.length, k_len, self.q_start).block(rows, range(k_len))
-        alike = isinstance(self.q_start, int) and not (pattern.varies_by_head or pattern.varies_by_row)
+        alike = isinstance(self.q_start, int) and not (
+            pattern.varies_by_head or pattern.varies_by_row
+        )
         if alike and (band := pattern.band()) is not None:
             assert isinstance(self.q_start, int)
             keys = band.key_range(self.q_start + rows[0], self.q_start + rows[-1], k_len)
@@ -193,8 +213,13 @@ class Needs:
         before = (target - 1) % self.processes
         if form != "ring" or before in (source, target):
             return source
-        mine, its = self.between(target, source), self.between(before, source)
-        return before if all(common(one, other) == one for one, other in zip(mine, its, strict=True)) else source
+        mine = self.between(target, source)
+        its = self.between(before, source)
+        return (
+            before
+            if all(common(one, other) == one for one, other in zip(mine, its, strict=True))
+            else source
+        )
 
     def rows_that_see(self, rows: range, keys: range) -> range:
         """The queries from the first to the last of `rows` that may look at some of `keys`; it may hold more."""
@@ -203,7 +228,9 @@ class Needs:
             return rows
 
         def some(first: int, last: int) -> bool:
-            return meets(self.pattern.segments(start + first, start + last, self.k.length).some, keys)
+            return meets(
+                self.pattern.segments(start + first, start + last, self.k.length).some, keys
+            )
 
         first = _search(rows, some, backwards=False)
         last = _search(rows, some, backwards=True)
@@ -213,7 +240,9 @@ class Needs:
         """The keys from the first to the last of `keys` that some of these queries may look at; it may hold more."""
         if not isinstance(self.q_start, int) or not self.pattern.structured:
             return keys
-        near = self.pattern.key_range(self.q_start + rows[0], self.q_start + rows[-1], self.k.length)
+        near = self.pattern.key_range(
+            self.q_start + rows[0], self.q_start + rows[-1], self.k.length
+        )
         low = max(near.start, keys.start)
         return range(low, max(low, min(near.stop, keys.stop)))
 
@@ -221,12 +250,18 @@ class Needs:
         """The form of the exchange: the one that was asked for, or for "auto" the one that suits the sizes."""
         check_division(self.q.name, asked)
         if asked == "state":
-            raise UnsupportedError("form='state' exchanges sums of a fixed size and no keys; use it in attention")
+            raise UnsupportedError(
+                "form='state' exchanges sums of a fixed size and no keys; use it in attention"
+            )
         if asked != "auto":
             return asked
-        foreign = [sum(self.count(rank, other) for other in held if other != rank)
-                   for rank, held in enumerate(self.by_holder)]  # fmt: skip
-        narrow = all(count <= NARROW * own for count, own in zip(foreign, self.k.lengths, strict=True))
+        foreign = [
+            sum(self.count(rank, other) for other in held if other != rank)
+            for rank, held in enumerate(self.by_holder)
+        ]
+        narrow = all(
+            count <= NARROW * own for count, own in zip(foreign, self.k.lengths, strict=True)
+        )
         return "gather" if narrow else "ring"
 
 

@@ -18,7 +18,9 @@ from regard.patterns import Pattern
 from regard.patterns.ranges import Ranges, hull, size
 from regard.patterns.row_blocks import shifted
 
-MOST_ROWS = 1 << 13  # queries of one piece: what a backend needs besides its tensors grows with them
+MOST_ROWS = (
+    1 << 13
+)  # queries of one piece: what a backend needs besides its tensors grows with them
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class DistantKeys(Stored):
 
         More keys than are held are asked for only where batch rows start at different positions.
         """
-        before, after = self.first - keys.start, keys.stop - self.first - self.numbers.shape[2]
+        before = self.first - keys.start
+        after = keys.stop - self.first - self.numbers.shape[2]
         if not keys or max(before, after) <= 0:
             return super().cut(keys)
         numbers = self.numbers[:, :, max(0, -before) : self.numbers.shape[2] - max(0, -after)]
@@ -87,7 +90,9 @@ class Part(NamedTuple):
     chunk: int
     rows: range
     keys: range
-    runs: tuple[tuple[range, range], ...]  # positions within `keys`, counted from its start; places among those held
+    runs: tuple[
+        tuple[range, range], ...
+    ]  # positions within `keys`, counted from its start; places among those held
 
 
 def parts_of(needs: Needs, rank: int, held: HeldKeys | None) -> Iterator[Part]:
@@ -96,7 +101,9 @@ def parts_of(needs: Needs, rank: int, held: HeldKeys | None) -> Iterator[Part]:
     for ranges in () if held is None else held.positions:
         if not ranges:
             continue
-        keys, runs, place = hull(ranges), [], at
+        keys = hull(ranges)
+        runs = []
+        place = at
         for run in ranges:
             runs.append((shifted(run, -keys.start), range(place, place + len(run))))
             place += len(run)
@@ -113,12 +120,18 @@ def _cut(part: Part, keys: range) -> Iterator[Part]:
     runs = []
     for here, there in part.runs:
         at = shifted(here, part.keys.start)
-        low, high = max(at.start, keys.start), min(at.stop, keys.stop)
+        low = max(at.start, keys.start)
+        high = min(at.stop, keys.stop)
         if low < high:
             runs.append((range(low, high), shifted(range(low, high), there.start - at.start)))
     if runs:
         near = range(runs[0][0].start, runs[-1][0].stop)
-        yield Part(part.chunk, part.rows, near, tuple((shifted(at, -near.start), there) for at, there in runs))
+        yield Part(
+            part.chunk,
+            part.rows,
+            near,
+            tuple((shifted(at, -near.start), there) for at, there in runs),
+        )
 
 
 def keys_of(part: Part, x: torch.Tensor) -> torch.Tensor:
@@ -166,16 +179,23 @@ class Exchange:
     @cached_property
     def own(self) -> HeldKeys:
         chunks = self.needs.k.chunks[self.rank]
-        return HeldKeys(self.rank, tuple((chunk,) if chunk else () for chunk in chunks), self.k, self.v)
+        return HeldKeys(
+            self.rank, tuple((chunk,) if chunk else () for chunk in chunks), self.k, self.v
+        )
 
     def arrivals(self) -> Iterator[tuple[int, HeldKeys | None]]:
         """Each process with the keys that this one needs of it, None for no key: its own first, then step by step."""
         return self._ring() if self.form == "ring" else self._gathered()
 
     def _gathered(self) -> Iterator[tuple[int, HeldKeys | None]]:
-        count, others = self.needs.count, [(self.rank - step) % self.group.count for step in range(1, self.group.count)]
+        count, others = (
+            self.needs.count,
+            [(self.rank - step) % self.group.count for step in range(1, self.group.count)],
+        )
         sends = {to: self._packed(self.own, to) for to in others if count(to, self.rank)}
-        comes = {source: self._space(keys) for source in others if (keys := count(self.rank, source))}
+        comes = {
+            source: self._space(keys) for source in others if (keys := count(self.rank, source))
+        }
         mail = self.group.start(sends, comes)
         yield self.rank, self.own
         arrived = mail.wait()
@@ -198,7 +218,8 @@ class Exchange:
 
     def _step(self, step: int, held: HeldKeys | None) -> Mail:
         """Begin step `step` of the ring: send own keys to who stands that far ahead, and pass on what is held."""
-        count, sends = self.group.count, {}
+        count = self.group.count
+        sends = {}
         after, ahead, source = ((self.rank + far) % count for far in (1, step, -step))
         if self._sends(self.rank, ahead):
             sends[ahead] = self._packed(self.own, ahead)
@@ -212,12 +233,17 @@ class Exchange:
     def _sends(self, source: int, target: int) -> bool:
         """Whether in a ring this process sends the keys of `source`, if any are needed, to `target`."""
         needs = self.needs
-        return bool(needs.count(target, source)) and needs.sender(target, source, "ring") == self.rank
+        return (
+            bool(needs.count(target, source)) and needs.sender(target, source, "ring") == self.rank
+        )
 
     def _packed(self, held: HeldKeys, target: int) -> torch.Tensor:
         """The keys and values that a process needs of those held, as one row of numbers."""
         places = _places(held.positions, self.needs.between(target, held.source))
-        every = (torch.cat([x[:, :, at.start : at.stop] for at in places], dim=2) for x in (held.k, held.v))
+        every = (
+            torch.cat([x[:, :, at.start : at.stop] for at in places], dim=2)
+            for x in (held.k, held.v)
+        )
         return torch.cat([x.reshape(-1) for x in every])
 
     def _space(self, count: int, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -229,14 +255,18 @@ class Exchange:
         between = self.needs.between(self.rank, source)
         return HeldKeys(source, between, *self._split(numbers, between))
 
-    def _split(self, numbers: torch.Tensor, positions: tuple[Ranges, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _split(
+        self, numbers: torch.Tensor, positions: tuple[Ranges, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values, or their gradients, from one row of numbers."""
         batch, kv_heads, _, dim = self.k.shape
         axes = batch, kv_heads, sum(map(size, positions))
         of_keys = math.prod(axes) * dim
         return numbers[:of_keys].view(*axes, dim), numbers[of_keys:].view(*axes, self.v.shape[3])
 
-    def send_home(self, source: int, grads: tuple[torch.Tensor, torch.Tensor] | None, dtype: torch.dtype) -> None:
+    def send_home(
+        self, source: int, grads: tuple[torch.Tensor, torch.Tensor] | None, dtype: torch.dtype
+    ) -> None:
         """Begin to send the gradients of keys to the process that holds them, and to receive some of own keys.
 
         It is called once for each other process, in the order of `arrivals`, with None where no key came. What is
@@ -245,7 +275,9 @@ class Exchange:
         ahead = (2 * self.rank - source) % self.group.count
         sends = {} if grads is None else {source: torch.cat([x.reshape(-1) for x in grads])}
         keys = self.needs.count(ahead, self.rank)
-        self.waiting.append((ahead, self.group.start(sends, {ahead: self._space(keys, dtype)} if keys else {})))
+        self.waiting.append(
+            (ahead, self.group.start(sends, {ahead: self._space(keys, dtype)} if keys else {}))
+        )
 
     def collect(self, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Add the gradients of own keys that other processes computed, in the order of the steps."""
@@ -263,7 +295,8 @@ class Exchange:
 
 def _places(held: tuple[Ranges, ...], needed: tuple[Ranges, ...]) -> list[range]:
     """Where the needed positions stand among those held; both are sorted within each chunk."""
-    places, at = [], 0
+    places = []
+    at = 0
     for have, want in zip(held, needed, strict=True):
         remaining = iter(want)
         one = next(remaining, None)

@@ -34,7 +34,13 @@ class Message(NamedTuple):
 
 def messages(needs: Needs, form: str) -> list[Message]:
     found = [
-        Message((to - source) % needs.processes, to, source, needs.sender(to, source, form), needs.count(to, source))
+        Message(
+            (to - source) % needs.processes,
+            to,
+            source,
+            needs.sender(to, source, form),
+            needs.count(to, source),
+        )
         for to, held in enumerate(needs.by_holder)
         for source in held
         if source != to
@@ -113,8 +119,12 @@ def bytes_exchanged(
     (0, 1048576, 2097152, 3145728)
     """
     if dtype not in DTYPES:
-        raise ArgumentError(f"dtype is {shown(dtype)}; attention takes {', '.join(map(str, DTYPES))}")
-    batch, kv_heads, head_dim = whole("batch", batch, 0), whole("kv_heads", kv_heads, 1), whole("head_dim", head_dim, 1)
+        raise ArgumentError(
+            f"dtype is {shown(dtype)}; attention takes {', '.join(map(str, DTYPES))}"
+        )
+    batch = whole("batch", batch, 0)
+    kv_heads = whole("kv_heads", kv_heads, 1)
+    head_dim = whole("head_dim", head_dim, 1)
     v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
     numbers = batch * kv_heads * (head_dim + v_dim)  # of the keys and values of one position
     q = Layout(layout, tuple(lengths))
@@ -128,14 +138,17 @@ def bytes_exchanged(
     form = needs.form(form)
     gradient = torch.promote_types(dtype, torch.float32).itemsize if backward else 0
     return _traffic(
-        needs.processes, messages(needs, form), numbers * dtype.itemsize * (2 if backward and form == "ring" else 1),
+        needs.processes,
+        messages(needs, form),
+        numbers * dtype.itemsize * (2 if backward and form == "ring" else 1),
         numbers * gradient,
-    )  # fmt: skip
+    )
 
 
 def _traffic(processes: int, sends: list[Message], a_key: int, a_gradient: int = 0) -> Traffic:
     """The bytes of these messages, and of the gradients that go back to the processes that hold the keys."""
-    sent, received = [0] * processes, [0] * processes
+    sent = [0] * processes
+    received = [0] * processes
     for _, receiver, source, sender, keys in sends:
         sent[sender] += keys * a_key
         received[receiver] += keys * a_key

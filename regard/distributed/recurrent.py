@@ -73,7 +73,9 @@ def refuse_others(problem: Problem, layout: str, q_start: Any, backend: str) -> 
         )
     parts = problem.pattern.factors
     if Causal() not in parts or any(part != Causal() and not part.query_free for part in parts):
-        raise UnsupportedError(f"form='state' computes causal or causal & key_span, not {problem.pattern}")
+        raise UnsupportedError(
+            f"form='state' computes causal or causal & key_span, not {problem.pattern}"
+        )
     moved = isinstance(q_start, torch.Tensor) or q_start not in (None, 0)
     if layout != "contiguous" or moved or problem.q_len != problem.k_len:
         raise UnsupportedError(
@@ -87,7 +89,11 @@ def refuse_others(problem: Problem, layout: str, q_start: Any, backend: str) -> 
 
 
 def attend_by_state(
-    chain: Chain, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    chain: Chain,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    parameters: Mapping[str, torch.Tensor],
 ) -> torch.Tensor:
     """The output of this process's queries over the keys up to each, (batch, heads, q_len, v_dim)."""
     mechanism = chain.problem.mechanism
@@ -104,8 +110,10 @@ class _Chained(torch.autograd.Function):
     def forward(ctx: Any, chain: Chain, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.chain = chain
         learning = chain.problem.needs_grad  # needs_input_grad is true under no_grad too
-        pieces, outputs = [], []
-        q, v = tensors[0], tensors[2]
+        pieces = []
+        outputs = []
+        q = tensors[0]
+        v = tensors[2]
         for piece in _pieces(chain, tensors, learning):
             outputs.append(piece.output.detach())
             pieces += [piece] if learning else []
@@ -116,21 +124,26 @@ class _Chained(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        chain, found = ctx.chain, []
+        chain = ctx.chain
+        found = []
         refuse_second_derivatives()
         tensors = ctx.saved_tensors
         pieces, ctx.pieces = ctx.pieces, None
         if pieces is None:  # after retain_graph=True: computed again, as in a ring
             pieces = list(_pieces(chain, tensors, True))
         sharing = chain.problem.heads // chain.heads
-        for head in reversed(range(len(pieces))):  # the last process begins with the last head, and so do all
+        for head in reversed(
+            range(len(pieces))
+        ):  # the last process begins with the last head, and so do all
             piece = pieces[head]
             own = grads[0][:, head * sharing : (head + 1) * sharing].to(chain.dtype)
             from_keys, from_sums = _pulled(piece, own, _received(chain, chain.after, own.device))
             _send(chain, chain.before, from_sums, own.device)
             found.append(from_keys)
         by_tensor = zip(*found[::-1], strict=True)
-        return None, *(_joined(chain, parts, x) for parts, x in zip(by_tensor, tensors, strict=True))
+        return None, *(
+            _joined(chain, parts, x) for parts, x in zip(by_tensor, tensors, strict=True)
+        )
 
 
 def _pieces(chain: Chain, tensors: Sequence[torch.Tensor], learning: bool) -> Iterator[HeadPiece]:
@@ -151,19 +164,28 @@ def _cut(chain: Chain, x: torch.Tensor, head: int) -> torch.Tensor:
 
 def _joined(chain: Chain, parts: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """The gradient of a whole tensor x from those of its heads; it is summed where heads share the tensor."""
-    return torch.stack(list(parts)).sum(0) if x.shape[1] < chain.heads else torch.cat(list(parts), dim=1)
+    return (
+        torch.stack(list(parts)).sum(0)
+        if x.shape[1] < chain.heads
+        else torch.cat(list(parts), dim=1)
+    )
 
 
-def _computed(chain: Chain, tensors: list[torch.Tensor], before: dict[str, torch.Tensor], learning: bool) -> HeadPiece:
+def _computed(
+    chain: Chain, tensors: list[torch.Tensor], before: dict[str, torch.Tensor], learning: bool
+) -> HeadPiece:
     problem, mechanism = chain.problem, chain.problem.mechanism
-    start, added = chain.layout.chunks[chain.group.rank][0].start, problem.q_len
+    start = chain.layout.chunks[chain.group.rank][0].start
+    added = problem.q_len
     inputs = [x.detach().to(chain.dtype).requires_grad_(learning) for x in tensors]
     for x in _floating(before).values():
         x.requires_grad_(learning)
     if not added:
         none = inputs[0].new_zeros(problem.batch, problem.heads // chain.heads, 0, problem.v_dim)
         return HeadPiece(inputs, none, before, before)
-    grid = Grid(added, start + added, start, range(added), range(start, start + added), inputs[0].device)
+    grid = Grid(
+        added, start + added, start, range(added), range(start, start + added), inputs[0].device
+    )
     live = visible_keys(problem.pattern, grid)
     parameters = dict(zip(chain.names, inputs[3:], strict=True))
     with torch.set_grad_enabled(learning), torch.autocast(inputs[0].device.type, enabled=False):
@@ -179,14 +201,17 @@ def _pulled(
     before = _floating(piece.before)
     if piece.after is piece.before:  # no position: the sums were passed on
         return [torch.zeros_like(x) for x in piece.inputs], later
-    outputs, given = [piece.output], [grad]
+    outputs = [piece.output]
+    given = [grad]
     for name, x in _floating(piece.after).items():
         if x.requires_grad and name in later:
             outputs.append(x)
             given.append(later[name])
     inputs = [*piece.inputs, *before.values()]
     pulled = torch.autograd.grad(outputs, inputs, given, allow_unused=True)
-    pulled = [torch.zeros_like(x) if one is None else one for one, x in zip(pulled, inputs, strict=True)]
+    pulled = [
+        torch.zeros_like(x) if one is None else one for one, x in zip(pulled, inputs, strict=True)
+    ]
     return pulled[: len(piece.inputs)], dict(zip(before, pulled[len(piece.inputs) :], strict=True))
 
 
@@ -198,14 +223,18 @@ def _floating(sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 # are; then all bytes
 
 
-def _send(chain: Chain, peer: int | None, tensors: Mapping[str, torch.Tensor], device: torch.device) -> None:
+def _send(
+    chain: Chain, peer: int | None, tensors: Mapping[str, torch.Tensor], device: torch.device
+) -> None:
     """Send sums or their gradients, in the order of NAMES; nothing to None."""
     if peer is None:
         return
     sizes = [tensors[name].shape[2] if name in tensors else 0 for name in NAMES]
     chain.group.start({peer: torch.tensor(sizes, dtype=torch.int64, device=device)}, {}).wait()
     if tensors:
-        row = torch.cat([x.detach().contiguous().reshape(-1).view(torch.uint8) for x in tensors.values()])
+        row = torch.cat(
+            [x.detach().contiguous().reshape(-1).view(torch.uint8) for x in tensors.values()]
+        )
         chain.group.start({peer: row}, {}).wait()
 
 
@@ -222,9 +251,10 @@ def _received(chain: Chain, peer: int | None, device: torch.device) -> dict[str,
     columns = problem.mechanism.state_shape(problem.head_dim, problem.v_dim)[1]
     shapes = [
         (problem.batch, problem.value_group, size, columns)
-        if name == "total" else (problem.batch, 1, size)
+        if name == "total"
+        else (problem.batch, 1, size)
         for name, size in sizes.items()
-    ]  # fmt: skip
+    ]
     kinds = [DTYPES.get(name, chain.dtype) for name in sizes]
     lengths = [math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, kinds, strict=True)]
     row = torch.empty(sum(lengths), dtype=torch.uint8, device=device)

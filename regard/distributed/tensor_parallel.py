@@ -28,12 +28,20 @@ from regard.core.tensors import refuse_layout
 from regard.distributed.group import Group
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import attention
-from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, ProjectedContext, Projection
+from regard.layers import (
+    FeedForward,
+    LatentAttention,
+    MultiHeadAttention,
+    ProjectedContext,
+    Projection,
+)
 from regard.layers.attending import AttentionLayer, LayerMechanism
 from regard.layers.recording import current_recording
 
 DIVISIBLE = "MultiHeadAttention, LatentAttention and FeedForward"
-_made = WeakTensorKeyDictionary()  # the DTensor of each parameter that still exists, so that tied ones stay one
+_made = (
+    WeakTensorKeyDictionary()
+)  # the DTensor of each parameter that still exists, so that tied ones stay one
 
 
 class TensorParallel(ParallelStyle):
@@ -69,14 +77,21 @@ class TensorParallel(ParallelStyle):
                     f"TensorParallel does not divide {module.mechanism.declared}, whose decays belong to all heads; "
                     f"divide the positions, by ContextParallel(form='state')"
                 )
-            if any(one is not None for one in (module.value_mix, module.difference, module.to_forget, module.chooser)):
+            if any(
+                one is not None
+                for one in (module.value_mix, module.difference, module.to_forget, module.chooser)
+            ):
                 raise UnsupportedError(
                     "TensorParallel does not divide layers with value_residual, differential, forgetting or a "
                     "chooser; divide the positions"
                 )
-            _divide_attention(module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads))
+            _divide_attention(
+                module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads)
+            )
         elif type(module) is LatentAttention:
-            _divide_latent_attention(module, device_mesh, HeadShare.of(group, module.heads, module.heads))
+            _divide_latent_attention(
+                module, device_mesh, HeadShare.of(group, module.heads, module.heads)
+            )
         elif type(module) is FeedForward:
             _divide_feed_forward(module, device_mesh, group)
         else:
@@ -144,7 +159,9 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, ParallelStyle]:
     for name, one in model.named_modules():
         if name in divided:
             plan[name] = TensorParallel()
-        elif name and one._parameters and not any(name.startswith(f"{layer}.") for layer in divided):
+        elif (
+            name and one._parameters and not any(name.startswith(f"{layer}.") for layer in divided)
+        ):
             plan[name] = KeptWhole()
     return plan
 
@@ -188,15 +205,21 @@ def shard_model(model: nn.Module, mesh: DeviceMesh, **options: Any) -> nn.Module
     """
     of_kind("model", model, nn.Module, "a module")
     of_kind("mesh", mesh, DeviceMesh, "a DeviceMesh")
-    for layer in [layer for one in model.modules() if isinstance(one, nn.ModuleList) for layer in one]:
+    for layer in [
+        layer for one in model.modules() if isinstance(one, nn.ModuleList) for layer in one
+    ]:
         cross = getattr(layer, "cross_attention", None)
-        if isinstance(cross, MultiHeadAttention):  # its context is projected once, before the first step
+        if isinstance(
+            cross, MultiHeadAttention
+        ):  # its context is projected once, before the first step
             _sharded(cross, mesh, options, ("project_context",))
         _sharded(layer, mesh, options, ("step",))
     return _sharded(model, mesh, options, ("encode", "start", "step", "extend", "vectors"))
 
 
-def _sharded(module: nn.Module, mesh: DeviceMesh, options: dict[str, Any], methods: tuple[str, ...]) -> nn.Module:
+def _sharded(
+    module: nn.Module, mesh: DeviceMesh, options: dict[str, Any], methods: tuple[str, ...]
+) -> nn.Module:
     fully_shard(module, mesh=mesh, **options)
     for method in methods:
         if hasattr(module, method):
@@ -247,7 +270,8 @@ def _divide_feed_forward(module: FeedForward, mesh: DeviceMesh, group: Group) ->
 
 
 def _divide_attention(module: MultiHeadAttention, mesh: DeviceMesh, share: HeadShare) -> None:
-    group, mechanism = share.group, module.mechanism
+    group = share.group
+    mechanism = module.mechanism
     _divide_projection(module.to_q, mesh, group)
     for part in (module.to_k, module.to_v, mechanism.to_gate):
         if part is not None:
@@ -260,9 +284,15 @@ def _divide_attention(module: MultiHeadAttention, mesh: DeviceMesh, share: HeadS
             _become(norm, NormOfHeads, group=group)
     _divide_sum(module.to_output, mesh, group)
     _divide(module, mesh, {"sinks": 0})
-    _divide(mechanism.learned, mesh, {name: share.axis_of(one) for name, one in mechanism.learned.items()})
+    _divide(
+        mechanism.learned,
+        mesh,
+        {name: share.axis_of(one) for name, one in mechanism.learned.items()},
+    )
     _become(mechanism, DividedMechanism, share=share)
-    _become(module, DividedAttention, share=share, heads=len(share.heads), kv_heads=len(share.kv_heads))
+    _become(
+        module, DividedAttention, share=share, heads=len(share.heads), kv_heads=len(share.kv_heads)
+    )
 
 
 def _divide_latent_attention(module: LatentAttention, mesh: DeviceMesh, share: HeadShare) -> None:
@@ -276,7 +306,9 @@ def _divide_latent_attention(module: LatentAttention, mesh: DeviceMesh, share: H
     _become(module, DividedLatentAttention, share=share, heads=len(share.heads))
 
 
-def _divide_projection(module: nn.Linear, mesh: DeviceMesh, group: Group, share: HeadShare | None = None) -> None:
+def _divide_projection(
+    module: nn.Linear, mesh: DeviceMesh, group: Group, share: HeadShare | None = None
+) -> None:
     """A projection of which each process computes some outputs; with `share`, by weights that stay whole."""
     axis = 0 if share is None else None
     _divide(module, mesh, {"weight": axis, "bias": axis})
@@ -314,7 +346,8 @@ class HeadShare:
                 f"{heads} query heads cannot be divided among {group.count} processes, each with as many; "
                 f"numbers of processes that can: {fitting}"
             )
-        each, sharing = heads // group.count, heads // kv_heads
+        each = heads // group.count
+        sharing = heads // kv_heads
         together = gcd(each, sharing)  # query heads of this process that read one key/value head
         first = group.rank * each
         keys = tuple((first + head) // sharing for head in range(0, each, together))
@@ -327,7 +360,9 @@ class HeadShare:
 
     def axis_of(self, parameter: torch.Tensor) -> int | None:
         """The axis along which a tensor (heads, kv_heads or 1, ...) of the whole layer is divided; None for whole."""
-        alone = len(parameter) == self.all_heads or (len(parameter) == self.all_kv_heads and self.divides_keys)
+        alone = len(parameter) == self.all_heads or (
+            len(parameter) == self.all_kv_heads and self.divides_keys
+        )
         return 0 if alone else None
 
     def of_keys(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -340,7 +375,11 @@ class HeadShare:
         """The bias of this process's heads in a call; gradients of the whole one are summed over processes."""
         if isinstance(bias, torch.Tensor):
             alike = bias.dim() < 3 or bias.shape[-3] != self.all_heads
-            return copied(bias, self.group) if alike else copied(bias, self.group)[..., self.heads, :, :]
+            return (
+                copied(bias, self.group)
+                if alike
+                else copied(bias, self.group)[..., self.heads, :, :]
+            )
         if type(bias) is ALiBi:
             bias.check(self.all_heads)
             slopes = series(self.all_heads) if bias.slopes is None else bias.slopes
@@ -364,7 +403,9 @@ class BiasOfHeads(Bias):
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         if not learns(self.whole):
             return self._own(self.whole.by_distance(distances, self.share.all_heads))
-        lowest, highest = self._farthest()  # the distances asked for differ: each process's heads look at other keys
+        lowest, highest = (
+            self._farthest()
+        )  # the distances asked for differ: each process's heads look at other keys
         every = torch.arange(lowest, highest + 1, device=distances.device)
         numbers = copied(self.whole.by_distance(every, self.share.all_heads), self.share.group)
         return self._own(numbers)[:, distances - lowest]
@@ -386,7 +427,9 @@ class BiasOfHeads(Bias):
     @property
     def plan_key(self) -> Hashable | None:
         key = self.whole.plan_key
-        return None if key is None else (type(self.whole), key, self.share.all_heads, self.share.heads)
+        return (
+            None if key is None else (type(self.whole), key, self.share.all_heads, self.share.heads)
+        )
 
     @property
     def by_value(self) -> bool:
@@ -411,7 +454,11 @@ class _CopiedOrSummed(torch.autograd.Function):
 
 def copied(x: Any, group: Group) -> Any:
     """A tensor that is alike on all processes, each of which computes with it: its gradients are summed over them."""
-    return _CopiedOrSummed.apply(x, group, False) if isinstance(x, torch.Tensor) and x.requires_grad else x
+    return (
+        _CopiedOrSummed.apply(x, group, False)
+        if isinstance(x, torch.Tensor) and x.requires_grad
+        else x
+    )
 
 
 def summed(x: torch.Tensor, group: Group) -> torch.Tensor:
@@ -454,7 +501,9 @@ class NormOfHeads(nn.RMSNorm):
     group: Group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.rms_norm(x, self.normalized_shape, copied(_local(self.weight), self.group), self.eps)
+        return nn.functional.rms_norm(
+            x, self.normalized_shape, copied(_local(self.weight), self.group), self.eps
+        )
 
 
 class OwnDropout(nn.Dropout):
@@ -508,22 +557,38 @@ class Divided(AttentionLayer):
 
     share: HeadShare
 
-    def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any = None) -> torch.Tensor:
+    def _attend(
+        self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any = None
+    ) -> torch.Tensor:
         if current_recording(self) is not None:
-            raise UnsupportedError("a layer over several processes records nothing; record it on one process")
+            raise UnsupportedError(
+                "a layer over several processes records nothing; record it on one process"
+            )
         share = self.share
-        options: dict[str, Any] = {**self.options, "q_start": q_start, **self.mechanism.options(gate)}
+        options: dict[str, Any] = {
+            **self.options,
+            "q_start": q_start,
+            **self.mechanism.options(gate),
+        }
         if self.training and self.dropout:
             options |= {"dropout": self.dropout, "dropout_seed": _own_seed(share.group)}
         sink = None if self.sinks is None else _local(self.sinks)
         if isinstance(bias, torch.Tensor | Bias):
             bias = share.of_bias(bias, q.shape[2], k.shape[2], q_start)
         return attention(
-            q, k, v, pattern=pattern.of_heads(share.heads, share.all_heads), bias=bias, sink=sink, **options
+            q,
+            k,
+            v,
+            pattern=pattern.of_heads(share.heads, share.all_heads),
+            bias=bias,
+            sink=sink,
+            **options,
         )
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, process {self.share.group.rank} of {self.share.group.count}"
+        return (
+            f"{super().extra_repr()}, process {self.share.group.rank} of {self.share.group.count}"
+        )
 
 
 class DividedAttention(Divided, MultiHeadAttention):

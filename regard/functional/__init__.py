@@ -4,6 +4,12 @@
 torch.compile (`compiled`), inside torch.func (`transforms`) and with packed and nested tensors (`jagged`).
 """
 
-from regard.functional.api import attention, attention_detail, attention_varlen, merge_attention, plan_attention
+from regard.functional.api import (
+    attention,
+    attention_detail,
+    attention_varlen,
+    merge_attention,
+    plan_attention,
+)
 
 __all__ = ["attention", "attention_varlen", "plan_attention", "attention_detail", "merge_attention"]

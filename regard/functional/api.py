@@ -93,9 +93,23 @@ def attention(
     if isinstance(bias, Forgetting):
         bias = _by_key(bias, k, pattern, sink, ())
     call = Call(
-        q, k, v, bias, parameters, dropout_seed, sink, pattern, mechanism, softcap, scale, dropout, q_start,
-        strict=strict, backend=backend, precise=precise,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        bias,
+        parameters,
+        dropout_seed,
+        sink,
+        pattern,
+        mechanism,
+        softcap,
+        scale,
+        dropout,
+        q_start,
+        strict=strict,
+        backend=backend,
+        precise=precise,
+    )
     if torch.compiler.is_compiling():
         return traced_attention(call)
     if compiler_beside() is not None:
@@ -121,7 +135,8 @@ def _output_of_new(call: Call) -> torch.Tensor:
 
 def _result_of_new(call: Call) -> tuple[Result, Plan]:
     """The result of a call, inside autocast and torch.func too, and the plan of its first computation."""
-    given, call = call, without_gaps(call).in_numbers()
+    given = call
+    call = without_gaps(call).in_numbers()
     if (cast := call.cast()) is not call:
         with torch.autocast(cast.q.device.type, enabled=False):
             result, plan = _result_of_new(cast)
@@ -148,7 +163,9 @@ def _by_key(
             which depend on the number by which the scores of a row differ.
     """
     if _looks_ahead(pattern):
-        raise UnsupportedError(f"Forgetting is for causal attention, and pattern {as_pattern(pattern)} looks ahead")
+        raise UnsupportedError(
+            f"Forgetting is for causal attention, and pattern {as_pattern(pattern)} looks ahead"
+        )
     if sink is not None or "log_sum_exp" in want:
         given = "a sink" if sink is not None else "log_sum_exp"
         raise UnsupportedError(
@@ -195,7 +212,9 @@ def plan_attention(
     """
     refuse_keywords("plan_attention", options, OPTIONS, OF_CALLS)
     if isinstance(options.get("bias"), Forgetting):
-        options["bias"] = _by_key(options["bias"], k, options.get("pattern"), options.get("sink"), checked_wants(want))
+        options["bias"] = _by_key(
+            options["bias"], k, options.get("pattern"), options.get("sink"), checked_wants(want)
+        )
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
     if call.dropout_seed is not None:
         checked_seed(call.dropout_seed)
@@ -239,7 +258,9 @@ def attention_detail(
     options |= {"want": checked_wants(want), "backend": backend, "q_start": q_start}
     if isinstance(bias, Forgetting):
         bias = _by_key(bias, k, options.get("pattern"), sink, options["want"])
-    return AttentionDetail(*_result_of_new(Call(q, k, v, bias, parameters, dropout_seed, sink, **options)))
+    return AttentionDetail(
+        *_result_of_new(Call(q, k, v, bias, parameters, dropout_seed, sink, **options))
+    )
 
 
 @uncompiled
@@ -291,7 +312,9 @@ def attention_varlen(
     return _result_of_new(varlen_call(call, cu_q, cu_k))[0].output[0].transpose(0, 1)
 
 
-def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+def merge_attention(
+    pieces: Iterable[tuple[torch.Tensor, torch.Tensor]],
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Merge attention over disjoint sets of keys into attention over all of them, exactly and differentiably.
 
         log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p
@@ -314,21 +337,33 @@ def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tupl
     return merge(_checked_pieces(pieces))
 
 
-def _checked_pieces(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _checked_pieces(
+    pieces: Iterable[tuple[torch.Tensor, torch.Tensor]],
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     if not isinstance(pieces, Iterable) or isinstance(pieces, str | torch.Tensor):
-        raise ShapeError(f"merge_attention was given {shown(pieces)}; it needs a list of (output, log_sum_exp)")
+        raise ShapeError(
+            f"merge_attention was given {shown(pieces)}; it needs a list of (output, log_sum_exp)"
+        )
     given = list(pieces)
     if not given:
-        raise ShapeError("merge_attention was given no piece; it needs at least one (output, log_sum_exp)")
+        raise ShapeError(
+            "merge_attention was given no piece; it needs at least one (output, log_sum_exp)"
+        )
     for piece in given:
         if not isinstance(piece, tuple | list) or len(piece) != 2:
-            raise ShapeError(f"a piece is {shown(piece)}; each needs to be a pair (output, log_sum_exp)")
+            raise ShapeError(
+                f"a piece is {shown(piece)}; each needs to be a pair (output, log_sum_exp)"
+            )
         for name, tensor in zip(("output", "log_sum_exp"), piece, strict=True):
             if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
-                raise ShapeError(f"{name} of a piece is {shown(tensor)}; it needs to be a floating-point tensor")
+                raise ShapeError(
+                    f"{name} of a piece is {shown(tensor)}; it needs to be a floating-point tensor"
+                )
             refuse_layout(name, tensor)
             if tensor.device != given[0][0].device:
-                raise ShapeError(f"a piece is on {tensor.device} and another on {given[0][0].device}; move one of them")
+                raise ShapeError(
+                    f"a piece is on {tensor.device} and another on {given[0][0].device}; move one of them"
+                )
         if piece[0].shape != given[0][0].shape or piece[1].shape != piece[0].shape[:-1]:
             raise ShapeError(
                 f"a piece has output {tuple(piece[0].shape)} and log_sum_exp {tuple(piece[1].shape)}; every output "

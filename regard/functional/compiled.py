@@ -54,7 +54,9 @@ _CALL = (
 torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
 torch.library.define(
-    "regard::new_seed", "(*, Device device, int number=0) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,)
+    "regard::new_seed",
+    "(*, Device device, int number=0) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
 )
 _HELD = 7  # place of the tensors of the pattern, before those of the mechanism
 _MOST_HELD = 1 << 20  # numbers in the tensors of a pattern that is kept
@@ -108,7 +110,8 @@ def traced_attention(call: Call) -> torch.Tensor:
             operation runs.
     """
     _check_traceable(call)
-    softcap, scale = _number("softcap", call.softcap), _number("scale", call.scale)
+    softcap = _number("softcap", call.softcap)
+    scale = _number("scale", call.scale)
     dropout = _number("dropout", call.dropout)
     yes_or_no("strict", call.strict)
     yes_or_no("precise", call.precise)
@@ -118,7 +121,11 @@ def traced_attention(call: Call) -> torch.Tensor:
     q, k, v, bias = call.q, call.k, call.v, call.bias
     place = call.q_start.at if isinstance(call.q_start, Place) else None
     text, held = _written(call.pattern)
-    start = None if call.q_start is None or place is not None else checked_q_start(call.q_start, q.shape[0])
+    start = (
+        None
+        if call.q_start is None or place is not None
+        else checked_q_start(call.q_start, q.shape[0])
+    )
     rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
     lowest = None
     if isinstance(bias, Bias):
@@ -128,19 +135,40 @@ def traced_attention(call: Call) -> torch.Tensor:
                 f"known when it runs; give q_start as a number, or {_OUTSIDE}"
             )
         bias, lowest = tabled(bias, q, k, first)
-    sink = call.sink if isinstance(call.sink, torch.Tensor | None) else q.new_full((1,), real("sink", call.sink))
+    sink = (
+        call.sink
+        if isinstance(call.sink, torch.Tensor | None)
+        else q.new_full((1,), real("sink", call.sink))
+    )
     parameters = named_parameters(call.parameters)
     grad = torch.is_grad_enabled()
     vectors = grad and (q.requires_grad or k.requires_grad or v.requires_grad)
     others = (bias, sink, *parameters.values())
     return _operation.attention(
-        q, k, v, bias, sink, rows if place is None else place, _drawn(dropout, call.dropout_seed), held or None,
+        q,
+        k,
+        v,
+        bias,
+        sink,
+        rows if place is None else place,
+        _drawn(dropout, call.dropout_seed),
+        held or None,
         [*parameters.values()] or None,
-        pattern=text, mechanism=_text_of(call.mechanism), names=[*parameters], first=first, lowest=lowest,
-        softcap=softcap, scale=scale, dropout=dropout, strict=call.strict, backend=call.backend,
-        learns=[vectors] * 3 + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in others],
-        slots=place is not None, precise=call.precise,
-    )  # fmt: skip
+        pattern=text,
+        mechanism=_text_of(call.mechanism),
+        names=[*parameters],
+        first=first,
+        lowest=lowest,
+        softcap=softcap,
+        scale=scale,
+        dropout=dropout,
+        strict=call.strict,
+        backend=call.backend,
+        learns=[vectors] * 3
+        + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in others],
+        slots=place is not None,
+        precise=call.precise,
+    )
 
 
 def _check_traceable(call: Call) -> None:
@@ -150,7 +178,9 @@ def _check_traceable(call: Call) -> None:
             f"attention inside torch.func or forward_ad is not compiled, nor recorded by make_fx; {_OUTSIDE}"
         )
     if isinstance(call.k, Stored) or isinstance(call.v, Stored):
-        raise UnsupportedError(f"keys and values as a cache stores them are not compiled; {_OUTSIDE}")
+        raise UnsupportedError(
+            f"keys and values as a cache stores them are not compiled; {_OUTSIDE}"
+        )
     if is_nested(call.q, call.k, call.v):
         raise UnsupportedError(f"nested tensors are not compiled; {_OUTSIDE}")
     if isinstance(call.q_start, torch.Tensor) and not call.q_start.dim():
@@ -164,7 +194,9 @@ def _number(name: str, value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, torch.Tensor):
-        raise UnsupportedError(f"{name} as a tensor is not compiled; give a Python number, or {_OUTSIDE}")
+        raise UnsupportedError(
+            f"{name} as a tensor is not compiled; give a Python number, or {_OUTSIDE}"
+        )
     return real(name, value)
 
 
@@ -180,7 +212,9 @@ def _text_of(mechanism: Mechanism | str | None) -> str | None:
 def _check_named(declared: Declared) -> None:
     kind = type(declared)
     if kind.registry.kinds.get(kind.text_name) is not kind:
-        raise UnsupportedError(f"{kind.__name__} has no text that reads back, so it is not compiled; {_OUTSIDE}")
+        raise UnsupportedError(
+            f"{kind.__name__} has no text that reads back, so it is not compiled; {_OUTSIDE}"
+        )
     for name in getattr(kind, "__dataclass_fields__", ()):
         if isinstance(field := getattr(declared, name), Declared):
             _check_named(field)
@@ -188,7 +222,9 @@ def _check_named(declared: Declared) -> None:
 
 def _written(pattern: Pattern | str | None) -> tuple[str, list[torch.Tensor]]:
     """The pattern as a graph keeps it: its text, and the tensors that the text names by their place."""
-    return (pattern, []) if isinstance(pattern, str) else written_apart(as_pattern(pattern), _steady)
+    return (
+        (pattern, []) if isinstance(pattern, str) else written_apart(as_pattern(pattern), _steady)
+    )
 
 
 def _steady(value: Any) -> Any:
@@ -204,7 +240,9 @@ def _steady(value: Any) -> Any:
     return index(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor | Stored, first: int | None) -> tuple[torch.Tensor, int]:
+def tabled(
+    bias: Bias, q: torch.Tensor, k: torch.Tensor | Stored, first: int | None
+) -> tuple[torch.Tensor, int]:
     """The bias at every distance of the call, (heads or 1, distances), and the lowest of them."""
     bias.check(q.shape[1])
     start = k.shape[2] - q.shape[2] if first is None else first
@@ -219,7 +257,9 @@ def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
     if seed is None:
         return _operation.new_seed(device=torch.device("cpu")) if dropout > 0 else None
     seed = checked_seed(seed)
-    folded = (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed  # only the lowest 64 bits are used
+    folded = (
+        (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed
+    )  # only the lowest 64 bits are used
     return torch.full((), folded, dtype=torch.int64, device="cpu")
 
 
@@ -244,7 +284,9 @@ def _recorded_seed(mode: Any, function: Any, types: Any, args: Any = (), kwargs:
     number = len(graph.find_nodes(op="call_function", target=function))
     seed = proxy_call(mode, function, mode.pre_dispatch, args, {**kwargs, "number": number})
     meta = graph.find_nodes(op="call_function", target=function)[-1].meta
-    keeps = functorch.activation_memory_budget > 0 and not meta.get("custom")  # where a region has its own budget
+    keeps = functorch.activation_memory_budget > 0 and not meta.get(
+        "custom"
+    )  # where a region has its own budget
     meta["recompute"] = CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.MUST_RECOMPUTE
     return seed
 
@@ -270,10 +312,14 @@ def _forward(*tensors: Any, learns: list[bool], **call: Any) -> torch.Tensor:
 
 
 @torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
-def _backward(grad: torch.Tensor, *tensors: Any, learns: list[bool], **call: Any) -> list[torch.Tensor]:
+def _backward(
+    grad: torch.Tensor, *tensors: Any, learns: list[bool], **call: Any
+) -> list[torch.Tensor]:
     """Gradients of what learns, in the order of `learns`. The forward pass is computed again, by any backend."""
     leaves, learning = _leaves(tensors, learns)
-    excluded = torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD  # a mode, as of a FLOP counter, excludes autograd
+    excluded = (
+        torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD
+    )  # a mode, as of a FLOP counter, excludes autograd
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
         output = _output(*leaves, with_graph=True, **call)
         found = torch.autograd.grad(output, learning, grad, materialize_grads=True)
@@ -289,29 +335,50 @@ def _leaves(tensors: tuple[Any, ...], learns: list[bool]) -> tuple[list[Any], li
     """The tensors of an operation, those that may learn detached from their graph, and those that need gradients."""
     pairs = [*zip(_learning(tensors), learns, strict=True)]
     leaves = [
-        x.detach().requires_grad_(need) if need or (x is not None and x.requires_grad) else x for x, need in pairs
+        x.detach().requires_grad_(need) if need or (x is not None and x.requires_grad) else x
+        for x, need in pairs
     ]
     learning = [leaf for leaf, need in zip(leaves, learns, strict=True) if need]
     return [*leaves[:5], *tensors[5 : _HELD + 1], leaves[5:]], learning
 
 
 def _output(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, sink: torch.Tensor | None,
-    q_start: torch.Tensor | None, dropout_seed: torch.Tensor | None, held: list[torch.Tensor] | None,
-    parameters: list[torch.Tensor], *, pattern: str, names: list[str], first: int | None, lowest: int | None,
-    with_graph: bool, slots: bool = False, **options: Any,
-) -> torch.Tensor:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    sink: torch.Tensor | None,
+    q_start: torch.Tensor | None,
+    dropout_seed: torch.Tensor | None,
+    held: list[torch.Tensor] | None,
+    parameters: list[torch.Tensor],
+    *,
+    pattern: str,
+    names: list[str],
+    first: int | None,
+    lowest: int | None,
+    with_graph: bool,
+    slots: bool = False,
+    **options: Any,
+) -> torch.Tensor:
     if slots and q_start is not None:
-        first, q_start = int(q_start), None
+        first = int(q_start)
+        q_start = None
         k, v = (x[:, :, : first + q.shape[2]] for x in (k, v))
-        bias = bias if bias is None or lowest is not None or bias.shape[-1] == 1 else bias[..., : k.shape[2]]
+        bias = (
+            bias
+            if bias is None or lowest is not None or bias.shape[-1] == 1
+            else bias[..., : k.shape[2]]
+        )
     added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
     start = first if q_start is None else q_start
     same: Pattern | str = pattern
     if held:
         at = k.shape[2] - q.shape[2] if first is None else first
-        same = _pattern_of(pattern, held, None if q_start is not None else range(at, at + q.shape[2]), k.shape[2])
+        same = _pattern_of(
+            pattern, held, None if q_start is not None else range(at, at + q.shape[2]), k.shape[2]
+        )
     named = dict(zip(names, parameters, strict=True)) or None
     call = Call(q, k, v, added, named, seed, sink, pattern=same, q_start=start, **options)
     with torch.enable_grad():  # so that the plan equals that of a call outside a graph
@@ -340,11 +407,19 @@ def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_le
 
 @torch.library.register_fake("regard::attention")
 def _output_like(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any, pattern: str, mechanism: str | None, **_: Any
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *others: Any,
+    pattern: str,
+    mechanism: str | None,
+    **_: Any,
 ) -> torch.Tensor:
     if not others[_HELD - 3]:  # what holds tensors was checked when it was made
         _check_readable("pattern", pattern, parse)
-    declared = _SOFTMAX if mechanism is None else _check_readable("mechanism", mechanism, parse_mechanism)
+    declared = (
+        _SOFTMAX if mechanism is None else _check_readable("mechanism", mechanism, parse_mechanism)
+    )
     _keep_whole_in_inductor()
     heads = v.shape[1] if declared.groups_values and v.shape[1] > q.shape[1] else q.shape[1]
     return q.new_empty((q.shape[0], heads, q.shape[2], v.shape[3]))
@@ -368,28 +443,46 @@ def _keep_whole_in_inductor() -> None:
     lowering: Any = sys.modules.get("torch._inductor.lowering")
     operation = _operation.attention.default
     if lowering is not None and operation not in lowering.lowerings:
-        layout = lowering.tag_to_layout_constraint(get_layout_constraint_tag(operation, with_default=True))
-        lowering.make_fallback(operation, layout_constraint=layout, warn=False, override_decomp=True)
+        layout = lowering.tag_to_layout_constraint(
+            get_layout_constraint_tag(operation, with_default=True)
+        )
+        lowering.make_fallback(
+            operation, layout_constraint=layout, warn=False, override_decomp=True
+        )
 
 
 @torch.library.register_fake("regard::attention_backward")
-def _gradients_like(grad: torch.Tensor, *tensors: Any, learns: list[bool], **_: Any) -> list[torch.Tensor]:
+def _gradients_like(
+    grad: torch.Tensor, *tensors: Any, learns: list[bool], **_: Any
+) -> list[torch.Tensor]:
     learning = [x for x, need in zip(_learning(tensors), learns, strict=True) if need]
     return _laid_out([torch.empty_like(x) for x in learning], learning, sum(learns[:5]))
 
 
-def _laid_out(grads: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], alone: int) -> list[torch.Tensor]:
+def _laid_out(
+    grads: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], alone: int
+) -> list[torch.Tensor]:
     """Gradients in the memory layout that the fake operation promises.
 
     The first `alone`, of q, k, v, bias and sink, lie as fused operations write them. The others, of parameters, lie as
     these: PyTorch's fake and real element-wise operations agree on the layout of a result if their inputs lie alike.
     """
-    fused = (x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x.contiguous() for x in grads[:alone])
-    return [*fused, *map(lambda x, like: torch.empty_like(like).copy_(x), grads[alone:], tensors[alone:])]
+    fused = (
+        x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x.contiguous()
+        for x in grads[:alone]
+    )
+    return [
+        *fused,
+        *map(lambda x, like: torch.empty_like(like).copy_(x), grads[alone:], tensors[alone:]),
+    ]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: torch.Tensor) -> None:
-    ctx.save_for_backward(*inputs[:_HELD], *(held := inputs[_HELD] or ()), *(inputs[_HELD + 1] or ()))
+def _keep(
+    ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: torch.Tensor
+) -> None:
+    ctx.save_for_backward(
+        *inputs[:_HELD], *(held := inputs[_HELD] or ()), *(inputs[_HELD + 1] or ())
+    )
     ctx.call, ctx.held = keyword_only_inputs, len(held)
 
 
@@ -398,9 +491,15 @@ def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         raise UnsupportedError(
             "second derivatives are not compiled; call attention outside of torch.compile, where they are computed"
         )
-    saved, last = ctx.saved_tensors, _HELD + ctx.held
-    held, parameters = list(saved[_HELD:last]), list(saved[last:])
-    found = iter(_operation.attention_backward(grad, *saved[:_HELD], held or None, parameters or None, **ctx.call))
+    saved = ctx.saved_tensors
+    last = _HELD + ctx.held
+    held = list(saved[_HELD:last])
+    parameters = list(saved[last:])
+    found = iter(
+        _operation.attention_backward(
+            grad, *saved[:_HELD], held or None, parameters or None, **ctx.call
+        )
+    )
     every = [next(found) if need else None for need in ctx.call["learns"]]
     return *every[:5], None, None, [None] * len(held) if held else None, every[5:] or None
 
@@ -434,9 +533,13 @@ def _decomposed(*args: Any, **options: Any) -> Any:
 
     PyTorch also asks for it while it traces and compiles, where the operation stays whole.
     """
-    if _whole.get() or not (torch.compiler.is_exporting() and isinstance(args[0], FunctionalTensor)):
+    if _whole.get() or not (
+        torch.compiler.is_exporting() and isinstance(args[0], FunctionalTensor)
+    ):
         return NotImplemented
-    return plain_attention(*args, **options).contiguous()  # the layout that the fake operation promises
+    return plain_attention(
+        *args, **options
+    ).contiguous()  # the layout that the fake operation promises
 
 
 # A composite kernel enters `torch.export.default_decompositions()`, with which every exporter begins.

@@ -50,7 +50,10 @@ class Documents:
         return torch.bucketize(positions, self.q_ends.to(torch.int64), right=True)
 
     def pattern(
-        self, inner: Pattern | str | None, mechanism: Mechanism | str | None, bias: torch.Tensor | Bias | None
+        self,
+        inner: Pattern | str | None,
+        mechanism: Mechanism | str | None,
+        bias: torch.Tensor | Bias | None,
     ) -> Pattern:
         """The pattern of one packed batch row in which each document attends to its own keys, with this bias."""
         if isinstance(bias, torch.Tensor):
@@ -63,13 +66,21 @@ class Documents:
                 "a bias by distance is not computed for documents whose lengths differ between queries and keys; make "
                 "one call for each document"
             )
-        pattern, length = as_pattern(inner).canonical(), int(self.q_ends[-1])
-        if checked_mechanism(mechanism).is_softmax or not self.alike or pattern.period != 1 or not length:
+        pattern = as_pattern(inner).canonical()
+        length = int(self.q_ends[-1])
+        if (
+            checked_mechanism(mechanism).is_softmax
+            or not self.alike
+            or pattern.period != 1
+            or not length
+        ):
             return PerDocument(pattern, tuple(self.q_ends.tolist()), tuple(self.k_ends.tolist()))
         return pattern & SameDocument(self.ids)  # linear mechanisms take documents only by ids
 
 
-def packed_vectors(x: Any, context: Any = None, **others: Any) -> tuple[torch.Tensor, torch.Tensor | None, Documents]:
+def packed_vectors(
+    x: Any, context: Any = None, **others: Any
+) -> tuple[torch.Tensor, torch.Tensor | None, Documents]:
     """The jagged inputs (batch, ragged length, dim) of a layer as packed ones (1, all positions, dim).
 
     `others` are the options of the layer that documents have no place for: None, or refused.
@@ -83,11 +94,19 @@ def packed_vectors(x: Any, context: Any = None, **others: Any) -> tuple[torch.Te
     both = {"x": x} if context is None else {"x": x, "context": context}
     for name, one in both.items():
         if not is_nested(one):
-            raise ShapeError(f"{name} is {shown(one)} beside a nested tensor; give both as nested tensors")
+            raise ShapeError(
+                f"{name} is {shown(one)} beside a nested tensor; give both as nested tensors"
+            )
         if one.layout != torch.jagged:
             refuse_layout(name, one)
-        if one.dim() != 3 or not isinstance(one.shape[1], torch.SymInt) or one.lengths() is not None:
-            raise ShapeError(f"{name} is a nested tensor {tuple(one.shape)}; it needs (batch, ragged length, dim)")
+        if (
+            one.dim() != 3
+            or not isinstance(one.shape[1], torch.SymInt)
+            or one.lengths() is not None
+        ):
+            raise ShapeError(
+                f"{name} is a nested tensor {tuple(one.shape)}; it needs (batch, ragged length, dim)"
+            )
     if context is None:
         return x.values()[None], None, Documents(_offsets(x), _offsets(x))
     if x.shape[0] != context.shape[0]:
@@ -139,7 +158,9 @@ def varlen_call(call: Call, cu_q: torch.Tensor, cu_k: torch.Tensor | None) -> Ca
     for name, x, ends in (("q", call.q, cu_q), ("k", call.k, cu_k), ("v", call.v, cu_k)):
         check_tensor(name, x)
         if not isinstance(x, torch.Tensor) or x.dim() != 3:
-            raise ShapeError(f"{name} is {shown(x)}; attention_varlen takes packed tensors (positions, heads, size)")
+            raise ShapeError(
+                f"{name} is {shown(x)}; attention_varlen takes packed tensors (positions, heads, size)"
+            )
         _check_ends("cu_q" if name == "q" else "cu_k", name, ends, x.shape[0])
     if len(cu_q) != len(cu_k):
         raise ShapeError(
@@ -151,7 +172,11 @@ def varlen_call(call: Call, cu_q: torch.Tensor, cu_k: torch.Tensor | None) -> Ca
 
 
 def _check_ends(name: str, of: str, ends: Any, length: int) -> None:
-    whole = isinstance(ends, torch.Tensor) and ends.dim() == 1 and ends.dtype in (torch.int32, torch.int64)
+    whole = (
+        isinstance(ends, torch.Tensor)
+        and ends.dim() == 1
+        and ends.dtype in (torch.int32, torch.int64)
+    )
     if not whole or not len(ends):
         raise ShapeError(
             f"{name} is {shown(ends)}; it needs int32 or int64 (documents + 1,): the first packed position of each "
@@ -168,7 +193,9 @@ def _check_ends(name: str, of: str, ends: Any, length: int) -> None:
 def _by_document(call: Call, documents: Documents) -> Call:
     """A call of one packed batch row in which each document attends to its own keys."""
     _refuse_options(call)
-    return call._replace(pattern=documents.pattern(call.pattern, call.mechanism, call.bias), q_start=0)
+    return call._replace(
+        pattern=documents.pattern(call.pattern, call.mechanism, call.bias), q_start=0
+    )
 
 
 def _offsets(x: torch.Tensor) -> torch.Tensor:
@@ -178,7 +205,9 @@ def _offsets(x: torch.Tensor) -> torch.Tensor:
 
 def _check(name: str, x: torch.Tensor | Stored) -> None:
     if not isinstance(x, torch.Tensor):
-        raise ShapeError(f"{name} is {kind_of(x)} beside nested tensors; q, k and v need to be nested alike")
+        raise ShapeError(
+            f"{name} is {kind_of(x)} beside nested tensors; q, k and v need to be nested alike"
+        )
     if not x.is_nested:
         raise ShapeError(
             f"{name} is a dense tensor {tuple(x.shape)} beside nested ones; q, k and v need to be nested alike"

@@ -83,7 +83,8 @@ class KeptPlans:
             key = call.key()
         except UNKNOWN:
             key = None
-        problem, backend = call.problem(), call.backend
+        problem = call.problem()
+        backend = call.backend
         if has_no_values(call.q, call.k, call.v):
             return make_plan_of_shapes(problem, BACKENDS, backend), None
         by_value = problem.pattern.by_value
@@ -94,7 +95,11 @@ class KeptPlans:
             if by_value:
                 self.problems.keep((problem, backend), plan)
         here, lasts = plan.grid_of(call)
-        if key is not None and not isinstance(call.q_start, torch.Tensor) and (by_value or problem.pattern.structured):
+        if (
+            key is not None
+            and not isinstance(call.q_start, torch.Tensor)
+            and (by_value or problem.pattern.structured)
+        ):
             (self.calls if by_value else self.own).keep(key, (plan, here if lasts else None))
         return plan, here
 
@@ -133,7 +138,9 @@ class KeptPlans:
             return None
         if step is None or step is _seen_once or step is _planned_each:
             return None
-        return lambda call: None if (result := step(call)) is None or not looks_sound(result) else result.output
+        return lambda call: (
+            None if (result := step(call)) is None or not looks_sound(result) else result.output
+        )
 
 
 PLANS = KeptPlans()
@@ -153,7 +160,10 @@ def _step_of(call: Call) -> Step | None:
     above = 1 << problem.k_len.bit_length()
     ends: list[Any] = [problem]
     if problem.q_start is not PER_ROW and not (isinstance(call.k, Stored) and call.k.first):
-        ends = [replace(problem, k_len=k_len, q_start=k_len - problem.q_len) for k_len in (above // 2, above - 1)]
+        ends = [
+            replace(problem, k_len=k_len, q_start=k_len - problem.q_len)
+            for k_len in (above // 2, above - 1)
+        ]
     plans = [make_plan(one, BACKENDS, call.backend) for one in ends]
     same = len({plan.backend for plan in plans}) == 1
     return plans[0].steps if same and call.cast() is call else None

@@ -14,7 +14,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.profiler import record_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes
-from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode, flop_registry, register_flop_formula
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    _FlopCounterMode,
+    flop_registry,
+    register_flop_formula,
+)
 
 from regard.core.call import Call
 from regard.core.problem import checked_mechanism
@@ -63,14 +68,25 @@ def _flops(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any, **op
 
 @register_flop_formula(_OPERATIONS[1], get_raw=True)
 def _backward_flops(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any, **options: Any
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *others: Any,
+    **options: Any,
 ) -> int:
     """Five products of each pair, as PyTorch counts: the scores again, then the gradients of weights, q, k and v."""
     return 2 * _allowed_pairs(q, k, *others, **options) * (3 * q.shape[3] + 2 * v.shape[3])
 
 
 def _allowed_pairs(
-    q: torch.Tensor, k: torch.Tensor, *others: Any, pattern: str, mechanism: str | None, first: int | None, **_: Any
+    q: torch.Tensor,
+    k: torch.Tensor,
+    *others: Any,
+    pattern: str,
+    mechanism: str | None,
+    first: int | None,
+    **_: Any,
 ) -> int:
     """Pairs of all rows and heads that the pattern allows; all pairs if that depends on tensors without values.
 
@@ -78,7 +94,10 @@ def _allowed_pairs(
     """
     _bias, _sink, q_start, _dropout_seed, held, _parameters = others
     if mechanism is not None:
-        warnings.warn(f"a FLOP counter counts no operations of {mechanism} inside a compiled graph", stacklevel=2)
+        warnings.warn(
+            f"a FLOP counter counts no operations of {mechanism} inside a compiled graph",
+            stacklevel=2,
+        )
         return 0
     batch, heads, q_len = q.shape[:3]
     k_len = k.shape[2]

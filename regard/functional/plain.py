@@ -26,12 +26,27 @@ from regard.patterns.text import read_together
 
 
 def plain_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, sink: torch.Tensor | None,
-    q_start: torch.Tensor | None, dropout_seed: torch.Tensor | None, held: list[torch.Tensor] | None,
-    parameters: list[torch.Tensor] | None, *, pattern: str, mechanism: str | None, names: Sequence[str] = (),
-    first: Any, lowest: Any, softcap: float | None, scale: float | None, dropout: float, precise: bool = False,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    sink: torch.Tensor | None,
+    q_start: torch.Tensor | None,
+    dropout_seed: torch.Tensor | None,
+    held: list[torch.Tensor] | None,
+    parameters: list[torch.Tensor] | None,
+    *,
+    pattern: str,
+    mechanism: str | None,
+    names: Sequence[str] = (),
+    first: Any,
+    lowest: Any,
+    softcap: float | None,
+    scale: float | None,
+    dropout: float,
+    precise: bool = False,
     **others: Any,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """What `torch.ops.regard.attention` computes, by PyTorch's fused attention if there is neither softcap nor sink.
 
     Booleans and a bias of q_len x k_len pairs are made where the pattern is neither full nor causal. A NaN of a key
@@ -41,21 +56,39 @@ def plain_attention(
         UnsupportedError: dropout, or a pattern or mechanism that has no plain operations.
     """
     if dropout:
-        raise UnsupportedError("dropout is not exported to other runtimes; export the model in eval mode")
-    if precise and q.dtype in HALF:  # the fused attention of other runtimes rounds weights to the dtype of v
+        raise UnsupportedError(
+            "dropout is not exported to other runtimes; export the model in eval mode"
+        )
+    if (
+        precise and q.dtype in HALF
+    ):  # the fused attention of other runtimes rounds weights to the dtype of v
         wide = (x.float() for x in (q, k, v))
         rest = bias, sink, q_start, dropout_seed, held, parameters
         return plain_attention(
-            *wide, *rest, pattern=pattern, mechanism=mechanism, names=names, first=first, lowest=lowest,
-            softcap=softcap, scale=scale, dropout=dropout, **others,
-        ).to(q.dtype)  # fmt: skip
-    heads, q_len, k_len = q.shape[1], q.shape[2], k.shape[2]
-    asked = read_together(pattern, held) if held else parse(pattern).canonical()  # canonical() would fix tensors' sizes
+            *wide,
+            *rest,
+            pattern=pattern,
+            mechanism=mechanism,
+            names=names,
+            first=first,
+            lowest=lowest,
+            softcap=softcap,
+            scale=scale,
+            dropout=dropout,
+            **others,
+        ).to(q.dtype)
+    heads = q.shape[1]
+    q_len = q.shape[2]
+    k_len = k.shape[2]
+    asked = (
+        read_together(pattern, held) if held else parse(pattern).canonical()
+    )  # canonical() would fix tensors' sizes
     start = q_start if q_start is not None else k_len - q_len if first is None else first
     band = None if held or asked.varies_by_head else asked.band()
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     if mechanism is not None:
-        declared, padding = parse_mechanism(mechanism), [part for part in asked.factors if part != Causal()]
+        declared = parse_mechanism(mechanism)
+        padding = [part for part in asked.factors if part != Causal()]
         square = _certain(q_start is None and start == 0) and _certain(q_len == k_len)
         causal = square and Causal() in asked.factors and all(part.query_free for part in padding)
         if not isinstance(declared, Recurrent) or not causal:
@@ -64,7 +97,9 @@ def plain_attention(
                 f"mechanisms over whole causal texts; regard.integrations.torch.whole_attention() keeps the call whole"
             )
         wide = [x.to(torch.promote_types(q.dtype, torch.float32)) for x in (q, k, v)]
-        given = given_of(*wide, *declared.gates(dict(zip(names, parameters or [], strict=True)), *wide[1:]))
+        given = given_of(
+            *wide, *declared.gates(dict(zip(names, parameters or [], strict=True)), *wide[1:])
+        )
         for part in padding:
             given = without_unseen(given, _allowed(part, 0, q_len, k_len, q.device)[:, :, 0])
         return _by_chunks(Rule(declared.corrects, scale), given).to(q.dtype)
@@ -72,23 +107,32 @@ def plain_attention(
     if fused and bias is None and band is not None:
         square = _certain(q_start is None and start == 0) and _certain(q_len == k_len)
         if band == Band() or (band == Band(right=0) and square):
-            k, v = _for_each_head(k, heads), _for_each_head(v, heads)
-            return F.scaled_dot_product_attention(q, k, v, is_causal=band == Band(right=0), scale=scale)
+            k = _for_each_head(k, heads)
+            v = _for_each_head(v, heads)
+            return F.scaled_dot_product_attention(
+                q, k, v, is_causal=band == Band(right=0), scale=scale
+            )
 
     allowed = None if band == Band() else _allowed(asked, start, q_len, k_len, q.device)
     if bias is not None and lowest is not None:
-        rows, columns = torch.arange(q_len, device=q.device)[:, None], torch.arange(k_len, device=q.device)
-        bias = bias[:, columns - rows - start - lowest]  # a table by distance, (heads or 1, distances)
+        rows = torch.arange(q_len, device=q.device)[:, None]
+        columns = torch.arange(k_len, device=q.device)
+        bias = bias[
+            :, columns - rows - start - lowest
+        ]  # a table by distance, (heads or 1, distances)
     if bias is not None:
         bias = _four_axes(bias)
         finite = bias != -math.inf
         allowed = finite if allowed is None else allowed & finite
     row_exists = None  # whether a query may look at any key; None where each certainly may
     if allowed is not None:
-        each_query, each_key = _certainly_seen(None if bias is not None else band, start, q_len, k_len)
+        each_query, each_key = _certainly_seen(
+            None if bias is not None else band, start, q_len, k_len
+        )
         row_exists = None if each_query else allowed.any(-1, keepdim=True)
         k, v = (k, v) if each_key else _without_hidden(k, v, allowed, heads)
-    k, v = _for_each_head(k, heads), _for_each_head(v, heads)
+    k = _for_each_head(k, heads)
+    v = _for_each_head(v, heads)
     if fused:
         mask = allowed
         if bias is not None and allowed is not None:
@@ -105,26 +149,37 @@ def _by_chunks(rule: Rule, given: Given) -> torch.Tensor:
     """The outputs of a recurrence by the operation `scan` over its chunks, of which a program may have any number."""
     from torch._higher_order_ops.scan import scan_op
 
-    def cut(x: torch.Tensor) -> torch.Tensor:  # (batch, heads, length, ...) -> (chunks, batch, heads, CHUNK, ...)
+    def cut(
+        x: torch.Tensor,
+    ) -> torch.Tensor:  # (batch, heads, length, ...) -> (chunks, batch, heads, CHUNK, ...)
         x = F.pad(x, (0, 0) * (x.dim() - 3) + (0, count * CHUNK - length))
         return x.view(*x.shape[:2], count, CHUNK, *x.shape[3:]).movedim(2, 0)
 
     def step(memory: torch.Tensor, *there: torch.Tensor) -> list[torch.Tensor]:
         rest = iter(there)
-        output, memory = block(rule, Given(*(None if x is None else next(rest) for x in by_key), memory))  # ty: ignore[invalid-argument-type]
+        values = [None if x is None else next(rest) for x in by_key]
+        output, memory = block(rule, Given(*values, memory))  # ty: ignore[invalid-argument-type]
         return [memory, output]
 
     *by_key, memory = given
     length = given.v.shape[2]
-    count = (length + CHUNK - 1) // CHUNK + 1  # 2 or more: a tracer takes a size that may be 1 for a case of its own
+    count = (
+        length + CHUNK - 1
+    ) // CHUNK + 1  # 2 or more: a tracer takes a size that may be 1 for a case of its own
     _, outputs = scan_op(step, [memory], [cut(x) for x in by_key if x is not None], ())
     return outputs.movedim(0, 2).flatten(2, 3)[:, :, :length]
 
 
 def _by_softmax(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, allowed: torch.Tensor | None, bias: torch.Tensor | None,
-    sink: torch.Tensor | None, softcap: float | None, scale: float,
-) -> torch.Tensor:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    allowed: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    sink: torch.Tensor | None,
+    softcap: float | None,
+    scale: float,
+) -> torch.Tensor:
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = (q.to(wide) * scale) @ k.to(wide).transpose(2, 3)
     if softcap is not None:
@@ -141,7 +196,9 @@ def _by_softmax(
     return (weights @ v.to(wide)).to(q.dtype)
 
 
-def _allowed(pattern: Pattern, start: Any, q_len: Any, k_len: Any, device: torch.device) -> torch.Tensor:
+def _allowed(
+    pattern: Pattern, start: Any, q_len: Any, k_len: Any, device: torch.device
+) -> torch.Tensor:
     """Which pairs a pattern allows, (batch or 1, heads or 1, q_len or 1, k_len)."""
     rows = slice(0, 1) if pattern.query_free else slice(0, q_len)
     # A slice in place of a range, which would turn a symbolic size into a number.
@@ -158,7 +215,11 @@ def _for_each_head(x: torch.Tensor, heads: int) -> torch.Tensor:
     batch, own, length, size = x.shape
     if own == heads:
         return x
-    return x[:, :, None].expand(batch, own, heads // own, length, size).reshape(batch, heads, length, size)
+    return (
+        x[:, :, None]
+        .expand(batch, own, heads // own, length, size)
+        .reshape(batch, heads, length, size)
+    )
 
 
 def _without_hidden(
@@ -178,7 +239,8 @@ def _certainly_seen(band: Band | None, start: Any, q_len: Any, k_len: Any) -> tu
         return False, False
     if min(0 if side is None else side for side in (band.left, band.right)) < 0:
         return False, False
-    endless, stop = band.left is None, start + q_len
+    endless = band.left is None
+    stop = start + q_len
     queries = _certain(start >= 0) and (endless or _certain(stop <= k_len))
     return queries, _certain(stop == k_len) and (endless or _certain(start <= 0))
 

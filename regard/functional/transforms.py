@@ -24,7 +24,15 @@ from regard.functional.compiled import Table, tabled, uncompiled
 from regard.patterns import Pattern, as_pattern
 
 Tensors = tuple[torch.Tensor | None, ...]
-_STATISTICS = ("log_sum_exp", "entropy", "received", "weights", "distance", "chosen_weights", "sink")
+_STATISTICS = (
+    "log_sum_exp",
+    "entropy",
+    "received",
+    "weights",
+    "distance",
+    "chosen_weights",
+    "sink",
+)
 
 
 def transforming() -> bool:
@@ -32,17 +40,26 @@ def transforming() -> bool:
 
     Forward-mode derivatives are computed by the plain operations of the reference and need no rule here.
     """
-    return torch._C._functorch.peek_interpreter_stack() is not None and forward_ad._current_level < 0
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None and forward_ad._current_level < 0
+    )
 
 
 def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
     """The result of `compute(call)`, as torch.func differentiates and batches it."""
     pattern = _checked_pattern(call)
-    bias, lowest = call.bias, None
+    bias = call.bias
+    lowest = None
     if isinstance(bias, Bias) and not isinstance(call.q_start, torch.Tensor):
         bias, lowest = tabled(bias, call.q, call.k, call.q_start)
     parameters = dict(call.parameters or {})
-    named: dict[str, Any] = {"q": call.q, "k": call.k, "v": call.v, "bias": bias, "q_start": call.q_start}
+    named: dict[str, Any] = {
+        "q": call.q,
+        "k": call.k,
+        "v": call.v,
+        "bias": bias,
+        "q_start": call.q_start,
+    }
     named |= {"sink": call.sink, **parameters}
     tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
     names: list[str] = []
@@ -66,7 +83,9 @@ def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
 def _checked_pattern(call: Call) -> Pattern:
     """The pattern of a call, after checks that a transform supports the call."""
     if isinstance(call.k, Stored) or isinstance(call.v, Stored):
-        raise UnsupportedError("keys and values of a cache are not supported inside torch.func; give plain tensors")
+        raise UnsupportedError(
+            "keys and values of a cache are not supported inside torch.func; give plain tensors"
+        )
     if call.dropout and call.dropout_seed is None:
         raise UnsupportedError(
             f"dropout={call.dropout} inside torch.func draws its seed where no number can be read; give dropout_seed="
@@ -84,7 +103,9 @@ class _Run(torch.autograd.Function):
     """A function of plain tensors with the rules that torch.func needs."""
 
     @staticmethod
-    def forward(call: Callable[..., Tensors], folds: bool, *tensors: torch.Tensor | None) -> Tensors:
+    def forward(
+        call: Callable[..., Tensors], folds: bool, *tensors: torch.Tensor | None
+    ) -> Tensors:
         return call(*tensors)
 
     @staticmethod
@@ -92,13 +113,17 @@ class _Run(torch.autograd.Function):
         ctx.call, ctx.folds, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(x for x in output if x is not None and not x.is_floating_point()))
+        ctx.mark_non_differentiable(
+            *(x for x in output if x is not None and not x.is_floating_point())
+        )
 
     @staticmethod
     @uncompiled  # torch.compile, which left the call out of its graph, meets its rules again in the backward pass
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         tensors = ctx.saved_tensors
-        found = _Run.apply(partial(_derivative, ctx.call, len(tensors)), ctx.folds, *tensors, *grads)
+        found = _Run.apply(
+            partial(_derivative, ctx.call, len(tensors)), ctx.folds, *tensors, *grads
+        )
         return None, None, *found[: len(tensors)]
 
     @staticmethod
@@ -110,7 +135,9 @@ class _Run(torch.autograd.Function):
         else:
             whole = (_folded(x, dim, info.batch_size) for x, dim in zip(tensors, dims, strict=True))
             found = _Run.apply(call, folds, *whole)
-            found = tuple(None if x is None else x.unflatten(0, (info.batch_size, -1)) for x in found)
+            found = tuple(
+                None if x is None else x.unflatten(0, (info.batch_size, -1)) for x in found
+            )
         return found, tuple(None if x is None else 0 for x in found)
 
 
@@ -137,9 +164,13 @@ def _derivative(call: Callable[..., Tensors], count: int, *given: torch.Tensor |
             found = iter([torch.zeros_like(x) for x in learning])
         else:
             sent = torch.autograd.grad(
-                [x for x, _ in pairs], learning, [grad for _, grad in pairs],
-                create_graph=again, allow_unused=True, materialize_grads=True,
-            )  # fmt: skip
+                [x for x, _ in pairs],
+                learning,
+                [grad for _, grad in pairs],
+                create_graph=again,
+                allow_unused=True,
+                materialize_grads=True,
+            )
             found = iter(sent)
     return tuple(next(found) if x is not None and x.is_floating_point() else None for x in tensors)
 

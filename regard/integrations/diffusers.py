@@ -64,12 +64,16 @@ class Observed:
         """The statistics of the layers whose names end so, such as "attn2", the cross-attention of a U-Net."""
         found = [detail for name, detail in self.calls if name.endswith(ending)]
         if not found:
-            raise ArgumentError(f"no layer is named {ending!r}; {suggest(ending, {name for name, _ in self.calls})}")
+            raise ArgumentError(
+                f"no layer is named {ending!r}; {suggest(ending, {name for name, _ in self.calls})}"
+            )
         return found
 
 
 _watching: ContextVar[tuple[Observed, Any] | None] = ContextVar("_watching", default=None)
-_inside: ContextVar[bool] = ContextVar("_inside", default=False)  # whether an attached layer is computing
+_inside: ContextVar[bool] = ContextVar(
+    "_inside", default=False
+)  # whether an attached layer is computing
 
 
 def attach(model: Model, pattern: Chosen = None, *, backend: str = "auto") -> Model:
@@ -98,10 +102,14 @@ def attach(model: Model, pattern: Chosen = None, *, backend: str = "auto") -> Mo
         as_pattern(pattern)
     layers = dict(_layers(model))
     if not layers:
-        raise ArgumentError(f"{type(model).__name__} holds no attention layer of diffusers; give a model or a pipeline")
+        raise ArgumentError(
+            f"{type(model).__name__} holds no attention layer of diffusers; give a model or a pipeline"
+        )
     if any(isinstance(layer.processor, _Attached) for layer in layers.values()):
         raise ArgumentError("this model is attached already; call detach(model) first")
-    attached = {name: _attached(layer.processor, name, pattern, backend) for name, layer in layers.items()}
+    attached = {
+        name: _attached(layer.processor, name, pattern, backend) for name, layer in layers.items()
+    }
     for name, layer in layers.items():
         layer.processor = attached[name]
     return model
@@ -155,8 +163,10 @@ def _attached(processor: Any, name: str, pattern: Chosen, backend: str) -> Any:
             choose: Any = pattern
             return choose(ImageCall(**vars(one), layer=name, cross=given is not None and not joint))
 
-        watching, own = _watching.get(), chosen if callable(pattern) else pattern
-        want, token = () if watching is None else watching[1], _inside.set(True)
+        watching = _watching.get()
+        own = chosen if callable(pattern) else pattern
+        want = () if watching is None else watching[1]
+        token = _inside.set(True)
         try:
             with replaced_attention(own, want=want, backend=backend) as seen:
                 output = kind.__call__(self, attn, *args, **options)
@@ -182,7 +192,9 @@ def _layers(model: Any) -> Iterator[tuple[str, Any]]:
     parts = {"": model} if isinstance(model, nn.Module) else getattr(model, "components", {})
     for part, inner in parts.items():
         for name, layer in inner.named_modules() if isinstance(inner, nn.Module) else ():
-            if callable(getattr(layer, "processor", None)) and hasattr(type(layer), "set_processor"):
+            if callable(getattr(layer, "processor", None)) and hasattr(
+                type(layer), "set_processor"
+            ):
                 yield f"{part}.{name}".strip("."), layer
 
 
@@ -199,8 +211,12 @@ def _dispatched(
 ) -> torch.Tensor:
     """The backend "regard" of diffusers' dispatcher, for tensors (batch, length, heads, size)."""
     if _parallel_config is not None:
-        raise UnsupportedError("diffusers' context parallelism is not computed by regard; use the backend 'native'")
-    if attn_mask is not None and attn_mask.dim() == 2:  # (batch, k_len), as the backend "native" takes it
+        raise UnsupportedError(
+            "diffusers' context parallelism is not computed by regard; use the backend 'native'"
+        )
+    if (
+        attn_mask is not None and attn_mask.dim() == 2
+    ):  # (batch, k_len), as the backend "native" takes it
         attn_mask = attn_mask[:, None, None]
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     with nullcontext() if _inside.get() else replaced_attention():

@@ -33,7 +33,13 @@ from regard.layers.recording import RecordedLayer, current_recording
 from regard.patterns import Causal, Explicit, Full, KeyMask, Pattern, as_pattern
 from regard.reprs import brief
 
-__all__ = ["MultiheadAttention", "ReplacedAttention", "ReplacedCall", "replaced_attention", "whole_attention"]
+__all__ = [
+    "MultiheadAttention",
+    "ReplacedAttention",
+    "ReplacedCall",
+    "replaced_attention",
+    "whole_attention",
+]
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,9 @@ def replaced_attention(
     if not callable(pattern):
         as_pattern(pattern)
     seen = ReplacedAttention()
-    with _Mode(seen, pattern, checked_wants(want), backend) as mode:  # PyTorch's fast path is off in any such mode
+    with _Mode(
+        seen, pattern, checked_wants(want), backend
+    ) as mode:  # PyTorch's fast path is off in any such mode
         yield seen
     if not mode.called:
         raise RegardError(
@@ -148,11 +156,14 @@ class _Mode(TorchFunctionMode):
     ) -> tuple[torch.Tensor, AttentionDetail]:
         """The function of `F`; `want` has further statistics of this call alone."""
         if is_causal and attn_mask is not None:
-            raise ArgumentError("attn_mask is given beside is_causal=True; PyTorch takes one of them, and so do we")
+            raise ArgumentError(
+                "attn_mask is given beside is_causal=True; PyTorch takes one of them, and so do we"
+            )
         q, k, v, axes = as_four_axes(query, key, value, enable_gqa)
         start = None if attn_mask is None else start_of_causal(attn_mask, q.shape[2], k.shape[2])
         if is_causal or start is not None:
-            own, bias = Causal(), None
+            own = Causal()
+            bias = None
         else:
             mask = None if attn_mask is None else mask_of_four_axes(attn_mask, axes)
             own, bias = meaning(mask, q.shape[2], k.shape[2])
@@ -161,9 +172,17 @@ class _Mode(TorchFunctionMode):
         call = ReplacedCall(self.seen.calls, q.shape[1], q.shape[2], k.shape[2], own)
         chosen: Any = self.pattern(call) if callable(self.pattern) else self.pattern
         detail = attention_detail(
-            q, k, v, pattern=own & as_pattern(chosen), bias=bias, scale=scale, dropout=dropout_p, q_start=start,
-            want=(*self.want, *want), backend=self.backend,
-        )  # fmt: skip
+            q,
+            k,
+            v,
+            pattern=own & as_pattern(chosen),
+            bias=bias,
+            scale=scale,
+            dropout=dropout_p,
+            q_start=start,
+            want=(*self.want, *want),
+            backend=self.backend,
+        )
         self.seen.calls += 1
         if self.want:
             self.seen.details.append(detail)
@@ -178,7 +197,8 @@ class _Mode(TorchFunctionMode):
         if given["need_weights"] and given["training"] and given["dropout_p"] > 0:
             self.seen.left.append("the weights of a multi-head attention are wanted after dropout")
             return func(*bound.args, **bound.kwargs)
-        needs, details = given["need_weights"], []
+        needs = given["need_weights"]
+        details = []
 
         def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
             output, detail = self.attend(*args, **kwargs, want=("weights",) if needs else ())
@@ -194,14 +214,18 @@ class _Mode(TorchFunctionMode):
         return output, weights if given["query"].dim() == 3 else weights[0]
 
 
-def meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern, torch.Tensor | None]:
+def meaning(
+    mask: torch.Tensor | None, q_len: int, k_len: int
+) -> tuple[Pattern, torch.Tensor | None]:
     """The pattern and the bias that a mask stands for; the pattern is Causal, KeyMask or Explicit where it is one.
 
     In a graph of torch.compile or torch.export numbers are not known: those of a mask stay a bias.
     """
     if mask is None:
         return Full(), None
-    if any(given not in (1, size) for given, size in zip(mask.shape[2:], (q_len, k_len), strict=True)):
+    if any(
+        given not in (1, size) for given, size in zip(mask.shape[2:], (q_len, k_len), strict=True)
+    ):
         raise ShapeError(
             f"attn_mask has {tuple(mask.shape[2:])} as its last axes; {count_of(q_len, 'queries')} and "
             f"{count_of(k_len, 'keys')} need ({q_len}, {k_len})"
@@ -210,10 +234,16 @@ def meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern,
     if live is None:
         return Full(), mask
     known = not torch.compiler.is_compiling()
-    alike = all(live.shape[axis] == 1 or not live.stride(axis) for axis in (1, 2))  # for all heads and queries
+    alike = all(
+        live.shape[axis] == 1 or not live.stride(axis) for axis in (1, 2)
+    )  # for all heads and queries
     if alike or (known and live.shape[2] == 1 and torch.equal(live, live[:, :1].expand_as(live))):
         return KeyMask(live[:, 0, 0].expand(-1, k_len)), None
-    if known and live.shape == (1, 1, q_len, k_len) and torch.equal(live[0, 0], torch.ones_like(live[0, 0]).tril()):
+    if (
+        known
+        and live.shape == (1, 1, q_len, k_len)
+        and torch.equal(live[0, 0], torch.ones_like(live[0, 0]).tril())
+    ):
         return Causal(), None
     return Explicit(live.expand(-1, -1, q_len, k_len)), None
 
@@ -246,10 +276,14 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
     [0.0, 0.0, 0.0, 0.5, 0.5]
     """
 
-    def __init__(self, *positional: Any, pattern: Pattern | str | None = None, **keywords: Any) -> None:
+    def __init__(
+        self, *positional: Any, pattern: Pattern | str | None = None, **keywords: Any
+    ) -> None:
         super().__init__(*positional, **keywords)
         self.pattern = as_pattern(pattern)
-        self.register_forward_pre_hook(_calls_forward)  # a layer with hooks is not skipped by the fast path
+        self.register_forward_pre_hook(
+            _calls_forward
+        )  # a layer with hooks is not skipped by the fast path
 
     def forward(
         self,
@@ -274,15 +308,23 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
                 "encoder.use_nested_tensor = False, or make the encoder with enable_nested_tensor=False"
             )
         if is_causal and attn_mask is None:
-            raise ArgumentError("is_causal=True is given without attn_mask; give the causal mask, or pattern='causal'")
+            raise ArgumentError(
+                "is_causal=True is given without attn_mask; give the causal mask, or pattern='causal'"
+            )
         check_inputs(self, query, key, value)
         check_masks(self, query, key, key_padding_mask, attn_mask)
         batched = query.dim() == 3
-        given = [x if batched else x[:, None] for x in (query, key, value)]  # unbatched: (length, dim)
+        given = [
+            x if batched else x[:, None] for x in (query, key, value)
+        ]  # unbatched: (length, dim)
         if batched and self.batch_first:
             given = [x.transpose(0, 1) for x in given]
         q, k, v = self._projected(*given)  # (length, batch, heads · head_dim)
-        live = None if key_padding_mask is None else allowed_by("key_padding_mask", key_padding_mask, batched)
+        live = (
+            None
+            if key_padding_mask is None
+            else allowed_by("key_padding_mask", key_padding_mask, batched)
+        )
         mask = None if attn_mask is None else allowed_by("attn_mask", attn_mask)
         if mask is not None and mask.dim() == 3:
             mask = mask.unflatten(0, (-1, self.num_heads))  # (batch, heads, q_len, k_len)
@@ -294,14 +336,18 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
             mask = mask[(None,) * (4 - mask.dim())]
         own, bias = meaning(mask, q.shape[2], k.shape[2])
         options: dict[str, Any] = {
-            "pattern": own & self.pattern, "bias": None if bias is None else bias.to(q.dtype),
+            "pattern": own & self.pattern,
+            "bias": None if bias is None else bias.to(q.dtype),
             "dropout": self.dropout if self.training else 0.0,
             "q_start": 0 if own == Causal() else None,
-        }  # fmt: skip
-        weights, recording = None, current_recording(self)
+        }
+        weights = None
+        recording = current_recording(self)
         if need_weights or recording is not None:
             want = () if recording is None else recording.want
-            detail = attention_detail(q, k, v, want=(*want, "weights") if need_weights else want, **options)
+            detail = attention_detail(
+                q, k, v, want=(*want, "weights") if need_weights else want, **options
+            )
             output = detail.output
             if need_weights:
                 weights = detail.weights.mean(1) if average_attn_weights else detail.weights
@@ -323,14 +369,21 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
             else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         )
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        q, k, v = (F.linear(*one) for one in zip((query, key, value), matrices, biases, strict=True))
+        q, k, v = (
+            F.linear(*one) for one in zip((query, key, value), matrices, biases, strict=True)
+        )
         return q, k, v
 
-    def _with_added_keys(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    def _with_added_keys(
+        self, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, int]:
         """Keys and values with those of add_bias_kv and add_zero_attn after them, and how many these are."""
         added = 0
         if self.bias_k is not None and self.bias_v is not None:
-            k, v = (torch.cat((x, one.expand(1, *x.shape[1:]))) for x, one in ((k, self.bias_k), (v, self.bias_v)))
+            k, v = (
+                torch.cat((x, one.expand(1, *x.shape[1:])))
+                for x, one in ((k, self.bias_k), (v, self.bias_v))
+            )
             added += 1
         if self.add_zero_attn:
             k, v = (F.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
@@ -349,6 +402,8 @@ def _finding(attend: Callable[..., torch.Tensor], function: Any) -> Callable[...
     The name in PyTorch's module stays as it is: other threads use it, and an interruption could not undo a change.
     """
     names = {**function.__globals__, "scaled_dot_product_attention": attend}
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy

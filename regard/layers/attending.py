@@ -25,7 +25,9 @@ from regard.patterns import Causal, Pattern, as_pattern
 from regard.positions import Rotary
 
 GATE = "gate"  # a parameter that is computed from each input vector instead of learned
-Gate = torch.Tensor | dict[str, torch.Tensor] | None  # of RandomFeature; of a recurrent mechanism, by name
+Gate = (
+    torch.Tensor | dict[str, torch.Tensor] | None
+)  # of RandomFeature; of a recurrent mechanism, by name
 
 
 class LayerMechanism(nn.Module):
@@ -37,10 +39,14 @@ class LayerMechanism(nn.Module):
         context_dim: size of the vectors that are projected to keys.
     """
 
-    def __init__(self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int) -> None:
+    def __init__(
+        self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int
+    ) -> None:
         super().__init__()
         self.declared = declared
-        self.key_dim = declared.key_dim(head_dim)  # of the layer's keys, before a score's projection
+        self.key_dim = declared.key_dim(
+            head_dim
+        )  # of the layer's keys, before a score's projection
         if declared.shares_keys and kv_heads != heads:
             raise ArgumentError(
                 f"{declared}: its queries are its keys, so kv_heads {kv_heads} must be heads {heads}; leave it out"
@@ -97,7 +103,9 @@ class LayerMechanism(nn.Module):
         """
         if self.gates is not None:
             return self.gates(vectors)
-        return None if self.to_gate is None else torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
+        return (
+            None if self.to_gate is None else torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
+        )
 
     def options(self, gate: Gate) -> dict[str, Any]:
         """The options `mechanism` and `parameters` for a call of `attention`."""
@@ -122,9 +130,16 @@ class AttentionLayer(RecordedLayer):
     to_output: Any
 
     def _take(
-        self, pattern: Pattern | str | None, dropout: float, *,
-        softcap: float | None, scale: float | None, backend: str, strict: bool, precise: bool,
-    ) -> None:  # fmt: skip
+        self,
+        pattern: Pattern | str | None,
+        dropout: float,
+        *,
+        softcap: float | None,
+        scale: float | None,
+        backend: str,
+        strict: bool,
+        precise: bool,
+    ) -> None:
         """Check and keep the pattern and the options of every call."""
         self.pattern = as_pattern(pattern)
         self.dropout = checked_dropout(dropout)
@@ -147,9 +162,17 @@ class AttentionLayer(RecordedLayer):
         q_start: int | torch.Tensor | None,
         gate: Gate = None,
     ) -> torch.Tensor:
-        options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
+        options: dict[str, Any] = {
+            **self.options,
+            "pattern": pattern,
+            "bias": bias,
+            "q_start": q_start,
+        }
         options["sink"] = self.sinks
-        options |= {**self.mechanism.options(gate), "dropout": self.dropout if self.training else 0.0}
+        options |= {
+            **self.mechanism.options(gate),
+            "dropout": self.dropout if self.training else 0.0,
+        }
         recording = current_recording(self)
         if recording is None:
             return attention(q, k, v, **options)  # (batch, heads, length, v_dim)
@@ -164,7 +187,9 @@ class AttentionLayer(RecordedLayer):
 
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
         batch, length, size = joined.shape
-        return joined.view(batch, length, heads, size // heads).transpose(1, 2)  # (batch, heads, length, size)
+        return joined.view(batch, length, heads, size // heads).transpose(
+            1, 2
+        )  # (batch, heads, length, size)
 
     def _rotated(
         self, heads: torch.Tensor, start: int | torch.Tensor, positions: torch.Tensor | None = None
@@ -179,12 +204,16 @@ class AttentionLayer(RecordedLayer):
         if not isinstance(start, torch.Tensor):
             return self.positions.rotate_from(heads, start)
         start = start.to(heads.device)
-        return self.positions.rotate(heads, start[:, None] + torch.arange(heads.shape[2], device=heads.device))
+        return self.positions.rotate(
+            heads, start[:, None] + torch.arange(heads.shape[2], device=heads.device)
+        )
 
     def _check_vectors(self, name: str, vectors: torch.Tensor, size: int) -> None:
         check_vectors(name, vectors, getattr(self.to_v, "weight", None))
         if vectors.dim() != 3 or vectors.shape[-1] != size:
-            raise ShapeError(f"{name} has shape {tuple(vectors.shape)}; this layer needs (batch, length, {size})")
+            raise ShapeError(
+                f"{name} has shape {tuple(vectors.shape)}; this layer needs (batch, length, {size})"
+            )
 
     def _refuse_with_cache(self, pattern: Pattern, q_start: int | torch.Tensor, place: Any) -> None:
         """Refuse what a cache cannot continue at this place: a mask, a pattern by length, and another position."""
@@ -205,12 +234,18 @@ class AttentionLayer(RecordedLayer):
             )
 
     def _cache_options(
-        self, kind: str, capacity: int | None, dtype: torch.dtype | str | None, shared: bool, first: int
+        self,
+        kind: str,
+        capacity: int | None,
+        dtype: torch.dtype | str | None,
+        shared: bool,
+        first: int,
     ) -> dict[str, Any]:
         """The options of `regard.layers.caches.new_cache`, with the defaults of this layer."""
         first = whole("first", first, 0)
         if kind == "ring" and capacity is None:
-            kept, back = self.pattern.canonical().kept_keys() if first else None, self.pattern.reach().back
+            kept = self.pattern.canonical().kept_keys() if first else None
+            back = self.pattern.reach().back
             back = kept[1] - 1 if kept is not None and kept[0] <= first else back
             if back is None:
                 raise ArgumentError(
@@ -222,5 +257,7 @@ class AttentionLayer(RecordedLayer):
         options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
         options |= {"first": first} if first else {}
         return options | {
-            "dtype": weight.dtype if dtype is None else dtype, "device": weight.device, "shared": shared
-        }  # fmt: skip
+            "dtype": weight.dtype if dtype is None else dtype,
+            "device": weight.device,
+            "shared": shared,
+        }

@@ -39,7 +39,9 @@ class Chooser(nn.Module):
     built = False  # whether it belongs to a layer
     softcap: float | None = None  # of the layer
 
-    def build(self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float) -> None:
+    def build(
+        self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float
+    ) -> None:
         """Make the weights for a layer of these sizes, which calls this once."""
 
     def kept(self, x: torch.Tensor, k: torch.Tensor, start: int) -> torch.Tensor:
@@ -47,7 +49,13 @@ class Chooser(nn.Module):
         return k
 
     def forward(
-        self, attend: Attend, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern
+        self,
+        attend: Attend,
+        x: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        pattern: Pattern,
     ) -> torch.Tensor:
         """The outputs of the heads, (batch, heads, length, v_dim), of the last queries of a text.
 
@@ -60,7 +68,9 @@ class Chooser(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
-    def loss(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+    def loss(
+        self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, pattern: Pattern
+    ) -> torch.Tensor:
         """The loss of a chooser that has one, a number, from the vectors, queries, keys and pattern of a call."""
         raise UnsupportedError(f"{type(self).__name__} has no loss of its own")
 
@@ -87,7 +97,8 @@ def _best(rows: list[slice], scores: Callable[[slice], torch.Tensor], top: int) 
         found = scores(some)
         count = min(top, found.shape[-1])
         least = found.topk(count, sorted=False).values.amin(-1, keepdim=True)
-        above, equal = found > least, (found == least) & (least > -torch.inf)
+        above = found > least
+        equal = (found == least) & (least > -torch.inf)
         needed = count - above.sum(-1, keepdim=True, dtype=torch.int32)
         best = above | (equal & (equal.cumsum(-1, dtype=torch.int32) <= needed))
         columns = torch.arange(found.shape[-1], device=found.device)
@@ -123,21 +134,35 @@ class MoBA(Chooser):
     def choose(self, q: torch.Tensor, k: torch.Tensor) -> ChosenBlocks:
         """The blocks that the last queries of a text look at: a list for each query and query head."""
         (batch, heads, q_len, _), k_len, block = q.shape, k.shape[2], self.block
-        done, start = k_len // block, k_len - q_len
+        done = k_len // block
+        start = k_len - q_len
         means = k[:, :, : done * block].unflatten(2, (done, block)).mean(3)
         # a block that is not full is the query's own or a later one: its score is replaced below
         means = functional.pad(means, (0, 0, 0, -(-k_len // block) - done))
         columns = torch.arange(means.shape[2], device=q.device)
 
         def scores(rows: slice) -> torch.Tensor:
-            own = torch.arange(start + rows.start, start + rows.stop, device=q.device)[:, None] // block
+            own = (
+                torch.arange(start + rows.start, start + rows.stop, device=q.device)[:, None]
+                // block
+            )
             found = _products(q[:, :, rows], means)  # (batch, heads, rows, blocks)
-            return found.masked_fill_(columns > own, -torch.inf).masked_fill_(columns == own, torch.inf)
+            return found.masked_fill_(columns > own, -torch.inf).masked_fill_(
+                columns == own, torch.inf
+            )
 
-        return ChosenBlocks(_best(_row_blocks(q_len, batch * heads * len(columns)), scores, self.top), block, 1)
+        return ChosenBlocks(
+            _best(_row_blocks(q_len, batch * heads * len(columns)), scores, self.top), block, 1
+        )
 
     def forward(
-        self, attend: Attend, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern
+        self,
+        attend: Attend,
+        x: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        pattern: Pattern,
     ) -> torch.Tensor:
         return attend(q, k, v, pattern & Causal() & self.choose(q, k))
 
@@ -158,7 +183,9 @@ class Compression(nn.Module):
         """(batch, heads, n, size) -> (batch, heads, windows, size); the windows that n vectors complete."""
         if x.shape[2] < self.length:
             return x[:, :, :0]
-        windows = x.unfold(2, self.length, self.stride).mT + self.places  # (batch, heads, windows, length, size)
+        windows = (
+            x.unfold(2, self.length, self.stride).mT + self.places
+        )  # (batch, heads, windows, length, size)
         return self.mix(windows.flatten(3))
 
 
@@ -194,9 +221,14 @@ class NSA(Chooser):
 
     branches = 3
 
-    def __init__(self, length: int = 32, stride: int = 16, block: int = 64, top: int = 16, window: int = 512) -> None:
+    def __init__(
+        self, length: int = 32, stride: int = 16, block: int = 64, top: int = 16, window: int = 512
+    ) -> None:
         super().__init__()
-        self.length, self.stride = whole("NSA's length", length, 1), whole("NSA's stride", stride, 1)
+        self.length, self.stride = (
+            whole("NSA's length", length, 1),
+            whole("NSA's stride", stride, 1),
+        )
         self.block, self.top = whole("NSA's block", block, 1), whole("NSA's top", top, 3)
         self.window = whole("NSA's window", window, 1)
         if self.length % self.stride or self.block % self.stride or self.length > self.block:
@@ -205,7 +237,9 @@ class NSA(Chooser):
                 f"the block, and the length is at most the block"
             )
 
-    def build(self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float) -> None:
+    def build(
+        self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float
+    ) -> None:
         self.scale, self.to_gates = scale, nn.Linear(dim, 3 * heads)
         self.compress_keys, self.compress_values = (
             Compression(size, self.length, self.stride) for size in (head_dim, value_dim)
@@ -218,27 +252,48 @@ class NSA(Chooser):
         (batch, kv_heads, windows, _), (_, heads, q_len, _) = compressed.shape, q.shape
         blocks = torch.arange(-(-k_len // self.block), device=q.device)
         columns = torch.arange(windows, device=q.device)
-        units, spans = self.block // self.stride, self.length // self.stride  # strides in a block and in a window
+        units, spans = (
+            self.block // self.stride,
+            self.length // self.stride,
+        )  # strides in a block and in a window
         # In how many strides the window `units · j + t - (spans - 1)` overlaps block j: equation 9.
         shares = [min(t, spans - 1) - max(0, t - units + 1) + 1 for t in range(units + spans - 1)]
 
         def scores(rows: slice) -> torch.Tensor:
-            at = torch.arange(k_len - q_len + rows.start, k_len - q_len + rows.stop, device=q.device)[:, None]
+            at = torch.arange(
+                k_len - q_len + rows.start, k_len - q_len + rows.stop, device=q.device
+            )[:, None]
             hidden = ~Compressed(self.length, self.stride).allows(at, columns)
-            weights = (self.scale * _products(q[:, :, rows], compressed)).masked_fill_(hidden, -torch.inf).softmax(-1)
-            weights = weights.nan_to_num_(0).unflatten(1, (kv_heads, -1)).sum(2)  # zeros in an empty row
+            weights = (
+                (self.scale * _products(q[:, :, rows], compressed))
+                .masked_fill_(hidden, -torch.inf)
+                .softmax(-1)
+            )
+            weights = (
+                weights.nan_to_num_(0).unflatten(1, (kv_heads, -1)).sum(2)
+            )  # zeros in an empty row
             padded = functional.pad(weights, (spans - 1, units * len(blocks) - windows))
             # `conv1d` with one channel takes ten times as long
-            found = sum(share * padded[..., t::units][..., : len(blocks)] for t, share in enumerate(shares))
+            found = sum(
+                share * padded[..., t::units][..., : len(blocks)] for t, share in enumerate(shares)
+            )
             own = at // self.block
             found = torch.as_tensor(found).masked_fill(blocks > own, -torch.inf)
-            return found.masked_fill((blocks == 0) | (blocks == own) | (blocks == own - 1), torch.inf)
+            return found.masked_fill(
+                (blocks == 0) | (blocks == own) | (blocks == own - 1), torch.inf
+            )
 
         rows = _row_blocks(q_len, batch * heads * max(windows, len(blocks)))
         return ChosenBlocks(_best(rows, scores, self.top), self.block, query_block=1)
 
     def forward(
-        self, attend: Attend, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern
+        self,
+        attend: Attend,
+        x: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        pattern: Pattern,
     ) -> torch.Tensor:
         _refuse_for_windows(pattern)
         (k_0, k_1, k_2), (v_0, v_1, v_2) = k.chunk(3, 1), v.chunk(3, 1)
@@ -249,18 +304,29 @@ class NSA(Chooser):
             attend(q, k_1, v_1, chosen),
             attend(q, k_2, v_2, pattern & CausalWindow(self.window)),
         )
-        gates = torch.sigmoid(self.to_gates(x)).unflatten(-1, (3, -1)).permute(2, 0, 3, 1)  # (3, batch, heads, length)
+        gates = (
+            torch.sigmoid(self.to_gates(x)).unflatten(-1, (3, -1)).permute(2, 0, 3, 1)
+        )  # (3, batch, heads, length)
         return (gates[..., None] * torch.stack(outputs)).sum(0)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)}" for name in ("length", "stride", "block", "top", "window"))
+        return ", ".join(
+            f"{name}={getattr(self, name)}"
+            for name in ("length", "stride", "block", "top", "window")
+        )
 
 
 def _refuse_for_windows(pattern: Pattern) -> None:
     """Refuse a pattern that may hide tokens before a query, since a compressed key cannot be divided."""
     for part in pattern.canonical().factors:
-        band, span = part.band(), part.row_span()
-        if band is not None and band.left is None and not band.start and (band.right is None or band.right >= 0):
+        band = part.band()
+        span = part.row_span()
+        if (
+            band is not None
+            and band.left is None
+            and not band.start
+            and (band.right is None or band.right >= 0)
+        ):
             continue
         if span is None or bool((span[0] > 0).any()):
             raise UnsupportedError(
@@ -292,15 +358,22 @@ class LightningIndexer(Chooser):
     torch.Size([1, 7, 16])
     """
 
-    def __init__(self, top: int, heads: int = 4, head_dim: int = 32, positions: Rotary | str | None = None) -> None:
+    def __init__(
+        self, top: int, heads: int = 4, head_dim: int = 32, positions: Rotary | str | None = None
+    ) -> None:
         super().__init__()
-        self.top, self.heads = whole("LightningIndexer's top", top, 1), whole("LightningIndexer's heads", heads, 1)
+        self.top, self.heads = (
+            whole("LightningIndexer's top", top, 1),
+            whole("LightningIndexer's heads", heads, 1),
+        )
         self.head_dim = whole("LightningIndexer's head_dim", head_dim, 1)
         self.positions, self.dense = as_rotary(positions), False
         if self.positions is not None:
             self.positions.check(self.head_dim)
 
-    def build(self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float) -> None:
+    def build(
+        self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float
+    ) -> None:
         if self.head_dim % kv_heads:
             raise ArgumentError(
                 f"LightningIndexer's head_dim is {self.head_dim} and must be a multiple of kv_heads, {kv_heads}: a "
@@ -318,10 +391,14 @@ class LightningIndexer(Chooser):
     def _queries(self, x: torch.Tensor, start: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries (batch, heads, length, head_dim), with the weights of heads (batch, heads, length, 1)."""
         weights = self.to_weights(x).mT[..., None] * (self.heads * self.head_dim) ** -0.5
-        return self._rotated(self.to_q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2), start), weights
+        return self._rotated(
+            self.to_q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2), start
+        ), weights
 
     def _keys(self, x: torch.Tensor, start: int) -> torch.Tensor:
-        return self._rotated(self.k_norm(self.to_k(x))[:, None], start)  # (batch, 1, length, head_dim)
+        return self._rotated(
+            self.k_norm(self.to_k(x))[:, None], start
+        )  # (batch, 1, length, head_dim)
 
     def kept(self, x: torch.Tensor, k: torch.Tensor, start: int) -> torch.Tensor:
         with torch.no_grad():
@@ -337,19 +414,29 @@ class LightningIndexer(Chooser):
 
         def scores(rows: slice) -> torch.Tensor:
             found = (torch.relu(q[:, :, rows] @ keys.mT) * weights[:, :, rows]).sum(1, keepdim=True)
-            at = torch.arange(k_len - length + rows.start, k_len - length + rows.stop, device=x.device)
+            at = torch.arange(
+                k_len - length + rows.start, k_len - length + rows.stop, device=x.device
+            )
             return found.masked_fill_(columns > at[:, None], -torch.inf)
 
         return ChosenKeys(_best(_row_blocks(length, batch * self.heads * k_len), scores, self.top))
 
     def forward(
-        self, attend: Attend, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern
+        self,
+        attend: Attend,
+        x: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        pattern: Pattern,
     ) -> torch.Tensor:
         k, keys = k[..., : -self.extra], k[..., -self.extra :].transpose(1, 2).flatten(2)[:, None]
         pattern = pattern & Causal()
         return attend(q, k, v, pattern if self.dense else pattern & self.choose(x, keys))
 
-    def loss(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+    def loss(
+        self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, pattern: Pattern
+    ) -> torch.Tensor:
         """The divergence `Σ KL(p_t || softmax(I_t))` over the batch and the queries of a text, in nats.
 
         p_t is the mean of the weights of the layer's heads. Both range over the keys that the pattern allows: of the
@@ -362,39 +449,77 @@ class LightningIndexer(Chooser):
             q, k: the layer's queries and keys of x, (batch, heads or kv_heads, length, head_dim).
             pattern: of the layer and the call.
         """
-        pattern, grid = pattern & Causal(), Grid.whole(x.shape[1], x.shape[1], 0, x.device)
+        pattern = pattern & Causal()
+        grid = Grid.whole(x.shape[1], x.shape[1], 0, x.device)
         visible = pattern.visible_keys(grid)
-        padding = x.new_zeros(1, x.shape[1], dtype=torch.bool) if visible is None else ~visible.any(1)
-        x, q, k = x.detach().masked_fill(padding[..., None], 0), q.detach(), k.detach()
-        keys, (index_q, weights) = self._keys(x, 0).masked_fill(padding[:, None, :, None], 0), self._queries(x, 0)
+        padding = (
+            x.new_zeros(1, x.shape[1], dtype=torch.bool) if visible is None else ~visible.any(1)
+        )
+        x = x.detach().masked_fill(padding[..., None], 0)
+        q = q.detach()
+        k = k.detach()
+        keys, (index_q, weights) = (
+            self._keys(x, 0).masked_fill(padding[:, None, :, None], 0),
+            self._queries(x, 0),
+        )
         q = q.unflatten(1, (k.shape[1], -1))  # (batch, kv_heads, group, length, head_dim)
         chosen = None if self.dense else self.choose(x, keys).keys  # (batch, 1, length, top)
         row = "" if chosen is None else "r"
 
-        def divergence(some: slice, index_q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-            hidden = ~four_axes(pattern.evaluate(grid.block(range(some.start, some.stop), grid.keys)))
+        def divergence(
+            some: slice, index_q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor
+        ) -> torch.Tensor:
+            hidden = ~four_axes(
+                pattern.evaluate(grid.block(range(some.start, some.stop), grid.keys))
+            )
             listed = None if chosen is None else chosen[:, :, some]
             if listed is not None:
                 shape = len(x), hidden.shape[1], *listed.shape[2:]
-                hidden = hidden.expand(*shape[:3], -1).gather(-1, listed.clamp(min=0).expand(shape)) | (listed < 0)
+                hidden = hidden.expand(*shape[:3], -1).gather(
+                    -1, listed.clamp(min=0).expand(shape)
+                ) | (listed < 0)
             of_all = hidden.all(1, keepdim=True)  # hidden from every head
 
-            def of(x: torch.Tensor) -> torch.Tensor:  # (batch, heads, rows that have keys of their own, keys, dim)
+            def of(
+                x: torch.Tensor,
+            ) -> torch.Tensor:  # (batch, heads, rows that have keys of their own, keys, dim)
                 batch, heads = (torch.arange(size, device=x.device) for size in x.shape[:2])
-                return x if chosen is None else x[batch[:, None, None, None], heads[:, None, None], listed]
+                return (
+                    x
+                    if chosen is None
+                    else x[batch[:, None, None, None], heads[:, None, None], listed]
+                )
 
             scores = torch.einsum(f"bhrd,bo{row}kd->bhrk", index_q[:, :, some], of(keys))
             scores = (torch.relu(scores) * weights[:, :, some]).sum(1, keepdim=True)
-            scores = scores.masked_fill(of_all & ~of_all.all(-1, keepdim=True), -torch.inf)  # an empty row has p = 0
-            logits = self.scale * torch.einsum(f"bvgrd,bv{row}kd->bvgrk", q[:, :, :, some], of(k)).flatten(1, 2)
-            logits = logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
-            p = logits.masked_fill(hidden, -torch.inf).softmax(-1).masked_fill(hidden, 0).mean(1, keepdim=True)
+            scores = scores.masked_fill(
+                of_all & ~of_all.all(-1, keepdim=True), -torch.inf
+            )  # an empty row has p = 0
+            logits = self.scale * torch.einsum(
+                f"bvgrd,bv{row}kd->bvgrk", q[:, :, :, some], of(k)
+            ).flatten(1, 2)
+            logits = (
+                logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+            )
+            p = (
+                logits.masked_fill(hidden, -torch.inf)
+                .softmax(-1)
+                .masked_fill(hidden, 0)
+                .mean(1, keepdim=True)
+            )
             p = p.masked_fill(padding[:, None, some, None], 0)
             return (torch.xlogy(p, p) - p * scores.log_softmax(-1).masked_fill(of_all, 0)).sum()
 
-        columns = x.shape[1] if chosen is None else chosen.shape[-1] * (1 + self.head_dim // 4)  # of one row and head
-        rows = _row_blocks(x.shape[1], x.shape[0] * max(self.heads, k.shape[1] * q.shape[2]) * columns)
-        parts = [checkpoint(divergence, some, index_q, weights, keys, use_reentrant=False) for some in rows]
+        columns = (
+            x.shape[1] if chosen is None else chosen.shape[-1] * (1 + self.head_dim // 4)
+        )  # of one row and head
+        rows = _row_blocks(
+            x.shape[1], x.shape[0] * max(self.heads, k.shape[1] * q.shape[2]) * columns
+        )
+        parts = [
+            checkpoint(divergence, some, index_q, weights, keys, use_reentrant=False)
+            for some in rows
+        ]
         return torch.stack([keys.sum() * 0, *parts]).sum()  # type: ignore[list-item]
 
     def extra_repr(self) -> str:
@@ -414,21 +539,33 @@ def choice_losses(model: nn.Module) -> Generator[list[torch.Tensor]]:
     True
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"choice_losses takes a module with attention layers, not {shown(model)}")
+        raise ArgumentError(
+            f"choice_losses takes a module with attention layers, not {shown(model)}"
+        )
     losses: list[torch.Tensor] = []
 
     def add(layer: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         if options.get("cache") is not None:
-            raise UnsupportedError("an indexer learns from whole texts; leave out cache=, or choice_losses")
+            raise UnsupportedError(
+                "an indexer learns from whole texts; leave out cache=, or choice_losses"
+            )
         if options.get("bias") is not None:
-            raise UnsupportedError("an indexer learns weights without a bias; leave out bias=, or choice_losses")
+            raise UnsupportedError(
+                "an indexer learns weights without a bias; leave out bias=, or choice_losses"
+            )
         if torch._C._current_graph_task_id() >= 0:
             return  # a checkpoint computes the layer again in the backward pass
         named = {name: options[name] for name in ("x", "positions", "pattern") if name in options}
-        with saved_tensors_hooks(lambda x: x, lambda x: x):  # a checkpoint around the layer does not repeat the loss
+        with saved_tensors_hooks(
+            lambda x: x, lambda x: x
+        ):  # a checkpoint around the layer does not repeat the loss
             losses.append(layer.choice_loss(*given[:1], **named))
 
-    chosen = [one for one in model.modules() if isinstance(getattr(one, "chooser", None), LightningIndexer)]
+    chosen = [
+        one
+        for one in model.modules()
+        if isinstance(getattr(one, "chooser", None), LightningIndexer)
+    ]
     hooks = [layer.register_forward_pre_hook(add, with_kwargs=True) for layer in chosen]
     try:
         yield losses

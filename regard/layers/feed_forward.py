@@ -14,7 +14,9 @@ from regard.core.problem import checked_dropout
 from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ShapeError
 
-FEW = range(4, 16)  # numbers of rows for which torch's CPU product takes up to three times the time to read the matrix
+FEW = range(
+    4, 16
+)  # numbers of rows for which torch's CPU product takes up to three times the time to read the matrix
 BLOCK = 64  # output columns per block, fast for so few rows
 
 
@@ -37,7 +39,9 @@ class Projection(nn.Linear):
         return project(input, self.weight, self.bias)
 
 
-def project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def project(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
     """`x Wᵀ + b`, as `torch.nn.functional.linear`, but faster on a CPU when x has a few rows and needs no gradient.
 
     One row of bfloat16 uses a matrix-vector product. Four to fifteen rows of float32 or float64 are multiplied block by
@@ -68,11 +72,16 @@ def _quick(x: torch.Tensor, weight: torch.Tensor) -> Callable[..., torch.Tensor]
     """The function that multiplies these few rows faster than torch's own, or None."""
     if torch.is_grad_enabled() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return None
-    if type(weight) not in (torch.Tensor, nn.Parameter):  # sharded or quantised: it brings its own product
+    if type(weight) not in (
+        torch.Tensor,
+        nn.Parameter,
+    ):  # sharded or quantised: it brings its own product
         return None
     if x.dtype == torch.bfloat16:
         return _by_vector if x.numel() == x.shape[-1] else None
-    return _by_blocks if x.dtype in (torch.float32, torch.float64) and len(weight) >= BLOCK else None
+    return (
+        _by_blocks if x.dtype in (torch.float32, torch.float64) and len(weight) >= BLOCK else None
+    )
 
 
 def _by_vector(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -101,14 +110,23 @@ def _by_blocks(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None)
 def check_vectors(name: str, vectors: torch.Tensor, weight: object) -> None:
     """Raise a ShapeError unless the vectors are dense, floating-point, and of the weight's device and dtype."""
     if not isinstance(vectors, torch.Tensor) or not vectors.dtype.is_floating_point:
-        raise ShapeError(f"{name} is {shown(vectors)}; this layer needs a tensor of floating-point numbers")
+        raise ShapeError(
+            f"{name} is {shown(vectors)}; this layer needs a tensor of floating-point numbers"
+        )
     refuse_layout(name, vectors)
-    if not isinstance(weight, torch.Tensor) or type(weight) not in (torch.Tensor, torch.nn.Parameter):
+    if not isinstance(weight, torch.Tensor) or type(weight) not in (
+        torch.Tensor,
+        torch.nn.Parameter,
+    ):
         return  # sharded or quantised: it converts its inputs
     if vectors.device != weight.device:
-        raise ShapeError(f"{name} is on {vectors.device} and this layer on {weight.device}; move one of them")
+        raise ShapeError(
+            f"{name} is on {vectors.device} and this layer on {weight.device}; move one of them"
+        )
     if vectors.dtype != weight.dtype and not is_casting(vectors.device.type):
-        raise ShapeError(f"{name} has dtype {vectors.dtype} and this layer {weight.dtype}; convert one of them")
+        raise ShapeError(
+            f"{name} has dtype {vectors.dtype} and this layer {weight.dtype}; convert one of them"
+        )
 
 
 GATED = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu}
@@ -145,11 +163,18 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, dim: int, hidden_dim: int, activation: str = "relu", dropout: float = 0.0, bias: bool = True
+        self,
+        dim: int,
+        hidden_dim: int,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        dim, hidden_dim = whole("dim", dim, 1), whole("hidden_dim", hidden_dim, 1)
-        dropout, bias = checked_dropout(dropout), yes_or_no("bias", bias)
+        dim = whole("dim", dim, 1)
+        hidden_dim = whole("hidden_dim", hidden_dim, 1)
+        dropout = checked_dropout(dropout)
+        bias = yes_or_no("bias", bias)
         self.activation, self.dim = one_of("activation", activation, ACTIVATIONS), dim
         self.gate = Projection(dim, hidden_dim, bias=bias) if activation in GATED else None
         self.widen = Projection(dim, hidden_dim, bias=bias)
@@ -162,5 +187,7 @@ class FeedForward(nn.Module):
         if x.shape[-1:] != (self.dim,):
             raise ShapeError(f"x has shape {tuple(x.shape)}; this layer needs (..., {self.dim})")
         activate = ACTIVATIONS[self.activation]
-        hidden = activate(self.widen(x)) if self.gate is None else activate(self.gate(x)) * self.widen(x)
+        hidden = (
+            activate(self.widen(x)) if self.gate is None else activate(self.gate(x)) * self.widen(x)
+        )
         return self.narrow(self.dropout(hidden) if self.training else hidden)

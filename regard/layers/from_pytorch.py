@@ -35,9 +35,12 @@ def settings_of(module: nn.MultiheadAttention) -> dict[str, Any]:
             f"layer projects both from one context"
         )
     return {
-        "dim": module.embed_dim, "heads": module.num_heads, "context_dim": module.kdim, "dropout": module.dropout,
+        "dim": module.embed_dim,
+        "heads": module.num_heads,
+        "context_dim": module.kdim,
+        "dropout": module.dropout,
         "projection_bias": module.in_proj_bias is not None,
-    }  # fmt: skip
+    }
 
 
 @contextmanager
@@ -55,11 +58,17 @@ def hinting_at_pytorch(state: Mapping[str, Any]) -> Generator[None]:
         ) from None
 
 
-def check_inputs(module: nn.MultiheadAttention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+def check_inputs(
+    module: nn.MultiheadAttention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> None:
     """Raise a ShapeError unless these are the inputs of a module of PyTorch: widths, axes, batches and lengths."""
     axes = "(batch, length, {0})" if module.batch_first else "(length, batch, {0})"
     weight = module.out_proj.weight
-    given = {"query": (query, module.embed_dim), "key": (key, module.kdim), "value": (value, module.vdim)}
+    given = {
+        "query": (query, module.embed_dim),
+        "key": (key, module.kdim),
+        "value": (value, module.vdim),
+    }
     for name, (x, size) in given.items():
         check_vectors(name, x, weight)
         if x.dim() not in (2, 3) or x.shape[-1] != size:
@@ -86,16 +95,25 @@ def check_inputs(module: nn.MultiheadAttention, query: torch.Tensor, key: torch.
 
 
 def check_masks(
-    module: nn.MultiheadAttention, query: torch.Tensor, key: torch.Tensor,
-    key_padding_mask: torch.Tensor | None, attn_mask: torch.Tensor | None,
-) -> None:  # fmt: skip
+    module: nn.MultiheadAttention,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    key_padding_mask: torch.Tensor | None,
+    attn_mask: torch.Tensor | None,
+) -> None:
     """Raise a ShapeError unless the masks of a module of PyTorch have the sizes of its inputs."""
-    batched, length = query.dim() == 3, int(query.dim() == 3 and module.batch_first)
-    batch, q_len, k_len = query.shape[1 - length] if batched else 1, query.shape[length], key.shape[length]
+    batched = query.dim() == 3
+    length = int(query.dim() == 3 and module.batch_first)
+    batch = query.shape[1 - length] if batched else 1
+    q_len = query.shape[length]
+    k_len = key.shape[length]
     padding = {"(batch, keys)": (batch, k_len)} if batched else {"(keys,)": (k_len,)}
     by_head = {"(batch · heads, queries, keys)": (batch * module.num_heads, q_len, k_len)}
     allowed = {"(queries, keys)": (q_len, k_len), **by_head}
-    for name, mask, shapes in (("key_padding_mask", key_padding_mask, padding), ("attn_mask", attn_mask, allowed)):
+    for name, mask, shapes in (
+        ("key_padding_mask", key_padding_mask, padding),
+        ("attn_mask", attn_mask, allowed),
+    ):
         if mask is not None:
             refuse_wrapper(name, mask)
         if isinstance(mask, torch.Tensor) and tuple(mask.shape) not in shapes.values():
@@ -110,19 +128,30 @@ def weights_of(module: nn.MultiheadAttention) -> dict[str, torch.Tensor]:
     """The parameters of the module by their names in `MultiHeadAttention`."""
     names = ("to_q", "to_k", "to_v")
     if module.in_proj_weight is not None:
-        weights = module.in_proj_weight.chunk(3)  # PyTorch stores the three projections as one matrix (3 dim, dim)
+        weights = module.in_proj_weight.chunk(
+            3
+        )  # PyTorch stores the three projections as one matrix (3 dim, dim)
     else:
         weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     named = {f"{name}.weight": weight for name, weight in zip(names, weights, strict=True)}
     if module.in_proj_bias is not None:
-        named |= {f"{name}.bias": offset for name, offset in zip(names, module.in_proj_bias.chunk(3), strict=True)}
-    return named | {f"to_output.{name}": weight for name, weight in module.out_proj.state_dict().items()}
+        named |= {
+            f"{name}.bias": offset
+            for name, offset in zip(names, module.in_proj_bias.chunk(3), strict=True)
+        }
+    return named | {
+        f"to_output.{name}": weight for name, weight in module.out_proj.state_dict().items()
+    }
 
 
 def allowed_by(name: str, mask: torch.Tensor, batched: bool = True) -> torch.Tensor:
     """A mask of that module, whose True means masked, as booleans whose True means allowed, or as numbers."""
-    if not isinstance(mask, torch.Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise ArgumentError(f"{name} is {shown(mask)}; it needs booleans, with True for masked, or numbers to add")
+    if not isinstance(mask, torch.Tensor) or not (
+        mask.dtype == torch.bool or mask.is_floating_point()
+    ):
+        raise ArgumentError(
+            f"{name} is {shown(mask)}; it needs booleans, with True for masked, or numbers to add"
+        )
     mask = mask if batched else mask[None]
     return ~mask if mask.dtype == torch.bool else mask
 
@@ -134,7 +163,9 @@ def joined(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor
     if one.dtype == other.dtype == torch.bool:
         return one & other
     one, other = (
-        torch.zeros(x.shape, device=x.device).masked_fill(~x, -torch.inf) if x.dtype == torch.bool else x
+        torch.zeros(x.shape, device=x.device).masked_fill(~x, -torch.inf)
+        if x.dtype == torch.bool
+        else x
         for x in (one, other)
     )
     return one + other
@@ -168,7 +199,11 @@ def as_four_axes(
         if not grouped:
             (heads,) = torch.broadcast_shapes((heads,), *((count,) for count in few))
     except RuntimeError:
-        way = "; give enable_gqa=True where a head of key and value serves a group of query heads" if divides else ""
+        way = (
+            "; give enable_gqa=True where a head of key and value serves a group of query heads"
+            if divides
+            else ""
+        )
         raise ShapeError(f"the axes before the last two do not broadcast: {given}{way}") from None
     if few[0] != few[1]:  # attention takes as many heads of values as of keys
         if grouped:
@@ -188,12 +223,18 @@ def mask_of_four_axes(mask: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor
     refuse_wrapper("attn_mask", mask)
     missing = len(axes) + 2 - mask.dim()
     named = mask[(None,) * missing] if missing > 0 else mask
-    if missing < 0 or any(given not in (1, size) for given, size in zip(named.shape, axes, strict=False)):
-        raise ShapeError(f"attn_mask {tuple(mask.shape)} does not broadcast to {(*axes, 'q_len', 'k_len')}")
+    if missing < 0 or any(
+        given not in (1, size) for given, size in zip(named.shape, axes, strict=False)
+    ):
+        raise ShapeError(
+            f"attn_mask {tuple(mask.shape)} does not broadcast to {(*axes, 'q_len', 'k_len')}"
+        )
     lead = axes[:-1]
     if len(lead) > 1 and any(size > 1 for size in named.shape[: len(lead)]):
         return named.expand(*lead, *named.shape[-3:]).flatten(0, len(lead) - 1)
-    return named[(None,) * (4 - named.dim())] if named.dim() < 4 else named.flatten(0, named.dim() - 4)
+    return (
+        named[(None,) * (4 - named.dim())] if named.dim() < 4 else named.flatten(0, named.dim() - 4)
+    )
 
 
 def start_of_causal(mask: torch.Tensor, q_len: int, k_len: int) -> int | None:

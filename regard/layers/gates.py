@@ -30,7 +30,9 @@ class ForgetGates(Projection):
         """(batch, length, dim) -> (batch, heads, length), in float32 or wider."""
         gates = super().forward(input)
         found = functional.logsigmoid(gates.to(torch.promote_types(gates.dtype, torch.float32)))
-        return found.nan_to_num(0.0).transpose(1, 2)  # a NaN spreads by keys and values, to the queries that look at it
+        return found.nan_to_num(0.0).transpose(
+            1, 2
+        )  # a NaN spreads by keys and values, to the queries that look at it
 
 
 class RecurrentGates(nn.Module):
@@ -54,8 +56,10 @@ class RecurrentGates(nn.Module):
     def __init__(self, declared: Recurrent, dim: int, kv_heads: int, head_dim: int) -> None:
         super().__init__()
         self.declared, self.kv_heads = declared, kv_heads
-        by_channel, gated_linear = declared.decays_by == "channel", isinstance(declared, GatedLinear)
-        numbers, rank = kv_heads * head_dim if by_channel else kv_heads, DIVISOR if gated_linear else head_dim
+        by_channel = declared.decays_by == "channel"
+        gated_linear = isinstance(declared, GatedLinear)
+        numbers = kv_heads * head_dim if by_channel else kv_heads
+        rank = DIVISOR if gated_linear else head_dim
         self.to_strength = None
         if declared.takes_strength and not isinstance(declared, SSD):
             self.to_strength = nn.Linear(dim, kv_heads, bias=False)
@@ -64,7 +68,9 @@ class RecurrentGates(nn.Module):
         if declared.decays_by is None:
             return
         last = nn.Linear(rank if by_channel else dim, numbers, bias=gated_linear)
-        self.to_decay = nn.Sequential(nn.Linear(dim, rank, bias=False), last) if by_channel else last
+        self.to_decay = (
+            nn.Sequential(nn.Linear(dim, rank, bias=False), last) if by_channel else last
+        )
         if not gated_linear:
             least, most = map(math.log, STEPS)
             step = (least + (most - least) * torch.rand(numbers)).exp()

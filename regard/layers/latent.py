@@ -139,23 +139,42 @@ class LatentAttention(AttentionLayer):
     ) -> None:
         super().__init__()
         self.dim, self.heads = whole("dim", dim, 1), whole("heads", heads, 1)
-        self.latent_dim, self.rope_dim = whole("latent_dim", latent_dim, 1), whole("rope_dim", rope_dim, 0)
+        self.latent_dim, self.rope_dim = (
+            whole("latent_dim", latent_dim, 1),
+            whole("rope_dim", rope_dim, 0),
+        )
         self.head_dim = whole("head_dim", head_dim, 1)
         self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
-        self._take(pattern, dropout, softcap=softcap, scale=scale, backend=backend, strict=strict, precise=precise)
+        self._take(
+            pattern,
+            dropout,
+            softcap=softcap,
+            scale=scale,
+            backend=backend,
+            strict=strict,
+            precise=precise,
+        )
         if scale is None:
             self.options["scale"] = (self.head_dim + self.rope_dim) ** -0.5
         self.positions = as_rotary(positions) if self.rope_dim else None
         if self.positions is not None:
             self.positions.check(self.rope_dim)
-        self.mechanism = LayerMechanism(Softmax(), self.heads, self.heads, self.head_dim + self.rope_dim, self.dim)
-        norms, bias = yes_or_no("latent_norms", latent_norms), yes_or_no("projection_bias", projection_bias)
-        self.query_latent_dim = None if query_latent_dim is None else whole("query_latent_dim", query_latent_dim, 1)
-        of_queries, epsilon = self.query_latent_dim or self.dim, real("epsilon", epsilon)
+        self.mechanism = LayerMechanism(
+            Softmax(), self.heads, self.heads, self.head_dim + self.rope_dim, self.dim
+        )
+        norms = yes_or_no("latent_norms", latent_norms)
+        bias = yes_or_no("projection_bias", projection_bias)
+        self.query_latent_dim = (
+            None if query_latent_dim is None else whole("query_latent_dim", query_latent_dim, 1)
+        )
+        of_queries = self.query_latent_dim or self.dim
+        epsilon = real("epsilon", epsilon)
         latents = self.query_latent_dim is not None
         self.to_query_latent = Projection(self.dim, of_queries, bias=bias) if latents else None
         self.query_norm = nn.RMSNorm(of_queries, epsilon) if latents and norms else None
-        self.to_q = Projection(of_queries, self.heads * (self.head_dim + self.rope_dim), bias=bias and not latents)
+        self.to_q = Projection(
+            of_queries, self.heads * (self.head_dim + self.rope_dim), bias=bias and not latents
+        )
         self.to_latent = Projection(self.dim, self.latent_dim + self.rope_dim, bias=bias)
         self.latent_norm = nn.RMSNorm(self.latent_dim, epsilon) if norms else None
         self.to_k = Projection(self.latent_dim, self.heads * self.head_dim, bias=False)
@@ -202,21 +221,32 @@ class LatentAttention(AttentionLayer):
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         first = 0 if cache is None else cache.place
         q_start = first if q_start is None else checked_q_start(q_start, x.shape[0])
-        q, latents = self._queries(x, q_start), self._latents(x, first)
+        q = self._queries(x, q_start)
+        latents = self._latents(x, first)
         if documents is not None:
             combined = documents.pattern(combined, self.mechanism.called, bias)
         if cache is None:
-            heads = self._attended(q, latents, latents[..., : self.latent_dim], combined, bias, q_start, form)
-            return self._join(heads) if documents is None else jagged(self._join(heads), documents.q_ends, 1)
+            heads = self._attended(
+                q, latents, latents[..., : self.latent_dim], combined, bias, q_start, form
+            )
+            return (
+                self._join(heads)
+                if documents is None
+                else jagged(self._join(heads), documents.q_ends, 1)
+            )
         self._refuse_with_cache(combined, q_start, first)
         if form == "auto" and torch.compiler.is_compiling():
             form = "absorbed"
         with cache.unless_refused():
-            output = self._join(self._attended(q, *cache.append(latents), combined, bias, q_start, form))
+            output = self._join(
+                self._attended(q, *cache.append(latents), combined, bias, q_start, form)
+            )
             cache.belong_to(self)
         return output
 
-    def plan(self, batch: int, q_len: int, held: int | None = None, dtype: torch.dtype | None = None) -> FormPlan:
+    def plan(
+        self, batch: int, q_len: int, held: int | None = None, dtype: torch.dtype | None = None
+    ) -> FormPlan:
         """The form that "auto" chooses for q_len queries at the end of `held` latents, and the costs of both.
 
         Products and bytes are counted as backends count theirs; each query counts as looking at every key that any of
@@ -232,25 +262,46 @@ class LatentAttention(AttentionLayer):
         >>> [layer.plan(batch=1, q_len=n, held=4096).form for n in (1, 4096)]
         ['absorbed', 'expanded']
         """
-        batch, q_len = whole("batch", batch, 0), whole("q_len", q_len, 0)
+        batch = whole("batch", batch, 0)
+        q_len = whole("q_len", q_len, 0)
         held = whole("held", q_len if held is None else held, q_len)
-        dtype = self.to_v.weight.dtype if dtype is None else of_kind("dtype", dtype, torch.dtype, "a dtype of torch")
+        dtype = (
+            self.to_v.weight.dtype
+            if dtype is None
+            else of_kind("dtype", dtype, torch.dtype, "a dtype of torch")
+        )
         size = dtype.itemsize
-        heads, latent, rope, key, value = self.heads, self.latent_dim, self.rope_dim, self.head_dim, self.value_dim
+        heads, latent, rope, key, value = (
+            self.heads,
+            self.latent_dim,
+            self.rope_dim,
+            self.head_dim,
+            self.value_dim,
+        )
         reached = len(self.pattern.key_range(held - q_len, held - 1, held)) if q_len else 0
-        pairs, rows = batch * heads * q_len * reached, batch * heads * q_len
+        pairs = batch * heads * q_len * reached
+        rows = batch * heads * q_len
         matrices = heads * latent * (key + value)
-        wide, narrow = 2 * latent + rope, key + rope + value  # numbers of a key and a value in either form
+        wide, narrow = (
+            2 * latent + rope,
+            key + rope + value,
+        )  # numbers of a key and a value in either form
         absorbed = Cost(
             flops=2.0 * rows * latent * (key + value) + 2.0 * pairs * wide,
-            bytes=size * (matrices + batch * reached * (latent + rope) + rows * (2 * wide + narrow)),
-            peak_bytes=size * rows * wide, pairs=pairs, calls=3,
-        )  # fmt: skip
+            bytes=size
+            * (matrices + batch * reached * (latent + rope) + rows * (2 * wide + narrow)),
+            peak_bytes=size * rows * wide,
+            pairs=pairs,
+            calls=3,
+        )
         expanded = Cost(
             flops=2.0 * batch * held * matrices + 2.0 * pairs * narrow,
-            bytes=size * (matrices + batch * held * (latent + rope + 2 * heads * narrow) + rows * narrow),
-            peak_bytes=size * batch * held * heads * narrow, pairs=pairs, calls=3,
-        )  # fmt: skip
+            bytes=size
+            * (matrices + batch * held * (latent + rope + 2 * heads * narrow) + rows * narrow),
+            peak_bytes=size * batch * held * heads * narrow,
+            pairs=pairs,
+            calls=3,
+        )
         device = self.to_v.weight.device.type
         form = "absorbed" if absorbed.work_on(device) < expanded.work_on(device) else "expanded"
         return FormPlan(form, q_len, held, absorbed, expanded, device)
@@ -280,7 +331,10 @@ class LatentAttention(AttentionLayer):
         GrowingCache(batch=1, kv_heads=1, length=0, head_dim=24, joined v_dim=16, float32)
         """
         kind = "dynamic" if kind is None else a_string("kind", kind)
-        options = self._cache_options(kind, capacity, dtype, shared, first) | {"v_dim": self.latent_dim, "joined": True}
+        options = self._cache_options(kind, capacity, dtype, shared, first) | {
+            "v_dim": self.latent_dim,
+            "joined": True,
+        }
         cache = new_cache(kind, batch, 1, self.latent_dim + self.rope_dim, **options)
         cache.belong_to(self)
         return cache
@@ -332,10 +386,14 @@ class LatentAttention(AttentionLayer):
         """Keys (batch, heads, length, head_dim + rope_dim) and values (..., value_dim) of all heads."""
         wide = latents.widened(dtype) if isinstance(latents, Stored) else latents
         c, r = wide[:, 0].split([self.latent_dim, self.rope_dim], -1)  # (batch, length, ...)
-        k, v = self._split(self.to_k(c), self.heads), self._split(self.to_v(c), self.heads)
+        k = self._split(self.to_k(c), self.heads)
+        v = self._split(self.to_v(c), self.heads)
         k = torch.cat([k, r[:, None].expand(-1, self.heads, -1, -1).to(k.dtype)], -1)
         if isinstance(latents, Stored) and latents.first:  # positions were dropped
-            k, v = (Stored(one, None, latents.first, lead=latents.lead, places=latents.places) for one in (k, v))
+            k, v = (
+                Stored(one, None, latents.first, lead=latents.lead, places=latents.places)
+                for one in (k, v)
+            )
         return k, v
 
     def _matrices(self, projection: nn.Linear) -> torch.Tensor:
@@ -350,13 +408,17 @@ class LatentAttention(AttentionLayer):
             raise ArgumentError(f"cache is {shown(cache)}; make one with new_cache(batch=...)")
         if not cache.joined or cache.v_dim != self.latent_dim:
             kind = f"values of {cache.v_dim} numbers {'in' if cache.joined else 'beside'} the keys"
-            raise ShapeError(f"the cache holds {kind}, and this layer {self.latent_dim} in them; make it by new_cache")
+            raise ShapeError(
+                f"the cache holds {kind}, and this layer {self.latent_dim} in them; make it by new_cache"
+            )
         cache.refuse_other(self)
 
     def extra_repr(self) -> str:
         sizes = f"latent_dim={self.latent_dim}, rope_dim={self.rope_dim}, head_dim={self.head_dim}"
         sizes += "" if self.value_dim == self.head_dim else f", value_dim={self.value_dim}"
-        sizes += "" if self.query_latent_dim is None else f", query_latent_dim={self.query_latent_dim}"
+        sizes += (
+            "" if self.query_latent_dim is None else f", query_latent_dim={self.query_latent_dim}"
+        )
         rest = "" if self.positions is None else f", positions={self.positions}"
         rest += "" if self.sinks is None else ", sinks=True"
         return f"dim={self.dim}, heads={self.heads}, {sizes}, pattern={str(self.pattern)!r}{rest}"

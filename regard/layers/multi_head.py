@@ -49,8 +49,12 @@ class ProjectedContext:
     def __post_init__(self) -> None:
         for name, axes in (("keys", 4), ("values", 4), ("gate", 3)):
             one = getattr(self, name)
-            if not (name == "gate" and one is None) and (not isinstance(one, torch.Tensor) or one.dim() != axes):
-                raise ShapeError(f"a context's {name} is {shown(one)}; it needs a tensor of {axes} axes")
+            if not (name == "gate" and one is None) and (
+                not isinstance(one, torch.Tensor) or one.dim() != axes
+            ):
+                raise ShapeError(
+                    f"a context's {name} is {shown(one)}; it needs a tensor of {axes} axes"
+                )
 
     @property
     def length(self) -> int:
@@ -58,18 +62,26 @@ class ProjectedContext:
 
     @property
     def nbytes(self) -> int:
-        return sum(x.numel() * x.element_size() for x in (self.keys, self.values, self.gate) if x is not None)
+        return sum(
+            x.numel() * x.element_size()
+            for x in (self.keys, self.values, self.gate)
+            if x is not None
+        )
 
     def without(self, hidden: torch.Tensor) -> ProjectedContext:
         """The same with zeros at hidden vectors, (batch, context_length), so that NaN cannot reach the output."""
         hidden = hidden[:, None, :, None]  # (batch, 1, context_length, 1)
-        return ProjectedContext(self.keys.masked_fill(hidden, 0), self.values.masked_fill(hidden, 0), self.gate)
+        return ProjectedContext(
+            self.keys.masked_fill(hidden, 0), self.values.masked_fill(hidden, 0), self.gate
+        )
 
     def reorder(self, index: torch.Tensor) -> ProjectedContext:
         """The context whose batch row i is batch row `index[i]` of this one."""
         index = index.to(self.keys.device)
         gate = None if self.gate is None else self.gate.index_select(0, index)
-        return ProjectedContext(self.keys.index_select(0, index), self.values.index_select(0, index), gate)
+        return ProjectedContext(
+            self.keys.index_select(0, index), self.values.index_select(0, index), gate
+        )
 
 
 class Difference(nn.Module):
@@ -82,7 +94,9 @@ class Difference(nn.Module):
         super().__init__()
         self.first = real("differential", first)
         if not 0 < self.first < 1:
-            raise ArgumentError(f"differential is {self.first}; it is the first λ, a number between 0 and 1")
+            raise ArgumentError(
+                f"differential is {self.first}; it is the first λ, a number between 0 and 1"
+            )
         self.vectors = nn.Parameter(0.1 * torch.randn(4, head_dim))  # λ_q1, λ_k1, λ_q2, λ_k2
         self.norm = nn.RMSNorm(value_dim, 1e-5)
 
@@ -171,9 +185,23 @@ class MultiHeadAttention(AttentionLayer):
         sizes = _sizes(dim, heads, kv_heads, head_dim, context_dim)
         self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
         self.parts = 1 if differential is None else 2  # heads that are computed for each head
-        self.value_dim = self.parts * self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
-        self.difference = None if differential is None else Difference(self.head_dim, self.value_dim, differential)
-        self._take(pattern, dropout, softcap=softcap, scale=scale, backend=backend, strict=strict, precise=precise)
+        self.value_dim = (
+            self.parts * self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
+        )
+        self.difference = (
+            None
+            if differential is None
+            else Difference(self.head_dim, self.value_dim, differential)
+        )
+        self._take(
+            pattern,
+            dropout,
+            softcap=softcap,
+            scale=scale,
+            backend=backend,
+            strict=strict,
+            precise=precise,
+        )
         self.positions = as_rotary(positions)
         if self.positions is not None:
             self.positions.check(self.head_dim)
@@ -197,14 +225,20 @@ class MultiHeadAttention(AttentionLayer):
         if chooser is not None:
             self._build_chooser(chooser)
         self.chooser = chooser
-        key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
+        key_dim = self.mechanism.key_dim
+        shares = self.mechanism.declared.shares_keys
         self.to_q = Projection(self.dim, compared[0] * self.head_dim, bias=projection_bias)
-        keys = None if shares else Projection(self.context_dim, self.stored_heads * key_dim, bias=projection_bias)
+        keys = (
+            None
+            if shares
+            else Projection(self.context_dim, self.stored_heads * key_dim, bias=projection_bias)
+        )
         self.to_k = keys  # None if the mechanism uses the queries as keys
         valued = self.stored_heads // self.parts
         self.to_v = Projection(self.context_dim, valued * self.value_dim, bias=projection_bias)
         self.to_output = Projection(self.heads * self.value_dim, self.dim, bias=projection_bias)
-        normed, gated = yes_or_no("qk_norm", qk_norm), yes_or_no("output_gate", output_gate)
+        normed = yes_or_no("qk_norm", qk_norm)
+        gated = yes_or_no("output_gate", output_gate)
         self.q_norm = nn.RMSNorm(self.head_dim, EPSILON) if normed else None
         self.k_norm = nn.RMSNorm(key_dim, EPSILON) if normed and not shares else None
         width = self.heads * self.value_dim
@@ -236,11 +270,14 @@ class MultiHeadAttention(AttentionLayer):
         >>> torch.allclose(MultiHeadAttention.from_torch(module)(x), module(x, x, x)[0], atol=1e-5)
         True
         """
-        layer, weights = cls(**(settings_of(module) | options)), weights_of(module)
+        layer = cls(**(settings_of(module) | options))
+        weights = weights_of(module)
         layer.to(module.out_proj.weight).load_state_dict(weights)
         return layer.train(module.training)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         """As `torch.nn.Module`; an error about weights of `torch.nn.MultiheadAttention` names the ways to load them."""
         with hinting_at_pytorch(state_dict):
             return super().load_state_dict(state_dict, strict, assign)
@@ -290,7 +327,12 @@ class MultiHeadAttention(AttentionLayer):
             )
         documents = None
         if getattr(x, "is_nested", False) or getattr(context, "is_nested", False):
-            others = {"q_start": q_start, "positions": positions, "first_values": first_values, "cache": cache}
+            others = {
+                "q_start": q_start,
+                "positions": positions,
+                "first_values": first_values,
+                "cache": cache,
+            }
             x, context, documents = packed_vectors(x, context, **others)
         self._check(x, context, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
@@ -299,33 +341,49 @@ class MultiHeadAttention(AttentionLayer):
             first_key = cache.place if cache is not None else 0
             q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
             self._check_positions(positions)
-            q, gate = self.mechanism.queries(self._rotated(q, q_start, positions)), self.mechanism.gate(x)
+            q = self.mechanism.queries(self._rotated(q, q_start, positions))
+            gate = self.mechanism.gate(x)
             log_forget = None if self.to_forget is None else self.to_forget(x)
             if log_forget is not None and bias is not None:
-                raise UnsupportedError("forgetting is the bias of this layer's calls, so leave bias out")
+                raise UnsupportedError(
+                    "forgetting is the bias of this layer's calls, so leave bias out"
+                )
             k, v = self._keys_of_self(x, q, first_key, positions, first_values)
             if cache is not None:
                 self._refuse_with_cache(combined, q_start, first_key)
                 return self._continued(cache, x, q, k, v, combined, bias, gate, log_forget)
             if log_forget is not None:
-                bias = Forgetting(log_forget) if documents is None else documents.forgetting(log_forget)
+                bias = (
+                    Forgetting(log_forget)
+                    if documents is None
+                    else documents.forgetting(log_forget)
+                )
         else:
             self._refuse_for_context(positions, first_values)
             if q_start is None:
                 self._refuse_unrelated(combined)
             else:
                 q = self._rotated(q, checked_q_start(q_start, x.shape[0]))
-            projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
+            projected = (
+                context if isinstance(context, ProjectedContext) else self.project_context(context)
+            )
             k, v, gate = projected.keys, projected.values, projected.gate
         if documents is not None:
             if self.chooser is not None:
-                raise UnsupportedError("a chooser compares all keys of a row; call the layer for each jagged document")
-            combined, q_start = documents.pattern(combined, self.mechanism.called, bias), 0
+                raise UnsupportedError(
+                    "a chooser compares all keys of a row; call the layer for each jagged document"
+                )
+            combined = documents.pattern(combined, self.mechanism.called, bias)
+            q_start = 0
         output = self._output(self._attended(x, q, k, v, combined, bias, q_start, gate), x)
         return output if documents is None else jagged(output, documents.q_ends, 1)
 
     def choice_loss(
-        self, x: torch.Tensor, *, pattern: Pattern | str | None = None, positions: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        *,
+        pattern: Pattern | str | None = None,
+        positions: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The loss by which a chooser learns, a number, for a call of x: see `LightningIndexer.loss`. x gets no
         gradient. `choice_losses` collects the losses of a model."""
@@ -338,14 +396,24 @@ class MultiHeadAttention(AttentionLayer):
 
     def _build_chooser(self, chooser: Chooser) -> None:
         if not isinstance(chooser, Chooser) or chooser.built:
-            what = "another layer has this chooser" if isinstance(chooser, Chooser) else f"chooser is {shown(chooser)}"
+            what = (
+                "another layer has this chooser"
+                if isinstance(chooser, Chooser)
+                else f"chooser is {shown(chooser)}"
+            )
             raise ArgumentError(f"{what}; make one of regard.layers, such as MoBA(block=64, top=8)")
-        fits = {"softmax without parameters": self.mechanism.declared == Softmax(), "no sinks": self.sinks is None,
-                "no differential": self.parts == 1, "no forgetting": self.to_forget is None,
-                "context_dim equal to dim": self.context_dim == self.dim,
-                "no softcap": chooser.branches == 1 or self.options["softcap"] is None}  # fmt: skip
+        fits = {
+            "softmax without parameters": self.mechanism.declared == Softmax(),
+            "no sinks": self.sinks is None,
+            "no differential": self.parts == 1,
+            "no forgetting": self.to_forget is None,
+            "context_dim equal to dim": self.context_dim == self.dim,
+            "no softcap": chooser.branches == 1 or self.options["softcap"] is None,
+        }
         if missing := [name for name, fit in fits.items() if not fit]:
-            raise UnsupportedError(f"the chooser {type(chooser).__name__} needs a layer with {', '.join(missing)}")
+            raise UnsupportedError(
+                f"the chooser {type(chooser).__name__} needs a layer with {', '.join(missing)}"
+            )
         scale = self.head_dim**-0.5 if self.options["scale"] is None else self.options["scale"]
         chooser.build(self.dim, self.heads, self.kv_heads, self.head_dim, self.value_dim, scale)
         chooser.built, chooser.softcap = True, self.options["softcap"]
@@ -355,14 +423,26 @@ class MultiHeadAttention(AttentionLayer):
         return q if self.q_norm is None else self.q_norm(q)
 
     def _attended(
-        self, x: torch.Tensor, q: torch.Tensor, k: Entries, v: Entries, pattern: Pattern,
-        bias: torch.Tensor | Bias | None, q_start: int | torch.Tensor | None, gate: Gate,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        x: torch.Tensor,
+        q: torch.Tensor,
+        k: Entries,
+        v: Entries,
+        pattern: Pattern,
+        bias: torch.Tensor | Bias | None,
+        q_start: int | torch.Tensor | None,
+        gate: Gate,
+    ) -> torch.Tensor:
         """The outputs of the heads, with the keys that a chooser chooses or with all."""
-        chooser, start = self.chooser, k.shape[2] - q.shape[2]
+        chooser = self.chooser
+        start = k.shape[2] - q.shape[2]
         if chooser is None:
             return self._attend(q, k, v, pattern, bias, q_start, gate)
-        if isinstance(q_start, torch.Tensor) or q_start != start or (isinstance(k, Stored) and k.first):
+        if (
+            isinstance(q_start, torch.Tensor)
+            or q_start != start
+            or (isinstance(k, Stored) and k.first)
+        ):
             raise UnsupportedError(
                 "a chooser chooses among all keys of a text; leave out q_start, and use a cache that keeps all entries"
             )
@@ -375,9 +455,15 @@ class MultiHeadAttention(AttentionLayer):
         visible = pattern.visible_keys(Grid.whole(q.shape[2], k.shape[2], start, q.device))
         if visible is not None:
             hidden = ~visible.any(1, keepdim=True)[..., None]
-            keys, values = keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0)
+            keys = keys.masked_fill(hidden, 0)
+            values = values.masked_fill(hidden, 0)
         return chooser(
-            lambda q, k, v, pattern: self._attend(q, k, v, pattern, bias, start), x, q, keys, values, pattern
+            lambda q, k, v, pattern: self._attend(q, k, v, pattern, bias, start),
+            x,
+            q,
+            keys,
+            values,
+            pattern,
         )
 
     def values(self, x: torch.Tensor) -> torch.Tensor:
@@ -388,18 +474,26 @@ class MultiHeadAttention(AttentionLayer):
     def _output(self, heads: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The output (batch, length, dim) of the outputs of heads."""
         heads = heads if self.difference is None else self.difference(heads)
-        return self._join(heads, None if self.to_output_gate is None else torch.sigmoid(self.to_output_gate(x)))
+        return self._join(
+            heads, None if self.to_output_gate is None else torch.sigmoid(self.to_output_gate(x))
+        )
 
-    def _values(self, vectors: torch.Tensor, first_values: torch.Tensor | None = None) -> torch.Tensor:
+    def _values(
+        self, vectors: torch.Tensor, first_values: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Values (batch, kv_heads, length, v_dim), with those of the first layer added, for each of the parts."""
-        v = self._mixed(self._split(self.to_v(vectors), self.stored_heads // self.parts), first_values)
+        v = self._mixed(
+            self._split(self.to_v(vectors), self.stored_heads // self.parts), first_values
+        )
         return v if self.parts == 1 else torch.cat([v, v], 1)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
         """The projected keys and values of a context (batch, context_length, context_dim), for repeated use."""
         self._check_vectors("context", context, self.context_dim)
         if self.chooser is not None:
-            raise UnsupportedError("a chooser chooses in one text, so a layer with one cannot attend to a context")
+            raise UnsupportedError(
+                "a chooser chooses in one text, so a layer with one cannot attend to a context"
+            )
         if self.to_k is None:
             raise UnsupportedError(
                 f"{self.mechanism.declared}: it uses the queries as keys, so it cannot attend to a context"
@@ -446,23 +540,34 @@ class MultiHeadAttention(AttentionLayer):
         >>> layers[0].new_cache(batch=1, kind="ring", dtype="int8")
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
-        declared, weight = self.mechanism.declared, self.to_v.weight
-        kind = ("state" if declared.has_state else "dynamic") if kind is None else a_string("kind", kind)
+        declared = self.mechanism.declared
+        weight = self.to_v.weight
+        kind = (
+            ("state" if declared.has_state else "dynamic")
+            if kind is None
+            else a_string("kind", kind)
+        )
         if kind == "state":
             if not declared.has_state:
-                raise UnsupportedError(f"{declared} has no recurrent state; use another kind of cache")
+                raise UnsupportedError(
+                    f"{declared} has no recurrent state; use another kind of cache"
+                )
             if capacity is not None or dtype is not None or first:
                 raise ArgumentError(
                     "a state has a fixed size and the dtype of the weights; leave out capacity, dtype and first"
                 )
             sizes = batch, self.parts * self.kv_heads, self.head_dim, self.value_dim
             dtype = torch.promote_types(weight.dtype, torch.float32)
-            return RecurrentState(declared, *sizes, dtype=dtype, device=weight.device, shared=shared)
+            return RecurrentState(
+                declared, *sizes, dtype=dtype, device=weight.device, shared=shared
+            )
         if (reason := self.mechanism.reason_against_caches) is not None:
             raise UnsupportedError(f"{declared}: {reason}")
         options = self._cache_options(kind, capacity, dtype, shared, first)
         if kind == "ring" and self.chooser is not None:
-            raise UnsupportedError("a chooser chooses among all keys; use a cache that keeps all entries")
+            raise UnsupportedError(
+                "a chooser chooses among all keys; use a cache that keeps all entries"
+            )
         kept = self.mechanism.kept_dim + (0 if self.chooser is None else self.chooser.extra)
         if self.to_forget is not None:
             options["forgetting"] = self.heads // self.kv_heads
@@ -471,15 +576,29 @@ class MultiHeadAttention(AttentionLayer):
         return cache
 
     def _continued(
-        self, cache: Cache | RecurrentState, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-        pattern: Pattern, bias: torch.Tensor | Bias | None, gate: Gate, log_forget: torch.Tensor | None,
-    ) -> torch.Tensor:  # fmt: skip
-        start, summed = cache.place, isinstance(cache, RecurrentState)
+        self,
+        cache: Cache | RecurrentState,
+        x: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        pattern: Pattern,
+        bias: torch.Tensor | Bias | None,
+        gate: Gate,
+        log_forget: torch.Tensor | None,
+    ) -> torch.Tensor:
+        start = cache.place
+        summed = isinstance(cache, RecurrentState)
         if summed and (bias is not None or current_recording(self) is not None):
-            raise UnsupportedError("a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'")
+            raise UnsupportedError(
+                "a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'"
+            )
         with cache.unless_refused():
             if isinstance(cache, RecurrentState):
-                options = {"scale": self.options["scale"], "parameters": self.mechanism.options(gate)["parameters"]}
+                options = {
+                    "scale": self.options["scale"],
+                    "parameters": self.mechanism.options(gate)["parameters"],
+                }
                 heads = cache.attend(q, k, v, pattern=pattern, **options)
             else:
                 keys, values, forgets = cache.append_gated(k, v, log_forget)
@@ -490,9 +609,13 @@ class MultiHeadAttention(AttentionLayer):
         return output
 
     def _keys_of_self(
-        self, x: torch.Tensor, q: torch.Tensor, first: int, positions: torch.Tensor | None,
+        self,
+        x: torch.Tensor,
+        q: torch.Tensor,
+        first: int,
+        positions: torch.Tensor | None,
         first_values: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if self.context_dim != self.dim:
             raise ShapeError(
                 f"this layer's contexts have size {self.context_dim} and x has {self.dim}, so it needs a context"
@@ -505,34 +628,49 @@ class MultiHeadAttention(AttentionLayer):
 
     def _keys(self, x: torch.Tensor, first: int, positions: torch.Tensor | None) -> torch.Tensor:
         k = self._split(self.to_k(x), self.stored_heads)  # ty: ignore[not-callable]
-        return self.mechanism.keys(self._rotated(k if self.k_norm is None else self.k_norm(k), first, positions))
+        return self.mechanism.keys(
+            self._rotated(k if self.k_norm is None else self.k_norm(k), first, positions)
+        )
 
     def _mixed(self, v: torch.Tensor, first_values: torch.Tensor | None) -> torch.Tensor:
         """Values with those of the first layer added."""
         if (self.value_mix is None) != (first_values is None):
             missing = "this layer has value_residual, so it needs first_values=layers[0].values(x)"
             raise ArgumentError(
-                missing if first_values is None else "first_values are for layers made with value_residual=True"
+                missing
+                if first_values is None
+                else "first_values are for layers made with value_residual=True"
             )
         if self.value_mix is None or first_values is None:
             return v
         if first_values.shape != v.shape:
-            raise ShapeError(f"first_values have shape {tuple(first_values.shape)}, and the values {tuple(v.shape)}")
+            raise ShapeError(
+                f"first_values have shape {tuple(first_values.shape)}, and the values {tuple(v.shape)}"
+            )
         return self.value_mix[0] * v + self.value_mix[1] * first_values
 
     def _check_positions(self, positions: torch.Tensor | None) -> None:
         if positions is not None and self.positions is None:
-            raise ArgumentError("positions= are for Rotary, and this layer has none; make it with positions='rotary'")
+            raise ArgumentError(
+                "positions= are for Rotary, and this layer has none; make it with positions='rotary'"
+            )
 
-    def _refuse_for_context(self, positions: torch.Tensor | None, first_values: torch.Tensor | None) -> None:
-        if any(one is not None for one in (positions, first_values, self.value_mix, self.to_forget)):
+    def _refuse_for_context(
+        self, positions: torch.Tensor | None, first_values: torch.Tensor | None
+    ) -> None:
+        if any(
+            one is not None for one in (positions, first_values, self.value_mix, self.to_forget)
+        ):
             raise UnsupportedError(
                 "positions=, first_values=, value_residual and forgetting are for self-attention: the keys and values "
                 "of a context are not at the places of x"
             )
 
     def _check(
-        self, x: torch.Tensor, context: torch.Tensor | ProjectedContext | None, cache: Cache | RecurrentState | None
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor | ProjectedContext | None,
+        cache: Cache | RecurrentState | None,
     ) -> None:
         self._check_vectors("x", x, self.dim)
         if cache is not None:
@@ -547,9 +685,13 @@ class MultiHeadAttention(AttentionLayer):
         if context is not None:
             if not isinstance(context, ProjectedContext):
                 self._check_vectors("context", context, self.context_dim)
-            rows = context.keys.shape[0] if isinstance(context, ProjectedContext) else context.shape[0]
+            rows = (
+                context.keys.shape[0] if isinstance(context, ProjectedContext) else context.shape[0]
+            )
             if rows != x.shape[0]:
-                raise ShapeError(f"axis 'batch' is {x.shape[0]} in x {tuple(x.shape)} but {rows} in the context")
+                raise ShapeError(
+                    f"axis 'batch' is {x.shape[0]} in x {tuple(x.shape)} but {rows} in the context"
+                )
 
     def _refuse_unrelated(self, pattern: Pattern) -> None:
         """Refuse a pattern or Rotary that compares positions with those of a context whose origin is not known."""
@@ -569,8 +711,13 @@ class MultiHeadAttention(AttentionLayer):
         heads += "" if self.value_dim == self.head_dim else f", value_dim={self.value_dim}"
         rest = "" if self.positions is None else f", positions={self.positions}"
         rest += "" if self.difference is None else f", differential={self.difference.first}"
-        given = {"sinks": self.sinks, "qk_norm": self.q_norm, "output_gate": self.to_output_gate,
-                 "value_residual": self.value_mix, "forgetting": self.to_forget}  # fmt: skip
+        given = {
+            "sinks": self.sinks,
+            "qk_norm": self.q_norm,
+            "output_gate": self.to_output_gate,
+            "value_residual": self.value_mix,
+            "forgetting": self.to_forget,
+        }
         rest += "".join(f", {name}=True" for name, one in given.items() if one is not None)
         return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}{rest}"
 
@@ -579,12 +726,17 @@ def _sizes(
     dim: int, heads: int, kv_heads: int | None, head_dim: int | None, context_dim: int | None
 ) -> tuple[int, int, int, int, int]:
     """The sizes of an attention layer with defaults filled in; an ArgumentError if they do not fit."""
-    dim, heads = whole("dim", dim, 1), whole("heads", heads, 1)
+    dim = whole("dim", dim, 1)
+    heads = whole("heads", heads, 1)
     kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
     context_dim = dim if context_dim is None else whole("context_dim", context_dim, 1)
     head_dim = head_dim if head_dim is None else whole("head_dim", head_dim, 1)
     if heads % kv_heads:
-        fitting = [str(count) for count in range(1, heads + 1) if heads % count == 0] if heads <= MOST_LISTED else []
+        fitting = (
+            [str(count) for count in range(1, heads + 1) if heads % count == 0]
+            if heads <= MOST_LISTED
+            else []
+        )
         way_out = f"give one of {', '.join(fitting)}" if fitting else "give a divisor of heads"
         raise ArgumentError(
             f"kv_heads is {kv_heads}, by which {count_of(heads, 'query heads')} cannot be divided into equal groups; "

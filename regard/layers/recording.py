@@ -21,7 +21,9 @@ _current: ContextVar[Recording | None] = ContextVar("recording", default=None)
 class RecordedLayer(nn.Module):
     """A layer whose attention can be recorded."""
 
-    recordings: tuple[Recording, ...] = ()  # active ones, in all threads; a compiled graph is specialised to these
+    recordings: tuple[
+        Recording, ...
+    ] = ()  # active ones, in all threads; a compiled graph is specialised to these
 
 
 class Recording(Described):
@@ -29,7 +31,9 @@ class Recording(Described):
 
     def __init__(self, model: nn.Module, want: tuple[Want, ...]) -> None:
         self.want = want
-        self._layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, RecordedLayer)}
+        self._layers = {
+            name: layer for name, layer in model.named_modules() if isinstance(layer, RecordedLayer)
+        }
         self._names = {id(layer): name for name, layer in self._layers.items()}
         self.details: dict[str, list[AttentionDetail]] = {name: [] for name in self._layers}
 
@@ -52,7 +56,9 @@ class Recording(Described):
 
     def __getitem__(self, name: str) -> list[AttentionDetail]:
         if name not in self.details:
-            raise ArgumentError(f"no attention layer is called {name!r}; {suggest(name, self.details)}")
+            raise ArgumentError(
+                f"no attention layer is called {name!r}; {suggest(name, self.details)}"
+            )
         return self.details[name]
 
 
@@ -64,14 +70,18 @@ def current_recording(layer: RecordedLayer) -> Recording | None:
     """
     if torch.compiler.is_compiling():  # context variables cannot be read here
         if layer.recordings:
-            raise UnsupportedError("a compiled layer cannot be recorded; call record_attention on the uncompiled model")
+            raise UnsupportedError(
+                "a compiled layer cannot be recorded; call record_attention on the uncompiled model"
+            )
         return None
     recording = _current.get()
     return recording if recording is not None and recording.includes(layer) else None
 
 
 @contextmanager
-def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",)) -> Generator[Recording]:
+def record_attention(
+    model: nn.Module, want: Iterable[Want] | Want = ("weights",)
+) -> Generator[Recording]:
     """Record the statistics in `want` of every attention layer of `model` while the `with` block runs.
 
     Outputs are unchanged. The recording belongs to this thread: calls from other threads are not recorded.
@@ -91,11 +101,16 @@ def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",
     torch.Size([1, 2, 3, 3])
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"record_attention takes a module with attention layers, not {shown(model)}")
+        raise ArgumentError(
+            f"record_attention takes a module with attention layers, not {shown(model)}"
+        )
     recording = Recording(model, checked_wants(want))
     if not recording.details:
         theirs = any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules())
-        way_out = "; record PyTorch's layers by replaced_attention(want=...) of regard.integrations.torch" * theirs
+        way_out = (
+            "; record PyTorch's layers by replaced_attention(want=...) of regard.integrations.torch"
+            * theirs
+        )
         raise ArgumentError(
             f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record{way_out}"
         )

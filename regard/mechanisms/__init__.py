@@ -5,12 +5,35 @@ A new mechanism is one file here and two export lines below; its class enrols it
 """
 
 from regard.mechanisms.base import Mechanism
-from regard.mechanisms.linear import EluPlusOne, FeatureMap, LinearTransformer, Products, Relu, SignedSoftmax
+from regard.mechanisms.linear import (
+    EluPlusOne,
+    FeatureMap,
+    LinearTransformer,
+    Products,
+    Relu,
+    SignedSoftmax,
+)
 from regard.mechanisms.linformer import Linformer
 from regard.mechanisms.lsh import LSH
 from regard.mechanisms.random_features import Performer, RandomFeature
-from regard.mechanisms.recurrent import SSD, DeltaRule, GatedDelta, GatedLinear, KimiDelta, Lightning, Retention
-from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, ScaledDot, Score
+from regard.mechanisms.recurrent import (
+    SSD,
+    DeltaRule,
+    GatedDelta,
+    GatedLinear,
+    KimiDelta,
+    Lightning,
+    Retention,
+)
+from regard.mechanisms.scores import (
+    Additive,
+    Concat,
+    Dot,
+    General,
+    LocalPredictive,
+    ScaledDot,
+    Score,
+)
 from regard.mechanisms.softmax import Softmax
 from regard.mechanisms.text import parse
 

@@ -14,7 +14,16 @@ from regard.patterns.registry import Declared, Registry
 
 OPTIONS = ("bias", "softcap", "scale", "dropout", "sink")
 Projected = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]  # queries, keys, parameters
-STATISTICS = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights", "top_keys", "weights_of")
+STATISTICS = (
+    "log_sum_exp",
+    "entropy",
+    "received",
+    "distance",
+    "sink",
+    "weights",
+    "top_keys",
+    "weights_of",
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,9 @@ class Comparing:
     """What a mechanism and a score both declare: which queries and keys it compares, and how it projects them first."""
 
     own_key_dim: ClassVar[bool] = False  # may keys have another head_dim than queries?
-    is_dot_product: ClassVar[bool] = False  # are its scores `q · k * scale`, as fused operations compute them?
+    is_dot_product: ClassVar[bool] = (
+        False  # are its scores `q · k * scale`, as fused operations compute them?
+    )
     projects: ClassVar[bool] = False  # does `project` change anything?
     counts_keys: ClassVar[bool] = (
         False  # does a weight depend on how many keys there are, so that no text is continued?
@@ -82,7 +93,9 @@ class Comparing:
         """The head_dim of what `project` returns; define it if `project` changes the head_dim."""
         return head_dim
 
-    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+    def project(
+        self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    ) -> Projected:
         """Queries (batch, heads, q_len, ·), keys (batch, kv_heads, keys, ·) and parameters as backends take them."""
         return q, k, {}
 
@@ -113,13 +126,19 @@ class Mechanism(Comparing, Declared, enrol=False):
 
     registry: ClassVar[Registry] = Registry("mechanism")
 
-    patterns: ClassVar[tuple[type[Pattern], ...] | None] = None  # which, joined by &; None for every pattern
+    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (
+        None  # which, joined by &; None for every pattern
+    )
     patterns_because: ClassVar[str] = ""  # why not others, where it needs saying
     options: ClassVar[frozenset[str]] = frozenset()  # of OPTIONS
     statistics: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
     shares_keys: ClassVar[bool] = False  # are the queries the keys?
-    computed: ClassVar[frozenset[str]] = frozenset()  # parameters of one call, which `new_parameters` does not make
-    by_key: ClassVar[frozenset[str]] = frozenset()  # parameters whose third axis is the key's position
+    computed: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # parameters of one call, which `new_parameters` does not make
+    by_key: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # parameters whose third axis is the key's position
     optional: ClassVar[frozenset[str]] = frozenset()  # parameters that may be left out
     groups_values: ClassVar[bool] = False  # may v have more heads than q and k?
     has_state: ClassVar[bool] = False  # can it be continued in constant memory?
@@ -147,7 +166,9 @@ class Mechanism(Comparing, Declared, enrol=False):
         """Initial parameters for a number of heads; empty for a mechanism that learns nothing."""
         return nn.ParameterDict()
 
-    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+    def reason_against(
+        self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float
+    ) -> str | None:
         """Why such a call is refused, as the end of a sentence; None if it is not."""
         return None
 

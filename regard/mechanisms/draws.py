@@ -13,7 +13,9 @@ _STEPS = 2**31  # equally likely numbers
 _FIRST = -1  # the first step: models were trained with the directions that this gives
 
 
-def directions(seed: int, count: int, head_dim: int, orthogonal: bool, like: torch.Tensor) -> torch.Tensor:
+def directions(
+    seed: int, count: int, head_dim: int, orthogonal: bool, like: torch.Tensor
+) -> torch.Tensor:
     """`count` random vectors of `head_dim` numbers, each vector by itself standard normal.
 
     Args:
@@ -47,11 +49,15 @@ def _turned(vectors: torch.Tensor, seed: int) -> torch.Tensor:
     Source: Orthogonal Random Features, Yu et al. 2016, section 3.
     """
     count, head_dim = vectors.shape
-    lengths = _normal(seed, count, head_dim, first_step=2).norm(dim=-1, keepdim=True)  # chi-distributed
+    lengths = _normal(seed, count, head_dim, first_step=2).norm(
+        dim=-1, keepdim=True
+    )  # chi-distributed
     blocks = []
     for block in vectors.split(head_dim):
         unit, triangle = torch.linalg.qr(block.mT)
-        blocks.append((unit * triangle.diagonal().sign()).mT)  # as Gram and Schmidt: no choice is left to the library
+        blocks.append(
+            (unit * triangle.diagonal().sign()).mT
+        )  # as Gram and Schmidt: no choice is left to the library
     return torch.cat(blocks) * lengths
 
 

@@ -40,7 +40,9 @@ class Kernelised(Mechanism, enrol=False):
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan, KeyMask, SameDocument)
     has_state: ClassVar[bool] = True
 
-    def lift(self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]) -> Features:
+    def lift(
+        self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]
+    ) -> Features:
         """Features of queries (batch, heads, q_len, head_dim) and keys (batch, kv_heads, keys, head_dim).
 
         Each position is looked at alone: a later one changes no bit of an earlier one. Parameters that have a number
@@ -57,12 +59,20 @@ class Kernelised(Mechanism, enrol=False):
         et al. 2021, section 3.2, whose recurrence gives this product.
         """
         wide, each = given.wide, given.each
-        allowed = given.pattern.evaluate(given.grid)  # (q_len, keys), or (batch or 1, 1, q_len, keys)
-        empty_rows = ~allowed.any(-1, keepdim=True)  # their output is zeros, even if the query holds NaN
+        allowed = given.pattern.evaluate(
+            given.grid
+        )  # (q_len, keys), or (batch or 1, 1, q_len, keys)
+        empty_rows = ~allowed.any(
+            -1, keepdim=True
+        )  # their output is zeros, even if the query holds NaN
         q = given.q.to(wide).masked_fill(empty_rows, 0)
         features = self.lift(q, given.k.to(wide), given.scale, given.parameters)
         alike = features.q @ each(features.k).mT  # (batch, heads, q_len, keys)
-        e = each(_logarithms(features, allowed)).where(allowed, -math.inf).masked_fill(empty_rows, 0)
+        e = (
+            each(_logarithms(features, allowed))
+            .where(allowed, -math.inf)
+            .masked_fill(empty_rows, 0)
+        )
         shares = e.softmax(-1)  # e_ij divided by their sum, so that none overflows
         total = (alike * shares).sum(-1, keepdim=True)  # (batch, heads, q_len, 1)
         if features.floor is not None:
@@ -70,9 +80,15 @@ class Kernelised(Mechanism, enrol=False):
         no_weight = empty_rows | (total == 0)  # all features of the row are 0
         total = total.masked_fill(no_weight, 1)
         weights = (alike * shares / total).masked_fill(no_weight, 0)
-        log_sum_exp = total.squeeze(-1).log() + e.logsumexp(-1) + (0 if features.q_log is None else features.q_log)
+        log_sum_exp = (
+            total.squeeze(-1).log()
+            + e.logsumexp(-1)
+            + (0 if features.q_log is None else features.q_log)
+        )
         log_sum_exp = log_sum_exp.masked_fill(no_weight[..., 0], -math.inf)
-        return Computed(weights @ each(given.v.to(wide)), log_sum_exp, weights, allowed.expand(weights.shape))
+        return Computed(
+            weights @ each(given.v.to(wide)), log_sum_exp, weights, allowed.expand(weights.shape)
+        )
 
     def feature_dim(self, head_dim: int) -> int:
         """The number of features of a vector, by which costs are estimated."""
@@ -89,4 +105,6 @@ def _logarithms(features: Features, allowed: torch.Tensor) -> torch.Tensor:
         return k_log[..., None, :]
     decays = features.decay_log[..., None, :].where(allowed, 0)  # masked keys cause no decay
     since = decays.flip(-1).cumsum(-1).flip(-1)  # over j <= t <= i
-    return k_log[..., None, :] + torch.cat([since[..., 1:], torch.zeros_like(since[..., :1])], dim=-1)
+    return k_log[..., None, :] + torch.cat(
+        [since[..., 1:], torch.zeros_like(since[..., :1])], dim=-1
+    )

@@ -116,7 +116,9 @@ class Products(FeatureMap):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         both = functional.relu(torch.cat((x, -x), dim=-1))
-        return torch.cat([both * both.roll(shift, -1) for shift in range(1, self.shifts + 1)], dim=-1)
+        return torch.cat(
+            [both * both.roll(shift, -1) for shift in range(1, self.shifts + 1)], dim=-1
+        )
 
     def dim(self, head_dim: int) -> int:
         return 2 * self.shifts * head_dim
@@ -159,7 +161,9 @@ class LinearTransformer(Kernelised, also=("linear",)):
                 f"frozen dataclass that derives from FeatureMap"
             )
 
-    def lift(self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]) -> Features:
+    def lift(
+        self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]
+    ) -> Features:
         return Features(self.feature_map(q), self.feature_map(k))
 
     def feature_dim(self, head_dim: int) -> int:

@@ -52,13 +52,19 @@ class Linformer(Mechanism):
     shared: Literal["none", "heads", "keys_and_values"] = "none"
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = (KeySpan, KeyMask)
-    patterns_because: ClassVar[str] = "each of its projected keys mixes all positions, the future too"
+    patterns_because: ClassVar[str] = (
+        "each of its projected keys mixes all positions, the future too"
+    )
     options: ClassVar[frozenset[str]] = frozenset({"scale"})
     statistics: ClassVar[frozenset[str]] = frozenset({"log_sum_exp"})
-    by_key: ClassVar[frozenset[str]] = frozenset({"key_projection", "value_projection", "projection"})
+    by_key: ClassVar[frozenset[str]] = frozenset(
+        {"key_projection", "value_projection", "projection"}
+    )
 
     def __post_init__(self) -> None:
-        check_fields(self, length=at_least_one, rank=at_least_one, shared=partial(one_of, names=SHARED))
+        check_fields(
+            self, length=at_least_one, rank=at_least_one, shared=partial(one_of, names=SHARED)
+        )
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         matrices = sizes.kv_heads if self.shared == "none" else 1
@@ -73,8 +79,11 @@ class Linformer(Mechanism):
         """
         kv_heads = whole("heads", heads, 1) if kv_heads is None else whole("kv_heads", kv_heads, 1)
         matrices = kv_heads if self.shared == "none" else 1
-        shape, deviation = (matrices, self.rank, self.length), 1 / math.sqrt(self.length)
-        return nn.ParameterDict({name: torch.randn(shape, generator=generator) * deviation for name in self._names})
+        shape = (matrices, self.rank, self.length)
+        deviation = 1 / math.sqrt(self.length)
+        return nn.ParameterDict(
+            {name: torch.randn(shape, generator=generator) * deviation for name in self._names}
+        )
 
     def formula(self, given: Given) -> Computed:
         """The equation above; a row without keys gives zeros."""
@@ -82,15 +91,21 @@ class Linformer(Mechanism):
         empty_rows = ~given.pattern.evaluate(given.grid).any(-1, keepdim=True)
         E, F = (matrix.to(wide) for matrix in self.projections(given.parameters))
         k, v = each(E @ given.k.to(wide)), each(F @ given.v.to(wide))  # (batch, heads, rank, ·)
-        scores = given.q.to(wide).masked_fill(empty_rows, 0) @ k.mT * given.scale  # (batch, heads, q_len, rank)
+        scores = (
+            given.q.to(wide).masked_fill(empty_rows, 0) @ k.mT * given.scale
+        )  # (batch, heads, q_len, rank)
         log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
         return Computed((scores.softmax(-1) @ v).masked_fill(empty_rows, 0), log_sum_exp)
 
-    def projections(self, parameters: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def projections(
+        self, parameters: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """E and F, each (kv_heads or 1, rank, keys), from the parameters of a call."""
         return parameters[self._names[0]], parameters[self._names[-1]]
 
-    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+    def reason_against(
+        self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float
+    ) -> str | None:
         if sizes.k_len <= self.length:
             return None
         return (
@@ -101,7 +116,11 @@ class Linformer(Mechanism):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return ("projection",) if self.shared == "keys_and_values" else ("key_projection", "value_projection")
+        return (
+            ("projection",)
+            if self.shared == "keys_and_values"
+            else ("key_projection", "value_projection")
+        )
 
     def __str__(self) -> str:
         shared = "" if self.shared == "none" else f", shared={self.shared}"

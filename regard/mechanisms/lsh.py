@@ -86,7 +86,9 @@ class LSH(Mechanism):
         """Buckets of a round."""
         return math.prod(self.factors)
 
-    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+    def reason_against(
+        self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float
+    ) -> str | None:
         if sizes.heads != sizes.kv_heads:
             return (
                 f"queries are the keys here, and {count_of(sizes.heads, 'heads')} of queries cannot "
@@ -103,23 +105,34 @@ class LSH(Mechanism):
         """
         q, k, pattern, grid, wide = given.q, given.k, given.pattern, given.grid, given.wide
         seen = pattern.visible_keys(grid)
-        visible = grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool) if seen is None else seen[:, 0]
+        visible = (
+            grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool) if seen is None else seen[:, 0]
+        )
         own = self.own_keys(q, k, grid, visible)  # (batch or 1, q_len)
-        allowed = self._allowed(k, own, visible, Causal() in pattern.factors)  # (batch, heads, q_len, keys)
-        empty_rows = ~allowed.any(-1, keepdim=True)  # their output is zeros, even if the query holds NaN
+        allowed = self._allowed(
+            k, own, visible, Causal() in pattern.factors
+        )  # (batch, heads, q_len, keys)
+        empty_rows = ~allowed.any(
+            -1, keepdim=True
+        )  # their output is zeros, even if the query holds NaN
         scores = q.to(wide).masked_fill(empty_rows, 0) @ self.unit(k.to(wide)).mT * given.scale
         scores = scores.masked_fill(~allowed, -math.inf).masked_fill(empty_rows, 0)
         weights = scores.softmax(-1).masked_fill(empty_rows, 0)
         log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
         return Computed(weights @ given.v.to(wide), log_sum_exp, weights, allowed)
 
-    def _allowed(self, k: torch.Tensor, own: torch.Tensor, visible: torch.Tensor, causal: bool) -> torch.Tensor:
+    def _allowed(
+        self, k: torch.Tensor, own: torch.Tensor, visible: torch.Tensor, causal: bool
+    ) -> torch.Tensor:
         """Which pairs are allowed, (batch, heads, q_len, keys)."""
-        at, i = torch.arange(k.shape[2], device=k.device), own[:, None, :, None]
+        at = torch.arange(k.shape[2], device=k.device)
+        i = own[:, None, :, None]
         of_queries = lambda x: rows_at(x[..., None], own)  # noqa: E731 - of every key to (..., q_len, 1)
         rank = visible.cumsum(-1) - 1  # (batch or 1, keys)
         fits = (rank < self.chunk) & (causal | (visible.sum(-1, keepdim=True) <= self.chunk))
-        seen = of_queries(fits[:, None]).expand(*k.shape[:2], -1, len(at))  # one chunk: all pairs are allowed
+        seen = of_queries(fits[:, None]).expand(
+            *k.shape[:2], -1, len(at)
+        )  # one chunk: all pairs are allowed
         for bucket in self.bucket(k).unbind(2):  # (batch, heads, keys)
             same = of_queries(bucket) == bucket[..., None, :]  # equation 4
             chunk = self._place(bucket, visible, causal) // self.chunk
@@ -130,7 +143,9 @@ class LSH(Mechanism):
 
     def _place(self, bucket: torch.Tensor, visible: torch.Tensor, causal: bool) -> torch.Tensor:
         """s_i, the visible keys before each key in order of (bucket, position); if causal, of its bucket only."""
-        inside = F.one_hot(bucket, self.bucket_count) * visible[:, None, :, None]  # (batch, heads, keys, buckets)
+        inside = (
+            F.one_hot(bucket, self.bucket_count) * visible[:, None, :, None]
+        )  # (batch, heads, keys, buckets)
         place = inside.cumsum(-2).gather(-1, bucket[..., None])[..., 0] - 1
         if causal:
             return place
@@ -143,9 +158,14 @@ class LSH(Mechanism):
         The length of a vector does not matter. In float64, so that two shapes or machines do not round a key into
         different buckets.
         """
-        wide, halves = keys.detach().double(), [factor // 2 for factor in self.factors]
-        every = directions(self.seed, self.rounds * sum(halves), keys.shape[-1], orthogonal=False, like=wide)
-        return torch.stack([self._hashed(wide, R.split(halves)) for R in every.split(sum(halves))], 2)
+        wide = keys.detach().double()
+        halves = [factor // 2 for factor in self.factors]
+        every = directions(
+            self.seed, self.rounds * sum(halves), keys.shape[-1], orthogonal=False, like=wide
+        )
+        return torch.stack(
+            [self._hashed(wide, R.split(halves)) for R in every.split(sum(halves))], 2
+        )
 
     def _hashed(self, keys: torch.Tensor, rotations: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """The bucket of every key in one round, (batch, heads, keys): the factors' hashes as digits of a number."""
@@ -162,7 +182,9 @@ class LSH(Mechanism):
         length = keys.norm(dim=-1, keepdim=True)
         return keys / length.masked_fill(length == 0, 1)
 
-    def own_keys(self, q: torch.Tensor, k: torch.Tensor, grid: Grid, visible: torch.Tensor | None) -> torch.Tensor:
+    def own_keys(
+        self, q: torch.Tensor, k: torch.Tensor, grid: Grid, visible: torch.Tensor | None
+    ) -> torch.Tensor:
         """The column of each query's own key: (batch or 1, q_len); one past the last where it has none.
 
         Args:
@@ -179,14 +201,17 @@ class LSH(Mechanism):
         own = own.masked_fill((own < 0) | (own >= keys), keys)
         if visible is not None:
             rows = max(len(own), len(visible))
-            own, visible = own.expand(rows, -1), F.pad(visible, (0, 1)).expand(rows, -1)
+            own = own.expand(rows, -1)
+            visible = F.pad(visible, (0, 1)).expand(rows, -1)
             own = own.masked_fill(~visible.gather(1, own), keys)
         if (q.data_ptr(), q.shape, q.stride()) != (k.data_ptr(), k.shape, k.stride()):
             self._check_shared(q.detach(), rows_at(k.detach(), own), own < keys)
         return own
 
     def _check_shared(self, q: torch.Tensor, own: torch.Tensor, known: torch.Tensor) -> None:
-        differs = ((q != own) & ~(q.isnan() & own.isnan())).any(-1) & known[:, None]  # (batch, heads, q_len)
+        differs = ((q != own) & ~(q.isnan() & own.isnan())).any(-1) & known[
+            :, None
+        ]  # (batch, heads, q_len)
         if differs.any():
             raise ArgumentError(
                 f"{self}: its queries are its keys, and {int(differs.sum())} of "

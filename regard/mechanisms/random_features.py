@@ -66,17 +66,22 @@ class Performer(Kernelised):
         """The same mechanism with other random features."""
         return Performer(self.features, seed, self.orthogonal)
 
-    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+    def reason_against(
+        self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float
+    ) -> str | None:
         if scale > 0:
             return None
         return (
-            f"the scale is {scale:g}, and its features are those of sqrt(scale) q and sqrt(scale) k; give one above 0"
+            f"the scale is {scale:g}, "
+            "and its features are those of sqrt(scale) q and sqrt(scale) k; give one above 0"
         )
 
     def feature_dim(self, head_dim: int) -> int:
         return self.features
 
-    def lift(self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]) -> Features:
+    def lift(
+        self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]
+    ) -> Features:
         omega = directions(self.seed, self.features, q.shape[-1], self.orthogonal, like=q)
         (of_q, q_log), (of_k, k_log) = (_positive(x * math.sqrt(scale), omega) for x in (q, k))
         return Features(of_q, of_k, k_log=k_log, q_log=q_log)
@@ -88,9 +93,13 @@ class Performer(Kernelised):
 def _positive(x: torch.Tensor, omega: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """φ(x) divided by a number for each vector, (..., features), and that number's logarithm, (...)."""
     exponents = x @ omega.mT  # (..., features)
-    largest = exponents.detach().amax(-1, keepdim=True)  # any number will do: the result is the same, and its gradient
+    largest = exponents.detach().amax(
+        -1, keepdim=True
+    )  # any number will do: the result is the same, and its gradient
     least = math.log(torch.finfo(x.dtype).tiny) / 2
-    relative = exponents.sub_(largest).clamp_min_(least).exp_()  # in place: this tensor is what all costs are
+    relative = (
+        exponents.sub_(largest).clamp_min_(least).exp_()
+    )  # in place: this tensor is what all costs are
     return relative, largest[..., 0] - x.square().sum(-1) / 2 - math.log(len(omega)) / 2
 
 
@@ -147,7 +156,9 @@ class RandomFeature(Kernelised, also=("rfa",)):
     seed: int = 0
     sigma: float = 1.0
 
-    statistics: ClassVar[frozenset[str]] = frozenset({"received", "weights", "top_keys", "weights_of"})
+    statistics: ClassVar[frozenset[str]] = frozenset(
+        {"received", "weights", "top_keys", "weights_of"}
+    )
     by_key: ClassVar[frozenset[str]] = frozenset({"gate"})
     computed: ClassVar[frozenset[str]] = frozenset({"gate"})
 
@@ -166,7 +177,9 @@ class RandomFeature(Kernelised, also=("rfa",)):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"gate": (sizes.batch, sizes.kv_heads, sizes.k_len)} if self.gated else {}
 
-    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+    def reason_against(
+        self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float
+    ) -> str | None:
         if not self.gated or pattern == NOTHING or Causal() in pattern.factors:
             return None
         return f"its gates forget what came before a query, and {pattern} is not causal; add & causal, or gated=False"
@@ -174,19 +187,26 @@ class RandomFeature(Kernelised, also=("rfa",)):
     def feature_dim(self, head_dim: int) -> int:
         return 2 * self.features  # a sine and a cosine each
 
-    def lift(self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]) -> Features:
+    def lift(
+        self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]
+    ) -> Features:
         w = directions(self.seed, self.features, q.shape[-1], orthogonal=False, like=q) / self.sigma
         of_q, of_k = (_waves(_of_length_one(x), w) for x in (q, k))
         kept = admitted = None
         if self.gated:
             gate = parameters["gate"].to(k.dtype).expand(k.shape[:3])  # (batch, kv_heads, keys)
             least = torch.finfo(k.dtype).tiny
-            kept, admitted = gate.clamp_min(least).log(), (1 - gate).clamp_min(least).log()
-        return Features(of_q, of_k, k_log=admitted, decay_log=kept, floor=math.exp(-2 / self.sigma**2))
+            kept = gate.clamp_min(least).log()
+            admitted = (1 - gate).clamp_min(least).log()
+        return Features(
+            of_q, of_k, k_log=admitted, decay_log=kept, floor=math.exp(-2 / self.sigma**2)
+        )
 
     def __str__(self) -> str:
         gated = ", gated" if self.gated else ""
-        return f"{self.text_name}({self.features}{gated}, seed={self.seed}, sigma={word(self.sigma)})"
+        return (
+            f"{self.text_name}({self.features}{gated}, seed={self.seed}, sigma={word(self.sigma)})"
+        )
 
 
 def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -196,7 +216,9 @@ def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def _of_length_one(x: torch.Tensor) -> torch.Tensor:
     """Vectors brought to length 1; those of length 0 stay 0, with gradient 0."""
-    largest = x.detach().abs().amax(-1, keepdim=True)  # squares of what is left neither overflow nor vanish
+    largest = (
+        x.detach().abs().amax(-1, keepdim=True)
+    )  # squares of what is left neither overflow nor vanish
     x = x / largest.masked_fill(largest == 0, math.inf)
     length = x.norm(dim=-1, keepdim=True)
     return x / length.masked_fill(length == 0, math.inf)

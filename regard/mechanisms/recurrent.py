@@ -16,7 +16,9 @@ from regard.patterns.algebra import NOTHING
 from regard.patterns.grid import four_axes
 from regard.patterns.registry import written
 
-Gates = tuple[torch.Tensor | None, torch.Tensor | None]  # log_decay and strength, None where every key has 0 and 1
+Gates = tuple[
+    torch.Tensor | None, torch.Tensor | None
+]  # log_decay and strength, None where every key has 0 and 1
 
 
 class Recurrent(Mechanism, enrol=False):
@@ -53,12 +55,18 @@ class Recurrent(Mechanism, enrol=False):
             shapes["strength"] = by_key
         return shapes
 
-    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+    def reason_against(
+        self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float
+    ) -> str | None:
         if pattern == NOTHING or Causal() in pattern.factors:
             return None
-        return f"its memory holds the keys up to each query, and {pattern} is not causal; add & causal"
+        return (
+            f"its memory holds the keys up to each query, and {pattern} is not causal; add & causal"
+        )
 
-    def gates(self, parameters: Mapping[str, torch.Tensor], k: torch.Tensor, v: torch.Tensor) -> Gates:
+    def gates(
+        self, parameters: Mapping[str, torch.Tensor], k: torch.Tensor, v: torch.Tensor
+    ) -> Gates:
         """log_decay (batch, kv_heads, keys[, head_dim]) and strength (batch, kv_heads, keys), in float32 at least."""
         wide = torch.promote_types(v.dtype, torch.float32)
         log_decay, strength = (parameters.get(name) for name in ("log_decay", "strength"))
@@ -81,22 +89,36 @@ class Recurrent(Mechanism, enrol=False):
 
         Sources: those of the mechanisms below, whose steps are this one with some of its parts.
         """
-        wide, heads = given.wide, max(given.q.shape[1], given.v.shape[1])
-        q, k, v = (x.to(wide).repeat_interleave(heads // x.shape[1], 1) for x in (given.q, given.k, given.v))
+        wide = given.wide
+        heads = max(given.q.shape[1], given.v.shape[1])
+        q, k, v = (
+            x.to(wide).repeat_interleave(heads // x.shape[1], 1)
+            for x in (given.q, given.k, given.v)
+        )
         allowed = given.pattern.evaluate(given.grid)
-        hidden = ~four_axes(allowed).any(2)[..., None]  # (batch or 1, 1, keys, 1); their numbers may be NaN
+        hidden = ~four_axes(allowed).any(2)[
+            ..., None
+        ]  # (batch or 1, 1, keys, 1); their numbers may be NaN
         log_decay, strength = (
             None
             if x is None
-            else x[..., None].flatten(3).repeat_interleave(heads // x.shape[1], 1).masked_fill(hidden, 0)
+            else x[..., None]
+            .flatten(3)
+            .repeat_interleave(heads // x.shape[1], 1)
+            .masked_fill(hidden, 0)
             for x in self.gates(given.parameters, given.k.to(wide), given.v.to(wide))
         )  # (batch, heads, keys, 1 or head_dim)
         of_keys = replace(given.grid, q_len=given.grid.k_len, q_start=0, rows=given.grid.keys)
         before = _last(given.pattern.evaluate(of_keys).tril(-1))  # (batch or 1, keys)
         last = _last(allowed)  # (batch or 1, q_len)
-        memories = [v.new_zeros(v.shape[0], heads, k.shape[3], v.shape[3])]  # after no key, after key 0, 1, ...
+        memories = [
+            v.new_zeros(v.shape[0], heads, k.shape[3], v.shape[3])
+        ]  # after no key, after key 0, 1, ...
         for t in range(k.shape[2]):
-            memory, key = _picked(memories, before[:, t]), k[:, :, t, :, None]  # (batch, heads, head_dim, 1)
+            memory, key = (
+                _picked(memories, before[:, t]),
+                k[:, :, t, :, None],
+            )  # (batch, heads, head_dim, 1)
             if log_decay is not None:
                 memory = log_decay[:, :, t, :, None].exp() * memory
             update = v[:, :, t, None]  # (batch, heads, 1, v_dim)
@@ -105,7 +127,9 @@ class Recurrent(Mechanism, enrol=False):
             if strength is not None:
                 update = strength[:, :, t, None] * update
             memories.append(memory + key * update)
-        q = q.masked_fill((last == 0)[:, None, :, None], 0)  # an empty row is zeros, even if its query holds NaN
+        q = q.masked_fill(
+            (last == 0)[:, None, :, None], 0
+        )  # an empty row is zeros, even if its query holds NaN
         rows = [q[:, :, i, None] @ _picked(memories, last[:, i]) for i in range(q.shape[2])]
         return Computed(torch.cat([q[:, :, :0] @ memories[-1], *rows], 2) * given.scale, None)
 

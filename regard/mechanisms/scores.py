@@ -34,9 +34,12 @@ class Score(Comparing, Declared, enrol=False):
         """The scale of a call that gives none: 1, except for scaled dot products."""
         return 1.0
 
-    def new_parameters(self, heads: int, kv_heads: int, generator: torch.Generator | None = None) -> nn.ParameterDict:
+    def new_parameters(
+        self, heads: int, kv_heads: int, generator: torch.Generator | None = None
+    ) -> nn.ParameterDict:
         """Initial parameters: each number uniform within ±1 / sqrt(the numbers that are summed with it)."""
-        heads, kv_heads = whole("heads", heads, 1), whole("kv_heads", kv_heads, 1)
+        heads = whole("heads", heads, 1)
+        kv_heads = whole("kv_heads", kv_heads, 1)
         shapes = self.parameter_shapes(Sizes(1, heads, kv_heads, 1))
         return nn.ParameterDict({name: _drawn(shape, generator) for name, shape in shapes.items()})
 
@@ -49,7 +52,11 @@ def check_computable(score: Score) -> None:
             f"{kind.__name__} defines project, which is called only where the class has `projects = True`; add that"
         )
     left = score.lowered()
-    if not (left.is_dot_product or left.lowered().is_dot_product or isinstance(left, TanhSum | AroundCentre)):
+    if not (
+        left.is_dot_product
+        or left.lowered().is_dot_product
+        or isinstance(left, TanhSum | AroundCentre)
+    ):
         raise ArgumentError(
             f"no backend knows the formula of {kind.__name__}; define lowered(), which returns the score that is left "
             f"once project has changed queries and keys, such as ScaledDot()"
@@ -59,7 +66,8 @@ def check_computable(score: Score) -> None:
 def check_projected(score: Score, q: torch.Tensor, k: torch.Tensor, projected: Projected) -> None:
     """Raise a ShapeError unless `project` returned queries and keys of the head_dim that the score declares, with which
     the call was planned."""
-    kind, head_dim = type(score).__name__, score.projected_dim(q.shape[-1])
+    kind = type(score).__name__
+    head_dim = score.projected_dim(q.shape[-1])
     for name, given, found in (("queries", q, projected[0]), ("keys", k, projected[1])):
         wanted = (*given.shape[:-1], head_dim)
         if tuple(found.shape) != wanted:
@@ -80,7 +88,9 @@ def multiplied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if weight.shape[0] == 1:
         return F.linear(x.to(wide), weight[0].to(wide)).to(x.dtype)
     weight = weight.repeat_interleave(x.shape[1] // weight.shape[0], dim=0)  # (heads, to, size)
-    return torch.einsum("bhls,hts->bhlt", x.to(wide), weight.to(wide)).to(x.dtype)  # (batch, heads, length, to)
+    return torch.einsum("bhls,hts->bhlt", x.to(wide), weight.to(wide)).to(
+        x.dtype
+    )  # (batch, heads, length, to)
 
 
 def check_sizes(score: Score, sizes: tuple[int, int], declared: tuple[int, int]) -> None:
@@ -186,7 +196,9 @@ class General(Score):
     def projected_dim(self, head_dim: int) -> int:
         return self.key_dim
 
-    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+    def project(
+        self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    ) -> Projected:
         return multiplied(q, parameters["weight"].mT), k, {}  # qᵀ W k = (Wᵀ q) · k
 
     def lowered(self) -> Score:
@@ -206,7 +218,13 @@ class _OfHiddenLayer(Score, enrol=False):
     projects: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_fields(self, query_dim=at_least_one, key_dim=at_least_one, hidden=at_least_one, projected_keys=yes_or_no)
+        check_fields(
+            self,
+            query_dim=at_least_one,
+            key_dim=at_least_one,
+            hidden=at_least_one,
+            projected_keys=yes_or_no,
+        )
 
     def check_dims(self, head_dim: int, key_dim: int) -> None:
         key_size = self.hidden if self.projected_keys else self.key_dim
@@ -215,11 +233,15 @@ class _OfHiddenLayer(Score, enrol=False):
     def projected_dim(self, head_dim: int) -> int:
         return self.hidden
 
-    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+    def project(
+        self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    ) -> Projected:
         keys = k if self.projected_keys else self.project_keys(k, parameters)
         return self._project_queries(q, parameters), keys, {"energy": parameters["energy"]}
 
-    def _project_queries(self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _project_queries(
+        self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
         raise NotImplementedError
 
     def with_projected_keys(self) -> Score:
@@ -268,7 +290,9 @@ class Additive(_OfHiddenLayer):
     def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return multiplied(k, parameters["key_weight"])
 
-    def _project_queries(self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _project_queries(
+        self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
         return multiplied(q, parameters["query_weight"])
 
 
@@ -307,7 +331,9 @@ class Concat(_OfHiddenLayer):
     def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return multiplied(k, parameters["weight"][..., self.query_dim :])
 
-    def _project_queries(self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _project_queries(
+        self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
         return multiplied(q, parameters["weight"][..., : self.query_dim])
 
 
@@ -395,9 +421,14 @@ class LocalPredictive(Score):
     def projected_dim(self, head_dim: int) -> int:
         return self.score.projected_dim(head_dim)
 
-    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
-        weight, energy = parameters["centre_weight"], parameters["centre_energy"]
-        centre = multiplied(multiplied(q, weight).tanh(), energy[:, None]).sigmoid()[..., 0]  # (batch, heads, q_len)
+    def project(
+        self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    ) -> Projected:
+        weight = parameters["centre_weight"]
+        energy = parameters["centre_energy"]
+        centre = multiplied(multiplied(q, weight).tanh(), energy[:, None]).sigmoid()[
+            ..., 0
+        ]  # (batch, heads, q_len)
         q, k, left = self.score.project(q, k, parameters)
         return q, k, {**left, "centre": centre}
 

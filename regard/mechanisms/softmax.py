@@ -14,7 +14,9 @@ from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected
 from regard.mechanisms.scores import ScaledDot, Score, check_computable, check_projected
 
-SCALED_DOT = ScaledDot()  # immutable, so one serves all; PyTorch 2.11 cannot compile a default_factory
+SCALED_DOT = (
+    ScaledDot()
+)  # immutable, so one serves all; PyTorch 2.11 cannot compile a default_factory
 
 
 def _of_score(name: str) -> Any:
@@ -40,19 +42,27 @@ class Softmax(Mechanism):
 
     def __post_init__(self) -> None:
         if not isinstance(self.score, Score):
-            raise ArgumentError(f"Softmax's score is {shown(self.score)}; give one of regard.mechanisms, such as Dot()")
+            raise ArgumentError(
+                f"Softmax's score is {shown(self.score)}; give one of regard.mechanisms, such as Dot()"
+            )
         check_computable(self.score)
 
-    own_key_dim, is_dot_product = _of_score("own_key_dim"), _of_score("is_dot_product")
-    projects, counts_keys = _of_score("projects"), _of_score("counts_keys")
-    check_dims, projected_dim = _of_score("check_dims"), _of_score("projected_dim")
-    project_keys, parameter_shapes = _of_score("project_keys"), _of_score("parameter_shapes")
+    own_key_dim = _of_score("own_key_dim")
+    is_dot_product = _of_score("is_dot_product")
+    projects = _of_score("projects")
+    counts_keys = _of_score("counts_keys")
+    check_dims = _of_score("check_dims")
+    projected_dim = _of_score("projected_dim")
+    project_keys = _of_score("project_keys")
+    parameter_shapes = _of_score("parameter_shapes")
     default_scale = _of_score("default_scale")
 
     def key_dim(self, head_dim: int) -> int:
         return getattr(self.score, "key_dim", None) or head_dim
 
-    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+    def project(
+        self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    ) -> Projected:
         projected = self.score.project(q, k, parameters)
         check_projected(self.score, q, k, projected)
         return projected

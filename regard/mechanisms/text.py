@@ -43,9 +43,13 @@ class _MechanismReader(Reader):
         if registry is self.registry and name and name not in registry.kinds:
             if (score := Score.registry.kinds.get(name)) is not None:
                 hint = f"write softmax({usage(score)}), in Python Softmax({score.__name__}(...))"
-                raise self.error(f"{name!r} is a score function, which is an argument of softmax", hint=hint)
+                raise self.error(
+                    f"{name!r} is a score function, which is an argument of softmax", hint=hint
+                )
             named = name if len(name) <= 80 else f"{name[:77]}..."
-            names = [other for other, kind in registry.kinds.items() if kind.no_text is None]  # second names as well
+            names = [
+                other for other, kind in registry.kinds.items() if kind.no_text is None
+            ]  # second names as well
             raise self.error(f"there is no mechanism {named!r}", hint=suggest(name, names))
         return super().named(registry)
 

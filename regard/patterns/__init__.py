@@ -7,7 +7,15 @@ A new pattern is one file here and two export lines below; its class registers i
 from types import SimpleNamespace
 
 from regard.patterns.algebra import Both, Either, Full, Not, both, canonical, either, negate
-from regard.patterns.bands import Causal, CausalWindow, Diagonals, KeySpan, Prefix, SlidingWindow, from_band
+from regard.patterns.bands import (
+    Causal,
+    CausalWindow,
+    Diagonals,
+    KeySpan,
+    Prefix,
+    SlidingWindow,
+    from_band,
+)
 from regard.patterns.base import Pattern
 from regard.patterns.chosen import ChosenBlocks, ChosenKeys
 from regard.patterns.counts import counted
@@ -27,9 +35,18 @@ from regard.patterns.tree import Tree
 
 # Methods of Pattern call functions that are written in terms of patterns; this is where the two meet.
 Pattern.machinery = SimpleNamespace(
-    both=both, either=either, negate=negate, canonical=canonical, from_band=from_band, as_pattern=as_pattern,
-    tiles=tiles, empty_rows=empty_rows, seen_keys=seen_keys, counted=counted, draw=draw,
-)  # fmt: skip
+    both=both,
+    either=either,
+    negate=negate,
+    canonical=canonical,
+    from_band=from_band,
+    as_pattern=as_pattern,
+    tiles=tiles,
+    empty_rows=empty_rows,
+    seen_keys=seen_keys,
+    counted=counted,
+    draw=draw,
+)
 
 __all__ = [
     "Pattern",

@@ -99,7 +99,9 @@ class Both(Many, enrol=False):
 
     def band(self) -> Band | None:
         bands = [part.band() for part in self.parts]
-        return reduce(lambda one, other: None if one is None or other is None else one & other, bands)
+        return reduce(
+            lambda one, other: None if one is None or other is None else one & other, bands
+        )
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
         ranges = [part.key_range(first, last, k_len) for part in self.parts]
@@ -108,10 +110,16 @@ class Both(Many, enrol=False):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         parts = [part.segments(first, last, k_len) for part in self.parts]
-        return Segments(reduce(common, (one.full for one in parts)), reduce(common, (one.some for one in parts)))
+        return Segments(
+            reduce(common, (one.full for one in parts)), reduce(common, (one.some for one in parts))
+        )
 
     def kept_keys(self) -> tuple[int, int] | None:
-        return min((kept for part in self.parts if (kept := part.kept_keys()) is not None), key=sum, default=None)
+        return min(
+            (kept for part in self.parts if (kept := part.kept_keys()) is not None),
+            key=sum,
+            default=None,
+        )
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
         band, rest = self._band_and_rest
@@ -123,7 +131,9 @@ class Both(Many, enrol=False):
     def _band_and_rest(self) -> tuple[Band, list[Pattern]]:
         """The band of the parts that are bands, and the other parts."""
         bands = [band for part in self.parts if (band := part.band()) is not None]
-        return reduce(Band.__and__, bands, EVERY_PAIR), [part for part in self.parts if part.band() is None]
+        return reduce(Band.__and__, bands, EVERY_PAIR), [
+            part for part in self.parts if part.band() is None
+        ]
 
     def reach(self, layers: int = 1) -> Reach:
         return reduce(Reach.nearer, (part.reach(layers) for part in self.parts))
@@ -167,7 +177,8 @@ class Either(AnyOf, Many, enrol=False):
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         parts = [part.segments(first, last, k_len) for part in self.parts]
         return Segments(
-            union(keys for one in parts for keys in one.full), union(keys for one in parts for keys in one.some)
+            union(keys for one in parts for keys in one.full),
+            union(keys for one in parts for keys in one.some),
         )
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
@@ -248,8 +259,12 @@ def negate(pattern: Pattern) -> Pattern:
 
 def _flat(kind: type[Many], patterns: Iterable[Pattern]) -> list[Pattern]:
     flat = [part for one in patterns for part in (one.parts if isinstance(one, kind) else (one,))]
-    if torch.compiler.is_compiling():  # a hash would tie the graph to one pattern of those that hold tensors
-        return [part for at, part in enumerate(flat) if not any(part is other for other in flat[:at])]
+    if (
+        torch.compiler.is_compiling()
+    ):  # a hash would tie the graph to one pattern of those that hold tensors
+        return [
+            part for at, part in enumerate(flat) if not any(part is other for other in flat[:at])
+        ]
     return list(dict.fromkeys(flat))
 
 
@@ -269,7 +284,9 @@ def canonical(pattern: Pattern) -> Pattern:
         return _canonical_either([canonical(part) for part in pattern.parts])
     if isinstance(pattern, Not) and isinstance(pattern.part, Many):
         inward = [canonical(negate(part)) for part in pattern.part.parts]
-        return _canonical_either(inward) if isinstance(pattern.part, Both) else _canonical_both(inward)
+        return (
+            _canonical_either(inward) if isinstance(pattern.part, Both) else _canonical_both(inward)
+        )
     band = pattern.band()
     return pattern if band is None or pattern == NOTHING else _as_pattern(band)
 
@@ -295,7 +312,11 @@ def _left_of(part: Pattern, cut: Band) -> Pattern:
     if inner is None and not isinstance(part, Either):
         return part
     options = (
-        part.parts if isinstance(part, Either) else [_as_pattern(half) for half in inner.outside()] if inner else []
+        part.parts
+        if isinstance(part, Either)
+        else [_as_pattern(half) for half in inner.outside()]
+        if inner
+        else []
     )
     live = []
     for option in options:
@@ -316,15 +337,21 @@ def _canonical_either(parts: list[Pattern]) -> Pattern:
     bands = {part: band for part in parts if (band := part.band()) is not None}
     distinct = set(bands.values())
     inside = {
-        band for band in distinct if any(band.within(other) and not other.within(band) for other in distinct - {band})
+        band
+        for band in distinct
+        if any(band.within(other) and not other.within(band) for other in distinct - {band})
     }
-    return either(*_ordered([part for part in _unabsorbed(Both, parts) if bands.get(part) not in inside]))
+    return either(
+        *_ordered([part for part in _unabsorbed(Both, parts) if bands.get(part) not in inside])
+    )
 
 
 def _unabsorbed(kind: type[Many], parts: list[Pattern]) -> list[Pattern]:
     """Without what another part implies: A | (A & B) is A, and A & (A | B) is A."""
     known = set(parts)
-    return [part for part in parts if not (isinstance(part, kind) and not known.isdisjoint(part.parts))]
+    return [
+        part for part in parts if not (isinstance(part, kind) and not known.isdisjoint(part.parts))
+    ]
 
 
 def _ordered(parts: list[Pattern]) -> list[Pattern]:

@@ -24,18 +24,32 @@ def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
     (0, 3)
     """
     try:
-        listed = [plain(f"a position of {name}", position) for position in islice(numbers, MOST + 1)]
+        listed = [
+            plain(f"a position of {name}", position) for position in islice(numbers, MOST + 1)
+        ]
     except TypeError:
-        raise ArgumentError(f"{name} is {shown(numbers)}; it needs positions, such as [0, 5] or range(128)") from None
+        raise ArgumentError(
+            f"{name} is {shown(numbers)}; it needs positions, such as [0, 5] or range(128)"
+        ) from None
     if len(listed) > MOST:
-        raise ArgumentError(f"{name} names more than {MOST} positions; for a long span there is key_span(start, stop)")
+        raise ArgumentError(
+            f"{name} names more than {MOST} positions; for a long span there is key_span(start, stop)"
+        )
     return tuple(sorted({whole(f"a position of {name}", position, 0) for position in listed}))
 
 
 def runs(numbers: Iterable[int]) -> Ranges:
     ordered = sorted(set(numbers))
-    starts = [number for before, number in zip([None, *ordered], ordered, strict=False) if before != number - 1]
-    lasts = [number for number, after in zip(ordered, [*ordered[1:], None], strict=False) if after != number + 1]
+    starts = [
+        number
+        for before, number in zip([None, *ordered], ordered, strict=False)
+        if before != number - 1
+    ]
+    lasts = [
+        number
+        for number, after in zip(ordered, [*ordered[1:], None], strict=False)
+        if after != number + 1
+    ]
     return tuple(range(start, last + 1) for start, last in zip(starts, lasts, strict=True))
 
 
@@ -55,7 +69,9 @@ def spans(name: str, ranges: Iterable[range]) -> Ranges:
     """The ranges; an ArgumentError for anything else."""
     checked = tuple(ranges) if isinstance(ranges, list | tuple) else None
     if checked is None or not all(isinstance(one, range) for one in checked):
-        raise ArgumentError(f"{name} is {shown(ranges)}; it needs ranges of positions, such as (range(0, 4),)")
+        raise ArgumentError(
+            f"{name} is {shown(ranges)}; it needs ranges of positions, such as (range(0, 4),)"
+        )
     return checked
 
 
@@ -72,8 +88,15 @@ def starts_of(q_start: int | torch.Tensor | None) -> int | torch.Tensor | None:
     """The position of the first query, one for each batch row, or None."""
     if not isinstance(q_start, torch.Tensor) or q_start.dim() != 1:
         return start_of(q_start)  # ty: ignore[invalid-argument-type]  # a tensor of one number is a number
-    if q_start.is_floating_point() or q_start.is_complex() or q_start.dtype == torch.bool or not len(q_start):
-        raise ArgumentError(f"q_start is {shown(q_start)}; it needs whole numbers, one for each batch row")
+    if (
+        q_start.is_floating_point()
+        or q_start.is_complex()
+        or q_start.dtype == torch.bool
+        or not len(q_start)
+    ):
+        raise ArgumentError(
+            f"q_start is {shown(q_start)}; it needs whole numbers, one for each batch row"
+        )
     refuse_wrapper("q_start", q_start)
     return q_start
 
@@ -87,18 +110,24 @@ def number_by_row(name: str, given: object) -> ByRow:
     given = plain(name, given)
     if isinstance(given, torch.Tensor):
         if given.dim() != 1 or given.dtype not in (torch.int64, torch.int32):
-            raise ArgumentError(f"{name} is a {given.dtype} tensor {tuple(given.shape)}; it needs integers (batch,)")
+            raise ArgumentError(
+                f"{name} is a {given.dtype} tensor {tuple(given.shape)}; it needs integers (batch,)"
+            )
         refuse_wrapper(name, given)
         return given.detach().to(torch.int64, copy=True)
     if not is_whole(given):
-        raise ArgumentError(f"{name} is {shown(given)}; it needs a number or an integer tensor (batch,)")
+        raise ArgumentError(
+            f"{name} is {shown(given)}; it needs a number or an integer tensor (batch,)"
+        )
     return whole(name, given)
 
 
 def whole_numbers(name: str, given: Sequence[int]) -> tuple[int, ...]:
     """The numbers of a list with one for each batch row."""
     if not given:
-        raise ArgumentError(f"{name} is {shown(given)}; a list holds one whole number for each batch row")
+        raise ArgumentError(
+            f"{name} is {shown(given)}; a list holds one whole number for each batch row"
+        )
     return tuple(whole(f"a number of {name}", one) for one in given)
 
 

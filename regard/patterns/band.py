@@ -15,7 +15,9 @@ class Reach:
     ahead: int | None
 
     def stacked(self, layers: int) -> Reach:
-        return Reach(*(None if far is None else max(0, far) * layers for far in (self.back, self.ahead)))
+        return Reach(
+            *(None if far is None else max(0, far) * layers for far in (self.back, self.ahead))
+        )
 
     def nearer(self, other: Reach) -> Reach:
         return Reach(_tighter(min, self.back, other.back), _tighter(min, self.ahead, other.ahead))

@@ -11,7 +11,13 @@ import torch
 from regard.arguments import check_fields, count_of, whole
 from regard.errors import ShapeError
 from regard.patterns.algebra import NOTHING, Not, both
-from regard.patterns.arguments import at_least_one, at_least_zero, number_by_row, on_rows, whole_numbers
+from regard.patterns.arguments import (
+    at_least_one,
+    at_least_zero,
+    number_by_row,
+    on_rows,
+    whole_numbers,
+)
 from regard.patterns.band import Band
 from regard.patterns.base import Origins, Pattern
 from regard.patterns.held import Held, new_serial
@@ -160,7 +166,9 @@ class KeySpan(Held):
 
     start: End = 0
     stop: End = None
-    values: tuple[Any, ...] = field(default=(), init=False, repr=False)  # start and stop as numbers and tuples
+    values: tuple[Any, ...] = field(
+        default=(), init=False, repr=False
+    )  # start and stop as numbers and tuples
 
     query_free = True
     compares_positions = False
@@ -168,7 +176,9 @@ class KeySpan(Held):
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in ("start", "stop")}
         listed = {
-            name: whole_numbers(f"KeySpan's {name}", x) for name, x in given.items() if isinstance(x, list | tuple)
+            name: whole_numbers(f"KeySpan's {name}", x)
+            for name, x in given.items()
+            if isinstance(x, list | tuple)
         }
         for name, end in given.items():
             if name in listed:
@@ -179,7 +189,9 @@ class KeySpan(Held):
         if set(self._tensors()) - set(listed):
             object.__setattr__(self, "serial", new_serial())
         else:
-            object.__setattr__(self, "values", tuple(listed.get(name, getattr(self, name)) for name in given))
+            object.__setattr__(
+                self, "values", tuple(listed.get(name, getattr(self, name)) for name in given)
+            )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         assert isinstance(self.start, int | torch.Tensor)
@@ -203,7 +215,11 @@ class KeySpan(Held):
         return max((end.shape[0] for end in self._tensors().values()), default=1)
 
     def for_row(self, row: int) -> Pattern:
-        return KeySpan(_in_row(self.start, row), _in_row(self.stop, row)) if self.varies_by_row else self
+        return (
+            KeySpan(_in_row(self.start, row), _in_row(self.stop, row))
+            if self.varies_by_row
+            else self
+        )
 
     def _moved(self, origins: Origins) -> Pattern | None:
         if self.varies_by_row:
@@ -225,7 +241,11 @@ class KeySpan(Held):
         return "key_span", *(len(end) if isinstance(end, torch.Tensor) else end for end in ends)
 
     def kept_keys(self) -> tuple[int, int] | None:
-        return (int(self.stop.max()), 1) if isinstance(self.stop, torch.Tensor) else super().kept_keys()
+        return (
+            (int(self.stop.max()), 1)
+            if isinstance(self.stop, torch.Tensor)
+            else super().kept_keys()
+        )
 
     def misplaced(self, first: int, last: int) -> Pattern | None:
         ends = [x.tolist() if isinstance(x, torch.Tensor) else [x] for x in (self.start, self.stop)]
@@ -249,7 +269,10 @@ class KeySpan(Held):
     def __str__(self) -> str:
         ends = [self.start, self.stop] if self.serial else list(self.values)
         ends = ends[:1] if self.stop is None else ends
-        words = [f"<{count_of(len(end), 'numbers')}>" if isinstance(end, torch.Tensor) else str(end) for end in ends]
+        words = [
+            f"<{count_of(len(end), 'numbers')}>" if isinstance(end, torch.Tensor) else str(end)
+            for end in ends
+        ]
         return f"key_span({', '.join(words)})"
 
 

@@ -16,14 +16,24 @@ from regard.arguments import whole
 from regard.errors import ArgumentError
 from regard.patterns.arguments import check_sizes, start_of, starts_of
 from regard.patterns.band import EVERY_PAIR, Band, Reach
-from regard.patterns.grid import Grid, common_shape, four_axes, grids_of_rows, marked, side_by_side, visible_in_band
+from regard.patterns.grid import (
+    Grid,
+    common_shape,
+    four_axes,
+    grids_of_rows,
+    marked,
+    side_by_side,
+    visible_in_band,
+)
 from regard.patterns.ranges import Ranges, Segments, covers, everything, hull
 from regard.patterns.registry import Declared, Registry
 
 MOST_ASKED = 1 << 44  # pairs counted one by one
 MOST_LOOKS = 1 << 22  # row blocks looked at for one count
 DEEPEST = 64  # levels of patterns made of patterns
-Origins = tuple[int, ...] | torch.Tensor  # the position that counts as 0: one number, or one for each batch row
+Origins = (
+    tuple[int, ...] | torch.Tensor
+)  # the position that counts as 0: one number, or one for each batch row
 
 
 class Pattern(Declared, enrol=False):
@@ -45,16 +55,22 @@ class Pattern(Declared, enrol=False):
     """
 
     registry: ClassVar[Registry] = Registry("pattern", "'regard show --list'")
-    machinery: ClassVar[Any]  # functions that are written in terms of patterns, by name; `regard.patterns` sets them
+    machinery: ClassVar[
+        Any
+    ]  # functions that are written in terms of patterns, by name; `regard.patterns` sets them
 
     query_free = False  # the same keys for every query
     compares_positions = True  # positions of queries and keys need a common origin
-    by_value = True  # equal to every pattern written the same; False where a tensor or a function is held
+    by_value = (
+        True  # equal to every pattern written the same; False where a tensor or a function is held
+    )
     structured = True  # `segments` needs no evaluation of pairs
     by_numbers = True  # what it allows follows from the numbers that it holds; False where a function is called
     by_length = False  # which keys are allowed depends on how many keys there are
     of_one_call = False  # it is for the rows of one call
-    takes_cache = True  # a text can be continued with it: it says which keys of earlier calls are allowed
+    takes_cache = (
+        True  # a text can be continued with it: it says which keys of earlier calls are allowed
+    )
     varies_by_head = False
     varies_by_row = False  # of the batch
     levels = 1  # of patterns made of patterns
@@ -84,7 +100,11 @@ class Pattern(Declared, enrol=False):
         Segments(full=(range(8, 11),), some=(range(7, 12),))
         """
         simpler = self._simpler
-        return Segments((), everything(k_len)) if simpler is None else simpler.segments(first, last, k_len)
+        return (
+            Segments((), everything(k_len))
+            if simpler is None
+            else simpler.segments(first, last, k_len)
+        )
 
     @cached_property
     def _form(self) -> Band | Pattern | None:
@@ -140,7 +160,9 @@ class Pattern(Declared, enrol=False):
         """A range that holds every key of the queries at positions first..last; it may hold more."""
         simpler = self._simpler
         return (
-            hull(self.segments(first, last, k_len).some) if simpler is None else simpler.key_range(first, last, k_len)
+            hull(self.segments(first, last, k_len).some)
+            if simpler is None
+            else simpler.key_range(first, last, k_len)
         )
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
@@ -148,7 +170,9 @@ class Pattern(Declared, enrol=False):
         simpler = self._simpler
         if simpler is not None:
             return simpler.sees_all(first, last, keys)
-        return not self.by_length and covers(self.segments(first, last, max(0, keys.stop)).full, keys)
+        return not self.by_length and covers(
+            self.segments(first, last, max(0, keys.stop)).full, keys
+        )
 
     @property
     def period(self) -> int | None:
@@ -205,7 +229,11 @@ class Pattern(Declared, enrol=False):
 
     def of_heads(self, heads: range, of: int) -> Pattern:
         """The pattern of some of the query heads of a call with `of` heads."""
-        return self.mapped(lambda part: part.of_heads(heads, of)) if self.made_of() and self.varies_by_head else self
+        return (
+            self.mapped(lambda part: part.of_heads(heads, of))
+            if self.made_of() and self.varies_by_head
+            else self
+        )
 
     def of_queries(self, rows: range, k_len: int) -> Pattern:
         """The pattern for a call of these rows and the first `k_len` keys alone, where it holds rows of a call."""
@@ -218,7 +246,11 @@ class Pattern(Declared, enrol=False):
             first: the position of the first query; None where batch rows differ.
             heads: the query heads of the call.
         """
-        return self.mapped(lambda part: part.placed(first, heads)) if self.of_one_call and self.made_of() else self
+        return (
+            self.mapped(lambda part: part.placed(first, heads))
+            if self.of_one_call and self.made_of()
+            else self
+        )
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
         """A lower bound of the number of allowed pairs of one head within a band, which takes little time.
@@ -260,7 +292,9 @@ class Pattern(Declared, enrol=False):
         period = self.period
         if period == 1:
             return self
-        if not isinstance(origins, torch.Tensor) and not any(one % period if period else one for one in origins):
+        if not isinstance(origins, torch.Tensor) and not any(
+            one % period if period else one for one in origins
+        ):
             return self
         return self._moved(origins)
 
@@ -370,21 +404,31 @@ class Pattern(Declared, enrol=False):
         if self.query_free and len(grid.rows):
             return four_axes(self.evaluate(grid.block(grid.rows[:1], grid.keys)))[:, :, 0]
         if self.structured and self.varies_by_row and not grid.per_batch:
-            return side_by_side([self.for_row(row).visible_keys(grid) for row in range(self.batch_rows)], grid, dim=0)
+            return side_by_side(
+                [self.for_row(row).visible_keys(grid) for row in range(self.batch_rows)],
+                grid,
+                dim=0,
+            )
         if self.structured and self.varies_by_head and self.heads and not grid.per_batch:
-            return side_by_side([self.for_head(head).visible_keys(grid) for head in range(self.heads)], grid, dim=1)
+            return side_by_side(
+                [self.for_head(head).visible_keys(grid) for head in range(self.heads)], grid, dim=1
+            )
         if self.structured and not (self.varies_by_head or grid.per_batch):
             return marked(self.machinery.seen_keys(self, grid), grid)
         visible = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
         for block in grids_of_rows(grid):
-            visible = visible | four_axes(self.evaluate(block)).any(-2)  # (batch or 1, heads or 1, keys)
+            visible = visible | four_axes(self.evaluate(block)).any(
+                -2
+            )  # (batch or 1, heads or 1, keys)
         return visible
 
     def visible_within(self, band: Band, grid: Grid) -> torch.Tensor | None:
         """`visible_keys` of the pattern joined with a band by `&`, where that needs no evaluation; else None."""
         return None
 
-    def dense(self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None) -> torch.Tensor:
+    def dense(
+        self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Every pair as booleans, True = may look.
 
         Args:
@@ -432,7 +476,12 @@ class Pattern(Declared, enrol=False):
         return sum(int(self.evaluate(block).sum()) for block in grids_of_rows(grid))
 
     def draw(
-        self, q_len: int = 16, k_len: int | None = None, *, q_start: int | None = None, plain: bool | None = None
+        self,
+        q_len: int = 16,
+        k_len: int | None = None,
+        *,
+        q_start: int | None = None,
+        plain: bool | None = None,
     ) -> str:
         """The pattern as text with one line for each query.
 
@@ -560,7 +609,10 @@ class Compound(Pattern, enrol=False):
         return self.mapped(lambda part: next(following))
 
     def misplaced(self, first: int, last: int) -> Pattern | None:
-        return next((part for one in self.made_of() if (part := one.misplaced(first, last)) is not None), None)
+        return next(
+            (part for one in self.made_of() if (part := one.misplaced(first, last)) is not None),
+            None,
+        )
 
     def lattice_ends(self) -> set[int] | None:
         ends = [part.lattice_ends() for part in self.made_of()]
@@ -577,11 +629,17 @@ class AnyOf(Compound, enrol=False):
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
         ranges = [keys for part in self.made_of() if (keys := part.key_range(first, last, k_len))]
-        return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges)) if ranges else range(0)
+        return (
+            range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges))
+            if ranges
+            else range(0)
+        )
 
     def reach(self, layers: int = 1) -> Reach:
         """The parts of one layer feed all of the next, so the farthest one decides."""
-        return reduce(Reach.farther, (part.reach() for part in self.made_of())).stacked(whole("layers", layers, 1))
+        return reduce(Reach.farther, (part.reach() for part in self.made_of())).stacked(
+            whole("layers", layers, 1)
+        )
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
         return max(part.least_pairs(first, q_len, k_len, within) for part in self.made_of())

@@ -18,7 +18,9 @@ from regard.patterns.held import HOLDS_TENSOR, Held, checked_tensor, new_serial
 from regard.patterns.ranges import Segments, hull
 from regard.reprs import brief
 
-LEAST_LISTED = 16  # keys; blocks of so many or more are computed as runs, smaller ones by evaluating pairs
+LEAST_LISTED = (
+    16  # keys; blocks of so many or more are computed as runs, smaller ones by evaluating pairs
+)
 
 
 class Chosen(Held, enrol=False):
@@ -43,16 +45,24 @@ class Chosen(Held, enrol=False):
         """(batch or 1, lists of heads, row blocks, n)."""
         return getattr(self, self._field)
 
-    def _like(self, listed: torch.Tensor, first: int | None, group: int = 1, rows: int | None = None) -> Chosen:
+    def _like(
+        self, listed: torch.Tensor, first: int | None, group: int = 1, rows: int | None = None
+    ) -> Chosen:
         """The same with another tensor, which is not copied, and so many rows of a block."""
         same = object.__new__(type(self))
-        fields = {"block": self.block, "query_block": rows or self.query_block, "_first": first, "_group": group}
+        fields = {
+            "block": self.block,
+            "query_block": rows or self.query_block,
+            "_first": first,
+            "_group": group,
+        }
         for name, value in {**fields, self._field: listed, "serial": new_serial()}.items():
             object.__setattr__(same, name, value)
         return same
 
     def _hold(self, given: Any) -> None:
-        name, needs = f"{type(self).__name__}'s {self._field}", "a tensor of whole numbers (int64), -1 for none"
+        name = f"{type(self).__name__}'s {self._field}"
+        needs = "a tensor of whole numbers (int64), -1 for none"
         shape = "(batch or 1, heads or 1, rows, n)"
         given = checked_tensor(name, given, (torch.int64, torch.int32), needs, shape, axes=(4,))
         self.hold(self._field, given.to(torch.int64, copy=True))
@@ -92,7 +102,9 @@ class Chosen(Held, enrol=False):
         """A part, always the same object, so that heads that share a list have equal patterns."""
         name = rows.start, lists.start
         if name not in self._parts:
-            part = self._like(self.listed[rows, lists], self._first, self._group if lists == slice(None) else 1)
+            part = self._like(
+                self.listed[rows, lists], self._first, self._group if lists == slice(None) else 1
+            )
             if self.block >= LEAST_LISTED:
                 part.__dict__["ascending"] = self.ascending[rows, lists]
             self._parts[name] = part
@@ -122,9 +134,15 @@ class Chosen(Held, enrol=False):
         batch, lists = (torch.arange(n, device=listed.device) for n in listed.shape[:2])
         allowed = torch.zeros_like(known & (block == block))
         for n in range(listed.shape[3] if listed.shape[2] else 0):
-            allowed = allowed | (known & (listed[batch.view(-1, 1, 1, 1), lists.view(-1, 1, 1), at, n] == block))
+            allowed = allowed | (
+                known & (listed[batch.view(-1, 1, 1, 1), lists.view(-1, 1, 1), at, n] == block)
+            )
         allowed = self._of_heads(allowed)
-        return allowed if self.varies_by_head or self.varies_by_row or q_pos.dim() > 2 else allowed[0, 0]
+        return (
+            allowed
+            if self.varies_by_head or self.varies_by_row or q_pos.dim() > 2
+            else allowed[0, 0]
+        )
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         if torch.compiler.is_exporting():
@@ -138,7 +156,9 @@ class Chosen(Held, enrol=False):
         low = rows.start // self.query_block
         high = min(-(-rows.stop // self.query_block), self.listed.shape[2]) if rows else low
         marks = self._marks(range(low, high), blocks).to(grid.device)
-        columns = torch.arange(keys.start, keys.stop, device=grid.device) // self.block - blocks.start
+        columns = (
+            torch.arange(keys.start, keys.stop, device=grid.device) // self.block - blocks.start
+        )
         allowed = self._of_heads(marks[:, :, at - low][..., columns])
         return allowed if self.varies_by_head or self.varies_by_row else allowed[0, 0]
 
@@ -149,24 +169,36 @@ class Chosen(Held, enrol=False):
         """Whether each block of rows may look at each block of keys, (batch, lists, row blocks, key blocks)."""
         listed = self.listed[:, :, groups.start : groups.stop]
         inside = (listed >= blocks.start) & (listed < blocks.stop)
-        marks = torch.zeros(*listed.shape[:3], len(blocks) + 1, dtype=torch.bool, device=listed.device)
-        return marks.scatter_(3, torch.where(inside, listed - blocks.start, len(blocks)), True)[..., :-1]
+        marks = torch.zeros(
+            *listed.shape[:3], len(blocks) + 1, dtype=torch.bool, device=listed.device
+        )
+        return marks.scatter_(3, torch.where(inside, listed - blocks.start, len(blocks)), True)[
+            ..., :-1
+        ]
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         if self._first is None:
             return super().segments(first, last, k_len)
-        low, high = max(first - self._first, 0), min(last - self._first, self.listed.shape[2] * self.query_block - 1)
+        low = max(first - self._first, 0)
+        high = min(last - self._first, self.listed.shape[2] * self.query_block - 1)
         if high < low:
             return Segments((), ())
         groups = range(low // self.query_block, high // self.query_block + 1)
         marks = self._marks(groups, range(-(-k_len // self.block))).flatten(0, 2)
         some, full = (
-            tuple(range(run.start * self.block, min(run.stop * self.block, k_len)) for run in true_runs(one))
+            tuple(
+                range(run.start * self.block, min(run.stop * self.block, k_len))
+                for run in true_runs(one)
+            )
             for one in (marks.any(0), marks.all(0))
         )
-        if self.block < LEAST_LISTED:  # many short runs would take longer to evaluate than the keys between them
+        if (
+            self.block < LEAST_LISTED
+        ):  # many short runs would take longer to evaluate than the keys between them
             return Segments((), (hull(some),) if some else ())
-        return Segments(full if (low, high) == (first - self._first, last - self._first) else (), some)
+        return Segments(
+            full if (low, high) == (first - self._first, last - self._first) else (), some
+        )
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
         return range(k_len)  # the listed keys nearly always span about as many
@@ -177,10 +209,14 @@ class Chosen(Held, enrol=False):
     def visible_within(self, band: Band, grid: Grid) -> torch.Tensor | None:
         if grid.per_batch or band.is_empty:
             return None
-        listed, rows, keys = self.listed.to(grid.device), grid.rows, grid.keys
+        listed = self.listed.to(grid.device)
+        rows = grid.rows
+        keys = grid.keys
         at = torch.arange(listed.shape[2], device=grid.device)[:, None] * self.query_block
-        first, end = at.clamp(min=rows.start), (at + self.query_block).clamp(max=rows.stop)
-        low, high = listed * self.block, (listed + 1) * self.block
+        first = at.clamp(min=rows.start)
+        end = (at + self.query_block).clamp(max=rows.stop)
+        low = listed * self.block
+        high = (listed + 1) * self.block
         low = low.clamp(min=max(keys.start, band.start or 0))
         high = high.clamp(max=keys.stop if band.stop is None else min(keys.stop, band.stop))
         if band.left is not None:
@@ -224,13 +260,22 @@ class Chosen(Held, enrol=False):
         return int((whole * (until - rows)).sum()) * self.block // (low.shape[0] * low.shape[1])
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        shape, name = tuple(self.listed.shape), f"{type(self).__name__}'s {self._field}"
+        shape = tuple(self.listed.shape)
+        name = f"{type(self).__name__}'s {self._field}"
         needs = -(-q_len // self.query_block), -(-k_len // self.block)
         if shape[2] != needs[0]:
-            of = "" if self.query_block == 1 else f" in {count_of(needs[0], 'blocks')} of {self.query_block}"
-            raise ShapeError(f"{name} {shape} has {count_of(shape[2], 'rows')} and the call has {q_len} queries{of}")
+            of = (
+                ""
+                if self.query_block == 1
+                else f" in {count_of(needs[0], 'blocks')} of {self.query_block}"
+            )
+            raise ShapeError(
+                f"{name} {shape} has {count_of(shape[2], 'rows')} and the call has {q_len} queries{of}"
+            )
         if batch and shape[0] not in (1, batch):
-            raise ShapeError(f"{name} {shape} is for {shape[0]} batch rows and the batch has {batch}")
+            raise ShapeError(
+                f"{name} {shape} is for {shape[0]} batch rows and the batch has {batch}"
+            )
         if heads and heads % shape[1]:
             raise ShapeError(
                 f"{name} {shape} has {shape[1]} lists for {count_of(heads, 'query heads')}; give one for all, or one "
@@ -246,7 +291,11 @@ class Chosen(Held, enrol=False):
 
     @cached_property
     def _extremes(self) -> tuple[int, int]:
-        return (-1, -1) if not self.listed.numel() else tuple(torch.stack(self.listed.aminmax()).tolist())
+        return (
+            (-1, -1)
+            if not self.listed.numel()
+            else tuple(torch.stack(self.listed.aminmax()).tolist())
+        )
 
     def __str__(self) -> str:
         return f"{self.text_name}(<{' x '.join(map(str, self.listed.shape))} numbers>)"

@@ -15,7 +15,9 @@ from regard.patterns.row_blocks import ROWS, EvaluatedBlocks, RowBlock, in_row_b
 from regard.patterns.strided import Lattice
 
 LOOK = 13  # evaluating 2**LOOK pairs takes as long as looking at one row block
-MOST_STRIDES = 4  # work multiplies: the residues of each stride are split by those of every other stride
+MOST_STRIDES = (
+    4  # work multiplies: the residues of each stride are split by those of every other stride
+)
 
 
 def simplified(pattern: Pattern) -> Pattern:
@@ -27,7 +29,8 @@ def simplified(pattern: Pattern) -> Pattern:
     """
     simpler = pattern.structure()
     while simpler is not pattern:
-        pattern, simpler = simpler, simpler.structure()
+        pattern = simpler
+        simpler = simpler.structure()
     return pattern.canonical()
 
 
@@ -62,9 +65,16 @@ def alike_residues(pattern: Pattern, stride: int, grid: Grid) -> Iterable[range]
     ends = pattern.lattice_ends()
     if ends is None:
         return (range(row, row + 1) for row in range(rows))
-    edges = {0, grid.keys.start, grid.keys.stop, *ends}  # at their residues the number of positions changes
+    edges = {
+        0,
+        grid.keys.start,
+        grid.keys.stop,
+        *ends,
+    }  # at their residues the number of positions changes
     turns = {grid.q_len % stride, *((position - grid.q_start) % stride for position in edges)}
-    return [range(*cut) for cut in pairwise(sorted({0, rows, *(turn for turn in turns if turn < rows)}))]
+    return [
+        range(*cut) for cut in pairwise(sorted({0, rows, *(turn for turn in turns if turn < rows)}))
+    ]
 
 
 def _strides(pattern: Pattern) -> list[int]:
@@ -101,7 +111,9 @@ class Looks:
             raise TooLongError
 
 
-def counted(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int = MOST_LOOKS) -> int | None:
+def counted(
+    pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int = MOST_LOOKS
+) -> int | None:
     """The number of allowed pairs of a structured pattern, summed over its heads if it differs by them.
 
     Args:
@@ -125,7 +137,9 @@ def counted(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int =
 def _counted(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int) -> int | None:
     if pattern.varies_by_head:
         assert pattern.heads is not None
-        heads = [counted(pattern.for_head(h), q_len, k_len, q_start, looks) for h in range(pattern.heads)]
+        heads = [
+            counted(pattern.for_head(h), q_len, k_len, q_start, looks) for h in range(pattern.heads)
+        ]
         return None if None in heads else sum(one for one in heads if one is not None)
     try:
         return _count(pattern, Grid.whole(q_len, k_len, q_start), Looks(looks))
@@ -187,5 +201,6 @@ def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> tuple[Patte
     residue = (grid.q_start + row) % stride
     there = pattern.on_lattice(stride, residue)
     assert there is not None
-    q_len, k_len = -((row - grid.q_len) // stride), -((residue - grid.k_len) // stride)
+    q_len = -((row - grid.q_len) // stride)
+    k_len = -((residue - grid.k_len) // stride)
     return there.canonical(), Grid.whole(q_len, k_len, (grid.q_start + row - residue) // stride)

@@ -41,8 +41,11 @@ class SameDocument(Held):
     no_text = HOLDS_TENSOR
 
     def __post_init__(self) -> None:
-        needs, shapes = "a tensor of whole numbers (int64)", "(length,) or (batch, length)"
-        ids = checked_tensor("SameDocument's ids", self.ids, (torch.int64, torch.int32), needs, shapes)
+        needs = "a tensor of whole numbers (int64)"
+        shapes = "(length,) or (batch, length)"
+        ids = checked_tensor(
+            "SameDocument's ids", self.ids, (torch.int64, torch.int32), needs, shapes
+        )
         if not ids.numel():
             raise ShapeError(f"SameDocument's ids have shape {tuple(ids.shape)}; it needs {shapes}")
         self.hold("ids", ids.to(torch.int64, copy=True))
@@ -67,10 +70,14 @@ class SameDocument(Held):
                 f"give an id for every key"
             )
         if self.varies_by_row and batch and self.ids.shape[0] != batch:
-            raise ShapeError(f"SameDocument's ids have {count_of(len(self.ids), 'rows')} but the batch has {batch}")
+            raise ShapeError(
+                f"SameDocument's ids have {count_of(len(self.ids), 'rows')} but the batch has {batch}"
+            )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        (of_query, query_known), (of_key, key_known) = (at_positions(self.ids, at) for at in (q_pos, k_pos))
+        (of_query, query_known), (of_key, key_known) = (
+            at_positions(self.ids, at) for at in (q_pos, k_pos)
+        )
         return (of_query == of_key) & query_known & key_known
 
     def settled(self, queries: range | None, k_len: int) -> Pattern:
@@ -84,7 +91,8 @@ class SameDocument(Held):
             return super().segments(first, last, k_len)
         starts, ids, places = self._documents
         length = self.ids.shape[-1]
-        low, high = max(0, first), min(last, length - 1)
+        low = max(0, first)
+        high = min(last, length - 1)
         if high < low:
             return Segments((), ())
         touched = set(ids[bisect_right(starts, low) - 1 : bisect_left(starts, high + 1)])
@@ -145,11 +153,17 @@ class PerDocument(Pattern):
 
     no_text = "attention makes it of nested tensors"
 
-    by_value, structured = _of_inner("by_value"), _of_inner("structured")
-    by_numbers, varies_by_head = _of_inner("by_numbers"), _of_inner("varies_by_head")
+    by_value = _of_inner("by_value")
+    structured = _of_inner("structured")
+    by_numbers = _of_inner("by_numbers")
+    varies_by_head = _of_inner("varies_by_head")
 
     def for_head(self, head: int) -> Pattern:
-        return PerDocument(self.inner.for_head(head), self.q_edges, self.k_edges) if self.varies_by_head else self
+        return (
+            PerDocument(self.inner.for_head(head), self.q_edges, self.k_edges)
+            if self.varies_by_head
+            else self
+        )
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for rows, keys in {(len(rows), len(keys)) for _, rows, keys in self._documents}:
@@ -160,7 +174,12 @@ class PerDocument(Pattern):
         shape = common_shape(q_pos.shape, k_pos.shape)
         allowed = torch.zeros(shape, dtype=torch.bool, device=k_pos.device)
         for inner, rows, keys in self._documents:
-            own = (q_pos >= rows.start) & (q_pos < rows.stop) & (k_pos >= keys.start) & (k_pos < keys.stop)
+            own = (
+                (q_pos >= rows.start)
+                & (q_pos < rows.stop)
+                & (k_pos >= keys.start)
+                & (k_pos < keys.stop)
+            )
             first = len(keys) - len(rows) - rows.start
             allowed = allowed | (own & inner._truth(q_pos + first, k_pos - keys.start))
         return allowed
@@ -173,30 +192,48 @@ class PerDocument(Pattern):
         first = grid.q_start + grid.rows.start
         allowed = torch.zeros(len(grid.rows), len(grid.keys), dtype=torch.bool, device=grid.device)
         for inner, rows, keys in self._touched(first, first + len(grid.rows) - 1):
-            low, high = max(rows.start, first), min(rows.stop, first + len(grid.rows))
-            left, right = max(keys.start, grid.keys.start), min(keys.stop, grid.keys.stop)
+            low = max(rows.start, first)
+            high = min(rows.stop, first + len(grid.rows))
+            left = max(keys.start, grid.keys.start)
+            right = min(keys.stop, grid.keys.stop)
             if low >= high or left >= right:
                 continue
-            own = range(low - rows.start, high - rows.start), range(left - keys.start, right - keys.start)
+            own = (
+                range(low - rows.start, high - rows.start),
+                range(left - keys.start, right - keys.start),
+            )
             start = len(keys) - len(rows)
             block = inner.evaluate(Grid(len(rows), len(keys), start, *own, grid.device))
             if block.dim() == 4 and allowed.dim() == 2:  # heads differ
                 allowed = allowed.repeat(1, block.shape[1], 1, 1)
-            here = slice(low - first, high - first), slice(left - grid.keys.start, right - grid.keys.start)
+            here = (
+                slice(low - first, high - first),
+                slice(left - grid.keys.start, right - grid.keys.start),
+            )
             allowed[(..., *here)] = block
         return allowed
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         touched = list(self._touched(first, last))
-        full, some = [], []
+        full = []
+        some = []
         for inner, rows, keys in touched:
             start = len(keys) - len(rows) - rows.start
-            inside = inner.segments(max(first, rows.start) + start, min(last, rows.stop - 1) + start, len(keys))
+            inside = inner.segments(
+                max(first, rows.start) + start, min(last, rows.stop - 1) + start, len(keys)
+            )
             some += [range(one.start + keys.start, one.stop + keys.start) for one in inside.some]
             if rows.start <= first and last < rows.stop:
-                full += [range(one.start + keys.start, one.stop + keys.start) for one in inside.full]
+                full += [
+                    range(one.start + keys.start, one.stop + keys.start) for one in inside.full
+                ]
         within = range(max(0, k_len))
-        return Segments(*(union(range(one.start, min(one.stop, within.stop)) for one in runs) for runs in (full, some)))
+        return Segments(
+            *(
+                union(range(one.start, min(one.stop, within.stop)) for one in runs)
+                for runs in (full, some)
+            )
+        )
 
     def _touched(self, first: int, last: int) -> Iterator[tuple[Pattern, range, range]]:
         """The documents of these queries: the inner pattern, the queries and the keys of each."""
@@ -210,7 +247,9 @@ class PerDocument(Pattern):
         rows = zip(self.q_edges[:-1], self.q_edges[1:], strict=True)
         keys = zip(self.k_edges[:-1], self.k_edges[1:], strict=True)
         pairs = enumerate(zip(rows, keys, strict=True))
-        return tuple((self.inner.for_row(place), range(*own), range(*seen)) for place, (own, seen) in pairs)
+        return tuple(
+            (self.inner.for_row(place), range(*own), range(*seen)) for place, (own, seen) in pairs
+        )
 
     def __str__(self) -> str:
         return f"per_document({self.inner}, <{count_of(len(self._documents), 'documents')}>)"

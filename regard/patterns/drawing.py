@@ -41,7 +41,9 @@ class Panel:
             return ""
         allowed = int((self.marks == 2).sum())
         named = f"head{'s' if len(self.heads) > 1 else ''} {words(runs(self.heads))}"
-        return f"{named}: {self.pattern}, {allowed:,} of {count_of(self.marks.numel(), 'pairs', ',')}"
+        return (
+            f"{named}: {self.pattern}, {allowed:,} of {count_of(self.marks.numel(), 'pairs', ',')}"
+        )
 
 
 def draw(
@@ -72,7 +74,9 @@ def draw(
       2 □ ■ ■
     """
     if not (1 <= q_len <= LARGEST and 1 <= k_len <= LARGEST):
-        raise ArgumentError(f"{q_len} x {k_len} pairs do not fit a terminal; draw 1 to {LARGEST} each way")
+        raise ArgumentError(
+            f"{q_len} x {k_len} pairs do not fit a terminal; draw 1 to {LARGEST} each way"
+        )
     width = None if width is None else max(whole("width", width), NARROWEST)
     panels, title = drawn_pairs(pattern, q_len, k_len, q_start=q_start, layers=layers)
     first = k_len - q_len if q_start is None else q_start
@@ -91,7 +95,9 @@ def draw(
         lines.append(f"{MAY_LOOK} allowed, {LEARNS} only through {layers} layers")
     if first:
         lines.append(
-            f"queries at positions {first} to {first + q_len - 1}" if q_len > 1 else f"a query at position {first}"
+            f"queries at positions {first} to {first + q_len - 1}"
+            if q_len > 1
+            else f"a query at position {first}"
         )
     lines = lines if width is None else [part for line in lines for part in wrap(line, width)]
     for panel in panels:
@@ -129,7 +135,11 @@ def _ruler(k_len: int, scale: int, space: str) -> str:
         return space.join(str(key % 10) for key in range(k_len))
     columns = -(-k_len // scale)
     ruler = "".join(f"{column * scale:<10}" for column in range(0, columns, 10))
-    return ruler.rstrip() if len(ruler.rstrip()) <= columns else ruler[: 10 * ((columns - 1) // 10)].rstrip()
+    return (
+        ruler.rstrip()
+        if len(ruler.rstrip()) <= columns
+        else ruler[: 10 * ((columns - 1) // 10)].rstrip()
+    )
 
 
 def _signs(marks: torch.Tensor, scale: int) -> list[list[str]]:
@@ -154,7 +164,9 @@ def drawn_pairs(
     joined = torch.zeros(q_len, k_len, dtype=torch.bool)
     if layers > 1:
         if q_start not in (None, k_len - q_len):
-            raise ArgumentError(f"a stack's queries are the last positions of its keys; q_start is {q_start}")
+            raise ArgumentError(
+                f"a stack's queries are the last positions of its keys; q_start is {q_start}"
+            )
         joined = learned(pattern, q_len, k_len, layers)
         title += f", {int(joined.sum()):,} through {layers} layers"
     if allowed.dim() < 4:
@@ -165,9 +177,12 @@ def drawn_pairs(
         return [Panel((), pattern, _marks(by_head[0], joined))], title
     alike: dict[tuple[str, bytes], list[int]] = {}
     for head, pairs in enumerate(by_head):
-        alike.setdefault((str(pattern.for_head(head)), bytes(pairs.flatten().tolist())), []).append(head)
+        alike.setdefault((str(pattern.for_head(head)), bytes(pairs.flatten().tolist())), []).append(
+            head
+        )
     return [
-        Panel(tuple(heads), pattern.for_head(heads[0]), _marks(by_head[heads[0]], joined)) for heads in alike.values()
+        Panel(tuple(heads), pattern.for_head(heads[0]), _marks(by_head[heads[0]], joined))
+        for heads in alike.values()
     ], title
 
 

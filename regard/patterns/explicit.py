@@ -99,10 +99,14 @@ class Explicit(Held):
                 f"{(q_len, k_len)} queries and keys; give {way}, or KeySpan(0, lengths) for padding behind the keys"
             )
         if shape[-2:] != (q_len, k_len):
-            raise ShapeError(f"Explicit's mask is for {shape[-2:]} queries and keys; this call has {(q_len, k_len)}")
+            raise ShapeError(
+                f"Explicit's mask is for {shape[-2:]} queries and keys; this call has {(q_len, k_len)}"
+            )
         for axis, size, own in zip(("batch", "heads"), (batch, heads), shape[:-2], strict=False):
             if size and own not in (1, size):
-                raise ShapeError(f"Explicit's mask {shape} has {own} on axis '{axis}'; the call has {size}")
+                raise ShapeError(
+                    f"Explicit's mask {shape} has {own} on axis '{axis}'; the call has {size}"
+                )
 
     def __str__(self) -> str:
         return f"explicit(<{' x '.join(map(str, self.mask.shape))} booleans>)"
@@ -112,7 +116,9 @@ def _key_mask_of(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> 
     """The KeyMask of a key padding mask (batch, k_len) or (batch, 1, 1, k_len); None for another shape."""
     if shape[-2:] == (q_len, k_len) or not batch:
         return None
-    return {(batch, k_len): "KeyMask(mask)", (batch, 1, 1, k_len): "KeyMask(mask[:, 0, 0])"}.get(shape)
+    return {(batch, k_len): "KeyMask(mask)", (batch, 1, 1, k_len): "KeyMask(mask[:, 0, 0])"}.get(
+        shape
+    )
 
 
 @brief
@@ -141,7 +147,9 @@ class KeyMask(Held):
 
     def __post_init__(self) -> None:
         needs = "booleans, True = may look: mask.bool() if 1 means may look, or ~mask if True means padding"
-        mask = checked_tensor("KeyMask's mask", self.mask, (torch.bool,), needs, "(k_len,) or (batch, k_len)")
+        mask = checked_tensor(
+            "KeyMask's mask", self.mask, (torch.bool,), needs, "(k_len,) or (batch, k_len)"
+        )
         self.hold("mask", mask.clone())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
@@ -162,7 +170,9 @@ class KeyMask(Held):
                 f"boolean for every key, those of a cache included"
             )
         if self.varies_by_row and batch and self.mask.shape[0] != batch:
-            raise ShapeError(f"KeyMask's mask has {count_of(len(self.mask), 'rows')} but the batch has {batch}")
+            raise ShapeError(
+                f"KeyMask's mask has {count_of(len(self.mask), 'rows')} but the batch has {batch}"
+            )
 
     def settled(self, queries: range | None, k_len: int) -> Pattern:
         """The equal span of keys where the live keys of each batch row are one run."""
@@ -221,7 +231,9 @@ class Where(Pattern):
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise ArgumentError(f"Where needs a function of (q_pos, k_pos) and was given {self.function!r}")
+            raise ArgumentError(
+                f"Where needs a function of (q_pos, k_pos) and was given {self.function!r}"
+            )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         allowed = checked_truth(f"the function in {self}", self.function(q_pos, k_pos))

@@ -72,8 +72,10 @@ class SameBlock(Held):
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         if not isinstance(self.offset, int):
             return super().segments(first, last, k_len)
-        low, high = (first - self.offset) // self.size, (last - self.offset) // self.size
-        start, stop = low * self.size + self.offset, (high + 1) * self.size + self.offset
+        low = (first - self.offset) // self.size
+        high = (last - self.offset) // self.size
+        start = low * self.size + self.offset
+        stop = (high + 1) * self.size + self.offset
         keys = union([range(max(0, start), max(0, min(k_len, stop)))])
         return Segments(keys if low == high else (), keys)
 
@@ -109,7 +111,11 @@ class SameBlock(Held):
     def __str__(self) -> str:
         if isinstance(self.offset, torch.Tensor):
             return f"same_block({self.size}, offset=<{len(self.offset)} numbers>)"
-        return f"same_block({self.size}, offset={self.offset})" if self.offset else f"same_block({self.size})"
+        return (
+            f"same_block({self.size}, offset={self.offset})"
+            if self.offset
+            else f"same_block({self.size})"
+        )
 
 
 MOST_RUNS = 1 << 17  # with more, listing the runs of keys costs more than it saves
@@ -162,7 +168,9 @@ class Summary(Pattern):
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         start = keys.start % self.stride
-        whole = self.last == self.stride or (start >= self.stride - self.last and start + len(keys) <= self.stride)
+        whole = self.last == self.stride or (
+            start >= self.stride - self.last and start + len(keys) <= self.stride
+        )
         return not keys or whole
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
@@ -170,7 +178,9 @@ class Summary(Pattern):
             return Full() if residue % self.stride >= self.stride - self.last else NOTHING
         if self.stride % stride:
             return None
-        inside = self.stride // stride  # positions of the lattice in one block, the last of which are allowed
+        inside = (
+            self.stride // stride
+        )  # positions of the lattice in one block, the last of which are allowed
         allowed = inside + (residue - self.stride + self.last) // stride
         if allowed <= 0:
             return NOTHING

@@ -31,7 +31,9 @@ def common_shape(*shapes: Sequence[int]) -> torch.Size:
             if common[axis] == 1:
                 common[axis] = size
             elif size not in (1, common[axis]):
-                raise ShapeError(f"the shapes {', '.join(str(tuple(shape)) for shape in shapes)} do not broadcast")
+                raise ShapeError(
+                    f"the shapes {', '.join(str(tuple(shape)) for shape in shapes)} do not broadcast"
+                )
     return torch.Size(common)
 
 
@@ -94,7 +96,9 @@ class Grid:
     @property
     def q_pos(self) -> torch.Tensor:
         """Positions of the rows: (rows, 1), or (batch, 1, rows, 1) where batch rows start at different positions."""
-        rows = torch.arange(self.rows.start, self.rows.stop, device=self.device)[:, None]  # (rows, 1)
+        rows = torch.arange(self.rows.start, self.rows.stop, device=self.device)[
+            :, None
+        ]  # (rows, 1)
         if isinstance(self.q_start, torch.Tensor):
             return self.q_start.to(self.device).view(-1, 1, 1, 1) + rows  # (batch, 1, rows, 1)
         return rows + self.q_start
@@ -112,7 +116,9 @@ def checked_device(device: torch.device | str) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError, ValueError):
-        raise ArgumentError(f"device is {shown(device)}; it needs a device of torch, such as 'cpu' or 'cuda'") from None
+        raise ArgumentError(
+            f"device is {shown(device)}; it needs a device of torch, such as 'cpu' or 'cuda'"
+        ) from None
 
 
 def grids_of_rows(grid: Grid) -> list[Grid]:
@@ -125,7 +131,8 @@ def grids_of_rows(grid: Grid) -> list[Grid]:
 def visible_in_band(band: Band, grid: Grid) -> torch.Tensor | None:
     """The visible keys of a band, in the form of `marked`."""
     assert isinstance(grid.q_start, int)
-    first, last = grid.q_start + grid.rows.start, grid.q_start + grid.rows.stop - 1
+    first = grid.q_start + grid.rows.start
+    last = grid.q_start + grid.rows.stop - 1
     return marked(union([band.key_range(first, last, grid.k_len)]) if len(grid.rows) else (), grid)
 
 
@@ -135,7 +142,9 @@ def marked(visible: Ranges, grid: Grid) -> torch.Tensor | None:
         return None
     marks = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
     for keys in visible:
-        marks[..., max(0, keys.start - grid.keys.start) : max(0, keys.stop - grid.keys.start)] = True
+        marks[..., max(0, keys.start - grid.keys.start) : max(0, keys.stop - grid.keys.start)] = (
+            True
+        )
     return marks
 
 
@@ -155,7 +164,9 @@ def four_axes(allowed: torch.Tensor) -> torch.Tensor:
     return allowed if allowed.dim() == 4 else allowed[None, None]
 
 
-def side_by_side(visible: Sequence[torch.Tensor | None], grid: Grid, dim: int) -> torch.Tensor | None:
+def side_by_side(
+    visible: Sequence[torch.Tensor | None], grid: Grid, dim: int
+) -> torch.Tensor | None:
     """Joins the `visible_keys` of each batch row (dim 0) or head (dim 1) into one tensor; None if all keys are visible.
 
     Args:
@@ -168,4 +179,6 @@ def side_by_side(visible: Sequence[torch.Tensor | None], grid: Grid, dim: int) -
     every = torch.ones(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
     parts = [every if one is None else one for one in visible]
     others = max(one.shape[1 - dim] for one in parts)
-    return torch.cat([one.expand(*((1, others) if dim == 0 else (others, 1)), -1) for one in parts], dim=dim)
+    return torch.cat(
+        [one.expand(*((1, others) if dim == 0 else (others, 1)), -1) for one in parts], dim=dim
+    )

@@ -24,7 +24,9 @@ class Held(Pattern, enrol=False):
     With a tensor it has a serial, and is equal only to itself and to its copies. Without one it compares by value.
     """
 
-    serial: ClassVar[int] = 0  # an instance that holds a tensor has its own; as a field, torch 2.11 could not trace it
+    serial: ClassVar[int] = (
+        0  # an instance that holds a tensor has its own; as a field, torch 2.11 could not trace it
+    )
 
     @property
     def by_value(self) -> bool:  # type: ignore[override]
@@ -32,7 +34,9 @@ class Held(Pattern, enrol=False):
 
     def hold(self, name: str, tensor: torch.Tensor) -> None:
         """Keep a tensor in a field; one row is kept without its axis of batch rows."""
-        object.__setattr__(self, name, tensor[0] if tensor.dim() == 2 and tensor.shape[0] == 1 else tensor)
+        object.__setattr__(
+            self, name, tensor[0] if tensor.dim() == 2 and tensor.shape[0] == 1 else tensor
+        )
         object.__setattr__(self, "serial", new_serial())
 
     @property
@@ -61,7 +65,9 @@ class Held(Pattern, enrol=False):
         """Patterns of a traced graph are equal only to themselves: every run of the graph repeats their serials."""
         if not isinstance(other, type(self)) or self.serial != other.serial:
             return False
-        return self is other or (self.serial >= 0 and (bool(self.serial) or self.numbers() == other.numbers()))
+        return self is other or (
+            self.serial >= 0 and (bool(self.serial) or self.numbers() == other.numbers())
+        )
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.serial or self.numbers()))
@@ -86,7 +92,12 @@ _drawn._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
 
 
 def checked_tensor(
-    name: str, given: Any, dtypes: tuple[torch.dtype, ...], needs: str, shapes: str, axes: tuple[int, ...] = (1, 2)
+    name: str,
+    given: Any,
+    dtypes: tuple[torch.dtype, ...],
+    needs: str,
+    shapes: str,
+    axes: tuple[int, ...] = (1, 2),
 ) -> torch.Tensor:
     """The tensor without its gradient, if it has one of the dtypes and so many axes: of two the first is batch rows,
     of four the first two are batch rows and heads, and neither is empty."""
@@ -99,13 +110,17 @@ def checked_tensor(
     return given.detach()
 
 
-def at_positions(by_position: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def at_positions(
+    by_position: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Of a tensor (length,) or (batch, length) the entries at these positions, and whether there are any.
 
     With an axis of batch rows, the entries have four axes.
     """
-    length, by_position = by_position.shape[-1], by_position.to(positions.device)
-    known, inside = (positions >= 0) & (positions < length), positions.clamp(0, length - 1)
+    length = by_position.shape[-1]
+    by_position = by_position.to(positions.device)
+    known = (positions >= 0) & (positions < length)
+    inside = positions.clamp(0, length - 1)
     if by_position.dim() == 1:
         return by_position[inside], known
     inside = inside[(None,) * (4 - inside.dim())]

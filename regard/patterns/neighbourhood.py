@@ -54,9 +54,13 @@ class Neighbourhood(Pattern):
     def __post_init__(self) -> None:
         check_fields(self, shape=_sizes, causal=yes_or_no, offset=whole)
         given = number_in(self.window)
-        window = _sizes("Neighbourhood's window", (given,) * len(self.shape) if is_whole(given) else given)
+        window = _sizes(
+            "Neighbourhood's window", (given,) * len(self.shape) if is_whole(given) else given
+        )
         object.__setattr__(self, "window", window)
-        if len(window) != len(self.shape) or any(one > size for one, size in zip(window, self.shape, strict=True)):
+        if len(window) != len(self.shape) or any(
+            one > size for one, size in zip(window, self.shape, strict=True)
+        ):
             raise ArgumentError(
                 f"Neighbourhood's window is {window} on a grid {self.shape}; it needs one number for each axis, "
                 f"at most the cells of the axis"
@@ -64,28 +68,41 @@ class Neighbourhood(Pattern):
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         cells = prod(self.shape)
-        q, k, stride = q_pos - self.offset, k_pos - self.offset, cells
+        q = q_pos - self.offset
+        k = k_pos - self.offset
+        stride = cells
         allowed = (q >= 0) & (q < cells) & (k >= 0) & (k < cells)
         for axis, (size, window) in enumerate(self._axes):
             stride //= size
-            at, key = q // stride % size, k // stride % size
-            first = at - (window - 1) if self.causal and not axis else (at - window // 2).clamp(0, size - window)
+            at = q // stride % size
+            key = k // stride % size
+            first = (
+                at - (window - 1)
+                if self.causal and not axis
+                else (at - window // 2).clamp(0, size - window)
+            )
             last = at if self.causal and not axis else first + (window - 1)
             allowed = allowed & (key >= first) & (key <= last)
         return allowed
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        low, high = max(first - self.offset, 0), min(last - self.offset, prod(self.shape) - 1)
+        low = max(first - self.offset, 0)
+        high = min(last - self.offset, prod(self.shape) - 1)
         if high < low:
             return Segments((), ())
-        width, inside = self.shape[-1], everything(k_len)
+        width = self.shape[-1]
+        inside = everything(k_len)
         lines = range(low // width, high // width + 1)
         if len(lines) > MOST_LINES:
             ends = (
-                hull(self._line(line, line * width, line * width + width - 1).some) for line in (lines[0], lines[-1])
+                hull(self._line(line, line * width, line * width + width - 1).some)
+                for line in (lines[0], lines[-1])
             )
             return Segments((), common((hull(tuple(ends)),), inside))
-        found = [self._line(line, max(low, line * width), min(high, line * width + width - 1)) for line in lines]
+        found = [
+            self._line(line, max(low, line * width), min(high, line * width + width - 1))
+            for line in lines
+        ]
         some = common(union(keys for one in found for keys in one.some), inside)
         if (low, high) != (first - self.offset, last - self.offset):  # the others are empty rows
             return Segments((), some)
@@ -98,14 +115,25 @@ class Neighbourhood(Pattern):
         for axis in reversed(range(len(outer))):
             line, at = divmod(line, outer[axis])
             places.append(self._window(axis, at))
-        some = range(*(self._window(-1, cell % width)[side] for cell, side in ((first, 0), (last, 1))))
-        full = range(*(self._window(-1, cell % width)[side] for cell, side in ((last, 0), (first, 1))))
-        starts = [self.offset + width * self._number(at) for at in product(*(range(*one) for one in reversed(places)))]
-        return Segments(*(union(range(at + one.start, at + one.stop) for at in starts) for one in (full, some)))
+        some = range(
+            *(self._window(-1, cell % width)[side] for cell, side in ((first, 0), (last, 1)))
+        )
+        full = range(
+            *(self._window(-1, cell % width)[side] for cell, side in ((last, 0), (first, 1)))
+        )
+        starts = [
+            self.offset + width * self._number(at)
+            for at in product(*(range(*one) for one in reversed(places)))
+        ]
+        return Segments(
+            *(union(range(at + one.start, at + one.stop) for at in starts) for one in (full, some))
+        )
 
     def _number(self, at: tuple[int, ...]) -> int:
         """The number of a line, given its place on every axis but the last."""
-        return reduce(lambda number, axis: number * axis[0] + axis[1], zip(self.shape, at, strict=False), 0)
+        return reduce(
+            lambda number, axis: number * axis[0] + axis[1], zip(self.shape, at, strict=False), 0
+        )
 
     def _window(self, axis: int, at: int) -> tuple[int, int]:
         """The first cell of the window of a cell of an axis, and the end of its cells."""
@@ -120,11 +148,15 @@ class Neighbourhood(Pattern):
         return tuple(window for _, window in self._axes) if self.shape == shape else None
 
     def reach(self, layers: int = 1) -> Reach:
-        layers, stride, back, ahead = whole("layers", layers, 1), prod(self.shape), 0, 0
+        layers = whole("layers", layers, 1)
+        stride = prod(self.shape)
+        back = 0
+        ahead = 0
         for axis, (size, window) in enumerate(self._axes):
             stride //= size
             far = stride * min(layers * (window - 1), size - 1)
-            back, ahead = back + far, ahead + (0 if self.causal and not axis else far)
+            back = back + far
+            ahead = ahead + (0 if self.causal and not axis else far)
         return Reach(back, ahead)
 
     def _moved(self, origins: Origins) -> Pattern | None:

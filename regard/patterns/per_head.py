@@ -34,7 +34,9 @@ class PerHead(AnyOf):
 
     def __post_init__(self) -> None:
         given = self.patterns
-        patterns = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
+        patterns = (
+            tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
+        )
         others = [part for part in patterns if not isinstance(part, Pattern)]
         if not patterns or others:
             raise ArgumentError(
@@ -117,7 +119,9 @@ class PerHead(AnyOf):
         return tuple(part.for_head(head) for head, part in enumerate(self.parts))
 
     def _joined(self, heads: list[torch.Tensor]) -> torch.Tensor:
-        four = [allowed[(None,) * (4 - allowed.dim())] for allowed in heads]  # (batch or 1, 1, q_len, k_len)
+        four = [
+            allowed[(None,) * (4 - allowed.dim())] for allowed in heads
+        ]  # (batch or 1, 1, q_len, k_len)
         shape = common_shape(*(allowed.shape for allowed in four))
         return torch.cat([allowed.expand(shape) for allowed in four], dim=1)
 

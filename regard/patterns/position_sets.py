@@ -45,7 +45,11 @@ class KeySet(Pattern):
     def form(self) -> Band | None:
         if len(self.runs) > 1:
             return None
-        return Band(start=self.runs[0].start, stop=self.runs[0].stop) if self.runs else Band(start=0, stop=0)
+        return (
+            Band(start=self.runs[0].start, stop=self.runs[0].stop)
+            if self.runs
+            else Band(start=0, stop=0)
+        )
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         keys = common(self.runs, everything(k_len))
@@ -83,8 +87,11 @@ class QuerySet(Pattern):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         queries = range(first, last + 1)
-        all_of_them, any_of_them = covers(self.runs, queries), meets(self.runs, queries)
-        return Segments(everything(k_len) if all_of_them else (), everything(k_len) if any_of_them else ())
+        all_of_them = covers(self.runs, queries)
+        any_of_them = meets(self.runs, queries)
+        return Segments(
+            everything(k_len) if all_of_them else (), everything(k_len) if any_of_them else ()
+        )
 
     def lattice_ends(self) -> set[int]:
         return _ends(self.runs)
@@ -101,7 +108,11 @@ def _inside(runs: Ranges, at: torch.Tensor) -> torch.Tensor:
     if torch.compiler.is_exporting():  # not every runtime knows bucketize
         inside = [(at >= run.start) & (at < run.stop) for run in runs]
         return reduce(torch.logical_or, inside) if inside else at < at
-    edges = torch.tensor([edge for run in runs for edge in (run.start, run.stop)], dtype=torch.int64, device=at.device)
+    edges = torch.tensor(
+        [edge for run in runs for edge in (run.start, run.stop)],
+        dtype=torch.int64,
+        device=at.device,
+    )
     return torch.bucketize(at.contiguous(), edges, right=True) % 2 == 1
 
 
@@ -111,7 +122,9 @@ def _ends(runs: Ranges) -> set[int]:
 
 def _on_lattice(runs: Ranges, stride: int, residue: int) -> Ranges:
     """The n with `residue + stride · n` in the ranges."""
-    return tuple(range(-((residue - run.start) // stride), -((residue - run.stop) // stride)) for run in runs)
+    return tuple(
+        range(-((residue - run.start) // stride), -((residue - run.stop) // stride)) for run in runs
+    )
 
 
 @brief
@@ -134,7 +147,9 @@ class GlobalTokens(Pattern):
 
     def __post_init__(self) -> None:
         given = number_in(self.indices)
-        object.__setattr__(self, "indices", positions("GlobalTokens", [given] if is_whole(given) else given))
+        object.__setattr__(
+            self, "indices", positions("GlobalTokens", [given] if is_whole(given) else given)
+        )
 
     @classmethod
     def read(cls, reader: Reader) -> GlobalTokens:

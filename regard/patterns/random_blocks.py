@@ -66,8 +66,13 @@ class RandomBlocks(Pattern):
         if (last - first) // self.block >= NAMED:
             end = min(k_len, max(0, (last // self.block + 1) * self.block)) if self.past else k_len
             return Segments((), everything(end))
-        keys = [self._keys_of(at, blocks, k_len) for at in range(first // self.block, last // self.block + 1)]
-        return Segments(reduce(common, keys) if keys else (), union(run for one in keys for run in one))
+        keys = [
+            self._keys_of(at, blocks, k_len)
+            for at in range(first // self.block, last // self.block + 1)
+        ]
+        return Segments(
+            reduce(common, keys) if keys else (), union(run for one in keys for run in one)
+        )
 
     @property
     def by_length(self) -> bool:  # type: ignore[override]
@@ -100,7 +105,8 @@ class RandomBlocks(Pattern):
                 f"{self} is drawn by a hash in whole numbers that other runtimes do not compute; export with "
                 f"Explicit({self}.dense(q_len, k_len)), or with another pattern"
             )
-        own, key_block = q_pos // self.block, k_pos // self.block
+        own = q_pos // self.block
+        key_block = k_pos // self.block
         blocks = self._blocks(k_len)
         choices = own + 1 if self.past else torch.full_like(own, blocks)
         allowed = (choices <= self.drawn) & (key_block < choices)
@@ -131,7 +137,9 @@ def _table(count: int, seed: int, part: int, blocks: int | None) -> list[list[in
     return torch.stack(_distinct(count, seed, own, choices), dim=-1).tolist()
 
 
-def _distinct(count: int, seed: int, own: torch.Tensor, choices: torch.Tensor) -> list[torch.Tensor]:
+def _distinct(
+    count: int, seed: int, own: torch.Tensor, choices: torch.Tensor
+) -> list[torch.Tensor]:
     """`count` distinct numbers below `choices` for each query block; -1 where there are not more choices than that.
 
     Floyd's sampling (Bentley and Floyd 1987): the n-th draw is among one number more than the draw before, and where
@@ -169,7 +177,9 @@ def _scramble(state: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(state: torch.Tensor, bits: int) -> torch.Tensor:
-    return (state >> bits) & ((1 << (64 - bits)) - 1)  # zeros come in from the left, as without a sign
+    return (state >> bits) & (
+        (1 << (64 - bits)) - 1
+    )  # zeros come in from the left, as without a sign
 
 
 def _signed(number: int) -> int:

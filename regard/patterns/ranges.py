@@ -45,7 +45,9 @@ def common(one: Ranges, other: Ranges) -> Ranges:
             at += 1
         look = at
         while look < len(other) and other[look].start < here.stop:
-            shared.append(range(max(here.start, other[look].start), min(here.stop, other[look].stop)))
+            shared.append(
+                range(max(here.start, other[look].start), min(here.stop, other[look].stop))
+            )
             look += 1
     return tuple(shared)
 
@@ -57,7 +59,9 @@ def outside(ranges: Ranges, length: int) -> Ranges:
     (range(0, 2), range(3, 5))
     """
     edges = [0, *(edge for one in ranges for edge in (one.start, one.stop)), length]
-    return tuple(range(*pair) for pair in zip(edges[::2], edges[1::2], strict=True) if pair[0] < pair[1])
+    return tuple(
+        range(*pair) for pair in zip(edges[::2], edges[1::2], strict=True) if pair[0] < pair[1]
+    )
 
 
 def without(one: Ranges, other: Ranges) -> Ranges:
@@ -93,7 +97,9 @@ def over_rows(rows: Iterable[Segments]) -> Segments:
     Segments(full=(range(2, 4),), some=(range(0, 9),))
     """
     rows = list(rows)
-    return Segments(reduce(common, (one.full for one in rows)), union(keys for one in rows for keys in one.some))
+    return Segments(
+        reduce(common, (one.full for one in rows)), union(keys for one in rows for keys in one.some)
+    )
 
 
 def size(ranges: Ranges) -> int:

@@ -70,7 +70,11 @@ class Registry:
 
     def names(self) -> list[str]:
         """The names that a text may use, without second names."""
-        return [name for name, kind in self.kinds.items() if kind.no_text is None and name not in self.aliases]
+        return [
+            name
+            for name, kind in self.kinds.items()
+            if kind.no_text is None and name not in self.aliases
+        ]
 
     def of_package(self, package: str) -> dict[str, type[Declared]]:
         """The classes that are importable from a package, by name, without second names."""
@@ -94,7 +98,9 @@ class Declared(Described):
     text_name: ClassVar[str]
     no_text: ClassVar[str | None] = None  # why a text cannot hold it, where that is so
 
-    def __init_subclass__(cls, *, enrol: bool = True, also: tuple[str, ...] = (), **rest: Any) -> None:
+    def __init_subclass__(
+        cls, *, enrol: bool = True, also: tuple[str, ...] = (), **rest: Any
+    ) -> None:
         super().__init_subclass__(**rest)
         cls.text_name = cls.__dict__.get("text_name", text_name(cls))
         if enrol:
@@ -129,12 +135,14 @@ def written(declared: Declared, *shown: str) -> str:
         shown: names of fields that are written even where they are the default.
     """
     kind: Any = type(declared)
-    words, by_name = [], False
+    words = []
+    by_name = False
     for field in getattr(kind, "__dataclass_fields__", ()):
         by_place = field in kind.__match_args__
         if not by_place and kind.__dataclass_fields__[field].kw_only is not True:
             continue  # a field that is no argument
-        value, by_name = getattr(declared, field), by_name or not by_place or hasattr(kind, field)
+        value = getattr(declared, field)
+        by_name = by_name or not by_place or hasattr(kind, field)
         if not by_name:
             words.append(word(value))
         elif field in shown or not hasattr(kind, field) or value != getattr(kind, field):
@@ -152,7 +160,9 @@ def usage(kind: type[Declared]) -> str:
     'fixed(stride, summary=1, local=true)'
     """
     takes = signature(kind).parameters.values()
-    parts = [one.name if one.default is one.empty else f"{one.name}={word(one.default)}" for one in takes]
+    parts = [
+        one.name if one.default is one.empty else f"{one.name}={word(one.default)}" for one in takes
+    ]
     return f"{kind.text_name}({', '.join(parts)})" if parts else kind.text_name
 
 
@@ -195,13 +205,16 @@ class Reader:
         if not isinstance(text, str):
             raise ArgumentError(f"a {registry.what}'s text is a string; this is {text!r}")
         if len(text) > LONGEST:
-            raise ArgumentError(f"a {registry.what}'s text of {len(text)} characters; {LONGEST} are read at most")
+            raise ArgumentError(
+                f"a {registry.what}'s text of {len(text)} characters; {LONGEST} are read at most"
+            )
         self.text, self.registry, self.example = text, registry, example
         self.words: list[tuple[str, int]] = []
         self.at = 0
         self.positions_read = 0
         self.flags: set[str] = set()  # arguments of the class being read that are false by default
-        end, place = len(text.rstrip()), 0
+        end = len(text.rstrip())
+        place = 0
         while place < end:
             match = _WORD.match(text, place)
             if match is None:
@@ -215,7 +228,10 @@ class Reader:
         if self.at < len(self.words):
             word = self.peek()
             hint = _in_place_of(word) if self.operators and word in SIGNS_OF else ""
-            raise self.error(f"{_shortened(word)!r} follows a {self.registry.what} that is already complete", hint=hint)
+            raise self.error(
+                f"{_shortened(word)!r} follows a {self.registry.what} that is already complete",
+                hint=hint,
+            )
         return declared
 
     def item(self) -> Any:
@@ -229,8 +245,14 @@ class Reader:
         if kind is None:
             if name in SIGNS_OF and self.operators:
                 raise self.error(f"{name!r} is no {registry.what}", hint=_in_place_of(name))
-            missing = f"there is no {registry.what} {_shortened(name)!r}" if name else f"a {registry.what} is missing"
-            raise self.error(missing, hint=suggest(name, registry.names(), registry.command) if name else "")
+            missing = (
+                f"there is no {registry.what} {_shortened(name)!r}"
+                if name
+                else f"a {registry.what} is missing"
+            )
+            raise self.error(
+                missing, hint=suggest(name, registry.names(), registry.command) if name else ""
+            )
         if (reason := self.unreadable(kind)) is not None:
             raise self.error(f"{name!r} is no {registry.what} that a text can hold: {reason}")
         self.at += 1
@@ -242,8 +264,12 @@ class Reader:
 
     def called(self, kind: type) -> Any:
         """An object of a class whose arguments stand in parentheses, by place and then by name."""
-        name, takes = self.words[self.at - 1][0], _signature(kind)
-        outer, self.flags = self.flags, {one for one, taken in takes.parameters.items() if taken.default is False}
+        name = self.words[self.at - 1][0]
+        takes = _signature(kind)
+        outer, self.flags = (
+            self.flags,
+            {one for one, taken in takes.parameters.items() if taken.default is False},
+        )
         by_place: list[Any] = []
         by_name: dict[str, Any] = {}
         began = self.at
@@ -261,14 +287,21 @@ class Reader:
             raise self._misfit(name, began, list(takes.parameters), by_name) from None
         return kind(*by_place, **by_name)
 
-    def _misfit(self, name: str, began: int, takes: list[str], by_name: dict[str, Any]) -> ArgumentError:
+    def _misfit(
+        self, name: str, began: int, takes: list[str], by_name: dict[str, Any]
+    ) -> ArgumentError:
         """The error for arguments that a class does not take; it shows the wrong name, or else the whole list."""
         strange = next((given for given in by_name if given not in takes), None)
         place = self.words[began][1] if began < len(self.words) else len(self.text)
         if strange is None or not takes:
-            return self.error(f"{name} takes ({', '.join(takes)})" if takes else f"{name} takes no arguments", place)
+            return self.error(
+                f"{name} takes ({', '.join(takes)})" if takes else f"{name} takes no arguments",
+                place,
+            )
         at = next(at for word, at in self.words[began:] if word == strange)
-        return self.error(f"{name} has no argument {_shortened(strange)!r}; it takes {', '.join(takes)}", at)
+        return self.error(
+            f"{name} has no argument {_shortened(strange)!r}; it takes {', '.join(takes)}", at
+        )
 
     def listed(self, read: Callable[[], Item]) -> list[Item]:
         """The items between the parentheses that may follow a name."""
@@ -315,7 +348,9 @@ class Reader:
         spans = self.spans()
         self.positions_read += sum(map(len, spans))
         if self.positions_read > MOST:
-            raise self.error(f"global_tokens name more than {MOST} positions; for a long span there is key_span")
+            raise self.error(
+                f"global_tokens name more than {MOST} positions; for a long span there is key_span"
+            )
         return chain.from_iterable(spans)
 
     def _span(self) -> range:

@@ -98,7 +98,9 @@ def shifted(keys: range, by: int) -> range:
     return range(keys.start + by, keys.stop + by)
 
 
-def row_block(pattern: Pattern, rows: range, starts: tuple[int, int], k_len: int, keys: range) -> RowBlock:
+def row_block(
+    pattern: Pattern, rows: range, starts: tuple[int, int], k_len: int, keys: range
+) -> RowBlock:
     """The row block of these rows.
 
     Args:
@@ -117,8 +119,15 @@ def row_block(pattern: Pattern, rows: range, starts: tuple[int, int], k_len: int
     segments = pattern.segments(starts[0] + rows.start, starts[1] + rows.stop - 1, k_len)
     full, some = (common(ranges, (keys,)) for ranges in (segments.full, segments.some))
     partial = without(some, full)
-    kind = Kind.BITS if not partial or pattern.band() is None or starts[0] != starts[1] else Kind.BOUNDED
-    return RowBlock(rows, ascending([*(Run(one, Kind.WHOLE) for one in full), *(Run(one, kind) for one in partial)]))
+    kind = (
+        Kind.BITS
+        if not partial or pattern.band() is None or starts[0] != starts[1]
+        else Kind.BOUNDED
+    )
+    return RowBlock(
+        rows,
+        ascending([*(Run(one, Kind.WHOLE) for one in full), *(Run(one, kind) for one in partial)]),
+    )
 
 
 def ascending(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -171,13 +180,21 @@ class EvaluatedBlocks:
         left = narrowed(self.pattern, first, first + len(rows) - 1, keys, self.grid.k_len)
         if not left.by_value or left.period is None:
             return None
-        away = keys.start - first if left.key_period is None else (keys.start - first) % left.key_period
+        away = (
+            keys.start - first
+            if left.key_period is None
+            else (keys.start - first) % left.key_period
+        )
         return left, len(rows), away, len(keys), first % left.period
 
     def allowed(self, rows: range, keys: range) -> torch.Tensor:
         """Which pairs are allowed, (rows, keys)."""
         place = rows, keys
-        name = self.names[place] if place in self.names else self.names.setdefault(place, self.identity(*place))
+        name = (
+            self.names[place]
+            if place in self.names
+            else self.names.setdefault(place, self.identity(*place))
+        )
         if name is None:
             return self.pattern.evaluate(self.grid.block(rows, keys))
         if name not in self.known:

@@ -163,7 +163,10 @@ class Compressed(Pattern):
         return Band(right=1 - self.length) if self.stride == 1 else None
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        full, some = (range(min(k_len, max(0, (at + 1 - self.length) // self.stride + 1))) for at in (first, last))
+        full, some = (
+            range(min(k_len, max(0, (at + 1 - self.length) // self.stride + 1)))
+            for at in (first, last)
+        )
         return Segments(*((keys,) if keys else () for keys in (full, some)))
 
     def reach(self, layers: int = 1) -> Reach:

@@ -68,7 +68,9 @@ class PatternReader(Reader):
         self.depth = 0
         parts = sum(word in Pattern.registry.kinds for word, _ in self.words)
         if parts > MOST_PARTS:
-            raise self.error(f"{parts} patterns are named, and {MOST_PARTS} are the most", self.words[-1][1])
+            raise self.error(
+                f"{parts} patterns are named, and {MOST_PARTS} are the most", self.words[-1][1]
+            )
 
     def item(self) -> Pattern:
         parts = [self._both()]
@@ -98,7 +100,9 @@ class PatternReader(Reader):
             self.depth -= 1
 
 
-def written_apart(pattern: Pattern, steady: Callable[[Pattern], Pattern]) -> tuple[str, list[torch.Tensor]]:
+def written_apart(
+    pattern: Pattern, steady: Callable[[Pattern], Pattern]
+) -> tuple[str, list[torch.Tensor]]:
     """The text of a pattern, and the tensors that the text names by their place.
 
     A compiler follows this call, so it reads plain attributes and no serial: a graph serves every pattern that differs
@@ -124,7 +128,9 @@ def read_together(text: str, tensors: Sequence[torch.Tensor]) -> Pattern:
     return _HeldReader(text, tensors).whole()
 
 
-def _text(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[torch.Tensor]) -> str:
+def _text(
+    pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[torch.Tensor]
+) -> str:
     if pattern.by_value:
         return str(steady(pattern))
     if isinstance(pattern, Many):
@@ -151,7 +157,9 @@ def _text(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[
     return f"{kind.text_name}({', '.join(words)})"
 
 
-def _inner(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[torch.Tensor]) -> str:
+def _inner(
+    pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[torch.Tensor]
+) -> str:
     """The text of a part, in parentheses where the operators around it would bind its own parts."""
     text = _text(pattern, steady, tensors)
     return f"({text})" if pattern.by_value and isinstance(pattern, Many) else text

@@ -19,7 +19,9 @@ from regard.patterns.ranges import Ranges, covers, size, union, without
 from regard.patterns.row_blocks import EvaluatedBlocks, in_row_blocks
 
 EMPTY, PARTIAL, FULL = range(3)
-AT_ONCE = 1 << 14  # pairs of neighbouring tiles that are evaluated in one call, where tiles are small
+AT_ONCE = (
+    1 << 14
+)  # pairs of neighbouring tiles that are evaluated in one call, where tiles are small
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,11 @@ class Tiles:
     def counts(self) -> dict[str, int]:
         """How many tiles are empty, partial and full."""
         partial, full = (sum(map(size, tiles)) for tiles in (self.partial, self.full))
-        return {"empty": len(self.full) * self.columns - partial - full, "partial": partial, "full": full}
+        return {
+            "empty": len(self.full) * self.columns - partial - full,
+            "partial": partial,
+            "full": full,
+        }
 
     def __str__(self) -> str:
         words = ", ".join(f"{number} {state}" for state, number in self.counts().items())
@@ -59,20 +65,28 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
     """
     tile = whole("tile", tile, 1)
     if pattern.varies_by_head or pattern.varies_by_row:
-        raise UnsupportedError(f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its tiles")
+        raise UnsupportedError(
+            f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its tiles"
+        )
     grid = Grid.whole(q_len, k_len, q_start)
     blocks = EvaluatedBlocks(pattern, grid)
     columns = -(-k_len // tile)
-    full, partial = [], []
+    full = []
+    partial = []
     for block in in_row_blocks(pattern, grid, tile):
         certain = union(_inner(keys, tile, k_len) for keys in block.full)
-        unsure = union(range(keys.start // tile, -(-keys.stop // tile)) for keys in (*block.full, *block.partial))
+        unsure = union(
+            range(keys.start // tile, -(-keys.stop // tile))
+            for keys in (*block.full, *block.partial)
+        )
         found: dict[int, list[range]] = {PARTIAL: [], FULL: list(certain)}
         together = max(1, AT_ONCE // (len(block.rows) * tile))
         for run in _near(without(unsure, certain), gap=together - 1):
             for at in range(run.start, run.stop, together):
                 keys = range(at * tile, min(k_len, min(at + together, run.stop) * tile))
-                for column, state in enumerate(_states(blocks.allowed(block.rows, keys), tile), start=at):
+                for column, state in enumerate(
+                    _states(blocks.allowed(block.rows, keys), tile), start=at
+                ):
                     if state != EMPTY:
                         found[state].append(range(column, column + 1))
         full.append(union(found[FULL]))
@@ -87,7 +101,9 @@ def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = N
         UnsupportedError: a pattern that differs by batch row or head; ask `for_row` and `for_head` first.
     """
     if pattern.varies_by_head or pattern.varies_by_row:
-        raise UnsupportedError(f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its rows")
+        raise UnsupportedError(
+            f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its rows"
+        )
     grid = Grid.whole(q_len, k_len, q_start)
     blocks = EvaluatedBlocks(pattern, grid)
     found: list[range] = []
@@ -97,7 +113,10 @@ def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = N
         empty = torch.ones(len(block.rows), dtype=torch.bool, device="cpu")
         for keys in block.partial:
             empty &= ~blocks.allowed(block.rows, keys).any(-1)
-        found += [range(block.rows[row], block.rows[row] + 1) for row in empty.nonzero().flatten().tolist()]
+        found += [
+            range(block.rows[row], block.rows[row] + 1)
+            for row in empty.nonzero().flatten().tolist()
+        ]
     return union(found)
 
 
@@ -108,7 +127,9 @@ def seen_keys(pattern: Pattern, grid: Grid) -> Ranges:
     return look(pattern, grid.q_start, grid.q_len, grid.k_len, grid.rows, grid.keys)
 
 
-def _seen_keys(pattern: Pattern, q_start: int, q_len: int, k_len: int, rows: range, keys: range) -> Ranges:
+def _seen_keys(
+    pattern: Pattern, q_start: int, q_len: int, k_len: int, rows: range, keys: range
+) -> Ranges:
     grid = Grid(q_len, k_len, q_start, rows, keys, torch.device("cpu"))
     blocks = EvaluatedBlocks(pattern, grid)
     seen: Ranges = ()

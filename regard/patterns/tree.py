@@ -47,7 +47,9 @@ class Tree(Held):
 
     def __post_init__(self) -> None:
         needs = "whole numbers (int64): the row of each node's parent, -1 for a root"
-        given = checked_tensor("Tree's parents", self.parents, (torch.int64, torch.int32), needs, "(n,) or (batch, n)")
+        given = checked_tensor(
+            "Tree's parents", self.parents, (torch.int64, torch.int32), needs, "(n,) or (batch, n)"
+        )
         for parents in (given if given.dim() == 2 else given[None]).tolist():
             for node, parent in enumerate(parents):
                 if not -1 <= parent < node:
@@ -72,13 +74,20 @@ class Tree(Held):
     def _spans(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Numbers of the nodes, branch by branch, and one past that of each node's last descendant."""
         trees = (self.parents if self.varies_by_row else self.parents[None]).tolist()
-        first, end = (torch.tensor(one).to(self.parents) for one in zip(*map(_numbered, trees), strict=True))
+        first, end = (
+            torch.tensor(one).to(self.parents) for one in zip(*map(_numbered, trees), strict=True)
+        )
         return first.view_as(self.parents), end.view_as(self.parents)
 
     def _like(self, parents: torch.Tensor, first: int | None, rows: range) -> Tree:
         """The same for other rows or at another position; nothing is copied."""
         same = object.__new__(type(self))
-        for name, value in {"parents": parents, "_first": first, "_rows": rows, "serial": new_serial()}.items():
+        for name, value in {
+            "parents": parents,
+            "_first": first,
+            "_rows": rows,
+            "serial": new_serial(),
+        }.items():
             object.__setattr__(same, name, value)
         if parents is self.parents:
             same.__dict__["_spans"] = self._spans
@@ -95,14 +104,18 @@ class Tree(Held):
     @cached_property
     def rows(self) -> tuple[Pattern, ...]:
         return (
-            tuple(self._like(one, self._first, self._rows) for one in self.parents) if self.varies_by_row else (self,)
+            tuple(self._like(one, self._first, self._rows) for one in self.parents)
+            if self.varies_by_row
+            else (self,)
         )
 
     def of_queries(self, rows: range, k_len: int) -> Pattern:
         return self._like(self.parents, self._first, self._rows[rows.start : rows.stop])
 
     def placed(self, first: int | None, heads: int) -> Pattern:
-        return self._like(self.parents, None if first is None else first - self._rows.start, self._rows)
+        return self._like(
+            self.parents, None if first is None else first - self._rows.start, self._rows
+        )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """Outside of a call, the first row has position 0."""
@@ -110,15 +123,21 @@ class Tree(Held):
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         start = grid.q_start
-        start = start.to(grid.device).view(-1, 1, 1, 1) if isinstance(start, torch.Tensor) else start
+        start = (
+            start.to(grid.device).view(-1, 1, 1, 1) if isinstance(start, torch.Tensor) else start
+        )
         allowed = self._pairs(grid.q_pos, grid.k_pos, start - self._rows.start)
         return allowed.expand(*allowed.shape[:-2], *grid.shape)
 
-    def _pairs(self, q_pos: torch.Tensor, k_pos: torch.Tensor, first: int | torch.Tensor) -> torch.Tensor:
+    def _pairs(
+        self, q_pos: torch.Tensor, k_pos: torch.Tensor, first: int | torch.Tensor
+    ) -> torch.Tensor:
         """Where the query is inside the tree: whether the key is before it, or that of an ancestor or of itself."""
         if not self.parents.shape[-1]:
             return (q_pos < q_pos) & (k_pos < k_pos)
-        (own, there), (begin, known) = (at_positions(self._spans[0], at - first) for at in (q_pos, k_pos))
+        (own, there), (begin, known) = (
+            at_positions(self._spans[0], at - first) for at in (q_pos, k_pos)
+        )
         end, _ = at_positions(self._spans[1], k_pos - first)
         return there & ((k_pos < first) | (known & (begin <= own) & (own < end)))
 
@@ -140,7 +159,9 @@ class Tree(Held):
                 f"Tree has {count_of(nodes, 'nodes')} and the call has {count_of(q_len, 'queries')}; give one for each"
             )
         if self.varies_by_row and batch and len(self.parents) != batch:
-            raise ShapeError(f"Tree has {count_of(len(self.parents), 'batch rows')} and the batch has {batch}")
+            raise ShapeError(
+                f"Tree has {count_of(len(self.parents), 'batch rows')} and the batch has {batch}"
+            )
 
     def __str__(self) -> str:
         return f"tree(<{' x '.join(map(str, self.parents.shape))} parents>)"
@@ -152,7 +173,8 @@ def _numbered(parents: list[int]) -> tuple[list[int], list[int]]:
     >>> _numbered([-1, 0, 0, 1])
     ([0, 1, 3, 2], [4, 3, 4, 3])
     """
-    sizes, roots = [1] * len(parents), 0
+    sizes = [1] * len(parents)
+    roots = 0
     for node in reversed(range(len(parents))):
         if parents[node] >= 0:
             sizes[parents[node]] += sizes[node]

@@ -48,13 +48,19 @@ def open_plain(path: Path, *, links: bool = False) -> Generator[BufferedReader]:
         raise CheckpointError(f"{str(path)[:200]!r} cannot be read: a path holds no NUL")
     try:
         if not links and path.is_symlink():
-            raise CheckpointError(f"{path} is a symbolic link; only regular files are read, so copy its target there")
+            raise CheckpointError(
+                f"{path} is a symbolic link; only regular files are read, so copy its target there"
+            )
         with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise CheckpointError(f"{path} is not a regular file")
             yield file
-    except OSError as error:  # also of a disk that fails, or of /proc/self/mem, which only looks regular
-        raise CheckpointError(f"{str(path)[:200]} cannot be read: {error.strerror or error}") from error
+    except (
+        OSError
+    ) as error:  # also of a disk that fails, or of /proc/self/mem, which only looks regular
+        raise CheckpointError(
+            f"{str(path)[:200]} cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def read_bytes(path: Path, limit: int = TEXT_LIMIT, *, links: bool = False) -> bytes:
@@ -62,7 +68,9 @@ def read_bytes(path: Path, limit: int = TEXT_LIMIT, *, links: bool = False) -> b
     with open_plain(path, links=links) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise CheckpointError(f"{path} has {size} bytes; a file of this kind has at most {limit}")
+            raise CheckpointError(
+                f"{path} has {size} bytes; a file of this kind has at most {limit}"
+            )
         return file.read(size)
 
 
@@ -80,7 +88,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, content: bytes | Callable[[BinaryIO], None], *, durable: bool = True) -> None:
+def replace_file(
+    path: Path, content: bytes | Callable[[BinaryIO], None], *, durable: bool = True
+) -> None:
     """Write a file atomically: if the process is killed, the file has the old content or the new, never a mixture.
 
     Args:
@@ -97,7 +107,8 @@ def replace_file(path: Path, content: bytes | Callable[[BinaryIO], None], *, dur
     ...     (Path(folder) / "note.txt").read_bytes()
     b'new'
     """
-    given, path = Path(path), Path(os.path.abspath(path))
+    given = Path(path)
+    path = Path(os.path.abspath(path))
     with _saving(given):
         remove_leftovers(path)
         with unfinished(path) as aside:
@@ -134,7 +145,8 @@ def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool 
     ...     (Path(parent) / "new").is_dir()
     True
     """
-    given, folder = folder, Path(os.path.abspath(folder))
+    given = folder
+    folder = Path(os.path.abspath(folder))
     with _saving(given):
         folder.parent.mkdir(parents=True, exist_ok=True)
         previous = _previous(folder)
@@ -142,7 +154,11 @@ def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool 
         if previous.exists() and not folder.exists():
             os.rename(previous, folder)
         shutil.rmtree(previous, ignore_errors=True)
-        if os.path.lexists(folder) and not replace and not (folder.is_dir() and not any(folder.iterdir())):
+        if (
+            os.path.lexists(folder)
+            and not replace
+            and not (folder.is_dir() and not any(folder.iterdir()))
+        ):
             raise OccupiedError(f"{given} exists already; choose another folder or delete it first")
         with unfinished(folder, folder=True) as aside:
             try:
@@ -177,7 +193,9 @@ def _saving(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise CheckpointError(f"{path} could not be saved: {reason}; no partial file was left") from error
+        raise CheckpointError(
+            f"{path} could not be saved: {reason}; no partial file was left"
+        ) from error
 
 
 @contextmanager

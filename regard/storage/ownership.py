@@ -79,7 +79,9 @@ def _open_locked(path: Path, *, wait: bool) -> int | None:
 Reader = Callable[[Path], object]  # reads one file; raises a RegardError if regard did not write it
 
 
-def check_ours(folder: Path, marks: Mapping[str, Reader], what: str, *, aside: tuple[str, ...] = ()) -> None:
+def check_ours(
+    folder: Path, marks: Mapping[str, Reader], what: str, *, aside: tuple[str, ...] = ()
+) -> None:
     """Refuse a folder with content that regard did not write; a file name alone is not enough.
 
     Args:
@@ -96,7 +98,9 @@ def check_ours(folder: Path, marks: Mapping[str, Reader], what: str, *, aside: t
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror}; choose another folder") from error
+        raise CheckpointError(
+            f"{folder} cannot be read: {error.strerror}; choose another folder"
+        ) from error
     present = [name for name in names if name not in aside and not left.fullmatch(name)]
     if not present:
         return

@@ -32,7 +32,9 @@ def parse_json(data: bytes, source: str | Path) -> Any:
         return number
 
     try:
-        return json.loads(data.decode(), object_pairs_hook=unique, parse_constant=finite, parse_float=finite)
+        return json.loads(
+            data.decode(), object_pairs_hook=unique, parse_constant=finite, parse_float=finite
+        )
     except RecursionError:
         raise CheckpointError(f"{source} is nested too deeply to be a file of regard") from None
     except ValueError as error:
@@ -52,7 +54,9 @@ def render_sealed(content: dict[str, Any]) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"this content cannot be stored as JSON: {error}") from error
     if len(sealed) > TEXT_LIMIT:
-        raise ArgumentError(f"this content has {len(sealed)} bytes as JSON; at most {TEXT_LIMIT} are stored")
+        raise ArgumentError(
+            f"this content has {len(sealed)} bytes as JSON; at most {TEXT_LIMIT} are stored"
+        )
     return sealed
 
 
@@ -67,7 +71,9 @@ def read_sealed(path: Path) -> dict[str, Any]:
     except ArgumentError:
         unchanged = False
     if not unchanged:
-        raise CheckpointError(f"{path} does not match its own SHA-256: it was changed or damaged after it was saved")
+        raise CheckpointError(
+            f"{path} does not match its own SHA-256: it was changed or damaged after it was saved"
+        )
     return content
 
 
@@ -80,4 +86,6 @@ def check_format(content: dict[str, Any], known: int, path: str | Path) -> None:
     """
     given = content.get("format")
     if type(given) is not int or given != known:
-        raise CheckpointError(f"{path} has format {str(given)[:40]}; this version reads format {known}")
+        raise CheckpointError(
+            f"{path} has format {str(given)[:40]}; this version reads format {known}"
+        )

@@ -66,13 +66,20 @@ class Header(NamedTuple):
 
 
 def render_header(
-    entries: dict[str, Entry], hashes: dict[str, str], tied: dict[str, str], metadata: dict[str, str]
+    entries: dict[str, Entry],
+    hashes: dict[str, str],
+    tied: dict[str, str],
+    metadata: dict[str, str],
 ) -> tuple[bytes, str]:
     """The bytes of the header, with their length in front, and the seal."""
     manifest = json.dumps({"sha256": hashes, "tied": tied}, separators=(",", ":"))
     content: dict[str, Any] = {"__metadata__": {"regard_seal": "", _MANIFEST: manifest, **metadata}}
     for name, entry in entries.items():
-        content[name] = {"dtype": entry.code, "shape": entry.shape, "data_offsets": [entry.start, entry.stop]}
+        content[name] = {
+            "dtype": entry.code,
+            "shape": entry.shape,
+            "data_offsets": [entry.start, entry.stop],
+        }
     text = json.dumps(content, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + SEAL_LENGTH) % 8)  # the tensors start at a multiple of 8 bytes
     length = (len(text) + SEAL_LENGTH).to_bytes(8, "little")
@@ -92,40 +99,58 @@ def read_header(file: BinaryIO, path: Path) -> Header:
     raw = file.read(length)
     after = len(_OPENING) + SEAL_LENGTH
     if len(raw) != length or raw[: len(_OPENING)] != _OPENING:
-        raise CheckpointError(f"{path} has no checksum of regard, so damage could not be detected; it is not read")
+        raise CheckpointError(
+            f"{path} has no checksum of regard, so damage could not be detected; it is not read"
+        )
     seal = hashlib.sha256(length_bytes + _OPENING + raw[after:]).hexdigest()
     if raw[len(_OPENING) : after] != seal.encode():
-        raise CheckpointError(f"{path}: the header does not match its checksum, so the file is damaged")
+        raise CheckpointError(
+            f"{path}: the header does not match its checksum, so the file is damaged"
+        )
     try:
         return _check_claims(parse_json(raw, path), seal, 8 + length, size, path)
     except CheckpointError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: the header is not that of a tensor file ({error})") from error
+        raise CheckpointError(
+            f"{path}: the header is not that of a tensor file ({error})"
+        ) from error
 
 
-def _check_claims(content: dict[str, Any], seal: str, data_start: int, size: int, path: Path) -> Header:
+def _check_claims(
+    content: dict[str, Any], seal: str, data_start: int, size: int, path: Path
+) -> Header:
     """Check every claim of a header; a valid checksum does not make it trustworthy."""
     metadata = content.pop("__metadata__")
     manifest = parse_json(metadata.pop(_MANIFEST).encode(), path)
     metadata.pop("regard_seal")
     if not all(isinstance(value, str) for value in metadata.values()):
         raise CheckpointError(f"{path}: the metadata holds values that are not strings")
-    hashes, tied = manifest["sha256"], manifest["tied"]
+    hashes = manifest["sha256"]
+    tied = manifest["tied"]
     entries = checked_entries(content, data_start, size, path)
-    if hashes.keys() != entries.keys() or tied.keys() & entries.keys() or not set(tied.values()) <= entries.keys():
+    if (
+        hashes.keys() != entries.keys()
+        or tied.keys() & entries.keys()
+        or not set(tied.values()) <= entries.keys()
+    ):
         raise CheckpointError(f"{path}: the manifest and the header name different tensors")
     return Header(seal, data_start, entries, hashes, tied, metadata)
 
 
-def checked_entries(content: dict[str, Any], data_start: int, size: int, path: Path) -> dict[str, Entry]:
+def checked_entries(
+    content: dict[str, Any], data_start: int, size: int, path: Path
+) -> dict[str, Entry]:
     """The tensors of a header, in any order, which must fill a file of `size` bytes from `data_start` on."""
     entries = {}
     for name, item in content.items():
         start, stop = item["data_offsets"]
         entry = entries[name] = Entry(item["dtype"], item["shape"], start, stop)
         numbers = [*entry.shape, start, stop]
-        if any(type(number) is not int or not 0 <= number < 2**62 for number in numbers) or len(entry.shape) > 64:
+        if (
+            any(type(number) is not int or not 0 <= number < 2**62 for number in numbers)
+            or len(entry.shape) > 64
+        ):
             raise CheckpointError(f"{path}: tensor {name!r} has an impossible shape or place")
         if entry.code not in DTYPES:
             raise CheckpointError(
@@ -134,12 +159,16 @@ def checked_entries(content: dict[str, Any], data_start: int, size: int, path: P
         if stop - start != math.prod(entry.shape) * DTYPES[entry.code].itemsize:
             raise CheckpointError(f"{path}: tensor {name!r} does not fill its shape {entry.shape}")
     end = 0
-    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):  # an empty one comes first
+    for entry in sorted(
+        entries.values(), key=lambda entry: (entry.start, entry.stop)
+    ):  # an empty one comes first
         if entry.start != end:
             raise CheckpointError(f"{path}: its tensors leave a gap or overlap at byte {end}")
         end = entry.stop
     if data_start + end != size:
-        raise CheckpointError(f"{path} has {size} bytes; its header describes {data_start + end}; copy it again")
+        raise CheckpointError(
+            f"{path} has {size} bytes; its header describes {data_start + end}; copy it again"
+        )
     return entries
 
 
@@ -172,7 +201,9 @@ def save_tensors(
     tensor([1., 1.])
     """
     of_kind("tensors", tensors, dict, "tensors by name")
-    metadata = dict(of_kind("metadata", {} if metadata is None else metadata, dict, "strings by name"))
+    metadata = dict(
+        of_kind("metadata", {} if metadata is None else metadata, dict, "strings by name")
+    )
     of_kind("durable", durable, bool, "True or False")
     _check_content(tensors, metadata)
     stored, tied = _split_tied(tensors)
@@ -182,7 +213,9 @@ def save_tensors(
     def write(file: BinaryIO) -> None:
         nonlocal seal
         # Hashes have a fixed length, so the size of the header is known before they are: one pass over the tensors.
-        header, _ = render_header(entries, dict.fromkeys(entries, "0" * SEAL_LENGTH), tied, metadata)
+        header, _ = render_header(
+            entries, dict.fromkeys(entries, "0" * SEAL_LENGTH), tied, metadata
+        )
         if len(header) > HEADER_LIMIT:
             raise ArgumentError(
                 f"the names and metadata of {len(tensors)} tensors need {len(header)} bytes, and a header has at most "
@@ -201,7 +234,10 @@ def save_tensors(
     try:
         replace_file(a_path("path", path), write, durable=durable)
     except CheckpointError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+        ):
             raise CheckpointError(f"{error}; these tensors need {total} bytes") from error.__cause__
         raise
     return seal
@@ -234,7 +270,9 @@ def load_tensors(path: str | Path, seal: str | None = None) -> dict[str, torch.T
             file.seek(header.data_start + entry.start)
             data = bytearray(entry.stop - entry.start)
             if file.readinto(data) != len(data) or _hash_tensor(entry, data) != header.hashes[name]:
-                raise CheckpointError(f"{path}: tensor {name!r} does not match its SHA-256, so the file is damaged")
+                raise CheckpointError(
+                    f"{path}: tensor {name!r} does not match its SHA-256, so the file is damaged"
+                )
             tensors[name] = _from_bytes(entry, data, name, path)
     return {name: tensors[header.tied.get(name, name)] for name in (*header.entries, *header.tied)}
 
@@ -265,7 +303,9 @@ def _check_content(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -
             )
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
-            raise ArgumentError(f"a tensor is named {name!r}; give a string other than '__metadata__'")
+            raise ArgumentError(
+                f"a tensor is named {name!r}; give a string other than '__metadata__'"
+            )
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(f"{name!r} is {kind_of(tensor)}; only tensors are stored here")
         if tensor.layout != torch.strided or tensor.dtype not in CODES or tensor.is_meta:
@@ -280,8 +320,18 @@ def _split_tied(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tenso
     first: dict[tuple, str] = {}
     tied = {}
     for name, tensor in tensors.items():
-        signs = tensor.is_neg(), tensor.is_conj()  # a view may have the memory of another tensor and other numbers
-        view = (tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), signs)
+        signs = (
+            tensor.is_neg(),
+            tensor.is_conj(),
+        )  # a view may have the memory of another tensor and other numbers
+        view = (
+            tensor.device,
+            tensor.dtype,
+            tensor.data_ptr(),
+            tuple(tensor.shape),
+            tensor.stride(),
+            signs,
+        )
         if tensor.numel() and first.setdefault(view, name) != name:
             tied[name] = first[view]
     return {name: tensor for name, tensor in tensors.items() if name not in tied}, tied
@@ -289,7 +339,8 @@ def _split_tied(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tenso
 
 def _lay_out(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, Entry], int]:
     """Place tensors of wide dtypes first, so that each starts at a multiple of its item size; then by name."""
-    entries, start = {}, 0
+    entries = {}
+    start = 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         tensor = tensors[name]
         stop = start + tensor.numel() * tensor.element_size()
@@ -306,7 +357,15 @@ def _hash_tensor(entry: Entry, data: bytearray) -> str:
 
 def raw_bytes(tensor: torch.Tensor) -> bytearray:
     """The bytes of a tensor, without NumPy."""
-    flat = tensor.detach().resolve_conj().resolve_neg().cpu().reshape(-1).contiguous().view(torch.uint8)
+    flat = (
+        tensor.detach()
+        .resolve_conj()
+        .resolve_neg()
+        .cpu()
+        .reshape(-1)
+        .contiguous()
+        .view(torch.uint8)
+    )
     data = bytearray(flat.numel())
     if data:
         torch.frombuffer(data, dtype=torch.uint8).copy_(flat)
@@ -320,7 +379,11 @@ def _from_bytes(entry: Entry, data: bytearray, name: str, path: Path) -> torch.T
     dtype = DTYPES[entry.code]
     try:
         return (
-            torch.frombuffer(data, dtype=dtype).reshape(entry.shape) if data else torch.empty(entry.shape, dtype=dtype)
+            torch.frombuffer(data, dtype=dtype).reshape(entry.shape)
+            if data
+            else torch.empty(entry.shape, dtype=dtype)
         )
     except (RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"{path}: tensor {name!r} has a shape that torch cannot make ({error})") from error
+        raise CheckpointError(
+            f"{path}: tensor {name!r} has a shape that torch cannot make ({error})"
+        ) from error

@@ -59,7 +59,9 @@ class Budget:
         if sink is not None:
             largest_bias += _largest(torch.as_tensor(sink).nan_to_num(neginf=0))
         computing = torch.promote_types(dtype, torch.float32)
-        eps = torch.finfo(computing).eps * (2 if computing == torch.float64 else 1)  # the oracle rounds too
+        eps = torch.finfo(computing).eps * (
+            2 if computing == torch.float64 else 1
+        )  # the oracle rounds too
         score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * eps
         if dtype == torch.bfloat16:
             score += (1 + largest_bias) * torch.finfo(dtype).eps
@@ -74,7 +76,11 @@ class Budget:
                 "dv": score * grown * _largest(grad_output) * received,
             }
             if bias is not None:
-                axes = tuple(axis for axis, size in enumerate((1,) * (4 - bias.dim()) + tuple(bias.shape)) if size == 1)
+                axes = tuple(
+                    axis
+                    for axis, size in enumerate((1,) * (4 - bias.dim()) + tuple(bias.shape))
+                    if size == 1
+                )
                 units["dbias"] = pull * max(1.0, _most(answer.weights.sum(axes)))
             if isinstance(sink, torch.Tensor) and answer.sink is not None:
                 shape = (1,) * (2 - sink.dim()) + tuple(sink.shape)

@@ -37,9 +37,17 @@ def make_qkv(
     (torch.Size([2, 6, 7, 5]), False)
     """
     generator = torch.Generator().manual_seed(seed)
-    shapes = (batch, heads, q_len, head_dim), (batch, kv_heads, k_len, head_dim), (batch, kv_heads, k_len, v_dim)
-    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
-    q, k, v = (_laid_out(x, layout).detach().requires_grad_(requires_grad) for x in (q * gain, k, v))
+    shapes = (
+        (batch, heads, q_len, head_dim),
+        (batch, kv_heads, k_len, head_dim),
+        (batch, kv_heads, k_len, v_dim),
+    )
+    q, k, v = (
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes
+    )
+    q, k, v = (
+        _laid_out(x, layout).detach().requires_grad_(requires_grad) for x in (q * gain, k, v)
+    )
     return q, k, v
 
 

@@ -38,7 +38,9 @@ PROBES = (
     Probe("full", "full", lambda i, j: i + j >= 0),
     Probe("causal", "causal", lambda i, j: j <= i),
     Probe("sliding window", "sliding_window(8)", lambda i, j: abs(i - j) <= 4),
-    Probe("strided", "causal & strided(8)", lambda i, j: (j <= i) & ((i - j < 8) | ((i - j) % 8 == 0))),
+    Probe(
+        "strided", "causal & strided(8)", lambda i, j: (j <= i) & ((i - j < 8) | ((i - j) % 8 == 0))
+    ),
     Probe(
         "global tokens",
         "sliding_window(8) | global_tokens(0, 40)",
@@ -47,7 +49,12 @@ PROBES = (
     Probe("key span", "causal & key_span(3, 60)", lambda i, j: (j <= i) & (j >= 3) & (j < 60)),
     Probe("one query", "causal", lambda i, j: j <= i, q_len=1, k_len=131),
     Probe("softcap", "causal", lambda i, j: j <= i, options=(("softcap", 2.0),)),
-    Probe("dropout", "full", lambda i, j: i + j >= 0, options=(("dropout", 0.3), ("dropout_seed", SEED))),
+    Probe(
+        "dropout",
+        "full",
+        lambda i, j: i + j >= 0,
+        options=(("dropout", 0.3), ("dropout_seed", SEED)),
+    ),
     Probe("learned bias", "causal", lambda i, j: j <= i, learned_bias=True),
 )
 
@@ -95,21 +102,44 @@ class _Question:
 
 @cache
 def _question_of(probe: Probe) -> _Question:
-    q, k, v = make_qkv(heads=4, kv_heads=2, q_len=probe.q_len, k_len=probe.k_len, head_dim=16, v_dim=16)
+    q, k, v = make_qkv(
+        heads=4, kv_heads=2, q_len=probe.q_len, k_len=probe.k_len, head_dim=16, v_dim=16
+    )
     generator = torch.Generator().manual_seed(SEED)
     grad = torch.randn(*q.shape[:3], v.shape[-1], generator=generator)
-    bias = torch.randn(1, q.shape[1], probe.q_len, probe.k_len, generator=generator) if probe.learned_bias else None
-    i, j = np.arange(probe.q_len)[:, None] + (probe.k_len - probe.q_len), np.arange(probe.k_len)
-    dropout, factors = dict(probe.options).get("dropout", 0.0), None
+    bias = (
+        torch.randn(1, q.shape[1], probe.q_len, probe.k_len, generator=generator)
+        if probe.learned_bias
+        else None
+    )
+    i = np.arange(probe.q_len)[:, None] + (probe.k_len - probe.q_len)
+    j = np.arange(probe.k_len)
+    dropout = dict(probe.options).get("dropout", 0.0)
+    factors = None
     if dropout:
         factors = kept_weights(dropout, SEED, q.shape[0], q.shape[1], i[:, 0], j) / (1 - dropout)
     scale = q.shape[-1] ** -0.5
     expected = answer(
-        q, k, v, probe.formula(i, j), scale=scale, softcap=dict(probe.options).get("softcap"), bias=bias,
-        factors=factors, grad_output=grad,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        probe.formula(i, j),
+        scale=scale,
+        softcap=dict(probe.options).get("softcap"),
+        bias=bias,
+        factors=factors,
+        grad_output=grad,
+    )
     budget = Budget.of(
-        q, k, v, torch.float32, scale=scale, bias=bias, grad_output=grad, dropout=dropout, answer=expected
+        q,
+        k,
+        v,
+        torch.float32,
+        scale=scale,
+        bias=bias,
+        grad_output=grad,
+        dropout=dropout,
+        answer=expected,
     )
     tensors = {"dq": q, "dk": k, "dv": v} | ({} if bias is None else {"dbias": bias})
     return _Question(tensors, grad, expected, budget)
@@ -119,7 +149,8 @@ def _try(result: Findings, probe: Probe, question: _Question) -> None:
     """Run a probe with gradients if the backend computes them, else without, else record the refusal."""
     for gradients in (True, False):
         tensors = {
-            name: x.to(result.device, copy=True).requires_grad_(gradients) for name, x in question.tensors.items()
+            name: x.to(result.device, copy=True).requires_grad_(gradients)
+            for name, x in question.tensors.items()
         }
         q, k, v, bias = (tensors.get(name) for name in ("dq", "dk", "dv", "dbias"))
         assert q is not None
@@ -153,11 +184,18 @@ def _judge(
 ) -> None:
     answers = {"output": run()}
     if leaves:
-        gradients = torch.autograd.grad(answers["output"], list(leaves.values()), question.grad.to(result.device))
+        gradients = torch.autograd.grad(
+            answers["output"], list(leaves.values()), question.grad.to(result.device)
+        )
         answers |= dict(zip(leaves, gradients, strict=True))
         result.gradients.append(probe.name)
-    errors = {name: question.budget.share(name, x, getattr(question.expected, name)) for name, x in answers.items()}
+    errors = {
+        name: question.budget.share(name, x, getattr(question.expected, name))
+        for name, x in answers.items()
+    }
     worst = max(errors, key=lambda name: errors[name])
     result.errors[probe.name] = errors[worst]
     if not errors[worst] <= 1:
-        result.wrong[probe.name] = f"the error of {worst} is {errors[worst]:.3g} times the rounding bound"
+        result.wrong[probe.name] = (
+            f"the error of {worst} is {errors[worst]:.3g} times the rounding bound"
+        )

@@ -73,23 +73,39 @@ def answer(
     """
     q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
     batch, heads, q_len, _ = q.shape
-    kv_heads, k_len, v_dim = k.shape[1], k.shape[2], v.shape[3]
+    kv_heads = k.shape[1]
+    k_len = k.shape[2]
+    v_dim = v.shape[3]
     whole = (batch, heads, q_len, k_len)
     allowed = np.broadcast_to(np.asarray(allowed), whole)
     added = np.zeros((1, 1, 1, 1)) if bias is None else np.asarray(bias, dtype=np.float64)
-    bias_shape, added = added.shape, np.broadcast_to(added, whole)
-    factors = np.broadcast_to(np.asarray(1.0 if factors is None else factors, dtype=np.float64), whole)
+    bias_shape = added.shape
+    added = np.broadcast_to(added, whole)
+    factors = np.broadcast_to(
+        np.asarray(1.0 if factors is None else factors, dtype=np.float64), whole
+    )
 
     logits = np.full((1, 1), -np.inf) if sink is None else np.asarray(sink, dtype=np.float64)
-    sink_shape, logits = logits.shape, np.broadcast_to(logits, (batch, heads))
+    sink_shape = logits.shape
+    logits = np.broadcast_to(logits, (batch, heads))
 
-    output, weights = np.zeros((batch, heads, q_len, v_dim)), np.zeros(whole)
+    output = np.zeros((batch, heads, q_len, v_dim))
+    weights = np.zeros(whole)
     log_sum_exp = np.repeat(logits[..., None], q_len, axis=2)  # that of an empty row
     in_sink = (log_sum_exp > -np.inf).astype(np.float64)
     backward = grad_output is not None or grad_log_sum_exp is not None
-    d_output = np.zeros_like(output) if grad_output is None else np.asarray(grad_output, dtype=np.float64)
-    d_lse = np.zeros(whole[:3]) if grad_log_sum_exp is None else np.asarray(grad_log_sum_exp, dtype=np.float64)
-    dq, dk, dv, d_added = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v), np.zeros(whole)
+    d_output = (
+        np.zeros_like(output) if grad_output is None else np.asarray(grad_output, dtype=np.float64)
+    )
+    d_lse = (
+        np.zeros(whole[:3])
+        if grad_log_sum_exp is None
+        else np.asarray(grad_log_sum_exp, dtype=np.float64)
+    )
+    dq = np.zeros_like(q)
+    dk = np.zeros_like(k)
+    dv = np.zeros_like(v)
+    d_added = np.zeros(whole)
     d_sink = np.where(in_sink > 0, d_lse, 0)
 
     for b in range(batch):
@@ -99,17 +115,26 @@ def answer(
             rows = np.flatnonzero(live.any(1))
             if len(rows) == 0:
                 continue
-            live, keys = live[rows], np.flatnonzero(live.any(0))  # a key that no query may look at is not read
-            live, at = live[:, keys], np.ix_(rows, keys)
-            queries, keyed, values, factor = q[b, h, rows], k[b, g, keys], v[b, g, keys], factors[b, h][at]
+            live, keys = (
+                live[rows],
+                np.flatnonzero(live.any(0)),
+            )  # a key that no query may look at is not read
+            live = live[:, keys]
+            at = np.ix_(rows, keys)
+            queries = q[b, h, rows]
+            keyed = k[b, g, keys]
+            values = v[b, g, keys]
+            factor = factors[b, h][at]
             scores = scale * (queries @ keyed.T)
             slope = np.ones_like(scores)
             if softcap is not None:
                 squashed = np.tanh(scores / softcap)
-                scores, slope = softcap * squashed, 1 - squashed**2
+                scores = softcap * squashed
+                slope = 1 - squashed**2
             scores = np.where(live, scores + added[b, h][at], -np.inf)
             highest = np.maximum(scores.max(1), logits[b, h])
-            exponentials, of_sink = np.exp(scores - highest[:, None]), np.exp(logits[b, h] - highest)
+            exponentials = np.exp(scores - highest[:, None])
+            of_sink = np.exp(logits[b, h] - highest)
             total = of_sink + exponentials.sum(1)
             w = exponentials / total[:, None]
             weights[b, h][at] = w
@@ -118,7 +143,8 @@ def answer(
             output[b, h, rows] = (w * factor) @ values
             if not backward:
                 continue
-            d_o, d_l = d_output[b, h, rows], d_lse[b, h, rows]
+            d_o = d_output[b, h, rows]
+            d_l = d_lse[b, h, rows]
             d_w = factor * (d_o @ values.T)
             mean = (w * d_w).sum(1)
             d_scores = w * (d_w - mean[:, None] + d_l[:, None])
@@ -131,12 +157,18 @@ def answer(
 
     if not backward:
         return Answer(output, log_sum_exp, weights, sink=in_sink)
-    d_bias, d_logits = _summed_to(d_added, bias_shape), _summed_to(d_sink.sum(-1), sink_shape)
+    d_bias = _summed_to(d_added, bias_shape)
+    d_logits = _summed_to(d_sink.sum(-1), sink_shape)
     return Answer(output, log_sum_exp, weights, dq, dk, dv, d_bias, in_sink, d_logits)
 
 
 def kept_weights(
-    dropout: float, seed: int, batch: int, heads: int, q_positions: ArrayLike, k_positions: ArrayLike
+    dropout: float,
+    seed: int,
+    batch: int,
+    heads: int,
+    q_positions: ArrayLike,
+    k_positions: ArrayLike,
 ) -> NDArray[np.bool_]:
     """Which weights dropout keeps, (batch, heads, q_len, k_len), by SplitMix64's finaliser.
 

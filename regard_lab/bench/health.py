@@ -11,7 +11,16 @@ from regard.backends import BACKENDS
 from regard.core.backend import Refusal
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
-from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
+from regard.mechanisms import (
+    LSH,
+    Additive,
+    LinearTransformer,
+    Linformer,
+    Mechanism,
+    Performer,
+    RandomFeature,
+    Softmax,
+)
 from regard.patterns import Causal, Full, Pattern
 from regard.reprs import brief
 from regard.testing.health import Findings, check_backend
@@ -24,7 +33,15 @@ LENGTH = 67
 
 def _work(mechanism: Mechanism, pattern: Pattern) -> Work:
     kv_heads = 4 if mechanism.shares_keys else 2
-    return Work(LENGTH, heads=4, kv_heads=kv_heads, head_dim=16, pattern=pattern, mechanism=mechanism, backward=True)
+    return Work(
+        LENGTH,
+        heads=4,
+        kv_heads=kv_heads,
+        head_dim=16,
+        pattern=pattern,
+        mechanism=mechanism,
+        backward=True,
+    )
 
 
 WORKS = {
@@ -52,7 +69,9 @@ def try_mechanisms(backend: str, device: str) -> tuple[dict[str, float], dict[st
         problem = make_problem(*_tensors(make_tensors(work)), **_options(work, make_tensors(work)))
         if isinstance(BACKENDS[backend].assess(problem.projected), Refusal):
             continue
-        contender = Contender(backend, lambda work, tensors: lambda: _attend(backend, work, tensors))
+        contender = Contender(
+            backend, lambda work, tensors: lambda: _attend(backend, work, tensors)
+        )
         try:
             verdict = judge(Contest(name, work, (contender,)), contender)
         except Exception as error:
@@ -66,7 +85,9 @@ def try_mechanisms(backend: str, device: str) -> tuple[dict[str, float], dict[st
 
 def _attend(backend: str, work: Work, tensors: Tensors) -> torch.Tensor:
     options = _options(work, tensors)
-    plan = make_plan(make_problem(*_tensors(tensors), **options), {backend: BACKENDS[backend]}, backend)
+    plan = make_plan(
+        make_problem(*_tensors(tensors), **options), {backend: BACKENDS[backend]}, backend
+    )
     return plan.run(*_tensors(tensors), parameters=options["parameters"])
 
 
@@ -75,7 +96,11 @@ def _tensors(tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 
 def _options(work: Work, tensors: Tensors) -> dict[str, Any]:
-    return {"pattern": work.pattern, "mechanism": work.mechanism, "parameters": tensors.parameters or None}
+    return {
+        "pattern": work.pattern,
+        "mechanism": work.mechanism,
+        "parameters": tensors.parameters or None,
+    }
 
 
 @brief

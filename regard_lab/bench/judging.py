@@ -15,7 +15,16 @@ import torch
 from regard.functional import attention
 from regard.patterns import Causal
 from regard.testing import Answer, Budget, answer, kept_weights
-from regard_lab.bench.work import DROPOUT_SEED, WHOLE, Contender, Contest, Tensors, Work, allowed_pairs, make_tensors
+from regard_lab.bench.work import (
+    DROPOUT_SEED,
+    WHOLE,
+    Contender,
+    Contest,
+    Tensors,
+    Work,
+    allowed_pairs,
+    make_tensors,
+)
 
 # Other libraries add 1e-6 to denominators: errors up to ten times that, relative to the largest number, are accepted.
 ADDED = 1e-5
@@ -42,7 +51,9 @@ class Bound:
         return float(error) / self.largest_error if bool(error.isfinite()) else math.inf
 
 
-def expected_of(work: Work, tensors: Tensors, rows: list[int], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def expected_of(
+    work: Work, tensors: Tensors, rows: list[int], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
     """Compute output and gradients for some rows by the reference backend, by name as in `results_of`.
 
     Args:
@@ -57,16 +68,22 @@ def expected_of(work: Work, tensors: Tensors, rows: list[int], dtype: torch.dtyp
     call = partial(attention, **given, parameters=parameters or None)
     if work.shares_keys:
         output = call(q, q, v)[:, :, rows]
-    elif work.pattern == Causal():  # one query at a time ends with its own key, so that no matrix is in memory
+    elif (
+        work.pattern == Causal()
+    ):  # one query at a time ends with its own key, so that no matrix is in memory
         ends = [(row, row + 1 + work.k_len - work.q_len) for row in rows]
-        output = torch.cat([call(q[:, :, row : row + 1], k[:, :, :end], v[:, :, :end]) for row, end in ends], 2)
+        output = torch.cat(
+            [call(q[:, :, row : row + 1], k[:, :, :end], v[:, :, :end]) for row, end in ends], 2
+        )
     else:
         output = call(q[:, :, rows], k, v)
     if not work.backward:
         return {"output": output.detach()}
     leaves = {"dq": q} | ({} if work.shares_keys else {"dk": k}) | {"dv": v}
     leaves |= {f"d{name}": x for name, x in parameters.items()}
-    sent = torch.autograd.grad(output, list(leaves.values()), tensors.grad[:, :, rows].cpu().to(dtype))
+    sent = torch.autograd.grad(
+        output, list(leaves.values()), tensors.grad[:, :, rows].cpu().to(dtype)
+    )
     gradients = dict(zip(leaves, sent, strict=True))
     if not work.shares_keys:
         gradients["dq"] = gradients["dq"][:, :, rows]
@@ -114,13 +131,23 @@ def judge(contest: Contest, contender: Contender) -> Verdict:
     return Verdict({name: _error(budget, name, x, expected, rows) for name, x in results.items()})
 
 
-def _by_reference(work: Work, tensors: Tensors, rows: list[int], results: dict[str, torch.Tensor]) -> Verdict:
+def _by_reference(
+    work: Work, tensors: Tensors, rows: list[int], results: dict[str, torch.Tensor]
+) -> Verdict:
     """The verdict for a mechanism other than softmax, by the reference backend and its error in float32."""
-    expected, single = (expected_of(work, tensors, rows, dtype) for dtype in (torch.float64, torch.float32))
-    whole = {"dk", "dv"} | {f"d{name}" for name in tensors.parameters} | ({"dq"} if work.shares_keys else set())
+    expected, single = (
+        expected_of(work, tensors, rows, dtype) for dtype in (torch.float64, torch.float32)
+    )
+    whole = (
+        {"dk", "dv"}
+        | {f"d{name}" for name in tensors.parameters}
+        | ({"dq"} if work.shares_keys else set())
+    )
     return Verdict(
         {
-            name: Bound.of(expected[name], single[name]).share(x if name in whole else x[:, :, rows])
+            name: Bound.of(expected[name], single[name]).share(
+                x if name in whole else x[:, :, rows]
+            )
             for name, x in results.items()
         }
     )
@@ -152,12 +179,16 @@ def _only_rows(tensors: Tensors, rows: list[int]) -> Tensors:
 
 
 def _oracle(work: Work, tensors: Tensors, rows: list[int], allowed: Any) -> Answer:
-    q, k, v, grad = (_array(x) for x in (tensors.q[:, :, rows], tensors.k, tensors.v, tensors.grad[:, :, rows]))
+    q, k, v, grad = (
+        _array(x) for x in (tensors.q[:, :, rows], tensors.k, tensors.v, tensors.grad[:, :, rows])
+    )
     bias = None if tensors.bias is None else _array(tensors.bias[:, :, rows])
     factors = None
     if work.dropout:
         places = np.asarray(rows) + (work.k_len - work.q_len)
-        kept = kept_weights(work.dropout, DROPOUT_SEED, work.batch, work.heads, places, np.arange(work.k_len))
+        kept = kept_weights(
+            work.dropout, DROPOUT_SEED, work.batch, work.heads, places, np.arange(work.k_len)
+        )
         factors = kept / (1 - work.dropout)
     backward: dict[str, Any] = {"grad_output": grad} if work.backward else {}
     return answer(q, k, v, allowed, scale=work.scale, bias=bias, factors=factors, **backward)
@@ -172,15 +203,28 @@ def _budget(work: Work, tensors: Tensors, expected: Answer, rows: list[int]) -> 
     )
     q, k, v = (x.detach().cpu() for x in (tensors.q, tensors.k, tensors.v))
     budget = Budget.of(
-        q, k, v, dtype, scale=work.scale, bias=None if bias is None else bias.cpu(), dropout=work.dropout, **backward
+        q,
+        k,
+        v,
+        dtype,
+        scale=work.scale,
+        bias=None if bias is None else bias.cpu(),
+        dropout=work.dropout,
+        **backward,
     )
     score = budget.units["log_sum_exp"]
     largest = float(np.abs(np.log(np.maximum(expected.weights, np.finfo(np.float64).tiny))).max())
-    statistics = {"received": score * expected.weights.sum(2).max(), "top_weights": score, "entropy": score * largest}
+    statistics = {
+        "received": score * expected.weights.sum(2).max(),
+        "top_weights": score,
+        "entropy": score * largest,
+    }
     return replace(budget, units=budget.units | statistics)
 
 
-def _error(budget: Budget, name: str, value: torch.Tensor, expected: Answer, rows: list[int]) -> float:
+def _error(
+    budget: Budget, name: str, value: torch.Tensor, expected: Answer, rows: list[int]
+) -> float:
     wanted = _expected(name, value, expected)
     value = value.detach().cpu()
     if name in ("dk", "dv") or name in SUMS:

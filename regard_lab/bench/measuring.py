@@ -56,16 +56,25 @@ class Times:
     def to_dict(self) -> dict[str, float | list[float]]:
         """Median, extremes and every sample, in seconds."""
         samples = list(self.samples)
-        return {"median": self.median, "low": min(samples), "high": max(samples), "samples": samples}
+        return {
+            "median": self.median,
+            "low": min(samples),
+            "high": max(samples),
+            "samples": samples,
+        }
 
 
-def take_turns(calls: Mapping[str, Callable[[], object]], clock: Clock, pace: Pace) -> dict[str, Times]:
+def take_turns(
+    calls: Mapping[str, Callable[[], object]], clock: Clock, pace: Pace
+) -> dict[str, Times]:
     """Measure calls in turns: every round measures each call once, starting with another call each time.
 
     Two calls before the rounds warm up and estimate the duration.
     """
     long = {name: _trial(call, clock) for name, call in calls.items()}
-    repeats = {name: max(1, round(pace.shortest / max(seconds, 1e-7))) for name, seconds in long.items()}
+    repeats = {
+        name: max(1, round(pace.shortest / max(seconds, 1e-7))) for name, seconds in long.items()
+    }
     samples: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
     with _no_collection():
@@ -122,7 +131,8 @@ def _no_collection() -> Generator[None]:
 
 
 PROGRAM = "import json, sys; from {} import {} as call; print(json.dumps(call(**json.loads(sys.argv[1]))))"
-STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+STATUS = Path("/proc/self/status")
+RESET = Path("/proc/self/clear_refs")
 
 
 def call_apart(function: FunctionType, name: str, **arguments: Any) -> Any:
@@ -147,8 +157,12 @@ def peak_of(call: Callable[[], object]) -> int:
         UnsupportedError: the operating system does not report it.
     """
     if not RESET.exists():
-        raise UnsupportedError(f"the peak of memory is read from {STATUS}, which this system does not have")
-    ctypes.CDLL(None).malloc_trim(0)  # return freed memory to the system, so that it counts when it is allocated again
+        raise UnsupportedError(
+            f"the peak of memory is read from {STATUS}, which this system does not have"
+        )
+    ctypes.CDLL(None).malloc_trim(
+        0
+    )  # return freed memory to the system, so that it counts when it is allocated again
     RESET.write_text("5")
     before = _status("VmRSS")
     call()

@@ -24,16 +24,24 @@ def _best(work: Work, tensors: Tensors) -> Attend:
     q, k, v = _numbers(work, tensors)
     causal = _is_causal(work) and tensors.bias is None
     return partial(
-        scaled_dot_product_attention, q, k, v, attn_mask=tensors.bias, dropout_p=work.dropout, is_causal=causal,
+        scaled_dot_product_attention,
+        q,
+        k,
+        v,
+        attn_mask=tensors.bias,
+        dropout_p=work.dropout,
+        is_causal=causal,
         enable_gqa=work.group > 1,
-    )  # fmt: skip
+    )
 
 
 def _masked(work: Work, tensors: Tensors) -> Attend:
     """SDPA with the pattern as a boolean mask, created in advance."""
     mask = work.pattern.dense(work.q_len, work.k_len).to(work.device)
     options: dict[str, Any] = {"dropout_p": work.dropout, "enable_gqa": work.group > 1}
-    return partial(scaled_dot_product_attention, *_numbers(work, tensors), attn_mask=mask, **options)
+    return partial(
+        scaled_dot_product_attention, *_numbers(work, tensors), attn_mask=mask, **options
+    )
 
 
 def _repeated(work: Work, tensors: Tensors) -> Attend:
@@ -60,20 +68,27 @@ def _numbers(work: Work, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor, 
 def _is_causal(work: Work) -> bool:
     square = work.pattern == Causal() and work.q_len == work.k_len
     if not square and work.pattern != Full():
-        raise UnsupportedError(f"without a mask it computes full and square causal attention, not {work.pattern}")
+        raise UnsupportedError(
+            f"without a mask it computes full and square causal attention, not {work.pattern}"
+        )
     return square
 
 
 SDPA = Contender("SDPA", _best, own_dropout=True)
 SDPA_GROUPED = Contender("SDPA enable_gqa", _best)
 SDPA_REPEATED = Contender("SDPA repeat_interleave", _repeated)
-SDPA_SOFTMAX = Contender("SDPA, softmax", _best, works_on=lambda work: replace(work, mechanism=None))
+SDPA_SOFTMAX = Contender(
+    "SDPA, softmax", _best, works_on=lambda work: replace(work, mechanism=None)
+)
 SDPA_MASK = Contender("SDPA bool mask", _masked)
 
 
 def _flex(work: Work, tensors: Tensors) -> Attend:
-    attend, block_mask = _compiled(), _block_mask(work)
-    return lambda: attend(tensors.q, tensors.k, tensors.v, block_mask=block_mask, enable_gqa=work.group > 1)
+    attend = _compiled()
+    block_mask = _block_mask(work)
+    return lambda: attend(
+        tensors.q, tensors.k, tensors.v, block_mask=block_mask, enable_gqa=work.group > 1
+    )
 
 
 def _compiled() -> Callable[..., Any]:
@@ -99,11 +114,16 @@ FLEX = Contender("FlexAttention", _flex, compiles=True)
 
 def _broadcast(work: Work, tensors: Tensors) -> Attend:
     learned = tensors.parameters
-    if set(learned) != {"query_weight", "key_weight", "energy"} or work.pattern != Full() or work.group > 1:
+    if (
+        set(learned) != {"query_weight", "key_weight", "energy"}
+        or work.pattern != Full()
+        or work.group > 1
+    ):
         raise UnsupportedError(f"it computes full additive attention without groups, not {work}")
 
     def attend() -> torch.Tensor:
-        q, k = tensors.q @ learned["query_weight"].mT, tensors.k @ learned["key_weight"].mT
+        q = tensors.q @ learned["query_weight"].mT
+        k = tensors.k @ learned["key_weight"].mT
         pairs = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (batch, heads, q_len, k_len, hidden)
         return torch.einsum("bhqkd,hd->bhqk", pairs, learned["energy"]).softmax(-1) @ tensors.v
 
@@ -123,9 +143,13 @@ def one_side(work: Work) -> int:
 
 def _local_attention(work: Work, tensors: Tensors) -> Attend:
     attend = import_module("local_attention").LocalAttention(
-        window_size=one_side(work), look_backward=1, look_forward=1, exact_windowsize=True, autopad=True,
+        window_size=one_side(work),
+        look_backward=1,
+        look_forward=1,
+        exact_windowsize=True,
+        autopad=True,
         use_rotary_pos_emb=False,
-    )  # fmt: skip
+    )
     return lambda: attend(tensors.q, tensors.k, tensors.v)
 
 
@@ -139,15 +163,21 @@ def _longformer(work: Work, tensors: Tensors) -> Attend:
     """Longformer's sliding chunks, which need (batch, length, heads, head_dim)."""
     side = one_side(work)
     config = import_module("transformers").LongformerConfig(
-        hidden_size=work.heads * work.head_dim, num_attention_heads=work.heads, attention_window=[2 * side],
+        hidden_size=work.heads * work.head_dim,
+        num_attention_heads=work.heads,
+        attention_window=[2 * side],
         num_hidden_layers=1,
-    )  # fmt: skip
-    layer = import_module(f"{MODELS}.longformer.modeling_longformer").LongformerSelfAttention(config, 0)
+    )
+    layer = import_module(f"{MODELS}.longformer.modeling_longformer").LongformerSelfAttention(
+        config, 0
+    )
 
     def attend() -> torch.Tensor:
         q, k, v = (x.transpose(1, 2) for x in (tensors.q, tensors.k, tensors.v))
         scores = layer._sliding_chunks_query_key_matmul(q * work.scale, k, side)
-        return layer._sliding_chunks_matmul_attn_probs_value(scores.softmax(-1), v, side).transpose(1, 2)
+        return layer._sliding_chunks_matmul_attn_probs_value(scores.softmax(-1), v, side).transpose(
+            1, 2
+        )
 
     return attend
 
@@ -164,7 +194,8 @@ def _fast_transformers(work: Work, tensors: Tensors) -> Attend:
     product = import_module("fast_transformers.causal_product").causal_dot_product
 
     def attend() -> torch.Tensor:
-        q, k = elu(tensors.q) + 1, elu(tensors.k) + 1
+        q = elu(tensors.q) + 1
+        k = elu(tensors.k) + 1
         whole = torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(2)) + ADDED
         return product(q, k, tensors.v) / whole[..., None]
 
@@ -179,7 +210,9 @@ def _performer(work: Work, tensors: Tensors) -> Attend:
         raise UnsupportedError(f"it is measured on causal attention without groups, not on {work}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # from distutils, which it imports
-        attend = import_module("performer_pytorch.performer_pytorch").causal_linear_attention_noncuda
+        attend = import_module(
+            "performer_pytorch.performer_pytorch"
+        ).causal_linear_attention_noncuda
     return lambda: attend(elu(tensors.q) + 1, elu(tensors.k) + 1, tensors.v)
 
 
@@ -190,11 +223,19 @@ def _in_float32(
     work: Work, tensors: Tensors, *, grouped: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k and v for a runtime of exported models, contiguous."""
-    options = work.backward or work.dropout or work.mechanism or work.cache_dtype or tensors.bias is not None
+    options = (
+        work.backward
+        or work.dropout
+        or work.mechanism
+        or work.cache_dtype
+        or tensors.bias is not None
+    )
     if options or work.dtype != "float32":
         raise UnsupportedError(f"it is measured forward in float32, without options, not on {work}")
     if work.group > 1 and not grouped:
-        raise UnsupportedError(f"it has as many key/value heads as query heads, not those of {work}")
+        raise UnsupportedError(
+            f"it has as many key/value heads as query heads, not those of {work}"
+        )
     q, k, v = (x.contiguous() for x in (tensors.q, tensors.k, tensors.v))
     return q, k, v
 
@@ -220,7 +261,11 @@ def _onnx_session(model: bytes, threads: int) -> Any:
 
 
 def _node(
-    operation: str, domain: str, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor], **attributes: int
+    operation: str,
+    domain: str,
+    inputs: dict[str, torch.Tensor],
+    outputs: dict[str, torch.Tensor],
+    **attributes: int,
 ) -> Callable[[int], Callable[[], object]]:
     """A session of onnxruntime for one node, which reads and writes the memory of these tensors."""
     helper = import_module("onnx").helper
@@ -249,14 +294,18 @@ def _onnx_attention(work: Work, tensors: Tensors) -> Attend:
     q, k, v = _in_float32(work, tensors, grouped=True)
     output = torch.empty(*q.shape[:3], work.v_dim)
     causal = int(_is_causal(work))
-    return _by_threads(_node("Attention", "", {"q": q, "k": k, "v": v}, {"o": output}, is_causal=causal), output)
+    return _by_threads(
+        _node("Attention", "", {"q": q, "k": k, "v": v}, {"o": output}, is_causal=causal), output
+    )
 
 
 def _onnx_multi_head(work: Work, tensors: Tensors) -> Attend:
     named = zip("qkv", map(_tokens, _in_float32(work, tensors)), strict=True)
     output = torch.empty(work.batch, work.q_len, work.heads, work.v_dim)
     options = {"num_heads": work.heads, "unidirectional": int(_is_causal(work))}
-    session = _node("MultiHeadAttention", "com.microsoft", dict(named), {"o": output.flatten(2)}, **options)
+    session = _node(
+        "MultiHeadAttention", "com.microsoft", dict(named), {"o": output.flatten(2)}, **options
+    )
     return _by_threads(session, output.transpose(1, 2))
 
 
@@ -266,12 +315,16 @@ def _onnx_grouped(work: Work, tensors: Tensors) -> Attend:
         raise UnsupportedError(f"it computes causal attention, not {work.pattern}")
     q, k, v = _in_float32(work, tensors, grouped=True)
     own = [_tokens(x[:, :, -work.q_len :]) for x in (k, v)]
-    output, whole = torch.empty(work.batch, work.q_len, work.heads, work.v_dim), torch.tensor([work.k_len]).int()
+    output = torch.empty(work.batch, work.q_len, work.heads, work.v_dim)
+    whole = torch.tensor([work.k_len]).int()
     inputs = {"q": _tokens(q), "k": own[0], "v": own[1], "past_k": k, "past_v": v}
     inputs |= {"last": (whole - 1).repeat(work.batch), "whole": whole}
     outputs = {"o": output.flatten(2), "present_k": k, "present_v": v}
     heads = {"num_heads": work.heads, "kv_num_heads": work.kv_heads}
-    return _by_threads(_node("GroupQueryAttention", "com.microsoft", inputs, outputs, **heads), output.transpose(1, 2))
+    return _by_threads(
+        _node("GroupQueryAttention", "com.microsoft", inputs, outputs, **heads),
+        output.transpose(1, 2),
+    )
 
 
 def _tokens(x: torch.Tensor) -> torch.Tensor:
@@ -281,13 +334,20 @@ def _tokens(x: torch.Tensor) -> torch.Tensor:
 
 def _openvino(work: Work, tensors: Tensors) -> Attend:
     q, k, v = _in_float32(work, tensors)
-    ov, operations = import_module("openvino"), import_module("openvino.opset13")
+    ov = import_module("openvino")
+    operations = import_module("openvino.opset13")
     inputs = [operations.parameter(x.shape, np.float32) for x in (q, k, v)]
-    model = ov.Model([operations.scaled_dot_product_attention(*inputs, causal=_is_causal(work))], inputs)
+    model = ov.Model(
+        [operations.scaled_dot_product_attention(*inputs, causal=_is_causal(work))], inputs
+    )
     output = torch.empty(*q.shape[:3], work.v_dim)
 
     def session(threads: int) -> Callable[[], object]:
-        options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+        options = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
         request = ov.Core().compile_model(model, "CPU", options).create_infer_request()
         for at, x in enumerate((q, k, v)):
             request.set_input_tensor(at, ov.Tensor(x.numpy(), shared_memory=True))
@@ -299,19 +359,38 @@ def _openvino(work: Work, tensors: Tensors) -> Attend:
 
 ONNX = "onnx onnxruntime"
 ONNX_ATTENTION = Contender("onnxruntime Attention", _onnx_attention, package=ONNX, device="cpu")
-ONNX_MULTI_HEAD = Contender("onnxruntime MultiHeadAttention", _onnx_multi_head, package=ONNX, device="cpu")
-ONNX_GROUPED = Contender("onnxruntime GroupQueryAttention", _onnx_grouped, package=ONNX, device="cpu")
+ONNX_MULTI_HEAD = Contender(
+    "onnxruntime MultiHeadAttention", _onnx_multi_head, package=ONNX, device="cpu"
+)
+ONNX_GROUPED = Contender(
+    "onnxruntime GroupQueryAttention", _onnx_grouped, package=ONNX, device="cpu"
+)
 OPENVINO = Contender("OpenVINO", _openvino, package="openvino", device="cpu")
 BYTES_SUMMED = Contender(
-    "a sum over keys and values", lambda work, tensors: lambda: tensors.k.sum() + tensors.v.sum(), checked=False
+    "a sum over keys and values",
+    lambda work, tensors: lambda: tensors.k.sum() + tensors.v.sum(),
+    checked=False,
 )
 
 
 PEERS: dict[str, Contender] = {
     peer.name: peer
     for peer in (
-        SDPA, SDPA_MASK, SDPA_GROUPED, SDPA_REPEATED, FLEX, LOCAL_ATTENTION, LONGFORMER,
-        SDPA_SOFTMAX, PERFORMER_PYTORCH, FAST_TRANSFORMERS, BROADCAST,
-        ONNX_ATTENTION, ONNX_MULTI_HEAD, ONNX_GROUPED, OPENVINO, BYTES_SUMMED,
+        SDPA,
+        SDPA_MASK,
+        SDPA_GROUPED,
+        SDPA_REPEATED,
+        FLEX,
+        LOCAL_ATTENTION,
+        LONGFORMER,
+        SDPA_SOFTMAX,
+        PERFORMER_PYTORCH,
+        FAST_TRANSFORMERS,
+        BROADCAST,
+        ONNX_ATTENTION,
+        ONNX_MULTI_HEAD,
+        ONNX_GROUPED,
+        OPENVINO,
+        BYTES_SUMMED,
     )
-}  # fmt: skip
+}

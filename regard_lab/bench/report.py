@@ -19,7 +19,10 @@ def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> 
     >>> markdown_table(("a", "b"), [(1, "causal | fixed(2)")])
     ['| a | b |', '| --- | --- |', '| 1 | causal \\\\| fixed(2) |']
     """
-    lines = ([str(cell).replace("|", "\\|") for cell in cells] for cells in (head, ["---"] * len(head), *rows))
+    lines = (
+        [str(cell).replace("|", "\\|") for cell in cells]
+        for cells in (head, ["---"] * len(head), *rows)
+    )
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
@@ -69,12 +72,17 @@ def render_markdown(results: Results) -> str:
     here = results.environment
     counts, rest = _summary(results)
     lines = [
-        f"# Attention{'' if here['device'] == 'cpu' else ' on a GPU'} compared with other libraries", "",
+        f"# Attention{'' if here['device'] == 'cpu' else ' on a GPU'} compared with other libraries",
+        "",
         "Each implementation is checked against a float64 reference before it is timed. Times are medians, with the",
-        "lowest and the highest sample in brackets; the implementations take turns.", "",
-    ]  # fmt: skip
+        "lowest and the highest sample in brackets; the implementations take turns.",
+        "",
+    ]
     if counts:
-        lines += [f"A promise is a ratio or an amount that this project has set itself as a bound. {counts}", ""]
+        lines += [
+            f"A promise is a ratio or an amount that this project has set itself as a bound. {counts}",
+            "",
+        ]
     lines += [f"- {line}" for line in rest]
     for name, case in results.cases.items():
         lines += ["", f"## {case['title']} ({name})"]
@@ -83,17 +91,21 @@ def render_markdown(results: Results) -> str:
             lines += _filled_columns([HEAD, *_rows(contest)])
             lines += ["", *(f"- {promise['text']}" for promise in contest["promises"])]
     lines += [
-        "", "## How it was measured", "",
+        "",
+        "## How it was measured",
+        "",
         f"- Command: `{results.command}`",
-        f"- {_clocks(here)}", *measured_on(results),
-    ]  # fmt: skip
+        f"- {_clocks(here)}",
+        *measured_on(results),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _clocks(here: dict[str, Any]) -> str:
     if here["device"] != "cpu":
         return (
-            f"GPU: {here['device']}; calls follow each other as within a model, and time ends when the last is computed"
+            f"GPU: {here['device']}; calls follow each other as within a model, "
+            "and time ends when the last is computed"
         )
     return (
         f"CPU time is that of the process on 1 thread; wall time is on {count_of(here['threads'], 'threads')}, and "
@@ -122,12 +134,16 @@ def describe_health(health: Health) -> list[str]:
     for result in health.findings:
         lines.append(f"  {result.backend} on {result.device}: {_state(result)}")
         lines += [f"      WRONG {probe}: {reason}" for probe, reason in result.wrong.items()]
-        lines += [f"      {probe} refused: {reason}" for probe, reason in _by_reason(result.refused)]
+        lines += [
+            f"      {probe} refused: {reason}" for probe, reason in _by_reason(result.refused)
+        ]
     lines += ["", "optional packages"]
     for name, version in health.packages.items():
         extra, purpose = PACKAGES[name]
         way = install_line(extra) if extra else f"pip install {name}"
-        lines.append(f"  {name} {version}" if version else f"  {name} is missing ({purpose}): {way}")
+        lines.append(
+            f"  {name} {version}" if version else f"  {name} is missing ({purpose}): {way}"
+        )
     if not health.compiler:
         lines.append("  a C++ compiler is missing (torch.compile and FlexAttention on the CPU)")
     return lines
@@ -137,7 +153,8 @@ def _state(result: Findings) -> str:
     if result.status == "refused":
         return "refused every problem"
     right = len(result.errors) - len(result.wrong.keys() & result.errors.keys())
-    tried, refused = len(result.errors.keys() | result.wrong.keys()), len(result.refused)
+    tried = len(result.errors.keys() | result.wrong.keys())
+    refused = len(result.refused)
     words = f"{right} of {tried} problems right, {len(result.gradients)} with gradients, {refused} refused"
     largest = max(result.errors.values(), default=0.0)
     return f"{'WRONG' if result.status == 'wrong' else 'ok'}: {words}, largest error {largest:.0%} of the bound"
@@ -199,8 +216,17 @@ def _summary(results: Results) -> tuple[str, list[str]]:
         for contest in case["contests"]
         for promise in contest["promises"]
     ]
-    kept, missed = ([one for one in promises if one[1]["kept"] is answer] for answer in (True, False))
+    kept, missed = (
+        [one for one in promises if one[1]["kept"] is answer] for answer in (True, False)
+    )
     unknown = len(promises) - len(kept) - len(missed)
-    counts = f"{len(kept)} promises kept, {len(missed)} missed, {unknown} not measured." if promises else ""
-    lines = [f"Missed in {place}: {promise['text'].removesuffix(': missed')}" for place, promise in missed]
+    counts = (
+        f"{len(kept)} promises kept, {len(missed)} missed, {unknown} not measured."
+        if promises
+        else ""
+    )
+    lines = [
+        f"Missed in {place}: {promise['text'].removesuffix(': missed')}"
+        for place, promise in missed
+    ]
     return counts, lines + [f"Wrong: {mistake}" for mistake in results.our_mistakes]

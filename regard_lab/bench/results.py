@@ -45,7 +45,9 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "regard": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "packages": {name: installed for name in PACKAGES if (installed := package_version(name)) is not None},
+        "packages": {
+            name: installed for name in PACKAGES if (installed := package_version(name)) is not None
+        },
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -115,7 +117,9 @@ class Results:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CheckpointError(f"{folder} cannot be created: {error.strerror}; choose another folder") from error
+            raise CheckpointError(
+                f"{folder} cannot be created: {error.strerror}; choose another folder"
+            ) from error
         replace_file(folder / self.file, render_sealed(self._content()))
 
     @classmethod
@@ -141,7 +145,9 @@ class Results:
         """Raise an ArgumentError if the environment or `quick` differ from those of these results."""
         of_kind("environment", environment, dict, "the result of `environment`")
         yes_or_no("quick", quick)
-        differing = [name for name in environment if environment[name] != self.environment.get(name)]
+        differing = [
+            name for name in environment if environment[name] != self.environment.get(name)
+        ]
         if self.quick != quick:
             differing.append("quick")
         if differing:

@@ -37,14 +37,18 @@ def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
     """
     device = contest.work.device
     with threads(1):
-        answers = {one.name: _entered(case, contest, one, quick, tell) for one in contest.contenders}
+        answers = {
+            one.name: _entered(case, contest, one, quick, tell) for one in contest.contenders
+        }
         fit = [one for one in contest.contenders if answers[one.name]["status"] == "measured"]
         calls = {one.name: _call(contest, one) for one in fit}
         if calls and device == "cpu":
             tell(f"{case.name}, {contest.label}: CPU time on 1 thread")
             _note(answers, "cpu", take_turns(calls, time.process_time, PACES[quick][0]))
     if calls and device == "cpu":
-        tell(f"{case.name}, {contest.label}: wall time on {count_of(torch.get_num_threads(), 'threads')}")
+        tell(
+            f"{case.name}, {contest.label}: wall time on {count_of(torch.get_num_threads(), 'threads')}"
+        )
         _note(answers, "wall", take_turns(calls, time.perf_counter, PACES[quick][1]))
     elif calls:
         tell(f"{case.name}, {contest.label}: time on {device}")
@@ -73,7 +77,10 @@ def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, te
         return {"status": "failed", "reason": f"{type(error).__name__}: {_first_line(error)}"}
     record: Record = {"errors": verdict.errors} | ({} if plan is None else {"backend": plan})
     if not verdict.right:
-        return record | {"status": "wrong", "reason": f"errors relative to the rounding bound: {verdict}"}
+        return record | {
+            "status": "wrong",
+            "reason": f"errors relative to the rounding bound: {verdict}",
+        }
     other = contender.own_dropout and contest.work.dropout > 0
     notes = ["checked without dropout, since it uses other random numbers"] if other else []
     notes += [] if contender.checked else ["it computes no attention"]
@@ -83,12 +90,18 @@ def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, te
 def _absent(contest: Contest, contender: Contender, quick: bool) -> Record | None:
     device = contest.work.device
     if contender.device and contender.device != device:
-        return {"status": "refused", "reason": f"it runs only on {contender.device}, and this is {device}"}
+        return {
+            "status": "refused",
+            "reason": f"it runs only on {contender.device}, and this is {device}",
+        }
     for package in contender.package.split():
         if find_spec(package) is None:
             return {"status": "missing", "reason": f"the package {package} is not installed"}
     if quick and contender.compiles:
-        return {"status": "left out", "reason": "its compilation takes tens of seconds, too long for a quick run"}
+        return {
+            "status": "left out",
+            "reason": "its compilation takes tens of seconds, too long for a quick run",
+        }
     return None
 
 
@@ -175,7 +188,10 @@ def run_bench(
 
     def measure(name: str) -> Record:
         case = cases[name]
-        contests = [hold(case, contest, quick=quick, tell=tell) for contest in contests_of(case, quick=quick)]
+        contests = [
+            hold(case, contest, quick=quick, tell=tell)
+            for contest in contests_of(case, quick=quick)
+        ]
         return {"title": case.title, "contests": contests}
 
     return measure_missing(results, chosen, out, tell, measure, write_report)
@@ -192,9 +208,13 @@ def chosen_of(kind: str, names: Iterable[str], known: Iterable[str]) -> list[str
 
 
 def measure_missing(
-    results: R, names: Iterable[str], out: Path | None, tell: Tell, measure: Callable[[str], Record],
+    results: R,
+    names: Iterable[str],
+    out: Path | None,
+    tell: Tell,
+    measure: Callable[[str], Record],
     write: Callable[[R, Path], object],
-) -> R:  # fmt: skip
+) -> R:
     """Measure what has no results yet; after each name, save the results in `out` and write its report there."""
     names = list(names)
     tell(f"{count_of(len(names), 'cases')} to measure")
@@ -209,7 +229,15 @@ def measure_missing(
     return results
 
 
-def begin(results: type[R], out: Path | None, *, quick: bool, resume: bool, device: str, command: Iterable[str]) -> R:
+def begin(
+    results: type[R],
+    out: Path | None,
+    *,
+    quick: bool,
+    resume: bool,
+    device: str,
+    command: Iterable[str],
+) -> R:
     """Create results, or load those to continue.
 
     Args:

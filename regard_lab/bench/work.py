@@ -14,14 +14,24 @@ from regard.arguments import count_of
 from regard.core.plan import Plan
 from regard.errors import ArgumentError
 from regard.mechanisms import Mechanism
-from regard.patterns import Causal, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+from regard.patterns import (
+    Causal,
+    Full,
+    GlobalTokens,
+    Pattern,
+    RandomBlocks,
+    SlidingWindow,
+    Strided,
+)
 from regard.testing import make_qkv
 
 Formula = Callable[[Any, Any], Any]
 
 BLOCK = 64
-FULL, CAUSAL = Full(), Causal()
-WINDOW, SMALL_WINDOW = SlidingWindow(512), SlidingWindow(64)
+FULL = Full()
+CAUSAL = Causal()
+WINDOW = SlidingWindow(512)
+SMALL_WINDOW = SlidingWindow(64)
 STRIDED = Causal() & Strided(64)
 DRAWN = RandomBlocks(3, block=BLOCK, seed=0)
 BIG_BIRD = SlidingWindow(192) | GlobalTokens(range(128)) | DRAWN
@@ -51,7 +61,9 @@ def formula(pattern: Pattern, length: int) -> Formula:
         raise ArgumentError(f"no formula is known for {pattern}; add it to regard_lab.bench.work")
     places = torch.arange(0, length, BLOCK)
     table = DRAWN.allows(places[:, None], places)  # (query blocks, key blocks)
-    return lambda i, j: (abs(i - j) <= 96) | (i < 128) | (j < 128) | table.to(i.device)[i // BLOCK, j // BLOCK]
+    return lambda i, j: (
+        (abs(i - j) <= 96) | (i < 128) | (j < 128) | table.to(i.device)[i // BLOCK, j // BLOCK]
+    )
 
 
 def allowed_pairs(pattern: Pattern, rows: list[int], q_len: int, k_len: int) -> NDArray[np.bool_]:
@@ -113,7 +125,11 @@ class Work:
     caches: int = 1
 
     def __post_init__(self) -> None:
-        for name, same in (("k_len", self.q_len), ("kv_heads", self.heads), ("v_dim", self.head_dim)):
+        for name, same in (
+            ("k_len", self.q_len),
+            ("kv_heads", self.heads),
+            ("v_dim", self.head_dim),
+        ):
             if not getattr(self, name):
                 object.__setattr__(self, name, same)
 
@@ -146,8 +162,12 @@ class Work:
     @property
     def family(self) -> str:
         """A description without the lengths; works of one family are points of one curve."""
-        heads = f"{count_of(self.heads, 'heads')}" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
-        dims = f"head_dim {self.head_dim}" + (f", v_dim {self.v_dim}" if self.v_dim != self.head_dim else "")
+        heads = f"{count_of(self.heads, 'heads')}" + (
+            f" over {self.kv_heads}" if self.kv_heads != self.heads else ""
+        )
+        dims = f"head_dim {self.head_dim}" + (
+            f", v_dim {self.v_dim}" if self.v_dim != self.head_dim else ""
+        )
         words = [f"{self.batch} x {heads}", dims, str(self.pattern)]
         words += [] if self.mechanism is None else [str(self.mechanism)]
         words += [self.dtype] if self.dtype != "float32" else []
@@ -181,7 +201,12 @@ class Tensors:
     @property
     def leaves(self) -> dict[str, torch.Tensor]:
         """The tensors that require gradients, by the name of the gradient; keys that are the queries count once."""
-        named = {"dq": self.q, "dk": None if self.k is self.q else self.k, "dv": self.v, "dbias": self.bias}
+        named = {
+            "dq": self.q,
+            "dk": None if self.k is self.q else self.k,
+            "dv": self.v,
+            "dbias": self.bias,
+        }
         named |= {f"d{name}": x for name, x in self.parameters.items()}
         return {name: x for name, x in named.items() if x is not None and x.requires_grad}
 
@@ -193,19 +218,40 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
     torch.Size([1, 2, 4, 64])
     """
     q, k, v = make_qkv(
-        batch=work.batch, heads=work.heads, kv_heads=work.kv_heads, q_len=work.q_len, k_len=work.k_len,
-        head_dim=work.head_dim, v_dim=work.v_dim, seed=seed, layout=work.layout, dtype=getattr(torch, work.dtype),
-    )  # fmt: skip
+        batch=work.batch,
+        heads=work.heads,
+        kv_heads=work.kv_heads,
+        q_len=work.q_len,
+        k_len=work.k_len,
+        head_dim=work.head_dim,
+        v_dim=work.v_dim,
+        seed=seed,
+        layout=work.layout,
+        dtype=getattr(torch, work.dtype),
+    )
     if work.cache_dtype is not None:
         q, k, v = (x.to(getattr(torch, work.cache_dtype)).float() for x in (q, k, v))
     generator = torch.Generator().manual_seed(seed + 1)
     grad = torch.randn(work.batch, work.heads, work.q_len, work.v_dim, generator=generator)
-    bias = torch.randn(1, work.heads, work.q_len, work.k_len, generator=generator) if work.learned_bias else None
+    bias = (
+        torch.randn(1, work.heads, work.q_len, work.k_len, generator=generator)
+        if work.learned_bias
+        else None
+    )
     q, k, v = (x.to(work.device).requires_grad_(work.backward) for x in (q, k, v))
     bias = None if bias is None else bias.to(work.device).requires_grad_(work.backward)
-    learned = {} if work.mechanism is None else work.mechanism.new_parameters(work.heads, work.kv_heads, generator)
-    parameters = {name: x.detach().to(work.device).requires_grad_(work.backward) for name, x in learned.items()}
-    return Tensors(q, q if work.shares_keys else k, v, grad.to(work.device, q.dtype), bias, parameters)
+    learned = (
+        {}
+        if work.mechanism is None
+        else work.mechanism.new_parameters(work.heads, work.kv_heads, generator)
+    )
+    parameters = {
+        name: x.detach().to(work.device).requires_grad_(work.backward)
+        for name, x in learned.items()
+    }
+    return Tensors(
+        q, q if work.shares_keys else k, v, grad.to(work.device, q.dtype), bias, parameters
+    )
 
 
 KINDS = {
@@ -239,7 +285,9 @@ class Promise:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ArgumentError(f"a promise of kind {self.kind!r} does not exist; there are {', '.join(KINDS)}")
+            raise ArgumentError(
+                f"a promise of kind {self.kind!r} does not exist; there are {', '.join(KINDS)}"
+            )
 
     def found(self, answers: Mapping[str, Mapping[str, Any]]) -> float | None:
         """The measured number, from the records of the contenders; None if one of them was not measured."""
@@ -259,7 +307,9 @@ class Promise:
         if found is None:
             return f"{self.ours} against {self.other}: {self.kind} {self.bound:g} was not measured"
         verdict = "kept" if self.kept(found) else "missed"
-        text = KINDS[self.kind].format(ours=self.ours, other=self.other, found=found, bound=self.bound)
+        text = KINDS[self.kind].format(
+            ours=self.ours, other=self.other, found=found, bound=self.bound
+        )
         return f"{text}: {verdict}"
 
 

@@ -14,7 +14,9 @@ from regard_lab.cli.interrupts import INTERRUPTED, quiet_interrupts
 
 __all__ = ["main"]
 
-DONE, FAILED, MISUSED = 0, 1, 2
+DONE = 0
+FAILED = 1
+MISUSED = 2
 
 
 def main() -> None:
@@ -50,16 +52,21 @@ def _run(app: Callable[..., Any]) -> int:
     from regard_lab.text.terminal import write_plainly
 
     misuse = (
-        errors.ArgumentError, errors.KeywordError, errors.NotFoundError, errors.OccupiedError, errors.UnsupportedError,
-    )  # fmt: skip
+        errors.ArgumentError,
+        errors.KeywordError,
+        errors.NotFoundError,
+        errors.OccupiedError,
+        errors.UnsupportedError,
+    )
     _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         write_plainly(stream)
     try:
         with (
-            redirect_stderr(PrintableStream(sys.stderr)), redirect_stdout(NamedStream(sys.stdout)),
+            redirect_stderr(PrintableStream(sys.stderr)),
+            redirect_stdout(NamedStream(sys.stdout)),
             warnings.catch_warnings(),
-        ):  # fmt: skip
+        ):
             warnings.showwarning = lambda message, *_, **__: note(str(message))  # ty: ignore[invalid-assignment]
             app(standalone_mode=True)
     except misuse as error:
@@ -104,7 +111,11 @@ def _replace_closed_streams() -> None:
 
     Reading such an input, or writing such an output, fails; what is written to such a standard error is dropped.
     """
-    for name, opened, used in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+    for name, opened, used in (
+        ("stdin", os.O_WRONLY, "r"),
+        ("stdout", os.O_RDONLY, "w"),
+        ("stderr", os.O_WRONLY, "w"),
+    ):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, opened), used, encoding="utf-8"))
 

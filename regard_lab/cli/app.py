@@ -22,9 +22,16 @@ from regard_lab.cli.interrupts import heed_interrupts
 # torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
 HELP_FILE = Path(__file__).with_name("help.json")
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")  # bytes of a word that are not UTF-8
-RANGE = re.compile(r"Input should be (greater|less) than or equal to (-?\d+)")  # in the message of Typer
+RANGE = re.compile(
+    r"Input should be (greater|less) than or equal to (-?\d+)"
+)  # in the message of Typer
 USAGE_ERROR: Any = typer.BadParameter.__base__  # any mistake in what was typed
-VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}  # an option's value in the help, if it has no other word
+VALUES = {
+    int: "N",
+    float: "X",
+    Path: "FILE",
+    str: "TEXT",
+}  # an option's value in the help, if it has no other word
 
 
 class Checked(TyperCommand):
@@ -91,7 +98,11 @@ def in_a_sentence(command: str, error: Any, typed: Sequence[str]) -> str | None:
     if outside := RANGE.fullmatch(str(error)):
         names = error.param.opts
         given = [typed[place + 1] for place, word in enumerate(typed[:-1]) if word in names]
-        given += [word.partition("=")[2] for word in typed if "=" in word and word.partition("=")[0] in names]
+        given += [
+            word.partition("=")[2]
+            for word in typed
+            if "=" in word and word.partition("=")[0] in names
+        ]
         bound = f"at {'least' if outside[1] == 'greater' else 'most'} {outside[2]}"
         return f"{names[0]} is {given[-1][:40]}; it has to be {bound}" if given else None
     if extra := re.search(r"unexpected extra argument(?:s|\(s\))? \((.*)\)", str(error)):
@@ -117,15 +128,22 @@ class Unloaded(TyperCommand):
     """
 
     def __init__(self, name: str, place: str) -> None:
-        loose = {"ignore_unknown_options": True, "allow_extra_args": True}  # the command itself has its options
+        loose = {
+            "ignore_unknown_options": True,
+            "allow_extra_args": True,
+        }  # the command itself has its options
         self.place, self.kept = place, kept_help().get(place, {})
-        super().__init__(name, help=self.kept.get("sentence"), rich_markup_mode=None, context_settings=loose)
+        super().__init__(
+            name, help=self.kept.get("sentence"), rich_markup_mode=None, context_settings=loose
+        )
 
     def load(self) -> Any:
         """The command with its options; its docstring is its sentence."""
         module, _, function = self.place.partition(".")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(self.name, cls=Checked)(getattr(import_module(f"regard_lab.cli.{module}"), function))
+        app.command(self.name, cls=Checked)(
+            getattr(import_module(f"regard_lab.cli.{module}"), function)
+        )
         command: Any = typer.main.get_command(app)
         for parameter in command.params:
             if isinstance(parameter, TyperArgument):
@@ -172,22 +190,40 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        if isinstance(command, Unloaded) and not (ctx.resilient_parsing or command.can_help(ctx, rest)):
+        if isinstance(command, Unloaded) and not (
+            ctx.resilient_parsing or command.can_help(ctx, rest)
+        ):
             command = command.load()
         return name, command, rest
 
 
 class TopLevel(Commands):
     MODULES: ClassVar = {
-        "demo": "demo", "translate": "translate", "generate": "generate", "classify": "generate",
-        "evaluate": "evaluate", "score": "evaluate", "average": "train", "compare": "evaluate", "show": "show",
-        "plan": "plan", "walkthrough": "walkthrough", "view": "view", "export": "export", "lesson": "lesson",
-        "lenses": "evaluate", "heads": "heads", "bench": "bench", "doctor": "bench",
-    }  # fmt: skip
+        "demo": "demo",
+        "translate": "translate",
+        "generate": "generate",
+        "classify": "generate",
+        "evaluate": "evaluate",
+        "score": "evaluate",
+        "average": "train",
+        "compare": "evaluate",
+        "show": "show",
+        "plan": "plan",
+        "walkthrough": "walkthrough",
+        "view": "view",
+        "export": "export",
+        "lesson": "lesson",
+        "lenses": "evaluate",
+        "heads": "heads",
+        "bench": "bench",
+        "doctor": "bench",
+    }
 
 
 class Train(Commands):
-    MODULES: ClassVar = dict.fromkeys(("translation", "language-model", "masked-words", "classifier"), "train")
+    MODULES: ClassVar = dict.fromkeys(
+        ("translation", "language-model", "masked-words", "classifier"), "train"
+    )
 
 
 class Convert(Commands):
@@ -195,11 +231,17 @@ class Convert(Commands):
 
 
 app = typer.Typer(
-    cls=TopLevel, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    cls=TopLevel,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 app.add_typer(typer.Typer(cls=Train, help="Train a model.", no_args_is_help=True), name="train")
-app.add_typer(typer.Typer(cls=Convert, help="Change a trained model.", no_args_is_help=True), name="convert")
+app.add_typer(
+    typer.Typer(cls=Convert, help="Change a trained model.", no_args_is_help=True), name="convert"
+)
 
 
 def _version(asked: bool) -> None:

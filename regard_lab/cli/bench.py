@@ -17,11 +17,20 @@ COMPLEXITY = "complexity"
 
 def bench(
     names: Annotated[
-        list[str] | None, Argument(metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table.")
+        list[str] | None,
+        Argument(
+            metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table."
+        ),
     ] = None,
-    quick: Annotated[bool, Option("--quick", help="Smaller sizes; takes less than two minutes.")] = False,
-    out: Annotated[Path, Option(metavar="FOLDER", help="Folder for the results and the report.")] = Path("runs/bench"),
-    resume: Annotated[bool, Option("--resume", help="Continue with the results in the folder.")] = False,
+    quick: Annotated[
+        bool, Option("--quick", help="Smaller sizes; takes less than two minutes.")
+    ] = False,
+    out: Annotated[
+        Path, Option(metavar="FOLDER", help="Folder for the results and the report.")
+    ] = Path("runs/bench"),
+    resume: Annotated[
+        bool, Option("--resume", help="Continue with the results in the folder.")
+    ] = False,
     device: Annotated[str, Option(help="cpu or cuda.")] = default(run_bench, "device"),
     as_json: Json = False,
 ) -> None:
@@ -32,8 +41,12 @@ def bench(
         raise ArgumentError(
             f"'regard bench complexity' measures CPU time on 1 thread and takes no --device {device!r}; leave it out"
         )
-    file, kept = CostTable.file if table else Results.file, f"finished results are in {out}, and the same command with"
-    with counting("measuring"), keeping(lambda: f"{kept} --resume goes on" if (out / file).exists() else None):
+    file = CostTable.file if table else Results.file
+    kept = f"finished results are in {out}, and the same command with"
+    with (
+        counting("measuring"),
+        keeping(lambda: f"{kept} --resume goes on" if (out / file).exists() else None),
+    ):
         if table:
             found = run_complexity(names[1:], quick=quick, out=out, resume=resume, tell=note)
             lines = describe_table(found)
@@ -56,4 +69,6 @@ def doctor(as_json: Json = False) -> None:
     out_result(as_json, health.to_json, lambda: describe_health(health))
     if not health.sound:
         wrong = [finding.backend for finding in health.findings if finding.status == "wrong"]
-        raise RegardError(f"wrong answers from {', '.join(wrong)}; do not trust this installation, and report it")
+        raise RegardError(
+            f"wrong answers from {', '.join(wrong)}; do not trust this installation, and report it"
+        )

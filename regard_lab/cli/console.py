@@ -18,7 +18,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError, CheckpointError, RegardError
-from regard_lab.text.terminal import has, one_line, plain, plain_json, printable, printable_json, printable_lines
+from regard_lab.text.terminal import (
+    has,
+    one_line,
+    plain,
+    plain_json,
+    printable,
+    printable_json,
+    printable_lines,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +74,9 @@ def out_json(values: Any) -> None:
     _write(plain_json(printable_json(text), out_encoding()))
 
 
-def out_result(as_json: bool, values: Callable[[], Any], text: Callable[[], str | Iterable[str]]) -> None:
+def out_result(
+    as_json: bool, values: Callable[[], Any], text: Callable[[], str | Iterable[str]]
+) -> None:
     """Write a result as JSON or as text; only the requested form is computed."""
     if as_json:
         out_json(values())
@@ -83,7 +93,10 @@ def out_data(line: str) -> None:
     _write(printable(line) if sys.stdout.isatty() else one_line(line))
 
 
-QUIET, MANY = 8.0, 50  # seconds of silence before a line is written; the smallest total that is counted
+QUIET, MANY = (
+    8.0,
+    50,
+)  # seconds of silence before a line is written; the smallest total that is counted
 _SPOKEN = [0.0]  # when the command wrote last
 _COUNTED: list[Event] = []  # the innermost of what is counted is last; it alone writes
 
@@ -137,7 +150,9 @@ def out_console(width: int) -> Console:
     """
     from rich.console import Console
 
-    return Console(file=sys.stdout, width=out_width() or width, markup=False, emoji=False, highlight=False)
+    return Console(
+        file=sys.stdout, width=out_width() or width, markup=False, emoji=False, highlight=False
+    )
 
 
 def note(remark: str | None) -> None:
@@ -191,7 +206,9 @@ def _naming_output() -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, error.strerror, "standard output") from error  # a broken pipe stays one
+        raise OSError(
+            error.errno, error.strerror, "standard output"
+        ) from error  # a broken pipe stays one
 
 
 def has_terminal() -> bool:
@@ -207,7 +224,9 @@ def terminal() -> Console:
 
 
 @contextmanager
-def counting(what: str, total: int | None = None, model: Any = None) -> Generator[Callable[[int], None]]:
+def counting(
+    what: str, total: int | None = None, model: Any = None
+) -> Generator[Callable[[int], None]]:
     """A context that counts what is done: call the function that it gives with each new number, or give a module,
     whose passes are counted.
 
@@ -226,9 +245,19 @@ def counting(what: str, total: int | None = None, model: Any = None) -> Generato
 
 @contextmanager
 def _bar(what: str, total: int | None) -> Generator[Callable[[int], None]]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    of = "{task.completed:,.0f} passes of the model" if total is None else "{task.completed:,.0f} of {task.total:,.0f}"
+    of = (
+        "{task.completed:,.0f} passes of the model"
+        if total is None
+        else "{task.completed:,.0f} of {task.total:,.0f}"
+    )
     time = TimeElapsedColumn() if total is None else TimeRemainingColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(of), time)
     with Progress(*columns, console=terminal(), transient=True) as shown:
@@ -243,7 +272,9 @@ def _bar(what: str, total: int | None) -> Generator[Callable[[int], None]]:
 
 @contextmanager
 def _beats(what: str, total: int | None) -> Generator[Callable[[int], None]]:
-    began, ended, count = monotonic(), Event(), [0]
+    began = monotonic()
+    ended = Event()
+    count = [0]
     spoken()
 
     def advance(done: int) -> None:
@@ -270,8 +301,10 @@ def _beats(what: str, total: int | None) -> Generator[Callable[[int], None]]:
 
 
 ENDINGS = {  # of a kind of file: what it is, and how its name ends
-    "picture": ("PNG, SVG or PDF", ".png, .svg or .pdf"), "page": ("HTML", ".html or .htm"), "file": ("ONNX", ".onnx")
-}  # fmt: skip
+    "picture": ("PNG, SVG or PDF", ".png, .svg or .pdf"),
+    "page": ("HTML", ".html or .htm"),
+    "file": ("ONNX", ".onnx"),
+}
 
 
 def check_name(path: Path, what: str = "picture") -> None:
@@ -285,7 +318,9 @@ def check_name(path: Path, what: str = "picture") -> None:
 def check_place(path: Path, what: str) -> None:
     """Raise unless a file of this name can be made; nothing is left there."""
     if path.is_dir() or not path.parent.is_dir():
-        raise ArgumentError(f"the {what} {path} cannot be written: its folder does not exist, or it is a folder")
+        raise ArgumentError(
+            f"the {what} {path} cannot be written: its folder does not exist, or it is a folder"
+        )
     try:
         with TemporaryFile(dir=path.parent):
             pass

@@ -36,11 +36,26 @@ from regard_lab.training.recipes.run_folder import Tell, count_trained
 # decoder sees three of its own words, so the gender has to come from the source. With four heads instead of eight, a
 # training may never learn which noun an adjective fits; all ten runs of docs/demo.md learn it with eight.
 SETTINGS = TranslationTraining.Config(
-    data=(PRONOUNS,), twins=True, steps=2_800, dim=128, hidden=256, heads=8, layers=2, positions="rotary",
-    attention="sliding_window(4)", decoder_attention="causal_window(3)", vocab_size=3_000,
-    batch_tokens=800, learning_rate=3e-3, warmup_steps=140, schedule="inverse_square_root", cooldown=0.35,
-    dropout=0.0, label_smoothing=0.0, validate_every=700,
-)  # fmt: skip
+    data=(PRONOUNS,),
+    twins=True,
+    steps=2_800,
+    dim=128,
+    hidden=256,
+    heads=8,
+    layers=2,
+    positions="rotary",
+    attention="sliding_window(4)",
+    decoder_attention="causal_window(3)",
+    vocab_size=3_000,
+    batch_tokens=800,
+    learning_rate=3e-3,
+    warmup_steps=140,
+    schedule="inverse_square_root",
+    cooldown=0.35,
+    dropout=0.0,
+    label_smoothing=0.0,
+    validate_every=700,
+)
 WINDOWED = (
     "A word in the encoder of this model looks at two words on each side. If *it* is farther from its noun, no head of "
     "the encoder lets it look there; the decoder looks at all words of the source."
@@ -51,24 +66,33 @@ BEFORE = (
     "Texts are read as ids, which number words or pieces of words; a step reads some of the sentences.",
 )
 PICTURES = "pictures"
-EXPLAINED, CHOOSING = 150, 60  # test sentences for the lens and the routes, validation sentences for a head
+EXPLAINED, CHOOSING = (
+    150,
+    60,
+)  # test sentences for the lens and the routes, validation sentences for a head
 
 
 def demo(
     run: Annotated[
-        Path, Option("--out", metavar="RUN", help="Folder of the run; an interrupted run is continued.")
+        Path,
+        Option("--out", metavar="RUN", help="Folder of the run; an interrupted run is continued."),
     ] = Path("runs/demo"),
     steps: Annotated[
-        int | None, Option(min=1, help="Training steps; fewer take less time and give a worse model.")
+        int | None,
+        Option(min=1, help="Training steps; fewer take less time and give a worse model."),
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the weights and of the order of the data.")] = SETTINGS.seed,
+    seed: Annotated[
+        int, Option(min=0, help="Seed of the weights and of the order of the data.")
+    ] = SETTINGS.seed,
     as_json: Json = False,
 ) -> None:
     """Train, evaluate and inspect a translator on the built-in corpus."""
     show = note if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)
-    show('What does "it" refer to? English does not show it; German has to: es, er or sie, by the gender of the noun.')
+    show(
+        'What does "it" refer to? English does not show it; German has to: es, er or sie, by the gender of the noun.'
+    )
     show("")
     data = load_translation_data(settings.data, seed=settings.seed, twins=settings.twins)
     show(f"1. Training on {data.notes[0]}.")
@@ -76,12 +100,16 @@ def demo(
         show(f"   {line}")
     trained = _train(run, settings, data)
     if trained.stopped == "interrupted":
-        raise StoppedError(f"interrupted after {count_of(trained.steps, 'steps')}; the same command goes on from there")
+        raise StoppedError(
+            f"interrupted after {count_of(trained.steps, 'steps')}; the same command goes on from there"
+        )
     show(
         f"   {count_of(trained.steps, 'steps', ',')}, {duration(trained.wall_seconds)} "
         f"({count_of(round(trained.cpu_seconds), 'CPU seconds', ',')})"
     )
-    with keeping(lambda: f"the trained model is kept in {run}, and the same command goes on from there"):
+    with keeping(
+        lambda: f"the trained model is kept in {run}, and the same command goes on from there"
+    ):
         _evaluate(run, settings.seed, data, trained, show, as_json)
 
 
@@ -91,24 +119,36 @@ def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Co
     kept = read_settings(run)
     if kept is None:
         return wanted
-    if kept.get("data") != [PRONOUNS] or kept.get("steps") != wanted.steps or kept.get("seed") != seed:
-        raise ArgumentError(f"{run} holds a run with other settings; give another folder with --out, or remove it")
+    if (
+        kept.get("data") != [PRONOUNS]
+        or kept.get("steps") != wanted.steps
+        or kept.get("seed") != seed
+    ):
+        raise ArgumentError(
+            f"{run} holds a run with other settings; give another folder with --out, or remove it"
+        )
     config = TranslationTraining.decide(run, {}, resume=True)
     assert isinstance(config, TranslationTraining.Config)
     return config
 
 
-def _train(run: Path, settings: TranslationTraining.Config, data: TranslationData) -> TrainingResult:
+def _train(
+    run: Path, settings: TranslationTraining.Config, data: TranslationData
+) -> TrainingResult:
     training = TranslationTraining(settings, tell=note, data=data).prepare(run)
     with training_progress() as progress:
         return training.run(run, resume=True, cpu=True, progress=progress)
 
 
-def _evaluate(run: Path, seed: int, data: TranslationData, trained: TrainingResult, show: Tell, as_json: bool) -> None:
+def _evaluate(
+    run: Path, seed: int, data: TranslationData, trained: TrainingResult, show: Tell, as_json: bool
+) -> None:
     """Print the scores of the trained model, and draw what it looks at."""
     show("")
     note(f"   translating {len(data.test)} test sentences, which can take a minute ...")
-    show(f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training")
+    show(
+        f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training"
+    )
     translator = Translator.load(run)
     result = evaluate(translator, data.test)
     report = judge_pronouns(translator, seed)
@@ -128,36 +168,61 @@ def _evaluate(run: Path, seed: int, data: TranslationData, trained: TrainingResu
     show(f"4. Pictures in {run / PICTURES}:")
     for picture in pictures:
         show(f"   {Path(picture).name}")
-    show(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
+    show(
+        f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."'
+    )
     if as_json:
-        out_json({
-            "train_cpu_seconds": round(trained.cpu_seconds, 1), "steps": trained.steps, **result.to_dict(),
-            **report.to_dict(), "pictures": pictures, "lens_agreement": agreement,
-        })  # fmt: skip
+        out_json(
+            {
+                "train_cpu_seconds": round(trained.cpu_seconds, 1),
+                "steps": trained.steps,
+                **result.to_dict(),
+                **report.to_dict(),
+                "pictures": pictures,
+                "lens_agreement": agreement,
+            }
+        )
 
 
-def _what_is_used(translator: Translator, seed: int, show: Tell) -> tuple[float | None, Routes | None, tuple[int, int]]:
+def _what_is_used(
+    translator: Translator, seed: int, show: Tell
+) -> tuple[float | None, Routes | None, tuple[int, int]]:
     """Measure the default lens and the routes on test sentences; choose a cross-attention head on validation ones."""
-    test, valid = make_split("test", EXPLAINED, seed), make_split("valid", CHOOSING, seed)
+    test = make_split("test", EXPLAINED, seed)
+    valid = make_split("valid", CHOOSING, seed)
     layer, head = choose_heads(translator, known_sentences(translator, valid))["cross"]
     known = known_sentences(translator, test)
     agreement = lens_agreement(translator, test)
-    routes = measure_routes(translator, known, seed) if any(one.as_grammar for one in known) else None
+    routes = (
+        measure_routes(translator, known, seed) if any(one.as_grammar for one in known) else None
+    )
     if agreement is not None:
-        show(f"     lens         {rate(agreement)} of pronouns depend more on their noun than on the other (erasure)")
+        show(
+            f"     lens         {rate(agreement)} of pronouns depend more on their noun than on the other (erasure)"
+        )
     if routes is not None and routes.last:
-        right, source, written, both = (f"{routes.last[name]:.2f}" for name in ("nothing", "source", "written", "both"))
-        show(f"     routes       probability of a right pronoun {right}; with another noun in the source")
+        right, source, written, both = (
+            f"{routes.last[name]:.2f}" for name in ("nothing", "source", "written", "both")
+        )
+        show(
+            f"     routes       probability of a right pronoun {right}; with another noun in the source"
+        )
         show(f"                  {source}, in the German so far {written}, in both {both}")
     return agreement, routes, (layer, head)
 
 
 def _look_at_articles(
-    translator: Translator, report: PronounReport, cross: tuple[int, int], routes: Routes | None, folder: Path,
+    translator: Translator,
+    report: PronounReport,
+    cross: tuple[int, int],
+    routes: Routes | None,
+    folder: Path,
     show: Tell,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     folder.mkdir(exist_ok=True)
-    head, maps, pictures = report.head, None, []
+    head = report.head
+    maps = None
+    pictures = []
     assert head is not None, "the demo trains a Transformer"
     sentences = [sentence for sentence in ARTICLE_SENTENCES if "’" not in sentence.source]
     translations = translator.translate([sentence.source for sentence in sentences])
@@ -165,10 +230,14 @@ def _look_at_articles(
         maps = look(translator.model, translator.tokeniser, sentence.source, translation.ids)
         pictures.append(path := folder / f"article-{number}.png")
         title = f"{sentence.source} → {translation.text} (heads chosen on validation sentences)"
-        draw_maps(maps, path, title=title, heads={"encoder": (head.layer, head.head), "cross": cross})
+        draw_maps(
+            maps, path, title=title, heads={"encoder": (head.layer, head.head), "cross": cross}
+        )
         show(f"   {sentence.source}")
         show(f"   {translation.text}")
-        show(f"      {tell_look(maps.merged(), 'it', referent=sentence.referent, layer=head.layer, head=head.head)}")
+        show(
+            f"      {tell_look(maps.merged(), 'it', referent=sentence.referent, layer=head.layer, head=head.head)}"
+        )
         if (view := view_pronoun(translator, sentence, translation, cross)) is not None:
             show(f"      {view.line()}")
             pictures.append(path := folder / f"article-{number}-used.png")

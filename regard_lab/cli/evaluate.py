@@ -13,8 +13,26 @@ from typer import Argument, Option
 from regard.arguments import count_of
 from regard.errors import ArgumentError, OccupiedError
 from regard.storage.files import replace_file
-from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_data, out_json, out_result
-from regard_lab.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default, listed
+from regard_lab.cli.console import (
+    StoppedError,
+    check_place,
+    counting,
+    keeping,
+    note,
+    out_data,
+    out_json,
+    out_result,
+)
+from regard_lab.cli.options import (
+    Alpha,
+    Beam,
+    Json,
+    Normalisation,
+    Run,
+    check_search,
+    default,
+    listed,
+)
 from regard_lab.cli.running import remark_on_training
 from regard_lab.decoding import Generator, Translator, sharing
 from regard_lab.models import LanguageModel
@@ -36,10 +54,15 @@ from regard_lab.training.recipes.evaluation import (
 from regard_lab.training.recipes.run_folder import silent
 
 OUT = Option(
-    "--out", metavar="FILE", help="Also write each sentence or text with its scores: a .tsv with a header, or a .jsonl."
+    "--out",
+    metavar="FILE",
+    help="Also write each sentence or text with its scores: a .tsv with a header, or a .jsonl.",
 )
 ROWS = (".tsv", ".jsonl")
-NAMES = ((b"reference", b"output", b"exact_match"), (b"label", b"given", b"probability"))  # of columns
+NAMES = (
+    (b"reference", b"output", b"exact_match"),
+    (b"label", b"given", b"probability"),
+)  # of columns
 LINES_AT_ONCE = 256
 
 
@@ -64,7 +87,9 @@ def evaluate(
     search = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
     if out is not None:
         check_rows_name(out)
-    with sharing() as share:  # torchrun divides sentences, or batches of text, among processes; the first one prints
+    with (
+        sharing() as share
+    ):  # torchrun divides sentences, or batches of text, among processes; the first one prints
         first = share is None or share.rank == 0
         if first:
             note(remark_on_training(run))
@@ -75,15 +100,21 @@ def evaluate(
         if not translates:
             _check_no_translator(run, kind, search)
             if out is not None and not sorts:
-                raise ArgumentError(f"--out {out} is for translators and classifiers; a text has no rows: leave it out")
-        common["counting"] = partial(counting, "translating" if translates else "evaluating") if first else uncounted
+                raise ArgumentError(
+                    f"--out {out} is for translators and classifiers; a text has no rows: leave it out"
+                )
+        common["counting"] = (
+            partial(counting, "translating" if translates else "evaluating") if first else uncounted
+        )
         scores: Any
         try:
             with counting("evaluating") if first else nullcontext():
                 if kind == LanguageModel.KIND:
                     scores = evaluate_text(run, test or [], share=share, **common)
                 elif kind == TextEncoder.KIND:
-                    scores = (evaluate_classifier if sorts else evaluate_encoder)(run, test or [], **common)
+                    scores = (evaluate_classifier if sorts else evaluate_encoder)(
+                        run, test or [], **common
+                    )
                 else:
                     scores = evaluate_run(run, test or [], share=share, **common, **search)
         except PartlyEvaluated as stopped:
@@ -103,9 +134,13 @@ def evaluate(
 
 def _check_no_translator(run: Path, kind: str, search: dict[str, Any]) -> None:
     """Refuse what is for translators."""
-    if given := [f"--{name}" for name, value in search.items() if value != default(Translator.n_best, name)]:
+    if given := [
+        f"--{name}" for name, value in search.items() if value != default(Translator.n_best, name)
+    ]:
         what = "a language model" if kind == LanguageModel.KIND else "an encoder"
-        raise ArgumentError(f"{' and '.join(given)} is for translators, and {run} is {what}; leave it out")
+        raise ArgumentError(
+            f"{' and '.join(given)} is for translators, and {run} is {what}; leave it out"
+        )
 
 
 def check_rows_name(path: Path) -> None:
@@ -117,7 +152,9 @@ def check_rows_name(path: Path) -> None:
         with path.open("rb") as file:
             first = file.readline(100_000)
         if not any(all(name in first for name in names) for names in NAMES):
-            raise OccupiedError(f"--out {path} exists and is not a table that evaluate wrote; name another file")
+            raise OccupiedError(
+                f"--out {path} exists and is not a table that evaluate wrote; name another file"
+            )
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -131,13 +168,18 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def compare(
-    runs: Annotated[str, Option("--runs", metavar="RUN,RUN,...", help="Runs or saved models, two or more.")],
-    data: Annotated[list[str], Option("--data", metavar="FILE", help="Pairs or texts; may be repeated.")],
+    runs: Annotated[
+        str, Option("--runs", metavar="RUN,RUN,...", help="Runs or saved models, two or more.")
+    ],
+    data: Annotated[
+        list[str], Option("--data", metavar="FILE", help="Pairs or texts; may be repeated.")
+    ],
     out: Annotated[Path, Option(metavar="DIR", help="Folder for the report.")],
     as_json: Json = False,
 ) -> None:
     """Evaluate several models on the same files, such as one before and after a fine-tuning."""
-    report, begun = out / comparing.JSON, time_ns()
+    report = out / comparing.JSON
+    begun = time_ns()
     kept = f"{out} has the report of what was evaluated"
     with (
         counting("evaluating"),
@@ -152,7 +194,10 @@ def compare(
 def score(
     run: Run,
     texts: Annotated[
-        list[str], Argument(metavar="PAIRS", help="Files of pairs; of a language model one file, each line a text.")
+        list[str],
+        Argument(
+            metavar="PAIRS", help="Files of pairs; of a language model one file, each line a text."
+        ),
     ],
     as_json: Json = False,
 ) -> None:
@@ -162,13 +207,17 @@ def score(
     with keeping(lambda: f"{count_of(done, 'lines', ',')} printed" if done else None):
         if kind_of_model(run) == LanguageModel.KIND:
             if len(texts) > 1:
-                raise ArgumentError(f"{len(texts)} files were given; a language model scores the lines of one")
+                raise ArgumentError(
+                    f"{len(texts)} files were given; a language model scores the lines of one"
+                )
             lines = [line for line in read_lines(texts[0]) if line.strip()]
-            items, scored = lines, Generator.load(run).score
+            items = lines
+            scored = Generator.load(run).score
         else:
             read = read_pairs(*texts)
             note(read.report())
-            items, scored = read.pairs, Translator.load(run).score
+            items = read.pairs
+            scored = Translator.load(run).score
         with counting("scoring", len(items)) as progress:
             for start in range(0, len(items), LINES_AT_ONCE):
                 chunk: Any = items[start : start + LINES_AT_ONCE]
@@ -178,7 +227,12 @@ def score(
                     else:
                         sides = [one.text] if one.source is None else [one.source, one.text]
                         out_data(
-                            "\t".join([f"{one.log_probability:.6f}", *(side.replace("\t", " ") for side in sides)])
+                            "\t".join(
+                                [
+                                    f"{one.log_probability:.6f}",
+                                    *(side.replace("\t", " ") for side in sides),
+                                ]
+                            )
                         )
                 done += len(chunk)
                 progress(len(chunk))
@@ -186,15 +240,23 @@ def score(
 
 def lenses(
     run: Run,
-    sentences: Annotated[int, Option(min=1, help="Number of test sentences.")] = default(study_lenses, "sentences"),
-    seed: Annotated[int, Option(min=0, help="Seed of the corpus and of the swaps.")] = default(study_lenses, "seed"),
-    out: Annotated[Path | None, Option(metavar="DIR", help="Write the report into this folder.")] = None,
+    sentences: Annotated[int, Option(min=1, help="Number of test sentences.")] = default(
+        study_lenses, "sentences"
+    ),
+    seed: Annotated[int, Option(min=0, help="Seed of the corpus and of the swaps.")] = default(
+        study_lenses, "seed"
+    ),
+    out: Annotated[
+        Path | None, Option(metavar="DIR", help="Write the report into this folder.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure which lens finds the words that a trained translator uses; swapped words verify which these are."""
     translator = Translator.load(run)
     with counting("measuring"):
-        report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=note)
+        report = study_lenses(
+            translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=note
+        )
     out_result(as_json, report.to_dict, lambda: "\n".join(report.markdown()))
     if out is not None:
         note(f"the report is in {out}")

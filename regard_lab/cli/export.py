@@ -12,10 +12,12 @@ from regard_lab.models.exporting import export_onnx
 
 def export(
     run: Run,
-    onnx: Annotated[Path, Option(metavar="FILE", help="Write an ONNX file; its name ends in .onnx.")],
-    opset: Annotated[int, Option(min=18, help="Version of ONNX's operations; 23 has one for attention.")] = default(
-        export_onnx, "opset"
-    ),
+    onnx: Annotated[
+        Path, Option(metavar="FILE", help="Write an ONNX file; its name ends in .onnx.")
+    ],
+    opset: Annotated[
+        int, Option(min=18, help="Version of ONNX's operations; 23 has one for attention.")
+    ] = default(export_onnx, "opset"),
 ) -> None:
     """Write a trained model as an ONNX file, which other runtimes run."""
     check_name(onnx, "file")

@@ -29,7 +29,15 @@ from regard_lab.cli.options import (
     default,
     default_note,
 )
-from regard_lab.cli.running import INPUT, OUT, TrainedLength, files_of, read_texts, remark_on_training, write_lines
+from regard_lab.cli.running import (
+    INPUT,
+    OUT,
+    TrainedLength,
+    files_of,
+    read_texts,
+    remark_on_training,
+    write_lines,
+)
 from regard_lab.decoding import Generation, Generator, Sampling
 from regard_lab.decoding.generator import OnText
 from regard_lab.text import tidy
@@ -45,7 +53,11 @@ def generate(
     run: Run,
     prompts: Annotated[
         list[str] | None,
-        Argument(metavar="PROMPT", help="Prompts; without them, lines of standard input.", show_default=False),
+        Argument(
+            metavar="PROMPT",
+            help="Prompts; without them, lines of standard input.",
+            show_default=False,
+        ),
     ] = None,
     temperature: Annotated[
         float | None,
@@ -54,19 +66,26 @@ def generate(
         ),
     ] = None,
     top_k: Annotated[int | None, Option(help="Sample from the k most probable ids.")] = None,
-    top_p: Annotated[float | None, Option(help="Sample from the most probable ids whose sum reaches p.")] = None,
-    min_p: Annotated[float | None, Option(help="Sample from ids at least p times as probable as the best.")] = None,
+    top_p: Annotated[
+        float | None, Option(help="Sample from the most probable ids whose sum reaches p.")
+    ] = None,
+    min_p: Annotated[
+        float | None, Option(help="Sample from ids at least p times as probable as the best.")
+    ] = None,
     seed: Annotated[
         int | None,
-        Option(help=f"Seed of sampling; the same seed gives the same text. {default_note(Sampling, 'seed')}"),
+        Option(
+            help=f"Seed of sampling; the same seed gives the same text. {default_note(Sampling, 'seed')}"
+        ),
     ] = None,
-    max_tokens: Annotated[int, Option(min=1, help="Largest number of sub-words to write.")] = default(
-        Generator.generate, "max_tokens"
-    ),
+    max_tokens: Annotated[
+        int, Option(min=1, help="Largest number of sub-words to write.")
+    ] = default(Generator.generate, "max_tokens"),
     stop: Annotated[
         list[str] | None,
         Option(
-            metavar="TEXT", help=r"End before this text; may be repeated. \n is a line end, \t a tab, \\ a backslash."
+            metavar="TEXT",
+            help=r"End before this text; may be repeated. \n is a line end, \t a tab, \\ a backslash.",
         ),
     ] = None,
     beam: Beam = default(Generator.generate, "beam"),
@@ -77,16 +96,25 @@ def generate(
     compiled: Compile = False,
     speculate: Annotated[
         str | None,
-        Option(metavar="lookup", help="Propose what followed the same sub-words earlier; one call verifies several."),
+        Option(
+            metavar="lookup",
+            help="Propose what followed the same sub-words earlier; one call verifies several.",
+        ),
     ] = None,
     draft: Annotated[
-        Path | None, Option(metavar="RUN", help="Propose sub-words by this smaller model with the same vocabulary.")
+        Path | None,
+        Option(
+            metavar="RUN", help="Propose sub-words by this smaller model with the same vocabulary."
+        ),
     ] = None,
-    proposals: Annotated[int, Option(metavar="N", min=1, help="Most sub-words that are proposed at once.")] = default(
-        Generator.generate, "proposals"
-    ),
+    proposals: Annotated[
+        int, Option(metavar="N", min=1, help="Most sub-words that are proposed at once.")
+    ] = default(Generator.generate, "proposals"),
     branches: Annotated[
-        int, Option(metavar="N", min=1, help="Continuations that are proposed at once, verified as a tree.")
+        int,
+        Option(
+            metavar="N", min=1, help="Continuations that are proposed at once, verified as a tree."
+        ),
     ] = default(Generator.generate, "branches"),
     source: Annotated[Path | None, INPUT] = None,
     result: Annotated[Path | None, OUT] = None,
@@ -94,7 +122,13 @@ def generate(
 ) -> None:
     """Continue prompts with a language model, in the order temperature, top-k, top-p, min-p."""
     check_search(normalisation, beam)
-    draws: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    draws: dict[str, Any] = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+    }
     given = {name: value for name, value in draws.items() if value is not None}
     if beam > 1 and given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -104,10 +138,16 @@ def generate(
     if compiled:
         cache_kind = check_compiled(beam, cache_kind, cache_dtype, speculate=speculate, draft=draft)
     options: dict[str, Any] = {
-        "max_tokens": max_tokens, "stop": list(map(_unescaped, stop or [])), "beam": beam, "cache": cache_kind,
-        "cache_dtype": cache_dtype, "normalisation": normalisation, "alpha": alpha, "branches": branches,
+        "max_tokens": max_tokens,
+        "stop": list(map(_unescaped, stop or [])),
+        "beam": beam,
+        "cache": cache_kind,
+        "cache_dtype": cache_dtype,
+        "normalisation": normalisation,
+        "alpha": alpha,
+        "branches": branches,
         "sampling": None if beam > 1 else Sampling(**given),
-    }  # fmt: skip
+    }
     if speculate is not None and draft is not None:
         raise ArgumentError("--speculate and --draft both propose sub-words; give one of them")
     if speculate is not None or draft is not None:
@@ -118,7 +158,8 @@ def generate(
     generator = compiling(Generator.load(run), compiled)
     options = _with_draft(options)
     note(remark_on_training(run))
-    unknown, trained = UnknownWords(generator.words, "continuation"), TrainedLength(run)
+    unknown = UnknownWords(generator.words, "continuation")
+    trained = TrainedLength(run)
     done = 0
     with keeping(lambda: f"{count_of(done, 'texts', ',')} written" if done else None):
         for (prompt,) in read_texts(prompts, "prompt"):
@@ -126,13 +167,18 @@ def generate(
             note(unknown.remark(prompt))
             ids = generator.tokeniser.encode(prompt)
             note(trained.remark(1 + len(ids)))  # before the model writes, which may take long
-            with counting(*(("searching ids", max_tokens, generator.model.norm) if beam > 1 else ("writing",))):
+            with counting(
+                *(("searching ids", max_tokens, generator.model.norm) if beam > 1 else ("writing",))
+            ):
                 if as_json:
                     ((generation,),) = generator.generate([prompt], **options)
                 else:
                     read = generator.tokeniser.decode(ids)  # as the model sees the prompt
                     ((generation,),) = _show(
-                        read, lambda show, prompt=prompt: generator.generate([prompt], on_text=show, **options)
+                        read,
+                        lambda show, prompt=prompt: generator.generate(
+                            [prompt], on_text=show, **options
+                        ),
                     )
             if as_json:
                 out_json(_record(generation, options))
@@ -151,14 +197,23 @@ def _with_draft(options: dict[str, Any]) -> dict[str, Any]:
 def _speed(generation: Generation) -> str | None:
     """How many sub-words each call of the model wrote, where they were speculated."""
     rate = generation.tokens_per_step
-    return None if rate is None else f"{rate:.2f} sub-words for each call of the model (1 without proposals)"
+    return (
+        None
+        if rate is None
+        else f"{rate:.2f} sub-words for each call of the model (1 without proposals)"
+    )
 
 
-def _generate_file(run: Path, files: tuple[Path, Path], options: dict[str, Any], as_json: bool, compiled: bool) -> None:
+def _generate_file(
+    run: Path, files: tuple[Path, Path], options: dict[str, Any], as_json: bool, compiled: bool
+) -> None:
     """This process's share of the lines of a file, each a prompt; the prompt and what follows stand on one line."""
-    load = cache(lambda run: compiling(Generator.load(run), compiled))  # not before a line is to be continued
+    load = cache(
+        lambda run: compiling(Generator.load(run), compiled)
+    )  # not before a line is to be continued
     given = cache(lambda: _with_draft(options))
-    unknown, trained = cache(lambda: UnknownWords(load(run).words, "continuation")), TrainedLength(run)
+    unknown = cache(lambda: UnknownWords(load(run).words, "continuation"))
+    trained = TrainedLength(run)
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
         written = []
@@ -224,7 +279,9 @@ def classify(
     run: Run,
     texts: Annotated[
         list[str] | None,
-        Argument(metavar="TEXT", help="Texts; without them, lines of standard input.", show_default=False),
+        Argument(
+            metavar="TEXT", help="Texts; without them, lines of standard input.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -235,7 +292,9 @@ def classify(
     for chunk in read_texts(texts, "text", LINES_AT_ONCE):
         rows = iter(classifier.probabilities([text for text in map(tidy, chunk) if text]))
         for text in chunk:
-            probabilities = dict(zip(classifier.classes, next(rows), strict=True)) if tidy(text) else {}
+            probabilities = (
+                dict(zip(classifier.classes, next(rows), strict=True)) if tidy(text) else {}
+            )
             label = max(probabilities, key=probabilities.__getitem__, default=None)
             note(unknown.remark_on_whole(text))
             if as_json:

@@ -53,10 +53,12 @@ class Opened:
 
     def contrast(self, text: str, of: str, others: tuple[str, ...], place: int | None) -> Any:
         """What the model chose for a text: the word of --why, against others."""
-        source, ids = None, self.tokeniser.encode(text) if isinstance(self.model, LanguageModel) else []
+        source = None
+        ids = self.tokeniser.encode(text) if isinstance(self.model, LanguageModel) else []
         if self.translator is not None:
             (translation,) = self.translator.translate([text])
-            source, ids = text, list(translation.ids)
+            source = text
+            ids = list(translation.ids)
         elif not isinstance(self.model, LanguageModel):
             from regard_lab.seeing.transformers import contrasts_of
 
@@ -79,19 +81,28 @@ def heads(
     measure: Annotated[
         str | None,
         Option(
-            metavar="NAME", help=f"{'; '.join(f'{name}: {what}' for name, what in MEASURES.items())}. [default: loss]"
+            metavar="NAME",
+            help=f"{'; '.join(f'{name}: {what}' for name, what in MEASURES.items())}. [default: loss]",
         ),
     ] = None,
-    by: Annotated[str, Option(metavar="NAME", help=f"What a head returns instead: {', '.join(BY)}.")] = default(
-        ablate, "by"
-    ),
-    why: Annotated[str | None, Option(metavar="WORD", help="Measure the log odds of this word of the texts.")] = None,
+    by: Annotated[
+        str, Option(metavar="NAME", help=f"What a head returns instead: {', '.join(BY)}.")
+    ] = default(ablate, "by"),
+    why: Annotated[
+        str | None, Option(metavar="WORD", help="Measure the log odds of this word of the texts.")
+    ] = None,
     instead: Instead = None,
     place: Place = None,
-    head: Annotated[list[str] | None, Option(metavar="HEAD", help="Only this head, as in 'cross 1.2'; repeat.")] = None,
+    head: Annotated[
+        list[str] | None, Option(metavar="HEAD", help="Only this head, as in 'cross 1.2'; repeat.")
+    ] = None,
     sentences: Annotated[int, Option(min=1, help="Sentences of the test split.")] = 100,
-    seed: Annotated[int, Option(min=0, help="Decides the other text of --by resample.")] = default(ablate, "seed"),
-    picture: Annotated[Path | None, Option(metavar="FILE", help="Also draw the effects: PNG, SVG or PDF.")] = None,
+    seed: Annotated[int, Option(min=0, help="Decides the other text of --by resample.")] = default(
+        ablate, "seed"
+    ),
+    picture: Annotated[
+        Path | None, Option(metavar="FILE", help="Also draw the effects: PNG, SVG or PDF.")
+    ] = None,
     footer: Annotated[bool, Option(help="Write below the picture how to read it.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -101,13 +112,18 @@ def heads(
         raise (
             ArgumentError(f"--measure is {measure}, and --why measures log odds; leave one out")
             if why
-            else ArgumentError(f"--measure {measure!r} does not exist; {suggest(measure, MEASURES)}")
+            else ArgumentError(
+                f"--measure {measure!r} does not exist; {suggest(measure, MEASURES)}"
+            )
         )
     if picture is not None:
         check_name(picture)
-    opened, measure = _opened(run), measure or "loss"
+    opened = _opened(run)
+    measure = measure or "loss"
     if why is not None and isinstance(opened.model, TextEncoder):
-        raise ArgumentError(f"--why is for words that a model writes, and {run} holds an encoder; leave it out")
+        raise ArgumentError(
+            f"--why is for words that a model writes, and {run} holds an encoder; leave it out"
+        )
     kept: list[HeadEffects] = []
 
     def keep(effects: HeadEffects) -> None:
@@ -121,7 +137,11 @@ def heads(
             if given and measure in PATCHED:
                 patch(opened.model, opened.tokeniser, given, **options)
             else:
-                options |= {"measure": "bleu" if measure == "bleu" else None, "by": by, "seed": seed}
+                options |= {
+                    "measure": "bleu" if measure == "bleu" else None,
+                    "by": by,
+                    "seed": seed,
+                }
                 ablate(opened.model, opened.tokeniser, given, **options)
     except KeyboardInterrupt:
         if not kept:
@@ -150,24 +170,40 @@ def _opened(run: Path) -> Opened:
         subject = Pretrained(*load_folder(run))
         return Opened(subject, subject.tokenizer)
     model, tokeniser, _ = open_model(run)
-    return Opened(model, tokeniser, Translator(model, tokeniser) if isinstance(model, TranslationModel) else None)
+    return Opened(
+        model,
+        tokeniser,
+        Translator(model, tokeniser) if isinstance(model, TranslationModel) else None,
+    )
 
 
 def _texts(
-    opened: Opened, run: Path, texts: Sequence[str] | None, measure: str, sentences: int, why: str | None,
-    others: tuple[str, ...], place: int | None,
-) -> list[Any]:  # fmt: skip
+    opened: Opened,
+    run: Path,
+    texts: Sequence[str] | None,
+    measure: str,
+    sentences: int,
+    why: str | None,
+    others: tuple[str, ...],
+    place: int | None,
+) -> list[Any]:
     """What is measured: pairs of texts, texts, or contrasts; for patching, pairs of contrasts."""
     translator = opened.translator
     if measure in ("pronoun", *PATCHED):
         if translator is None or texts:
-            raise ArgumentError(f"--measure {measure} is of translators of the built-in corpus, without TEXT")
+            raise ArgumentError(
+                f"--measure {measure} is of translators of the built-in corpus, without TEXT"
+            )
         known = known_sentences(translator, make_split("test", sentences))
         if measure == "pronoun":
             return [one.contrast for one in known]
         swaps = [(swapped(translator.tokeniser, one), one.contrast) for one in known]
         name = "source" if measure == "noun" else measure
-        return [(swap[name], one) for swap, one in swaps if name in swap and len(swap[name].source) == len(one.source)]
+        return [
+            (swap[name], one)
+            for swap, one in swaps
+            if name in swap and len(swap[name].source) == len(one.source)
+        ]
     if translator is not None and not texts and why is None:
         return read_test(run)[:sentences]
     given = [text for chunk in read_texts(texts, "text") for text in chunk if text.strip()]

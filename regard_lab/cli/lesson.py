@@ -10,7 +10,17 @@ from typer import Argument, Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.cli.console import check_name, counting, keeping, note, out, out_console, out_json, spoken, writable
+from regard_lab.cli.console import (
+    check_name,
+    counting,
+    keeping,
+    note,
+    out,
+    out_console,
+    out_json,
+    spoken,
+    writable,
+)
 from regard_lab.cli.options import Json
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 from regard_lab.teaching.board import VERDICTS, Claim, Picture, Shown, Table
@@ -21,14 +31,24 @@ if TYPE_CHECKING:
 
 
 def lesson(
-    name: Annotated[str | None, Argument(metavar="NAME", help="The lesson; without it, all are listed.")] = None,
-    run: Annotated[
-        Path | None, Option(metavar="RUN", help="The run of a trained translator, for lessons that can read one.")
+    name: Annotated[
+        str | None, Argument(metavar="NAME", help="The lesson; without it, all are listed.")
     ] = None,
-    text: Annotated[str | None, Option(help="Use this text instead of the lesson's own sentence.")] = None,
-    seed: Annotated[int | None, Option(min=0, max=2**32 - 1, help="Seed of all random numbers.")] = None,
+    run: Annotated[
+        Path | None,
+        Option(
+            metavar="RUN", help="The run of a trained translator, for lessons that can read one."
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, Option(help="Use this text instead of the lesson's own sentence.")
+    ] = None,
+    seed: Annotated[
+        int | None, Option(min=0, max=2**32 - 1, help="Seed of all random numbers.")
+    ] = None,
     png: Annotated[
-        Path | None, Option(metavar="FILE", help="Also draw the first figure, into this PNG, SVG or PDF.")
+        Path | None,
+        Option(metavar="FILE", help="Also draw the first figure, into this PNG, SVG or PDF."),
     ] = None,
     list_all: Annotated[bool, Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
@@ -48,13 +68,21 @@ def lesson(
     if png is not None:
         check_name(png)
     changed = {
-        key: value for key, value in {"TEXT": text, "SEED": seed, "RUN": run and str(run)}.items() if value is not None
+        key: value
+        for key, value in {"TEXT": text, "SEED": seed, "RUN": run and str(run)}.items()
+        if value is not None
     }
     console = None if as_json else out_console(width=100)
     shown: list[Shown] = []
-    waiting: list[tuple[Cell, list[Shown]]] = []  # a text that is refused is refused before anything is printed
-    count, printed = len(page.cells), 0
-    kept = lambda: f"{printed} of {count_of(count, 'parts')} of the lesson printed" if printed else None  # noqa: E731
+    waiting: list[
+        tuple[Cell, list[Shown]]
+    ] = []  # a text that is refused is refused before anything is printed
+    count = len(page.cells)
+    printed = 0
+
+    def kept():
+        return f"{printed} of {count_of(count, 'parts')} of the lesson printed" if printed else None
+
     with counting("computing part", count) as progress, keeping(kept):
         for cell, things in page.run(changed, lenient=bool(changed)):
             progress(1)
@@ -75,7 +103,8 @@ def lesson(
 
 
 def _list_lessons(as_json: bool) -> None:
-    questions, longest = {name: find_lesson(name).question for name in LESSONS}, max(map(len, LESSONS))
+    questions = {name: find_lesson(name).question for name in LESSONS}
+    longest = max(map(len, LESSONS))
     if as_json:
         out_json(questions)
         return
@@ -89,11 +118,15 @@ def _record(page: Page, shown: list[Shown]) -> dict[str, Any]:
     """What a lesson showed, as JSON values."""
     claims = [thing for thing in shown if isinstance(thing, Claim)]
     return {
-        "lesson": page.name, "title": page.title, "question": page.question,
+        "lesson": page.name,
+        "title": page.title,
+        "question": page.question,
         "tables": [vars(thing) for thing in shown if isinstance(thing, Table)],
-        "claims": [{"sentence": one.sentence, "verdict": VERDICTS[one.holds], "figures": one.figures}
-                   for one in claims],
-    }  # fmt: skip
+        "claims": [
+            {"sentence": one.sentence, "verdict": VERDICTS[one.holds], "figures": one.figures}
+            for one in claims
+        ],
+    }
 
 
 def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
@@ -106,7 +139,13 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
         console.print(Markdown(writable(in_words(cell.text))))
     elif not cell.tags:
         console.print(
-            Syntax(writable(cell.text), "python", theme="ansi_light", background_color="default", word_wrap=True)
+            Syntax(
+                writable(cell.text),
+                "python",
+                theme="ansi_light",
+                background_color="default",
+                word_wrap=True,
+            )
         )
     for thing in things:
         if isinstance(thing, Claim):
@@ -123,10 +162,32 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
 
 
 SIGNS = {
-    "cdot": "·", "le": "≤", "ge": "≥", "ll": "≪", "approx": "≈", "sim": "~", "in": "∈", "circ": "∘", "odot": "⊙",
-    "sum": "Σ", "prod": "Π", "sqrt": "√", "top": "ᵀ", "quad": "  ", "qquad": "    ", "lvert": "|", "rvert": "|",
-    "lfloor": "⌊", "rfloor": "⌋", "ldots": "...", "times": "×", "mid": "|", "alpha": "α", "tilde": "~", "infty": "∞",
-}  # fmt: skip
+    "cdot": "·",
+    "le": "≤",
+    "ge": "≥",
+    "ll": "≪",
+    "approx": "≈",
+    "sim": "~",
+    "in": "∈",
+    "circ": "∘",
+    "odot": "⊙",
+    "sum": "Σ",
+    "prod": "Π",
+    "sqrt": "√",
+    "top": "ᵀ",
+    "quad": "  ",
+    "qquad": "    ",
+    "lvert": "|",
+    "rvert": "|",
+    "lfloor": "⌊",
+    "rfloor": "⌋",
+    "ldots": "...",
+    "times": "×",
+    "mid": "|",
+    "alpha": "α",
+    "tilde": "~",
+    "infty": "∞",
+}
 
 
 def in_words(markdown: str) -> str:

@@ -22,22 +22,39 @@ if TYPE_CHECKING:
 
 WIDE_BEAM = 100  # from here on, a search is announced as slow
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
-Run = Annotated[Path, Argument(metavar="RUN", help="The folder of a training run or of a saved model.")]
+Run = Annotated[
+    Path, Argument(metavar="RUN", help="The folder of a training run or of a saved model.")
+]
 Beam = Annotated[int, Option(min=1, help="Hypotheses kept at each step; 1 is greedy search.")]
 Normalisation = Annotated[
-    str, Option(metavar="none|average|gnmt", help="Length normalisation of the hypotheses in beam search.")
+    str,
+    Option(
+        metavar="none|average|gnmt", help="Length normalisation of the hypotheses in beam search."
+    ),
 ]
 Alpha = Annotated[float, Option(help="The exponent of gnmt normalisation.")]
 MinLength = Annotated[int, Option(metavar="N", min=0, help="Fewest sub-words of a text.")]
 MaxLength = Annotated[
     int | None,
-    Option(metavar="N", min=1, help="Most sub-words of a text. [default: twice those of the source, plus 16]"),
+    Option(
+        metavar="N",
+        min=1,
+        help="Most sub-words of a text. [default: twice those of the source, plus 16]",
+    ),
 ]
 NoRepeat = Annotated[
-    int | None, Option(metavar="N", min=1, help="No run of N sub-words occurs twice in a text. [default: it may]")
+    int | None,
+    Option(
+        metavar="N", min=1, help="No run of N sub-words occurs twice in a text. [default: it may]"
+    ),
 ]
 Penalty = Annotated[
-    float, Option(metavar="X", min=1, help="Multiplies the log-probability of a sub-word that the text has already.")
+    float,
+    Option(
+        metavar="X",
+        min=1,
+        help="Multiplies the log-probability of a sub-word that the text has already.",
+    ),
 ]
 Cache = Annotated[
     str | None,
@@ -49,7 +66,10 @@ Cache = Annotated[
 ]
 CacheDtype = Annotated[
     str | None,
-    Option(metavar="DTYPE", help="Storage of the cache, such as int8 or bfloat16. [default: that of the weights]"),
+    Option(
+        metavar="DTYPE",
+        help="Storage of the cache, such as int8 or bfloat16. [default: that of the weights]",
+    ),
 ]
 
 
@@ -75,7 +95,11 @@ def compiling(writer: Any, compiled: bool) -> Any:
 
 def check_compiled(beam: int, cache: str | None, cache_dtype: str | None, **others: object) -> str:
     """The kind of cache with --compile; options that exclude it are refused."""
-    given = {"beam": None if beam == 1 else beam, "cache": None if cache == "static" else cache, **others}
+    given = {
+        "beam": None if beam == 1 else beam,
+        "cache": None if cache == "static" else cache,
+        **others,
+    }
     given["cache-dtype"] = cache_dtype
     if named := [name for name, value in given.items() if value is not None]:
         raise ArgumentError(
@@ -105,7 +129,9 @@ def default_note(function: Callable[..., Any], name: str) -> str:
 
 def check_search(normalisation: str, beam: int) -> None:
     """Raise an ArgumentError, before any work, for a search that does not exist; note if it will take long."""
-    from regard_lab.decoding import NORMALISATIONS  # imports the models, which commands without a search do not need
+    from regard_lab.decoding import (
+        NORMALISATIONS,
+    )  # imports the models, which commands without a search do not need
     from regard_lab.decoding.search import WIDEST
 
     if beam > WIDEST:
@@ -137,12 +163,16 @@ def with_settings(
     """
     settings = {field.name: field for field in fields_in_order(config) if field.name not in without}
     kinds = get_type_hints(config)
-    options = {name: option(config, field, kinds[name], variants or {}) for name, field in settings.items()}
+    options = {
+        name: option(config, field, kinds[name], variants or {}) for name, field in settings.items()
+    }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(**values: Any) -> None:
-            given = {name: value for name in options if (value := values.pop(name)) not in (None, [])}
+            given = {
+                name: value for name in options if (value := values.pop(name)) not in (None, [])
+            }
             for name, value in given.items():
                 given[name] = tuple(value) if isinstance(value, list) else value
             try:
@@ -156,7 +186,9 @@ def with_settings(
             own = {parameter.name: (hints[parameter.name], parameter.default)}
             replaced = {name: (kind, None) for name, kind in options.items()}
             parameters += [
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind
+                )
                 for name, (kind, value) in (replaced if parameter.name == "given" else own).items()
             ]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -181,14 +213,19 @@ def named_as_option(message: str, known: Mapping[str, Field[Any]]) -> str:
 
 
 def option(
-    config: type[DataclassInstance], field: Field[Any], kind: Any, variants: Mapping[str, Mapping[str, Any]]
+    config: type[DataclassInstance],
+    field: Field[Any],
+    kind: Any,
+    variants: Mapping[str, Mapping[str, Any]],
 ) -> Any:
     """One field as an option. Without it the value is None, so that a command sees which settings were given."""
     metadata = field.metadata
     kind = option_type(kind)
     names = [f"--{field.name.replace('_', '-')}"] if kind is bool else []
     names = [metadata["option"]] if "option" in metadata else names
-    help_text = " ".join(filter(None, (sentence_of(config, field.name), default_text(field, variants))))
+    help_text = " ".join(
+        filter(None, (sentence_of(config, field.name), default_text(field, variants)))
+    )
     metavar = metadata.get("metavar", "NAME" if kind is str else None)
     more: dict[str, Any] = {"metavar": metavar, "min": metadata.get("least")}
     info = Option(*names, help=help_text, show_default=False, **more)
@@ -209,7 +246,11 @@ def option_type(kind: Any) -> Any:
 def fields_in_order(config: type[DataclassInstance]) -> list[Field[Any]]:
     """The fields that are options: the data first, then those of the class itself, then those of its bases."""
     known = {field.name: field for field in fields(config) if field.metadata.get("is_option")}
-    names = ["data", "valid", *(name for kind in config.__mro__ for name in vars(kind).get("__annotations__", ()))]
+    names = [
+        "data",
+        "valid",
+        *(name for kind in config.__mro__ for name in vars(kind).get("__annotations__", ())),
+    ]
     return [known[name] for name in dict.fromkeys(names) if name in known]
 
 
@@ -226,9 +267,18 @@ def sentence_of(config: type[DataclassInstance], name: str) -> str:
 def default_text(field: Field[Any], variants: Mapping[str, Mapping[str, Any]]) -> str:
     """The default in brackets, and the variants of it; nothing for what is off, empty or required."""
     value = field.metadata.get("shown", field.default)
-    if value is MISSING or value is None or value == () or (value is False and "option" not in field.metadata):
+    if (
+        value is MISSING
+        or value is None
+        or value == ()
+        or (value is False and "option" not in field.metadata)
+    ):
         return ""
-    others = [f"{_in_words(own[field.name])} {words}" for words, own in variants.items() if field.name in own]
+    others = [
+        f"{_in_words(own[field.name])} {words}"
+        for words, own in variants.items()
+        if field.name in own
+    ]
     return f"[default: {'; '.join([_in_words(value), *others])}]"
 
 

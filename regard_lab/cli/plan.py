@@ -24,10 +24,15 @@ LARGEST = MOST_PLANNED  # of a size
 def plan(
     q_len: Annotated[int, Option(min=0, help="Queries.")],
     pattern: Annotated[
-        str, Option(metavar="PATTERN", help="Which pairs are allowed, such as 'causal & causal_window(512)'.")
+        str,
+        Option(
+            metavar="PATTERN",
+            help="Which pairs are allowed, such as 'causal & causal_window(512)'.",
+        ),
     ] = "full",
     mechanism: Annotated[
-        str | None, Option(metavar="MECHANISM", help="Such as 'performer(features=256)'. [default: softmax]")
+        str | None,
+        Option(metavar="MECHANISM", help="Such as 'performer(features=256)'. [default: softmax]"),
     ] = None,
     k_len: Annotated[int | None, Option(min=0, help="Keys. [default: as many as queries]")] = None,
     heads: Annotated[int, Option(min=1, help="Query heads.")] = 8,
@@ -39,27 +44,45 @@ def plan(
     device: Annotated[str, Option(help="cpu or cuda; the device need not be present.")] = "cpu",
     grad: Annotated[bool, Option("--grad", help="With gradients of q, k and v.")] = False,
     dropout: Annotated[float, Option(help="Share of the weights dropped.")] = 0.0,
-    softcap: Annotated[float | None, Option(help="Scores are capped to plus and minus this.")] = None,
+    softcap: Annotated[
+        float | None, Option(help="Scores are capped to plus and minus this.")
+    ] = None,
     want: Annotated[
-        list[str] | None, Option(metavar="STATISTIC", help="entropy, 'top_keys(8)', ...; may be repeated.")
+        list[str] | None,
+        Option(metavar="STATISTIC", help="entropy, 'top_keys(8)', ...; may be repeated."),
     ] = None,
     backend: Annotated[str, Option(help="auto for the cheapest, or a name.")] = "auto",
     as_json: Json = False,
 ) -> None:
     """Show which backend would compute a call, its cost, and why others are not used; computes nothing."""
     sizes = {
-        "batch": batch, "heads": heads, "q_len": q_len, "k_len": q_len if k_len is None else k_len,
-        "head_dim": head_dim, "v_dim": head_dim if v_dim is None else v_dim,
+        "batch": batch,
+        "heads": heads,
+        "q_len": q_len,
+        "k_len": q_len if k_len is None else k_len,
+        "head_dim": head_dim,
+        "v_dim": head_dim if v_dim is None else v_dim,
         "kv_heads": heads if kv_heads is None else kv_heads,
-    }  # fmt: skip
+    }
     kind = _check(sizes, dtype, device)
     shapes = (
         tuple(sizes[axis] for axis in axes.split())
-        for axes in ("batch heads q_len head_dim", "batch kv_heads k_len head_dim", "batch kv_heads k_len v_dim")
+        for axes in (
+            "batch heads q_len head_dim",
+            "batch kv_heads k_len head_dim",
+            "batch kv_heads k_len v_dim",
+        )
     )
     q, k, v = (Outline(shape, kind, torch.device(device), grad) for shape in shapes)
     problem = make_problem(
-        q, k, v, pattern=pattern, dropout=dropout, softcap=softcap, mechanism=mechanism, want=checked_wants(want or ())
+        q,
+        k,
+        v,
+        pattern=pattern,
+        dropout=dropout,
+        softcap=softcap,
+        mechanism=mechanism,
+        want=checked_wants(want or ()),
     )
     plan = make_plan(problem, BACKENDS, backend)
     out_result(as_json, plan.to_json, lambda: str(plan))
@@ -76,10 +99,15 @@ def _check(sizes: dict[str, int], dtype: str, device: str) -> torch.dtype:
             raise ArgumentError(f"{what} {word!r} is not supported; {suggest(word, words)}")
     for name, size in sizes.items():
         if not 0 <= size <= LARGEST:
-            raise ArgumentError(f"--{name.replace('_', '-')} is {size:,}; it must be a number from 0 to {LARGEST}")
-    heads, kv_heads = sizes["heads"], sizes["kv_heads"]
+            raise ArgumentError(
+                f"--{name.replace('_', '-')} is {size:,}; it must be a number from 0 to {LARGEST}"
+            )
+    heads = sizes["heads"]
+    kv_heads = sizes["kv_heads"]
     if kv_heads == 0 or heads % kv_heads:
-        raise ArgumentError(f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads")
+        raise ArgumentError(
+            f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads"
+        )
     return named[dtype]
 
 

@@ -26,7 +26,10 @@ from regard_lab.text.lines import is_packed, plain_path
 from regard_lab.training.checkpoint import RunState, read_training
 from regard_lab.training.recipes.run_folder import read_settings, read_test
 
-FAR, LONG = 3, 40  # a sentence is far too long from so many times the longest known one on, and from so many words on
+FAR, LONG = (
+    3,
+    40,
+)  # a sentence is far too long from so many times the longest known one on, and from so many words on
 
 
 def is_typed(given: Sequence[str] | None) -> bool:
@@ -64,9 +67,15 @@ def remark_on_training(run: Path) -> str | None:
     checkpoints = read_checkpoints(run)
     if checkpoints is None:
         return None
-    last, used = (read_training(run / name) for name in (checkpoints.last, checkpoints.best or checkpoints.last))
-    state, config = RunState(**last["state"]), last["config"]
-    planned, patience, minutes = config.get("steps") or state.last_step, config.get("patience"), config.get("minutes")
+    last, used = (
+        read_training(run / name)
+        for name in (checkpoints.last, checkpoints.best or checkpoints.last)
+    )
+    state = RunState(**last["state"])
+    config = last["config"]
+    planned = config.get("steps") or state.last_step
+    patience = config.get("patience")
+    minutes = config.get("minutes")
     ended = planned is not None and state.step >= planned
     if config.get("steps") is not None:
         ended |= patience is not None and state.without_improvement >= patience
@@ -140,12 +149,15 @@ class Lengths:
 
 
 INPUT = typer.Option(
-    "--input", metavar="FILE", help="Read lines from a file, with --out; torchrun divides them among processes."
+    "--input",
+    metavar="FILE",
+    help="Read lines from a file, with --out; torchrun divides them among processes.",
 )
 OUT = typer.Option(
-    "--out", metavar="FILE", help="Write the lines to a file, in order; if the command is killed, the same command "
-    "goes on.",
-)  # fmt: skip
+    "--out",
+    metavar="FILE",
+    help="Write the lines to a file, in order; if the command is killed, the same command goes on.",
+)
 
 
 def files_of(
@@ -163,19 +175,26 @@ def files_of(
     if source is None or out is None:
         raise ArgumentError("--input FILE and --out FILE go together; give both or none")
     if is_packed(out):
-        raise ArgumentError(f"--out {out} would be packed, and lines are written plain; name it {plain_path(out)}")
+        raise ArgumentError(
+            f"--out {out} would be packed, and lines are written plain; name it {plain_path(out)}"
+        )
     if arguments:
         raise ArgumentError(
             f"give sentences by --input {source} or as arguments, not both; {count_of(len(arguments), 'arguments')} "
             f"came too"
         )
     if given := [name for name, value in excluded.items() if value]:
-        raise ArgumentError(f"--{given[0]} needs one sentence as an argument; leave it out, or --input and --out")
+        raise ArgumentError(
+            f"--{given[0]} needs one sentence as an argument; leave it out, or --input and --out"
+        )
     return source, out
 
 
 def write_lines(
-    run: Path, files: tuple[Path, Path], compute: Callable[[Sequence[str], int], Sequence[str]], **options: Any
+    run: Path,
+    files: tuple[Path, Path],
+    compute: Callable[[Sequence[str], int], Sequence[str]],
+    **options: Any,
 ) -> None:
     """Read the lines of a file, compute this process's share, and note when the result is complete."""
     source, out = files
@@ -184,10 +203,18 @@ def write_lines(
     lines = list(read_lines(source))
     # A changed model is recognised by the sizes and times of its files.
     parts_of_run = sorted(one for one in run.rglob("*") if one.is_file())
-    marks = [(str(one.relative_to(run)), one.stat().st_size, one.stat().st_mtime_ns) for one in parts_of_run]
+    marks = [
+        (str(one.relative_to(run)), one.stat().st_size, one.stat().st_mtime_ns)
+        for one in parts_of_run
+    ]
     settings = f"{run.resolve()} {marks} {sorted(options.items(), key=str)}"
     parts = Path(f"{out}.parts")
-    kept = lambda: f"{parts} keeps what is done, and the same command goes on" if parts.exists() else None  # noqa: E731
+
+    def kept():
+        return (
+            f"{parts} keeps what is done, and the same command goes on" if parts.exists() else None
+        )
+
     with counting("lines", len(lines)) as progress, keeping(kept):
 
         def counted(some: Sequence[str], first: int) -> Sequence[str]:

@@ -18,15 +18,18 @@ from regard_lab.cli.options import Json, default
 
 def show(
     pattern: Annotated[
-        str | None, Argument(metavar="PATTERN", help="The pattern, such as 'causal & sliding_window(8)'.")
+        str | None,
+        Argument(metavar="PATTERN", help="The pattern, such as 'causal & sliding_window(8)'."),
     ] = None,
     length: Annotated[int, Option(min=1, help="Number of queries, and of keys by default.")] = 16,
     keys: Annotated[int | None, Option(min=1, help="Keys. [default: as many as queries]")] = None,
     layers: Annotated[
-        int, Option(min=1, help="Also show from which positions a stack of this many layers learns.")
+        int,
+        Option(min=1, help="Also show from which positions a stack of this many layers learns."),
     ] = default(draw, "layers"),
     png: Annotated[
-        Path | None, Option(metavar="FILE", help="Draw into a PNG, SVG or PDF instead of the terminal.")
+        Path | None,
+        Option(metavar="FILE", help="Draw into a PNG, SVG or PDF instead of the terminal."),
     ] = None,
     list_all: Annotated[bool, Option("--list", help="List all patterns instead.")] = False,
     as_json: Json = False,
@@ -36,10 +39,15 @@ def show(
         _list(pattern, as_json)
         return
     if pattern is None:
-        raise ArgumentError("name a pattern, such as 'causal & sliding_window(8)'; --list prints all of them")
-    wanted, k_len = parse(pattern), length if keys is None else keys
+        raise ArgumentError(
+            "name a pattern, such as 'causal & sliding_window(8)'; --list prints all of them"
+        )
+    wanted = parse(pattern)
+    k_len = length if keys is None else keys
     if png is not None:
-        from regard_lab.seeing import draw_pattern  # imports the models, which no other drawing needs
+        from regard_lab.seeing import (
+            draw_pattern,
+        )  # imports the models, which no other drawing needs
 
         check_name(png)
         draw_pattern(wanted, length, k_len, png, layers=layers)
@@ -61,17 +69,24 @@ def _list(pattern: str | None, as_json: bool) -> None:
     if pattern is not None:
         raise ArgumentError(f"--list prints all patterns; leave it out to draw {pattern!r}")
     kinds = {name: Pattern.registry.kinds[name] for name in Pattern.registry.names()}
-    listed = {usage(kind): " ".join((getdoc(kind) or "").split("\n\n")[0].split()) for kind in kinds.values()}
+    listed = {
+        usage(kind): " ".join((getdoc(kind) or "").split("\n\n")[0].split())
+        for kind in kinds.values()
+    }
     if as_json:
         out_json(listed)
         return
     for call, sentence in listed.items():
         out(call)
         out_text(sentence, indent="    ")
-    out_text("Join patterns with & (both), | (either) and ~ (not), and group them with parentheses.")
+    out_text(
+        "Join patterns with & (both), | (either) and ~ (not), and group them with parentheses."
+    )
 
 
-def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: int) -> dict[str, Any]:
+def _record(
+    pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: int
+) -> dict[str, Any]:
     record: dict[str, Any] = {"pattern": str(pattern), "q_len": q_len, "k_len": k_len}
     record["count"] = pattern.count(q_len, k_len)
     if layers > 1:
@@ -80,7 +95,11 @@ def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: 
     if png is not None:
         return record | {"png": str(png)}
     record["allowed"] = pattern.dense(q_len, k_len).int().tolist()
-    return record if layers == 1 else record | {"learned": learned(pattern, q_len, k_len, layers).int().tolist()}
+    return (
+        record
+        if layers == 1
+        else record | {"learned": learned(pattern, q_len, k_len, layers).int().tolist()}
+    )
 
 
 def _spans(pattern: Pattern, k_len: int, layers: int) -> str:

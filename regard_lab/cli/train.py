@@ -30,7 +30,15 @@ from regard_lab.conversion.uptraining import Uptrained, Uptraining
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable
-from regard_lab.training import Event, Progress, Started, StepDone, TrainingResult, Validated, average_checkpoints
+from regard_lab.training import (
+    Event,
+    Progress,
+    Started,
+    StepDone,
+    TrainingResult,
+    Validated,
+    average_checkpoints,
+)
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.recipes import (
     ClassifierTraining,
@@ -51,9 +59,11 @@ SIZE = f"Size of the model: {', '.join(SIZES)}. [default: from the data]"
 FIRST = "preparing the first step"  # until it is done
 QUIET_STEPS = 100  # steps between two lines without a progress bar
 ENDS = {
-    "steps": "all steps are done", "minutes": "the minutes are over", "patience": "validation stopped improving",
+    "steps": "all steps are done",
+    "minutes": "the minutes are over",
+    "patience": "validation stopped improving",
     "interrupted": "interrupted",
-}  # fmt: skip
+}
 METHODS_DONE = {
     "mean": "neighbours pooled by their mean",
     "first": "the first of each group kept",
@@ -77,7 +87,10 @@ def training_command(
     ) -> None:
         go_on = ["regard", "train", recipe.COMMAND, "--out", str(out), "--resume"]
         kept = f"{out} keeps the run as it was last saved"
-        with _one_voice(), keeping(lambda: kept if (out / CHECKPOINTS_FILE).exists() else None, go_on):
+        with (
+            _one_voice(),
+            keeping(lambda: kept if (out / CHECKPOINTS_FILE).exists() else None, go_on),
+        ):
             made = recipe.of(out, given, size=size, resume=resume, cpu=cpu, tell=note)
             if resume:
                 check_still_there(out, made.config, given)
@@ -95,7 +108,9 @@ translation = training_command(
     TranslationTraining, "Train a translator on pairs of sentences.", TranslationTraining.VARIANTS
 )
 language_model = training_command(LanguageModelTraining, "Train a language model on running text.")
-masked_words = training_command(MaskedWordsTraining, "Train an encoder to predict hidden words in texts, one per line.")
+masked_words = training_command(
+    MaskedWordsTraining, "Train an encoder to predict hidden words in texts, one per line."
+)
 classifier = training_command(ClassifierTraining, "Train an encoder to sort texts by their labels.")
 
 
@@ -114,7 +129,10 @@ def _conclude(out: Path, result: TrainingResult, verdict: str | None, go_on: Seq
 @contextmanager
 def _one_voice() -> Generator[None]:
     """Of several processes only the first writes to standard error; at the end their group is closed."""
-    with open(os.devnull, "w") as silence, redirect_stderr(silence) if share_of_work()["rank"] else nullcontext():
+    with (
+        open(os.devnull, "w") as silence,
+        redirect_stderr(silence) if share_of_work()["rank"] else nullcontext(),
+    ):
         yield
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -143,7 +161,9 @@ def _live(event: Event, bar: Any, task: Any) -> None:
         bar.update(task, completed=event.step, total=event.steps, description=first)
     elif isinstance(event, StepDone):
         count = f"step {event.step}" if event.steps is None else f"{event.step}/{event.steps}"
-        bar.update(task, completed=event.step, total=event.steps, steps=count, description=_speed(event))
+        bar.update(
+            task, completed=event.step, total=event.steps, steps=count, description=_speed(event)
+        )
     for line in _remarks(event):
         bar.console.print(printable(line), markup=False)
 
@@ -170,13 +190,19 @@ def _remarks(event: Event) -> list[str]:
         begun = [f"  going on after step {_of_steps(event)}"] if event.step else []
         return [*begun, *(f"  {text}" for text in event.notes)]
     if isinstance(event, Validated):
-        return [f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"]
+        return [
+            f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"
+        ]
     return []
 
 
 def average(
     run: Annotated[
-        Path, Argument(metavar="RUN", help="The folder of a training run that kept several checkpoints (--keep).")
+        Path,
+        Argument(
+            metavar="RUN",
+            help="The folder of a training run that kept several checkpoints (--keep).",
+        ),
     ],
     out: Annotated[Path, Option(metavar="DIR", help="The folder of the new model.")],
     last: Annotated[int, Option(min=1, help="How many of the last checkpoints to average.")] = 5,
@@ -189,9 +215,13 @@ def average(
 
 @with_settings(Uptraining.Config)
 def kv_heads(
-    model: Annotated[Path, Argument(metavar="MODEL_DIR", help="A run, a saved model, or a Hugging Face folder.")],
+    model: Annotated[
+        Path, Argument(metavar="MODEL_DIR", help="A run, a saved model, or a Hugging Face folder.")
+    ],
     kv_heads: Annotated[int, Option("--kv-heads", min=1, help="Key/value heads of each layer.")],
-    out: Annotated[Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")],
+    out: Annotated[
+        Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")
+    ],
     given: Mapping[str, Any],
     as_json: Json = False,
 ) -> None:
@@ -201,12 +231,20 @@ def kv_heads(
 
 @with_settings(Uptraining.Config, without=("method",))
 def latent(
-    model: Annotated[Path, Argument(metavar="MODEL_DIR", help="A run or a saved model: a language model of regard.")],
-    latent_dim: Annotated[int, Option("--latent-dim", min=1, help="Numbers of a token that are not rotated.")],
-    out: Annotated[Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")],
+    model: Annotated[
+        Path,
+        Argument(metavar="MODEL_DIR", help="A run or a saved model: a language model of regard."),
+    ],
+    latent_dim: Annotated[
+        int, Option("--latent-dim", min=1, help="Numbers of a token that are not rotated.")
+    ],
+    out: Annotated[
+        Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")
+    ],
     given: Mapping[str, Any],
     rope_dim: Annotated[
-        int | None, Option("--rope-dim", min=0, help="Rotated numbers of a token. [default: as many]")
+        int | None,
+        Option("--rope-dim", min=0, help="Rotated numbers of a token. [default: as many]"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -214,7 +252,9 @@ def latent(
     _convert(model, LatentSizes(latent_dim, rope_dim), out, given, as_json)
 
 
-def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, Any], as_json: bool) -> None:
+def _convert(
+    model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, Any], as_json: bool
+) -> None:
     uptraining = Uptraining(Uptraining.Config(**given), tell=note, showing=training_progress)
     steps = uptraining.config.steps
     kept = f"{out} keeps the model as it was last saved, and the same command goes on"
@@ -232,7 +272,11 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
         _remark_on_conversion(done, out)
     if done.report.method in METHODS_DONE and done.training is None:
         losses = done.losses
-        rise = f", and the loss went from {losses.before:.4f} to {losses.converted:.4f} nats an id" if losses else ""
+        rise = (
+            f", and the loss went from {losses.before:.4f} to {losses.converted:.4f} nats an id"
+            if losses
+            else ""
+        )
         made = "latents" if done.report.method == "latent" else "pooled heads"
         way = "where it is used before you rely on its outputs"
         if not is_hugging_face(model):
@@ -240,7 +284,9 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
                 "before you rely on its outputs, by the same command into a new folder with --text FILE "
                 "--uptrain-steps N; --text FILE alone measures what was lost"
             )
-        note(f"the outputs of {made} differ from those of the original heads{rise}: train the model {way}")
+        note(
+            f"the outputs of {made} differ from those of the original heads{rise}: train the model {way}"
+        )
 
 
 def _remark_on_conversion(done: Uptrained, out: Path) -> None:
@@ -249,7 +295,11 @@ def _remark_on_conversion(done: Uptrained, out: Path) -> None:
     note(f"{pooled or 'heads repeated'}; the model is in {out}")
     if report.invariance is not None:
         latent = report.method == "latent"
-        way = "the same in latents that lose nothing" if latent else "rotating the heads, before they are pooled,"
+        way = (
+            "the same in latents that lose nothing"
+            if latent
+            else "rotating the heads, before they are pooled,"
+        )
         note(f"checked: {way} changes outputs by at most {report.invariance:.0e}")
     if report.difference is not None:
         limits = "; this says nothing about the quality of the model" if pooled else ""

@@ -60,7 +60,16 @@ from regard_lab.cli.running import (
 )
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.translator import Ends
-from regard_lab.seeing import LENSES, Relevance, draw_maps, draw_relevance, look, relevance, terminal_map, visible
+from regard_lab.seeing import (
+    LENSES,
+    Relevance,
+    draw_maps,
+    draw_relevance,
+    look,
+    relevance,
+    terminal_map,
+    visible,
+)
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.lenses.record import LEAST_WIDTH
 from regard_lab.seeing.maps import KINDS, check_attends
@@ -81,7 +90,8 @@ Instead = Annotated[
     ),
 ]
 Place = Annotated[
-    int | None, Option(metavar="N", min=0, help="With --why: which occurrence, as an index of words from 0.")
+    int | None,
+    Option(metavar="N", min=0, help="With --why: which occurrence, as an index of words from 0."),
 ]
 
 
@@ -89,11 +99,16 @@ def translate(
     run: Run,
     sentences: Annotated[
         list[str] | None,
-        Argument(metavar="SENTENCE", help="Sentences; without them, lines of standard input.", show_default=False),
+        Argument(
+            metavar="SENTENCE",
+            help="Sentences; without them, lines of standard input.",
+            show_default=False,
+        ),
     ] = None,
     beam: Beam = default(Translator.n_best, "beam"),
     count: Annotated[
-        int, Option(metavar="N", min=1, help="Translations of each line, at most --beam, with scores.")
+        int,
+        Option(metavar="N", min=1, help="Translations of each line, at most --beam, with scores."),
     ] = default(Translator.n_best, "count"),
     normalisation: Normalisation = default(Translator.n_best, "normalisation"),
     alpha: Alpha = default(Translator.n_best, "alpha"),
@@ -102,33 +117,54 @@ def translate(
     no_repeat: NoRepeat = default(Translator.n_best, "no_repeat"),
     repetition_penalty: Penalty = default(Translator.n_best, "repetition_penalty"),
     prefix: Annotated[
-        str, Option(metavar="WORDS", help="Words that each translation begins with.", show_default=False)
+        str,
+        Option(
+            metavar="WORDS", help="Words that each translation begins with.", show_default=False
+        ),
     ] = default(Translator.n_best, "prefix"),
     align: Annotated[
-        bool, Option("--align", help="Also print the pairs i-j of words that cross-attention links, from 0.")
+        bool,
+        Option(
+            "--align", help="Also print the pairs i-j of words that cross-attention links, from 0."
+        ),
     ] = False,
     cache_kind: Cache = default(Translator.n_best, "cache"),
     cache_dtype: CacheDtype = default(Translator.n_best, "cache_dtype"),
     compiled: Compile = False,
     picture: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Draw the attention of one sentence, or what --why shows: PNG, SVG or PDF."),
+        Option(
+            metavar="FILE",
+            help="Draw the attention of one sentence, or what --why shows: PNG, SVG or PDF.",
+        ),
     ] = None,
     drawn: Annotated[
-        str | None, Option("--map", metavar="KIND", help=f"Draw attention in the terminal: {', '.join(sorted(KINDS))}.")
+        str | None,
+        Option(
+            "--map",
+            metavar="KIND",
+            help=f"Draw attention in the terminal: {', '.join(sorted(KINDS))}.",
+        ),
     ] = None,
     layer: Annotated[
-        int | None, Option(metavar="N", min=0, help="With --map: the layer, from 0. [default: the last]")
+        int | None,
+        Option(metavar="N", min=0, help="With --map: the layer, from 0. [default: the last]"),
     ] = None,
     head: Annotated[
-        int | None, Option(metavar="N", min=0, help="With --map: the head, from 0. [default: the mean of all]")
+        int | None,
+        Option(metavar="N", min=0, help="With --map: the head, from 0. [default: the mean of all]"),
     ] = None,
     why: Annotated[
-        str | None, Option(metavar="WORD", help="Explain why this word of one translation was written.")
+        str | None,
+        Option(metavar="WORD", help="Explain why this word of one translation was written."),
     ] = None,
     instead: Instead = None,
     lens: Annotated[
-        str | None, Option(metavar="NAME", help=f"With --why: {', '.join(LENSES)}. {default_note(relevance, 'lens')}")
+        str | None,
+        Option(
+            metavar="NAME",
+            help=f"With --why: {', '.join(LENSES)}. {default_note(relevance, 'lens')}",
+        ),
     ] = None,
     place: Place = None,
     source: Annotated[Path | None, INPUT] = None,
@@ -139,12 +175,26 @@ def translate(
     check_search(normalisation, beam)
     sentences = sentences or []
     cache_kind = check_compiled(beam, cache_kind, cache_dtype) if compiled else cache_kind
-    search: dict[str, Any] = {"beam": beam, "count": count, "normalisation": normalisation, "alpha": alpha}
-    search |= {"cache": cache_kind, "cache_dtype": cache_dtype, "min_length": min_length, "max_length": max_length}
+    search: dict[str, Any] = {
+        "beam": beam,
+        "count": count,
+        "normalisation": normalisation,
+        "alpha": alpha,
+    }
+    search |= {
+        "cache": cache_kind,
+        "cache_dtype": cache_dtype,
+        "min_length": min_length,
+        "max_length": max_length,
+    }
     search |= {"no_repeat": no_repeat, "repetition_penalty": repetition_penalty, "prefix": prefix}
-    search |= {"batch_tokens": 1} if compiled else {}  # several texts at once would need a graph of their own
+    search |= (
+        {"batch_tokens": 1} if compiled else {}
+    )  # several texts at once would need a graph of their own
     _check_count(count, beam, picture=picture, map=drawn, why=why, out=None if as_json else result)
-    if (files := files_of(source, result, sentences, picture=picture, why=why, map=drawn)) is not None:
+    if (
+        files := files_of(source, result, sentences, picture=picture, why=why, map=drawn)
+    ) is not None:
         _translate_file(run, files, search, as_json, align, compiled)
         return
     question = _question(why, instead, lens, place, sentences)
@@ -160,7 +210,10 @@ def translate(
         check_attends(translator.model)  # before any work
     note(remark_on_training(run))
     note(remark_on_arguments(run, sentences))
-    unknown, lengths, ends, done = UnknownWords(translator.words, "translation"), Lengths(run), Ends(), 0
+    unknown = UnknownWords(translator.words, "translation")
+    lengths = Lengths(run)
+    ends = Ends()
+    done = 0
     with keeping(lambda: f"{count_of(done, 'translations', ',')} printed" if done else None):
         for chunk in read_texts(sentences, "sentence", max(1, LINES_AT_ONCE // beam)):
             for line in chunk:
@@ -177,7 +230,11 @@ def translate(
                     for one in best:
                         out_data(_line(translator, one, align, done if count > 1 else None))
                     if drawn is not None:
-                        out_lines(_map(translator, translation, drawn, -1 if layer is None else layer, head))
+                        out_lines(
+                            _map(
+                                translator, translation, drawn, -1 if layer is None else layer, head
+                            )
+                        )
                     if explained is not None:
                         show_relevance(explained)
                 if picture is not None:
@@ -189,7 +246,9 @@ def translate(
     note(ends.remark())
 
 
-def _each_best(translator: Translator, lines: list[str], search: dict[str, Any]) -> Iterator[list[Translation]]:
+def _each_best(
+    translator: Translator, lines: list[str], search: dict[str, Any]
+) -> Iterator[list[Translation]]:
     """The translations of each line; after Ctrl-C those of the first lines that are all done, then the interruption."""
     kept: dict[int, list[Translation]] = {}
     try:
@@ -205,18 +264,31 @@ def _check_count(count: int, beam: int, **others: object) -> None:
         raise ArgumentError(
             f"--count is {count} and --beam {beam}; a beam keeps as many as its size: give --beam {count}"
         )
-    if count > 1 and (given := [f"--{name}" for name, value in others.items() if value is not None]):
-        way = "add --json, which writes all on one line" if given == ["--out"] else "leave one of them out"
+    if count > 1 and (
+        given := [f"--{name}" for name, value in others.items() if value is not None]
+    ):
+        way = (
+            "add --json, which writes all on one line"
+            if given == ["--out"]
+            else "leave one of them out"
+        )
         raise ArgumentError(
             f"--count {count} gives several translations of a sentence, and {given[0]} takes one; {way}"
         )
 
 
 def _translate_file(
-    run: Path, files: tuple[Path, Path], search: dict[str, Any], as_json: bool, align: bool, compiled: bool
+    run: Path,
+    files: tuple[Path, Path],
+    search: dict[str, Any],
+    as_json: bool,
+    align: bool,
+    compiled: bool,
 ) -> None:
     """This process's share of the lines of a file."""
-    load = cache(lambda run: compiling(Translator.load(run), compiled))  # not before a line is to be translated
+    load = cache(
+        lambda run: compiling(Translator.load(run), compiled)
+    )  # not before a line is to be translated
     remarking = cache(lambda: (UnknownWords(load(run).words, "translation"), Lengths(run)))
     ends = Ends()
 
@@ -230,14 +302,21 @@ def _translate_file(
         ends.add(best[0] for best in found)
         if as_json:
             count = search["count"]
-            return [json.dumps(_record(translator, best, align, count), ensure_ascii=False) for best in found]
+            return [
+                json.dumps(_record(translator, best, align, count), ensure_ascii=False)
+                for best in found
+            ]
         return [one_line(_line(translator, best[0], align, None)) for best in found]
 
-    write_lines(run, files, compute, **{"command": "translate", "json": as_json, "align": align, **search})
+    write_lines(
+        run, files, compute, **{"command": "translate", "json": as_json, "align": align, **search}
+    )
     note(ends.remark())
 
 
-def _record(translator: Translator, best: Sequence[Translation], align: bool, count: int) -> dict[str, Any]:
+def _record(
+    translator: Translator, best: Sequence[Translation], align: bool, count: int
+) -> dict[str, Any]:
     """The best translation as JSON values; with `n_best`, where several were asked for, all of them."""
     records = []
     for one in best:
@@ -258,7 +337,11 @@ def _line(translator: Translator, one: Translation, align: bool, number: int | N
 
 
 def _alignment(translator: Translator, one: Translation) -> list[tuple[int, int]]:
-    return look(translator.model, translator.tokeniser, one.source, one.ids).merged().alignment() if one.ids else []
+    return (
+        look(translator.model, translator.tokeniser, one.source, one.ids).merged().alignment()
+        if one.ids
+        else []
+    )
 
 
 def draw_translation(
@@ -278,7 +361,9 @@ def draw_translation(
 def _check_map(drawn: str | None, layer: int | None, head: int | None, as_json: bool) -> None:
     """Raise an ArgumentError for a kind that does not exist, or an option that needs --map or does not go with it."""
     if drawn is None:
-        if given := [name for name, value in (("--layer", layer), ("--head", head)) if value is not None]:
+        if given := [
+            name for name, value in (("--layer", layer), ("--head", head)) if value is not None
+        ]:
             verb = "needs" if len(given) == 1 else "need"
             raise ArgumentError(f"{' and '.join(given)} {verb} --map, such as --map cross")
     elif drawn not in KINDS:
@@ -287,9 +372,13 @@ def _check_map(drawn: str | None, layer: int | None, head: int | None, as_json: 
         raise ArgumentError("--map draws characters, and --json prints JSON; leave one of them out")
 
 
-def _map(translator: Translator, translation: Translation, kind: Any, layer: int, head: int | None) -> str:
+def _map(
+    translator: Translator, translation: Translation, kind: Any, layer: int, head: int | None
+) -> str:
     """The weights between words as a map of characters that fits the terminal, with a line that names them."""
-    maps = look(translator.model, translator.tokeniser, translation.source, translation.ids).merged()
+    maps = look(
+        translator.model, translator.tokeniser, translation.source, translation.ids
+    ).merged()
     weights = maps.matrix(kind, layer, head)
     name, columns, rows = WORDING[kind]
     layers = len(getattr(maps, kind))
@@ -301,7 +390,12 @@ def _map(translator: Translator, translation: Translation, kind: Any, layer: int
 
 
 def explain_why(
-    translator: Translator, translation: Translation, of: str, instead_of: Sequence[str], lens: Any, place: int | None
+    translator: Translator,
+    translation: Translation,
+    of: str,
+    instead_of: Sequence[str],
+    lens: Any,
+    place: int | None,
 ) -> Relevance:
     """The relevance for a word of a translation; an ArgumentError if it was not written, or several times."""
     source, ids, written = translation.source, translation.ids, translation.text
@@ -310,7 +404,9 @@ def explain_why(
         raise ArgumentError(
             f"--why {of}: the translation is {tidy_target(written)!r}, and {of!r} is not in it{instead}"
         )
-    found = relevance(translator.model, translator.tokeniser, source, ids, of, instead_of, lens, place=place)
+    found = relevance(
+        translator.model, translator.tokeniser, source, ids, of, instead_of, lens, place=place
+    )
     if not instead_of:
         note(
             f"compared with {', '.join(map(visible, found.others))}, the most probable alternatives to "
@@ -321,7 +417,9 @@ def explain_why(
 
 def _written_instead(word: str, translation: Translation) -> str:
     """For a word that is in the source only, the option for a written one, by preference a pronoun."""
-    written, source = (re.findall(r"\w+", text) for text in (translation.text, translation.source.lower()))
+    written, source = (
+        re.findall(r"\w+", text) for text in (translation.text, translation.source.lower())
+    )
     if word.lower() not in source or word.lower() in map(str.lower, written) or not written:
         return ""
     example = next((one for one in written if one.lower() in PRONOUNS), written[0])
@@ -329,7 +427,11 @@ def _written_instead(word: str, translation: Translation) -> str:
 
 
 def _question(
-    word: str | None, instead: str | None, lens: str | None, place: int | None, sentences: Sequence[str]
+    word: str | None,
+    instead: str | None,
+    lens: str | None,
+    place: int | None,
+    sentences: Sequence[str],
 ) -> dict[str, Any]:
     """What --why and its options ask about one sentence, as arguments of `explain_why`; empty without --why."""
     check_goes_with_why(word, {"--instead": instead, "--lens": lens, "--place": place})
@@ -339,7 +441,9 @@ def _question(
     check_options(lens)
     others = words_instead(instead)
     if len(sentences) != 1:
-        raise ArgumentError(f"--why explains one sentence and {len(sentences)} were given; give one as an argument")
+        raise ArgumentError(
+            f"--why explains one sentence and {len(sentences)} were given; give one as an argument"
+        )
     return {"of": word, "instead_of": others, "lens": lens, "place": place}
 
 
@@ -348,7 +452,9 @@ def check_goes_with_why(word: str | None, options: Mapping[str, Any]) -> None:
     given = [name for name, value in options.items() if value is not None]
     if word is None and given:
         verb = "belongs" if len(given) == 1 else "belong"
-        raise ArgumentError(f"{' and '.join(given)} {verb} to --why; give the written word to explain")
+        raise ArgumentError(
+            f"{' and '.join(given)} {verb} to --why; give the written word to explain"
+        )
 
 
 def words_instead(instead: str | None) -> tuple[str, ...]:

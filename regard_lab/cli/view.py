@@ -56,15 +56,28 @@ MANY_WORDS = 60  # from here on, explaining them is announced as slow
 @quiet_interrupts()  # nothing is lost: files are written whole
 def view(
     run: Run,
-    text: Annotated[str, Argument(metavar="TEXT", help="A sentence to translate, or a text to read.")],
+    text: Annotated[
+        str, Argument(metavar="TEXT", help="A sentence to translate, or a text to read.")
+    ],
     export: Annotated[
-        Path | None, Option(metavar="FILE.html", help="Write a page that needs no network, instead of serving it.")
+        Path | None,
+        Option(
+            metavar="FILE.html", help="Write a page that needs no network, instead of serving it."
+        ),
     ] = None,
     pictures: Annotated[
         list[Path] | None,
-        Option("--picture", "--png", "--svg", metavar="FILE", help="Draw attention, as PNG, SVG or PDF."),
+        Option(
+            "--picture",
+            "--png",
+            "--svg",
+            metavar="FILE",
+            help="Draw attention, as PNG, SVG or PDF.",
+        ),
     ] = None,
-    why: Annotated[str | None, Option(metavar="WORD", help="The written word that is shown first.")] = None,
+    why: Annotated[
+        str | None, Option(metavar="WORD", help="The written word that is shown first.")
+    ] = None,
     instead: Instead = None,
     lens: Annotated[
         str | None,
@@ -76,18 +89,34 @@ def view(
     ] = None,
     place: Place = None,
     with_run: Annotated[
-        Path | None, Option("--with", metavar="RUN", help="Compare with another run, as before and after a conversion.")
+        Path | None,
+        Option(
+            "--with",
+            metavar="RUN",
+            help="Compare with another run, as before and after a conversion.",
+        ),
     ] = None,
     second: Annotated[
-        str | None, Option(metavar="TEXT", help="Compare with another sentence, of this run or that of --with.")
+        str | None,
+        Option(
+            metavar="TEXT", help="Compare with another sentence, of this run or that of --with."
+        ),
     ] = None,
     with_model: Annotated[
-        bool, Option("--model/--no-model", help="Put the model into the page, which then computes by itself.")
+        bool,
+        Option(
+            "--model/--no-model", help="Put the model into the page, which then computes by itself."
+        ),
     ] = True,
     int8: Annotated[
-        bool, Option("--int8", help="Store its weights in 8 bits: a quarter of the size, and less exact.")
+        bool,
+        Option(
+            "--int8", help="Store its weights in 8 bits: a quarter of the size, and less exact."
+        ),
     ] = False,
-    port: Annotated[int, Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
+    port: Annotated[
+        int, Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")
+    ] = 0,
     browser: Annotated[bool, Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
     """Explore the attention of a trained model, and what each word that it wrote depends on, in a local page."""
@@ -105,7 +134,9 @@ def view(
         return
     check_goes_with_why(why, {"--instead": instead, "--place": place})
     if int8 and not with_model:
-        raise ArgumentError("--int8 stores the model of the page, and --no-model leaves it out; give one of them")
+        raise ArgumentError(
+            "--int8 stores the model of the page, and --no-model leaves it out; give one of them"
+        )
     opened = open_run(run, {} if why is None else question)
     for path in pictures or ():
         opened.draw(text, path)
@@ -124,25 +155,34 @@ def view(
     general = replace(opened, asked={})  # for other texts, in which the word of --why may not occur
     other_run = general if with_run is None else open_run(with_run)
     if other_run.label != opened.label:
-        raise ArgumentError(f"{run} and {with_run} cannot be compared: one translates, and the other does not")
+        raise ArgumentError(
+            f"{run} and {with_run} cannot be compared: one translates, and the other does not"
+        )
 
     def read(text: str, first: OpenedRun = general) -> Exploration:
         exploration = first.read(text)
         if not compares:
             return exploration
-        title = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
-        return compared(exploration, other_run.read(second or text, None if second else exploration), title)
+        title = ": ".join(
+            str(part) for part in (with_run, second and tidy(second)) if part is not None
+        )
+        return compared(
+            exploration, other_run.read(second or text, None if second else exploration), title
+        )
 
     counted = opened.model if isinstance(opened, OpenedPretrained) and export is not None else None
     with counting("computing" if computes else "explaining words", model=counted):
         first = opened.play(text, "int8" if int8 else None) if computes else read(text, opened)
         page = None if export is None else to_page(replace(first, walk=opened.walk(text)))
     if page is None:
-        form: dict[str, Any] = {} if computes else {"read": read, "text": text, "label": opened.label}
+        form: dict[str, Any] = (
+            {} if computes else {"read": read, "text": text, "label": opened.label}
+        )
         _serve(ExplorerServer(first, walk=opened.walk, port=port, **form), browser)
     elif export is not None:
         page.save(export)
-        size, held = "", ""
+        size = ""
+        held = ""
         if computes:
             size = f", {len(page.html) / 1e6:.1f} MB"
             held = first.notes[0].removeprefix("This page contains the model: ").split(". It ")[0]
@@ -150,11 +190,15 @@ def view(
         note(f"the page is {export}{size}; it needs no network{held}")
 
 
-def _print_relevance(run: Path, text: str, lens: Any, pictures: Sequence[Path], **asked: Any) -> None:
+def _print_relevance(
+    run: Path, text: str, lens: Any, pictures: Sequence[Path], **asked: Any
+) -> None:
     """Print what a word that a model of transformers chose depends on, and draw it where asked."""
     check_options(lens)
     if not is_hugging_face(run):
-        raise ArgumentError(f"--lens is for Hugging Face folders, and {run} is none; use regard translate --why")
+        raise ArgumentError(
+            f"--lens is for Hugging Face folders, and {run} is none; use regard translate --why"
+        )
     with needed("transformers", "a Hugging Face folder", "transformers"):
         from regard.integrations.transformers import load_folder
         from regard_lab.seeing.transformers import pretrained_relevance
@@ -191,7 +235,9 @@ class OpenedRun:
 
     def play(self, text: str, precision: str | None) -> Exploration:
         """A page that contains the model."""
-        return explore_model(self.model, self.tokeniser, text, self.words, classes=self.classes, precision=precision)
+        return explore_model(
+            self.model, self.tokeniser, text, self.words, classes=self.classes, precision=precision
+        )
 
     def read(self, text: str, like: Exploration | None = None) -> Exploration:
         """What the page shows of a text; `like` is what another run makes of it."""
@@ -230,9 +276,15 @@ class OpenedTranslator(OpenedRun):
                 find_contrast(self.tokeniser, text, translation.ids, **asked)
             first = {"word": word, "place": at, "others": list(asked["instead_of"]) or None}
         return explore_model(
-            self.model, self.tokeniser, text, self.words, target_ids=translation.ids, precision=precision, asked=first,
+            self.model,
+            self.tokeniser,
+            text,
+            self.words,
+            target_ids=translation.ids,
+            precision=precision,
+            asked=first,
             pronouns=PRONOUNS,
-        )  # fmt: skip
+        )
 
     def read(self, text: str, like: Exploration | None = None) -> Exploration:
         """The attention of a translation: its own or, beside another run, that of `like`, so that the words agree."""
@@ -241,19 +293,27 @@ class OpenedTranslator(OpenedRun):
             raise ArgumentError(
                 f"the translation of {tidy(text)!r} is empty, so there is nothing to show; give another"
             )
-        written, ids, notes = translation.text, translation.ids, ()
+        written = translation.text
+        ids = translation.ids
+        notes = ()
         if like is not None and like.written_text and like.written_text != written:
             notes = (f"This run would write: {tidy_target(written)}",)
-            written, ids = like.written_text, tuple(self.tokeniser.encode_target(like.written_text))
+            written = like.written_text
+            ids = tuple(self.tokeniser.encode_target(like.written_text))
         exploration = explore_translation(
-            self.model, self.tokeniser, text, ids, title=f"{tidy(text)} → {tidy_target(written)}",
+            self.model,
+            self.tokeniser,
+            text,
+            ids,
+            title=f"{tidy(text)} → {tidy_target(written)}",
             **(self.asked or _pronoun(written, self.tokeniser, ids)),
-        )  # fmt: skip
+        )
         return replace(exploration, notes=(*exploration.notes, *notes), written_text=written)
 
     def steps(self, text: str) -> ShownWalk:
         (translation,) = self.translator.translate([text])
-        words, remark = self.tokeniser.words(list(translation.ids)), ""
+        words = self.tokeniser.words(list(translation.ids))
+        remark = ""
         asked = _pronoun(translation.text, self.tokeniser, translation.ids).get("of")
         # the number, from 1, of the sub-word that was read last before the pronoun was written
         place = next((span.start + 1 for word, span in words if word.lower() == asked), None)
@@ -278,7 +338,9 @@ class OpenedPretrained(OpenedRun):
     def read(self, text: str, like: Exploration | None = None) -> Exploration:
         from regard_lab.seeing.transformers import explore_pretrained
 
-        return explore_pretrained(self.model, self.tokeniser, text, title=tidy(text), changes=True, **self.asked)
+        return explore_pretrained(
+            self.model, self.tokeniser, text, title=tidy(text), changes=True, **self.asked
+        )
 
     def walk(self, text: str) -> ShownWalk:
         return ShownWalk((), note="Walk-throughs of Hugging Face models are not supported.")
@@ -302,7 +364,9 @@ def open_run(run: Path, asked: Mapping[str, Any] | None = None) -> OpenedRun:
         check_attends(model)  # before any work
         return OpenedTranslator(run, model, tokeniser, asked, words)
     if asked:
-        raise ArgumentError(f"--why is for translations, and {run} holds a {saved.kind}; leave it out")
+        raise ArgumentError(
+            f"--why is for translations, and {run} holds a {saved.kind}; leave it out"
+        )
     classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
     return OpenedRun(run, model, tokeniser, asked, words, classes)
 

@@ -10,7 +10,15 @@ from typer import Argument, Option
 from regard.errors import ArgumentError
 from regard_lab.cli.console import out_result, out_width
 from regard_lab.cli.options import Json, default, default_note
-from regard_lab.walkthrough import Walk, read_weights, to_json, to_text, walk, walk_whole, walk_whole_run
+from regard_lab.walkthrough import (
+    Walk,
+    read_weights,
+    to_json,
+    to_text,
+    walk,
+    walk_whole,
+    walk_whole_run,
+)
 from regard_lab.walkthrough import example as options_of_example
 
 DRAWN = "drawn weights have one layer; name a --run for more, or add --whole for a whole model"
@@ -23,31 +31,48 @@ LARGEST_SEED = 2**63 - 1
 def walkthrough(
     text: Annotated[
         str | None,
-        Argument(metavar="TEXT", help="A sentence, in quotes; an --example has its own.", show_default=False),
+        Argument(
+            metavar="TEXT",
+            help="A sentence, in quotes; an --example has its own.",
+            show_default=False,
+        ),
     ] = None,
     word: Annotated[
         str | None,
-        Option(help="The word shown in detail, or its number from 1. [default: the second; of a decoder the last]"),
+        Option(
+            help="The word shown in detail, or its number from 1. [default: the second; of a decoder the last]"
+        ),
     ] = None,
     context: Annotated[
         str | None, Option(metavar="TEXT", help="Attend to this text instead (cross-attention).")
     ] = None,
-    causal: Annotated[bool, Option("--causal", help="With a causal mask: no word looks at later words.")] = False,
-    heads: Annotated[int | None, Option(min=1, max=128, help=f"Query heads. {default_note(walk, 'heads')}")] = None,
+    causal: Annotated[
+        bool, Option("--causal", help="With a causal mask: no word looks at later words.")
+    ] = False,
+    heads: Annotated[
+        int | None, Option(min=1, max=128, help=f"Query heads. {default_note(walk, 'heads')}")
+    ] = None,
     kv_heads: Annotated[int | None, Option(min=1, help="Key/value heads. [default: heads]")] = None,
     head: Annotated[
-        int | None, Option(min=0, help=f"The head shown in detail, from 0. {default_note(walk, 'head')}")
+        int | None,
+        Option(min=0, help=f"The head shown in detail, from 0. {default_note(walk, 'head')}"),
     ] = None,
     dim: Annotated[
-        int | None, Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
+        int | None,
+        Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}"),
     ] = None,
-    query_dim: Annotated[int | None, Option(min=1, help="Size of a query. [default: dim / heads]")] = None,
+    query_dim: Annotated[
+        int | None, Option(min=1, help="Size of a query. [default: dim / heads]")
+    ] = None,
     key_dim: Annotated[
         int | None, Option(min=1, help="Size of a key; a dot product needs the size of a query.")
     ] = None,
-    value_dim: Annotated[int | None, Option(min=1, help="Size of a value. [default: dim / heads]")] = None,
+    value_dim: Annotated[
+        int | None, Option(min=1, help="Size of a value. [default: dim / heads]")
+    ] = None,
     score: Annotated[
-        str | None, Option(help=f"scaled_dot, dot, general, concat or additive. {default_note(walk, 'score')}")
+        str | None,
+        Option(help=f"scaled_dot, dot, general, concat or additive. {default_note(walk, 'score')}"),
     ] = None,
     positions: Annotated[
         str | None,
@@ -59,37 +84,65 @@ def walkthrough(
         str | None, Option(help=f"all, or letters: drop punctuation. {default_note(walk, 'words')}")
     ] = None,
     draw: Annotated[
-        str | None, Option(help=f"normal, or uniform weights (0 to 1). {default_note(walk, 'draw')}")
+        str | None,
+        Option(help=f"normal, or uniform weights (0 to 1). {default_note(walk, 'draw')}"),
     ] = None,
     seed: Annotated[
-        int | None, Option(min=0, max=LARGEST_SEED, help=f"Seed of all random numbers. {default_note(walk, 'seed')}")
+        int | None,
+        Option(
+            min=0,
+            max=LARGEST_SEED,
+            help=f"Seed of all random numbers. {default_note(walk, 'seed')}",
+        ),
     ] = None,
     weights_seed: Annotated[
-        int | None, Option(min=0, max=LARGEST_SEED, help="Seed of the weights. [default: drawn after the vectors]")
+        int | None,
+        Option(
+            min=0, max=LARGEST_SEED, help="Seed of the weights. [default: drawn after the vectors]"
+        ),
     ] = None,
     weights: Annotated[
-        Path | None, Option(metavar="FILE", help="Safetensors with table, W_q, W_k, W_v, W_o, or some of them.")
+        Path | None,
+        Option(metavar="FILE", help="Safetensors with table, W_q, W_k, W_v, W_o, or some of them."),
     ] = None,
     decimals: Annotated[
-        int | None, Option(min=0, max=8, help=f"Decimals of the printed numbers. {default_note(walk, 'decimals')}")
+        int | None,
+        Option(
+            min=0, max=8, help=f"Decimals of the printed numbers. {default_note(walk, 'decimals')}"
+        ),
     ] = None,
     example: Annotated[
-        str | None, Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
+        str | None,
+        Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print."),
     ] = None,
-    run: Annotated[Path | None, Option(metavar="RUN", help="Show a whole trained model, up to the next word.")] = None,
-    whole: Annotated[bool, Option("--whole", help="Show a whole small Transformer, up to the next word.")] = False,
+    run: Annotated[
+        Path | None, Option(metavar="RUN", help="Show a whole trained model, up to the next word.")
+    ] = None,
+    whole: Annotated[
+        bool, Option("--whole", help="Show a whole small Transformer, up to the next word.")
+    ] = False,
     model: Annotated[
-        str | None, Option(help="With --whole: decoder, encoder or encoder-decoder. [default: by --context]")
+        str | None,
+        Option(help="With --whole: decoder, encoder or encoder-decoder. [default: by --context]"),
     ] = None,
     layers: Annotated[
-        int | None, Option(min=1, help=f"With --whole: layers of each side. {default_note(walk_whole, 'layers')}")
+        int | None,
+        Option(
+            min=1, help=f"With --whole: layers of each side. {default_note(walk_whole, 'layers')}"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what attention does with a sentence, step by step: every number, its formula and its line of PyTorch."""
-    typed = {name: value for name, value in locals().items() if not (value is None or value is False)}
-    options: dict[str, Any] = {name: value for name, value in typed.items() if name not in OF_THE_COMMAND}
-    chosen: Callable[..., Walk] = walk_whole_run if run is not None else walk_whole if whole else walk
+    typed = {
+        name: value for name, value in locals().items() if not (value is None or value is False)
+    }
+    options: dict[str, Any] = {
+        name: value for name, value in typed.items() if name not in OF_THE_COMMAND
+    }
+    chosen: Callable[..., Walk] = (
+        walk_whole_run if run is not None else walk_whole if whole else walk
+    )
     reason = OF_A_RUN if run is not None else WHOLE if whole else DRAWN
     _check_fitting(options, chosen, reason)
     if weights is not None:
@@ -97,7 +150,11 @@ def walkthrough(
     if (name := options.pop("example", None)) is not None:
         options = options_of_example(name) | options
     steps = chosen(**options)
-    out_result(as_json, lambda: to_json(steps), lambda: to_text(steps, out_width() or default(to_text, "width")))
+    out_result(
+        as_json,
+        lambda: to_json(steps),
+        lambda: to_text(steps, out_width() or default(to_text, "width")),
+    )
 
 
 def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:
@@ -107,4 +164,6 @@ def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: s
         names = ", ".join(f"--{name.replace('_', '-')}" for name in strange)
         raise ArgumentError(f"leave out {names}: {reason}")
     if ("text" in given) == ("example" in given):
-        raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")
+        raise ArgumentError(
+            "give a TEXT or an --example, such as --example life-is-short; not both"
+        )

@@ -49,7 +49,9 @@ class Alignment:
             queries: whether queries are rotated with their keys; if not, `matrices` are.
         """
         members, readers = layer.members, self._readers(layer.members)
-        keys, values = (rotations.repeat_interleave(members, 0) for rotations in (self.keys, self.values))
+        keys, values = (
+            rotations.repeat_interleave(members, 0) for rotations in (self.keys, self.values)
+        )
         return Projections(
             q=keys @ layer.q[readers] if queries else layer.q[readers],
             k=self.keys @ layer.k[self.order],
@@ -68,7 +70,12 @@ class Alignment:
 
 
 def align(
-    layer: Projections, groups: int, moment: torch.Tensor | None, space: KeySpace, *, regroup: bool = True
+    layer: Projections,
+    groups: int,
+    moment: torch.Tensor | None,
+    space: KeySpace,
+    *,
+    regroup: bool = True,
 ) -> Alignment:
     """Order and rotations that bring the heads of each group close to their mean.
 
@@ -83,7 +90,10 @@ def align(
     size = layer.kv_heads // groups
     members = [list(range(first, first + size)) for first in range(0, layer.kv_heads, size)]
     if regroup and 1 < size < layer.kv_heads:
-        match = sum(closest / closest.diagonal().sum() for closest in (key_matches(keys, space), _nuclear(values)))
+        match = sum(
+            closest / closest.diagonal().sum()
+            for closest in (key_matches(keys, space), _nuclear(values))
+        )
         assert isinstance(match, torch.Tensor)
         members = grouped(match, members)
     order = [head for group in members for head in group]
@@ -112,14 +122,19 @@ def procrustes(products: torch.Tensor) -> torch.Tensor:
     """
     heads, size = products.shape[:2]
     turns = torch.eye(size, dtype=products.dtype).repeat(heads, 1, 1)
-    first = int(_nuclear(products).sum(1).argmax())  # the head that is closest to the others comes first
+    first = int(
+        _nuclear(products).sum(1).argmax()
+    )  # the head that is closest to the others comes first
     for head in range(heads):
         turns[head], _ = _nearest_rotation(products[first, :, head])
     before = 0.0
     for _ in range(ROUNDS if heads > 2 else 1):
         closeness = 0.0
         for head in range(heads):
-            others = torch.einsum("hde,hef->df", turns, products[:, :, head]) - turns[head] @ products[head, :, head]
+            others = (
+                torch.einsum("hde,hef->df", turns, products[:, :, head])
+                - turns[head] @ products[head, :, head]
+            )
             turns[head], one = _nearest_rotation(others)
             closeness += one
         if closeness - before <= PROGRESS * closeness:
@@ -146,7 +161,9 @@ def rotated_keys(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
         turns[:, second, first], turns[:, first, second] = phases.imag.T, -phases.imag.T
     if len(rest) and space.normed:
         each = products[:, rest][..., rest].diagonal(dim1=1, dim2=3)  # (heads, heads, rest)
-        turns[:, rest, rest] = _phases(each.permute(2, 0, 1).to(torch.complex128), signs=True).real.T
+        turns[:, rest, rest] = _phases(
+            each.permute(2, 0, 1).to(torch.complex128), signs=True
+        ).real.T
     elif len(rest):
         turns[:, rest[:, None], rest] = procrustes(products[:, rest][..., rest])
     return turns
@@ -172,7 +189,9 @@ def _phases(products: torch.Tensor, *, signs: bool) -> torch.Tensor:
     phases = _unit(products[torch.arange(len(products)), start].conj(), signs)  # (pairs, heads)
     for _ in range(ROUNDS if heads > 2 else 1):
         for head in range(heads):
-            others = (phases.conj() * products[:, :, head]).sum(-1) - phases[:, head].conj() * products[:, head, head]
+            others = (phases.conj() * products[:, :, head]).sum(-1) - phases[
+                :, head
+            ].conj() * products[:, head, head]
             phases[:, head] = _unit(others.conj(), signs)
     return phases
 
@@ -195,14 +214,18 @@ def key_matches(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
         found = found + (turned.real if space.normed else turned).abs().sum(0)
     if len(rest):
         left = products[:, rest][..., rest]
-        found = found + (left.diagonal(dim1=1, dim2=3).abs().sum(-1) if space.normed else _nuclear(left))
+        found = found + (
+            left.diagonal(dim1=1, dim2=3).abs().sum(-1) if space.normed else _nuclear(left)
+        )
     return found
 
 
 @threads(1)
 def _nuclear(products: torch.Tensor) -> torch.Tensor:
     """The largest product of each pair of heads over all rotations, the sum of singular values: (heads, heads)."""
-    first, second = torch.triu_indices(len(products), len(products))  # of two heads, either order gives the same
+    first, second = torch.triu_indices(
+        len(products), len(products)
+    )  # of two heads, either order gives the same
     sums = torch.linalg.svdvals(products[first, :, second]).sum(-1)
     found = products.new_zeros(len(products), len(products))
     found[first, second] = found[second, first] = sums

@@ -7,14 +7,29 @@ from typing import Any
 from regard.arguments import a_path
 from regard.errors import OccupiedError
 from regard_lab.conversion.heads import Conversion
-from regard_lab.conversion.own_models import PROVENANCE_FILE, Calibration, checked_calibration, load_converted
-from regard_lab.conversion.pretrained import CONFIG_FILE, PROVENANCE, PretrainedConversion, read_json
+from regard_lab.conversion.own_models import (
+    PROVENANCE_FILE,
+    Calibration,
+    checked_calibration,
+    load_converted,
+)
+from regard_lab.conversion.pretrained import (
+    CONFIG_FILE,
+    PROVENANCE,
+    PretrainedConversion,
+    read_json,
+)
 
 
 def convert_kv_heads(
-    folder: str | Path, out: str | Path, kv_heads: int, *, method: str | None = None,
-    calibration: Calibration | None = None, check: bool = True,
-) -> Conversion:  # fmt: skip
+    folder: str | Path,
+    out: str | Path,
+    kv_heads: int,
+    *,
+    method: str | None = None,
+    calibration: Calibration | None = None,
+    check: bool = True,
+) -> Conversion:
     """Convert a trained model to another number of key/value heads; fewer make its cache smaller.
 
     Groups of heads are pooled into one, see `resized` and `align`. Expect lower quality until the model is trained a
@@ -49,7 +64,8 @@ def convert_kv_heads(
     ...     LanguageModel.load(f"{parent}/two").config.kv_heads, str(done.kv_bytes["token"])
     (2, '256 -> 64')
     """
-    folder, out = a_path("folder", folder), a_path("out", out)
+    folder = a_path("folder", folder)
+    out = a_path("out", out)
     calibration = checked_calibration(calibration)
     method = method_of(method, calibration)
     check_out(folder, out)
@@ -81,7 +97,11 @@ def check_out(folder: Path, out: Path) -> None:
         return
     known = _files_of_conversion(out)
     if known is None or (strangers := {path.name for path in out.iterdir()} - known):
-        what = "is not an earlier conversion" if known is None else f"holds {sorted(strangers)[0]} beside a conversion"
+        what = (
+            "is not an earlier conversion"
+            if known is None
+            else f"holds {sorted(strangers)[0]} beside a conversion"
+        )
         raise OccupiedError(f"{out} {what}; choose another folder, or delete it first")
 
 
@@ -95,7 +115,9 @@ def earlier_conversion(out: Path) -> str | None:
         about = read_json(out / PROVENANCE_FILE)
         if about.get("conversion") == "latent":
             return f"keys and values to latents of {about.get('latent_dim')} numbers"
-        heads = next(iter((about.get("kv_heads") or {}).values()), None)  # a translator has two, converted alike
+        heads = next(
+            iter((about.get("kv_heads") or {}).values()), None
+        )  # a translator has two, converted alike
     if not isinstance(heads, dict) or not {"before", "after"} <= heads.keys():
         return "what it changed is not written in it"
     return f"{heads['before']} to {heads['after']} key/value heads by {about.get('method')}"
@@ -103,9 +125,12 @@ def earlier_conversion(out: Path) -> str | None:
 
 def check_apart(folder: Path, out: Path) -> None:
     """Raise a CheckpointError if one of the two folders contains the other."""
-    here, there = folder.resolve(), out.resolve()
+    here = folder.resolve()
+    there = out.resolve()
     if here == there:
-        raise OccupiedError(f"{out} is the folder of the original, which is kept; choose another folder")
+        raise OccupiedError(
+            f"{out} is the folder of the original, which is kept; choose another folder"
+        )
     if here in there.parents or there in here.parents:
         raise OccupiedError(
             f"{out} and {folder} contain each other; choose a separate folder, since the original is kept"

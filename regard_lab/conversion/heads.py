@@ -19,11 +19,16 @@ from regard.reprs import brief
 from regard.storage.tensors import raw_bytes
 
 POOLINGS = ("mean", "first", "random")  # what becomes of one tensor's heads
-METHODS = (*POOLINGS, "align")  # align: heads are rotated and regrouped first, then pooled by their mean
+METHODS = (
+    *POOLINGS,
+    "align",
+)  # align: heads are rotated and regrouped first, then pooled by their mean
 TOLERANCE = 1e-6  # largest difference from the reference in float64, for outputs of size 1
 
 
-def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean", seed: int = 0) -> torch.Tensor:
+def resized(
+    tensor: torch.Tensor, before: int, after: int, method: str = "mean", seed: int = 0
+) -> torch.Tensor:
     """A tensor of `before` key/value heads, pooled or repeated to `after` heads.
 
         fewer   new head j is the mean, or the first, of heads j·g … (j+1)·g - 1, where g = before / after; or it is
@@ -66,14 +71,18 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean",
         return heads.repeat_interleave(after // before, 0).flatten(0, 1)
     groups = heads.unflatten(0, (after, -1)).double()  # (after, before / after, size, ...)
     if method == "random":
-        drawn = torch.randn(groups[:, 0].shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        drawn = torch.randn(
+            groups[:, 0].shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
         pooled = drawn.to(groups.device) * groups.std(correction=0) + groups.mean()
     else:
         pooled = groups[:, 0] if method == "first" else groups.mean(1)
     return pooled.to(tensor.dtype).flatten(0, 1).contiguous()  # (after · size, ...)
 
 
-def pooled_by_loops(heads: torch.Tensor, after: int, method: str, drawn: torch.Tensor) -> torch.Tensor:
+def pooled_by_loops(
+    heads: torch.Tensor, after: int, method: str, drawn: torch.Tensor
+) -> torch.Tensor:
     """The result of `resized` for heads (before, size, ...), computed group by group.
 
     Args:
@@ -152,14 +161,21 @@ class Projections:
         def new(heads: torch.Tensor, first_seed: int) -> torch.Tensor:
             parts = heads.split([heads.shape[-1] - 1, 1], -1)  # weights and biases
             return torch.cat(
-                [resized(part, len(part), kv_heads, method, own) for own, part in enumerate(parts, first_seed)], -1
+                [
+                    resized(part, len(part), kv_heads, method, own)
+                    for own, part in enumerate(parts, first_seed)
+                ],
+                -1,
             )
 
         return replace(self, k=new(self.k, 4 * seed), v=new(self.v, 4 * seed + 2))
 
     def repeated(self) -> Projections:
         """The same layer with one key/value head for each query head, by loops and without `resized`."""
-        k, v = (torch.stack([heads[h // self.members] for h in range(len(self.q))]) for heads in (self.k, self.v))
+        k, v = (
+            torch.stack([heads[h // self.members] for h in range(len(self.q))])
+            for heads in (self.k, self.v)
+        )
         return replace(self, k=k, v=v)
 
     def outputs(
@@ -174,7 +190,10 @@ class Projections:
         x = torch.cat([x, torch.ones_like(x[..., :1])], -1)
         q, k, v = (torch.einsum("bni,hdi->bhnd", x, heads) for heads in (self.q, self.k, self.v))
         if norms:
-            q, k = (a * a.square().mean(-1, keepdim=True).rsqrt() * norm for a, norm in zip((q, k), norms, strict=True))
+            q, k = (
+                a * a.square().mean(-1, keepdim=True).rsqrt() * norm
+                for a, norm in zip((q, k), norms, strict=True)
+            )
         if space is not None and space.rotary is not None:
             q, k = (space.rotary.rotate(a, torch.arange(a.shape[2])) for a in (q, k))
         return torch.einsum("bhnd,ohd->bno", attention(q, k, v, pattern="causal"), self.o)
@@ -182,7 +201,8 @@ class Projections:
 
 def rows_of(projection: nn.Module) -> torch.Tensor:
     """The weight of a projection with its bias, or zeros, as the last column: (rows, dim + 1), in float64."""
-    weight, bias = projection.get_parameter("weight").double(), getattr(projection, "bias", None)
+    weight = projection.get_parameter("weight").double()
+    bias = getattr(projection, "bias", None)
     column = weight.new_zeros(len(weight)) if bias is None else bias.double()
     return torch.cat([weight, column[:, None]], 1)
 
@@ -310,8 +330,10 @@ class Conversion:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
-        changes = {name: {key: change._asdict() for key, change in getattr(self, name).items()} for name in
-                   ("kv_heads", "kv_bytes")}  # fmt: skip
+        changes = {
+            name: {key: change._asdict() for key, change in getattr(self, name).items()}
+            for name in ("kv_heads", "kv_bytes")
+        }
         more = {"parameters": self.parameters._asdict(), "parameters_removed": self.removed}
         return {**asdict(self), **changes, **more}
 
@@ -319,9 +341,18 @@ class Conversion:
         lines = [row("", "before", "after")]
         for name, (before, after) in self._changes():
             fewer = after and before > after and before % after == 0
-            lines.append(row(name, f"{before:,}", f"{after:,}", f"1/{before // after} of before" if fewer else ""))
+            lines.append(
+                row(
+                    name,
+                    f"{before:,}",
+                    f"{after:,}",
+                    f"1/{before // after} of before" if fewer else "",
+                )
+            )
         removed = f"{self.removed:,} removed" if self.removed > 0 else ""
-        return "\n".join([*lines, row("parameters", *(f"{count:,}" for count in self.parameters), removed)])
+        return "\n".join(
+            [*lines, row("parameters", *(f"{count:,}" for count in self.parameters), removed)]
+        )
 
     def _changes(self) -> list[tuple[str, Change]]:
         heads = [(name.replace("_", " "), change) for name, change in self.kv_heads.items()]

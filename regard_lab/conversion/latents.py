@@ -53,8 +53,11 @@ class LatentSizes:
 
     def checked(self, keys: int, values: int, rotary: bool) -> tuple[int, int]:
         """(latent_dim, rope_dim) for a layer with so many numbers in all keys and all values of a token."""
-        latent, rope = whole("latent_dim", self.latent_dim, 1), self.rope_dim
-        rope = min(keys, latent + latent % 2) * rotary if rope is None else whole("rope_dim", rope, 0)
+        latent = whole("latent_dim", self.latent_dim, 1)
+        rope = self.rope_dim
+        rope = (
+            min(keys, latent + latent % 2) * rotary if rope is None else whole("rope_dim", rope, 0)
+        )
         if rope % 2 or not 2 * rotary <= rope <= keys * rotary or latent > keys - rope + values:
             raise ArgumentError(
                 f"latent_dim is {latent} and rope_dim {rope}; a token has {keys} numbers in keys and {values} in "
@@ -63,13 +66,17 @@ class LatentSizes:
         return latent, rope
 
 
-def principal_axes(layer: Projections, moment: torch.Tensor, space: KeySpace) -> tuple[torch.Tensor, torch.Tensor]:
+def principal_axes(
+    layer: Projections, moment: torch.Tensor, space: KeySpace
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of an orthogonal matrix for the keys of all heads, which commutes with Rotary: two rows for each axis of
     each rotated pair (pairs, kv_heads, 2, kv_heads · head_dim), the largest first, and those of unrotated numbers."""
     heads, size, _ = layer.k.shape
     pairs, rest = space.split(size)
     at, first, second = torch.arange(len(pairs)), *pairs.T
-    k = torch.complex(layer.k[:, first], layer.k[:, second]).transpose(0, 1)  # (pairs, kv_heads, dim + 1)
+    k = torch.complex(layer.k[:, first], layer.k[:, second]).transpose(
+        0, 1
+    )  # (pairs, kv_heads, dim + 1)
     mix = torch.linalg.eigh(k @ moment.to(k.dtype) @ k.mH).eigenvectors.flip(-1).mH
     rows = layer.k.new_zeros(len(pairs), heads, 2, heads, size)
     rows[at, :, 0, :, first], rows[at, :, 0, :, second] = mix.real, -mix.imag
@@ -82,13 +89,19 @@ def contributions(layer: Projections, moment: torch.Tensor, rows: torch.Tensor) 
     """How much each axis of each pair contributes to scores, (pairs, kv_heads): E|q|² · E|k|²."""
     q = layer.q.unflatten(0, (layer.kv_heads, -1))  # (kv_heads, members, head_dim, dim + 1)
     keys = torch.einsum("...n,nw->...w", rows, layer.k.flatten(0, 1))
-    queries = torch.einsum("...gd,gmdw->...gmw", rows.unflatten(-1, (layer.kv_heads, -1)), q).flatten(3, 4)
+    queries = torch.einsum(
+        "...gd,gmdw->...gmw", rows.unflatten(-1, (layer.kv_heads, -1)), q
+    ).flatten(3, 4)
     of_keys, of_queries = (((one @ moment) * one).sum(-1) for one in (keys, queries))
     return of_keys.sum(2) * of_queries.sum((2, 3))
 
 
 def factorised(
-    layer: Projections, moment: torch.Tensor, axes: tuple[torch.Tensor, torch.Tensor], kept: torch.Tensor, size: int
+    layer: Projections,
+    moment: torch.Tensor,
+    axes: tuple[torch.Tensor, torch.Tensor],
+    kept: torch.Tensor,
+    size: int,
 ) -> dict[str, torch.Tensor]:
     """The matrices to_q, to_latent, to_k and to_v of a LatentAttention; the last column of the first two is the bias.
 
@@ -97,15 +110,24 @@ def factorised(
     """
     rows, rest = axes
     group = torch.arange(len(layer.q)) // layer.members  # the key/value head of each head
-    rotated = rows[kept].transpose(0, 1).flatten(0, 1)  # halves: first numbers of all pairs, then second ones
+    rotated = (
+        rows[kept].transpose(0, 1).flatten(0, 1)
+    )  # halves: first numbers of all pairs, then second ones
     plain = torch.cat([rows[~kept].flatten(0, 1), rest])
-    of_heads, reading = (one.unflatten(1, (layer.kv_heads, -1))[:, group] for one in (rotated, plain))
-    k, v = layer.k.flatten(0, 1), layer.v.flatten(0, 1)
+    of_heads, reading = (
+        one.unflatten(1, (layer.kv_heads, -1))[:, group] for one in (rotated, plain)
+    )
+    k = layer.k.flatten(0, 1)
+    v = layer.v.flatten(0, 1)
     queries = torch.einsum("nhd,hde,mhe->nm", reading, layer.q @ moment @ layer.q.mT, reading)
-    outputs = torch.einsum("ohv,ohw->hvw", layer.o, layer.o).unflatten(0, (layer.kv_heads, -1)).sum(1)
+    outputs = (
+        torch.einsum("ohv,ohw->hvw", layer.o, layer.o).unflatten(0, (layer.kv_heads, -1)).sum(1)
+    )
     down, up = compressed((plain @ k, v), (queries, torch.block_diag(*outputs)), moment, size)
     of_keys, of_values = up.split([len(plain), len(v)])
-    scale = (1 + len(rotated) / layer.q.shape[1]) ** 0.5  # a LatentAttention divides by the root of both sizes
+    scale = (
+        1 + len(rotated) / layer.q.shape[1]
+    ) ** 0.5  # a LatentAttention divides by the root of both sizes
     q = torch.cat([layer.q, torch.einsum("nhd,hdw->hnw", of_heads, layer.q)], 1)
     return {
         "to_q": scale * q.flatten(0, 1),
@@ -116,7 +138,10 @@ def factorised(
 
 
 def compressed(
-    parts: tuple[torch.Tensor, ...], weights: tuple[torch.Tensor, ...], moment: torch.Tensor, size: int
+    parts: tuple[torch.Tensor, ...],
+    weights: tuple[torch.Tensor, ...],
+    moment: torch.Tensor,
+    size: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Matrices down (size, dim + 1) and up (n, size), so that up · down is close to the rows of all parts (n, dim + 1).
 
@@ -140,7 +165,11 @@ def compressed(
 
 
 def with_latents(
-    model: LanguageModel, latent_dim: int, rope_dim: int | None = None, *, calibration: Calibration | None = None
+    model: LanguageModel,
+    latent_dim: int,
+    rope_dim: int | None = None,
+    *,
+    calibration: Calibration | None = None,
 ) -> LanguageModel:
     """A copy of a language model with latent attention in each layer.
 
@@ -161,7 +190,9 @@ def with_latents(
     return _converted(model, LatentSizes(latent_dim, rope_dim), _moments(model, calibration))
 
 
-def load_latent(folder: str | Path, sizes: LatentSizes, *, calibration: Calibration | None = None) -> Converted:
+def load_latent(
+    folder: str | Path, sizes: LatentSizes, *, calibration: Calibration | None = None
+) -> Converted:
     """Load a language model, or the best one of a training run, and convert it as `with_latents`.
 
     Raises:
@@ -172,14 +203,24 @@ def load_latent(folder: str | Path, sizes: LatentSizes, *, calibration: Calibrat
     moments = _moments(model, calibration)
     keys, values = _numbers(model)
     wide = deepcopy(model).double()
-    lossless = LatentSizes(values, keys) if model.config.positions == "rotary" else LatentSizes(keys + values)
+    lossless = (
+        LatentSizes(values, keys)
+        if model.config.positions == "rotary"
+        else LatentSizes(keys + values)
+    )
     largest = difference(_converted(wide, lossless, moments), wide)
     exact = within_rounding(largest, "latents that lose nothing change the outputs of the model")
     other = _converted(model, sizes, moments)
-    record = {"conversion": "latent", "latent_dim": other.config.latent_dim, "rope_dim": other.config.rope_dim}
+    record = {
+        "conversion": "latent",
+        "latent_dim": other.config.latent_dim,
+        "rope_dim": other.config.rope_dim,
+    }
     kept = other.config.latent_dim + (other.config.rope_dim or 0)
     numbers = {"numbers of a token, each layer": Change(keys + values, kept)}
-    return compared(saved, model, other, record, method="latent", kv_heads=numbers, invariance=exact)
+    return compared(
+        saved, model, other, record, method="latent", kv_heads=numbers, invariance=exact
+    )
 
 
 def _numbers(model: LanguageModel) -> tuple[int, int]:
@@ -191,14 +232,25 @@ def _numbers(model: LanguageModel) -> tuple[int, int]:
 def _moments(model: LanguageModel, calibration: Calibration | None) -> Moments:
     of_kind("model", model, LanguageModel, "a LanguageModel")
     if model.config.latent_dim is not None:
-        raise UnsupportedError("this model has latent attention already; convert one with key/value heads")
-    calibration, layers = checked_calibration(calibration), attention_layers(model)
-    if other := [str(one.mechanism.declared) for one in layers.values() if one.mechanism.declared != Softmax()]:
-        raise UnsupportedError(f"latents compute softmax of scaled dot products, and this model has {other[0]}")
+        raise UnsupportedError(
+            "this model has latent attention already; convert one with key/value heads"
+        )
+    calibration = checked_calibration(calibration)
+    layers = attention_layers(model)
+    if other := [
+        str(one.mechanism.declared)
+        for one in layers.values()
+        if one.mechanism.declared != Softmax()
+    ]:
+        raise UnsupportedError(
+            f"latents compute softmax of scaled dot products, and this model has {other[0]}"
+        )
     if model.config.special:
         raise UnsupportedError(f"latents have none of {model.config.special}, which this model has")
     if calibration is None:
-        return {name: torch.eye(layer.dim + 1, dtype=torch.float64) for name, layer in layers.items()}
+        return {
+            name: torch.eye(layer.dim + 1, dtype=torch.float64) for name, layer in layers.items()
+        }
     copy = deepcopy(model).double().eval()
     keys = {name: headed(layer).k for name, layer in attention_layers(copy).items()}
     return moments_of(keys, lambda: calibration(copy))
@@ -206,20 +258,32 @@ def _moments(model: LanguageModel, calibration: Calibration | None) -> Moments:
 
 @torch.no_grad()
 def _converted(model: LanguageModel, sizes: LatentSizes, moments: Moments) -> LanguageModel:
-    config, state = model.config, {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    rotary, layers = config.positions == "rotary", attention_layers(model)
+    config = model.config
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    rotary = config.positions == "rotary"
+    layers = attention_layers(model)
     latent_dim, rope_dim = sizes.checked(*_numbers(model), rotary)
     before = {name: headed(layer).read() for name, layer in layers.items()}
     space = KeySpace(next(iter(layers.values())).positions)
     axes = {name: principal_axes(layer, moments[name], space) for name, layer in before.items()}
-    total = torch.stack([contributions(layer, moments[name], axes[name][0]) for name, layer in before.items()]).sum(0)
+    total = torch.stack(
+        [contributions(layer, moments[name], axes[name][0]) for name, layer in before.items()]
+    ).sum(0)
     kept = torch.zeros(total.numel(), dtype=torch.bool)
-    kept[total.flatten().topk(rope_dim // 2).indices] = True  # the same pairs in all layers, as the config has them
+    kept[total.flatten().topk(rope_dim // 2).indices] = (
+        True  # the same pairs in all layers, as the config has them
+    )
     kept = kept.view(total.shape)
     turns = frequencies(config.head_dim, config.rotary_base, torch.device("cpu"))
-    own = {"rope_dim": rope_dim, "rope_frequencies": tuple(turns[kept.nonzero()[:, 0]].tolist())} if rotary else {}
+    own = (
+        {"rope_dim": rope_dim, "rope_frequencies": tuple(turns[kept.nonzero()[:, 0]].tolist())}
+        if rotary
+        else {}
+    )
     with torch.device("meta"):
-        changed = replace(config, kv_heads=config.heads, latent_dim=latent_dim, latent_norms=False, **own)
+        changed = replace(
+            config, kv_heads=config.heads, latent_dim=latent_dim, latent_norms=False, **own
+        )
         other = LanguageModel(changed)
     for name, layer in before.items():
         for part, rows in factorised(layer, moments[name], axes[name], kept, latent_dim).items():

@@ -42,7 +42,9 @@ ModelT = TypeVar("ModelT", bound=Model)
 Calibration = Callable[[Any], object]
 """Runs a model on some text, such as `lambda model: model(ids)`."""
 
-KINDS: dict[str, type[Model]] = {kind.KIND: kind for kind in (LanguageModel, TextEncoder, TranslationTransformer)}
+KINDS: dict[str, type[Model]] = {
+    kind.KIND: kind for kind in (LanguageModel, TextEncoder, TranslationTransformer)
+}
 # As in the paper, the encoder of a translator keeps its heads, since they are not cached (Ainslie et al. 2023, 2.2).
 OF_A_TRANSLATOR = ("decoder_kv_heads", "cross_kv_heads")
 PROVENANCE_FILE = "conversion.json"
@@ -94,9 +96,13 @@ class Converted:
 
 
 def load_converted(
-    folder: str | Path, kv_heads: int, method: str = "mean", *, calibration: Calibration | None = None,
+    folder: str | Path,
+    kv_heads: int,
+    method: str = "mean",
+    *,
+    calibration: Calibration | None = None,
     check: bool = True,
-) -> Converted:  # fmt: skip
+) -> Converted:
     """Load a saved model, or the best one of a training run, and convert it to another number of key/value heads.
 
     Args:
@@ -113,7 +119,8 @@ def load_converted(
     changes = _changes(model, kv_heads, method)
     calibration = checked_calibration(calibration)
     repeats = all(change.after >= change.before for change in changes.values())
-    source, invariance = model, None
+    source = model
+    invariance = None
     if method == "align" and not repeats:
         rotated = turned(model, kv_heads, calibration)
         fault = "with rotated heads the outputs of the model change"
@@ -123,24 +130,40 @@ def load_converted(
     largest = None
     if check:
         twin = model if repeats else _reference(source, other, method)
-        if strange := [name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()]:
-            raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
-        largest = within_rounding(difference(other, twin), "the converted model and its reference differ")
+        if strange := [
+            name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()
+        ]:
+            raise CheckpointError(
+                f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked"
+            )
+        largest = within_rounding(
+            difference(other, twin), "the converted model and its reference differ"
+        )
     method = "repeat" if repeats else method
     checks = {"difference": largest, "invariance": invariance}
     heads = {"kv_heads": {name: change._asdict() for name, change in changes.items()}}
-    return compared(saved, model, other, provenance(method, heads), method=method, kv_heads=changes, **checks)
+    return compared(
+        saved, model, other, provenance(method, heads), method=method, kv_heads=changes, **checks
+    )
 
 
-def compared(saved: SavedModel, model: Model, other: Model, record: dict[str, Any], **about: Any) -> Converted:
+def compared(
+    saved: SavedModel, model: Model, other: Model, record: dict[str, Any], **about: Any
+) -> Converted:
     """The old and the new model, the report of what changed, and the record that is saved with the new model; `about`
     are the fields of the report that cannot be computed from the models."""
-    kept, fewer = kept_of_one(model), kept_of_one(other)
+    kept = kept_of_one(model)
+    fewer = kept_of_one(other)
     report = Conversion(
-        kind=saved.kind, heads=model.config.heads,
-        parameters=Change(*(sum(part.numel() for part in each.parameters()) for each in (model, other))),
-        kv_bytes={name: Change(count, fewer[name]) for name, count in kept.items()}, measured=True, **about,
-    )  # fmt: skip
+        kind=saved.kind,
+        heads=model.config.heads,
+        parameters=Change(
+            *(sum(part.numel() for part in each.parameters()) for each in (model, other))
+        ),
+        kv_bytes={name: Change(count, fewer[name]) for name, count in kept.items()},
+        measured=True,
+        **about,
+    )
     text = json.dumps({**record, "source_sha256": hash_of_tensors(saved.state)}, indent=2) + "\n"
     return Converted(model, other, report, {**saved.extra_files, PROVENANCE_FILE: text})
 
@@ -159,7 +182,9 @@ def load_original(folder: str | Path) -> tuple[SavedModel, Any]:
 def checked_calibration(calibration: object) -> Calibration | None:
     """A calibration, or None."""
     if calibration is not None and not callable(calibration):
-        raise ArgumentError(f"calibration is {shown(calibration)}; it needs a function that runs the model on a text")
+        raise ArgumentError(
+            f"calibration is {shown(calibration)}; it needs a function that runs the model on a text"
+        )
     return calibration
 
 
@@ -171,7 +196,9 @@ def _changes(model: Model, kv_heads: int, method: str) -> dict[str, Change]:
     kv_heads = whole("kv_heads", kv_heads)
     now = {name: getattr(model.config, name) or model.config.heads for name in _settings(model)}
     if all(before == kv_heads for before in now.values()):
-        raise ArgumentError(f"this model has {kv_heads} key/value heads already; give another number")
+        raise ArgumentError(
+            f"this model has {kv_heads} key/value heads already; give another number"
+        )
     for before in now.values():
         check_heads(before, kv_heads, method)
     _unfilled(model, kv_heads)
@@ -197,7 +224,11 @@ def _like(rotated: ModelT, model: ModelT) -> ModelT:
 
 def attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
     """The attention layers of a model by name."""
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, MultiHeadAttention)}
+    return {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, MultiHeadAttention)
+    }
 
 
 def _headed(model: Model, other: Model) -> Iterator[tuple[str, int, int]]:
@@ -210,7 +241,9 @@ def _headed(model: Model, other: Model) -> Iterator[tuple[str, int, int]]:
         wanted = after[name].state_dict()
         for part, tensor in layer.state_dict().items():
             if tensor.shape != wanted[part].shape:
-                parts = layer.parts if part.startswith("to_k") else 1  # differences have two keys for each value
+                parts = (
+                    layer.parts if part.startswith("to_k") else 1
+                )  # differences have two keys for each value
                 yield f"{name}.{part}", parts * layer.kv_heads, parts * after[name].kv_heads
 
 
@@ -228,7 +261,8 @@ def _pooled(model: ModelT, kv_heads: int, method: str) -> ModelT:
 def _reference(model: ModelT, other: ModelT, method: str) -> ModelT:
     """The original model with each key/value head replaced by its pooled group."""
     twin = deepcopy(model)
-    state, drawn = twin.state_dict(), other.state_dict()
+    state = twin.state_dict()
+    drawn = other.state_dict()
     for name, before, after in _headed(model, other):
         heads = state[name].unflatten(0, (before, -1))  # (before, size, ...)
         pooled = pooled_by_loops(heads, after, method, drawn[name].unflatten(0, (after, -1)))
@@ -240,7 +274,9 @@ def _reference(model: ModelT, other: ModelT, method: str) -> ModelT:
 
 
 @torch.no_grad()
-def turned(model: ModelT, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True) -> ModelT:
+def turned(
+    model: ModelT, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True
+) -> ModelT:
     """A copy of a model in float64 with rotated and regrouped heads; its outputs are the model's own.
 
     Args:
@@ -255,10 +291,15 @@ def turned(model: ModelT, kv_heads: int, calibration: Calibration | None, *, reg
             f"allow; use method mean or first"
         )
     after = attention_layers(_unfilled(model, kv_heads))
-    groups = {name: after[name].kv_heads for name, layer in attention_layers(model).items()
-              if after[name].kv_heads < layer.kv_heads}  # fmt: skip
+    groups = {
+        name: after[name].kv_heads
+        for name, layer in attention_layers(model).items()
+        if after[name].kv_heads < layer.kv_heads
+    }
     for name in groups:
-        if not isinstance(_score(layer := attention_layers(model)[name]), ScaledDot | Dot | General):
+        if not isinstance(
+            _score(layer := attention_layers(model)[name]), ScaledDot | Dot | General
+        ):
             raise UnsupportedError(
                 f"align rotates keys, which changes the results of {layer.mechanism.declared} in {name}; "
                 f"use method mean or first"
@@ -268,11 +309,14 @@ def turned(model: ModelT, kv_heads: int, calibration: Calibration | None, *, reg
     keys = {name: headed(layers[name]).k for name in groups}
     moments = {} if calibration is None else moments_of(keys, lambda: calibration(copy))
     for name, count in groups.items():
-        layer, moment = layers[name], moments.get(name)
+        layer = layers[name]
+        moment = moments.get(name)
         before = headed(layer).read()
         rotary = layer.positions if isinstance(layer.positions, Rotary) else None
         space = KeySpace(rotary, normed=layer.q_norm is not None)
-        alignment = align(before, count, moment, space, regroup=regroup and not differs_by_head(copy, layer))
+        alignment = align(
+            before, count, moment, space, regroup=regroup and not differs_by_head(copy, layer)
+        )
         has_matrix = isinstance(_score(layer), General)
         rotated = alignment.applied(before, queries=not has_matrix)
         headed(layer).write(rotated)
@@ -288,7 +332,9 @@ def headed(layer: MultiHeadAttention) -> HeadedLayer:
 
 
 @torch.no_grad()
-def moments_of(modules: Mapping[str, nn.Module], run: Callable[[], object]) -> dict[str, torch.Tensor]:
+def moments_of(
+    modules: Mapping[str, nn.Module], run: Callable[[], object]
+) -> dict[str, torch.Tensor]:
     """The mean of x xᵀ over the inputs x of each module in `run`, with a 1 as last number: (dim + 1, dim + 1)."""
     sums: dict[str, torch.Tensor] = {}
     counts = dict.fromkeys(modules, 0)
@@ -301,10 +347,14 @@ def moments_of(modules: Mapping[str, nn.Module], run: Callable[[], object]) -> d
 
     with ExitStack() as hooks:
         for name, module in modules.items():
-            hooks.enter_context(module.register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0])))
+            hooks.enter_context(
+                module.register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0]))
+            )
         run()
     if missing := [name for name, count in counts.items() if not count]:
-        raise ArgumentError(f"the calibration did not run {missing[0]!r} of the model; let it call the model on a text")
+        raise ArgumentError(
+            f"the calibration did not run {missing[0]!r} of the model; let it call the model on a text"
+        )
     return {name: product / counts[name] for name, product in sums.items()}
 
 
@@ -349,12 +399,19 @@ def kept_of_one(model: Model) -> dict[str, int]:
         return {"source token": _bytes(state.contexts), "target token": _bytes(state.caches)}
     caches = [cache for texts in state.groups for cache in texts.caches.each]
     growing = [cache for cache in caches if isinstance(cache, Cache)]
-    counts = {"token": _bytes(growing), "state": sum(cache.nbytes for cache in caches if cache not in growing)}
+    counts = {
+        "token": _bytes(growing),
+        "state": sum(cache.nbytes for cache in caches if cache not in growing),
+    }
     return {name: count for name, count in counts.items() if count}
 
 
 def _bytes(parts: list[Cache] | list[ProjectedContext]) -> int:
     """Bytes of keys and values, without free room."""
-    joined = [part.keys for part in parts if isinstance(part, Cache) and part.joined]  # their values are in the keys
+    joined = [
+        part.keys for part in parts if isinstance(part, Cache) and part.joined
+    ]  # their values are in the keys
     tensors = joined or [x for part in parts for x in (part.keys, part.values)]
-    return sum(x.numel() * x.element_size() for x in tensors if isinstance(x, torch.Tensor))  # all: no int8, no ring
+    return sum(
+        x.numel() * x.element_size() for x in tensors if isinstance(x, torch.Tensor)
+    )  # all: no int8, no ring

@@ -34,7 +34,11 @@ from regard_lab.text.translation_data import load_translation_data
 from regard_lab.training import Task, TrainingConfig, TrainingResult, check_run_folder, train
 from regard_lab.training.config import setting
 from regard_lab.training.engine import Batch
-from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, read_running_text
+from regard_lab.training.recipes.language import (
+    LanguageModelTraining,
+    LanguageTask,
+    read_running_text,
+)
 from regard_lab.training.recipes.masked_words import MaskedWordTask, read_lines_of_text
 from regard_lab.training.recipes.recipe import RunConfig, Tell, silent
 from regard_lab.training.recipes.run_folder import read_settings
@@ -67,9 +71,14 @@ class PredictionAgreement:
         return {**asdict(self), "perplexity": [math.exp(min(loss, 700.0)) for loss in self.loss]}
 
 
-def agreement(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> PredictionAgreement:
+def agreement(
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+) -> PredictionAgreement:
     """Compare predictions: logits of the original and of the converted model (ids, vocab_size), and the targets."""
-    loss, divergence, same, ids = [0.0, 0.0], 0.0, 0, 0
+    loss = [0.0, 0.0]
+    divergence = 0.0
+    same = 0
+    ids = 0
     for expected, logits, targets in batches:
         first, second = (each.float().log_softmax(-1) for each in (expected, logits))
         for number, each in enumerate((first, second)):
@@ -78,7 +87,9 @@ def agreement(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
         same += int((expected.argmax(-1) == logits.argmax(-1)).sum())
         ids += len(targets)
     count = max(1, ids)
-    return PredictionAgreement(ids, (loss[0] / count, loss[1] / count), divergence / count, same / count)
+    return PredictionAgreement(
+        ids, (loss[0] / count, loss[1] / count), divergence / count, same / count
+    )
 
 
 @torch.no_grad()
@@ -115,7 +126,12 @@ def agreement_of_folders(folder: Path, out: Path, ids: torch.Tensor) -> Predicti
     found = []
     for each in (folder, out):
         model = load_folder(each)
-        found.append([model(row[None], use_cache=False).logits[0, :-1].float() for row in ids[:MEASURED_ROWS]])
+        found.append(
+            [
+                model(row[None], use_cache=False).logits[0, :-1].float()
+                for row in ids[:MEASURED_ROWS]
+            ]
+        )
         del model
     return agreement(zip(*found, [row[1:] for row in ids[:MEASURED_ROWS]], strict=True))
 
@@ -171,7 +187,11 @@ class Uptrained:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values, losses in nats per id."""
         losses = self.losses
-        measured = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
+        measured = (
+            None
+            if losses is None
+            else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
+        )
         predictions = None if self.agreement is None else self.agreement.to_dict()
         return {**self.report.to_dict(), "losses": measured, "predictions": predictions}
 
@@ -213,7 +233,9 @@ class Uptraining:
         steps: int | None = setting(None, option="--uptrain-steps", least=1)
         learning_rate: float = setting(TrainingConfig.learning_rate)
         batch_tokens: int = setting(RunConfig.batch_tokens, least=16)
-        block: int | None = setting(None, least=2, shown=f"that of the run, or {LanguageModelTraining.Config.block}")
+        block: int | None = setting(
+            None, least=2, shown=f"that of the run, or {LanguageModelTraining.Config.block}"
+        )
         seed: int = setting(TrainingConfig.seed, least=0)
         cpu: bool = setting(False)
 
@@ -221,10 +243,15 @@ class Uptraining:
             assert self.steps is not None
             often = max(1, self.steps // 5)
             return TrainingConfig(
-                steps=self.steps, learning_rate=self.learning_rate, warmup_steps=self.steps // 10,
-                schedule=RunConfig.schedule, weight_decay=RunConfig.weight_decay, validate_every=often,
-                save_every=often, seed=self.seed,
-            )  # fmt: skip
+                steps=self.steps,
+                learning_rate=self.learning_rate,
+                warmup_steps=self.steps // 10,
+                schedule=RunConfig.schedule,
+                weight_decay=RunConfig.weight_decay,
+                validate_every=often,
+                save_every=often,
+                seed=self.seed,
+            )
 
     def __init__(self, config: Config, tell: Tell = silent, showing: Showing = nullcontext) -> None:
         self.config, self.tell, self.showing = config, tell, showing
@@ -237,7 +264,9 @@ class Uptraining:
             out: a new folder; the same call goes on with the run that is there.
             to: key/value heads of each layer, or the sizes of its latents.
         """
-        config, folder, out = self.config, Path(folder), Path(out)
+        config = self.config
+        folder = Path(folder)
+        out = Path(out)
         self._check(folder, out)
         method = method_of(config.method, config.texts or None)
         load: Callable[..., Converted]
@@ -257,8 +286,12 @@ class Uptraining:
             (converted := load()).save(out)
             return Uptrained(converted.report)
         saved, model = load_original(folder)
-        trained = (read_settings(folder) or {}).get("block")  # ids in a row, if the folder is a run of ours
-        config = replace(config, block=config.block or (trained if isinstance(trained, int) else None))
+        trained = (read_settings(folder) or {}).get(
+            "block"
+        )  # ids in a row, if the folder is a run of ours
+        config = replace(
+            config, block=config.block or (trained if isinstance(trained, int) else None)
+        )
         task = held_out_task(model, saved.extra_files, config, self.tell)
 
         def read_batches(model: Any) -> None:
@@ -276,10 +309,17 @@ class Uptraining:
         model = converted.after
         with self.showing() as progress:
             result = train(
-                model, task, config.training_config(), out, kind=converted.report.kind,
-                model_config=model.config.to_dict(), extra_files=converted.files, resume=True, progress=progress,
+                model,
+                task,
+                config.training_config(),
+                out,
+                kind=converted.report.kind,
+                model_config=model.config.to_dict(),
+                extra_files=converted.files,
+                resume=True,
+                progress=progress,
                 cpu=config.cpu,
-            )  # fmt: skip
+            )
         return Uptrained(converted.report, measured, result)
 
     def _check(self, folder: Path, out: Path) -> None:
@@ -290,7 +330,9 @@ class Uptraining:
         if config.steps is None:
             check_out(folder, out)
             if earlier := earlier_conversion(out):
-                self.tell(f"{out} holds an earlier conversion ({earlier}); it is replaced once this one is complete")
+                self.tell(
+                    f"{out} holds an earlier conversion ({earlier}); it is replaced once this one is complete"
+                )
             return
         if is_hugging_face(folder):
             raise UnsupportedError(
@@ -310,13 +352,21 @@ class Uptraining:
         return Uptrained(conversion.report(), agreement_of_folders(folder, out, held_out))
 
 
-def held_out_task(model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent) -> Task:
+def held_out_task(
+    model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent
+) -> Task:
     """The task that a model was trained for, on the texts of the settings; their last part is held out."""
     if TOKENISER_FILE not in files:
-        raise NotFoundError(f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text")
+        raise NotFoundError(
+            f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text"
+        )
     tokeniser = Tokeniser.from_json(files[TOKENISER_FILE])
     texts = RunConfig(data=config.texts, seed=config.seed)
-    shared: dict[str, Any] = {"batch_tokens": config.batch_tokens, "seed": config.seed, **share_of_work()}
+    shared: dict[str, Any] = {
+        "batch_tokens": config.batch_tokens,
+        "seed": config.seed,
+        **share_of_work(),
+    }
     if isinstance(model, LanguageModel):
         block = config.block or LanguageModelTraining.Config.block
         longest = model.config.max_length if model.config.positions == "learned" else block

@@ -23,12 +23,32 @@ from regard_lab.decoding.translator import Evaluation, Translation, Translator, 
 
 __all__ = [
     # text to text
-    "Translator", "Translation", "Generator", "Generation", "TextStream",
+    "Translator",
+    "Translation",
+    "Generator",
+    "Generation",
+    "TextStream",
     # ids to ids
-    "generate", "greedy_search", "beam_search", "Hypothesis", "NORMALISATIONS", "normalised", "SpecialIds",
-    "Constraints", "compile_steps", "one_row_options",
+    "generate",
+    "greedy_search",
+    "beam_search",
+    "Hypothesis",
+    "NORMALISATIONS",
+    "normalised",
+    "SpecialIds",
+    "Constraints",
+    "compile_steps",
+    "one_row_options",
     # sampling
-    "Sampling", "filtered_probabilities",
+    "Sampling",
+    "filtered_probabilities",
     # scores
-    "evaluate", "Evaluation", "perplexity", "ScoredText", "Word", "SharedWork", "share_lines", "sharing",
-]  # fmt: skip
+    "evaluate",
+    "Evaluation",
+    "perplexity",
+    "ScoredText",
+    "Word",
+    "SharedWork",
+    "share_lines",
+    "sharing",
+]

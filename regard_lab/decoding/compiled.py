@@ -28,7 +28,9 @@ def one_row_options() -> dict[str, Any]:
     """
     from torch._inductor.fx_passes import decompose_mem_bound_mm  # it takes seconds to import
 
-    largest = {"cpu_max_other_dimension_decomposition": 2**20}  # PyTorch's 2,048 leaves out most vocabularies, and
+    largest = {
+        "cpu_max_other_dimension_decomposition": 2**20
+    }  # PyTorch's 2,048 leaves out most vocabularies, and
     vars(decompose_mem_bound_mm).update(largest)  # the module reads its options only when imported
     return {"post_grad_fusion_options": {"decompose_mm_pass": largest}}
 
@@ -49,25 +51,36 @@ def compile_steps(model: Any) -> float:
     from torch._dynamo.exc import TorchDynamoException  # it takes seconds to import
 
     if (layers := getattr(model, "_through_layers", None)) is None:
-        raise UnsupportedError(f"{type(model).__name__} keeps no keys and values in caches, so no step is compiled")
-    began, options = time.perf_counter(), {"fullgraph": True, "dynamic": True, "options": one_row_options()}
+        raise UnsupportedError(
+            f"{type(model).__name__} keeps no keys and values in caches, so no step is compiled"
+        )
+    began = time.perf_counter()
+    options = {"fullgraph": True, "dynamic": True, "options": one_row_options()}
     graph: Any = partial(torch.compile, **options)
-    score, layers_graph, score_graph = model._score, graph(layers), graph(model._score)
+    score = model._score
+    layers_graph = graph(layers)
+    score_graph = graph(model._score)
 
     def through_layers(ids: torch.Tensor, places: torch.Tensor, *given: Any) -> torch.Tensor:
         if isinstance(model.positions, Learned):  # a graph does not check them
             model.positions.check(places)
-        return (layers_graph if ids.shape[1] == 1 else layers)(ids, places, *given)  # prompts are not compiled
+        return (layers_graph if ids.shape[1] == 1 else layers)(
+            ids, places, *given
+        )  # prompts are not compiled
 
     model._through_layers = through_layers
-    model._score = lambda x: score_graph(x.clone()) if x.ndim == 2 else score(x)  # a storage offset needs a new graph
+    model._score = lambda x: (
+        score_graph(x.clone()) if x.ndim == 2 else score(x)
+    )  # a storage offset needs a new graph
     try:
         with torch.inference_mode():  # as in a search: a graph is for tensors of this mode
             text = torch.full((1, 3), BEGIN, device=next(model.parameters()).device)
             model.step(text[0, :1], model.start(text, "static", capacity=5))
     except TorchDynamoException as error:
         model._through_layers, model._score = layers, score
-        raised = re.search(r"raised exception \w+\(['\"](.*)['\"]", str(error))  # while it was traced
+        raised = re.search(
+            r"raised exception \w+\(['\"](.*)['\"]", str(error)
+        )  # while it was traced
         because = raised[1] if raised else str(error).strip().partition("\n")[0]
         raise UnsupportedError(
             f"the steps of this {type(model).__name__} cannot be compiled ({because}); do not compile them, or install "

@@ -43,10 +43,18 @@ class Constraints:
         object.__setattr__(self, "min_length", whole("min_length", self.min_length, 0))
         if self.no_repeat is not None:
             object.__setattr__(self, "no_repeat", whole("no_repeat", self.no_repeat, 1))
-        penalty = real("repetition_penalty", self.repetition_penalty, 1, needs="a factor of 1 or more, such as 1.2")
+        penalty = real(
+            "repetition_penalty",
+            self.repetition_penalty,
+            1,
+            needs="a factor of 1 or more, such as 1.2",
+        )
         object.__setattr__(self, "repetition_penalty", penalty)
         given = each("prefixes", self.prefixes, "ids for each batch row")
-        prefixes = tuple(tuple(whole("an id of prefixes", i, 0) for i in each("a prefix", one, "ids")) for one in given)
+        prefixes = tuple(
+            tuple(whole("an id of prefixes", i, 0) for i in each("a prefix", one, "ids"))
+            for one in given
+        )
         object.__setattr__(self, "prefixes", prefixes)
 
     @property
@@ -61,7 +69,9 @@ class Constraints:
             ArgumentError: limits that were given and are below what the constraints need.
         """
         if self.prefixes and len(self.prefixes) != len(limits):
-            raise ArgumentError(f"{len(self.prefixes)} prefixes for {len(limits)} texts; give one for each")
+            raise ArgumentError(
+                f"{len(self.prefixes)} prefixes for {len(limits)} texts; give one for each"
+            )
         needed = [max(self.min_length, 1 + len(one)) for one in self.prefixes or [()] * len(limits)]
         if given and (short := max(needed, default=0)) > min(limits, default=0):
             why = "min_length" if short == self.min_length else "the prefix"
@@ -80,7 +90,11 @@ class Constraints:
         return [ids[at + before] for at in starts if tuple(ids[at : at + before]) == last]
 
     def constrained(
-        self, scores: torch.Tensor, total: torch.Tensor, texts: Sequence[tuple[int, Sequence[int]]], end: int | None
+        self,
+        scores: torch.Tensor,
+        total: torch.Tensor,
+        texts: Sequence[tuple[int, Sequence[int]]],
+        end: int | None,
     ) -> torch.Tensor:
         """The logits by which the next ids are chosen.
 
@@ -103,13 +117,17 @@ class Constraints:
                 continue
             if self.repetition_penalty != 1 and ids:
                 again = torch.tensor(sorted(set(ids)), device=scores.device)
-                chosen[at, again] = total[at] + self.repetition_penalty * (scores[at, again] - total[at])
+                chosen[at, again] = total[at] + self.repetition_penalty * (
+                    scores[at, again] - total[at]
+                )
             chosen[at, self.banned(ids)] = -torch.inf
             if end is not None and len(ids) < self.min_length:
                 chosen[at, end] = -torch.inf
             if not bool((chosen[at] > -torch.inf).any()):
                 if end is None:
-                    raise ArgumentError(f"no_repeat={self.no_repeat} excludes every id after {len(ids)}; give more")
+                    raise ArgumentError(
+                        f"no_repeat={self.no_repeat} excludes every id after {len(ids)}; give more"
+                    )
                 chosen[at, end] = scores[at, end]
         return chosen
 

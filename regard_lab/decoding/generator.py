@@ -46,7 +46,9 @@ class TextStream(Described):
 
     def __init__(self, stops: Sequence[str] = (), begins: bool = False) -> None:
         if "" in (stops := a_list("stops", stops, str, "a list of texts")):
-            raise ArgumentError(f"stops are {shown(stops)}; give a list of texts of one character or more")
+            raise ArgumentError(
+                f"stops are {shown(stops)}; give a list of texts of one character or more"
+            )
         self.stopped = False
         self._stops = tuple(stops)
         self._begins = begins
@@ -80,7 +82,14 @@ class TextStream(Described):
 
 def _overlap(text: str, stop: str) -> int:
     """The length of the longest end of a text that is the beginning of a stop."""
-    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+    return next(
+        (
+            size
+            for size in range(min(len(stop) - 1, len(text)), 0, -1)
+            if text.endswith(stop[:size])
+        ),
+        0,
+    )
 
 
 class Listener:
@@ -91,11 +100,24 @@ class Listener:
     """
 
     def __init__(
-        self, bytes_of: Callable[[int], bytes], stop: Sequence[str], begins: Sequence[bool], count: int, whole: bool
+        self,
+        bytes_of: Callable[[int], bytes],
+        stop: Sequence[str],
+        begins: Sequence[bool],
+        count: int,
+        whole: bool,
     ) -> None:
-        self.bytes_of, self.stop, self.begins, self.count, self.whole = bytes_of, stop, begins, count, whole
+        self.bytes_of, self.stop, self.begins, self.count, self.whole = (
+            bytes_of,
+            stop,
+            begins,
+            count,
+            whole,
+        )
         self.streams = [TextStream(stop, first) for first in begins for _ in range(count)]
-        self.on_text: Callable[[int, int, str], None] | None = None  # number of the prompt, of its text, new text
+        self.on_text: Callable[[int, int, str], None] | None = (
+            None  # number of the prompt, of its text, new text
+        )
 
     def __call__(self, text: int, ids: Sequence[int]) -> bool:
         """Whether the text is over after the last of these ids."""
@@ -108,7 +130,9 @@ class Listener:
     def read(self, prompt: int, ids: Sequence[int]) -> tuple[str, bool]:
         """The text of these ids after a prompt, and whether a stop ended it."""
         stream = TextStream(self.stop, self.begins[prompt])
-        text = "".join(stream.feed(self.bytes_of(identifier)) for identifier in ids) + stream.close()
+        text = (
+            "".join(stream.feed(self.bytes_of(identifier)) for identifier in ids) + stream.close()
+        )
         return text, stream.stopped
 
     def close(self, ids_of_texts: Sequence[Sequence[Sequence[int]]]) -> None:
@@ -116,14 +140,18 @@ class Listener:
         for prompt, texts in enumerate(ids_of_texts):
             for number, ids in enumerate(texts):
                 stream = self.streams[prompt * self.count + number]
-                self._pass_on(prompt, number, self.read(prompt, ids)[0] if self.whole else stream.close())
+                self._pass_on(
+                    prompt, number, self.read(prompt, ids)[0] if self.whole else stream.close()
+                )
 
     def _pass_on(self, prompt: int, number: int, more: str) -> None:
         if more and self.on_text is not None:
             self.on_text(prompt, number, more)
 
 
-OnText = Callable[[int, int, str], None]  # number of the prompt, number of its text, new part of that text
+OnText = Callable[
+    [int, int, str], None
+]  # number of the prompt, number of its text, new part of that text
 
 
 @brief
@@ -158,7 +186,9 @@ class Generator(Described):
         ArgumentError: the vocabulary sizes differ.
     """
 
-    def __init__(self, model: LanguageModel, tokeniser: Tokeniser, words: SeenWords | None = None) -> None:
+    def __init__(
+        self, model: LanguageModel, tokeniser: Tokeniser, words: SeenWords | None = None
+    ) -> None:
         if not all(hasattr(model, name) for name in ("config", "start", "step")):
             raise ArgumentError(f"model is {shown(model)}; give a LanguageModel")
         check_together(model.config.vocab_size, tokeniser)
@@ -172,7 +202,9 @@ class Generator(Described):
             CheckpointError: the folder is missing, damaged, or holds no language model.
         """
         saved, tokeniser = load_with_tokeniser(folder, LanguageModel.KIND)
-        return cls(LanguageModel.from_saved(saved, str(folder)), tokeniser, seen_words_of(saved, folder))
+        return cls(
+            LanguageModel.from_saved(saved, str(folder)), tokeniser, seen_words_of(saved, folder)
+        )
 
     def generate(
         self,
@@ -217,13 +249,22 @@ class Generator(Described):
             UnsupportedError: speculation with a cache that cannot go back; branches with a model that compares places.
         """
         prompts = a_list("prompts", prompts, str, "a list of texts")
-        for name, number in (("batch_size", batch_size), ("max_tokens", max_tokens), ("beam", beam), ("count", count)):
+        for name, number in (
+            ("batch_size", batch_size),
+            ("max_tokens", max_tokens),
+            ("beam", beam),
+            ("count", count),
+        ):
             whole(name, number, None if name == "max_tokens" else 1)  # `generate` refuses 0 of them
         if on_text is not None and not callable(on_text):
-            raise ArgumentError(f"on_text is {shown(on_text)}; give a function of two numbers and a text")
+            raise ArgumentError(
+                f"on_text is {shown(on_text)}; give a function of two numbers and a text"
+            )
         first_row = whole("first_row", first_row, 0, 2**32 - 1)
         if whole("branches", branches, 1) > 1 and speculate is None:
-            raise ArgumentError(f"branches={branches} is for proposals; add speculate= (--speculate or --draft)")
+            raise ArgumentError(
+                f"branches={branches} is for proposals; add speculate= (--speculate or --draft)"
+            )
         TextStream(stop)  # refuses invalid stops before any work
         encoded = [[BEGIN, *self.tokeniser.encode(prompt)] for prompt in prompts]
         self._check_room(max(map(len, encoded), default=0), max_tokens)
@@ -247,16 +288,23 @@ class Generator(Described):
             begins = [not encoded[row][1:] and not self.tokeniser.verbatim for row in rows]
             listener = Listener(self._bytes_of, stop, begins, count, beam > 1)
             if on_text is not None:
-                listener.on_text = lambda row, number, more, rows=rows: on_text(rows[row], number, more)
+                listener.on_text = lambda row, number, more, rows=rows: on_text(
+                    rows[row], number, more
+                )
             batch = pad([encoded[row] for row in rows]).to(device)
-            texts = write(self.model, batch, rows=[first_row + row for row in rows], over=listener, **options)
+            texts = write(
+                self.model, batch, rows=[first_row + row for row in rows], over=listener, **options
+            )
             for at, (row, hypotheses) in enumerate(zip(rows, texts, strict=True)):
                 for one in hypotheses:
                     text, stopped = listener.read(at, one.ids)
                     ended = "stop" if stopped else "end" if one.finished else "length"
-                    read, numbers = tuple(encoded[row][1:]), (one.log_probability, one.score)
+                    read = tuple(encoded[row][1:])
+                    numbers = (one.log_probability, one.score)
                     per_step = len(one.gains) / one.calls if one.calls else None
-                    generations[row].append(Generation(prompts[row], text, read, one.ids, *numbers, ended, per_step))
+                    generations[row].append(
+                        Generation(prompts[row], text, read, one.ids, *numbers, ended, per_step)
+                    )
             listener.close([[one.ids for one in hypotheses] for hypotheses in texts])
         return generations
 
@@ -269,13 +317,20 @@ class Generator(Described):
         Raises:
             ArgumentError: something else than texts, or more ids than the model has positions.
         """
-        device, scored = next(self.model.parameters()).device, []
+        device = next(self.model.parameters()).device
+        scored = []
         for text in a_list("texts", texts, str, "a list of texts"):
             ids = self.tokeniser.encode(text)
             self._check_room(len(ids), 1)
             read = torch.tensor([[BEGIN, *ids[:-1]]], device=device)
-            [gains] = gains_of(self.model(read), torch.tensor([ids], device=device)) if ids else [[]]
-            scored.append(ScoredText(None, text, tuple(ids), tuple(gains), words_of(self.tokeniser, ids, gains)))
+            [gains] = (
+                gains_of(self.model(read), torch.tensor([ids], device=device)) if ids else [[]]
+            )
+            scored.append(
+                ScoredText(
+                    None, text, tuple(ids), tuple(gains), words_of(self.tokeniser, ids, gains)
+                )
+            )
         return scored
 
     def _proposer(self, speculate: str | Generator, longest: int, max_tokens: int) -> Proposer:
@@ -297,7 +352,8 @@ class Generator(Described):
     def _check_room(self, longest: int, max_tokens: int) -> None:
         config = self.model.config
         if config.positions == "learned" and longest + max_tokens - 1 > config.max_length:
-            there, most = count_of(config.max_length, "learned positions"), max(0, config.max_length - longest + 1)
+            there = count_of(config.max_length, "learned positions")
+            most = max(0, config.max_length - longest + 1)
             raise ArgumentError(
                 f"the prompt has {count_of(longest, 'ids')} with BEGIN and max_tokens is {max_tokens}; this model has "
                 f"{there}, so give at most {most}, or shorten the prompt"

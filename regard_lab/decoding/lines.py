@@ -48,7 +48,10 @@ def sharing() -> Generator[SharedWork | None]:
     if began:
         try:
             dist.init_process_group("gloo")
-        except (ValueError, RuntimeError) as error:  # a variable is missing; a port is in use, or no process responds
+        except (
+            ValueError,
+            RuntimeError,
+        ) as error:  # a variable is missing; a port is in use, or no process responds
             reason = " ".join(str(error).split())[:200]
             raise ArgumentError(
                 f"the environment variable WORLD_SIZE is {processes}, and the processes cannot be joined ({reason}); "
@@ -104,7 +107,9 @@ def share_lines(
     rank = work["rank"] if rank is None else rank
     processes = work["world"] if processes is None else processes
     if not 0 <= rank < processes:
-        raise ArgumentError(f"process {rank} of {processes}; the processes are numbered from 0 to {processes - 1}")
+        raise ArgumentError(
+            f"process {rank} of {processes}; the processes are numbered from 0 to {processes - 1}"
+        )
     out = Path(out)
     parts, complete = _claimed(out, _digest(lines, settings))
     if complete:
@@ -137,7 +142,10 @@ def share_of_work() -> dict[str, int]:
     >>> share_of_work()
     {'world': 1, 'rank': 0}
     """
-    values = {name: os.environ.get(name, default) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))}
+    values = {
+        name: os.environ.get(name, default)
+        for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))
+    }
     for name, value in values.items():
         if not value.isdecimal() or (name, int(value)) == ("WORLD_SIZE", 0):
             raise ArgumentError(
@@ -155,12 +163,17 @@ def _digest(lines: Sequence[str], settings: str) -> str:
 
 def _claimed(out: Path, digest: str) -> tuple[Path, bool]:
     """The folder of the parts, and whether the file is complete already, if their record is that of this work."""
-    record, parts = Path(f"{out}.record"), Path(f"{out}.parts")
+    record = Path(f"{out}.record")
+    parts = Path(f"{out}.parts")
     claimed = record.exists()
     if not claimed and (out.exists() or parts.exists()):
-        claimed = record.exists()  # another process of this command may have written it before them, since it was read
+        claimed = (
+            record.exists()
+        )  # another process of this command may have written it before them, since it was read
         if not claimed:
-            raise OccupiedError(f"{out} is there already, without a record of what it belongs to; name another file")
+            raise OccupiedError(
+                f"{out} is there already, without a record of what it belongs to; name another file"
+            )
     if claimed:
         if read_sealed(record).get("digest") != digest:
             raise OccupiedError(
@@ -181,7 +194,9 @@ def _part(parts: Path, block: int) -> Path:
 
 def _join(out: Path, parts: Path, blocks: int) -> bool:
     """Join the parts to the file if all are there. Two processes may do so at once, and write the same."""
-    if out.exists():  # joined by another process, which may have removed the folder before this one wrote to it
+    if (
+        out.exists()
+    ):  # joined by another process, which may have removed the folder before this one wrote to it
         shutil.rmtree(parts, ignore_errors=True)
         return True
     if not all(_part(parts, block).exists() for block in range(blocks)):

@@ -12,19 +12,29 @@ from regard_lab.models import SavedModel, load_model
 from regard_lab.text import Tokeniser
 from regard_lab.text.seen_words import SeenWords
 
-WORDS_FILE = "source-words.json"  # the words of the training texts, of a translator those of its sources
+WORDS_FILE = (
+    "source-words.json"  # the words of the training texts, of a translator those of its sources
+)
 TOKENISER_FILE = "tokeniser.json"
 
 
-def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[SavedModel, Tokeniser]:
+def load_with_tokeniser(
+    folder: str | Path, kind: str | None = None
+) -> tuple[SavedModel, Tokeniser]:
     """The saved model in a folder, optionally of one kind only, and its tokeniser."""
     saved = load_model(folder, kind)
     if TOKENISER_FILE not in saved.extra_files:
-        raise NotFoundError(f"{folder} holds a model without {TOKENISER_FILE}, so its ids cannot be read")
+        raise NotFoundError(
+            f"{folder} holds a model without {TOKENISER_FILE}, so its ids cannot be read"
+        )
     return saved, _from_file(Tokeniser, saved, TOKENISER_FILE, folder)
 
 
-TABLES = ("embedding.weight", "target_embedding.weight", "to_vocabulary.weight")  # with a row for each id
+TABLES = (
+    "embedding.weight",
+    "target_embedding.weight",
+    "to_vocabulary.weight",
+)  # with a row for each id
 
 
 def with_pieces(saved: SavedModel, tokeniser: Tokeniser, wider: Tokeniser) -> SavedModel:
@@ -42,7 +52,11 @@ def with_pieces(saved: SavedModel, tokeniser: Tokeniser, wider: Tokeniser) -> Sa
 
 def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:
     """The words of the training texts of a saved model; None where none are stored."""
-    return _from_file(SeenWords, saved, WORDS_FILE, folder) if WORDS_FILE in saved.extra_files else None
+    return (
+        _from_file(SeenWords, saved, WORDS_FILE, folder)
+        if WORDS_FILE in saved.extra_files
+        else None
+    )
 
 
 def _from_file(kind: Any, saved: SavedModel, name: str, folder: str | Path) -> Any:

@@ -42,12 +42,16 @@ def filtered_probabilities(
     """
     check_filters(temperature, top_k, top_p, min_p)
     check_scores(scores)
-    temperature = real("temperature", temperature)  # torch cannot divide by an integer beyond 64 bits
+    temperature = real(
+        "temperature", temperature
+    )  # torch cannot divide by an integer beyond 64 bits
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     if is_greedy(temperature):
         return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1)
-    scores = (scores - scores.amax(-1, keepdim=True)) / temperature  # at most 0, so the division cannot overflow
+    scores = (
+        scores - scores.amax(-1, keepdim=True)
+    ) / temperature  # at most 0, so the division cannot overflow
     if top_k is not None:
         least = scores.topk(min(top_k, scores.shape[-1])).values[..., -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)
@@ -64,7 +68,9 @@ def check_scores(scores: torch.Tensor) -> None:
     """Raise an ArgumentError unless these are logits (batch, vocab_size)."""
     fits = isinstance(scores, torch.Tensor) and scores.dim() == 2 and scores.shape[1] > 0
     if not (fits and (scores.is_floating_point() or scores.dtype == torch.int64)):
-        raise ArgumentError(f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers")
+        raise ArgumentError(
+            f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers"
+        )
 
 
 def is_greedy(temperature: float) -> bool:
@@ -72,11 +78,15 @@ def is_greedy(temperature: float) -> bool:
     return temperature < torch.finfo(torch.float32).tiny
 
 
-def check_filters(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None) -> None:
+def check_filters(
+    temperature: float, top_k: int | None, top_p: float | None, min_p: float | None
+) -> None:
     """Raise an ArgumentError for invalid settings."""
     real("temperature", temperature, 0, needs="0 for the most likely id, or a number above 0")
     if top_k is not None and (not is_whole(found := plain("top_k", top_k)) or found < 1):
-        raise ArgumentError(f"top_k is {top_k}; give 1 or more, or leave it out to draw from all ids")
+        raise ArgumentError(
+            f"top_k is {top_k}; give 1 or more, or leave it out to draw from all ids"
+        )
     if top_p is not None:
         real("top_p", top_p, most=1, above=0, needs="a probability above 0, at most 1")
     if min_p is not None:
@@ -116,7 +126,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check_filters(self.temperature, self.top_k, self.top_p, self.min_p)
-        object.__setattr__(self, "seed", whole("seed", self.seed, 0, needs="an integer from 0 to 2**63 - 1"))
+        object.__setattr__(
+            self, "seed", whole("seed", self.seed, 0, needs="an integer from 0 to 2**63 - 1")
+        )
 
     @property
     def is_greedy(self) -> bool:
@@ -135,12 +147,22 @@ class Sampling:
         """
         check_scores(scores)
         whole("place", place, 0)
-        if not isinstance(rows, torch.Tensor) or rows.shape != scores.shape[:1] or rows.dtype != torch.int64:
-            raise ArgumentError(f"rows are {shown(rows)}; give an int64 tensor, one number for each batch row")
+        if (
+            not isinstance(rows, torch.Tensor)
+            or rows.shape != scores.shape[:1]
+            or rows.dtype != torch.int64
+        ):
+            raise ArgumentError(
+                f"rows are {shown(rows)}; give an int64 tensor, one number for each batch row"
+            )
         if self.is_greedy:
             return likeliest(scores, 1)[1][:, 0]
         likely = filtered_probabilities(
-            scores, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p
+            scores,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
         )
         below = likely.double().cumsum(-1)  # (batch, vocab_size)
         wanted = uniform(self.seed, rows, place).to(below.device)[:, None] * below[:, -1:]
@@ -174,7 +196,8 @@ def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     blocks = scores.shape[1] // BLOCK
     if blocks <= 2 * count:
         return _largest(scores, min(count, scores.shape[1]))
-    whole, rest = scores[:, : blocks * BLOCK], scores[:, blocks * BLOCK :]
+    whole = scores[:, : blocks * BLOCK]
+    rest = scores[:, blocks * BLOCK :]
     each = whole.unflatten(1, (blocks, BLOCK))
     best = _largest(each.amax(-1), count)[1]  # the blocks, (batch, count)
     inside = each.gather(1, best[..., None].expand(-1, -1, BLOCK)).flatten(1)

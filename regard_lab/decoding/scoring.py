@@ -62,5 +62,7 @@ def gains_of(logits: torch.Tensor, following: torch.Tensor) -> list[list[float]]
     for scores, ids in zip(logits, following, strict=True):
         ids = ids[ids != PAD]
         scores = scores[: len(ids)].double()
-        rows.append((scores.gather(1, ids[:, None]) - log_total(scores))[:, 0].tolist() if len(ids) else [])
+        rows.append(
+            (scores.gather(1, ids[:, None]) - log_total(scores))[:, 0].tolist() if len(ids) else []
+        )
     return rows

@@ -20,7 +20,15 @@ from regard.arguments import whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns import Tree
 from regard_lab.decoding.sampling import Sampling
-from regard_lab.decoding.search import GREEDY, OURS, Hypothesis, Keeping, Over, admitted, length_limits
+from regard_lab.decoding.search import (
+    GREEDY,
+    OURS,
+    Hypothesis,
+    Keeping,
+    Over,
+    admitted,
+    length_limits,
+)
 from regard_lab.models import LanguageModel
 from regard_lab.text import PAD
 
@@ -56,12 +64,18 @@ class Draft:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model, self.keeping = model, going_back(Keeping())
-        self._known: tuple[Any, list[int]] = None, []  # its state, and the ids that the state has read
+        self._known: tuple[Any, list[int]] = (
+            None,
+            [],
+        )  # its state, and the ids that the state has read
 
     def __call__(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
         ids, (state, read) = list(ids), self._known
         self._known = None, []  # after an interruption it reads the text again
-        same = next((at for at, (one, other) in enumerate(zip(read, ids, strict=False)) if one != other), len(read))
+        same = next(
+            (at for at, (one, other) in enumerate(zip(read, ids, strict=False)) if one != other),
+            len(read),
+        )
         same = min(same, len(ids) - 1)
         device = next(self.model.parameters()).device
         if state is None or not same:
@@ -71,7 +85,9 @@ class Draft:
             state.crop(same)
             scores = self.model.extend(torch.tensor([ids[same:]], device=device), state)[:, -1]
         self._known, going = (state, ids), copy(state)
-        last = admitted(scores, OURS)[0][0].topk(min(branches, scores.shape[-1])).indices  # (branches,)
+        last = (
+            admitted(scores, OURS)[0][0].topk(min(branches, scores.shape[-1])).indices
+        )  # (branches,)
         if len(last) > 1:
             going.reorder(torch.zeros_like(last))
         drafts = [[one] for one in last.tolist()]
@@ -79,7 +95,9 @@ class Draft:
             last = admitted(self.model.step(last, going), OURS)[0].argmax(-1)
             for draft, chosen in zip(drafts, last.tolist(), strict=True):
                 draft.append(chosen)
-        return [draft[: draft.index(OURS.end) + 1] if OURS.end in draft else draft for draft in drafts]
+        return [
+            draft[: draft.index(OURS.end) + 1] if OURS.end in draft else draft for draft in drafts
+        ]
 
 
 def going_back(keeping: Keeping) -> Keeping:
@@ -121,27 +139,45 @@ def speculated(
     """
     most = whole("proposals", proposals, 1), whole("branches", branches, 1)
     keeping = going_back(Keeping(cache, cache_dtype))
-    limits, written = length_limits(prompts, max_tokens), list[list[Hypothesis]]()
+    limits = length_limits(prompts, max_tokens)
+    written = list[list[Hypothesis]]()
     sampling = GREEDY if sampling is None else sampling
     if count > 1 and sampling.is_greedy:
         raise ArgumentError(f"count={count}: the most likely ids give 1 text; give sampling=")
     for at, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
         number = at if rows is None else rows[at]
-        draws = [partial(sampling.choose, rows=torch.tensor([number + (copy << 32)])) for copy in range(count)]
-        overs = [None if over is None else partial(over, at * count + copy) for copy in range(count)]
+        draws = [
+            partial(sampling.choose, rows=torch.tensor([number + (copy << 32)]))
+            for copy in range(count)
+        ]
+        overs = [
+            None if over is None else partial(over, at * count + copy) for copy in range(count)
+        ]
         read = prompt[prompt != PAD]
         ways = zip(draws, overs, strict=True)
-        written.append([_write(model, read, limit, draw, end, proposer, most, keeping) for draw, end in ways])
+        written.append(
+            [_write(model, read, limit, draw, end, proposer, most, keeping) for draw, end in ways]
+        )
     return written
 
 
 def _write(
-    model: LanguageModel, prompt: torch.Tensor, limit: int, choose: Callable[..., torch.Tensor],
-    over: Callable[[list[int]], bool] | None, proposer: Proposer, most: tuple[int, int], keeping: Keeping,
-) -> Hypothesis:  # fmt: skip
+    model: LanguageModel,
+    prompt: torch.Tensor,
+    limit: int,
+    choose: Callable[..., torch.Tensor],
+    over: Callable[[list[int]], bool] | None,
+    proposer: Proposer,
+    most: tuple[int, int],
+    keeping: Keeping,
+) -> Hypothesis:
     """One text after a prompt (length,), with at most so many proposed ids and branches."""
-    state = keeping.start(model, prompt[None], limit + most[0] * (most[1] - 1))  # room for the nodes of a tree
-    scores, read, calls = state.next_scores[:, None].clone(), prompt.tolist(), 1
+    state = keeping.start(
+        model, prompt[None], limit + most[0] * (most[1] - 1)
+    )  # room for the nodes of a tree
+    scores = state.next_scores[:, None].clone()
+    read = prompt.tolist()
+    calls = 1
     behind = _grown([])
     written: list[int] = []
     gains: list[float] = []
@@ -156,7 +192,9 @@ def _write(
                 written.append(chosen)
                 finished = over is not None and over(written)
             if finished or len(written) == limit:
-                return Hypothesis(tuple(written), sum(gains), sum(gains), finished, tuple(gains), calls)
+                return Hypothesis(
+                    tuple(written), sum(gains), sum(gains), finished, tuple(gains), calls
+                )
             if (path[-1], chosen) not in behind:
                 break
             path.append(behind[path[-1], chosen])
@@ -167,7 +205,8 @@ def _write(
         room = min(most[0], limit - len(written) - 1)  # the call itself gives one more id
         proposed = proposer([*read, *written], room, most[1]) if room else []
         behind = _grown(proposed)
-        ids, parents = [written[-1], *(chosen for _, chosen in behind)], [-1, *(node for node, _ in behind)]
+        ids = [written[-1], *(chosen for _, chosen in behind)]
+        parents = [-1, *(node for node, _ in behind)]
         tree = Tree(torch.tensor(parents, device=prompt.device)) if len(proposed) > 1 else None
         scores = model.extend(torch.tensor([ids], device=prompt.device), state, tree)
         calls += 1

@@ -71,8 +71,13 @@ class Ends:
         if self.empty:
             parts.append(f"{self.empty:,} {whole} {'is' if self.empty == 1 else 'are'} empty")
         if self.limits:
-            least, most = min(self.limits), max(self.limits)
-            limit = f"limit of {most:,} ids" if least == most else f"limits of {least:,} to {most:,} ids"
+            least = min(self.limits)
+            most = max(self.limits)
+            limit = (
+                f"limit of {most:,} ids"
+                if least == most
+                else f"limits of {least:,} to {most:,} ids"
+            )
             parts.append(f"{len(self.limits):,} {whole} reached the {limit} without an end")
         return "; ".join(parts) or None
 
@@ -89,8 +94,15 @@ class Translator(Described):
         ArgumentError: the vocabulary sizes differ.
     """
 
-    def __init__(self, model: TranslationModel, tokeniser: Tokeniser, words: SeenWords | None = None) -> None:
-        of_kind("model", model, TranslationModel, "a translation model, as load_translation_model gives it")
+    def __init__(
+        self, model: TranslationModel, tokeniser: Tokeniser, words: SeenWords | None = None
+    ) -> None:
+        of_kind(
+            "model",
+            model,
+            TranslationModel,
+            "a translation model, as load_translation_model gives it",
+        )
         check_together(model.config.vocab_size, tokeniser)
         if words is not None:
             of_kind("words", words, SeenWords, "the SeenWords of the training sources, or None")
@@ -158,22 +170,37 @@ class Translator(Described):
             ArgumentError: invalid settings.
         """
         lines = a_list("lines", lines, str, "a list of strings, one for each source")
-        beam, count = whole("beam", beam, 1), whole("count", count, 1)
+        beam = whole("beam", beam, 1)
+        count = whole("count", count, 1)
         if count > beam:
             raise ArgumentError(
                 f"count is {count} and beam is {beam}; a search keeps `beam` texts, so give beam {count}"
             )
         written = tuple(self.tokeniser.encode_target(tidy_target(a_string("prefix", prefix))))
-        rules = Constraints(min_length=min_length, no_repeat=no_repeat, repetition_penalty=repetition_penalty)
-        options: dict[str, Any] = {"max_length": max_length, "cache": cache, "cache_dtype": cache_dtype}
+        rules = Constraints(
+            min_length=min_length, no_repeat=no_repeat, repetition_penalty=repetition_penalty
+        )
+        options: dict[str, Any] = {
+            "max_length": max_length,
+            "cache": cache,
+            "cache_dtype": cache_dtype,
+        }
         if beam > 1:
-            options |= {"beam": beam, "count": count, "normalisation": normalisation, "alpha": alpha}
+            options |= {
+                "beam": beam,
+                "count": count,
+                "normalisation": normalisation,
+                "alpha": alpha,
+            }
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
         own = {} if kept is None else of_kind("kept", kept, dict, "an empty dict, or None")
         for indices, (source, *_) in self._batches(encoded, batch_tokens, progress, share):
             constraints = replace(rules, prefixes=(written,) * len(source)) if written else rules
             if beam == 1:
-                found = [[one] for one in greedy_search(self.model, source, constraints=constraints, **options)]
+                found = [
+                    [one]
+                    for one in greedy_search(self.model, source, constraints=constraints, **options)
+                ]
             else:
                 found = beam_search(self.model, source, constraints=constraints, **options)
             for index, best in zip(indices, found, strict=True):
@@ -182,12 +209,18 @@ class Translator(Described):
         return [found[index] for index in range(len(lines))]
 
     def _batches(
-        self, pairs: list[EncodedPair], tokens: int, progress: Callable[[int], None] | None, share: SharedWork | None
+        self,
+        pairs: list[EncodedPair],
+        tokens: int,
+        progress: Callable[[int], None] | None,
+        share: SharedWork | None,
     ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
         """The batches of this process, with the indices of their pairs; progress is called for all batches."""
         whole("batch_tokens", tokens, 1)
         if progress is not None and not callable(progress):
-            raise ArgumentError(f"progress is {shown(progress)}; give a function of the number of lines that are done")
+            raise ArgumentError(
+                f"progress is {shown(progress)}; give a function of the number of lines that are done"
+            )
         of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
         device = next(self.model.parameters()).device
         for number, (indices, batch) in enumerate(batches_in_order(pairs, tokens)):
@@ -202,11 +235,18 @@ class Translator(Described):
             return [Translation(line, "", (), (), 0.0, 0.0, True, unknown)]
         return [
             Translation(
-                line, self.tokeniser.decode(one.ids), tuple(ids), one.ids, one.log_probability, one.score,
-                one.finished, unknown, words_of(self.tokeniser, one.ids, one.gains),
+                line,
+                self.tokeniser.decode(one.ids),
+                tuple(ids),
+                one.ids,
+                one.log_probability,
+                one.score,
+                one.finished,
+                unknown,
+                words_of(self.tokeniser, one.ids, one.gains),
             )
             for one in best
-        ]  # fmt: skip
+        ]
 
     @torch.inference_mode()
     def score(
@@ -231,11 +271,14 @@ class Translator(Described):
         pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
         own: list[tuple[int, list[float]]] = []
         encoded = encode_pairs(pairs, self.tokeniser)
-        for indices, (source, target, following) in self._batches(encoded, batch_tokens, progress, share):
+        for indices, (source, target, following) in self._batches(
+            encoded, batch_tokens, progress, share
+        ):
             own += zip(indices, gains_of(self.model(source, target), following), strict=True)
         scored = []
         for index, gains in sorted(own if share is None else share.gathered(own)):
-            pair, ids = pairs[index], self.tokeniser.encode_target(pairs[index].target)
+            pair = pairs[index]
+            ids = self.tokeniser.encode_target(pairs[index].target)
             words = words_of(self.tokeniser, ids, gains)
             scored.append(ScoredText(pair.source, pair.target, tuple(ids), tuple(gains), words))
         return scored
@@ -259,7 +302,12 @@ class Evaluation:
         """The measures and settings, without the translations, as JSON values."""
         ends = Ends(self.translations)
         counts = {"empty": ends.empty, "unfinished": len(ends.limits)}
-        return {**self.scores.to_dict(), "perplexity": self.perplexity, **counts, "settings": self.settings}
+        return {
+            **self.scores.to_dict(),
+            "perplexity": self.perplexity,
+            **counts,
+            "settings": self.settings,
+        }
 
     def rows(self) -> list[dict[str, Any]]:
         """Each sentence with its reference, its translation and the scores of that, as JSON values."""
@@ -271,11 +319,15 @@ def rows_of(translations: Sequence[Translation], references: Sequence[str]) -> l
     scores = score_each([one.text for one in translations], references)
     return [
         {
-            "source": one.source, "reference": reference, "output": tidy_target(one.text), **score,
-            "log_probability": one.log_probability, "finished": one.finished,
+            "source": one.source,
+            "reference": reference,
+            "output": tidy_target(one.text),
+            **score,
+            "log_probability": one.log_probability,
+            "finished": one.finished,
         }
         for one, reference, score in zip(translations, references, scores, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def evaluate(
@@ -303,23 +355,41 @@ def evaluate(
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     lines = [pair.source for pair in pairs]
     translations = translator.translate(
-        lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress, share=share, kept=kept
+        lines,
+        beam=beam,
+        normalisation=normalisation,
+        alpha=alpha,
+        progress=progress,
+        share=share,
+        kept=kept,
     )
     references = tuple(pair.target for pair in pairs)
     scores = score([translation.text for translation in translations], references)
     settings: dict[str, Any] = {"beam": beam}
     if beam > 1:
-        settings |= {"normalisation": normalisation} | ({"alpha": alpha} if normalisation == "gnmt" else {})
-    return Evaluation(scores, perplexity(translator, pairs, share=share), settings, translations, references)
+        settings |= {"normalisation": normalisation} | (
+            {"alpha": alpha} if normalisation == "gnmt" else {}
+        )
+    return Evaluation(
+        scores, perplexity(translator, pairs, share=share), settings, translations, references
+    )
 
 
 def perplexity(
-    translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048, *, share: SharedWork | None = None
+    translator: Translator,
+    pairs: Sequence[Pair],
+    batch_tokens: int = 2048,
+    *,
+    share: SharedWork | None = None,
 ) -> float:
     """Perplexity of the targets: exp of the mean cross entropy of their ids, including END.
 
     With `share`, batches are divided among processes, and each of them returns the perplexity of all.
     """
     of_kind("translator", translator, Translator, "a Translator")
-    gains = [gain for one in translator.score(pairs, batch_tokens=batch_tokens, share=share) for gain in one.gains]
+    gains = [
+        gain
+        for one in translator.score(pairs, batch_tokens=batch_tokens, share=share)
+        for gain in one.gains
+    ]
     return math.exp(min(-math.fsum(gains) / len(gains), 700.0)) if gains else math.nan

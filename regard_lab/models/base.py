@@ -16,7 +16,17 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.arguments import a_tensor, count_of, of_kind, one_of, real, shown, suggest, whole, yes_or_no
+from regard.arguments import (
+    a_tensor,
+    count_of,
+    of_kind,
+    one_of,
+    real,
+    shown,
+    suggest,
+    whole,
+    yes_or_no,
+)
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.errors import ArgumentError, CheckpointError, ShapeError
 from regard.layers import Projection, project
@@ -29,22 +39,37 @@ from regard_lab.text.vocabularies import PAD
 
 def check_step(ids: torch.Tensor, state: object, kind: type, axes: int = 1) -> None:
     """Raise an ArgumentError unless these are the next ids of each text and a state of this model."""
-    if not isinstance(ids, torch.Tensor) or ids.dim() != axes or ids.dtype not in (torch.int64, torch.int32):
+    if (
+        not isinstance(ids, torch.Tensor)
+        or ids.dim() != axes
+        or ids.dtype not in (torch.int64, torch.int32)
+    ):
         shape = "(batch,)" if axes == 1 else "(batch, added)"
-        raise ArgumentError(f"ids are {shown(ids)}; give an int64 tensor {shape}, the next ids of each text")
+        raise ArgumentError(
+            f"ids are {shown(ids)}; give an int64 tensor {shape}, the next ids of each text"
+        )
     if not isinstance(state, kind):
-        raise ArgumentError(f"state is {shown(state)}; give the {kind.__name__} that the model's `start` returns")
+        raise ArgumentError(
+            f"state is {shown(state)}; give the {kind.__name__} that the model's `start` returns"
+        )
 
 
 def check_number(ids: torch.Tensor, texts: int) -> None:
     """Raise an ArgumentError unless there is one id for each text of a state."""
     if len(ids) != texts:
-        raise ArgumentError(f"ids are {len(ids)} for {count_of(texts, 'texts')}; give one for each text")
+        raise ArgumentError(
+            f"ids are {len(ids)} for {count_of(texts, 'texts')}; give one for each text"
+        )
 
 
 def check_ids(ids: torch.Tensor, vocab_size: int) -> None:
     """Raise an ArgumentError unless all ids are in the vocabulary."""
-    if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+    if (
+        not isinstance(ids, torch.Tensor)
+        or ids.is_floating_point()
+        or ids.is_complex()
+        or ids.dtype == torch.bool
+    ):
         raise ArgumentError(f"ids are {shown(ids)}; give an integer tensor")
     if torch.compiler.is_compiling():  # a program has no ids yet
         return
@@ -79,7 +104,9 @@ class Settings:
         of_kind("settings", settings, dict, "the settings by name, as to_dict gives them")
         known = {field.name: field for field in fields(cls)}
         if unknown := sorted(settings.keys() - known.keys()):
-            raise ArgumentError(f"there is no setting {', '.join(unknown)}; {suggest(unknown[0], known)}")
+            raise ArgumentError(
+                f"there is no setting {', '.join(unknown)}; {suggest(unknown[0], known)}"
+            )
         needed = {name for name, field in known.items() if field.default is MISSING}
         if missing := sorted(needed - settings.keys()):
             raise ArgumentError(f"the setting {', '.join(missing)} is missing")
@@ -101,7 +128,8 @@ class Settings:
         """Raise an ArgumentError if the parameters in float32 need more memory than this machine has."""
         if torch.get_default_device().type == "meta":  # no memory is allocated
             return
-        needed, there = 4 * self.least_parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        needed = 4 * self.least_parameters
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if needed > there:
             raise ArgumentError(
                 f"the parameters of this model would take at least {needed:,} bytes, and this machine has {there:,} "
@@ -115,7 +143,9 @@ class Settings:
     def check_shares(self, *names: str) -> None:
         """Raise an ArgumentError unless these settings are numbers from 0 to 1."""
         for name in names:
-            object.__setattr__(self, name, real(name, getattr(self, name), 0, 1, needs="a share from 0 to 1"))
+            object.__setattr__(
+                self, name, real(name, getattr(self, name), 0, 1, needs="a share from 0 to 1")
+            )
 
     def check_flags(self, *names: str) -> None:
         """Raise an ArgumentError unless these settings are booleans."""
@@ -151,12 +181,16 @@ class Storable(nn.Module):
             config = cls.Config.from_dict(saved.config)
             held = sum(tensor.numel() for tensor in saved.state.values())
             if config.least_parameters > held:
-                raise ArgumentError(f"it has at least {config.least_parameters} parameters and the file {held}")
+                raise ArgumentError(
+                    f"it has at least {config.least_parameters} parameters and the file {held}"
+                )
             with torch.device("meta"):
                 model = cls(config)
             model.load_state_dict(saved.state, strict=True, assign=True)
         except (ArgumentError, RuntimeError, TypeError) as error:
-            raise CheckpointError(f"{where} holds weights that do not fit its config: {error}") from error
+            raise CheckpointError(
+                f"{where} holds weights that do not fit its config: {error}"
+            ) from error
         return model.requires_grad_(True).eval()
 
 
@@ -203,7 +237,11 @@ class TextModel(Storable):
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (..., vocab_size) of vectors (..., dim): by the embeddings if they are tied, else by a matrix."""
-        return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
+        return (
+            project(x, self.embedding.weight)
+            if self.to_vocabulary is None
+            else self.to_vocabulary(x)
+        )
 
 
 class TranslationBase(TextModel):
@@ -216,7 +254,9 @@ class TranslationBase(TextModel):
         config = self.config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, config.dim)
-        self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
+        self.to_vocabulary = (
+            None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
+        )
         self.dropout = nn.Dropout(config.dropout)
 
     @refusing_keywords("a translation model", OF_MODELS)
@@ -240,14 +280,22 @@ class TranslationBase(TextModel):
             (batch, target_length, vocab_size): position t scores the id after target[:, t].
         """
         aligned = align(target)
-        return aligned.put_back(self._logits(source, source_vectors, aligned, aligned.move(target_vectors)))
+        return aligned.put_back(
+            self._logits(source, source_vectors, aligned, aligned.move(target_vectors))
+        )
 
     def _logits(
-        self, source: torch.Tensor, source_vectors: torch.Tensor | None, target: Aligned, vectors: torch.Tensor | None
+        self,
+        source: torch.Tensor,
+        source_vectors: torch.Tensor | None,
+        target: Aligned,
+        vectors: torch.Tensor | None,
     ) -> torch.Tensor:
         raise NotImplementedError
 
-    def _embed_scaled(self, ids: torch.Tensor, places: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+    def _embed_scaled(
+        self, ids: torch.Tensor, places: torch.Tensor | None = None, **options: Any
+    ) -> torch.Tensor:
         return self._embed(ids, places, factor=math.sqrt(self.config.dim), **options)
 
     def _initialise(self) -> None:
@@ -296,7 +344,9 @@ class Aligned:
 
 def _shifted(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
     """Row i of x (batch, length, ...) from position `by[i]` on; beyond its ends the first or the last vector."""
-    places = (torch.arange(x.shape[1], device=x.device) + by[:, None]).clamp(0, x.shape[1] - 1)  # (batch, length)
+    places = (torch.arange(x.shape[1], device=x.device) + by[:, None]).clamp(
+        0, x.shape[1] - 1
+    )  # (batch, length)
     return x[torch.arange(x.shape[0], device=x.device)[:, None], places]
 
 
@@ -311,7 +361,9 @@ def align(ids: torch.Tensor) -> Aligned:
     if ids.dim() != 2 or ids.dtype != torch.int64:
         raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; give int64 (batch, length)")
     is_text = ids != PAD
-    known = not torch.compiler.is_exporting()  # a program has no ids yet: any of them may be padding
+    known = (
+        not torch.compiler.is_exporting()
+    )  # a program has no ids yet: any of them may be padding
     if known and bool(is_text.all()):
         return Aligned(ids, None, None)
     length = ids.shape[1]

@@ -123,7 +123,15 @@ class ClassesHead(nn.Module):
         return self.to_classes(self.dropout(torch.tanh(self.dense(pooled))))
 
 
-SAME_WEIGHTS = {"head", "classes", "pooling", "pattern", "max_length", "dropout", "attention_dropout"}
+SAME_WEIGHTS = {
+    "head",
+    "classes",
+    "pooling",
+    "pattern",
+    "max_length",
+    "dropout",
+    "attention_dropout",
+}
 SAME_WEIGHTS |= {"gradient_checkpointing"}
 
 
@@ -149,7 +157,9 @@ class TextEncoder(Stack):
         self.config: EncoderConfig = config
         self.head: WordsHead | ClassesHead | None = None
         if config.head == "words":
-            self.head = WordsHead(config.dim, config.vocab_size, config.norm, config.epsilon, config.tied)
+            self.head = WordsHead(
+                config.dim, config.vocab_size, config.norm, config.epsilon, config.tied
+            )
         elif config.classes is not None:
             self.head = ClassesHead(config.dim, config.classes, config.pooling, config.dropout)
         self._initialise()
@@ -173,8 +183,16 @@ class TextEncoder(Stack):
         aligned = align(ids)
         if places is not None:
             if not isinstance(self.head, WordsHead):
-                raise ArgumentError(f"places are given to the head {self.config.head!r}; they are for head='words'")
-            a_tensor("places", places, f"bool {tuple(ids.shape)}, the shape of ids", [ids.shape], torch.bool)
+                raise ArgumentError(
+                    f"places are given to the head {self.config.head!r}; they are for head='words'"
+                )
+            a_tensor(
+                "places",
+                places,
+                f"bool {tuple(ids.shape)}, the shape of ids",
+                [ids.shape],
+                torch.bool,
+            )
         x = self._read(aligned)
         if isinstance(self.head, ClassesHead):
             return self.head(x, text_mask(aligned))
@@ -210,10 +228,18 @@ class TextEncoder(Stack):
         if settings.get("head", self.config.head) != "classes":
             settings = {"classes": None, **settings}
         other = TextEncoder(replace(self.config, **settings)).to(self.embedding.weight)
-        same_head = (other.config.head, other.config.classes) == (self.config.head, self.config.classes)
-        weights = {name: tensor for name, tensor in self.state_dict().items() if same_head or "head." not in name}
+        same_head = (other.config.head, other.config.classes) == (
+            self.config.head,
+            self.config.classes,
+        )
+        weights = {
+            name: tensor
+            for name, tensor in self.state_dict().items()
+            if same_head or "head." not in name
+        }
         if isinstance(other.positions, Learned):
-            table, length = weights["positions.weight"], other.config.max_length
+            table = weights["positions.weight"]
+            length = other.config.max_length
             weights["positions.weight"] = table.repeat(-(-length // len(table)), 1)[:length]
         other.load_state_dict(weights, strict=same_head)
         return other.train(self.training)
@@ -224,7 +250,9 @@ class TextEncoder(Stack):
             return self._stacked(aligned.ids, aligned.span)
         lengths = text_mask(aligned).sum(1)
         x = self.embedding.weight.new_zeros(*aligned.ids.shape, self.config.dim)
-        for length in lengths.unique().tolist():  # the pattern depends on the length: one length at a time
+        for (
+            length
+        ) in lengths.unique().tolist():  # the pattern depends on the length: one length at a time
             rows = lengths == length
             x[rows, :length] = self._stacked(aligned.ids[rows, :length], None).to(x.dtype)
         return x

@@ -56,15 +56,23 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
     kind, names = INPUTS[saved.kind]
     model = kind.from_saved(saved, str(folder))
     longest = model.config.max_length if model.config.positions == "learned" else None
-    batch, axes = Dim("batch", min=1), [Dim(f"{name}_length", min=1, max=longest) for name in names]
+    batch = Dim("batch", min=1)
+    axes = [Dim(f"{name}_length", min=1, max=longest) for name in names]
     with torch.no_grad(), _quiet():
         shapes = {name: {0: batch, 1: axis} for name, axis in zip(names, axes, strict=True)}
         program = export(model, _some_ids(names, 2, 7, longest), dynamic_shapes=shapes)
         exported: Any = torch.onnx.export(
-            program, dynamo=True, opset_version=opset, input_names=names, output_names=["scores"], verbose=False
+            program,
+            dynamo=True,
+            opset_version=opset,
+            input_names=names,
+            output_names=["scores"],
+            verbose=False,
         )
         content = exported.model_proto.SerializeToString()
-        difference = _difference(model, content, names, longest) if find_spec("onnxruntime") else None
+        difference = (
+            _difference(model, content, names, longest) if find_spec("onnxruntime") else None
+        )
     replace_file(path, content)
     return difference
 
@@ -81,7 +89,9 @@ def _quiet() -> Generator[None]:
         logger.disabled = before
 
 
-def _some_ids(names: tuple[str, ...], batch: int, length: int, longest: int | None) -> tuple[torch.Tensor, ...]:
+def _some_ids(
+    names: tuple[str, ...], batch: int, length: int, longest: int | None
+) -> tuple[torch.Tensor, ...]:
     """Ids of texts, whose lengths differ between the inputs, with padding at the end of the first text."""
     lengths = [max(2, min(length - place, longest or length)) for place in range(len(names))]
     texts = [torch.arange(batch * n).view(batch, n) % 3 + 1 for n in lengths]
@@ -91,9 +101,12 @@ def _some_ids(names: tuple[str, ...], batch: int, length: int, longest: int | No
 
 
 def _difference(model: Any, content: bytes, names: tuple[str, ...], longest: int | None) -> float:
-    session, largest = import_module("onnxruntime").InferenceSession(content), 0.0
+    session = import_module("onnxruntime").InferenceSession(content)
+    largest = 0.0
     for batch, length in ((1, 5), (3, 11)):
         given = _some_ids(names, batch, length, longest)
-        (scores,) = session.run(None, {name: ids.numpy() for name, ids in zip(names, given, strict=True)})
+        (scores,) = session.run(
+            None, {name: ids.numpy() for name, ids in zip(names, given, strict=True)}
+        )
         largest = max(largest, float((torch.from_numpy(scores) - model(*given)).abs().max()))
     return largest

@@ -23,10 +23,24 @@ from regard.positions import Rotary
 from regard.reprs import brief
 from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
 from regard_lab.models.layers import NORMS, Attention, Block, new_norm
-from regard_lab.models.state import LanguageState, LayerCaches, Texts, by_start, end_together, frugal_kind, may_begin_at
+from regard_lab.models.state import (
+    LanguageState,
+    LayerCaches,
+    Texts,
+    by_start,
+    end_together,
+    frugal_kind,
+    may_begin_at,
+)
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
-LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential", "forgetting")  # of layers without latents
+LAYER_OPTIONS = (
+    "qk_norm",
+    "output_gate",
+    "value_residual",
+    "differential",
+    "forgetting",
+)  # of layers without latents
 CHOOSERS = ("moba", "nsa", "indexer")
 EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
 
@@ -118,7 +132,9 @@ class LanguageConfig(Settings):
     gradient_checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        self.check_sizes("vocab_size", "dim", "layers", "heads", "max_length", "chosen", "chosen_block")
+        self.check_sizes(
+            "vocab_size", "dim", "layers", "heads", "max_length", "chosen", "chosen_block"
+        )
         if self.chooser is not None:
             self.check_choice("chooser", CHOOSERS)
         self.check_choice("positions", POSITIONS)
@@ -131,8 +147,12 @@ class LanguageConfig(Settings):
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
         self._check_heads()
-        lengths = [len(texts) for texts in (self.pattern, self.mechanism) if not isinstance(texts, str)]
-        for layer in range(min(self.layers, lcm(*lengths))):  # later layers repeat these combinations
+        lengths = [
+            len(texts) for texts in (self.pattern, self.mechanism) if not isinstance(texts, str)
+        ]
+        for layer in range(
+            min(self.layers, lcm(*lengths))
+        ):  # later layers repeat these combinations
             self._check_attention(self.pattern_of(layer), self.mechanism_of(layer))
 
     @property
@@ -142,7 +162,9 @@ class LanguageConfig(Settings):
     @property
     def special(self) -> str:
         """The options of its layers that plain attention lacks, as a phrase; empty if there are none."""
-        return ", ".join(name for name in (*LAYER_OPTIONS, "rotary_scaling", "chooser") if getattr(self, name))
+        return ", ".join(
+            name for name in (*LAYER_OPTIONS, "rotary_scaling", "chooser") if getattr(self, name)
+        )
 
     def pattern_of(self, layer: int) -> Pattern:
         """The causal pattern of a layer, counted from 0."""
@@ -155,18 +177,26 @@ class LanguageConfig(Settings):
     def _fill(self) -> None:
         """Fill in defaults that depend on other settings, and turn lists (as JSON has them) into tuples."""
         if self.head_dim is None and self.dim % self.heads:
-            raise ArgumentError(f"dim is {self.dim}; without head_dim it must be a multiple of heads, {self.heads}")
+            raise ArgumentError(
+                f"dim is {self.dim}; without head_dim it must be a multiple of heads, {self.heads}"
+            )
         filled: dict[str, Any] = {
             "kv_heads": self.heads if self.kv_heads is None else self.kv_heads,
             "head_dim": self.dim // self.heads if self.head_dim is None else self.head_dim,
-            "hidden_dim": of_kind("hidden_dim", self.hidden_dim, int, "an integer, 0 for the default"),
+            "hidden_dim": of_kind(
+                "hidden_dim", self.hidden_dim, int, "an integer, 0 for the default"
+            ),
         }
         if filled["hidden_dim"] == 0:
-            filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
+            filled["hidden_dim"] = (
+                -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
+            )
         if self.latent_dim is not None and self.positions == "rotary" and self.rope_dim is None:
             filled["rope_dim"] = 2 * max(1, filled["head_dim"] // 4)
         if self.rope_frequencies is not None:
-            filled["rope_frequencies"] = (*of_kind("rope_frequencies", self.rope_frequencies, list | tuple, "a list"),)
+            filled["rope_frequencies"] = (
+                *of_kind("rope_frequencies", self.rope_frequencies, list | tuple, "a list"),
+            )
         for name in ("pattern", "mechanism"):
             texts = getattr(self, name)
             if not isinstance(texts, list | tuple):
@@ -174,7 +204,8 @@ class LanguageConfig(Settings):
                 continue
             filled[name] = tuple(a_string(f"a text of {name}", text) for text in texts)
             if not 1 <= len(texts) <= self.layers:
-                texts, layers = count_of(len(texts), "texts"), count_of(self.layers, "layers")
+                texts = count_of(len(texts), "texts")
+                layers = count_of(self.layers, "layers")
                 raise ArgumentError(f"{name} has {texts} for {layers}; give 1 to {self.layers}")
         for name, value in filled.items():
             object.__setattr__(self, name, value)
@@ -183,28 +214,43 @@ class LanguageConfig(Settings):
         assert self.kv_heads is not None
         assert self.head_dim is not None
         if self.heads % self.kv_heads:
-            raise ArgumentError(f"kv_heads is {self.kv_heads}; heads, {self.heads}, must be a multiple of it")
-        rotary, latent = self.positions == "rotary", self.latent_dim is not None
+            raise ArgumentError(
+                f"kv_heads is {self.kv_heads}; heads, {self.heads}, must be a multiple of it"
+            )
+        rotary = self.positions == "rotary"
+        latent = self.latent_dim is not None
         if latent:
             self.check_sizes("latent_dim", *["rope_dim"] * rotary)
         if latent and self.kv_heads != self.heads:
-            raise ArgumentError(f"kv_heads is {self.kv_heads}, and latents have all {self.heads} heads; leave it out")
-        if not (latent and rotary) and (self.rope_dim is not None or self.rope_frequencies is not None):
-            raise ArgumentError("rope_dim and rope_frequencies need latent_dim and rotary positions; leave them out")
+            raise ArgumentError(
+                f"kv_heads is {self.kv_heads}, and latents have all {self.heads} heads; leave it out"
+            )
+        if not (latent and rotary) and (
+            self.rope_dim is not None or self.rope_frequencies is not None
+        ):
+            raise ArgumentError(
+                "rope_dim and rope_frequencies need latent_dim and rotary positions; leave them out"
+            )
         rotated = (self.rope_dim or 0) if latent else self.head_dim
         if rotary and rotated % 2:
             name = "rope_dim" if latent else "head_dim"
             raise ArgumentError(f"rotary rotates pairs, and {name} is {rotated}; it must be even")
         if self.rotary_scaling is not None:
             if not rotary:
-                raise ArgumentError(f"rotary_scaling is for rotary positions, and these are {self.positions}")
+                raise ArgumentError(
+                    f"rotary_scaling is for rotary positions, and these are {self.positions}"
+                )
             Rotary(self.rotary_base, frequencies=self.rope_frequencies, scaling=self.rotary_scaling)
-        if latent and (given := [name for name in (*LAYER_OPTIONS, "chooser") if getattr(self, name)]):
+        if latent and (
+            given := [name for name in (*LAYER_OPTIONS, "chooser") if getattr(self, name)]
+        ):
             raise ArgumentError(
                 f"{', '.join(given)} are for keys and values of heads, and latents have none; leave out one of them"
             )
         if self.positions == "sinusoidal" and self.dim % 2:
-            raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it must be even")
+            raise ArgumentError(
+                f"sines and cosines come in pairs, and dim is {self.dim}; it must be even"
+            )
 
     def _check_attention(self, pattern: Pattern, mechanism: Mechanism) -> None:
         """Refuse a pattern or mechanism that a model of this config cannot have."""
@@ -212,20 +258,34 @@ class LanguageConfig(Settings):
         self._check_continued(pattern)
         alibi = self.positions == "alibi"
         options = {"bias": alibi or self.forgetting, "dropout": self.attention_dropout > 0}
-        check_combination(mechanism, pattern.canonical(), [name for name, given in options.items() if given], ())
+        check_combination(
+            mechanism, pattern.canonical(), [name for name, given in options.items() if given], ()
+        )
         if self.latent_dim is not None and mechanism != Softmax():
-            raise ArgumentError(f"mechanism is {mechanism}; latent attention is softmax, so leave it out")
+            raise ArgumentError(
+                f"mechanism is {mechanism}; latent attention is softmax, so leave it out"
+            )
         if self.forgetting and (alibi or pattern.reach().ahead != 0):
-            other = "positions alibi, a second bias" if alibi else f"pattern {pattern}, which looks ahead"
+            other = (
+                "positions alibi, a second bias"
+                if alibi
+                else f"pattern {pattern}, which looks ahead"
+            )
             raise ArgumentError(
                 f"forgetting is the bias of causal attention, and here is {other}; leave out one of them"
             )
         if mechanism.shares_keys and self.kv_heads != self.heads:
-            raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
+            raise ArgumentError(
+                f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}"
+            )
         if self.chooser == "nsa" and (alibi or pattern.canonical() != Causal()):
-            raise ArgumentError("nsa has compressed keys, so it supports neither alibi nor a pattern besides causal")
+            raise ArgumentError(
+                "nsa has compressed keys, so it supports neither alibi nor a pattern besides causal"
+            )
         if self.chooser == "indexer" and alibi:
-            raise ArgumentError("an indexer learns weights without a bias, so it does not support alibi")
+            raise ArgumentError(
+                "an indexer learns weights without a bias, so it does not support alibi"
+            )
         if self.chooser is not None:
             with torch.device("meta"):  # other combinations are refused by the layer
                 new_block(self, 0)
@@ -243,11 +303,22 @@ def new_chooser(config: LanguageConfig) -> Chooser | None:
     """The chooser of one layer. NSA's compressed windows are half a block apart, and its window is two blocks."""
     top, block = config.chosen, config.chosen_block
     if config.chooser == "nsa":
-        return NSA(length=block, stride=block // 2 if block % 2 == 0 else block, block=block, top=top, window=2 * block)
+        return NSA(
+            length=block,
+            stride=block // 2 if block % 2 == 0 else block,
+            block=block,
+            top=top,
+            window=2 * block,
+        )
     if config.chooser == "moba":
         return MoBA(block, top)
-    size, rotary = (config.head_dim or 1) * (config.kv_heads or 1), config.positions == "rotary"
-    return LightningIndexer(top * block, head_dim=size, positions="rotary" * rotary or None) if config.chooser else None
+    size = (config.head_dim or 1) * (config.kv_heads or 1)
+    rotary = config.positions == "rotary"
+    return (
+        LightningIndexer(top * block, head_dim=size, positions="rotary" * rotary or None)
+        if config.chooser
+        else None
+    )
 
 
 def in_turn(texts: EACH, layer: int) -> str:
@@ -317,23 +388,36 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
     """The block of a layer, counted from 0."""
     rotary = None
     if config.positions == "rotary":
-        rotary = Rotary(config.rotary_base, frequencies=config.rope_frequencies, scaling=config.rotary_scaling)
+        rotary = Rotary(
+            config.rotary_base, frequencies=config.rope_frequencies, scaling=config.rotary_scaling
+        )
     options: dict[str, Any] = {
-        "head_dim": config.head_dim, "pattern": config.pattern_of(layer), "dropout": config.attention_dropout,
-        "positions": rotary, "projection_bias": config.biases,
-    }  # fmt: skip
+        "head_dim": config.head_dim,
+        "pattern": config.pattern_of(layer),
+        "dropout": config.attention_dropout,
+        "positions": rotary,
+        "projection_bias": config.biases,
+    }
     if config.latent_dim is None:
         options |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer)}
-        options |= {name: getattr(config, name) for name in ("qk_norm", "output_gate", "forgetting")}
+        options |= {
+            name: getattr(config, name) for name in ("qk_norm", "output_gate", "forgetting")
+        }
         options["chooser"] = new_chooser(config)
         options["value_residual"] = config.value_residual and layer > 0
         if config.differential:  # Differential Transformer, Ye et al. 2024, section 2.1
             options["differential"] = 0.8 - 0.6 * math.exp(-0.3 * layer)
         attention: Attention = MultiHeadAttention(config.dim, config.heads, **options)
     else:
-        options |= {name: getattr(config, name) for name in ("latent_dim", "latent_norms", "epsilon")}
-        attention = LatentAttention(config.dim, config.heads, rope_dim=config.rope_dim or 0, **options)
-    feed_forward = FeedForward(config.dim, config.hidden_dim, config.activation, config.dropout, config.biases)
+        options |= {
+            name: getattr(config, name) for name in ("latent_dim", "latent_norms", "epsilon")
+        }
+        attention = LatentAttention(
+            config.dim, config.heads, rope_dim=config.rope_dim or 0, **options
+        )
+    feed_forward = FeedForward(
+        config.dim, config.hidden_dim, config.activation, config.dropout, config.biases
+    )
     bias = ALiBi() if config.positions == "alibi" else None
     norms = {"norm": config.norm, "epsilon": config.epsilon, "norm_bias": config.biases}
     return Block(attention, feed_forward, bias=bias, dropout=config.dropout, **norms)
@@ -363,7 +447,9 @@ class LanguageModel(Stack):
 
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__(config)
-        self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
+        self.to_vocabulary = (
+            None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
+        )
         self._initialise()
 
     @refusing_keywords("LanguageModel", OF_MODELS)
@@ -379,7 +465,9 @@ class LanguageModel(Stack):
             (batch, length, vocab_size): position t scores the id after ids[:, t].
         """
         aligned = align(ids)
-        x = self._embed_texts(aligned.ids, torch.arange(ids.shape[1], device=ids.device), aligned.move(vectors))
+        x = self._embed_texts(
+            aligned.ids, torch.arange(ids.shape[1], device=ids.device), aligned.move(vectors)
+        )
         values = self._first_values(x)
         for block in self._blocks():
             x = self._through(block, x, aligned.span, None, values)  # (batch, length, dim)
@@ -414,11 +502,20 @@ class LanguageModel(Stack):
             UnsupportedError: a cache that cannot continue the mechanism or the pattern.
         """
         ids, starts = end_together(prompts)
-        together = starts is None or all(may_begin_at(starts, block.attention) for block in self._blocks())
-        groups, last = [], []
+        together = starts is None or all(
+            may_begin_at(starts, block.attention) for block in self._blocks()
+        )
+        groups = []
+        last = []
         for rows, first in [(None, 0)] if together else by_start(starts):
             texts = ids if rows is None else ids[rows, first:]  # (texts, length)
-            groups.append(Texts(self._caches(len(texts), cache, capacity, dtype), starts if together else None, rows))
+            groups.append(
+                Texts(
+                    self._caches(len(texts), cache, capacity, dtype),
+                    starts if together else None,
+                    rows,
+                )
+            )
             last.append(self._continue_texts(texts, groups[-1])[:, -1])
         return LanguageState(groups, self._score(Texts.joined(last, groups)))
 
@@ -427,16 +524,23 @@ class LanguageModel(Stack):
         check_step(ids, state, LanguageState)
         return self._score(self._continue(ids[:, None], state)[:, 0])
 
-    def extend(self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None) -> torch.Tensor:
+    def extend(
+        self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None
+    ) -> torch.Tensor:
         """Append `ids` (batch, added) to the texts of the state; return scores (batch, added, vocab_size) after each.
 
         PAD is treated as an ordinary id here. With a `tree` (added,) the ids are its nodes, each scored after those of
         its own branch; `state.accept` then keeps one branch.
         """
         check_step(ids, state, LanguageState, axes=2)
-        config, tree = self.config, None if tree is None else of_kind("tree", tree, Tree, "a Tree of the ids")
-        placed = config.positions == "alibi" or config.forgetting or config.latent_dim or config.chooser
-        placed = placed or any(config.pattern_of(layer).canonical() != Causal() for layer in range(config.layers))
+        config = self.config
+        tree = None if tree is None else of_kind("tree", tree, Tree, "a Tree of the ids")
+        placed = (
+            config.positions == "alibi" or config.forgetting or config.latent_dim or config.chooser
+        )
+        placed = placed or any(
+            config.pattern_of(layer).canonical() != Causal() for layer in range(config.layers)
+        )
         if tree is not None and placed:
             raise UnsupportedError(
                 "branches of a tree have other places in a call than in their texts, and this model has windows, "
@@ -444,18 +548,32 @@ class LanguageModel(Stack):
             )
         return self._score(self._continue(ids, state, tree))
 
-    def _continue(self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None) -> torch.Tensor:
+    def _continue(
+        self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None
+    ) -> torch.Tensor:
         """(batch, added, dim), before the last norm; after an error the state is unchanged."""
         groups = [replace(texts, caches=texts.caches.copy()) for texts in state.groups]
-        x = Texts.joined([self._continue_texts(texts.of(ids), texts, tree) for texts in groups], groups)
+        x = Texts.joined(
+            [self._continue_texts(texts.of(ids), texts, tree) for texts in groups], groups
+        )
         state.groups, state.next_scores = groups, None
         return x
 
-    def _continue_texts(self, ids: torch.Tensor, texts: Texts, tree: Tree | None = None) -> torch.Tensor:
-        further = torch.arange(ids.shape[1], device=ids.device) if tree is None else tree.depths.to(ids.device)
+    def _continue_texts(
+        self, ids: torch.Tensor, texts: Texts, tree: Tree | None = None
+    ) -> torch.Tensor:
+        further = (
+            torch.arange(ids.shape[1], device=ids.device)
+            if tree is None
+            else tree.depths.to(ids.device)
+        )
         live = texts.live
         pattern = live if tree is None else tree if live is None else tree & live
-        rotated = texts.caches.length + further if tree is not None and self.config.positions == "rotary" else None
+        rotated = (
+            texts.caches.length + further
+            if tree is not None and self.config.positions == "rotary"
+            else None
+        )
         return self._through_layers(ids, texts.places(further), pattern, texts.caches.each, rotated)
 
     def _through_layers(
@@ -477,11 +595,15 @@ class LanguageModel(Stack):
         self, batch: int, kind: str | None, capacity: int | None, dtype: torch.dtype | str | None
     ) -> LayerCaches:
         if kind is None and capacity is not None:
-            raise ArgumentError(f"capacity={capacity} needs a kind of cache; give cache='static' or cache='ring'")
+            raise ArgumentError(
+                f"capacity={capacity} needs a kind of cache; give cache='static' or cache='ring'"
+            )
         caches = []
         for block in self._blocks():
             own = frugal_kind(block.attention) if kind is None else kind
-            kept = None if kind is None and own == "state" else dtype  # a state has the dtype of the weights
+            kept = (
+                None if kind is None and own == "state" else dtype
+            )  # a state has the dtype of the weights
             caches.append(block.attention.new_cache(batch, own, capacity, kept))
         return LayerCaches(caches)
 

@@ -104,7 +104,9 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """A layer of the encoder: self-attention, then feed-forward."""
 
-    def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, norm: str, dropout: float) -> None:
+    def __init__(
+        self, attention: MultiHeadAttention, feed_forward: FeedForward, norm: str, dropout: float
+    ) -> None:
         super().__init__()
         self.attention, self.feed_forward = attention, feed_forward
         self.around_attention = Residual(attention.dim, norm, dropout)
@@ -129,7 +131,11 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         dim = self_attention.dim
-        self.self_attention, self.cross_attention, self.feed_forward = self_attention, cross_attention, feed_forward
+        self.self_attention, self.cross_attention, self.feed_forward = (
+            self_attention,
+            cross_attention,
+            feed_forward,
+        )
         self.around_self_attention = Residual(dim, norm, dropout)
         self.around_cross_attention = Residual(dim, norm, dropout)
         self.around_feed_forward = Residual(dim, norm, dropout)
@@ -146,7 +152,10 @@ class DecoderLayer(nn.Module):
         """x: (batch, length, dim); context: (batch, context_length, dim)."""
         x = self.around_self_attention(x, lambda x: self.self_attention(x, pattern=live))
         x = self.around_cross_attention(
-            x, lambda x: self.cross_attention(x, context, pattern=context_live, q_start=context_q_start)
+            x,
+            lambda x: self.cross_attention(
+                x, context, pattern=context_live, q_start=context_q_start
+            ),
         )
         return self.around_feed_forward(x, self.feed_forward)
 
@@ -165,11 +174,16 @@ class DecoderLayer(nn.Module):
         `context` holds batch / `readers` texts. Each is read by `readers` neighbouring batch rows, which become its
         queries. `mask` is added to the scores of its keys; the cross pattern sees queries at `context_q_start`.
         """
-        x = self.around_self_attention(x, lambda x: self.self_attention(x[:, None], cache=cache)[:, 0])
+        x = self.around_self_attention(
+            x, lambda x: self.self_attention(x[:, None], cache=cache)[:, 0]
+        )
         x = self.around_cross_attention(
             x,
             lambda x: self.cross_attention(
-                x.view(-1, readers, self.cross_attention.dim), context, bias=mask, q_start=context_q_start
+                x.view(-1, readers, self.cross_attention.dim),
+                context,
+                bias=mask,
+                q_start=context_q_start,
             ).flatten(0, 1),  # (texts, readers, dim) -> (batch, dim)
         )
         return self.around_feed_forward(x, self.feed_forward)

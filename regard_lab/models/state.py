@@ -70,7 +70,9 @@ class LayerCaches(Described):
     def __init__(self, caches: Iterable[Cache | RecurrentState]) -> None:
         self.each = list(each("caches", caches, "caches, one for each attention layer"))
         for cache in self.each:
-            of_kind("caches", cache, (Cache, RecurrentState), "caches, one for each attention layer")
+            of_kind(
+                "caches", cache, (Cache, RecurrentState), "caches, one for each attention layer"
+            )
 
     @property
     def length(self) -> int:
@@ -124,14 +126,18 @@ class Sources:
     its queries, unless the pattern depends on the position of the query: then `shared` is False.
     """
 
-    def __init__(self, contexts: list[ProjectedContext], live: KeySpan | None, shared: bool) -> None:
+    def __init__(
+        self, contexts: list[ProjectedContext], live: KeySpan | None, shared: bool
+    ) -> None:
         self.contexts, self.mask, self.shared = contexts, None, shared
         self.readers = 1  # number of neighbouring batch rows that read each text
         if live is not None:
             places = torch.arange(contexts[0].length, device=contexts[0].keys.device)
             hidden = ~live.allows(places[:1, None], places[None])[:, 0, 0]  # (texts, source_length)
             self.contexts = [context.without(hidden) for context in contexts]
-            scores = torch.zeros_like(hidden, dtype=contexts[0].keys.dtype).masked_fill(hidden, -math.inf)
+            scores = torch.zeros_like(hidden, dtype=contexts[0].keys.dtype).masked_fill(
+                hidden, -math.inf
+            )
             self.mask = scores[:, None, None]  # (texts, 1, 1, source_length)
 
     @property
@@ -173,10 +179,16 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
     """
     aligned = align(prompts)
     ids = aligned.ids
-    lengths = torch.tensor([ids.shape[1]] * len(ids), device="cpu") if aligned.span is None else aligned.span.stop
+    lengths = (
+        torch.tensor([ids.shape[1]] * len(ids), device="cpu")
+        if aligned.span is None
+        else aligned.span.stop
+    )
     assert isinstance(lengths, torch.Tensor)
     if empty := (lengths == 0).nonzero().flatten().tolist():
-        raise ArgumentError(f"prompt {empty[0]} of {len(ids)} has no ids; a prompt needs one or more, such as BEGIN")
+        raise ArgumentError(
+            f"prompt {empty[0]} of {len(ids)} has no ids; a prompt needs one or more, such as BEGIN"
+        )
     if aligned.span is None:
         return ids, None
     longest = int(lengths.max())
@@ -207,7 +219,9 @@ def by_start(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
     >>> by_start(torch.tensor([2, 0, 2]))
     [(tensor([1]), 0), (tensor([0, 2]), 2)]
     """
-    return [((starts == place).nonzero().flatten(), place) for place in sorted(set(starts.tolist()))]
+    return [
+        ((starts == place).nonzero().flatten(), place) for place in sorted(set(starts.tolist()))
+    ]
 
 
 @dataclass(frozen=True)
@@ -294,10 +308,15 @@ class LanguageState:
         groups = [texts.reordered(index) for texts in self.groups]
         rows = [texts.rows for texts in groups if texts.rows is not None]
         if rows and sum(map(len, rows)) < len(index):
-            raise ArgumentError(f"reorder to rows {index.tolist()}: the state has no such batch rows")
+            raise ArgumentError(
+                f"reorder to rows {index.tolist()}: the state has no such batch rows"
+            )
         groups = [texts for texts in groups if texts.rows is None or len(texts.rows)] or groups[:1]
         scores = None if self.next_scores is None else self.next_scores[index]
-        self.groups, self.next_scores = groups, scores  # in one statement, which an exception cannot divide
+        self.groups, self.next_scores = (
+            groups,
+            scores,
+        )  # in one statement, which an exception cannot divide
 
     def crop(self, length: int) -> None:
         """Crop the longest text to `length` ids and every other text by the same number; 0 drops everything.
@@ -313,7 +332,9 @@ class LanguageState:
                 f"crop({length}): the longest text has {count_of(self.length, 'ids')} and the shortest {shortest}, and "
                 f"each loses as many; give {self.length - shortest} to {self.length}, or 0"
             )
-        groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
+        groups = [
+            texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups
+        ]
         self.groups, self.next_scores = groups, None if lost else self.next_scores
 
     def accept(self, path: Sequence[int], nodes: int) -> None:

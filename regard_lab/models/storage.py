@@ -15,7 +15,15 @@ import torch
 from regard.arguments import a_path, a_string, absent, count_of, of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError
 from regard.reprs import brief
-from regard.storage.files import TEXT_LIMIT, check_name, existing_folder, naming, read_bytes, replace_file, write_folder
+from regard.storage.files import (
+    TEXT_LIMIT,
+    check_name,
+    existing_folder,
+    naming,
+    read_bytes,
+    replace_file,
+    write_folder,
+)
 from regard.storage.sealed_json import check_format, parse_json, read_sealed, render_sealed
 from regard.storage.tensors import load_tensors, save_tensors
 
@@ -34,9 +42,11 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "weights.safetensors"
 CHECKPOINTS_FILE = "checkpoints.json"
 COMMANDS = {  # that read a model of each kind
-    "translation-transformer": "regard translate", "recurrent-translator": "regard translate",
-    "language-model": "regard generate", "text-encoder": "regard view, and regard classify if it has labels",
-}  # fmt: skip
+    "translation-transformer": "regard translate",
+    "recurrent-translator": "regard translate",
+    "language-model": "regard generate",
+    "text-encoder": "regard view, and regard classify if it has labels",
+}
 
 
 @brief
@@ -88,11 +98,17 @@ def save_model(
     of_kind("config", config, dict, "settings by name")
     of_kind("state", state, dict, "tensors by name")
     a_string("kind", kind)
-    extra_files = of_kind("extra_files", {} if extra_files is None else extra_files, dict, "texts by file name")
+    extra_files = of_kind(
+        "extra_files", {} if extra_files is None else extra_files, dict, "texts by file name"
+    )
     for name, text in extra_files.items():
         a_string(f"extra file {name!r}", text)
     _check_replaceable(existing_folder(folder))
-    write_folder(folder, lambda aside: write_model_files(aside, config, state, kind, extra_files), replace=True)
+    write_folder(
+        folder,
+        lambda aside: write_model_files(aside, config, state, kind, extra_files),
+        replace=True,
+    )
 
 
 def write_model_files(
@@ -142,7 +158,9 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
             with naming(folder, existing_folder(folder)):
                 return _load(chosen, kind)
         except CheckpointError:
-            if _model_folder(folder) == chosen:  # otherwise a training wrote a newer checkpoint meanwhile: read that
+            if (
+                _model_folder(folder) == chosen
+            ):  # otherwise a training wrote a newer checkpoint meanwhile: read that
                 raise
 
 
@@ -158,11 +176,16 @@ def read_checkpoints(run: Path) -> Checkpoints | None:
         return None
     content = read_sealed(path)
     check_format(content, FORMAT, path)
-    last, best = content.get("last"), content.get("best")
-    checkpoints = Checkpoints(check_name(last, path), best if best is None else check_name(best, path))
+    last = content.get("last")
+    best = content.get("best")
+    checkpoints = Checkpoints(
+        check_name(last, path), best if best is None else check_name(best, path)
+    )
     for name in (checkpoints.last, checkpoints.best or checkpoints.last):
         if os.path.islink(run / name):
-            raise CheckpointError(f"{run / name} is a symbolic link; a checkpoint must be a folder of the training run")
+            raise CheckpointError(
+                f"{run / name} is a symbolic link; a checkpoint must be a folder of the training run"
+            )
     return checkpoints
 
 
@@ -260,7 +283,9 @@ def _check_replaceable(folder: Path) -> None:
     try:
         names = set(os.listdir(folder))
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror}; choose another folder") from error
+        raise CheckpointError(
+            f"{folder} cannot be read: {error.strerror}; choose another folder"
+        ) from error
     known = {CONFIG_FILE, *_read_config(folder)["files"]} if CONFIG_FILE in names else set()
     if strangers := sorted(names - known):
         raise OccupiedError(

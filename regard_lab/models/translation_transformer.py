@@ -20,7 +20,15 @@ from regard.mechanisms.base import Sizes
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
 from regard.reprs import brief
-from regard_lab.models.base import Aligned, Settings, TranslationBase, align, check_number, check_step, new_positions
+from regard_lab.models.base import (
+    Aligned,
+    Settings,
+    TranslationBase,
+    align,
+    check_number,
+    check_step,
+    new_positions,
+)
 from regard_lab.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
 from regard_lab.models.state import Sources
 
@@ -86,7 +94,15 @@ class TranslationConfig(Settings):
     def __post_init__(self) -> None:
         if self.hidden_dim == 0 and isinstance(self.dim, int):
             object.__setattr__(self, "hidden_dim", 4 * self.dim)
-        self.check_sizes("vocab_size", "dim", "heads", "hidden_dim", "encoder_layers", "decoder_layers", "max_length")
+        self.check_sizes(
+            "vocab_size",
+            "dim",
+            "heads",
+            "hidden_dim",
+            "encoder_layers",
+            "decoder_layers",
+            "max_length",
+        )
         for name in ("encoder_kv_heads", "decoder_kv_heads", "cross_kv_heads"):
             if getattr(self, name) is not None:
                 self.check_sizes(name)
@@ -95,9 +111,13 @@ class TranslationConfig(Settings):
                         f"{name} is {getattr(self, name)}; heads, {self.heads}, must be a multiple of it"
                     )
         if self.dim % self.heads or self.dim % 2:
-            raise ArgumentError(f"dim is {self.dim}; it must be even and a multiple of heads, {self.heads}")
+            raise ArgumentError(
+                f"dim is {self.dim}; it must be even and a multiple of heads, {self.heads}"
+            )
         if self.positions == "rotary" and self.dim // self.heads % 2:
-            raise ArgumentError(f"rotary rotates pairs, and dim / heads is {self.dim // self.heads}; it must be even")
+            raise ArgumentError(
+                f"rotary rotates pairs, and dim / heads is {self.dim // self.heads}; it must be even"
+            )
         for name in ("encoder_pattern", "decoder_pattern", "cross_pattern"):
             if (pattern := parse(getattr(self, name))).by_length:
                 raise ArgumentError(
@@ -105,7 +125,11 @@ class TranslationConfig(Settings):
                     f"sentences in its batch; use a pattern of the past only, such as random_blocks(3, block=64, "
                     f"seed=0, past=true)"
                 )
-        for name, choices in (("positions", POSITIONS), ("norm", NORM_PLACES), ("activation", ACTIVATIONS)):
+        for name, choices in (
+            ("positions", POSITIONS),
+            ("norm", NORM_PLACES),
+            ("activation", ACTIVATIONS),
+        ):
             self.check_choice(name, choices)
         self.check_shares("dropout", "attention_dropout")
         self.check_flags("tied", "gradient_checkpointing")
@@ -132,9 +156,13 @@ class TranslationConfig(Settings):
         >>> config.encoder_refusal(length=8), str(config.encoder_refusal(length=9))[:48]
         (None, 'linformer(length=8, rank=4): the call has 9 keys')
         """
-        mechanism, head_dim = parse_mechanism(self.encoder_mechanism), self.dim // self.heads
-        sizes = Sizes(batch=1, heads=self.heads, kv_heads=self.encoder_kv_heads or self.heads, k_len=length)
-        pattern, scale = parse(self.encoder_pattern).canonical(), mechanism.default_scale(head_dim)
+        mechanism = parse_mechanism(self.encoder_mechanism)
+        head_dim = self.dim // self.heads
+        sizes = Sizes(
+            batch=1, heads=self.heads, kv_heads=self.encoder_kv_heads or self.heads, k_len=length
+        )
+        pattern = parse(self.encoder_pattern).canonical()
+        scale = mechanism.default_scale(head_dim)
         reason = mechanism.reason_against(pattern, sizes, head_dim, scale)
         return None if reason is None else f"{mechanism}: {reason}"
 
@@ -174,7 +202,8 @@ class TranslationState:
         check_rows(index, self.sources.rows, "state")
         if index.tolist() == list(range(self.sources.rows)):
             return  # often the case in a beam
-        caches, sources = [*map(copy.copy, self.caches)], copy.copy(self.sources)
+        caches = [*map(copy.copy, self.caches)]
+        sources = copy.copy(self.sources)
         for part in (*caches, sources):
             part.reorder(index)
         self.caches, self.sources = caches, sources
@@ -206,21 +235,33 @@ class TranslationTransformer(TranslationBase):
         self.cross_pattern = parse(config.cross_pattern)
         self.encoder = nn.ModuleList(self._encoder_layer() for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(config.decoder_layers))
-        last_norm = nn.LayerNorm if config.norm == "pre" else nn.Identity  # "post" has a norm at the end of each layer
+        last_norm = (
+            nn.LayerNorm if config.norm == "pre" else nn.Identity
+        )  # "post" has a norm at the end of each layer
         self.encoder_norm, self.decoder_norm = last_norm(config.dim), last_norm(config.dim)
         self._initialise()
 
     def _logits(
-        self, source: torch.Tensor, source_vectors: torch.Tensor | None, target: Aligned, vectors: torch.Tensor | None
+        self,
+        source: torch.Tensor,
+        source_vectors: torch.Tensor | None,
+        target: Aligned,
+        vectors: torch.Tensor | None,
     ) -> torch.Tensor:
         context, source_live = self.encode(source, source_vectors)
         x = self._embed_texts(target.ids, table=self.target_embedding, vectors=vectors)
-        options = {"live": target.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
+        options = {
+            "live": target.span,
+            "context_live": source_live,
+            "context_q_start": self._cross_start(0),
+        }
         for layer in self._decoder_layers():
             x = self._through(partial(layer, **options), x, context)  # (batch, target_length, dim)
         return self._score(x)
 
-    def encode(self, source: torch.Tensor, vectors: torch.Tensor | None = None) -> tuple[torch.Tensor, KeySpan | None]:
+    def encode(
+        self, source: torch.Tensor, vectors: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, KeySpan | None]:
         """The encoded source (batch, source_length, dim), padded on the right, and the pattern of its live keys."""
         aligned = align(source)
         x = self._embed_texts(aligned.ids, vectors=aligned.move(vectors))
@@ -245,31 +286,49 @@ class TranslationTransformer(TranslationBase):
             vectors: as in `encode`.
         """
         context, live = self.encode(source, vectors)
-        contexts = [layer.cross_attention.project_context(context) for layer in self._decoder_layers()]
-        caches = [
-            layer.self_attention.new_cache(len(source), cache, capacity, dtype) for layer in self._decoder_layers()
+        contexts = [
+            layer.cross_attention.project_context(context) for layer in self._decoder_layers()
         ]
-        return TranslationState(Sources(contexts, live, shared=self.cross_pattern.query_free), caches)
+        caches = [
+            layer.self_attention.new_cache(len(source), cache, capacity, dtype)
+            for layer in self._decoder_layers()
+        ]
+        return TranslationState(
+            Sources(contexts, live, shared=self.cross_pattern.query_free), caches
+        )
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
         """Append `ids` (batch,) to the targets of the state, and return logits (batch, vocab_size) of the next ids."""
         check_step(ids, state, TranslationState)
         check_number(ids, state.sources.rows)
-        place, sources, caches = state.length, state.sources, [*map(copy.copy, state.caches)]
-        places, options = torch.arange(place, place + 1, device=ids.device), (sources.readers, sources.mask)
-        x = self._through_layers(ids[:, None], places, sources.contexts, caches, *options, self._cross_start(place))
+        place = state.length
+        sources = state.sources
+        caches = [*map(copy.copy, state.caches)]
+        places = torch.arange(place, place + 1, device=ids.device)
+        options = (sources.readers, sources.mask)
+        x = self._through_layers(
+            ids[:, None], places, sources.contexts, caches, *options, self._cross_start(place)
+        )
         scores = self._score(x)
         state.caches = caches
         return scores
 
     def _through_layers(
-        self, ids: torch.Tensor, places: torch.Tensor, contexts: list[ProjectedContext], caches: Any, readers: int,
-        mask: torch.Tensor | None, start: int | None,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        ids: torch.Tensor,
+        places: torch.Tensor,
+        contexts: list[ProjectedContext],
+        caches: Any,
+        readers: int,
+        mask: torch.Tensor | None,
+        start: int | None,
+    ) -> torch.Tensor:
         """The decoder for the next ids (batch, 1); `compile_steps` compiles it, so it reads no value of a tensor."""
         x = self._embed_scaled(ids, places, table=self.target_embedding)[:, 0]
         for layer, context, cache in zip(self._decoder_layers(), contexts, caches, strict=True):
-            x = layer.step(x, context, cache, readers=readers, mask=mask, context_q_start=start)  # (batch, dim)
+            x = layer.step(
+                x, context, cache, readers=readers, mask=mask, context_q_start=start
+            )  # (batch, dim)
         return x
 
     def _embed_texts(self, ids: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -289,7 +348,9 @@ class TranslationTransformer(TranslationBase):
     def _encoder_layer(self) -> EncoderLayer:
         config = self.config
         mechanism = parse_mechanism(config.encoder_mechanism)
-        attention = self._attention(parse(config.encoder_pattern), config.encoder_kv_heads, mechanism=mechanism)
+        attention = self._attention(
+            parse(config.encoder_pattern), config.encoder_kv_heads, mechanism=mechanism
+        )
         return EncoderLayer(attention, self._feed_forward(), config.norm, config.dropout)
 
     def _decoder_layer(self) -> DecoderLayer:
@@ -298,11 +359,20 @@ class TranslationTransformer(TranslationBase):
         cross = self._attention(self.cross_pattern, config.cross_kv_heads, positions=None)
         return DecoderLayer(own, cross, self._feed_forward(), config.norm, config.dropout)
 
-    def _attention(self, pattern: Pattern, kv_heads: int | None, **options: Any) -> MultiHeadAttention:
+    def _attention(
+        self, pattern: Pattern, kv_heads: int | None, **options: Any
+    ) -> MultiHeadAttention:
         config = self.config
         rotary = Rotary() if config.positions == "rotary" else None
-        options = {"pattern": pattern, "positions": rotary, "dropout": config.attention_dropout, **options}
+        options = {
+            "pattern": pattern,
+            "positions": rotary,
+            "dropout": config.attention_dropout,
+            **options,
+        }
         return MultiHeadAttention(config.dim, config.heads, kv_heads=kv_heads, **options)
 
     def _feed_forward(self) -> FeedForward:
-        return FeedForward(self.config.dim, self.config.hidden_dim, self.config.activation, self.config.dropout)
+        return FeedForward(
+            self.config.dim, self.config.hidden_dim, self.config.activation, self.config.dropout
+        )

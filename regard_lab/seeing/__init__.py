@@ -5,7 +5,14 @@ to 1, and shares are counted over all sentences, leaving none out. matplotlib is
 """
 
 from regard_lab.seeing.explorer import Page, draw_attention, show
-from regard_lab.seeing.heads import HeadEffects, ablate, draw_head_effects, head_scores, patch, score_parts
+from regard_lab.seeing.heads import (
+    HeadEffects,
+    ablate,
+    draw_head_effects,
+    head_scores,
+    patch,
+    score_parts,
+)
 from regard_lab.seeing.lenses import LENSES, Relevance, draw_relevance, relevance
 from regard_lab.seeing.maps import (
     KINDS,
@@ -35,18 +42,47 @@ from regard_lab.seeing.watching import merge
 
 __all__ = [
     # look
-    "look", "look_batch", "AttentionMaps", "Kind", "KINDS", "merge",
+    "look",
+    "look_batch",
+    "AttentionMaps",
+    "Kind",
+    "KINDS",
+    "merge",
     # pictures and text
-    "draw_attention", "draw_maps", "draw_heads", "draw_pattern", "terminal_map", "looked_at", "tell_look", "visible",
+    "draw_attention",
+    "draw_maps",
+    "draw_heads",
+    "draw_pattern",
+    "terminal_map",
+    "looked_at",
+    "tell_look",
+    "visible",
     # a page to explore them in
-    "show", "Page",
+    "show",
+    "Page",
     # what a written word depends on
-    "relevance", "Relevance", "draw_relevance", "LENSES",
+    "relevance",
+    "Relevance",
+    "draw_relevance",
+    "LENSES",
     # which heads matter
-    "ablate", "patch", "head_scores", "score_parts", "HeadEffects", "draw_head_effects",
+    "ablate",
+    "patch",
+    "head_scores",
+    "score_parts",
+    "HeadEffects",
+    "draw_head_effects",
     # the referent of *it*
-    "it_weights", "ItWeights", "choose_head", "HeadChoice", "referent_agreement", "Agreement", "swap_check",
-    "SwapCheck", "HONESTY",
+    "it_weights",
+    "ItWeights",
+    "choose_head",
+    "HeadChoice",
+    "referent_agreement",
+    "Agreement",
+    "swap_check",
+    "SwapCheck",
+    "HONESTY",
     # all weights of a language model or an encoder on a text
-    "look_text", "TextMaps",
-]  # fmt: skip
+    "look_text",
+    "TextMaps",
+]

@@ -29,12 +29,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
-NO_TEXT = ("Last Resort", "cm", "STIXNon", "STIXSize")  # fonts whose glyphs are not those of the code points
-SCALE = ("#ffffff", "#cfdff2", "#7fabdf", "#2c68b4", "#0b2a5b")  # from the background to the strongest
+NO_TEXT = (
+    "Last Resort",
+    "cm",
+    "STIXNon",
+    "STIXSize",
+)  # fonts whose glyphs are not those of the code points
+SCALE = (
+    "#ffffff",
+    "#cfdff2",
+    "#7fabdf",
+    "#2c68b4",
+    "#0b2a5b",
+)  # from the background to the strongest
 QUERY, KEY, VALUE = "#c2410c", "#0f766e", "#7e22ce"  # of q, k and v wherever they are shown
-LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")  # Okabe and Ito's
+LINES = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#7F7F7F",
+)  # Okabe and Ito's
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")  # of lines, so that they differ without colour too
-INK, FAINT, UNSEEN, EDGES = "#222222", "#666666", "#e4e4e4", "#dfe4ec"
+INK = "#222222"
+FAINT = "#666666"
+UNSEEN = "#e4e4e4"
+EDGES = "#dfe4ec"
 KINDS_OF_PICTURE = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 150
 LARGEST_SIDE = 9000  # dots; larger pictures have fewer dots per inch
@@ -76,7 +99,9 @@ def colours() -> Any:
 
 def is_dark(colour: Sequence[float]) -> bool:
     """Whether white is easier to read on a colour (red, green, blue from 0 to 1) than black: WCAG's luminance."""
-    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
+    parts = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]
+    ]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] < 0.179
 
 
@@ -96,7 +121,11 @@ def save(figure: Figure, path: Path) -> None:
     width, height = figure.get_size_inches()
     dots = min(DOTS_PER_INCH, LARGEST_SIDE / max(width, height))
     kind = path.suffix.lower().removeprefix(".")
-    dated = {"png": ("Software",), "svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer")}
+    dated = {
+        "png": ("Software",),
+        "svg": ("Date", "Creator"),
+        "pdf": ("CreationDate", "Creator", "Producer"),
+    }
     unsaid = dict.fromkeys(dated[kind])
     picture = BytesIO()
     for text in figure.findobj(Text):
@@ -115,7 +144,9 @@ def checked_path(path: str | Path) -> Path:
             f"the picture is {path.name}; pictures are PNG, SVG or PDF, so its name must end in .png, .svg or .pdf"
         )
     if not path.parent.is_dir():
-        raise ArgumentError(f"the folder of the picture, {path.parent}, does not exist; create it first")
+        raise ArgumentError(
+            f"the folder of the picture, {path.parent}, does not exist; create it first"
+        )
     return path
 
 
@@ -180,31 +211,46 @@ def wrapped(text: str, size: float, width: float, lines: int = 3) -> str:
     return textwrap.fill(text, letters, max_lines=lines, placeholder=" …")
 
 
-def write_text(figure: Figure, text: str, left: float, top: float, size: float, **style: Any) -> None:
+def write_text(
+    figure: Figure, text: str, left: float, top: float, size: float, **style: Any
+) -> None:
     """Draw a text at its upper left corner, without interpreting mathematics."""
     width, height = figure.get_size_inches()
     style = {"color": INK, "ha": "left", "va": "top", "linespacing": 1.4, **style}
     figure.text(left / width, 1 - top / height, text, fontsize=size, parse_math=False, **style)
 
 
-def fill(figure: Figure, box: Box, colour: str | Sequence[float], edge: str = "none", line: float = 0) -> None:
+def fill(
+    figure: Figure, box: Box, colour: str | Sequence[float], edge: str = "none", line: float = 0
+) -> None:
     """Fill a rectangle with a colour, and draw its edge with a line of so many points."""
     from matplotlib.patches import Rectangle
 
     width, height = figure.get_size_inches()
     corner = box.left / width, 1 - (box.top + box.height) / height
     figure.add_artist(
-        Rectangle(corner, box.width / width, box.height / height, facecolor=colour, edgecolor=edge, linewidth=line,
-                  transform=figure.transFigure)
-    )  # fmt: skip
+        Rectangle(
+            corner,
+            box.width / width,
+            box.height / height,
+            facecolor=colour,
+            edgecolor=edge,
+            linewidth=line,
+            transform=figure.transFigure,
+        )
+    )
 
 
-def draw_weights(figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.Tensor | None = None) -> Axes:
+def draw_weights(
+    figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.Tensor | None = None
+) -> Axes:
     """Draw weights (rows, columns) as colours from 0 to 1; cells in `hidden` are grey."""
     values = weights if hidden is None else weights.masked_fill(hidden, torch.nan)
     axes = axes_in(figure, box)
     axes.set_facecolor(UNSEEN)  # shows through where a value is NaN
-    axes.imshow(values.numpy(), cmap=colours(), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    axes.imshow(
+        values.numpy(), cmap=colours(), vmin=0, vmax=1, aspect="auto", interpolation="nearest"
+    )
     rows, columns = weights.shape
     axes.set_xticks([place - 0.5 for place in range(1, columns)], minor=True)
     axes.set_yticks([place - 0.5 for place in range(1, rows)], minor=True)
@@ -225,7 +271,9 @@ def label_columns(axes: Axes, labels: Sequence[str], size: float) -> None:
     """Draw column labels above, slanted so that they do not overlap."""
     axes.xaxis.tick_top()
     axes.tick_params(axis="x", which="both", length=0)
-    texts = axes.set_xticks(range(len(labels)), labels=labels, fontsize=size, color=INK, parse_math=False)
+    texts = axes.set_xticks(
+        range(len(labels)), labels=labels, fontsize=size, color=INK, parse_math=False
+    )
     for tick in texts:
         tick.label2.set(rotation=45, ha="left", va="bottom", rotation_mode="anchor")
 
@@ -259,7 +307,9 @@ def axes_in(figure: Figure, box: Box) -> Axes:
     """Axes that fill a box."""
     width, height = figure.get_size_inches()
     bottom = height - box.top - box.height
-    return figure.add_axes((box.left / width, bottom / height, box.width / width, box.height / height))
+    return figure.add_axes(
+        (box.left / width, bottom / height, box.width / width, box.height / height)
+    )
 
 
 @cache
@@ -279,10 +329,15 @@ def _font_of(letter: str) -> str | None:
         from matplotlib.font_manager import findfont, fontManager
     if ord(letter) in _glyphs(findfont(FONT)):
         return FONT
-    fonts = sorted((one.name, one.fname) for one in fontManager.ttflist if not one.name.startswith(NO_TEXT))
+    fonts = sorted(
+        (one.name, one.fname) for one in fontManager.ttflist if not one.name.startswith(NO_TEXT)
+    )
     return next((name for name, path in fonts if ord(letter) in _glyphs(path)), None)
 
 
 def _fonts_of(text: str) -> list[str]:
     """The fonts that a text needs, DejaVu Sans first."""
-    return [FONT, *sorted({font for letter in {*text} if (font := _font_of(letter)) is not None} - {FONT})]
+    return [
+        FONT,
+        *sorted({font for letter in {*text} if (font := _font_of(letter)) is not None} - {FONT}),
+    ]

@@ -20,7 +20,14 @@ from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.terminal import visible
-from regard_lab.seeing.watching import Span, all_weights, merge, recorded_weights, target_of, watched
+from regard_lab.seeing.watching import (
+    Span,
+    all_weights,
+    merge,
+    recorded_weights,
+    target_of,
+    watched,
+)
 from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.batches import batches_in_order
 
@@ -68,7 +75,9 @@ class AttentionMaps:
         for kind in KINDS:
             for words in (self.source_words, self.target_words):
                 of_kind("words", words, tuple, "a tuple of words")
-            shape = tuple(of_kind(f"{kind} weights", getattr(self, kind), torch.Tensor, "a tensor").shape)
+            shape = tuple(
+                of_kind(f"{kind} weights", getattr(self, kind), torch.Tensor, "a tensor").shape
+            )
             rows, columns = self.labels(kind)
             if len(shape) != 4 or shape[2:] != (len(rows), len(columns)):
                 raise ShapeError(
@@ -108,11 +117,17 @@ class AttentionMaps:
         weights: torch.Tensor = getattr(self, kind)
         layers, heads = weights.shape[:2]
         if not layers:
-            raise ArgumentError(f"a recurrent translator has no {kind} weights; there are those of kind 'cross'")
+            raise ArgumentError(
+                f"a recurrent translator has no {kind} weights; there are those of kind 'cross'"
+            )
         if not -layers <= layer < layers:
-            raise ArgumentError(f"layer {layer} does not exist; the {kind} weights have layers 0 to {layers - 1}")
+            raise ArgumentError(
+                f"layer {layer} does not exist; the {kind} weights have layers 0 to {layers - 1}"
+            )
         if head is not None and not 0 <= head < heads:
-            raise ArgumentError(f"head {head} does not exist; the {kind} weights have heads 0 to {heads - 1}")
+            raise ArgumentError(
+                f"head {head} does not exist; the {kind} weights have heads 0 to {heads - 1}"
+            )
         return weights[layer].mean(0) if head is None else weights[layer, head]
 
     def merged(self) -> AttentionMaps:
@@ -123,7 +138,10 @@ class AttentionMaps:
         """
         source = self.source_spans or _singles(self.source_words)
         target = self.target_spans or _singles(self.target_words)
-        read = [("<begin>", range(1)), *((word, range(at.start + 1, at.stop + 1)) for word, at in target[:-1])]
+        read = [
+            ("<begin>", range(1)),
+            *((word, range(at.start + 1, at.stop + 1)) for word, at in target[:-1]),
+        ]
         return AttentionMaps(
             tuple(word for word, _ in source),
             tuple(word for word, _ in target),
@@ -145,16 +163,25 @@ class AttentionMaps:
         [(1, 0), (0, 1)]
         """
         words = self.matrix("cross", max(-2, -len(self.cross)))[:-1, :-1]  # without "<end>"
-        return list(zip(words.argmax(1).tolist(), range(len(words)), strict=True)) if words.numel() else []
+        return (
+            list(zip(words.argmax(1).tolist(), range(len(words)), strict=True))
+            if words.numel()
+            else []
+        )
 
     def __repr__(self) -> str:
-        counts = (*map(len, (self.source_words, self.target_words, self.encoder, self.decoder)), self.cross.shape[1])
+        counts = (
+            *map(len, (self.source_words, self.target_words, self.encoder, self.decoder)),
+            self.cross.shape[1],
+        )
         units = "source labels", "target labels", "encoder layers", "decoder layers", "heads"
         sizes = map(count_of, counts, units)
         return "AttentionMaps({}, {}, {} and {} of {})".format(*sizes)
 
 
-def look(model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int]) -> AttentionMaps:
+def look(
+    model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int]
+) -> AttentionMaps:
     """Record all attention weights while a model reads a source and given target ids, in one forward pass.
 
     Args:
@@ -201,7 +228,9 @@ def look_batch(
     check_attends(model)
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     whole("batch_tokens", batch_tokens, 1)
-    sentences = a_list("sentences", sentences, (tuple, list), "(source, target ids), one for each sentence")
+    sentences = a_list(
+        "sentences", sentences, (tuple, list), "(source, target ids), one for each sentence"
+    )
     for sentence in sentences:
         if len(sentence) != 2:
             raise ArgumentError(f"sentences hold {shown(sentence)}; each is (source, target ids)")
@@ -214,7 +243,8 @@ def look_batch(
         encoder, decoder, cross = all_weights(recording, model)
         for row, index in enumerate(indices):
             source, target = ([*ids, END] for ids in encoded[index])
-            s, t = len(source), len(target)
+            s = len(source)
+            t = len(target)
             results[index] = AttentionMaps(
                 tuple(tokeniser.pieces(source)),
                 tuple(tokeniser.pieces(target)),
@@ -229,7 +259,12 @@ def look_batch(
 
 def check_attends(model: TranslationModel) -> None:
     """Raise an UnsupportedError if the model has no attention."""
-    of_kind("model", model, TranslationModel, "a translation model, as load_translation_model returns it")
+    of_kind(
+        "model",
+        model,
+        TranslationModel,
+        "a translation model, as load_translation_model returns it",
+    )
     if isinstance(model, RecurrentTranslator) and model.config.attention == "none":
         raise UnsupportedError(
             "this translator has attention='none': it reads the source as one vector, so it has no attention weights; "
@@ -254,7 +289,12 @@ def _singles(words: Sequence[str]) -> tuple[Span, ...]:
 
 
 def looked_at(
-    maps: AttentionMaps, word: str | int, *, kind: Kind = "encoder", layer: int = -1, head: int | None = None
+    maps: AttentionMaps,
+    word: str | int,
+    *,
+    kind: Kind = "encoder",
+    layer: int = -1,
+    head: int | None = None,
 ) -> list[tuple[str, float]]:
     """The key words of one query word with their weights, the largest first; the word itself is included.
 
@@ -310,13 +350,22 @@ def tell_look(
     place = _place_of(maps, word, kind)
     # In decoder and cross the word is being written and not among the keys, so no key is excluded.
     own = place if kind == "encoder" else None
-    others = [(label, weight) for label, weight, at in _ranked(maps, place, kind, layer, head) if at != own]
-    named = ", ".join(f"{visible(label)} ({weight:.2f})" for label, weight in others[:count]) or "nothing else"
+    others = [
+        (label, weight)
+        for label, weight, at in _ranked(maps, place, kind, layer, head)
+        if at != own
+    ]
+    named = (
+        ", ".join(f"{visible(label)} ({weight:.2f})" for label, weight in others[:count])
+        or "nothing else"
+    )
     truth = ""
     if referent is not None:
         looked = looked_at(maps, place, kind=kind, layer=layer)
         unseen = not any(weight for label, weight in looked if label == referent)
-        truth = f"; true referent: {visible(referent)}" + (", unseen by every head of this layer" if unseen else "")
+        truth = f"; true referent: {visible(referent)}" + (
+            ", unseen by every head of this layer" if unseen else ""
+        )
     return f"*{visible(maps.labels(kind)[0][place])}* looked most at {named}{truth}"
 
 
@@ -339,7 +388,9 @@ def _place_of(maps: AttentionMaps, word: str | int, kind: Kind) -> int:
         return word
     places = [place for place, label in enumerate(rows) if label.lower() == word.lower()]
     if not places:
-        raise ArgumentError(f"no {kind} row is called {word!r}; there are {' '.join(map(visible, rows))}")
+        raise ArgumentError(
+            f"no {kind} row is called {word!r}; there are {' '.join(map(visible, rows))}"
+        )
     return places[0]
 
 
@@ -398,7 +449,9 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
 
 def ids_of_text(model: TextModel, tokeniser: Tokeniser, text: str) -> tuple[list[int], bool]:
     """The ids that the model reads, and whether each looks at itself and earlier ones alone."""
-    of_kind("model", model, TextModel, "a LanguageModel or a TextEncoder; `look` takes a translator")
+    of_kind(
+        "model", model, TextModel, "a LanguageModel or a TextEncoder; `look` takes a translator"
+    )
     check_together(model.config.vocab_size, tokeniser)
     causal = isinstance(model, LanguageModel)
     return [BEGIN, *tokeniser.encode(a_string("text", text)), *([] if causal else [END])], causal

@@ -67,7 +67,9 @@ class WeightsPanel:
     masked: torch.Tensor
 
     @classmethod
-    def of(cls, maps: AttentionMaps, kind: Kind, layer: int, head: int | None, cell: float) -> WeightsPanel:
+    def of(
+        cls, maps: AttentionMaps, kind: Kind, layer: int, head: int | None, cell: float
+    ) -> WeightsPanel:
         """The panel of one head, or of the mean over a layer's heads."""
         rows, columns = maps.labels(kind)
         depth, heads = getattr(maps, kind).shape[:2]
@@ -75,8 +77,11 @@ class WeightsPanel:
         last = " (last)" if layer in (-1, depth - 1) else ""
         which = f"mean of {count_of(heads, 'heads')}" if head is None else f"head {head}"
         subtitle = f"{stack} layer {layer % depth}{last}, {which}"
-        weights, masked = maps.matrix(kind, layer, head), not_allowed(getattr(maps, kind)[layer])
-        return cls(WORDING[kind], subtitle, weights, label_texts(rows), label_texts(columns), cell, masked)
+        weights = maps.matrix(kind, layer, head)
+        masked = not_allowed(getattr(maps, kind)[layer])
+        return cls(
+            WORDING[kind], subtitle, weights, label_texts(rows), label_texts(columns), cell, masked
+        )
 
     @property
     def label_size(self) -> float:
@@ -103,7 +108,8 @@ class WeightsPanel:
     def right(self) -> float:
         """Width from the map's left edge to the right end of map, slanted labels and title."""
         labels = (
-            (place + 0.6) * self.cell + SLANT * (text_width(label, self.label_size) + self.label_size * POINT)
+            (place + 0.6) * self.cell
+            + SLANT * (text_width(label, self.label_size) + self.label_size * POINT)
             for place, label in enumerate(self.columns)
         )
         title = text_width(self.wording[0], PANEL_TITLE_SIZE, "bold")
@@ -118,9 +124,20 @@ class WeightsPanel:
         title, columns, rows = self.wording
         write_text(figure, title, left, top, PANEL_TITLE_SIZE, weight="bold")
         write_text(figure, self.subtitle, left, top + 0.22, SMALL_SIZE, color=FAINT)
-        write_text(figure, f"{columns} →", left, top + 0.43, SMALL_SIZE, color=FAINT, style="italic")
+        write_text(
+            figure, f"{columns} →", left, top + 0.43, SMALL_SIZE, color=FAINT, style="italic"
+        )
         top += self.above
-        write_text(figure, f"← {rows}", left - self.left, top, SMALL_SIZE, color=FAINT, style="italic", rotation=90)
+        write_text(
+            figure,
+            f"← {rows}",
+            left - self.left,
+            top,
+            SMALL_SIZE,
+            color=FAINT,
+            style="italic",
+            rotation=90,
+        )
         box = Box(left, top, self.map_width, self.map_height)
         axes = draw_weights(figure, box, self.weights, self.masked)
         label_rows(axes, self.rows, self.label_size)
@@ -130,7 +147,15 @@ class WeightsPanel:
             for row, column in (self.weights >= LEAST_NUMBER).nonzero().tolist():
                 weight = float(self.weights[row, column])
                 number = f"{weight:.2f}".removeprefix("0")
-                axes.text(column, row, number, fontsize=size, color=ink_on(weight), ha="center", va="center")
+                axes.text(
+                    column,
+                    row,
+                    number,
+                    fontsize=size,
+                    color=ink_on(weight),
+                    ha="center",
+                    va="center",
+                )
 
 
 MOST_WORDS = 120
@@ -190,16 +215,32 @@ def draw_maps(
             f"use the numbers in maps.cross"
         )
     if unknown := set(heads or {}) - set(WORDING):
-        raise ArgumentError(f"heads names {shown(min(unknown, key=str))}; the panels are {', '.join(WORDING)}")
+        raise ArgumentError(
+            f"heads names {shown(min(unknown, key=str))}; the panels are {', '.join(WORDING)}"
+        )
     with saved_figure(path) as figure:
-        chosen: dict[Kind, tuple[int, int | None]] = {**dict.fromkeys(WORDING, (layer, head)), **(heads or {})}
+        chosen: dict[Kind, tuple[int, int | None]] = {
+            **dict.fromkeys(WORDING, (layer, head)),
+            **(heads or {}),
+        }
         cell = min(max(2.6 / words, 0.165), 0.3)  # the least that slanted labels of 6.5 points need
         cross = WeightsPanel.of(maps, "cross", *chosen["cross"], cell)
-        arrangements: Sequence[tuple[tuple[WeightsPanel, ...], tuple[WeightsPanel, ...]]] = [((), ())]
+        arrangements: Sequence[tuple[tuple[WeightsPanel, ...], tuple[WeightsPanel, ...]]] = [
+            ((), ())
+        ]
         if len(maps.encoder):  # recurrent translators have no self-attention
-            encoder, decoder = (WeightsPanel.of(maps, kind, *chosen[kind], cell) for kind in ("encoder", "decoder"))
-            arrangements = [((), (encoder, decoder)), ((decoder,), (encoder,)), ((encoder,), (decoder,))]
-        page = max((_arranged(cross, under, beside) for under, beside in arrangements), key=lambda page: page.filled)
+            encoder, decoder = (
+                WeightsPanel.of(maps, kind, *chosen[kind], cell) for kind in ("encoder", "decoder")
+            )
+            arrangements = [
+                ((), (encoder, decoder)),
+                ((decoder,), (encoder,)),
+                ((encoder,), (decoder,)),
+            ]
+        page = max(
+            (_arranged(cross, under, beside) for under, beside in arrangements),
+            key=lambda page: page.filled,
+        )
         page.draw(figure, drawable(title) if title else "")
 
 
@@ -222,7 +263,9 @@ class PicturePage:
     @property
     def filled(self) -> float:
         """The share of the page that maps cover."""
-        maps = sum(panel.map_width * panel.map_height for column in self.columns for panel in column)
+        maps = sum(
+            panel.map_width * panel.map_height for column in self.columns for panel in column
+        )
         return maps / (self.width * self.height)
 
     def draw(self, figure: Figure, title: str) -> None:
@@ -244,9 +287,15 @@ class PicturePage:
         write_text(figure, self.note, EDGE, top + self.height + 0.3, NOTE_SIZE, color=FAINT)
 
 
-def _arranged(cross: WeightsPanel, under: tuple[WeightsPanel, ...], beside: tuple[WeightsPanel, ...]) -> PicturePage:
+def _arranged(
+    cross: WeightsPanel, under: tuple[WeightsPanel, ...], beside: tuple[WeightsPanel, ...]
+) -> PicturePage:
     """The page with the cross-attention as large as the second column allows."""
-    room = _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above if beside else math.inf
+    room = (
+        _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above
+        if beside
+        else math.inf
+    )
     largest = min(0.56, max(12 / len(cross.columns), 1.3 * cross.cell))
     cell = min(max(room / len(cross.rows), 1.3 * cross.cell), largest)
     return PicturePage(((replace(cross, cell=cell), *under), beside))
@@ -299,30 +348,49 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
     maps = of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns").merged()
     rows, columns = (label_texts(labels) for labels in maps.labels(kind))
     depth, heads = getattr(maps, kind).shape[:2]
-    cell = min(max(WIDEST / (heads * len(columns)), SMALLEST_CELL), 0.2, 3.0 / min(len(columns), 15))
+    cell = min(
+        max(WIDEST / (heads * len(columns)), SMALLEST_CELL), 0.2, 3.0 / min(len(columns), 15)
+    )
     named = cell >= NAMED_CELL
     size = min(max(cell / POINT * 0.55, 5.0), 8.0)
-    width, height = len(columns) * cell, len(rows) * cell
-    across, down = (max(length, LEAST_STEP) + GRID_GAP for length in (width, height))  # from a map to the next
+    width = len(columns) * cell
+    height = len(rows) * cell
+    across, down = (
+        max(length, LEAST_STEP) + GRID_GAP for length in (width, height)
+    )  # from a map to the next
     left = EDGE + 0.3 + (widest(rows, size) if named else 0.0)
     top = EDGE + GRID_HEADING + (slanted_height(columns, size) if named else 0.0)
     overhang = max(0.2, widest(columns[-3:], size) if named else 0.0)
     scale = left + heads * across + overhang
     with saved_figure(path) as figure:
         title, read, reading = WORDING[kind]
-        words = "" if named else f"; {len(rows)} × {count_of(len(columns), 'words')} in order, too small to be named"
+        words = (
+            ""
+            if named
+            else f"; {len(rows)} × {count_of(len(columns), 'words')} in order, too small to be named"
+        )
         subtitle = (
             f"{read} →, {reading} ↓{words}. Grey: not allowed (window, or not written yet). Layers and heads count "
             f"from 0; attention alone is no explanation."
         )
         figure.set_size_inches(
-            max(scale + 0.75, text_width(subtitle, 8) + 2 * EDGE), top + max(depth * down, SCALE_HEIGHT) + EDGE
+            max(scale + 0.75, text_width(subtitle, 8) + 2 * EDGE),
+            top + max(depth * down, SCALE_HEIGHT) + EDGE,
         )
         write_text(figure, f"{title}, every head", EDGE, EDGE, 13, weight="bold")
         write_text(figure, subtitle, EDGE, EDGE + 0.27, 8, color=FAINT)
         for layer in range(depth):
             place = top + layer * down
-            write_text(figure, f"layer {layer}", EDGE, place + height / 2, 9, weight="bold", rotation=90, va="center")
+            write_text(
+                figure,
+                f"layer {layer}",
+                EDGE,
+                place + height / 2,
+                9,
+                weight="bold",
+                rotation=90,
+                va="center",
+            )
             for head in range(heads):
                 weights = maps.matrix(kind, layer, head)
                 box = Box(left + head * across, place, width, height)
@@ -340,11 +408,19 @@ LARGEST = 4096  # the most queries or keys
 INCHES = 5.0
 CHARACTERS = 64  # in a line of the title
 ACROSS, MOST_PANELS = 4, 32  # heads that differ: in a row of the picture, and in all
-HIDDEN, LEARNED, ALLOWED = "#e9edf3", "#a3bfdb", "#12355b"
+HIDDEN = "#e9edf3"
+LEARNED = "#a3bfdb"
+ALLOWED = "#12355b"
 
 
 def draw_pattern(
-    pattern: Pattern, q_len: int, k_len: int, path: str | Path, *, q_start: int | None = None, layers: int = 1
+    pattern: Pattern,
+    q_len: int,
+    k_len: int,
+    path: str | Path,
+    *,
+    q_start: int | None = None,
+    layers: int = 1,
 ) -> None:
     """Draw the allowed pairs of a pattern (dark) into a PNG or SVG, those of the first batch row if they differ.
 
@@ -371,10 +447,14 @@ def draw_pattern(
     b'PNG'
     """
     if not (1 <= q_len <= LARGEST and 1 <= k_len <= LARGEST):
-        raise ArgumentError(f"{q_len} x {k_len} pairs do not fit a picture; draw 1 to {LARGEST} each way")
+        raise ArgumentError(
+            f"{q_len} x {k_len} pairs do not fit a picture; draw 1 to {LARGEST} each way"
+        )
     panels, title = drawn_pairs(pattern, q_len, k_len, q_start=q_start, layers=layers)
     if len(panels) > MOST_PANELS:
-        raise ArgumentError(f"{len(panels)} heads differ in {pattern}; a picture draws at most {MOST_PANELS}")
+        raise ArgumentError(
+            f"{len(panels)} heads differ in {pattern}; a picture draws at most {MOST_PANELS}"
+        )
     first = k_len - q_len if q_start is None else q_start
     height = max(1.6, min(2 * INCHES, INCHES * q_len / k_len)) + 0.4
     across = min(len(panels), ACROSS)
@@ -384,11 +464,21 @@ def draw_pattern(
 
         colours = ListedColormap([HIDDEN, LEARNED, ALLOWED])
         figure.set_size_inches(INCHES * across, height * down)
-        lines = [*wrap(drawable(str(pattern)), CHARACTERS * across), *wrap(title, CHARACTERS * across)]
+        lines = [
+            *wrap(drawable(str(pattern)), CHARACTERS * across),
+            *wrap(title, CHARACTERS * across),
+        ]
         for number, panel in enumerate(panels, start=1):
             axes = figure.add_subplot(down, across, number)
             extent = (-0.5, k_len - 0.5, first + q_len - 0.5, first - 0.5)
-            axes.imshow(panel.marks.numpy(), cmap=colours, vmin=0, vmax=2, extent=extent, interpolation="nearest")
+            axes.imshow(
+                panel.marks.numpy(),
+                cmap=colours,
+                vmin=0,
+                vmax=2,
+                extent=extent,
+                interpolation="nearest",
+            )
             own = lines if len(panels) == 1 else wrap(drawable(panel.title), CHARACTERS)
             axes.set_title("\n".join(own), fontsize=9, parse_math=False)
             axes.set_xlabel("position of the key")

@@ -14,7 +14,13 @@ from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.watching import merge, recorded_weights, watched
 from regard_lab.text import END, Tokeniser, normalise
 from regard_lab.text.batches import batches_in_order
-from regard_lab.text.pronouns import PronounSentence, pronoun_of, split_of_pair, swap_other, swap_referent
+from regard_lab.text.pronouns import (
+    PronounSentence,
+    pronoun_of,
+    split_of_pair,
+    swap_other,
+    swap_referent,
+)
 
 HONESTY = (
     "These numbers are counted over all sentences, for one head that was chosen on validation sentences. Attention "
@@ -44,7 +50,9 @@ class ItWeights:
     @property
     def agrees(self) -> torch.Tensor:
         """(layers, heads), True if the referent has a larger weight than every other word except *it* itself."""
-        rivals = [place for place in range(len(self.words)) if place not in (self.it, self.referent)]
+        rivals = [
+            place for place in range(len(self.words)) if place not in (self.it, self.referent)
+        ]
         return self.weights[..., self.referent] > self.weights[..., rivals].amax(-1)
 
     @property
@@ -83,7 +91,10 @@ class Agreement:
 
 
 def it_weights(
-    model: TranslationModel, tokeniser: Tokeniser, sentences: Sequence[PronounSentence], batch_tokens: int = 2048
+    model: TranslationModel,
+    tokeniser: Tokeniser,
+    sentences: Sequence[PronounSentence],
+    batch_tokens: int = 2048,
 ) -> list[ItWeights]:
     """The encoder's self-attention from *it* to each source word, for every layer and head.
 
@@ -109,7 +120,8 @@ def it_weights(
     """
     encoder = _self_attending(model)
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
-    sentences, batch_tokens = _listed("sentences", sentences, 0), whole("batch_tokens", batch_tokens, 1)
+    sentences = _listed("sentences", sentences, 0)
+    batch_tokens = whole("batch_tokens", batch_tokens, 1)
     encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
     results: dict[int, ItWeights] = {}
     device = next(model.parameters()).device
@@ -122,14 +134,19 @@ def it_weights(
             words = tuple(word for word, _ in spans)
             it, referent, other = word_places(sentences[index], words)
             ids = spans[it][1]
-            of_it = weights[:, row, :, ids.start : ids.stop, : spans[-1][1].stop]  # (layers, heads, ids of it, ids)
+            of_it = weights[
+                :, row, :, ids.start : ids.stop, : spans[-1][1].stop
+            ]  # (layers, heads, ids of it, ids)
             merged = merge(of_it, [("it", range(len(ids)))], spans).squeeze(2)
             results[index] = ItWeights(words, merged, it, referent, other)
     return [results[index] for index in range(len(sentences))]
 
 
 def choose_head(
-    model: TranslationModel, tokeniser: Tokeniser, valid_sentences: Sequence[PronounSentence], batch_tokens: int = 2048
+    model: TranslationModel,
+    tokeniser: Tokeniser,
+    valid_sentences: Sequence[PronounSentence],
+    batch_tokens: int = 2048,
 ) -> HeadChoice:
     """Choose the encoder head in which *it* most often looks most at its referent; of several, the first.
 
@@ -148,13 +165,17 @@ def choose_head(
     True
     """
     valid_sentences = _listed("valid_sentences", valid_sentences)
-    splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
+    splits = [
+        split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences
+    ]
     if strangers := sum(split != "valid" for split in splits):
         raise ArgumentError(
             f"{strangers} of {count_of(len(splits), 'sentences')} are not of the validation split; choose a head only "
             "on make_split('valid', ...), so that test sentences stay independent of the choice"
         )
-    agreed = torch.stack([one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)])
+    agreed = torch.stack(
+        [one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)]
+    )
     counts = agreed.sum(0)  # (layers, heads)
     layer, head = divmod(int(counts.argmax()), counts.shape[1])
     return HeadChoice(layer, head, int(counts[layer, head]) / len(agreed))
@@ -184,11 +205,15 @@ def referent_agreement(
     >>> referent_agreement(model, tokeniser, sentences, (1, 0)).count
     4
     """
-    sentences, encoder = _listed("sentences", sentences), _self_attending(model)
+    sentences = _listed("sentences", sentences)
+    encoder = _self_attending(model)
     head = (head.layer, head.head) if isinstance(head, HeadChoice) else head
     if not isinstance(head, tuple | list) or len(head) != 2:
-        raise ArgumentError(f"head is {shown(head)}; it needs the result of choose_head, or (layer, head)")
-    layer, number = whole("the layer of head", head[0]), whole("the head of head", head[1])
+        raise ArgumentError(
+            f"head is {shown(head)}; it needs the result of choose_head, or (layer, head)"
+        )
+    layer = whole("the layer of head", head[0])
+    number = whole("the head of head", head[1])
     layers, heads = encoder.config.encoder_layers, encoder.config.heads
     if not (0 <= layer < layers and 0 <= number < heads):
         raise ArgumentError(
@@ -219,21 +244,34 @@ def word_places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, i
     Both lists of words have the same letters in the same order, so a word of `source.split()` is the first of the
     tokeniser's words that begins within it and contains a letter.
     """
-    starts, begins = ([0, *accumulate(map(len, one))] for one in (words, normalise(sentence.source).split()))
+    starts, begins = (
+        [0, *accumulate(map(len, one))] for one in (words, normalise(sentence.source).split())
+    )
     places = []
     for index in (sentence.it_index, sentence.referent_index, sentence.other_index):
-        inside = (place for place, word in enumerate(words)
-                  if begins[index] <= starts[place] < begins[index + 1] and any(map(str.isalnum, word)))  # fmt: skip
+        inside = (
+            place
+            for place, word in enumerate(words)
+            if begins[index] <= starts[place] < begins[index + 1] and any(map(str.isalnum, word))
+        )
         if (place := next(inside, None)) is None:
-            raise DataError(f"word {index} of {sentence.source!r} is not among the tokeniser's words {' '.join(words)}")
+            raise DataError(
+                f"word {index} of {sentence.source!r} is not among the tokeniser's words {' '.join(words)}"
+            )
         places.append(place)
     return places[0], places[1], places[2]
 
 
-def _listed(name: str, sentences: Sequence[PronounSentence], least: int = 1) -> list[PronounSentence]:
-    listed = a_list(name, sentences, PronounSentence, "PronounSentences, as make_split returns them")
+def _listed(
+    name: str, sentences: Sequence[PronounSentence], least: int = 1
+) -> list[PronounSentence]:
+    listed = a_list(
+        name, sentences, PronounSentence, "PronounSentences, as make_split returns them"
+    )
     if len(listed) < least:
-        raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
+        raise ArgumentError(
+            "there are 0 sentences, so a share cannot be computed; give at least one"
+        )
     return listed
 
 
@@ -257,7 +295,9 @@ class SwapCheck:
 
 
 def swap_check(
-    translate: Callable[[list[str]], Sequence[str]], sentences: Sequence[PronounSentence], seed: int = 0
+    translate: Callable[[list[str]], Sequence[str]],
+    sentences: Sequence[PronounSentence],
+    seed: int = 0,
 ) -> SwapCheck:
     """Replace the referent, and as a control the other noun, and count how often the pronoun is right.
 
@@ -277,7 +317,9 @@ def swap_check(
     SwapCheck(right=1.0, followed=0.0, kept=1.0, count=1)
     """
     if not callable(translate):
-        raise ArgumentError(f"translate is {shown(translate)}; it needs a function from lines to their translations")
+        raise ArgumentError(
+            f"translate is {shown(translate)}; it needs a function from lines to their translations"
+        )
     sentences = _listed("sentences", sentences)
     versions = [
         *sentences,
@@ -291,7 +333,9 @@ def swap_check(
             f"translate returned {count_of(len(outputs), 'translations')} for "
             f"{count_of(len(versions), 'lines')}; return one for each, in order"
         )
-    right = torch.tensor([pronoun_of(one) == version.pronoun for version, one in zip(versions, outputs, strict=True)])
+    right = torch.tensor(
+        [pronoun_of(one) == version.pronoun for version, one in zip(versions, outputs, strict=True)]
+    )
     before, followed, kept = right.view(3, -1)
     shares = (int(one.sum()) / len(before) for one in (before, before & followed, before & kept))
     return SwapCheck(*shares, count=len(before))

@@ -66,10 +66,15 @@ class Looks:
     def best_offset(self) -> int:
         """The distance that is right most often, negative for earlier keys; of several, the shortest."""
         shares = self.offsets.double().mean(0)
-        return min(range(-FAR, FAR + 1), key=lambda offset: (-float(shares[FAR + offset]), abs(offset), offset))
+        return min(
+            range(-FAR, FAR + 1),
+            key=lambda offset: (-float(shares[FAR + offset]), abs(offset), offset),
+        )
 
 
-def looks_of(weights: torch.Tensor, links: Sequence[Link], group: int = 0, *, causal: bool) -> Looks:
+def looks_of(
+    weights: torch.Tensor, links: Sequence[Link], group: int = 0, *, causal: bool
+) -> Looks:
     """Look up what every head does at every link of one text.
 
     Args:
@@ -90,22 +95,35 @@ def looks_of(weights: torch.Tensor, links: Sequence[Link], group: int = 0, *, ca
     right = torch.zeros(len(links), length, dtype=torch.bool)
     offsets = torch.zeros(len(links), 2 * FAR + 1, dtype=torch.bool)
     for row, (query, keys) in enumerate(links):
-        if not keys or query in keys or not 0 <= min(keys) <= max(keys) < (query if causal else length):
+        if (
+            not keys
+            or query in keys
+            or not 0 <= min(keys) <= max(keys) < (query if causal else length)
+        ):
             rule = "earlier" if causal else "other"
-            raise ArgumentError(f"query {query} of {length} has the keys {sorted(keys)}; give {rule} keys of this text")
+            raise ArgumentError(
+                f"query {query} of {length} has the keys {sorted(keys)}; give {rule} keys of this text"
+            )
         right[row, list(keys)] = True
         offsets[row, [FAR + key - query for key in keys if abs(key - query) <= FAR]] = True
     rows = weights[:, :, queries]  # (layers, heads, links, length)
     own = torch.zeros_like(right)
     own[torch.arange(len(links)), queries] = True
-    best, rival = (rows.masked_fill(own | other, -1.0).amax(-1) for other in (~right, right))  # (layers, heads, links)
+    best, rival = (
+        rows.masked_fill(own | other, -1.0).amax(-1) for other in (~right, right)
+    )  # (layers, heads, links)
     hits = best > rival
     mass = (rows.double() * right).sum(-1)
-    choices = queries.double() if causal else torch.full((len(links),), length - 1.0, dtype=torch.float64)
+    choices = (
+        queries.double() if causal else torch.full((len(links),), length - 1.0, dtype=torch.float64)
+    )
     return Looks(
-        hits=hits.permute(2, 0, 1), mass=mass.permute(2, 0, 1), chance=right.sum(1) / choices, offsets=offsets,
+        hits=hits.permute(2, 0, 1),
+        mass=mass.permute(2, 0, 1),
+        chance=right.sum(1) / choices,
+        offsets=offsets,
         groups=torch.full((len(links),), group),
-    )  # fmt: skip
+    )
 
 
 def join(looks: Iterable[Looks]) -> Looks:
@@ -154,7 +172,9 @@ def share(values: torch.Tensor, groups: torch.Tensor) -> MeanShare:
     if documents == 1:
         return MeanShare(float(mean), math.inf)
     sums = torch.zeros(documents, dtype=torch.float64).index_add(0, place, values - mean)
-    return MeanShare(float(mean), math.sqrt(documents / (documents - 1) * float((sums**2).sum())) / len(values))
+    return MeanShare(
+        float(mean), math.sqrt(documents / (documents - 1) * float((sums**2).sum())) / len(values)
+    )
 
 
 @dataclass(frozen=True)
@@ -193,7 +213,8 @@ def score_relation(valid: Looks, test: Looks, untrained: tuple[Looks, Looks]) ->
         valid, test: looks of the trained model at the links of one relation.
         untrained: those of the same model before training, at the same links.
     """
-    head, offset = valid.best_head(), valid.best_offset()
+    head = valid.best_head()
+    offset = valid.best_offset()
     hits = test.of_head(head)
     others = {
         "fixed offset": test.at_offset(offset),
@@ -211,7 +232,9 @@ def score_relation(valid: Looks, test: Looks, untrained: tuple[Looks, Looks]) ->
     )
 
 
-def random_labels(links: Sequence[Link], length: int, causal: bool, generator: torch.Generator) -> list[Link]:
+def random_labels(
+    links: Sequence[Link], length: int, causal: bool, generator: torch.Generator
+) -> list[Link]:
     """The same queries with one key each, drawn at random: no head can find these better than by chance.
 
     Args:
@@ -254,8 +277,12 @@ def _set(words: str) -> frozenset[str]:
 
 ARTICLES = _set("the a an")
 NO_NOUNS = ("ed", "ing", "ly", "given", "above", "below")  # endings and words
-PREPOSITIONS = _set("of in on for to from with by as at into over under between through without after")
-VERBS = _set("is are was were has have had can may must should will does returns raises takes contains")
+PREPOSITIONS = _set(
+    "of in on for to from with by as at into over under between through without after"
+)
+VERBS = _set(
+    "is are was were has have had can may must should will does returns raises takes contains"
+)
 CLOSING = PREPOSITIONS | VERBS | _set("that which and or if when unless but because where")
 FUNCTION = (
     CLOSING
@@ -350,7 +377,11 @@ def _phrases(words: Sequence[str]) -> Iterator[tuple[int, int]]:
             stop += 1
         noun = stop - 1
         ended = stop == len(words) or not _is_word(words[stop]) or words[stop].lower() in CLOSING
-        if ended and 1 <= noun - article <= MOST_MODIFIERS + 1 and not words[noun].endswith(NO_NOUNS):
+        if (
+            ended
+            and 1 <= noun - article <= MOST_MODIFIERS + 1
+            and not words[noun].endswith(NO_NOUNS)
+        ):
             yield article, noun
 
 
@@ -385,7 +416,11 @@ def _brackets(words: Sequence[str]) -> Iterator[tuple[int, int]]:
 def _quotes(words: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Double quotes in turn open and close."""
     quotes = [place for place, word in enumerate(words) for _ in range(word.count('"'))]
-    return ((stop, start) for start, stop in zip(quotes[::2], quotes[1::2], strict=False) if start != stop)
+    return (
+        (stop, start)
+        for start, stop in zip(quotes[::2], quotes[1::2], strict=False)
+        if start != stop
+    )
 
 
 def _object_to_verb(words: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -402,13 +437,17 @@ def _verb_to_subject(words: Sequence[str]) -> Iterator[tuple[int, int]]:
         if article and words[article - 1].lower() in PREPOSITIONS | VERBS:
             continue
         end = subject
-        while end + 2 < len(words) and words[end + 1].lower() in PREPOSITIONS and end + 2 in phrases:
+        while (
+            end + 2 < len(words) and words[end + 1].lower() in PREPOSITIONS and end + 2 in phrases
+        ):
             end = phrases[end + 2]
         if end + 1 < len(words) and words[end + 1] in VERBS:
             yield end + 1, subject
 
 
-def _to_last(words: Sequence[str], marked: Callable[[Sequence[str], int], bool]) -> Iterator[tuple[int, int]]:
+def _to_last(
+    words: Sequence[str], marked: Callable[[Sequence[str], int], bool]
+) -> Iterator[tuple[int, int]]:
     """Each word that is not marked, and the last marked one before it."""
     last: int | None = None
     for place, word in enumerate(words):
@@ -426,17 +465,20 @@ def _is_punctuation(words: Sequence[str], place: int) -> bool:
 _LABELS: dict[str, Callable[[Sequence[str]], Iterator[tuple[int, int]]]] = {
     "previous word": _previous,
     "same word earlier": _repeated,
-    "after the same word": lambda words: ((place, one + 1) for place, one in _repeated(words) if one + 1 < place),
+    "after the same word": lambda words: (
+        (place, one + 1) for place, one in _repeated(words) if one + 1 < place
+    ),
     "last punctuation": lambda words: _to_last(words, _is_punctuation),
     "start of the sentence": lambda words: _to_last(words, _begins_sentence),
     "closing to opening bracket": _brackets,
     "closing to opening quote": _quotes,
     "noun to article": lambda words: ((noun, article) for article, noun in _phrases(words)),
-    "noun to modifier": lambda words: ((noun, one) for article, noun in _phrases(words)
-                                       for one in range(article + 1, noun)),
+    "noun to modifier": lambda words: (
+        (noun, one) for article, noun in _phrases(words) for one in range(article + 1, noun)
+    ),
     "object to verb": _object_to_verb,
     "verb to subject": _verb_to_subject,
-}  # fmt: skip
+}
 PIECES = "sub-word to first of its word"
 FORWARD = {  # the same pairs, looked at from the other word
     "previous word": "next word",

@@ -54,13 +54,19 @@ def _shown(character: str) -> str:
 
 
 STEPS = (0.75, 0.5, 0.25, 0.05)  # the least weight of each shade
-SHADES, PLAIN_SHADES = "█▓▒░", "#*+."
-LEGEND, SHORT_LEGEND = "{} from 0.75  {} 0.50  {} 0.25  {} 0.05", "{} .75 {} .5 {} .25 {} .05"
+SHADES = "█▓▒░"
+PLAIN_SHADES = "#*+."
+LEGEND = "{} from 0.75  {} 0.50  {} 0.25  {} 0.05"
+SHORT_LEGEND = "{} .75 {} .5 {} .25 {} .05"
 CELL = 2  # characters a column
 
 
 def terminal_map(
-    weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str], width: int = 80, encoding: str = "utf-8"
+    weights: torch.Tensor,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    width: int = 80,
+    encoding: str = "utf-8",
 ) -> str:
     """Draw weights as a map of characters, with row labels on the left, vertical column labels and a legend.
 
@@ -93,16 +99,23 @@ def terminal_map(
     # from 0.75  * 0.50  + 0.25  . 0.05
     """
     check_tensor("weights", weights)
-    rows, columns = (a_list(n, labels, str, "a list of labels") for n, labels in (("rows", rows), ("columns", columns)))
+    rows, columns = (
+        a_list(n, labels, str, "a list of labels")
+        for n, labels in (("rows", rows), ("columns", columns))
+    )
     width = whole("width", width)
     if weights.shape != (len(rows), len(columns)):
-        raise ShapeError(f"weights are {tuple(weights.shape)}; the labels need ({len(rows)}, {len(columns)})")
+        raise ShapeError(
+            f"weights are {tuple(weights.shape)}; the labels need ({len(rows)}, {len(columns)})"
+        )
     if width < 24:
         raise ArgumentError(f"width is {width}; a map needs at least 24 characters")
     try:
         codecs.lookup(a_string("encoding", encoding))
     except LookupError:
-        raise ArgumentError(f"encoding {encoding!r} is unknown; give one such as 'utf-8' or 'ascii'") from None
+        raise ArgumentError(
+            f"encoding {encoding!r} is unknown; give one such as 'utf-8' or 'ascii'"
+        ) from None
     shades = SHADES if has(encoding, SHADES) else PLAIN_SHADES
 
     def label(word: str, longest: int) -> str:
@@ -126,7 +139,10 @@ def _header(columns: Sequence[str], margin: int) -> list[str]:
     words = [_letters(column) for column in columns]
     height = max(map(len, words), default=0)
     rows = zip(*([" "] * (height - len(word)) + word for word in words), strict=True)
-    return [f"{'':{margin}} {''.join(set_cell_size(letter, CELL) for letter in row)}".rstrip(" ") for row in rows]
+    return [
+        f"{'':{margin}} {''.join(set_cell_size(letter, CELL) for letter in row)}".rstrip(" ")
+        for row in rows
+    ]
 
 
 def _shade(weight: float, shades: str) -> str:

@@ -40,7 +40,9 @@ def merge(weights: torch.Tensor, rows: Sequence[Span], keys: Sequence[Span]) -> 
     tensor([[1.]])
     """
     check_tensor("weights", weights)
-    reading, read = (_membership(n, spans).to(weights.dtype) for n, spans in (("rows", rows), ("keys", keys)))
+    reading, read = (
+        _membership(n, spans).to(weights.dtype) for n, spans in (("rows", rows), ("keys", keys))
+    )
     fits = weights.dim() >= 2 and weights.shape[-2:] == (reading.shape[1], read.shape[1])
     if not fits or not weights.is_floating_point():
         raise ShapeError(
@@ -59,7 +61,9 @@ def _membership(name: str, spans: Sequence[Span]) -> torch.Tensor:
             raise ArgumentError(f"{name} contains {shown(span)}; it needs {needs}")
     ids = sorted(place for _, places in words for place in places)
     if ids != list(range(len(ids))):
-        raise ArgumentError(f"{name} are words of the ids {shown(ids)}; each id, from 0, must be in exactly one word")
+        raise ArgumentError(
+            f"{name} are words of the ids {shown(ids)}; each id, from 0, must be in exactly one word"
+        )
     member = torch.zeros(len(words), len(ids), dtype=torch.bool)
     for word, (_, places) in enumerate(words):
         member[word, places.start : places.stop] = True
@@ -67,7 +71,9 @@ def _membership(name: str, spans: Sequence[Span]) -> torch.Tensor:
 
 
 @contextmanager
-def watched(model: TranslationModel | LanguageModel | TextEncoder, tokeniser: Tokeniser) -> Generator[Recording]:
+def watched(
+    model: TranslationModel | LanguageModel | TextEncoder, tokeniser: Tokeniser
+) -> Generator[Recording]:
     """Record the weights of every layer, in eval mode and without gradients."""
     check_together(model.config.vocab_size, tokeniser)
     with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
@@ -93,11 +99,17 @@ def all_weights(
     if isinstance(model, LanguageModel | TextEncoder):
         own = recorded_weights(recording, "blocks", "attention", model.config.layers)
         none = own[:0, ..., :0]
-        return (none[..., :0, :], own, none) if isinstance(model, LanguageModel) else (own, none[..., :0, :], none)
+        return (
+            (none[..., :0, :], own, none)
+            if isinstance(model, LanguageModel)
+            else (own, none[..., :0, :], none)
+        )
     if isinstance(model, RecurrentTranslator):
         cross = layer_weights(recording, "cell.attention")[None]  # (1, batch, 1, target, source)
         _, batch, heads, target, source = cross.shape
-        encoder, decoder = (cross.new_zeros(0, batch, heads, length, length) for length in (source, target))
+        encoder, decoder = (
+            cross.new_zeros(0, batch, heads, length, length) for length in (source, target)
+        )
         return encoder, decoder, cross
     return (
         recorded_weights(recording, "encoder", "attention", model.config.encoder_layers),
@@ -109,16 +121,25 @@ def all_weights(
 def target_of(target_ids: Sequence[int]) -> list[int]:
     """The ids of a target as a list."""
     if isinstance(target_ids, str):
-        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
-    ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]
+        raise ArgumentError(
+            f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)"
+        )
+    ids = [
+        whole("an id of target_ids", i, 0)
+        for i in each("target_ids", target_ids, "ids, as encode returns them")
+    ]
     if special := sorted({PAD, BEGIN, END} & set(ids)):
-        raise ArgumentError(f"target_ids contain the special ids {special}; give only those of the text")
+        raise ArgumentError(
+            f"target_ids contain the special ids {special}; give only those of the text"
+        )
     return ids
 
 
 def recorded_weights(recording: Recording, stack: str, attention: str, depth: int) -> torch.Tensor:
     """The weights of every layer of a stack, (layers, batch, heads, rows, keys), float32 on the CPU."""
-    return torch.stack([layer_weights(recording, f"{stack}.{layer}.{attention}") for layer in range(depth)])
+    return torch.stack(
+        [layer_weights(recording, f"{stack}.{layer}.{attention}") for layer in range(depth)]
+    )
 
 
 def layer_weights(recording: Recording, name: str) -> torch.Tensor:

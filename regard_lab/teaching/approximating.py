@@ -32,13 +32,21 @@ class Text:
 
     def exact(self, mechanism: Mechanism) -> torch.Tensor:
         """The exact output that the mechanism estimates; with LSH a word does not look at itself."""
-        return attention(self.q, self.k, self.v, pattern=~Diagonals(0, 0) if mechanism.shares_keys else None, scale=1.0)
+        return attention(
+            self.q,
+            self.k,
+            self.v,
+            pattern=~Diagonals(0, 0) if mechanism.shares_keys else None,
+            scale=1.0,
+        )
 
     def estimate(self, mechanism: Mechanism, parameters: Parameters = None) -> torch.Tensor:
         """The output by a mechanism; for LSH, which brings keys to length 1, the scale is the length of the queries."""
         scale = {"scale": float(self.q[0, 0, 0].norm()) if mechanism.shares_keys else 1.0}
         given: dict[str, Any] = scale if "scale" in mechanism.options else {}
-        return attention(self.q, self.k, self.v, mechanism=mechanism, parameters=parameters, **given)
+        return attention(
+            self.q, self.k, self.v, mechanism=mechanism, parameters=parameters, **given
+        )
 
 
 def words_in_topics(sharpness: float, seed: int, topics: int, count: int) -> Text:
@@ -48,7 +56,9 @@ def words_in_topics(sharpness: float, seed: int, topics: int, count: int) -> Tex
     """
     centres = normalize(normal(seed, topics, DIM), dim=-1).repeat_interleave(count // topics, 0)
     x = normalize(centres + SPREAD * normal(seed + 1, count, DIM), dim=-1) * math.sqrt(sharpness)
-    values = normal(seed + 2, topics, DIM).repeat_interleave(count // topics, 0) + NOISE * normal(seed + 3, count, DIM)
+    values = normal(seed + 2, topics, DIM).repeat_interleave(count // topics, 0) + NOISE * normal(
+        seed + 3, count, DIM
+    )
     return Text(x[None, None], values[None, None])
 
 
@@ -58,7 +68,9 @@ def means_of_neighbours(rank: int, count: int) -> tuple[Linformer, Mapping[str, 
     return Linformer(count, rank, "keys_and_values"), {"projection": means[None]}
 
 
-def estimated_weights(call: Text, mechanism: Mechanism, parameters: Parameters = None) -> torch.Tensor:
+def estimated_weights(
+    call: Text, mechanism: Mechanism, parameters: Parameters = None
+) -> torch.Tensor:
     """The weights, (words, words), by which a mechanism mixes the values."""
     one_hot = torch.eye(call.v.shape[2], dtype=torch.float64)[None, None]
     return Text(call.q, one_hot).estimate(mechanism, parameters)[0, 0]
@@ -69,7 +81,10 @@ def output_error(
 ) -> float:
     """The root mean square over draws of the error relative to the exact output that the mechanism estimates."""
     exact = call.exact(mechanism)
-    errors = [(call.estimate(one, parameters) - exact).norm() / exact.norm() for one in _drawn(mechanism, seed, draws)]
+    errors = [
+        (call.estimate(one, parameters) - exact).norm() / exact.norm()
+        for one in _drawn(mechanism, seed, draws)
+    ]
     return _root_mean_square([float(error) for error in errors])
 
 
@@ -78,14 +93,17 @@ def exponential_errors(call: Text, mechanism: Any, *, seed: int, draws: int) -> 
 
     Relative to the norm of the true ones, after multiplication by the best factor, which cancels in the weights.
     """
-    true, estimates = (call.q @ call.k.mT).exp(), []
+    true = (call.q @ call.k.mT).exp()
+    estimates = []
     for one in _drawn(mechanism, seed, draws):
         features = one.lift(call.q, call.k, 1.0, {})
         logs = torch.zeros(())
         for of_vectors, axis in ((features.q_log, -1), (features.k_log, -2)):
             logs = logs if of_vectors is None else logs + of_vectors.unsqueeze(axis)
         estimates.append(features.q @ features.k.mT * logs.exp())  # φ(q) · φ(k) of each pair
-    return _root_mean_square([_off(one, true) for one in estimates]), _off(torch.stack(estimates).mean(0), true)
+    return _root_mean_square([_off(one, true) for one in estimates]), _off(
+        torch.stack(estimates).mean(0), true
+    )
 
 
 def slope(errors: Sequence[float], of: Sequence[int]) -> float:
@@ -103,7 +121,11 @@ def _drawn(mechanism: Any, seed: int, draws: int) -> list[Any]:
     """The mechanism with other seeds, if it has one."""
     if hasattr(mechanism, "redrawn"):
         return [mechanism.redrawn(seed + n) for n in range(draws)]
-    return [replace(mechanism, seed=seed + n) for n in range(draws)] if hasattr(mechanism, "seed") else [mechanism]
+    return (
+        [replace(mechanism, seed=seed + n) for n in range(draws)]
+        if hasattr(mechanism, "seed")
+        else [mechanism]
+    )
 
 
 def _off(estimate: torch.Tensor, true: torch.Tensor) -> float:

@@ -50,16 +50,23 @@ class Table:
 
     def __str__(self) -> str:
         widths = [max(map(len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (self.columns, *self.rows)]
+        lines = [
+            "  ".join(map(str.ljust, row, widths)).rstrip() for row in (self.columns, *self.rows)
+        ]
         return "\n".join([self.title, "", *lines])
 
     def _repr_markdown_(self) -> str:
         rows = [self.columns, ("---",) * len(self.columns), *self.rows]
-        lines = [f"| {' | '.join(cell if row is rows[1] else escaped(cell) for cell in row)} |" for row in rows]
+        lines = [
+            f"| {' | '.join(cell if row is rows[1] else escaped(cell) for cell in row)} |"
+            for row in rows
+        ]
         if len(self.rows) <= LONG:
             return "\n".join([f"**{escaped(self.title)}**", "", *lines])
         title = f"{escaped(self.title)} ({len(self.rows)} rows)"
-        return "\n".join([f"<details markdown><summary>{title}</summary>", "", *lines, "", "</details>"])
+        return "\n".join(
+            [f"<details markdown><summary>{title}</summary>", "", *lines, "", "</details>"]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +99,9 @@ _lenient = False
 def collecting(*, lenient: bool) -> Generator[list[Shown]]:
     """Collect what is shown; with `lenient` a claim that comes out differently is shown instead of raised."""
     global _collected, _lenient
-    before, _collected, _lenient = (_collected, _lenient), [], lenient
+    before = (_collected, _lenient)
+    _collected = []
+    _lenient = lenient
     try:
         yield _collected
     finally:

@@ -122,7 +122,11 @@ def read_caption(text: str) -> Caption:
     form = FORM.fullmatch(" ".join(text.lower().split()))
     if form is None:
         unknown = [word for word in text.lower().split() if word not in WORDS]
-        reason = f"it does not know {', '.join(map(repr, unknown[:5]))}" if unknown else "that is of another form"
+        reason = (
+            f"it does not know {', '.join(map(repr, unknown[:5]))}"
+            if unknown
+            else "that is of another form"
+        )
         raise ArgumentError(
             f"this lesson draws captions such as 'a red circle left of a blue square', and {reason}; colours: "
             f"{', '.join(COLOURS)}; shapes: {', '.join(SHAPES)}; between the two things: {', '.join(OPPOSITE)}"
@@ -131,15 +135,26 @@ def read_caption(text: str) -> Caption:
     return Caption((colour, shape), relation, (other_colour, other_shape))
 
 
-SCENES = tuple(Caption(*parts) for relation in ("left of", "above") for parts in product(THINGS, [relation], THINGS))
+SCENES = tuple(
+    Caption(*parts)
+    for relation in ("left of", "above")
+    for parts in product(THINGS, [relation], THINGS)
+)
 
 
 def drawn(scene: Caption, moves: Sequence[int] = (0, 0, 0, 0)) -> torch.Tensor:
     """The picture of a scene, (3, 12, 12), with pixels in -1 .. 1, where 1 is white."""
     picture = torch.ones(3, SIDE, SIDE)
-    for (colour, shape), start, along, across in ((scene.first, 0, *moves[:2]), (scene.second, 6, *moves[2:])):
+    for (colour, shape), start, along, across in (
+        (scene.first, 0, *moves[:2]),
+        (scene.second, 6, *moves[2:]),
+    ):
         inked = torch.tensor([[pixel == "#" for pixel in row] for row in SHAPES[shape]])
-        x, y = (start + along, 3 + across) if scene.relation == "left of" else (3 + across, start + along)
+        x, y = (
+            (start + along, 3 + across)
+            if scene.relation == "left of"
+            else (3 + across, start + along)
+        )
         for channel, value in zip(picture, COLOURS[colour], strict=True):
             channel[y : y + THING, x : x + THING][inked] = 2 * value - 1
     return picture
@@ -148,7 +163,9 @@ def drawn(scene: Caption, moves: Sequence[int] = (0, 0, 0, 0)) -> torch.Tensor:
 @cache
 def _every_picture() -> torch.Tensor:
     """All scenes with all moves, (scenes, moves, pixels)."""
-    return torch.stack([torch.stack([drawn(scene, moves).flatten() for moves in MOVES]) for scene in SCENES]).double()
+    return torch.stack(
+        [torch.stack([drawn(scene, moves).flatten() for moves in MOVES]) for scene in SCENES]
+    ).double()
 
 
 def shown(pictures: torch.Tensor) -> list[Caption]:
@@ -199,9 +216,15 @@ class Denoiser(nn.Module):
 
     def __init__(self, dim: int = 64, heads: int = 4, blocks: int = 2, reads: bool = True) -> None:
         super().__init__()
-        self.patch, self.place = nn.Linear(3 * PATCH**2, dim), nn.Parameter(torch.randn(GRID * GRID, dim))
+        self.patch, self.place = (
+            nn.Linear(3 * PATCH**2, dim),
+            nn.Parameter(torch.randn(GRID * GRID, dim)),
+        )
         self.angle, self.waves = nn.Linear(dim, dim), Sinusoidal(dim, base=100.0)
-        self.word, self.order = nn.Embedding(len(WORDS), dim), nn.Parameter(torch.randn(MOST_WORDS, dim))
+        self.word, self.order = (
+            nn.Embedding(len(WORDS), dim),
+            nn.Parameter(torch.randn(MOST_WORDS, dim)),
+        )
         self.among_words = MultiHeadAttention(dim, heads)
         self.blocks = nn.ModuleList(Block(dim, heads, reads) for _ in range(blocks))
         self.norm, self.output = nn.LayerNorm(dim), nn.Linear(dim, 3 * PATCH**2)
@@ -216,7 +239,8 @@ class Denoiser(nn.Module):
         waves = self.waves((angle * 1000).round().long()).to(noisy.dtype)
         patches = F.pixel_unshuffle(noisy, PATCH).flatten(2).mT  # (batch, 36, 12)
         x = self.patch(patches) + self.place + self.angle(waves)[:, None]
-        spoken, context = KeySpan(0, counts), self.word(words) + self.order
+        spoken = KeySpan(0, counts)
+        context = self.word(words) + self.order
         context = context + self.among_words(context, pattern=spoken)
         for block in self.blocks:
             x = block(x, context, spoken)
@@ -225,7 +249,11 @@ class Denoiser(nn.Module):
 
 @torch.no_grad()
 def sample(
-    model: nn.Module, noise: torch.Tensor, words: torch.Tensor, counts: torch.Tensor, steps: int = STEPS
+    model: nn.Module,
+    noise: torch.Tensor,
+    words: torch.Tensor,
+    counts: torch.Tensor,
+    steps: int = STEPS,
 ) -> list[torch.Tensor]:
     """The noise (batch, 3, 12, 12) and what it becomes after each step; the last are the pictures.
 
@@ -244,6 +272,8 @@ def sample(
 def load_denoiser() -> Denoiser:
     """The denoiser that `benchmarks/caption.py` trained, in float64, so that every machine draws the same pictures."""
     model = Denoiser().double().eval()
-    weights = load_tensors(REPORTS / "caption.safetensors", seal=read_report("caption").figures["weights"])
+    weights = load_tensors(
+        REPORTS / "caption.safetensors", seal=read_report("caption").figures["weights"]
+    )
     model.load_state_dict({name: weight.double() for name, weight in weights.items()})
     return model

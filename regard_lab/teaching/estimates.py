@@ -43,7 +43,8 @@ class Estimate:
     def above(self, other: Estimate | float) -> Verdict:
         """Whether this is the larger one: True or False beyond two standard errors of the difference, else None."""
         other = other if isinstance(other, Estimate) else Estimate(other, 0.0)
-        difference, error = self.value - other.value, math.hypot(self.error, other.error)
+        difference = self.value - other.value
+        error = math.hypot(self.error, other.error)
         return None if abs(difference) <= ERRORS * error else difference > 0
 
     def below(self, other: Estimate | float) -> Verdict:

@@ -41,14 +41,21 @@ def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
 
 def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], number: int, label: str) -> None:
     """Draw a line with the colour and the marker of its number, so that lines differ without colour too."""
-    axes.plot(x, y, label=label, color=LINES[number], marker=MARKS[number], markersize=5, linewidth=1.4)
+    axes.plot(
+        x, y, label=label, color=LINES[number], marker=MARKS[number], markersize=5, linewidth=1.4
+    )
     axes.grid(alpha=0.25)
 
 
 def draw_curves(
-    axes: Axes, x: Sequence[float], curves: Mapping[str, Sequence[float]], labels: tuple[str, str, str], *,
-    log: Literal["", "x", "xy"] = "", columns: int = 2,
-) -> None:  # fmt: skip
+    axes: Axes,
+    x: Sequence[float],
+    curves: Mapping[str, Sequence[float]],
+    labels: tuple[str, str, str],
+    *,
+    log: Literal["", "x", "xy"] = "",
+    columns: int = 2,
+) -> None:
     """Draw lines by their names, the title and the labels of both axes, and a legend below.
 
     `log` names the logarithmic axes; if x is one of them, it has a tick at each value of `x`.
@@ -78,7 +85,10 @@ def mark_column(axes: Axes, x: float, text: str) -> None:
 
 
 def draw_bars(
-    axes: Axes, bars: Mapping[str, float], texts: Sequence[str], colours: str | Sequence[str] = LINES[0]
+    axes: Axes,
+    bars: Mapping[str, float],
+    texts: Sequence[str],
+    colours: str | Sequence[str] = LINES[0],
 ) -> None:
     """Draw horizontal bars by their names, the first above, with a text at the end of each."""
     places = range(len(bars))
@@ -89,19 +99,32 @@ def draw_bars(
     axes.set_ylim(len(bars) - 0.5, -0.5)
 
 
-def draw_cells(axes: Axes, values: torch.Tensor, colours: Sequence[str], aspect: Literal["auto", "equal"]) -> None:
+def draw_cells(
+    axes: Axes, values: torch.Tensor, colours: Sequence[str], aspect: Literal["auto", "equal"]
+) -> None:
     """Draw whole numbers (rows, columns), each with its colour."""
     from matplotlib.colors import ListedColormap
 
-    axes.imshow(values.numpy(), cmap=ListedColormap(list(colours)), vmin=0, vmax=len(colours) - 1, aspect=aspect,
-                interpolation="nearest")  # fmt: skip
+    axes.imshow(
+        values.numpy(),
+        cmap=ListedColormap(list(colours)),
+        vmin=0,
+        vmax=len(colours) - 1,
+        aspect=aspect,
+        interpolation="nearest",
+    )
     axes.set(xticks=[], yticks=[])
 
 
 def draw_reading(
-    axes: Axes, title: str, words: Sequence[str], colours: torch.Tensor, reader: int, weights: torch.Tensor,
+    axes: Axes,
+    title: str,
+    words: Sequence[str],
+    colours: torch.Tensor,
+    reader: int,
+    weights: torch.Tensor,
     received: torch.Tensor,
-) -> None:  # fmt: skip
+) -> None:
     """Draw words below, what the word at `reader` receives from each head above, and lines as thick as the weights.
 
     Shapes: `colours` of words (words, 3); `weights` (heads, words); `received`, colours that heads return, (heads, 3).
@@ -110,17 +133,40 @@ def draw_reading(
 
     middle = (len(words) - 1) / 2
     for place, (word, colour) in enumerate(zip(words, colours.tolist(), strict=True)):
-        axes.add_patch(Rectangle((place - 0.4, 0), 0.8, 0.5, facecolor=colour, edgecolor=INK, linewidth=0.6))
+        axes.add_patch(
+            Rectangle((place - 0.4, 0), 0.8, 0.5, facecolor=colour, edgecolor=INK, linewidth=0.6)
+        )
         bold = "bold" if place == reader else "normal"
-        axes.text(place, -0.12, word, ha="center", va="top", fontsize=9.5, fontweight=bold, color=INK)
-    for head, (row, colour) in enumerate(zip(weights.tolist(), received.clamp(0, 1).tolist(), strict=True)):
+        axes.text(
+            place, -0.12, word, ha="center", va="top", fontsize=9.5, fontweight=bold, color=INK
+        )
+    for head, (row, colour) in enumerate(
+        zip(weights.tolist(), received.clamp(0, 1).tolist(), strict=True)
+    ):
         centre = middle + 1.2 * (head - (len(weights) - 1) / 2)
-        axes.add_patch(Rectangle((centre - 0.5, 2.3), 1.0, 0.6, facecolor=colour, edgecolor=INK, linewidth=0.9))
+        axes.add_patch(
+            Rectangle((centre - 0.5, 2.3), 1.0, 0.6, facecolor=colour, edgecolor=INK, linewidth=0.9)
+        )
         for place, weight in enumerate(row):
             if weight > 0.01:
                 axes.plot([place, centre], [0.5, 2.3], color=FAINT, linewidth=4 * weight)
-                axes.text(0.65 * place + 0.35 * centre + 0.2, 1.13, f"{weight:.1f}", fontsize=9, color=INK, va="center")
-    axes.text(middle, 3.0, f"what “{words[reader]}” receives", ha="center", va="bottom", fontsize=9, color=INK)
+                axes.text(
+                    0.65 * place + 0.35 * centre + 0.2,
+                    1.13,
+                    f"{weight:.1f}",
+                    fontsize=9,
+                    color=INK,
+                    va="center",
+                )
+    axes.text(
+        middle,
+        3.0,
+        f"what “{words[reader]}” receives",
+        ha="center",
+        va="bottom",
+        fontsize=9,
+        color=INK,
+    )
     axes.set_title(title, fontsize=10, color=INK, parse_math=False)
     axes.set(xlim=(-0.7, len(words) - 0.3), ylim=(-0.55, 3.4))
     axes.set_axis_off()
@@ -134,19 +180,35 @@ def legend_below(axes: Axes, columns: int = 2) -> None:
     assert figure is not None
     below = axes.transAxes + ScaledTranslation(0, -BELOW, figure.dpi_scale_trans)
     axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=columns, fontsize=8.5, frameon=False
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=below,
+        ncols=columns,
+        fontsize=8.5,
+        frameon=False,
     )
 
 
 def draw_map(
-    axes: Axes, values: torch.Tensor, rows: Sequence[str] = (), columns: Sequence[str] = (),
-    limits: tuple[float, float] = (0.0, 1.0), hidden: torch.Tensor | None = None, cell: float = 0.3,
-) -> Any:  # fmt: skip
+    axes: Axes,
+    values: torch.Tensor,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    limits: tuple[float, float] = (0.0, 1.0),
+    hidden: torch.Tensor | None = None,
+    cell: float = 0.3,
+) -> Any:
     """Draw values (rows, columns) as colours with labels; cells in `hidden` are grey; `cell` is in inches."""
     axes.set_facecolor("#e4e4e4")
     shown = values if hidden is None else values.masked_fill(hidden, torch.nan)
-    image = axes.imshow(shown.numpy(), cmap=colours(), vmin=limits[0], vmax=limits[1], aspect="auto",
-                        interpolation="nearest")  # fmt: skip
+    image = axes.imshow(
+        shown.numpy(),
+        cmap=colours(),
+        vmin=limits[0],
+        vmax=limits[1],
+        aspect="auto",
+        interpolation="nearest",
+    )
     size = min(max(cell / POINT * 0.55, 4.5), 8.5)
     axes.set_xticks([])
     axes.set_yticks([])

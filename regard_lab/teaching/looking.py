@@ -36,7 +36,9 @@ RELATIONS = {  # the word that looks, and what it belongs to
 }
 PRONOUN = "it to referent"
 HELPERS = frozenset({"did", "was", "not"})  # "was not crossed by": the verb is "crossed"
-RICH = Weights(attribute=0.5)  # an adjective before half of the nouns, so that there are enough pairs
+RICH = Weights(
+    attribute=0.5
+)  # an adjective before half of the nouns, so that there are enough pairs
 SENTENCES = 200  # of each split
 
 
@@ -52,18 +54,24 @@ def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[
 
     def place(word: str, after: int = -1) -> int:
         if word not in lower[after + 1 :]:
-            raise DataError(f"{word!r} of {sentence.source!r} is not among the words {' '.join(words)}")
+            raise DataError(
+                f"{word!r} of {sentence.source!r} is not among the words {' '.join(words)}"
+            )
         return lower.index(word, after + 1)
 
-    subject, thing = place(made.subject.english), place(made.object.english)
+    subject = place(made.subject.english)
+    thing = place(made.object.english)
     verbs = {
-        next(word for word in form.split() if word not in HELPERS) for form in (made.frame.plain, made.frame.negated)
+        next(word for word in form.split() if word not in HELPERS)
+        for form in (made.frame.plain, made.frame.negated)
     }
     verb = min(place(form, subject) for form in verbs if form in lower[subject + 1 :])
     described = ((subject, made.subject_attribute), (thing, made.object_attribute))
     return {
         "verb to subject": [(verb, frozenset({subject}))],
-        "adjective to noun": [(noun - 1, frozenset({noun})) for noun, attribute in described if attribute is not None],
+        "adjective to noun": [
+            (noun - 1, frozenset({noun})) for noun, attribute in described if attribute is not None
+        ],
         "it to referent": [(place("it"), frozenset({place(made.referent.english)}))],
     }
 
@@ -84,12 +92,17 @@ def measure_heads(run: str | Path, seed: int = 0, sentences: int = SENTENCES) ->
 
     def looks(split: Split) -> dict[str, Looks]:
         """What all heads of the encoder look at from the first word of each link, by relation."""
-        plain, rich = (make_split(split, sentences, seed, weights=weights) for weights in (Weights(), RICH))
+        plain, rich = (
+            make_split(split, sentences, seed, weights=weights) for weights in (Weights(), RICH)
+        )
         found = {}
         for name in RELATIONS:
             those = plain if name == PRONOUN else rich
             seen = [
-                maps.merged() for maps in look_batch(model, translator.tokeniser, [(one.source, ()) for one in those])
+                maps.merged()
+                for maps in look_batch(
+                    model, translator.tokeniser, [(one.source, ()) for one in those]
+                )
             ]
             found[name] = join(
                 looks_of(maps.encoder, links_of(sentence, maps.source_words)[name], causal=False)
@@ -97,21 +110,29 @@ def measure_heads(run: str | Path, seed: int = 0, sentences: int = SENTENCES) ->
             )
         return found
 
-    valid, test = looks("valid"), looks("test")
+    valid = looks("valid")
+    test = looks("test")
     return {
-        "layers": model.config.encoder_layers, "heads": model.config.heads, "sentences": sentences,
+        "layers": model.config.encoder_layers,
+        "heads": model.config.heads,
+        "sentences": sentences,
         "relations": {name: _shares(valid[name], test[name]) for name in RELATIONS},
-    }  # fmt: skip
+    }
 
 
 def _shares(valid: Looks, test: Looks) -> dict[str, Any]:
     layer, head = valid.best_head()
-    shares, offset = test.hits.double().mean(0), test.best_offset()
+    shares = test.hits.double().mean(0)
+    offset = test.best_offset()
     return {
-        "shares": rounded(shares, 3), "pairs": len(test), "chance": round(float(test.chance.mean()), 3),
-        "offset": offset, "by_offset": round(float(test.at_offset(offset).mean()), 3),
-        "chosen": [layer, head], "chosen_share": round(float(shares[layer, head]), 3),
-    }  # fmt: skip
+        "shares": rounded(shares, 3),
+        "pairs": len(test),
+        "chance": round(float(test.chance.mean()), 3),
+        "offset": offset,
+        "by_offset": round(float(test.at_offset(offset).mean()), 3),
+        "chosen": [layer, head],
+        "chosen_share": round(float(shares[layer, head]), 3),
+    }
 
 
 def measure_referent(run: str | Path, seed: int = 0, sentences: int = SENTENCES) -> dict[str, Any]:
@@ -123,40 +144,65 @@ def measure_referent(run: str | Path, seed: int = 0, sentences: int = SENTENCES)
     head = choose_head(model, tokeniser, valid)
     agreement = referent_agreement(model, tokeniser, test, head)
     swaps = swap_check(lambda lines: translated(translator, lines), test, seed)
-    visible = [bool(one.weights[head.layer, :, one.referent].amax() > 0) for one in it_weights(model, tokeniser, test)]
+    visible = [
+        bool(one.weights[head.layer, :, one.referent].amax() > 0)
+        for one in it_weights(model, tokeniser, test)
+    ]
     return {
-        "head": [head.layer, head.head], "sentences": agreement.count, "in_reach": sum(visible) / len(visible),
-        "agreement": agreement.agreement, "chance": agreement.chance, "preference": agreement.preference,
-        "right": swaps.right, "followed": swaps.followed, "kept": swaps.kept, "swaps": swaps.count,
+        "head": [head.layer, head.head],
+        "sentences": agreement.count,
+        "in_reach": sum(visible) / len(visible),
+        "agreement": agreement.agreement,
+        "chance": agreement.chance,
+        "preference": agreement.preference,
+        "right": swaps.right,
+        "followed": swaps.followed,
+        "kept": swaps.kept,
+        "swaps": swaps.count,
         "articles": [
-            {"source": one.source, "words": list(look.words), "it": look.it, "referent": look.referent,
-             "other": look.other, "weights": rounded(look.weights[head.layer, head.head], 3)}
+            {
+                "source": one.source,
+                "words": list(look.words),
+                "it": look.it,
+                "referent": look.referent,
+                "other": look.other,
+                "weights": rounded(look.weights[head.layer, head.head], 3),
+            }
             for one, look in zip(articles, it_weights(model, tokeniser, articles), strict=True)
         ],
         "cross": _while_written(translator, valid, test, articles),
         "varied": varied(translator, articles, seed),
-    }  # fmt: skip
+    }
 
 
 def _while_written(
-    translator: Translator, valid: list[PronounSentence], test: list[PronounSentence], articles: list[PronounSentence]
+    translator: Translator,
+    valid: list[PronounSentence],
+    test: list[PronounSentence],
+    articles: list[PronounSentence],
 ) -> dict[str, Any]:
     """The head of cross-attention that looks most at the referent while the pronoun is written, chosen on `valid`."""
 
     def right(sentences: list[PronounSentence]) -> torch.Tensor:
         """Whether each head looks most at the referent in sentences with a written pronoun: (n, layers, heads)."""
         seen = zip(sentences, _cross(translator, sentences), strict=True)
-        return torch.stack([
-            weights.argmax(-1) == word_places(sentence, words)[1]
-            for sentence, (words, weights) in seen if weights is not None
-        ]).double()  # fmt: skip
+        return torch.stack(
+            [
+                weights.argmax(-1) == word_places(sentence, words)[1]
+                for sentence, (words, weights) in seen
+                if weights is not None
+            ]
+        ).double()
 
-    agreed, tested = right(valid).mean(0), right(test)
+    agreed = right(valid).mean(0)
+    tested = right(test)
     layer, head = divmod(int(agreed.flatten().argmax()), agreed.shape[1])
     return {
-        "head": [layer, head], "share": float(tested.mean(0)[layer, head]), "count": len(tested),
+        "head": [layer, head],
+        "share": float(tested.mean(0)[layer, head]),
+        "count": len(tested),
         "examples": [_example(translator, one, layer, head) for one in articles],
-    }  # fmt: skip
+    }
 
 
 def _cross(
@@ -184,21 +230,28 @@ def pronoun_place(words: Sequence[str]) -> int | None:
     return places[-1] if places else None
 
 
-def _example(translator: Translator, sentence: PronounSentence, layer: int, head: int) -> dict[str, Any]:
+def _example(
+    translator: Translator, sentence: PronounSentence, layer: int, head: int
+) -> dict[str, Any]:
     ((words, weights),) = _cross(translator, [sentence])
     assert weights is not None, f"the run writes no pronoun for {sentence.source!r}"
     _, referent, other = word_places(sentence, words)
     return {
-        "words": list(words), "referent": referent, "other": other, "pronoun": sentence.pronoun,
+        "words": list(words),
+        "referent": referent,
+        "other": other,
+        "pronoun": sentence.pronoun,
         "weights": rounded(weights[layer, head], 3),
-    }  # fmt: skip
+    }
 
 
 def translated(translator: Translator, lines: list[str]) -> list[str]:
     return [tidy_target(translation.text) for translation in translator.translate(lines)]
 
 
-def varied(translator: Translator, sentences: Sequence[PronounSentence], seed: int) -> list[dict[str, Any]]:
+def varied(
+    translator: Translator, sentences: Sequence[PronounSentence], seed: int
+) -> list[dict[str, Any]]:
     """Translations of each sentence, unchanged, with another referent, and with the other noun replaced."""
     ways: dict[str, Callable[[PronounSentence], PronounSentence]] = {
         "unchanged": lambda one: one,
@@ -208,6 +261,12 @@ def varied(translator: Translator, sentences: Sequence[PronounSentence], seed: i
     versions = [(way, change(sentence)) for sentence in sentences for way, change in ways.items()]
     outputs = translated(translator, [version.source for _, version in versions])
     return [
-        {"way": way, "source": one.source, "translation": text, "asked": one.pronoun, "written": pronoun_of(text)}
+        {
+            "way": way,
+            "source": one.source,
+            "translation": text,
+            "asked": one.pronoun,
+            "written": pronoun_of(text),
+        }
         for (way, one), text in zip(versions, outputs, strict=True)
     ]

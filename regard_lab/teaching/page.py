@@ -19,7 +19,9 @@ from typing import Any
 from regard.errors import ArgumentError
 from regard_lab.teaching.board import Claim, Picture, Shown, collecting
 
-CELL = re.compile(r"^# %%(?P<markdown> \[markdown\])?(?: tags=\[(?P<tags>[^\]]*)\])?$", re.MULTILINE)
+CELL = re.compile(
+    r"^# %%(?P<markdown> \[markdown\])?(?: tags=\[(?P<tags>[^\]]*)\])?$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,16 @@ class Page:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """The cells, Markdown without its comment signs."""
-        cells, heads = [], list(CELL.finditer(self.text))
+        cells = []
+        heads = list(CELL.finditer(self.text))
         for head, after in zip(heads, [*heads[1:], None], strict=True):
             body = self.text[head.end() + 1 : after.start() if after else len(self.text)].rstrip()
             if head["markdown"]:
                 body = re.sub(r"^# ?", "", body, flags=re.MULTILINE)
             tags = frozenset(re.findall(r'"(\w+)"', head["tags"] or ""))
-            cells.append(Cell(body, bool(head["markdown"]), tags, self.text.count("\n", 0, head.end()) + 1))
+            cells.append(
+                Cell(body, bool(head["markdown"]), tags, self.text.count("\n", 0, head.end()) + 1)
+            )
         return tuple(cells)
 
     @property
@@ -109,9 +114,16 @@ class Page:
                 names |= changed
             yield cell, shown
 
-    def claims(self, changed: Mapping[str, Any] | None = None, *, lenient: bool = False) -> list[Claim]:
+    def claims(
+        self, changed: Mapping[str, Any] | None = None, *, lenient: bool = False
+    ) -> list[Claim]:
         """All claims in order."""
-        return [thing for _, shown in self.run(changed, lenient=lenient) for thing in shown if isinstance(thing, Claim)]
+        return [
+            thing
+            for _, shown in self.run(changed, lenient=lenient)
+            for thing in shown
+            if isinstance(thing, Claim)
+        ]
 
     def markdown(self) -> tuple[str, dict[str, Picture]]:
         """The page with all that its cells show, as Markdown, and its pictures by their names in it.

@@ -59,14 +59,21 @@ def write_report(name: str, command: str, figures: dict[str, Any]) -> Path:
         f"{platform.machine()}, {count_of(os.cpu_count() or 1, 'cores')}, "
         f"{count_of(torch.get_num_threads(), 'threads')}, {versions}"
     )
-    return store_report(name, Report(command=command, day=f"{date.today()}", machine=machine, figures=figures))
+    return store_report(
+        name, Report(command=command, day=f"{date.today()}", machine=machine, figures=figures)
+    )
 
 
 def store_report(name: str, report: Report) -> Path:
     """Write a report as it is, such as one that was measured elsewhere, and return its path."""
     path = REPORTS / f"{name}.json"
-    whole, text = asdict(report), partial(json.dumps, ensure_ascii=False)
-    figures = ",\n".join(f"  {text(key)}: {text(value)}" for key, value in whole.pop("figures").items())
+    whole = asdict(report)
+    text = partial(json.dumps, ensure_ascii=False)
+    figures = ",\n".join(
+        f"  {text(key)}: {text(value)}" for key, value in whole.pop("figures").items()
+    )
     head = "".join(f" {text(key)}: {text(value)},\n" for key, value in whole.items())
-    path.write_text(f'{{\n{head} "figures": {{\n{figures}\n }}\n}}\n', encoding="utf-8")  # a line for each figure
+    path.write_text(
+        f'{{\n{head} "figures": {{\n{figures}\n }}\n}}\n', encoding="utf-8"
+    )  # a line for each figure
     return path

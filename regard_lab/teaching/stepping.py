@@ -79,12 +79,16 @@ def shortest_chain(output: torch.Tensor, leaf: torch.Tensor) -> int | None:
     1
     """
     return _through_graph(
-        output, lambda lengths: min(lengths, default=None), lambda node: 0 if _variable(node) is leaf else None
+        output,
+        lambda lengths: min(lengths, default=None),
+        lambda node: 0 if _variable(node) is leaf else None,
     )
 
 
 def _through_graph(
-    output: torch.Tensor, choose: Callable[[list[int]], int | None], of_leaf: Callable[[Any], int | None]
+    output: torch.Tensor,
+    choose: Callable[[list[int]], int | None],
+    of_leaf: Callable[[Any], int | None],
 ) -> int | None:
     """Steps from the output to the leaves, where `choose` chooses among the ways of a node; without recursion."""
     lengths: dict[Any, int | None] = {}
@@ -100,8 +104,12 @@ def _through_graph(
         if _variable(node) is not None:
             lengths[node] = of_leaf(node)
         else:
-            length = choose([length for earlier in before if (length := lengths[earlier]) is not None])
-            lengths[node] = None if length is None else length + isinstance(node, _Step._backward_cls)
+            length = choose(
+                [length for earlier in before if (length := lengths[earlier]) is not None]
+            )
+            lengths[node] = (
+                None if length is None else length + isinstance(node, _Step._backward_cls)
+            )
     return lengths[output.grad_fn]
 
 
@@ -110,7 +118,8 @@ def _variable(node: Any) -> torch.Tensor | None:
     return getattr(node, "variable", None)
 
 
-DIM, WIDTH = 8, 3
+DIM = 8
+WIDTH = 3
 Words = Sequence[torch.Tensor]
 
 
@@ -135,7 +144,8 @@ class Convolutions(nn.Module):
         super().__init__()
         apart = [WIDTH**layer if dilated else 1 for layer in range(layers)]
         self.layers = nn.ModuleList(
-            seeded(seed + layer, nn.Conv1d, DIM, DIM, WIDTH, dilation=gap) for layer, gap in enumerate(apart)
+            seeded(seed + layer, nn.Conv1d, DIM, DIM, WIDTH, dilation=gap)
+            for layer, gap in enumerate(apart)
         )
         self.back = [(WIDTH - 1) * gap for gap in apart]
 
@@ -188,8 +198,10 @@ def count_steps(name: str, length: int, seed: int) -> dict[str, Any]:
     words, _, outputs, _ = _run(name, length, seed)
     gradient = float(_gradient(outputs, words[0]) / _gradient(outputs, words[-1]))
     return {
-        "steps": longest_chain(outputs[-1]), "path": shortest_chain(outputs[-1], words[0]), "gradient": gradient
-    }  # fmt: skip
+        "steps": longest_chain(outputs[-1]),
+        "path": shortest_chain(outputs[-1], words[0]),
+        "gradient": gradient,
+    }
 
 
 def boxes_of(name: str, length: int, seed: int) -> dict[str, Any]:
@@ -201,7 +213,10 @@ def boxes_of(name: str, length: int, seed: int) -> dict[str, Any]:
     """
     _, made, outputs, calls = _run(name, length, seed)
     boxes = [
-        [longest_chain(call), *((at, at) if call.dim() == 2 else (0, length - 1))]  # a cell computes one word
+        [
+            longest_chain(call),
+            *((at, at) if call.dim() == 2 else (0, length - 1)),
+        ]  # a cell computes one word
         for at, call in enumerate(calls)
     ]
     moves = [0] + [1] * (length - 1) if isinstance(made, Recurrent) else [length - 1]
@@ -209,9 +224,12 @@ def boxes_of(name: str, length: int, seed: int) -> dict[str, Any]:
     return {"steps": longest_chain(outputs[-1]), "boxes": boxes, "moves": moves}
 
 
-def _run(name: str, length: int, seed: int) -> tuple[list[torch.Tensor], nn.Module, list[torch.Tensor], list[Any]]:
+def _run(
+    name: str, length: int, seed: int
+) -> tuple[list[torch.Tensor], nn.Module, list[torch.Tensor], list[Any]]:
     """Words, network, outputs, and what each call of a cell or layer returned."""
-    words, made = _leaves(length, seed), network(name, length, seed)
+    words = _leaves(length, seed)
+    made = network(name, length, seed)
     calls: list[torch.Tensor] = []
     with marked_steps([unit for unit in made.modules() if isinstance(unit, UNITS)], calls.append):
         outputs = made(words)
@@ -225,11 +243,15 @@ def _leaves(length: int, seed: int) -> list[torch.Tensor]:
 
 def _gradient(outputs: list[torch.Tensor], word: torch.Tensor) -> torch.Tensor:
     """The norm of the gradient of the last output's sum with respect to a word."""
-    (gradient,) = torch.autograd.grad(outputs[-1].sum(), word, retain_graph=True, materialize_grads=True)
+    (gradient,) = torch.autograd.grad(
+        outputs[-1].sum(), word, retain_graph=True, materialize_grads=True
+    )
     return gradient.norm()
 
 
-def draw_steps(axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int) -> None:
+def draw_steps(
+    axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int
+) -> None:
     """Draw a box for each word that a step of a network computes, and the path of the first word to the last output.
 
     The network reads a random vector for each word; `number` selects its colour, and the axes of number 0 have
@@ -240,11 +262,17 @@ def draw_steps(axes: Axes, name: str, title: str, words: Sequence[str], number: 
     drawn = boxes_of(name, len(words), seed)
     for step, first, last in drawn["boxes"]:
         for place in range(first, last + 1):
-            axes.add_patch(Rectangle((place - 0.44, step - 0.42), 0.88, 0.84, color=LINES[number], alpha=0.45, lw=0))
+            axes.add_patch(
+                Rectangle(
+                    (place - 0.44, step - 0.42), 0.88, 0.84, color=LINES[number], alpha=0.45, lw=0
+                )
+            )
     way = [min(place, len(words) - 1) for place in [0, *accumulate(drawn["moves"])]]
     axes.plot(way, range(len(way)), color=INK, linewidth=1.6, marker="o", markersize=3.2)
     axes.axhline(0.3, color=FAINT, linewidth=0.8)
-    label_axes(axes, f"{title}\n{count_of(drawn['steps'], 'steps')}", "", "step" if number == 0 else "")
+    label_axes(
+        axes, f"{title}\n{count_of(drawn['steps'], 'steps')}", "", "step" if number == 0 else ""
+    )
     axes.set(xlim=(-0.7, len(words) - 0.3), ylim=(-0.5, len(words) + 0.7))
     axes.set_xticks(range(len(words)), words, rotation=90)
     labels = ["words", *map(str, range(2, len(words) + 1, 2))] if number == 0 else []

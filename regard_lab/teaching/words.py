@@ -29,7 +29,9 @@ def words_of(text: str, least: int = 2) -> tuple[str, ...]:
     """
     words = tuple(map(visible, text.split()))
     if not least <= len(words) <= MOST_WORDS:
-        raise ArgumentError(f"the text has {count_of(len(words), 'words')}; this lesson takes {least} to {MOST_WORDS}")
+        raise ArgumentError(
+            f"the text has {count_of(len(words), 'words')}; this lesson takes {least} to {MOST_WORDS}"
+        )
     return words
 
 
@@ -127,7 +129,12 @@ def watch(modules: Mapping[str, nn.Module], call: Callable[[], object]) -> dict[
     with ExitStack() as hooks, torch.no_grad():
         for name, module in modules.items():
 
-            def note(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor, name: str = name) -> None:
+            def note(
+                _: nn.Module,
+                inputs: tuple[torch.Tensor, ...],
+                output: torch.Tensor,
+                name: str = name,
+            ) -> None:
                 watched[name].inputs.append(inputs[0])
                 watched[name].outputs.append(output)
 

@@ -17,16 +17,30 @@ if TYPE_CHECKING:
 
 __all__ = [
     # reading
-    "Pair", "read_pairs", "PairFile", "read_lines", "tidy", "tidy_target", "normalise",
+    "Pair",
+    "read_pairs",
+    "PairFile",
+    "read_lines",
+    "tidy",
+    "tidy_target",
+    "normalise",
     # splitting
-    "split_by_hash", "Splits",
+    "split_by_hash",
+    "Splits",
     # encoding
-    "Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "SeenWords",
+    "Tokeniser",
+    "PAD",
+    "UNKNOWN",
+    "BEGIN",
+    "END",
+    "SeenWords",
     # batching
-    "TokenBatches", "pad",
+    "TokenBatches",
+    "pad",
     # scoring
-    "score", "Scores",
-]  # fmt: skip
+    "score",
+    "Scores",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -44,21 +44,41 @@ class TokenBatches(Described):
     """
 
     def __init__(
-        self, lengths: Sequence[int] | Sequence[tuple[int, int]], budget: int, seed: int, world: int = 1, rank: int = 0
+        self,
+        lengths: Sequence[int] | Sequence[tuple[int, int]],
+        budget: int,
+        seed: int,
+        world: int = 1,
+        rank: int = 0,
     ) -> None:
-        budget, world, rank = whole("budget", budget), whole("world", world), whole("rank", rank)
+        budget = whole("budget", budget)
+        world = whole("world", world)
+        rank = whole("rank", rank)
         seed = of_kind("seed", seed, int, "an integer")
         if not 0 <= rank < world:
-            raise ArgumentError(f"rank is {rank} in a world of {world}; ranks go from 0 to world - 1")
+            raise ArgumentError(
+                f"rank is {rank} in a world of {world}; ranks go from 0 to world - 1"
+            )
         costs = []
         for length in each("lengths", lengths, LENGTHS):
-            sides = length if isinstance(length, Sequence) and not isinstance(length, str | bytes) else [length]
-            costs.append(max((side if type(side) is int else whole("a length", side) for side in sides), default=0))
+            sides = (
+                length
+                if isinstance(length, Sequence) and not isinstance(length, str | bytes)
+                else [length]
+            )
+            costs.append(
+                max(
+                    (side if type(side) is int else whole("a length", side) for side in sides),
+                    default=0,
+                )
+            )
         _check_costs(costs, budget)
         self.budget, self.seed, self.world, self.rank = budget, seed, world, rank
         self._bucket_of = _buckets(costs)
         self._cuts = _even_cuts(_cuts(costs, self._bucket_of, budget), world)
-        self._drawn: tuple[int, torch.Tensor, torch.Tensor] | None = None  # the last epoch, kept to save time
+        self._drawn: tuple[int, torch.Tensor, torch.Tensor] | None = (
+            None  # the last epoch, kept to save time
+        )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -101,13 +121,18 @@ def pad(rows: Sequence[Sequence[int]], side: str = "right", value: int = PAD) ->
     if side not in ("left", "right"):
         raise ArgumentError(f"side is {side!r}; give 'left' or 'right'")
     value = whole("value", value)
-    rows = [list(each("a row", row, "ids")) for row in each("rows", rows, "rows of ids, such as [[5, 6], [7]]")]
+    rows = [
+        list(each("a row", row, "ids"))
+        for row in each("rows", rows, "rows of ids, such as [[5, 6], [7]]")
+    ]
     for row in rows:
         if set(map(type, row)) != {int}:
             row[:] = [whole("an id of a row", number) for number in row]
     longest = max(map(len, rows), default=0)
     filled = [[value] * (longest - len(row)) for row in rows]
-    padded = [[*f, *row] if side == "left" else [*row, *f] for row, f in zip(rows, filled, strict=True)]
+    padded = [
+        [*f, *row] if side == "left" else [*row, *f] for row, f in zip(rows, filled, strict=True)
+    ]
     return torch.tensor(padded, dtype=torch.long).reshape(len(rows), longest)
 
 
@@ -123,7 +148,9 @@ def _check_costs(costs: list[int], budget: int) -> None:
             f"longer sentences"
         )
     if min(costs) < 0:
-        raise ArgumentError(f"sentence {costs.index(min(costs))} has a length of {min(costs)}; lengths count from 0")
+        raise ArgumentError(
+            f"sentence {costs.index(min(costs))} has a length of {min(costs)}; lengths count from 0"
+        )
 
 
 def _buckets(costs: list[int]) -> torch.Tensor:
@@ -145,7 +172,9 @@ def _cuts(costs: list[int], bucket_of: torch.Tensor, budget: int) -> list[int]:
         charge[bucket] = max(charge[bucket], cost)
     cuts = [0]
     for place, bucket in enumerate(sorted(buckets)):
-        if (place + 1 - cuts[-1]) * charge[bucket] > budget:  # charges only grow, so this is the batch's longest
+        if (place + 1 - cuts[-1]) * charge[
+            bucket
+        ] > budget:  # charges only grow, so this is the batch's longest
             cuts.append(place)
     return [*cuts, len(costs)]
 
@@ -177,7 +206,10 @@ class TranslationBatch(NamedTuple):
 
 def encode_pairs(pairs: Sequence[Pair], tokeniser: Tokeniser) -> list[EncodedPair]:
     """The ids of both sides of each pair, without BEGIN and END."""
-    return [(tokeniser.encode(pair.source), tokeniser.encode_target(tidy_target(pair.target))) for pair in pairs]
+    return [
+        (tokeniser.encode(pair.source), tokeniser.encode_target(tidy_target(pair.target)))
+        for pair in pairs
+    ]
 
 
 def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
@@ -208,7 +240,9 @@ def in_order(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return groups
 
 
-def batches_in_order(pairs: Sequence[EncodedPair], budget: int) -> list[tuple[list[int], TranslationBatch]]:
+def batches_in_order(
+    pairs: Sequence[EncodedPair], budget: int
+) -> list[tuple[list[int], TranslationBatch]]:
     """Batches of pairs of similar length for evaluation, each with the indices of its pairs.
 
     A batch has at most `budget` ids on the longer side; a longer pair gets a batch of its own.

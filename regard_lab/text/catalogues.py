@@ -16,7 +16,8 @@ from regard.packages import needed
 from regard_lab.text.lines import open_bytes, plain_path, refuse_packed, unpacking
 from regard_lab.text.tables import Fault, PairTable, TextRow
 
-CATALOGUES, MEMORY = (".mo", ".po"), ".tmx"
+CATALOGUES = (".mo", ".po")
+MEMORY = ".tmx"
 MAGIC = 0x950412DE  # of a catalogue, in the byte order of the machine that made it
 
 
@@ -28,11 +29,14 @@ def read_catalogue(content: bytes) -> list[tuple[str, str]]:
     """
     order = "<" if content[:4] == struct.pack("<I", MAGIC) else ">"
     _, _, count, sources, targets = struct.unpack(f"{order}5I", content[:20])
-    tables = [struct.unpack_from(f"{order}{2 * count}I", content, start) for start in (sources, targets)]
+    tables = [
+        struct.unpack_from(f"{order}{2 * count}I", content, start) for start in (sources, targets)
+    ]
     entries = []
     for entry in range(count):
         source, target = (
-            content[table[2 * entry + 1] :][: table[2 * entry]].split(b"\0")[0].decode() for table in tables
+            content[table[2 * entry + 1] :][: table[2 * entry]].split(b"\0")[0].decode()
+            for table in tables
         )
         if source and target:
             entries.append((source.rpartition("\4")[2], target))
@@ -48,11 +52,15 @@ def catalogue_rows(path: Path) -> Iterator[TextRow]:
     with open_bytes(path) as file:
         content = file.read()
     if content[:4] not in (struct.pack("<I", MAGIC), struct.pack(">I", MAGIC)):
-        raise DataError(f"{path} is no compiled catalogue of gettext; a .po is compiled by: msgfmt FILE.po -o FILE.mo")
+        raise DataError(
+            f"{path} is no compiled catalogue of gettext; a .po is compiled by: msgfmt FILE.po -o FILE.mo"
+        )
     try:
         entries = read_catalogue(content)
     except struct.error:
-        raise DataError(f"{path} is damaged: its tables lead outside the file; copy or compile it again") from None
+        raise DataError(
+            f"{path} is damaged: its tables lead outside the file; copy or compile it again"
+        ) from None
     except UnicodeDecodeError:
         plain = plain_path(path)
         way = f"{unpacking(path)}msgunfmt {plain} | msgconv -t UTF-8 | msgfmt - -o {plain.with_suffix('.utf8.mo')}"
@@ -61,8 +69,12 @@ def catalogue_rows(path: Path) -> Iterator[TextRow]:
         yield TextRow(number, (str(path), str(path)), sides)
 
 
-FUZZY, UNTRANSLATED, OBSOLETE = "fuzzy (a guess that nobody has confirmed)", "without translation", "obsolete"
-LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # to polib; to gettext they are characters like others
+FUZZY = "fuzzy (a guess that nobody has confirmed)"
+UNTRANSLATED = "without translation"
+OBSOLETE = "obsolete"
+LINE_ENDS = re.compile(
+    "[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]"
+)  # to polib; to gettext they are characters like others
 # polib also takes strings without an end
 PO_LINE = re.compile(r'''#.*|(?:msg[a-z_]+(?:\[\d+\])?\s*)?"(?:[^"\\]|\\.)*"''')
 
@@ -94,7 +106,11 @@ def po_rows(path: Path) -> Iterator[TextRow | Fault]:
         faults = {OBSOLETE: entry.obsolete, FUZZY: entry.fuzzy, UNTRANSLATED: not translation}
         reason = next((reason for reason, holds in faults.items() if holds), None)
         sides = (entry.msgid, translation)
-        yield TextRow(entry.linenum, (file, file), sides) if reason is None else Fault(reason, file, entry.linenum)
+        yield (
+            TextRow(entry.linenum, (file, file), sides)
+            if reason is None
+            else Fault(reason, file, entry.linenum)
+        )
 
 
 def _messages(polib: ModuleType, path: Path, content: bytes) -> list[Any]:
@@ -102,7 +118,9 @@ def _messages(polib: ModuleType, path: Path, content: bytes) -> list[Any]:
     try:
         text = LINE_ENDS.sub(" ", content.decode(encoding))
     except (UnicodeError, LookupError):
-        raise DataError(f"{path} is not in {encoding}, as its header says, or as gettext assumes without one") from None
+        raise DataError(
+            f"{path} is not in {encoding}, as its header says, or as gettext assumes without one"
+        ) from None
     lines = enumerate(map(str.strip, text.split("\n")), start=1)
     bad = next((number for number, line in lines if line and not PO_LINE.fullmatch(line)), None)
     try:
@@ -110,7 +128,9 @@ def _messages(polib: ModuleType, path: Path, content: bytes) -> list[Any]:
     except OSError as error:
         bad = bad or re.sub(r".*line (\d+).*", r"\1", str(error), flags=re.DOTALL)
     if bad is not None:
-        raise DataError(f"{path}, line {bad} does not read as a .po; msgfmt says more: {compiling(path)}")
+        raise DataError(
+            f"{path}, line {bad} does not read as a .po; msgfmt says more: {compiling(path)}"
+        )
     return messages
 
 
@@ -127,7 +147,11 @@ class Memory:
 
     def __init__(self, path: Path) -> None:
         self.path, self.source, self._units = path, "", list[tuple[int, dict[str, str]]]()
-        self._language, self._codes, self._text = "", 0, None  # of the open segment: language, open CODES, text
+        self._language, self._codes, self._text = (
+            "",
+            0,
+            None,
+        )  # of the open segment: language, open CODES, text
         self._parser = ParserCreate()
         self._parser.StartElementHandler, self._parser.EndElementHandler = self._begin, self._end
         self._parser.CharacterDataHandler = self._add
@@ -143,19 +167,27 @@ class Memory:
                     self._parser.Parse(chunk, not chunk)
                 except DataError:
                     raise
-                except (ExpatError, LookupError, ValueError) as error:  # the last two: an encoding that is not read
+                except (
+                    ExpatError,
+                    LookupError,
+                    ValueError,
+                ) as error:  # the last two: an encoding that is not read
                     way = "export it again in UTF-8, or give it the suffix of its format"
                     raise DataError(f"{self.path} does not read as XML ({error}); {way}") from None
                 ready, self._units = self._units[: -1 if chunk else None], self._units[-1:]
                 yield from ready
 
     def _refuse(self, name: str, *_: Any) -> None:
-        raise DataError(f"{self.path} has the entity {name!r}; write its text instead, since no entity is expanded")
+        raise DataError(
+            f"{self.path} has the entity {name!r}; write its text instead, since no entity is expanded"
+        )
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         if not self.source and name not in ("tmx", "header"):
             way = "; xliff2po and po2tmx of translate-toolkit convert it" if name == "xliff" else ""
-            raise DataError(f"{self.path} begins with <{name}>; a translation memory begins with <tmx><header>{way}")
+            raise DataError(
+                f"{self.path} begins with <{name}>; a translation memory begins with <tmx><header>{way}"
+            )
         if name == "header":
             self.source = attributes.get("srclang", "*all*").lower()
         elif name == "tu":
@@ -199,17 +231,24 @@ def memory_languages(table: PairTable) -> tuple[str, str]:
 
 def memory_rows(table: PairTable, languages: tuple[str, str]) -> Iterator[TextRow | Fault]:
     """The units of a `.tmx` file in two languages; "en" is also read where a unit has "en-gb"."""
-    file, seen, read = str(table.path), set[str](), False
+    file = str(table.path)
+    seen = set[str]()
+    read = False
     for number, unit in Memory(table.path):
         seen.update(unit)
-        sides = [next((unit[one] for one in sorted(unit) if _is(one, wanted)), None) for wanted in languages]
+        sides = [
+            next((unit[one] for one in sorted(unit) if _is(one, wanted)), None)
+            for wanted in languages
+        ]
         if sides[0] is None or sides[1] is None:
             yield Fault(f"without {languages[0]!r} and {languages[1]!r}", file, number)
         else:
             read = True
             yield TextRow(number, (file, file), (sides[0], sides[1]))
     if seen and not read:
-        raise NotFoundError(f"no unit of {file} has {languages[0]!r} and {languages[1]!r}; it has {sorted(seen)}")
+        raise NotFoundError(
+            f"no unit of {file} has {languages[0]!r} and {languages[1]!r}; it has {sorted(seen)}"
+        )
 
 
 def _is(language: str, wanted: str) -> bool:

@@ -93,7 +93,9 @@ def read_labelled(path: PathLike, least: int = 2) -> LabelledFile:
             f"(label,text)"
         )
     read = read_pairs(path, max_words=LONGEST_TEXT, columns=LABEL_AND_TEXT)
-    labelled = LabelledFile(tuple(Pair(tidy(pair.target), pair.source) for pair in read.pairs), read.report())
+    labelled = LabelledFile(
+        tuple(Pair(tidy(pair.target), pair.source) for pair in read.pairs), read.report()
+    )
     if not least <= len(labels := labelled.labels) <= MOST_CLASSES:
         raise DataError(
             f"{path} has {count_of(len(labels), 'labels', ',')}, such as {labels[0][:40]!r}; give {least} to "
@@ -115,7 +117,8 @@ def split_tail(documents: Sequence[str], share: float, most: int) -> tuple[list[
         count = max(1, round(share * len(documents)))
         return list(documents[:-count]), list(documents[-count:])
     share = min(share, most / max(1, sum(map(len, documents))))
-    heads, tails = [], []
+    heads = []
+    tails = []
     for text in documents:
         cut = len(text) - round(share * len(text))
         line = text.find("\n", cut, cut + (len(text) - cut) // 2) + 1
@@ -139,9 +142,13 @@ def _read(paths: Sequence[PathLike], by_line: bool) -> TextFile:
         parts = kept if is_table or by_line else ["".join(f"{line}\n" for line in kept)]
         parts = [text for text in parts if text.strip()]
         if not parts:
-            raise DataError(f'{path} has no text; give UTF-8 text, or a .jsonl of objects with a string "text"')
+            raise DataError(
+                f'{path} has no text; give UTF-8 text, or a .jsonl of objects with a string "text"'
+            )
         texts += parts
-    return TextFile(tuple(map(str, paths)), tuple(texts), len(faults), faults[0] if faults else None)
+    return TextFile(
+        tuple(map(str, paths)), tuple(texts), len(faults), faults[0] if faults else None
+    )
 
 
 def _text_of(line: str) -> str | None:

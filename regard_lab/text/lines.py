@@ -18,7 +18,9 @@ from regard.errors import DataError, NotFoundError
 # Typographic apostrophes, as articles and word processors write them.
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
-ORDINARY_SPACE = re.compile("[\t-\r\x1c-\x20\x85\u2028\u2029]+")  # white space that is not typography
+ORDINARY_SPACE = re.compile(
+    "[\t-\r\x1c-\x20\x85\u2028\u2029]+"
+)  # white space that is not typography
 
 
 def tidy(text: str) -> str:
@@ -59,8 +61,13 @@ def normalise(text: str) -> str:
 BINARY_SNIFF = 4096  # bytes searched for a NUL
 UNDECODABLE_SHARE = 0.2  # a larger share of invalid lines means another encoding
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-MOST_UNPACKED = 2**31  # bytes that are read from a .gz, which may itself be a thousand times smaller
-PACKED = {b"\x1f\x8b": "a gzip file; let its name end in .gz", b"PK\3\4": "a zip archive; unpack it by unzip"}
+MOST_UNPACKED = (
+    2**31
+)  # bytes that are read from a .gz, which may itself be a thousand times smaller
+PACKED = {
+    b"\x1f\x8b": "a gzip file; let its name end in .gz",
+    b"PK\3\4": "a zip archive; unpack it by unzip",
+}
 
 PathLike = str | os.PathLike[str]
 
@@ -107,7 +114,9 @@ def open_bytes(path: PathLike) -> Generator[BufferedReader]:
         except OSError as error:
             if error.filename is not None:  # of another file
                 raise
-            raise DataError(f"{path} cannot be read ({error.strerror}); check the disk, or copy the file") from error
+            raise DataError(
+                f"{path} cannot be read ({error.strerror}); check the disk, or copy the file"
+            ) from error
 
 
 class _Unpacked(RawIOBase):
@@ -142,10 +151,14 @@ def _opened(path: Path) -> BufferedReader:
     except IsADirectoryError:
         raise NotFoundError(f"{path} is a folder; name a file inside it") from None
     except NotADirectoryError:
-        raise NotFoundError(f"{path} does not exist; what stands there as its folder is a file") from None
+        raise NotFoundError(
+            f"{path} does not exist; what stands there as its folder is a file"
+        ) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{str(path)!r} cannot be opened ({reason}); check its name and permissions") from None
+        raise DataError(
+            f"{str(path)!r} cannot be opened ({reason}); check its name and permissions"
+        ) from None
 
 
 def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
@@ -153,7 +166,9 @@ def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
 
     Lines end with "\n" or "\r\n" only, not at U+2028, U+0085 or form feeds. A byte order mark is dropped.
     """
-    count, bad, first_bad = 0, 0, 0
+    count = 0
+    bad = 0
+    first_bad = 0
     with open_bytes(path) as file:
         _refuse_binary(path, file.peek(BINARY_SNIFF)[:BINARY_SNIFF])
         for count, raw in enumerate(file, start=1):
@@ -164,7 +179,8 @@ def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
                     f"with {_conversion(path, None)}"
                 )
             if text is None:
-                bad, first_bad = bad + 1, first_bad or count
+                bad = bad + 1
+                first_bad = first_bad or count
             yield count, text
     if bad > 1 and bad > UNDECODABLE_SHARE * count:
         raise DataError(
@@ -193,7 +209,9 @@ def read_lines(source: PathLike | IO[str] | IO[bytes]) -> Iterator[str]:
         with open_bytes(source) as file:
             yield from _whole_lines(file, str(source))
     else:
-        stream = getattr(source, "buffer", source)  # the bytes of a text stream, since its encoding may differ
+        stream = getattr(
+            source, "buffer", source
+        )  # the bytes of a text stream, since its encoding may differ
         yield from _whole_lines(stream, str(getattr(source, "name", "the input")))
 
 
@@ -229,18 +247,27 @@ def _conversion(path: PathLike, encoding: str | None) -> str:
     """
     plain = plain_path(path)
     new = plain.with_suffix(f".{'utf8' if encoding else 'lines'}{plain.suffix}")
-    old, new = shlex.quote(str(plain)), shlex.quote(str(new))
-    convert = f"iconv -f {encoding} -t utf-8 {old} > {new}" if encoding else f"tr '\\r' '\\n' < {old} > {new}"
+    old = shlex.quote(str(plain))
+    new = shlex.quote(str(new))
+    convert = (
+        f"iconv -f {encoding} -t utf-8 {old} > {new}"
+        if encoding
+        else f"tr '\\r' '\\n' < {old} > {new}"
+    )
     return f"`{unpacking(path)}{convert}`"
 
 
 def _refuse_binary(path: PathLike, head: bytes) -> None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path}, line 1 starts as UTF-16; convert it with {_conversion(path, 'utf-16')}")
+        raise DataError(
+            f"{path}, line 1 starts as UTF-16; convert it with {_conversion(path, 'utf-16')}"
+        )
     refuse_packed(path, head)
     if b"\0" in head:
         line = head.count(b"\n", 0, head.index(b"\0")) + 1
-        raise DataError(f"{path}, line {line} contains a NUL byte, so this is a binary file; give UTF-8 text")
+        raise DataError(
+            f"{path}, line {line} contains a NUL byte, so this is a binary file; give UTF-8 text"
+        )
 
 
 def refuse_packed(path: PathLike, head: bytes) -> None:

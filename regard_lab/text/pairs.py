@@ -11,8 +11,23 @@ from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
 from regard_lab.text import tables
-from regard_lab.text.catalogues import CATALOGUES, MEMORY, catalogue_rows, memory_languages, memory_rows, po_rows
-from regard_lab.text.lines import LONE_SURROGATES, PathLike, check_there, normalise, numbered_lines, tidy, tidy_target
+from regard_lab.text.catalogues import (
+    CATALOGUES,
+    MEMORY,
+    catalogue_rows,
+    memory_languages,
+    memory_rows,
+    po_rows,
+)
+from regard_lab.text.lines import (
+    LONE_SURROGATES,
+    PathLike,
+    check_there,
+    normalise,
+    numbered_lines,
+    tidy,
+    tidy_target,
+)
 from regard_lab.text.tables import SOURCE_AND_TARGET, Columns, Fault, PairTable, TextRow, table_of
 
 
@@ -52,7 +67,9 @@ def rows(
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
     if len(paths) == 2 and given:
-        raise NotFoundError(f"two paths are read as parallel plain files, but {given[0]} is a table; give it alone")
+        raise NotFoundError(
+            f"two paths are read as parallel plain files, but {given[0]} is a table; give it alone"
+        )
     if len(paths) == 2:
         return _parallel_rows(*paths), None, None
     if not given:
@@ -72,11 +89,16 @@ def rows(
     first = tables.first_line(table.path)
     header = tables.find_header(table, first, columns)
     quotes = tables.Quotes(table, columns, header is not None) if table.suffix == ".tsv" else None
-    return tables.table_rows(table, header, quotes), tables.on_first_line(table, first, header, columns), quotes
+    return (
+        tables.table_rows(table, header, quotes),
+        tables.on_first_line(table, first, header, columns),
+        quotes,
+    )
 
 
 def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | Fault]:
-    file, wanted = str(table.path), tables.wanted_columns(table, columns)
+    file = str(table.path)
+    wanted = tables.wanted_columns(table, columns)
     named = f"without strings {wanted.left[0]!r} and {wanted.right[0]!r}"
     for number, text in numbered_lines(table.path):
         if text is None or not text.strip():
@@ -99,8 +121,11 @@ def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[TextRow | Fau
     files = (str(source), str(target))
     ended = (0, "")  # in place of lines missing in the shorter file
     source_lines = target_lines = 0
-    for (i, left), (j, right) in zip_longest(numbered_lines(source), numbered_lines(target), fillvalue=ended):
-        source_lines, target_lines = max(source_lines, i), max(target_lines, j)
+    for (i, left), (j, right) in zip_longest(
+        numbered_lines(source), numbered_lines(target), fillvalue=ended
+    ):
+        source_lines = max(source_lines, i)
+        target_lines = max(target_lines, j)
         if i != j:
             continue  # one file has ended: only count lines
         if left is None or right is None:
@@ -172,11 +197,18 @@ class PairFile:
         """The reasons with counts and first lines, the most frequent first."""
         ordered = sorted(self.dropped, key=lambda reason: -self.dropped[reason])
         unit = "message" if table_of(Path(self.files[0])).suffix == ".mo" else "line"
-        places = {reason: "{} {unit} {}".format(*self.first_lines[reason], unit=unit) for reason in ordered}
-        return "; ".join(f"{self.dropped[reason]:,} {reason}, first at {places[reason]}" for reason in ordered)
+        places = {
+            reason: "{} {unit} {}".format(*self.first_lines[reason], unit=unit)
+            for reason in ordered
+        }
+        return "; ".join(
+            f"{self.dropped[reason]:,} {reason}, first at {places[reason]}" for reason in ordered
+        )
 
 
-def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE_AND_TARGET) -> PairFile:
+def read_pairs(
+    *paths: PathLike, max_words: int = 250, columns: Columns = SOURCE_AND_TARGET
+) -> PairFile:
     """Read translation pairs from one table or two parallel files.
 
     Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
@@ -218,7 +250,12 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     """
     paths = tuple(a_path("path", path) for path in paths)
     max_words = of_kind("max_words", max_words, int, "an integer, 1 or more")
-    of_kind("columns", columns, Columns, "one of those in regard_lab.text.tables, such as SOURCE_AND_TARGET")
+    of_kind(
+        "columns",
+        columns,
+        Columns,
+        "one of those in regard_lab.text.tables, such as SOURCE_AND_TARGET",
+    )
     if max_words < 1:
         raise ArgumentError(f"max_words is {max_words}; give at least 1")
     kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs
@@ -296,14 +333,17 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
     (91, 2, 7)
     """
     needs = "a share of the sources, such as 0.05"
-    valid, test = of_kind("valid", valid, (int, float), needs), of_kind("test", test, (int, float), needs)
+    valid = of_kind("valid", valid, (int, float), needs)
+    test = of_kind("test", test, (int, float), needs)
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise ArgumentError(
             f"the shares are valid={valid} and test={test}; give shares of 0 or more whose sum is below 1"
         )
     digests = (hashlib.sha256(normalise(pair.source).encode("utf-8")).digest() for pair in pairs)
-    placed = [int.from_bytes(digest[:8], "big") / 2**64 for digest in digests]  # the fraction of each
+    placed = [
+        int.from_bytes(digest[:8], "big") / 2**64 for digest in digests
+    ]  # the fraction of each
     sources = sorted(set(placed))
     parts = 1 + (valid > 0) + (test > 0)
     if len(sources) < parts:
@@ -315,7 +355,8 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
     below = [sum(fraction < share for fraction in sources) for share in (test, test + valid)]
     test_count = max(test > 0, min(below[0], len(sources) - 1 - (valid > 0)))
     valid_count = max(valid > 0, min(below[1] - test_count, len(sources) - 1 - test_count))
-    first_valid, first_train = sources[test_count], sources[test_count + valid_count]
+    first_valid = sources[test_count]
+    first_train = sources[test_count + valid_count]
     splits = Splits([], [], [])
     for pair, fraction in zip(pairs, placed, strict=True):
         held_out = splits.test if fraction < first_valid else splits.valid

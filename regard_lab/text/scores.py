@@ -46,17 +46,22 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     (0.5, 2, 'nrefs:1')
     """
     needs = "a list of strings, one for each sentence"
-    outputs, references = a_list("outputs", outputs, str, needs), a_list("references", references, str, needs)
+    outputs = a_list("outputs", outputs, str, needs)
+    references = a_list("references", references, str, needs)
     if len(outputs) != len(references) or not outputs:
         raise ArgumentError(
             f"{len(outputs)} outputs and {len(references)} references were given; give equally many, and at least one"
         )
     typographic = any(text.translate(APOSTROPHES) != text for text in (*outputs, *references))
-    outputs, references = [normalise(text) for text in outputs], [normalise(text) for text in references]
+    outputs = [normalise(text) for text in outputs]
+    references = [normalise(text) for text in references]
     with needed("sacrebleu", "BLEU and chrF"):
         from sacrebleu.metrics import BLEU, CHRF
 
-    bleu, chrf = BLEU(tokenize=_words(references), force=True), CHRF()  # force: no remark on texts that look tokenised
+    bleu, chrf = (
+        BLEU(tokenize=_words(references), force=True),
+        CHRF(),
+    )  # force: no remark on texts that look tokenised
     matches = sum(out == ref for out, ref in zip(outputs, references, strict=True))
     note = "|apostrophes:straight" if typographic else ""
     return Scores(
@@ -81,10 +86,16 @@ def score_each(outputs: Sequence[str], references: Sequence[str]) -> list[dict[s
     score(outputs, references)  # refuses what cannot be compared
     from sacrebleu.metrics import BLEU, CHRF
 
-    outputs, references = [normalise(text) for text in outputs], [normalise(text) for text in references]
-    bleu, chrf = BLEU(tokenize=_words(references), effective_order=True).sentence_score, CHRF().sentence_score
+    outputs = [normalise(text) for text in outputs]
+    references = [normalise(text) for text in references]
+    bleu = BLEU(tokenize=_words(references), effective_order=True).sentence_score
+    chrf = CHRF().sentence_score
     return [
-        {"bleu": _percent(bleu(out, [ref]).score), "chrf": _percent(chrf(out, [ref]).score), "exact_match": out == ref}
+        {
+            "bleu": _percent(bleu(out, [ref]).score),
+            "chrf": _percent(chrf(out, [ref]).score),
+            "exact_match": out == ref,
+        }
         for out, ref in zip(outputs, references, strict=True)
     ]
 
@@ -99,7 +110,11 @@ def _words(references: Sequence[str]) -> str:
     unspaced = UNSPACED.findall(text)
     if 3 * len(unspaced) <= sum(map(str.isalpha, text)):
         return "13a"
-    return "zh" if 2 * sum("\u3400" <= letter <= "\u9fff" for letter in unspaced) > len(unspaced) else "char"
+    return (
+        "zh"
+        if 2 * sum("\u3400" <= letter <= "\u9fff" for letter in unspaced) > len(unspaced)
+        else "char"
+    )
 
 
 def _percent(value: float) -> float:

@@ -24,7 +24,9 @@ from regard_lab.text.vocabularies import word_units
 
 # Thai, Lao, Tibetan, Burmese, Khmer; kana; Han. Korean has spaces.
 _RANGES = (
-    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
+    "\u3040-\u30ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 UNSPACED = re.compile(f"[{_RANGES}]")
 LOOKED_AT = 5_000  # lines
@@ -40,7 +42,9 @@ def split_unspaced(word: str) -> Iterator[str]:
     """
     part = ""
     for letter in word:
-        joined = unicodedata.category(letter)[0] == "M" or not (UNSPACED.match(letter) or UNSPACED.match(part[:1]))
+        joined = unicodedata.category(letter)[0] == "M" or not (
+            UNSPACED.match(letter) or UNSPACED.match(part[:1])
+        )
         if part and not joined:
             yield part
             part = ""
@@ -58,12 +62,15 @@ def remark_on_scripts(lines: Iterable[str], kind: str) -> str | None:
     """
     if kind != "bpe":
         return None
-    looked_at, unspaced, example = 0, 0, ""
+    looked_at = 0
+    unspaced = 0
+    example = ""
     for line in islice(lines, LOOKED_AT):
         letters = sum(map(str.isalpha, line))
         looked_at += letters > 0
         if 2 * len(UNSPACED.findall(line)) > letters > 0:
-            unspaced, example = unspaced + 1, example or line.strip()
+            unspaced = unspaced + 1
+            example = example or line.strip()
     if unspaced < FEWEST * looked_at or not unspaced:
         return None
     shown = example if len(example) <= SHOWN else f"{example[:SHOWN]} ..."
@@ -76,7 +83,10 @@ def remark_on_scripts(lines: Iterable[str], kind: str) -> str | None:
 FORMAT = "regard seen words 1"
 MOST = 200_000  # words that are stored; about 2 MB
 MOST_NAMED = 12  # words in one remark
-MOSTLY, LEAST_WORDS = 0.5, 4  # a text of so many words is a guess as a whole if more than this share is unknown
+MOSTLY, LEAST_WORDS = (
+    0.5,
+    4,
+)  # a text of so many words is a guess as a whole if more than this share is unknown
 OPENS = frozenset(".!?…:\"'“”„«»‹›([¿¡")  # after one of these the next word may begin a sentence
 
 
@@ -110,7 +120,9 @@ class SeenWords:
             ArgumentError: a single string instead of lines.
         """
         if isinstance(lines, str):
-            raise ArgumentError("lines is one string; give a list of lines, such as text.splitlines()")
+            raise ArgumentError(
+                "lines is one string; give a list of lines, such as text.splitlines()"
+            )
         most = whole("most", most, 1)
         tokens: Counter[str] = Counter()  # between spaces; no word crosses one
         for line in each("lines", lines, "an iterable of strings"):
@@ -129,7 +141,9 @@ class SeenWords:
         ['a', 'bird', 'cat']
         """
         words = self.words | other.words
-        return SeenWords(words, len(words) + sum(one.distinct - len(one.words) for one in (self, other)))
+        return SeenWords(
+            words, len(words) + sum(one.distinct - len(one.words) for one in (self, other))
+        )
 
     @property
     def complete(self) -> bool:
@@ -177,13 +191,18 @@ class SeenWords:
         except (ValueError, RecursionError) as error:
             raise _damaged(f"it is not valid JSON ({error})") from None
         content = content if isinstance(content, dict) else {}
-        words, distinct = content.get("words"), content.get("distinct")
+        words = content.get("words")
+        distinct = content.get("distinct")
         if content.get("format") != FORMAT:
-            raise _damaged(f"its format is {str(content.get('format'))[:60]!r}, where {FORMAT!r} is read")
+            raise _damaged(
+                f"its format is {str(content.get('format'))[:60]!r}, where {FORMAT!r} is read"
+            )
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
             raise _damaged("it holds no list of words")
         if type(distinct) is not int or distinct < len(set(words)):
-            raise _damaged(f"it counts {str(distinct)[:40]} distinct words and lists {len(set(words))}")
+            raise _damaged(
+                f"it counts {str(distinct)[:40]} distinct words and lists {len(set(words))}"
+            )
         return cls(frozenset(words), distinct)
 
 
@@ -249,4 +268,6 @@ _splitter = cache(word_units)
 
 
 def _damaged(reason: str) -> CheckpointError:
-    return CheckpointError(f"the list of training words is damaged or not one of regard's: {reason}; copy it again")
+    return CheckpointError(
+        f"the list of training words is damaged or not one of regard's: {reason}; copy it again"
+    )

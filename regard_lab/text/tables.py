@@ -20,7 +20,8 @@ from regard_lab.text.lines import is_packed, numbered_lines, plain_path, suffix_
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
 NAMED = re.compile(
-    r"(?P<path>.+\.(?:csv|tsv|jsonl|tmx)(?:\.gz)?):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL
+    r"(?P<path>.+\.(?:csv|tsv|jsonl|tmx)(?:\.gz)?):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)",
+    re.IGNORECASE | re.DOTALL,
 )
 NUMBERED = re.compile(
     r"(?P<path>.+(?<!\.jsonl)(?<!\.jsonl\.gz)(?<!\.tmx)(?<!\.tmx\.gz)):(?P<left>[1-9]\d?),(?P<right>[1-9]\d?)",
@@ -28,11 +29,48 @@ NUMBERED = re.compile(
 )
 ONE_WORD = re.compile(r"[^\W\d][\w-]+")  # as names of columns are, and few sentences
 # Names of columns that a header may have; codes that are common words, such as "it" or "no", are left out.
-LANGUAGES = frozenset((
-    "en", "de", "fr", "es", "pt", "nl", "ru", "zh", "ja", "ko", "ar", "pl", "sv", "cs", "uk", "tr", "vi", "th",
-    "english", "german", "french", "spanish", "italian", "portuguese", "dutch", "russian", "chinese", "japanese",
-    "korean", "arabic", "hindi", "polish", "swedish", "czech", "ukrainian", "turkish", "vietnamese", "thai",
-))  # fmt: skip
+LANGUAGES = frozenset(
+    (
+        "en",
+        "de",
+        "fr",
+        "es",
+        "pt",
+        "nl",
+        "ru",
+        "zh",
+        "ja",
+        "ko",
+        "ar",
+        "pl",
+        "sv",
+        "cs",
+        "uk",
+        "tr",
+        "vi",
+        "th",
+        "english",
+        "german",
+        "french",
+        "spanish",
+        "italian",
+        "portuguese",
+        "dutch",
+        "russian",
+        "chinese",
+        "japanese",
+        "korean",
+        "arabic",
+        "hindi",
+        "polish",
+        "swedish",
+        "czech",
+        "ukrainian",
+        "turkish",
+        "vietnamese",
+        "thai",
+    )
+)
 
 EMPTY_LINE = "empty line"
 NOT_UTF8 = "not valid UTF-8"
@@ -94,14 +132,24 @@ def table_of(path: Path) -> PairTable:
     """
     numbered = None if os.path.lexists(path) else NUMBERED.fullmatch(str(path))
     if numbered is not None:
-        return PairTable(Path(numbered["path"]), None, (int(numbered["left"]), int(numbered["right"])))
+        return PairTable(
+            Path(numbered["path"]), None, (int(numbered["left"]), int(numbered["right"]))
+        )
     found = None if os.path.lexists(path) else NAMED.fullmatch(str(path))
-    return PairTable(path, None) if found is None else PairTable(Path(found["path"]), (found["left"], found["right"]))
+    return (
+        PairTable(path, None)
+        if found is None
+        else PairTable(Path(found["path"]), (found["left"], found["right"]))
+    )
 
 
 def wanted_columns(table: PairTable, kinds: Columns) -> Columns:
     """The names that the path gives, or else the usual ones, in lower case."""
-    return kinds if table.names is None else Columns(*((name.strip().lower(),) for name in table.names))
+    return (
+        kinds
+        if table.names is None
+        else Columns(*((name.strip().lower(),) for name in table.names))
+    )
 
 
 def two_strings(record: object, wanted: Columns) -> tuple[str, str] | None:
@@ -114,7 +162,9 @@ def two_strings(record: object, wanted: Columns) -> tuple[str, str] | None:
     for holder in (record, nested):
         if isinstance(holder, dict):
             named = {key.strip().lower(): value for key, value in holder.items()}
-            found = [[named[key] for key in keys if isinstance(named.get(key), str)] for keys in wanted]
+            found = [
+                [named[key] for key in keys if isinstance(named.get(key), str)] for keys in wanted
+            ]
             if all(found):
                 return found[0][0], found[1][0]
     return None
@@ -128,7 +178,11 @@ def name_the_keys(table: PairTable, kinds: Columns) -> str | None:
         return None
     nested = record.get("translation") if isinstance(record, dict) else None
     held = nested if isinstance(nested, dict) else record
-    names = [key for key, value in held.items() if isinstance(value, str)] if isinstance(held, dict) else []
+    names = (
+        [key for key, value in held.items() if isinstance(value, str)]
+        if isinstance(held, dict)
+        else []
+    )
     if len(names) < 2 or two_strings(record, wanted_columns(table, kinds)) is not None:
         return None
     return f"the strings of its first object are {_quoted(names)}; {_way_out(table, names, kinds)}"
@@ -156,7 +210,11 @@ class Quotes:
         inside = [cell[1:-1] for cell in cells if len(cell) > 1 and cell[0] == cell[-1] == '"']
         whole = bool(inside) and all('"' not in text.replace('""', "") for text in inside)
         certain = half or (whole and any('""' in text for text in inside))
-        self._rows, self._whole, self._certain = self._rows + 1, self._whole + whole, self._certain + certain
+        self._rows, self._whole, self._certain = (
+            self._rows + 1,
+            self._whole + whole,
+            self._certain + certain,
+        )
         self._first = self._first or (number if whole or half else 0)
         return half
 
@@ -188,7 +246,11 @@ def _is_half(cell: str) -> bool:
 def _read_quoted(table: PairTable, kinds: Columns, header: bool) -> str:
     named = plain_path(table.path).with_suffix(".csv.gz" if is_packed(table.path) else ".csv")
     way = f"rename it to {named.name}, whose quotes are read"
-    return way if header else f"{way}, with the header {kinds.left[0]} TAB {kinds.right[0]} as its first line"
+    return (
+        way
+        if header
+        else f"{way}, with the header {kinds.left[0]} TAB {kinds.right[0]} as its first line"
+    )
 
 
 def find_header(table: PairTable, first: str, kinds: Columns) -> TableHeader | None:
@@ -196,13 +258,19 @@ def find_header(table: PairTable, first: str, kinds: Columns) -> TableHeader | N
     if table.numbers is not None:
         return _by_numbers(table, first, table.numbers)
     if table.suffix == ".csv" and not first.strip():
-        raise DataError(f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}")
+        raise DataError(
+            f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}"
+        )
     wanted = wanted_columns(table, kinds)
     for delimiter in DELIMITERS[table.suffix]:
         names = [name.strip().lower() for name in _cells(table, first, delimiter)]
-        places = [[place for place, name in enumerate(names) if name in options] for options in wanted]
+        places = [
+            [place for place, name in enumerate(names) if name in options] for options in wanted
+        ]
         if any(len(found) > 1 for found in places):
-            raise DataError(f"{table.path}: {_quoted(names)} names a column twice; {_way_out(table, names, kinds)}")
+            raise DataError(
+                f"{table.path}: {_quoted(names)} names a column twice; {_way_out(table, names, kinds)}"
+            )
         if all(places):
             return TableHeader(delimiter, len(names), places[0][0], places[1][0])
     bare = {name.strip().strip('"').lower() for name in first.split("\t")}
@@ -230,7 +298,9 @@ def _by_numbers(table: PairTable, first: str, numbers: tuple[int, int]) -> Table
 
 def _refuse_unclear(table: PairTable, first: str, kinds: Columns) -> None:
     """Raise unless the first line can only be a row of a `.tsv` without a header."""
-    names = max((_cells(table, first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len)
+    names = max(
+        (_cells(table, first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len
+    )
     if table.names is not None:
         there = {name.strip().lower() for name in names}
         missing = [name for name in table.names if name.strip().lower() not in there]
@@ -250,7 +320,9 @@ def _refuse_unclear(table: PairTable, first: str, kinds: Columns) -> None:
         )
 
 
-def on_first_line(table: PairTable, first: str, header: TableHeader | None, kinds: Columns) -> str | None:
+def on_first_line(
+    table: PairTable, first: str, header: TableHeader | None, kinds: Columns
+) -> str | None:
     r"""A phrase about a first line that is a header, or that may be one and was read as a row; None for any other.
 
     >>> on_first_line(PairTable(Path("a.tsv"), None), "source\ttarget", TableHeader("\t", 2, 0, 1), SOURCE_AND_TARGET)
@@ -269,9 +341,12 @@ def on_first_line(table: PairTable, first: str, header: TableHeader | None, kind
     )
 
 
-def table_rows(table: PairTable, header: TableHeader | None, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
+def table_rows(
+    table: PairTable, header: TableHeader | None, quotes: Quotes | None
+) -> Iterator[TextRow | Fault]:
     """The rows of a table, below its header if it has one. A quoted field of a `.csv` may hold line ends."""
-    file, damaged = str(table.path), []
+    file = str(table.path)
+    damaged = []
     lines = _lines(table.path, 1 if header is None or table.numbers is not None else 2, damaged)
     form = TableHeader("\t", 2, 0, 1) if header is None else header
     if table.suffix == ".tsv":
@@ -306,7 +381,9 @@ def _lines(path: Path, first: int, damaged: list[int]) -> Iterator[tuple[int, st
             yield number, text
 
 
-def _quoted_rows(path: Path, lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _quoted_rows(
+    path: Path, lines: Iterator[tuple[int, str]], delimiter: str
+) -> Iterator[tuple[int, list[str]]]:
     """The rows of a CSV, each with the number of its first line."""
     read: list[int] = []  # the numbers of the lines of the row
 
@@ -345,11 +422,21 @@ def _header(kinds: Columns) -> str:
 
 def _way_out(table: PairTable, names: Sequence[str], kinds: Columns) -> str:
     """How to name the columns; those that the header leaves no doubt about are named."""
-    usable = {name.strip().lower(): name.strip() for name in names if re.fullmatch(r"[^,:/\\]{1,30}", name.strip())}
+    usable = {
+        name.strip().lower(): name.strip()
+        for name in names
+        if re.fullmatch(r"[^,:/\\]{1,30}", name.strip())
+    }
     near = [get_close_matches(name.strip().lower(), usable, n=1) for name in table.names or ()]
-    chosen = [usable[found[0]] for found in near if found]  # those most like the ones that were named
+    chosen = [
+        usable[found[0]] for found in near if found
+    ]  # those most like the ones that were named
     if len(set(chosen)) < 2:
-        chosen = list(usable.values()) if len(usable) == 2 else [usable[key] for key in usable if key in LANGUAGES]
+        chosen = (
+            list(usable.values())
+            if len(usable) == 2
+            else [usable[key] for key in usable if key in LANGUAGES]
+        )
     noun = "key" if table.suffix == ".jsonl" else "column"
     if len(chosen) == 2:
         return f"name the {noun}s after the file, as in {table.path}:{','.join(chosen)}"

@@ -40,7 +40,9 @@ def printable_lines(text: str) -> str:
     a	b
     \x1b[2J
     """
-    return _COMMANDS.sub(lambda found: found[0] if found[0] in _LEFT_IN_LINES else _escaped(found[0]), text)
+    return _COMMANDS.sub(
+        lambda found: found[0] if found[0] in _LEFT_IN_LINES else _escaped(found[0]), text
+    )
 
 
 def one_line(text: str) -> str:
@@ -58,7 +60,9 @@ def printable_json(text: str) -> str:
     >>> print(printable_json('{"text": "\x9b2J\u202e"}'))
     {"text": "\u009b2J\u202e"}
     """
-    return _COMMANDS.sub(lambda found: found[0] if found[0] in _LEFT_IN_LINES else json_escaped(found[0]), text)
+    return _COMMANDS.sub(
+        lambda found: found[0] if found[0] in _LEFT_IN_LINES else json_escaped(found[0]), text
+    )
 
 
 def _escaped(character: str) -> str:

@@ -54,9 +54,15 @@ class Tokeniser:
 
     @classmethod
     def train(
-        cls, lines: Iterable[str], vocab_size: int, kind: str = "bpe", *, targets: Iterable[str] | None = None,
-        verbatim: bool = False, trim: bool = False,
-    ) -> "Tokeniser":  # fmt: skip
+        cls,
+        lines: Iterable[str],
+        vocab_size: int,
+        kind: str = "bpe",
+        *,
+        targets: Iterable[str] | None = None,
+        verbatim: bool = False,
+        trim: bool = False,
+    ) -> "Tokeniser":
         """Train a tokeniser on lines of text; the same lines give exactly the same vocabulary.
 
         Args:
@@ -76,10 +82,14 @@ class Tokeniser:
             MissingPackageError: `tokenizers` is not installed.
         """
         if isinstance(vocab_size, int) and vocab_size > MOST_PIECES:
-            raise ArgumentError(f"vocab_size is {vocab_size}; at most {MOST_PIECES} pieces are learned")
+            raise ArgumentError(
+                f"vocab_size is {vocab_size}; at most {MOST_PIECES} pieces are learned"
+            )
         for name, given in (("lines", lines), ("targets", targets)):
             if isinstance(given, str):
-                raise ArgumentError(f"{name} is one string; give a list of lines, such as text.splitlines()")
+                raise ArgumentError(
+                    f"{name} is one string; give a list of lines, such as text.splitlines()"
+                )
         if verbatim and targets is not None:
             raise ArgumentError(
                 "targets are given and verbatim=True, which normalises no text; give all texts as lines"
@@ -87,7 +97,9 @@ class Tokeniser:
         prepared = _prepared(lines, targets or (), verbatim)
         if not prepared:
             raise DataError("the lines have no text; give at least one line that is not empty")
-        return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim, targets is not None))
+        return cls(
+            Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim, targets is not None)
+        )
 
     def extended(self, lines: Sequence[str], more: int, targets: Sequence[str] = ()) -> "Tokeniser":
         """This tokeniser with up to `more` pieces that occur in other texts; the ids that it has stay as they are.
@@ -104,8 +116,11 @@ class Tokeniser:
         (True, ['müde'])
         """
         if self.kind == "byte":
-            raise ArgumentError("a vocabulary of bytes spells every text and has no other pieces; leave them out")
-        lines, targets = a_list("lines", lines, str, "lines"), a_list("targets", targets, str, "lines")
+            raise ArgumentError(
+                "a vocabulary of bytes spells every text and has no other pieces; leave them out"
+            )
+        lines = a_list("lines", lines, str, "lines")
+        targets = a_list("targets", targets, str, "lines")
         if (more := whole("more", more, 1)) > MOST_PIECES:
             raise ArgumentError(f"more is {more}; at most {MOST_PIECES} pieces are learned")
         return Tokeniser(self.vocabulary.extended(_prepared(lines, targets, self.verbatim), more))
@@ -114,7 +129,11 @@ class Tokeniser:
         """How often each character occurs that is whole in no piece, so that two to four bytes spell it."""
         if self.kind == "byte":
             return Counter()
-        whole = {one for raw in self.vocabulary.raw_pieces for one in (raw or b"").decode("utf-8", "ignore")}
+        whole = {
+            one
+            for raw in self.vocabulary.raw_pieces
+            for one in (raw or b"").decode("utf-8", "ignore")
+        }
         counts = Counter(_encodable(text if self.vocabulary.typographic else normalise(text)))
         return Counter({one: count for one, count in counts.items() if one not in whole})
 
@@ -164,7 +183,11 @@ class Tokeniser:
 
     def _encoded(self, text: str) -> list[int]:
         # A space before the first word gives it the same pieces as anywhere else in a text.
-        return self._spelled(self._engine.encode(f" {text}", add_special_tokens=False).ids) if text else []
+        return (
+            self._spelled(self._engine.encode(f" {text}", add_special_tokens=False).ids)
+            if text
+            else []
+        )
 
     def _spelled(self, merged: Iterable[int]) -> list[int]:
         """The ids of merged pieces."""
@@ -188,7 +211,9 @@ class Tokeniser:
             ArgumentError: an id outside 0 ... vocab_size - 1.
         """
         return [
-            SPECIALS[int(i)] if (raw := self._bytes_of(i)) is None else _shown(raw, "backslashreplace")
+            SPECIALS[int(i)]
+            if (raw := self._bytes_of(i)) is None
+            else _shown(raw, "backslashreplace")
             for i in each("ids", ids, IDS)
         ]
 
@@ -215,15 +240,23 @@ class Tokeniser:
     def _words_of_run(self, raws: list[bytes], first: int) -> list[tuple[str, range]]:
         """Words of ordinary ids with these bytes; an id belongs to the word that contains its first byte."""
         text = b"".join(raws).decode("utf-8", "surrogateescape")  # an invalid byte is one character
-        byte_at = [0, *accumulate(len(letter.encode("utf-8", "surrogateescape")) for letter in text)]
+        byte_at = [
+            0,
+            *accumulate(len(letter.encode("utf-8", "surrogateescape")) for letter in text),
+        ]
         units = self._word_units.pre_tokenize_str(_encodable(text))
         unit_starts = [byte_at[start] for _, (start, _) in units]
         id_starts = [0, *accumulate(map(len, raws))][:-1]
         words = []
-        for _, group in groupby(enumerate(id_starts), key=lambda at: bisect_right(unit_starts, at[1])):
+        for _, group in groupby(
+            enumerate(id_starts), key=lambda at: bisect_right(unit_starts, at[1])
+        ):
             places = [place for place, _ in group]
-            start, stop = places[0], places[-1] + 1
-            words.append((_shown(b"".join(raws[start:stop]), "replace"), range(first + start, first + stop)))
+            start = places[0]
+            stop = places[-1] + 1
+            words.append(
+                (_shown(b"".join(raws[start:stop]), "replace"), range(first + start, first + stop))
+            )
         return words
 
     def _bytes_of(self, i: int) -> bytes | None:
@@ -232,7 +265,9 @@ class Tokeniser:
         except TypeError:
             raise ArgumentError(f"ids contains {shown(i)}; give {IDS}") from None
         if not 0 <= i < self.vocab_size:
-            raise ArgumentError(f"id {i} is outside this tokeniser's vocabulary, 0 to {self.vocab_size - 1}")
+            raise ArgumentError(
+                f"id {i} is outside this tokeniser's vocabulary, 0 to {self.vocab_size - 1}"
+            )
         return self.vocabulary.raw_pieces[i]
 
     def to_json(self) -> str:

@@ -51,9 +51,13 @@ def load_translation_data(
             )
         return _pronouns(seed, twins)
     if twins:
-        raise ArgumentError(f"twins are made by the grammar of the embedded corpus; give '{PRONOUNS}' as data")
+        raise ArgumentError(
+            f"twins are made by the grammar of the embedded corpus; give '{PRONOUNS}' as data"
+        )
     if not data:
-        raise ArgumentError("data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus")
+        raise ArgumentError(
+            "data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus"
+        )
     read = read_pairs(*data)
     notes = [read.report()]
     if valid:
@@ -73,13 +77,18 @@ def load_translation_data(
     parts = split_by_hash(read.pairs, share, share)
     counts = f"{len(parts.train):,} for training, {len(parts.valid):,} for validation, {len(parts.test):,} for test"
     notes.append(f"split by a hash of the source: {counts}")
-    return TranslationData(" + ".join(read.files), parts.train, parts.valid, parts.test, tuple(notes))
+    return TranslationData(
+        " + ".join(read.files), parts.train, parts.valid, parts.test, tuple(notes)
+    )
 
 
 def _pronouns(seed: int, twins: bool) -> TranslationData:
-    counts, groups = PRONOUN_COUNTS, make_twins(PRONOUN_COUNTS["train"], seed) if twins else []
+    counts = PRONOUN_COUNTS
+    groups = make_twins(PRONOUN_COUNTS["train"], seed) if twins else []
     sentences = (
-        [one for group in groups for one in group] if twins else make_split("train", counts["train"], seed),
+        [one for group in groups for one in group]
+        if twins
+        else make_split("train", counts["train"], seed),
         make_split("valid", counts["valid"], seed),
         make_split("test", counts["test"], seed),
     )

@@ -22,7 +22,8 @@ BATCH = 4_096  # texts encoded at once
 
 # Pieces never cross the boundaries of these units: words with inner apostrophes, marks and joiners, runs of
 # punctuation, and runs of symbols (emoji with their modifiers). Each includes the space before it.
-LETTER, REST = r"[\p{L}\p{N}]", r"[\p{L}\p{M}\p{N}\x{200C}\x{200D}]*"
+LETTER = r"[\p{L}\p{N}]"
+REST = r"[\p{L}\p{M}\p{N}\x{200C}\x{200D}]*"
 
 
 def _word_units(space: str, apostrophe: str, mark_space: str) -> str:
@@ -32,7 +33,8 @@ def _word_units(space: str, apostrophe: str, mark_space: str) -> str:
 
 WORD_UNITS = _word_units(" ", "'", " ")
 # The same for texts with typography: a no-break space belongs to the mark after it, as in French questions.
-ANY_SPACE, ANY_APOSTROPHE = r"[ \x{A0}\x{202F}]", "['\u2019\u2018]"
+ANY_SPACE = r"[ \x{A0}\x{202F}]"
+ANY_APOSTROPHE = "['\u2019\u2018]"
 TYPOGRAPHIC_UNITS = _word_units(" ", ANY_APOSTROPHE, ANY_SPACE)
 UNITS = {"bpe": WORD_UNITS, "character": r"[\s\S]", "byte": r"[\s\S]"}
 
@@ -41,7 +43,9 @@ def _byte_letters() -> dict[str, int]:
     """The byte of each printable letter that represents one in a piece (GPT-2's table)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(moved)}
+    return {chr(byte): byte for byte in plain} | {
+        chr(256 + n): byte for n, byte in enumerate(moved)
+    }
 
 
 BYTE_OF = _byte_letters()
@@ -65,7 +69,9 @@ class Vocabulary:
     def merged(self) -> tuple[str, ...]:
         """The bytes and what merges give, with bytes written as the letters of `BYTE_OF`."""
         # Two merges may give the same piece; a piece that reads like a special one is still an ordinary piece.
-        return tuple(dict.fromkeys([*sorted(BYTE_OF), *(left + right for left, right in self.merges)]))
+        return tuple(
+            dict.fromkeys([*sorted(BYTE_OF), *(left + right for left, right in self.merges)])
+        )
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
@@ -80,20 +86,31 @@ class Vocabulary:
         spelled: dict[str, tuple[int, ...]] = {}
         for piece in self.merged:  # parts come before what they are merged to
             own = ids.get(piece)
-            spelled[piece] = (own,) if own is not None else tuple(i for part in parts[piece] for i in spelled[part])
+            spelled[piece] = (
+                (own,)
+                if own is not None
+                else tuple(i for part in parts[piece] for i in spelled[part])
+            )
         return tuple(spelled.values())
 
     @cached_property
     def raw_pieces(self) -> tuple[bytes | None, ...]:
         """The bytes of each id; None for special ids."""
         ordinary = self.pieces[len(SPECIALS) :]
-        return (None,) * len(SPECIALS) + tuple(bytes(BYTE_OF[letter] for letter in piece) for piece in ordinary)
+        return (None,) * len(SPECIALS) + tuple(
+            bytes(BYTE_OF[letter] for letter in piece) for piece in ordinary
+        )
 
     @classmethod
     def learn(
-        cls, texts: Sequence[str], size: int, kind: str, verbatim: bool = False, trim: bool = False,
+        cls,
+        texts: Sequence[str],
+        size: int,
+        kind: str,
+        verbatim: bool = False,
+        trim: bool = False,
         typographic: bool = False,
-    ) -> "Vocabulary":  # fmt: skip
+    ) -> "Vocabulary":
         """Learn merges from texts until there are `size` pieces or no pair of pieces occurs twice.
 
         With `trim`, pieces that occur in these texts only as a part of longer ones are dropped.
@@ -107,8 +124,12 @@ class Vocabulary:
             )
         if kind == "byte":
             return cls(kind, (), verbatim, typographic=typographic)
-        merges = _learned(texts, size - len(SPECIALS), sorted(BYTE_OF), _byte_units(kind, typographic))
-        whole = cls(kind, tuple((left, right) for left, right in merges), verbatim, typographic=typographic)
+        merges = _learned(
+            texts, size - len(SPECIALS), sorted(BYTE_OF), _byte_units(kind, typographic)
+        )
+        whole = cls(
+            kind, tuple((left, right) for left, right in merges), verbatim, typographic=typographic
+        )
         return replace(whole, dropped=whole.unused(texts)) if trim else whole
 
     def extended(self, texts: Sequence[str], more: int) -> "Vocabulary":
@@ -118,22 +139,33 @@ class Vocabulary:
         as a part of longer ones are dropped.
         """
         own = self.engine()
-        letters = {piece: chr(0x10000 + i) for i, piece in enumerate(self.merged)}  # each piece as one character
+        letters = {
+            piece: chr(0x10000 + i) for i, piece in enumerate(self.merged)
+        }  # each piece as one character
         units = (unit for text in texts for unit, _ in own.pre_tokenizer.pre_tokenize_str(text))
-        words = ("".join(letters[token.value] for token in own.model.tokenize(unit)) for unit in units)
+        words = (
+            "".join(letters[token.value] for token in own.model.tokenize(unit)) for unit in units
+        )
         found = _learned(words, len(letters) + more, list(letters.values()))
-        merges = [tuple("".join(self.merged[ord(one) - 0x10000] for one in side) for side in pair) for pair in found]
+        merges = [
+            tuple("".join(self.merged[ord(one) - 0x10000] for one in side) for side in pair)
+            for pair in found
+        ]
         wider = replace(self, merges=tuple(dict.fromkeys([*self.merges, *merges])))
         return replace(wider, dropped=self.dropped | (wider.unused(texts) - set(self.merged)))
 
     def spelled(self, pieces: Sequence[str]) -> list[list[int]]:
         """The ids by which this vocabulary spells pieces of another."""
         model = self.engine().model
-        return [[i for token in model.tokenize(piece) for i in self.spelling[token.id]] for piece in pieces]
+        return [
+            [i for token in model.tokenize(piece) for i in self.spelling[token.id]]
+            for piece in pieces
+        ]
 
     def unused(self, texts: Sequence[str]) -> frozenset[str]:
         """The merged pieces that are in no encoding of these texts; bytes are always used."""
-        engine, used = self.engine(), set(BYTE_OF)
+        engine = self.engine()
+        used = set(BYTE_OF)
         for first in range(0, len(texts), BATCH):
             encoded = engine.encode_batch(texts[first : first + BATCH], add_special_tokens=False)
             used.update(piece for one in encoded for piece in one.tokens)
@@ -145,16 +177,27 @@ class Vocabulary:
         # Special pieces are not given to the engine, so that no text can be encoded as one.
         ids = {piece: i for i, piece in enumerate(self.merged)}
         # Its cache of words saves a tenth of the time, but is never freed: 20 KB for each engine (tokenizers 0.23).
-        engine = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=list(self.merges), cache_capacity=0))
+        engine = tokenizers.Tokenizer(
+            tokenizers.models.BPE(vocab=ids, merges=list(self.merges), cache_capacity=0)
+        )
         engine.pre_tokenizer = _byte_units(self.kind, self.typographic)
         return engine
 
     def to_json(self) -> str:
         """The vocabulary as one line of ASCII JSON."""
-        content: dict[str, Any] = {"format": FORMAT, "kind": self.kind, "specials": SPECIALS, "merges": self.merges}
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "specials": SPECIALS,
+            "merges": self.merges,
+        }
         content |= {"verbatim": True} if self.verbatim else {}
         content |= {"typographic": True} if self.typographic else {}
-        content |= {"dropped": [piece for piece in self.merged if piece in self.dropped]} if self.dropped else {}
+        content |= (
+            {"dropped": [piece for piece in self.merged if piece in self.dropped]}
+            if self.dropped
+            else {}
+        )
         return json.dumps(content, separators=(",", ":"))
 
     @classmethod
@@ -163,28 +206,41 @@ class Vocabulary:
         try:
             content = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"the tokeniser is not valid JSON ({error}); copy or train it again") from None
+            raise CheckpointError(
+                f"the tokeniser is not valid JSON ({error}); copy or train it again"
+            ) from None
         wanted = {"format", "kind", "specials", "merges"}
         content = content if isinstance(content, dict) else {}
-        verbatim, typographic = content.pop("verbatim", False), content.pop("typographic", False)
+        verbatim = content.pop("verbatim", False)
+        typographic = content.pop("typographic", False)
         dropped = content.pop("dropped", [])
-        if set(content) != wanted or not (isinstance(verbatim, bool) and isinstance(typographic, bool)):
+        if set(content) != wanted or not (
+            isinstance(verbatim, bool) and isinstance(typographic, bool)
+        ):
             raise _damaged(f"its keys are not {', '.join(sorted(wanted))}")
         if content["format"] != FORMAT:
-            raise _damaged(f"its format is {str(content['format'])[:60]!r}, where {FORMAT!r} is read")
+            raise _damaged(
+                f"its format is {str(content['format'])[:60]!r}, where {FORMAT!r} is read"
+            )
         if not isinstance(content["kind"], str) or content["kind"] not in UNITS:
-            raise _damaged(f"its kind is {str(content['kind'])[:60]!r}, where one of {', '.join(UNITS)} is read")
+            raise _damaged(
+                f"its kind is {str(content['kind'])[:60]!r}, where one of {', '.join(UNITS)} is read"
+            )
         if content["specials"] != list(SPECIALS):
             raise _damaged(f"its special pieces are not {', '.join(SPECIALS)} with the ids 0 to 3")
         merges = _checked_merges(content["merges"])
         if content["kind"] == "byte" and merges:
             raise _damaged("its kind is 'byte' and it has merges")
-        return cls(content["kind"], merges, verbatim, _checked_dropped(dropped, merges), typographic)
+        return cls(
+            content["kind"], merges, verbatim, _checked_dropped(dropped, merges), typographic
+        )
 
 
 def word_units(typographic: bool = False) -> "PreTokenizer":
     """The splitter of texts into words, runs of punctuation and runs of symbols, each with the space before it."""
-    return _splitter(_word_units(ANY_SPACE, ANY_APOSTROPHE, ANY_SPACE) if typographic else WORD_UNITS)
+    return _splitter(
+        _word_units(ANY_SPACE, ANY_APOSTROPHE, ANY_SPACE) if typographic else WORD_UNITS
+    )
 
 
 def _byte_units(kind: str, typographic: bool) -> "PreTokenizer":
@@ -220,11 +276,18 @@ def _tokenizers() -> Any:
 
 def _checked_merges(merges: Any) -> tuple[tuple[str, str], ...]:
     """The merges, checked: each is a new pair of bytes or pieces merged before it."""
-    known, checked = set(BYTE_OF), {}
+    known = set(BYTE_OF)
+    checked = {}
     for number, merge in enumerate(merges if isinstance(merges, list) else [merges], start=1):
-        pair = isinstance(merge, list) and len(merge) == 2 and all(isinstance(piece, str) for piece in merge)
+        pair = (
+            isinstance(merge, list)
+            and len(merge) == 2
+            and all(isinstance(piece, str) for piece in merge)
+        )
         if not pair or merge[0] not in known or merge[1] not in known or tuple(merge) in checked:
-            raise _damaged(f"its merge number {number}, {str(merge)[:60]}, is not a new pair of known pieces")
+            raise _damaged(
+                f"its merge number {number}, {str(merge)[:60]}, is not a new pair of known pieces"
+            )
         checked[tuple(merge)] = None
         known.add(merge[0] + merge[1])
     return tuple(checked)
@@ -240,4 +303,6 @@ def _checked_dropped(dropped: Any, merges: tuple[tuple[str, str], ...]) -> froze
 
 
 def _damaged(reason: str) -> CheckpointError:
-    return CheckpointError(f"the tokeniser is damaged or not one of regard's: {reason}; copy or train it again")
+    return CheckpointError(
+        f"the tokeniser is damaged or not one of regard's: {reason}; copy or train it again"
+    )

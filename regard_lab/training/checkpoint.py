@@ -19,7 +19,13 @@ from typing import Any
 import torch
 
 from regard.arguments import a_path, absent, count_of
-from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError, UnsupportedError
+from regard.errors import (
+    ArgumentError,
+    CheckpointError,
+    NotFoundError,
+    OccupiedError,
+    UnsupportedError,
+)
 from regard.reprs import brief
 from regard.storage import load_tensors, save_tensors
 from regard.storage.files import replace_file, write_folder
@@ -40,7 +46,9 @@ FORMAT = 1
 STATE_FILE = "training.json"
 OPTIMISER_FILE = "optimiser.safetensors"
 SAVED = re.compile(r"step-\d{6,}(-again)*")  # the folders that are ours to count and to delete
-UNFINISHED = re.compile(r"\.step-\d{6,}(-again)*\.(writing-[0-9a-f]{8}|previous)")  # what a kill leaves of them
+UNFINISHED = re.compile(
+    r"\.step-\d{6,}(-again)*\.(writing-[0-9a-f]{8}|previous)"
+)  # what a kill leaves of them
 
 
 @dataclass
@@ -60,7 +68,9 @@ class RunState:
     cpu_seconds: float = 0.0
     look_seconds: float = 0.0  # that the last validation took, with its samples and its checkpoint
     last_step: int | None = None  # as planned now, where the config has no steps
-    cooling_from: int | None = None  # the step at which patience was used up, where a cooldown follows
+    cooling_from: int | None = (
+        None  # the step at which patience was used up, where a cooldown follows
+    )
 
 
 @contextmanager
@@ -111,19 +121,28 @@ def _refused(path: Path, what: str, way_out: str) -> Generator[None]:
 
 
 def save_checkpoint(
-    run: Path, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor], state: RunState, identity: Identity,
-    *, is_best: bool,
-) -> Path:  # fmt: skip
+    run: Path,
+    weights: dict[str, torch.Tensor],
+    moments: dict[str, torch.Tensor],
+    state: RunState,
+    identity: Identity,
+    *,
+    is_best: bool,
+) -> Path:
     """Write the checkpoint of `state.step`, make it the last (and the best), and delete the one it replaces."""
     keep = identity.config.keep
     before = read_checkpoints(run)
     _remove_unneeded(run, before, keep)
     name = f"step-{state.step:06d}"
-    while (run / name).exists():  # the same step again, after one more validation: never write over a live one
+    while (
+        run / name
+    ).exists():  # the same step again, after one more validation: never write over a live one
         name += "-again"
 
     def write(folder: Path) -> None:
-        write_model_files(folder, identity.model_config, weights, identity.kind, identity.extra_files)
+        write_model_files(
+            folder, identity.model_config, weights, identity.kind, identity.extra_files
+        )
         seal = save_tensors(folder / OPTIMISER_FILE, moments, durable=False)
         content = {
             "format": FORMAT,
@@ -147,24 +166,41 @@ def read_training(folder: Path) -> dict[str, Any]:
     """`training.json` of one checkpoint: its state, fingerprint and environment."""
     content = read_sealed(folder / STATE_FILE)
     check_format(content, FORMAT, folder / STATE_FILE)
-    expected = {"state": dict, "optimiser": str, "config": dict, "fingerprint": dict, "environment": dict}
-    if wrong := [name for name, kind in expected.items() if not isinstance(content.get(name), kind)]:
-        raise CheckpointError(f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run")
-    state, names = content["state"], {field.name for field in fields(RunState)}
+    expected = {
+        "state": dict,
+        "optimiser": str,
+        "config": dict,
+        "fingerprint": dict,
+        "environment": dict,
+    }
+    if wrong := [
+        name for name, kind in expected.items() if not isinstance(content.get(name), kind)
+    ]:
+        raise CheckpointError(
+            f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run"
+        )
+    state = content["state"]
+    names = {field.name for field in fields(RunState)}
     for name in ("skipped", "skipped_in_a_row", *GONE):
         (content["config"] if name in GONE else state).pop(name, None)
     numbers = [value for value in state.values() if value is not None]
     if state.keys() != names or any(type(number) not in (int, float) for number in numbers):
-        raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")
+        raise CheckpointError(
+            f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}"
+        )
     prints = content["fingerprint"]
     model = prints.get("model")
     parts = (prints.get("files"), model, model.get("config") if isinstance(model, dict) else None)
     if any(part is not None and not isinstance(part, dict) for part in parts):
-        raise CheckpointError(f"{folder / STATE_FILE} holds a fingerprint whose parts are not entries by name")
+        raise CheckpointError(
+            f"{folder / STATE_FILE} holds a fingerprint whose parts are not entries by name"
+        )
     return content
 
 
-def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, kind: str) -> RunState:
+def restore_checkpoint(
+    folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, kind: str
+) -> RunState:
     """Put the weights and the optimiser back as they were, and return the numbers beside them."""
     content = read_training(folder)
     saved = load_model(folder, kind=kind)
@@ -176,7 +212,9 @@ def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.op
         for path, tensor in flat.items():
             key, _, name = path.partition("/")
             moments.setdefault(places[name], {})[key] = tensor
-        optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
+        optimiser.load_state_dict(
+            {"state": moments, "param_groups": optimiser.state_dict()["param_groups"]}
+        )
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(f"{folder} does not fit this model: {error}") from error
     return RunState(**content["state"])
@@ -185,7 +223,9 @@ def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.op
 def _names(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
     """The parameters' names in the optimiser's order."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]]
+    return [
+        names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]
+    ]
 
 
 def moments_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -203,7 +243,12 @@ def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:
     end = _place(checkpoints.last)
     latest: dict[int, str] = {}
     for name in sorted((folder.name for folder in run.glob("step-*")), key=_place):
-        if SAVED.fullmatch(name) and _place(name) <= end and (run / name).is_dir() and not (run / name).is_symlink():
+        if (
+            SAVED.fullmatch(name)
+            and _place(name) <= end
+            and (run / name).is_dir()
+            and not (run / name).is_symlink()
+        ):
             latest[_place(name)[0]] = name
     return list(latest.values())
 
@@ -218,8 +263,16 @@ def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> N
     """Delete old checkpoints, and what a kill left of unfinished ones."""
     needed: set[str | None] = set()
     if checkpoints is not None:
-        needed = {checkpoints.last, checkpoints.best, *complete_checkpoints(run, checkpoints)[-keep:]}
-    ours = [folder for folder in run.iterdir() if SAVED.fullmatch(folder.name) or UNFINISHED.fullmatch(folder.name)]
+        needed = {
+            checkpoints.last,
+            checkpoints.best,
+            *complete_checkpoints(run, checkpoints)[-keep:],
+        }
+    ours = [
+        folder
+        for folder in run.iterdir()
+        if SAVED.fullmatch(folder.name) or UNFINISHED.fullmatch(folder.name)
+    ]
     for folder in ours:
         if folder.name not in needed and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
@@ -258,7 +311,9 @@ def read_run(folder: str | Path) -> RunSummary:
     try:
         config = TrainingConfig.from_dict(content["config"])
     except ArgumentError as error:
-        raise OccupiedError(f"{folder / checkpoints.last} was trained with other settings: {error}") from error
+        raise OccupiedError(
+            f"{folder / checkpoints.last} was trained with other settings: {error}"
+        ) from error
     state = RunState(**content["state"])
     data = content["fingerprint"].get("data", {})
     return RunSummary(config, data, state.step, state.tokens, state.best_step, state.best_loss)
@@ -301,7 +356,9 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
     """
     run = a_path("run", run)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ArgumentError(f"the mean of {count!r} checkpoints was asked for; it needs a whole number of at least 1")
+        raise ArgumentError(
+            f"the mean of {count!r} checkpoints was asked for; it needs a whole number of at least 1"
+        )
     checkpoints = _checkpoints_of(run)
     names = [name for name in complete_checkpoints(run, checkpoints) if name != UNTRAINED]
     if len(names) < count:
@@ -321,18 +378,29 @@ def _mean_of(folders: Sequence[Path]) -> tuple[SavedModel, dict[str, torch.Tenso
     sums = {name: tensor.double() for name, tensor in _floating(last).items()}
     for folder in folders[:-1]:
         saved = load_model(folder)
-        shapes, others = ({name: (t.shape, t.dtype) for name, t in one.state.items()} for one in (last, saved))
+        shapes, others = (
+            {name: (t.shape, t.dtype) for name, t in one.state.items()} for one in (last, saved)
+        )
         if (last.kind, last.config, shapes) != (saved.kind, saved.config, others):
             raise CheckpointError(
                 f"{folder} holds a model of another config than the last checkpoint: they have no mean"
             )
         for name, tensor in _floating(saved).items():
             sums[name] += tensor
-    means = {id(last.state[name]): (total / len(folders)).to(last.state[name].dtype) for name, total in sums.items()}
-    return last, {name: means.get(id(tensor), tensor) for name, tensor in last.state.items()}  # tied weights stay one
+    means = {
+        id(last.state[name]): (total / len(folders)).to(last.state[name].dtype)
+        for name, total in sums.items()
+    }
+    return last, {
+        name: means.get(id(tensor), tensor) for name, tensor in last.state.items()
+    }  # tied weights stay one
 
 
 def _floating(saved: SavedModel) -> dict[str, torch.Tensor]:
     """The tensors that have a mean, those that are one under the first of their names."""
-    names = {id(tensor): name for name, tensor in reversed(saved.state.items()) if tensor.is_floating_point()}
+    names = {
+        id(tensor): name
+        for name, tensor in reversed(saved.state.items())
+        if tensor.is_floating_point()
+    }
     return {name: saved.state[name] for name in names.values()}

@@ -17,7 +17,10 @@ from regard.reprs import brief
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
-GONE = {"skip_non_finite": 0, "parallel": "ddp"}  # settings of runs begun before 2026-11-26, and what is done now
+GONE = {
+    "skip_non_finite": 0,
+    "parallel": "ddp",
+}  # settings of runs begun before 2026-11-26, and what is done now
 PLAN_EVERY = 10  # steps between plans of the last step, where the config has no number of steps
 VALIDATIONS = 10  # of a training whose config has no number of steps between them
 CHOSEN = "chosen by the data and the budget"  # in help, of a setting that a command chooses for a new run
@@ -95,7 +98,8 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for one in fields(TrainingConfig):
-            value, least = getattr(self, one.name), one.metadata.get("least")
+            value = getattr(self, one.name)
+            least = one.metadata.get("least")
             if value is None and one.type.endswith("None"):
                 continue
             if one.type.startswith("int"):
@@ -132,7 +136,9 @@ class TrainingConfig:
         of_kind("settings", settings, dict, "the settings by name, as to_dict gives them")
         known = [field.name for field in fields(cls)]
         if unknown := sorted(settings.keys() - set(known)):
-            raise ArgumentError(f"there is no training setting {', '.join(unknown)}; {suggest(unknown[0], known)}")
+            raise ArgumentError(
+                f"there is no training setting {', '.join(unknown)}; {suggest(unknown[0], known)}"
+            )
         return cls(**settings)
 
 
@@ -226,4 +232,6 @@ def validation_is_due(step: int, validated: int, every: int | None, last: int | 
     if last is None:
         return False
     every = max(1, last // VALIDATIONS)
-    return step - validated >= every and 2 * (last - step) >= every  # the last step is validated anyway
+    return (
+        step - validated >= every and 2 * (last - step) >= every
+    )  # the last step is validated anyway

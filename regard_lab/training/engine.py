@@ -44,7 +44,9 @@ class Task(Protocol):
         """The same batches at each call; none where there is nothing to validate on."""
         ...
 
-    def validation_loss(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
+    def validation_loss(
+        self, model: torch.nn.Module, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor | int]:
         """The plain cross entropy, without smoothing: its sum in nats and the number of target tokens."""
         ...
 
@@ -66,7 +68,9 @@ class Workers:
     def __init__(self, cpu: bool = False) -> None:
         with needed("accelerate", "training"):
             from accelerate import Accelerator
-        self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")  # precision is the engine's, for this run only
+        self._accelerator = Accelerator(
+            cpu=cpu, mixed_precision="no"
+        )  # precision is the engine's, for this run only
         self.rank: int = self._accelerator.process_index
         self.count: int = self._accelerator.num_processes
         self.is_main: bool = self._accelerator.is_main_process
@@ -109,8 +113,12 @@ class StepSums(NamedTuple):
     tokens: int
     learning_rate: float
     gradient_norm: float
-    fault: str | None  # where it was not finite; if anywhere, the weights and the optimiser are as before
-    destroyed: str | None  # the first weight that the step itself made not finite; the weights before are gone
+    fault: (
+        str | None
+    )  # where it was not finite; if anywhere, the weights and the optimiser are as before
+    destroyed: (
+        str | None
+    )  # the first weight that the step itself made not finite; the weights before are gone
 
 
 class Engine:
@@ -120,17 +128,25 @@ class Engine:
     micro-batches and processes, so it does not depend on how a batch is cut into pieces.
     """
 
-    def __init__(self, model: torch.nn.Module, task: Task, config: TrainingConfig, workers: Workers) -> None:
+    def __init__(
+        self, model: torch.nn.Module, task: Task, config: TrainingConfig, workers: Workers
+    ) -> None:
         self._task, self._config, self._workers = task, config, workers
         self._wrapped = workers.prepare(model)
         self._model = model
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = [
+            parameter for parameter in model.parameters() if parameter.requires_grad
+        ]
         self._pieces: list[float] = []  # this process's loss of each micro-batch of the last step
         matrices, vectors = (
-            [one for one in self._parameters if (one.dim() > 1) == is_matrix] for is_matrix in (True, False)
+            [one for one in self._parameters if (one.dim() > 1) == is_matrix]
+            for is_matrix in (True, False)
         )
         # Adam; with weight decay its decoupled form (Loshchilov and Hutter, 2019), which without decay is Adam.
-        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        groups = [
+            {"params": matrices, "weight_decay": config.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
         self.optimiser: torch.optim.Optimizer = torch.optim.AdamW(
             groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True
         )
@@ -150,7 +166,9 @@ class Engine:
         fault = None if math.isfinite(norm) and math.isfinite(loss) else self._find_fault(index)
         if fault is None:
             if self._config.gradient_clip is not None:
-                torch.nn.utils.clip_grads_with_norm_(self._parameters, self._config.gradient_clip, total_norm)
+                torch.nn.utils.clip_grads_with_norm_(
+                    self._parameters, self._config.gradient_clip, total_norm
+                )
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
             self.optimiser.step()
@@ -168,13 +186,16 @@ class Engine:
         return self._mean_over([self._task.batch(index * self._config.accumulate)], self._task.loss)
 
     @torch.no_grad()
-    def _mean_over(self, batches: Sequence[Batch], loss_of: Callable[..., tuple[torch.Tensor, Any]]) -> float | None:
+    def _mean_over(
+        self, batches: Sequence[Batch], loss_of: Callable[..., tuple[torch.Tensor, Any]]
+    ) -> float | None:
         """The mean loss per token over the batches of all processes; None if there is no token.
 
         The plain model computes it: processes may hold unequal numbers of batches, and need not meet here.
         """
         self._model.eval()
-        loss, tokens = 0.0, 0
+        loss = 0.0
+        tokens = 0
         for batch in batches:
             with self._autocast():
                 batch_loss, batch_tokens = loss_of(self._model, self._workers.to_device(batch))
@@ -185,7 +206,8 @@ class Engine:
 
     def _gather_gradients(self, index: int) -> tuple[float, int]:
         """Leave in the gradients the sum over tokens, averaged over processes; return the sums over both."""
-        loss, tokens = 0.0, 0
+        loss = 0.0
+        tokens = 0
         pieces, self._pieces = self._config.accumulate, []
         for piece in range(pieces):
             batch = self._workers.to_device(self._task.batch(index * pieces + piece))
@@ -198,7 +220,9 @@ class Engine:
             tokens += int(piece_tokens)
         loss, all_tokens = self._workers.sum(loss, tokens)
         if not all_tokens:
-            raise DataError(f"the batch of step {index} has no target token, so there is nothing to learn from")
+            raise DataError(
+                f"the batch of step {index} has no target token, so there is nothing to learn from"
+            )
         return loss, int(all_tokens)
 
     def _find_fault(self, index: int) -> str:
@@ -223,9 +247,17 @@ class Engine:
         norm = float(torch.nn.utils.get_total_norm(self._parameters))
         if not self._workers.any(not math.isfinite(norm))[0]:
             return None
-        names = [name for name, parameter in self._model.named_parameters() if not parameter.isfinite().all()]
+        names = [
+            name
+            for name, parameter in self._model.named_parameters()
+            if not parameter.isfinite().all()
+        ]
         broken = self._workers.any(bool(names))[0]  # else the norm alone left its range
-        return (f"the weight {names[0]}" if names else "a weight of another process") if broken else None
+        return (
+            (f"the weight {names[0]}" if names else "a weight of another process")
+            if broken
+            else None
+        )
 
     def _autocast(self) -> torch.autocast:
         wanted = self._config.precision == "bfloat16"

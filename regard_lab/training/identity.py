@@ -50,9 +50,14 @@ class Identity:
 
 
 def fingerprint(
-    model: torch.nn.Module, kind: str, model_config: dict[str, Any], extra_files: dict[str, str],
-    data: dict[str, Any], config: TrainingConfig, processes: int,
-) -> dict[str, Any]:  # fmt: skip
+    model: torch.nn.Module,
+    kind: str,
+    model_config: dict[str, Any],
+    extra_files: dict[str, str],
+    data: dict[str, Any],
+    config: TrainingConfig,
+    processes: int,
+) -> dict[str, Any]:
     """Everything that must be equal before and after a resume, as JSON values.
 
     >>> found = fingerprint(torch.nn.Linear(2, 1), "toy", {}, {}, {"rows": 8}, TrainingConfig(), processes=1)
@@ -63,18 +68,24 @@ def fingerprint(
         name: f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
         for name, tensor in model.state_dict().items()
     }
-    free = MAY_CHANGE[1:] if config.schedule == "cosine" else MAY_CHANGE  # each rate of a cosine depends on the steps
+    free = (
+        MAY_CHANGE[1:] if config.schedule == "cosine" else MAY_CHANGE
+    )  # each rate of a cosine depends on the steps
     content = {
         "training": {name: value for name, value in config.to_dict().items() if name not in free},
         "model": {"kind": kind, "config": model_config, "tensors": tensors},
-        "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in extra_files.items()},
+        "files": {
+            name: hashlib.sha256(text.encode()).hexdigest() for name, text in extra_files.items()
+        },
         "data": data,
         "processes": processes,
     }
     try:
         return json.loads(json.dumps(content, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"model_config and Task.fingerprint() must be JSON values: {error}") from error
+        raise ArgumentError(
+            f"model_config and Task.fingerprint() must be JSON values: {error}"
+        ) from error
 
 
 def hash_of(*parts: Sequence[Any]) -> str:
@@ -113,11 +124,15 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
         return [
             phrase
             for key in dict.fromkeys([*before, *now])
-            for phrase in differences(before.get(key, "absent"), now.get(key, "absent"), f"{name}.{key}".lstrip("."))
+            for phrase in differences(
+                before.get(key, "absent"), now.get(key, "absent"), f"{name}.{key}".lstrip(".")
+            )
         ]
     if all(isinstance(value, str) and DIGEST.fullmatch(value) for value in (before, now)):
         return [f"{name} was another"]
-    was, is_now = (text if len(text) <= 80 else f"{text[:77]}..." for text in map(str, (before, now)))
+    was, is_now = (
+        text if len(text) <= 80 else f"{text[:77]}..." for text in map(str, (before, now))
+    )
     return [f"{name} was {was}, now {is_now}"]
 
 
@@ -158,4 +173,8 @@ def read_sessions(path: Path) -> tuple[list[Any], list[str]]:
         sessions = read_sealed(path).get("sessions")
     except CheckpointError as error:
         return [], [f"the sessions before this one are lost: {error}"]
-    return (sessions, []) if isinstance(sessions, list) else ([], [f"{path} has no sessions before this one"])
+    return (
+        (sessions, [])
+        if isinstance(sessions, list)
+        else ([], [f"{path} has no sessions before this one"])
+    )

@@ -47,11 +47,27 @@ from regard_lab.training.identity import (
     explain_files,
     fingerprint,
 )
-from regard_lab.training.record import Event, Log, Progress, Saved, Started, StepDone, TrainingClock, Validated
+from regard_lab.training.record import (
+    Event,
+    Log,
+    Progress,
+    Saved,
+    Started,
+    StepDone,
+    TrainingClock,
+    Validated,
+)
 
 SETTINGS_FILE = "settings.json"  # what the commands keep of their options
-LEAST_IMPROVEMENT = 0.01  # share by which a loss has to fall to keep patience, where no last step is given
-OF_DATA = ("data.pairs ", "data.texts ", "data.ids ", "data.hash ")  # of a fingerprint, as recipes write it
+LEAST_IMPROVEMENT = (
+    0.01  # share by which a loss has to fall to keep patience, where no last step is given
+)
+OF_DATA = (
+    "data.pairs ",
+    "data.texts ",
+    "data.ids ",
+    "data.hash ",
+)  # of a fingerprint, as recipes write it
 Stopped = Literal["steps", "minutes", "patience", "interrupted"]
 OnValidation = Callable[[torch.nn.Module, int, Path], None]
 """What is done after each validation with the model, the number of steps and the run's folder."""
@@ -76,11 +92,20 @@ class TrainingResult:
 
 
 def train(
-    model: torch.nn.Module, task: Task, config: TrainingConfig, folder: str | Path, *, kind: str = "model",
-    model_config: dict[str, Any] | None = None, extra_files: dict[str, str] | None = None, resume: bool = False,
-    progress: Progress | None = None, on_begin: Callable[[], None] | None = None,
-    on_validation: OnValidation | None = None, cpu: bool = False,
-) -> TrainingResult:  # fmt: skip
+    model: torch.nn.Module,
+    task: Task,
+    config: TrainingConfig,
+    folder: str | Path,
+    *,
+    kind: str = "model",
+    model_config: dict[str, Any] | None = None,
+    extra_files: dict[str, str] | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    on_begin: Callable[[], None] | None = None,
+    on_validation: OnValidation | None = None,
+    cpu: bool = False,
+) -> TrainingResult:
     """Train a model and keep its last and its best checkpoint in a folder that survives any kill.
 
     On the same machine, torch and number of threads, a CPU run that was killed and resumed ends in the same bits
@@ -130,12 +155,17 @@ def train(
     check_run_folder(folder)
     make_folder(folder)
     was_training = model.training
-    model_config, extra_files = model_config or {}, extra_files or {}
+    model_config = model_config or {}
+    extra_files = extra_files or {}
     with folder_lock(folder) if workers.is_main else nullcontext(), Interruption() as interruption:
-        marks = fingerprint(model, kind, model_config, extra_files, task.fingerprint(), config, workers.count)
+        marks = fingerprint(
+            model, kind, model_config, extra_files, task.fingerprint(), config, workers.count
+        )
         where = environment(workers.device)
         identity = Identity(kind, model_config, extra_files, config, marks, where)
-        run = TrainingRun(model, task, folder, identity, workers, interruption, progress, on_validation)
+        run = TrainingRun(
+            model, task, folder, identity, workers, interruption, progress, on_validation
+        )
         try:
             run.begin(resume, on_begin)
             return run.go()
@@ -154,10 +184,14 @@ def check_run_folder(folder: str | Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise OccupiedError(f"{folder} is a file, and a run is a folder; choose another name")
     if (folder / "config.json").exists():
-        raise OccupiedError(f"{folder} holds a saved model, which a run would hide; choose another folder")
+        raise OccupiedError(
+            f"{folder} holds a saved model, which a run would hide; choose another folder"
+        )
     marks = {
-        RUN_FILE: read_sealed, CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent), SETTINGS_FILE: read_sealed,
-    }  # fmt: skip
+        RUN_FILE: read_sealed,
+        CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent),
+        SETTINGS_FILE: read_sealed,
+    }
     check_ours(folder, marks, "run", aside=("lock",))
 
 
@@ -194,7 +228,9 @@ def check_writable(folder: Path) -> None:
 def _not_written(folder: Path, error: OSError) -> CheckpointError:
     """The refusal of a folder for a run, with the outer folder that takes no new folders."""
     if folder.exists():
-        return CheckpointError(f"{folder} cannot be written into ({error.strerror}); choose another folder")
+        return CheckpointError(
+            f"{folder} cannot be written into ({error.strerror}); choose another folder"
+        )
     outer = next((one for one in folder.parents if one.exists()), folder.parent)
     return CheckpointError(
         f"{folder} cannot be made, since {outer} takes no new folder ({error.strerror}); choose another folder"
@@ -224,7 +260,10 @@ class Interruption:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {
+                number: signal.signal(number, self._handle)
+                for number in (signal.SIGINT, signal.SIGTERM)
+            }
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -237,9 +276,16 @@ class TrainingRun:
     """A training in progress: its state, its folder, and what it reports."""
 
     def __init__(
-        self, model: torch.nn.Module, task: Task, folder: Path, identity: Identity, workers: Workers,
-        interruption: Interruption, progress: Progress | None, on_validation: OnValidation | None,
-    ) -> None:  # fmt: skip
+        self,
+        model: torch.nn.Module,
+        task: Task,
+        folder: Path,
+        identity: Identity,
+        workers: Workers,
+        interruption: Interruption,
+        progress: Progress | None,
+        on_validation: OnValidation | None,
+    ) -> None:
         config = identity.config
         if config.patience is not None and not task.validation_batches():
             raise ArgumentError(
@@ -248,8 +294,11 @@ class TrainingRun:
             )
         self.model, self.config, self.folder, self.identity = model, config, folder, identity
         self.workers, self.interruption, self.progress, self.on_validation = (
-            workers, interruption, progress, on_validation
-        )  # fmt: skip
+            workers,
+            interruption,
+            progress,
+            on_validation,
+        )
         self.log: Log | None = None  # of the main process
         self.engine = Engine(model, task, config, workers)
         self.state = RunState()
@@ -268,7 +317,9 @@ class TrainingRun:
         if before is not None:
             last = self.folder / before.last
             notes = self._check_identity(last)
-            self.state = restore_checkpoint(last, self.model, self.engine.optimiser, self.identity.kind)
+            self.state = restore_checkpoint(
+                last, self.model, self.engine.optimiser, self.identity.kind
+            )
             notes += self._minutes_used()
         self.workers.wait()  # until every process has read, before one writes
         self.clock = TrainingClock(self.state.wall_seconds, self.state.cpu_seconds)
@@ -293,7 +344,12 @@ class TrainingRun:
     def _write(self, kind: str, **values: float | None) -> None:
         """Add a line to the log, on the main process."""
         if self.log is not None:
-            line = {"step": self.state.step, "kind": kind, **values, "seconds": round(self.clock.wall(), 3)}
+            line = {
+                "step": self.state.step,
+                "kind": kind,
+                **values,
+                "seconds": round(self.clock.wall(), 3),
+            }
             self.log.write(line)
 
     def _check_identity(self, checkpoint: Path) -> list[str]:
@@ -301,8 +357,15 @@ class TrainingRun:
         before = read_training(checkpoint)
         now = self.identity.fingerprint
         if changed := differences(before["fingerprint"], now):
-            plain = {f"{name} was another": "its texts have changed" for name in ("data.ids", "data.hash")}
-            others = [plain.get(one, one.removeprefix("data.")) for one in changed if one.startswith(OF_DATA)]
+            plain = {
+                f"{name} was another": "its texts have changed"
+                for name in ("data.ids", "data.hash")
+            }
+            others = [
+                plain.get(one, one.removeprefix("data."))
+                for one in changed
+                if one.startswith(OF_DATA)
+            ]
             if others:
                 raise OccupiedError(
                     f"{self.folder} was begun with other data ({'; '.join(others)}); name the files that it was begun "
@@ -338,7 +401,9 @@ class TrainingRun:
                 state.step, state.validated_step or 0, config.validate_every, self.last_step
             ):
                 self._validate(in_turn=True)
-            if self.unsaved and (is_due if config.save_every is None else state.step % config.save_every == 0):
+            if self.unsaved and (
+                is_due if config.save_every is None else state.step % config.save_every == 0
+            ):
                 self._save()
             if is_due:
                 state.look_seconds = self.clock.wall() - before
@@ -346,7 +411,9 @@ class TrainingRun:
             # The last step may have made weights infinite; without validation only its own batch, read again, shows it.
             loss = self.engine.reread(state.step - 1)
             if loss is not None and not math.isfinite(loss):
-                self._stop_destroyed(f"after the last step, {state.step}, the loss of its batch is {loss}")
+                self._stop_destroyed(
+                    f"after the last step, {state.step}, the loss of its batch is {loss}"
+                )
         if stopped != "interrupted" and state.validated_step != state.step:
             self._validate()
         if self.unsaved:
@@ -355,27 +422,40 @@ class TrainingRun:
         if train_loss is None and state.interval_tokens:
             train_loss = state.interval_loss / state.interval_tokens
         return TrainingResult(
-            steps=state.step, train_loss=train_loss, valid_loss=state.best_loss, best_step=state.best_step,
-            cpu_seconds=self.clock.cpu(), wall_seconds=self.clock.wall(), tokens=state.tokens,
+            steps=state.step,
+            train_loss=train_loss,
+            valid_loss=state.best_loss,
+            best_step=state.best_step,
+            cpu_seconds=self.clock.cpu(),
+            wall_seconds=self.clock.wall(),
+            tokens=state.tokens,
             stopped=stopped,
-        )  # fmt: skip
+        )
 
     def _reason_to_stop(self) -> Stopped | None:
         config, state = self.config, self.state
-        out_of_time = config.minutes is not None and self.clock.wall() >= self._budget(config.minutes)
+        out_of_time = config.minutes is not None and self.clock.wall() >= self._budget(
+            config.minutes
+        )
         interrupted, out_of_time = self.workers.any(self.interruption.requested, out_of_time)
         if interrupted:
             return "interrupted"
         if config.steps is not None and state.step >= config.steps:
             return "steps"
-        out_of_patience = config.patience is not None and state.without_improvement >= config.patience
+        out_of_patience = (
+            config.patience is not None and state.without_improvement >= config.patience
+        )
         if out_of_patience and config.steps is not None:
             return "patience"
         if out_of_patience and state.cooling_from is None:
             cooled = step_when_cooled(state.step, config.cooldown)
             state.cooling_from = state.step
-            state.last_step = min(cooled, state.last_step or cooled)  # earlier if the minutes end first
-        planned_end = config.steps is None and state.last_step is not None and state.step >= state.last_step
+            state.last_step = min(
+                cooled, state.last_step or cooled
+            )  # earlier if the minutes end first
+        planned_end = (
+            config.steps is None and state.last_step is not None and state.step >= state.last_step
+        )
         if planned_end and state.cooling_from is not None:
             return "patience"
         return "minutes" if out_of_time or planned_end else None
@@ -408,20 +488,33 @@ class TrainingRun:
         state.tokens += sums.tokens
         state.interval_tokens += sums.tokens
         state.interval_loss += sums.loss * sums.tokens
-        left = self.clock.seconds_left(None if last is None else last - state.step, self.config.minutes)
-        self._report(StepDone(
-            step=state.step, steps=last, loss=sums.loss, learning_rate=sums.learning_rate,
-            gradient_norm=sums.gradient_norm, tokens_per_second=self.clock.tokens_per_second(), seconds_left=left,
-        ))  # fmt: skip
+        left = self.clock.seconds_left(
+            None if last is None else last - state.step, self.config.minutes
+        )
+        self._report(
+            StepDone(
+                step=state.step,
+                steps=last,
+                loss=sums.loss,
+                learning_rate=sums.learning_rate,
+                gradient_norm=sums.gradient_norm,
+                tokens_per_second=self.clock.tokens_per_second(),
+                seconds_left=left,
+            )
+        )
         if state.step % PLAN_EVERY == 0:
             self._plan()
         if state.step % self.config.log_every == 0:
             state.train_loss = state.interval_loss / state.interval_tokens
             planned = {} if self.config.steps is not None else {"last_step": state.last_step}
             self._write(
-                "training", loss=state.train_loss, learning_rate=sums.learning_rate, gradient_norm=sums.gradient_norm,
-                tokens=state.tokens, **planned,
-            )  # fmt: skip
+                "training",
+                loss=state.train_loss,
+                learning_rate=sums.learning_rate,
+                gradient_norm=sums.gradient_norm,
+                tokens=state.tokens,
+                **planned,
+            )
             state.interval_loss, state.interval_tokens = 0.0, 0
 
     def _give_up(self, fault: str) -> NoReturn:
@@ -473,10 +566,13 @@ class TrainingRun:
     def _save(self) -> None:
         self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()
         if self.workers.is_main:
-            weights, moments = self.model.state_dict(), moments_of(self.model, self.engine.optimiser)
+            weights = self.model.state_dict()
+            moments = moments_of(self.model, self.engine.optimiser)
             if self.log is not None:
                 self.log.sync()
-            saved = save_checkpoint(self.folder, weights, moments, self.state, self.identity, is_best=self.is_best)
+            saved = save_checkpoint(
+                self.folder, weights, moments, self.state, self.identity, is_best=self.is_best
+            )
             self._report(Saved(self.state.step, saved.name, self.is_best))
         self.workers.wait()
         self.unsaved = self.is_best = False

@@ -42,12 +42,15 @@ class Log:
         lost: list[str] = []
         before = read_log(path, lost) if path.exists() else []
         self.notes = _about_lost(path, lost, before)
-        replace_file(path, "".join(_render(line) for line in before if line["step"] <= step).encode())
+        replace_file(
+            path, "".join(_render(line) for line in before if line["step"] <= step).encode()
+        )
 
     def write(self, line: dict[str, Any]) -> None:
         """Add a line; a number that JSON does not have (an infinite loss) is written as null."""
         clean = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in line.items()
         }
         with self._writing(), open(self._path, "a", encoding="utf-8") as file:
             file.write(_render(clean))
@@ -62,7 +65,9 @@ class Log:
         try:
             yield
         except OSError as error:
-            raise CheckpointError(f"{self._path} could not be written: {error.strerror or error}") from error
+            raise CheckpointError(
+                f"{self._path} could not be written: {error.strerror or error}"
+            ) from error
 
 
 def read_log(path: str | Path, lost: list[str] | None = None) -> list[dict[str, Any]]:
@@ -82,7 +87,9 @@ def read_log(path: str | Path, lost: list[str] | None = None) -> list[dict[str, 
     path = a_path("path", path)
     with open_plain(path) as file:
         *whole, torn = file.read().split(b"\n")
-    if b"}" in torn[:-1]:  # a kill leaves the beginning of a line, so here the line's end was changed
+    if (
+        b"}" in torn[:-1]
+    ):  # a kill leaves the beginning of a line, so here the line's end was changed
         whole.append(torn)
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(whole, start=1):
@@ -111,12 +118,17 @@ def _parse(text: bytes, before: list[dict[str, Any]], where: str) -> dict[str, A
     line = parse_json(checked[1] + b"}", where)
     if not isinstance(line, dict) or type(line.get("step")) is not int:
         raise CheckpointError(f"{where} has no step; it is not a line of a training log")
-    step, last = line["step"], before[-1]["step"] if before else 0
+    step = line["step"]
+    last = before[-1]["step"] if before else 0
     if step < last:
-        raise CheckpointError(f"{where} is of step {step} and comes after step {last}, so lines were moved or doubled")
+        raise CheckpointError(
+            f"{where} is of step {step} and comes after step {last}, so lines were moved or doubled"
+        )
     same = takewhile(lambda one: one["step"] == step, reversed(before))
     if any(one.get("kind") == line.get("kind") for one in same):
-        raise CheckpointError(f"{where} is a second line of step {step} and its kind, so it was doubled")
+        raise CheckpointError(
+            f"{where} is a second line of step {step} and its kind, so it was doubled"
+        )
     return line
 
 
@@ -158,17 +170,28 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     )
     if not training and not validation:
         count = count_of(len(lines), "lines")
-        raise DataError("; ".join([f"{log_path} has no loss in its {count}, so there is no curve to draw yet", *lost]))
+        raise DataError(
+            "; ".join(
+                [f"{log_path} has no loss in its {count}, so there is no curve to draw yet", *lost]
+            )
+        )
     with new_figure() as figure:
         figure.set(size_inches=(7, 5), layout_engine="constrained")
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
         marker = "." if len(training) == 1 else None  # one point makes no line
-        losses.plot(*_points(training, "loss"), color="#9db8d9", linewidth=1.2, marker=marker,
-                    label="training, as minimised")  # fmt: skip
+        losses.plot(
+            *_points(training, "loss"),
+            color="#9db8d9",
+            linewidth=1.2,
+            marker=marker,
+            label="training, as minimised",
+        )
         if validation:
             best = min(validation, key=lambda line: line["loss"])
             label = f"validation, best {best['loss']:.3g} at step {best['step']}"
-            losses.plot(*_points(validation, "loss"), color="#b3402a", marker="o", markersize=3, label=label)
+            losses.plot(
+                *_points(validation, "loss"), color="#b3402a", marker="o", markersize=3, label=label
+            )
             losses.plot(best["step"], best["loss"], color="#b3402a", marker="o", markersize=7)
         losses.set(ylabel="loss (nats per token)")
         losses.legend(frameon=False)
@@ -179,7 +202,9 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
         if lost:
-            figure.suptitle(f"left out: {count_of(len(damaged), 'damaged lines')} of the log", fontsize="small")
+            figure.suptitle(
+                f"left out: {count_of(len(damaged), 'damaged lines')} of the log", fontsize="small"
+            )
         save(figure, checked_path(png_path))
     return lost
 
@@ -255,7 +280,9 @@ class TrainingClock:
         self._cpu_start = process_time() - cpu_before
         self._last_tick = monotonic()
         self._seconds = self._tokens = 0.0  # averaged over the last twenty steps or so
-        self._long_seconds = self._long_steps = 0.0  # over two hundred, for the seconds left, which people read
+        self._long_seconds = self._long_steps = (
+            0.0  # over two hundred, for the seconds left, which people read
+        )
 
     def wall(self) -> float:
         """Seconds on the wall clock."""
@@ -273,7 +300,10 @@ class TrainingClock:
         """Note the tokens of one step for the two estimates below."""
         seconds = monotonic() - self._last_tick
         self._seconds, self._tokens = 0.95 * self._seconds + seconds, 0.95 * self._tokens + tokens
-        self._long_seconds, self._long_steps = 0.995 * self._long_seconds + seconds, 0.995 * self._long_steps + 1.0
+        self._long_seconds, self._long_steps = (
+            0.995 * self._long_seconds + seconds,
+            0.995 * self._long_steps + 1.0,
+        )
         self.restart_step()
 
     def tokens_per_second(self) -> float:
@@ -282,6 +312,10 @@ class TrainingClock:
 
     def seconds_left(self, steps_left: int | None, minutes: float | None) -> float | None:
         """Until the steps or the minutes are used up, whichever comes first; None if neither is known."""
-        ends = [] if steps_left is None else [steps_left * self._long_seconds / max(self._long_steps, 1.0)]
+        ends = (
+            []
+            if steps_left is None
+            else [steps_left * self._long_seconds / max(self._long_steps, 1.0)]
+        )
         ends += [] if minutes is None else [max(0.0, 60 * minutes - self.wall())]
         return min(ends, default=None)

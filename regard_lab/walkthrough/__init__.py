@@ -11,6 +11,18 @@ from regard_lab.walkthrough.walks import example, walk, walk_whole, walk_whole_r
 from regard_lab.walkthrough.writing import shown_walk, to_json, to_text
 
 __all__ = [
-    "walk", "walk_whole", "walk_whole_run", "example", "read_weights", "Walk", "Step", "Given", "Check",
-    "to_text", "to_json", "shown_walk", "split_words", "LIMIT",
-]  # fmt: skip
+    "walk",
+    "walk_whole",
+    "walk_whole_run",
+    "example",
+    "read_weights",
+    "Walk",
+    "Step",
+    "Given",
+    "Check",
+    "to_text",
+    "to_json",
+    "shown_walk",
+    "split_words",
+    "LIMIT",
+]

@@ -9,9 +9,17 @@ from regard_lab.walkthrough.layer import Scene, give_layer, projected, rotated
 from regard_lab.walkthrough.steps import Axis
 
 PROJECTIONS = (
-    ("q", "Queries", "A matrix maps the vector of each word to a query, which is compared with all keys."),
+    (
+        "q",
+        "Queries",
+        "A matrix maps the vector of each word to a query, which is compared with all keys.",
+    ),
     ("k", "Keys", "Another matrix maps the vector of each word to a key."),
-    ("v", "Values", "A third matrix maps the vector of each word to a value; outputs are weighted sums of values."),
+    (
+        "v",
+        "Values",
+        "A third matrix maps the vector of each word to a value; outputs are weighted sums of values.",
+    ),
 )
 ROTATED = "Rotated by their positions, so that a score depends on the distance of two words."
 MASKED = "Masked scores become minus infinity, whose exponential is 0."
@@ -30,15 +38,27 @@ def walk_layer(scene: Scene) -> None:
     walker.give("layer", scene.layer, "a regard.MultiHeadAttention with these weights")
     q, k = project(scene)
     if scene.mask:
-        walker.section, says = "The mask", "A word may look at itself and at earlier words: 1 means allowed, 0 masked."
-        walker.step(f"allowed = {scene.mask}", "Mask", says, axes=(scene.readers, scene.read), scale="none")
+        walker.section, says = (
+            "The mask",
+            "A word may look at itself and at earlier words: 1 means allowed, 0 masked.",
+        )
+        walker.step(
+            f"allowed = {scene.mask}", "Mask", says, axes=(scene.readers, scene.read), scale="none"
+        )
     follow_word(scene, q, k)
     take_all(scene, q, k)
     if scene.layer.heads > 1:
-        walker.section = "Both heads" if scene.layer.heads == 2 else f"All {count_of(scene.layer.heads, 'heads')}"
+        walker.section = (
+            "Both heads"
+            if scene.layer.heads == 2
+            else f"All {count_of(scene.layer.heads, 'heads')}"
+        )
         every_head(scene)
     else:
-        walker.section, says = "The output", "A last matrix maps the result to vectors of the size of the input."
+        walker.section, says = (
+            "The output",
+            "A last matrix maps the result to vectors of the size of the input.",
+        )
         _map_output(scene, "contexts", "z", says)
     compare(scene)
 
@@ -46,15 +66,27 @@ def walk_layer(scene: Scene) -> None:
 def project(scene: Scene) -> tuple[str, str]:
     """Add the projections of the shown head; return the names of the queries and keys that the score compares."""
     walker, layer = scene.walker, scene.layer
-    walker.section = "Queries, keys and values" + (f" of head {scene.head}" if layer.heads > 1 else "")
+    walker.section = "Queries, keys and values" + (
+        f" of head {scene.head}" if layer.heads > 1 else ""
+    )
     for letter, title, says in PROJECTIONS:
-        source, head, words, place = scene.x, scene.head, scene.readers, "i"
+        source = scene.x
+        head = scene.head
+        words = scene.readers
+        place = "i"
         if letter != "q":
-            source, head, words, place = scene.c, scene.head // scene.group, scene.read, "j"
+            source = scene.c
+            head = scene.head // scene.group
+            words = scene.read
+            place = "j"
             if scene.group > 1:
-                says += f" Key/value head {head} is shared by {count_of(scene.group, 'query heads')}."
+                says += (
+                    f" Key/value head {head} is shared by {count_of(scene.group, 'query heads')}."
+                )
         formula = f"{letter}_{place} = W_{letter} {source}_{place}"
-        walker.step(f"{letter} = {source} @ W_{letter}[{head}].T", title, says, formula, axes=(words,))
+        walker.step(
+            f"{letter} = {source} @ W_{letter}[{head}].T", title, says, formula, axes=(words,)
+        )
     if layer.positions is None:
         return "q", "k"
     measure_angles(scene)
@@ -70,33 +102,49 @@ def measure_angles(scene: Scene, name: str = "angles") -> None:
     assert rotary is not None
     speeds = f"{rotary.base!r} ** (-torch.arange(0, {size}, 2).double() / {size})"
     scene.walker.step(
-        f"{name} = (torch.arange({len(scene.read)})[:, None] * {speeds}).repeat(1, 2)", "Angles",
+        f"{name} = (torch.arange({len(scene.read)})[:, None] * {speeds}).repeat(1, 2)",
+        "Angles",
         "Each pair of components has its own frequency; the angles of a word are its position times these frequencies.",
-        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=(scene.read,),
-    )  # fmt: skip
+        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}",
+        axes=(scene.read,),
+    )
 
 
 def follow_word(scene: Scene, q: str, k: str) -> None:
     """Add the steps of the chosen word, from its scores to its context vector."""
-    walker, word, lines, axes = scene.walker, scene.chosen, scene.lines, (scene.read,)
+    walker = scene.walker
+    word = scene.chosen
+    lines = scene.lines
+    axes = (scene.read,)
     walker.section = f"One word: “{word}”"
-    place = {"q_i": f"{q}[{scene.word}]", "k": k, "h": scene.head, "m": len(scene.read), "hidden": "hidden"}
+    place = {
+        "q_i": f"{q}[{scene.word}]",
+        "k": k,
+        "h": scene.head,
+        "m": len(scene.read),
+        "hidden": "hidden",
+    }
     if lines.hidden:
         walker.step(
-            f"hidden = {lines.hidden.format(**place)}", "A hidden layer for each pair",
+            f"hidden = {lines.hidden.format(**place)}",
+            "A hidden layer for each pair",
             f"Learned matrices combine the query of “{word}” with each key; tanh limits the result to −1 to 1.",
-            lines.hidden_formula, axes=axes,
-        )  # fmt: skip
+            lines.hidden_formula,
+            axes=axes,
+        )
     line = f"omega = {lines.one.format(**place)}"
     walker.step(line, "Scores, not yet normalised", lines.says, lines.formula, axes=axes)
     _weigh(
-        scene, ("omega", "scaled", "masked", "alpha", "z"), f"[{scene.word}]", axes,
+        scene,
+        ("omega", "scaled", "masked", "alpha", "z"),
+        f"[{scene.word}]",
+        axes,
         weights=lambda alpha: (
             f"The softmax turns the scores into weights with the sum 1. {_most(scene, alpha)} "
             f"{saturated(scene, alpha[None], (q, k))}"
         ),
         context=f"The sum of all values, multiplied by the weights of “{word}”.",
-    )  # fmt: skip
+    )
 
 
 def take_all(scene: Scene, q: str, k: str) -> None:
@@ -105,23 +153,33 @@ def take_all(scene: Scene, q: str, k: str) -> None:
     pair = scene.readers, scene.read
     place = {"q": q, "k": k, "h": scene.head, "n": len(scene.readers), "m": len(scene.read)}
     scene.walker.step(
-        f"scores = {scene.lines.all.format(**place)}", "Scores",
+        f"scores = {scene.lines.all.format(**place)}",
+        "Scores",
         f"Row i holds the scores of word i; row {scene.word + 1} equals those of “{scene.chosen}” above.",
-        "Ω = Q K^T" if scene.multiplies else scene.lines.formula, axes=pair,
-    )  # fmt: skip
+        "Ω = Q K^T" if scene.multiplies else scene.lines.formula,
+        axes=pair,
+    )
     _weigh(
-        scene, ("scores", "scaled_scores", "masked_scores", "weights", "contexts"), "", pair,
+        scene,
+        ("scores", "scaled_scores", "masked_scores", "weights", "contexts"),
+        "",
+        pair,
         weights=lambda weights: (
             f"Row i holds the weights of word i; each row sums to 1. {saturated(scene, weights, (q, k))}"
         ),
         context="Row i is the context vector of word i.",
-    )  # fmt: skip
+    )
 
 
 def _weigh(
-    scene: Scene, names: tuple[str, str, str, str, str], row: str, axes: tuple[Axis, ...], *,
-    weights: Callable[[torch.Tensor], str], context: str,
-) -> None:  # fmt: skip
+    scene: Scene,
+    names: tuple[str, str, str, str, str],
+    row: str,
+    axes: tuple[Axis, ...],
+    *,
+    weights: Callable[[torch.Tensor], str],
+    context: str,
+) -> None:
     """Add scaling and mask of the scores of one word or of all, as the layer has them; then weights and contexts.
 
     Args:
@@ -130,7 +188,8 @@ def _weigh(
         axes: of the scores.
         weights, context: the explanations of both; that of the weights is a function of their values.
     """
-    walker, size = scene.walker, scene.layer.head_dim
+    walker = scene.walker
+    size = scene.layer.head_dim
     name, scaled, masked, alpha, z = names
     letter = "ω"
     if scene.scaling:
@@ -139,14 +198,21 @@ def _weigh(
             f"typically √{size} times those of 1 number. Dividing by √{size} undoes that."
         )
         line = f"{scaled} = {name}{scene.scaling}"
-        name, letter = walker.step(line, "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=axes), "s"
+        name = walker.step(line, "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=axes)
+        letter = "s"
     if scene.mask:
         line = f"{masked} = {name}.masked_fill(~allowed{row}, -math.inf)"
-        name = walker.step(line, "Mask", MASKED, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=axes)
+        name = walker.step(
+            line, "Mask", MASKED, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=axes
+        )
     walker.step(
-        f"{alpha} = {name}.softmax(-1)", "Attention weights", weights,
-        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=axes, scale="weights",
-    )  # fmt: skip
+        f"{alpha} = {name}.softmax(-1)",
+        "Attention weights",
+        weights,
+        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}",
+        axes=axes,
+        scale="weights",
+    )
     title = "Context vector" if row else "Context vectors"
     walker.step(f"{z} = {alpha} @ v", title, context, "z_i = Σ_j α_{ij} v_j", axes=axes[:-1])
 
@@ -163,7 +229,8 @@ def saturated(scene: Scene, weights: torch.Tensor, compared: tuple[str, str]) ->
 
     Scores are products of the queries and keys whose names are `compared`.
     """
-    values, many = scene.walker.values, len(weights) > 1
+    values = scene.walker.values
+    many = len(weights) > 1
     high = (weights > NEARLY_ALL).any(-1) & (weights.shape[-1] > 1)
     if scene.mask:  # the only word that may be looked at has the weight 1 with any scores
         several = values["allowed"].sum(-1) > 1
@@ -189,28 +256,38 @@ def every_head(scene: Scene) -> str:
     q, k, v = _project_all(scene, heads)
     weights = _weigh_all(scene, heads, q, k)
     contexts = walker.step(
-        f"{scene.name('contexts')} = {weights} @ {v}", f"{scene.kind}: context vectors",
-        once("In each head, the sum of the values by the attention weights."), "z_i^h = Σ_j α_{ij}^h v_j^h",
+        f"{scene.name('contexts')} = {weights} @ {v}",
+        f"{scene.kind}: context vectors",
+        once("In each head, the sum of the values by the attention weights."),
+        "z_i^h = Σ_j α_{ij}^h v_j^h",
         axes=(heads, scene.readers),
-    )  # fmt: skip
+    )
     joined = walker.step(
         f"joined{scene.tag} = torch.cat(list({contexts}), dim=-1)",
         f"{scene.kind}: {'heads ' if scene.tag else ''}joined",
-        once("The context vectors of all heads, one after the other, for each word."), "r_i = [z_i^1 ; … ; z_i^H]",
+        once("The context vectors of all heads, one after the other, for each word."),
+        "r_i = [z_i^1 ; … ; z_i^H]",
         axes=(scene.readers,),
-    )  # fmt: skip
-    says = once("A matrix combines the heads into a vector that has the size of the word's vector again.")
+    )
+    says = once(
+        "A matrix combines the heads into a vector that has the size of the word's vector again."
+    )
     return _map_output(scene, joined, "r", says)
 
 
 def _map_output(scene: Scene, source: str, letter: str, says: str) -> str:
     """Add the output of the layer, a matrix times the joined heads or the only one."""
-    name, result, title = ("attended", "a", f"{scene.kind}: output") if scene.tag else ("output", "o", "Output")
+    name, result, title = (
+        ("attended", "a", f"{scene.kind}: output") if scene.tag else ("output", "o", "Output")
+    )
     bias = scene.given("b_o")
     return scene.walker.step(
-        f"{name}{scene.tag} = {projected(source, f'W_o{scene.tag}', bias)}", title, says,
-        f"{result}_i = W_o {letter}_i" + (" + b_o" if bias else ""), axes=(scene.readers,),
-    )  # fmt: skip
+        f"{name}{scene.tag} = {projected(source, f'W_o{scene.tag}', bias)}",
+        title,
+        says,
+        f"{result}_i = W_o {letter}_i" + (" + b_o" if bias else ""),
+        axes=(scene.readers,),
+    )
 
 
 def _project_all(scene: Scene, many: Axis) -> tuple[str, str, str]:
@@ -225,15 +302,20 @@ def _project_all(scene: Scene, many: Axis) -> tuple[str, str, str]:
         ("k", "keys", few, scene.read, scene.c),
         ("v", "values", few, scene.read, scene.c),
     ):
-        name, matrix, bias = f"{letter.upper()}{scene.tag}", f"W_{letter}{scene.tag}", scene.given(f"b_{letter}")
+        name = f"{letter.upper()}{scene.tag}"
+        matrix = f"W_{letter}{scene.tag}"
+        bias = scene.given(f"b_{letter}")
         says = once(f"The {what} of every head, each by a matrix of its own.")
         if scene.tag and scene.crosses:
             whose = "the words that are written" if letter == "q" else "the encoder's output"
             says = once(f"In cross-attention, {what} come from {whose}.")
         walker.step(
-            f"{name} = {projected(source, matrix, bias, heads=True)}", f"{kind}: {what}", says,
-            f"{letter}_i^h = W_{letter}^h {source[0]}_i" + (f" + b_{letter}^h" if bias else ""), axes=(heads, words),
-        )  # fmt: skip
+            f"{name} = {projected(source, matrix, bias, heads=True)}",
+            f"{kind}: {what}",
+            says,
+            f"{letter}_i^h = W_{letter}^h {source[0]}_i" + (f" + b_{letter}^h" if bias else ""),
+            axes=(heads, words),
+        )
         if layer.positions is not None and letter != "v":
             line = f"{name}_turned = {rotated(name, layer.head_dim, angles)}"
             name = walker.step(line, f"{kind}: {what} rotated", once(ROTATED), axes=(heads, words))
@@ -247,31 +329,55 @@ def _project_all(scene: Scene, many: Axis) -> tuple[str, str, str]:
 
 def _weigh_all(scene: Scene, many: Axis, q: str, k: str) -> str:
     """Add the scores and the attention weights of all heads; return the name of the weights."""
-    walker, kind, once, pairs = scene.walker, scene.kind, scene.walker.once, (many, scene.readers, scene.read)
+    walker, kind, once, pairs = (
+        scene.walker,
+        scene.kind,
+        scene.walker.once,
+        (many, scene.readers, scene.read),
+    )
     scores = scene.lines.heads.format(Q=q, K=k, n=len(scene.readers), m=len(scene.read))
     for parameter in ("W_a", "U_a", "v_a"):
         scores = scores.replace(parameter, f"{parameter}{scene.tag}")
     scores += scene.scaling
-    says = "How well each query fits each key" + (", divided by the root of their size." if scene.scaling else ".")
+    says = "How well each query fits each key" + (
+        ", divided by the root of their size." if scene.scaling else "."
+    )
     if scene.bias is not None:
         scores += " - slopes[:, None, None] * distances"
         says += " Each head subtracts a slope times the distance of the two words."
-    formula = "{q_i^h · k_j^h}/{√{d}}" if scene.multiplies and scene.scaling and scene.bias is None else ""
-    name = walker.step(f"{scene.name('scores')} = {scores}", f"{kind}: scores", once(says), formula, axes=pairs)
-    allowed, filled = f"allowed{scene.tag}", ""
+    formula = (
+        "{q_i^h · k_j^h}/{√{d}}"
+        if scene.multiplies and scene.scaling and scene.bias is None
+        else ""
+    )
+    name = walker.step(
+        f"{scene.name('scores')} = {scores}", f"{kind}: scores", once(says), formula, axes=pairs
+    )
+    allowed = f"allowed{scene.tag}"
+    filled = ""
     if scene.mask:
         if allowed not in walker.values:
-            what = "A word may look at itself and at earlier words" if scene.causal else "The pattern of this layer"
-            says, axes = once(f"{what}: 1 means allowed, 0 masked."), pairs if scene.varies_by_head else pairs[1:]
+            what = (
+                "A word may look at itself and at earlier words"
+                if scene.causal
+                else "The pattern of this layer"
+            )
+            says = once(f"{what}: 1 means allowed, 0 masked.")
+            axes = pairs if scene.varies_by_head else pairs[1:]
             walker.step(f"{allowed} = {scene.mask}", f"{kind}: mask", says, axes=axes, scale="none")
         line = f"{scene.name('masked')} = {name}.masked_fill(~{allowed}, -math.inf)"
         name = walker.step(line, f"{kind}: masked scores", once(MASKED), axes=pairs)
-        filled = "" if walker.values[allowed].any(-1).all() else ".nan_to_num(0)"  # the weights of empty rows are 0
+        filled = (
+            "" if walker.values[allowed].any(-1).all() else ".nan_to_num(0)"
+        )  # the weights of empty rows are 0
     return walker.step(
-        f"{scene.name('weights')} = {name}.softmax(-1){filled}", f"{kind}: attention weights",
-        lambda weights: _most_of_heads(scene, weights), "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}", axes=pairs,
+        f"{scene.name('weights')} = {name}.softmax(-1){filled}",
+        f"{kind}: attention weights",
+        lambda weights: _most_of_heads(scene, weights),
+        "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}",
+        axes=pairs,
         scale="weights",
-    )  # fmt: skip
+    )
 
 
 def _most_of_heads(scene: Scene, weights: torch.Tensor) -> str:
@@ -280,7 +386,9 @@ def _most_of_heads(scene: Scene, weights: torch.Tensor) -> str:
         f"head {number}: “{scene.read.labels[int(row.argmax())]}” {float(row.max()):.2f}"
         for number, row in enumerate(weights[:4, scene.word])
     )
-    first = scene.walker.once("The softmax turns the scores of each word into weights with the sum 1.")
+    first = scene.walker.once(
+        "The softmax turns the scores of each word into weights with the sum 1."
+    )
     return f"{first} The largest weight of “{scene.chosen}” in {'; '.join(looks)}."
 
 
@@ -290,7 +398,8 @@ def _numbered_heads(count: int, what: str) -> Axis:
 
 def compare(scene: Scene) -> None:
     """Check the results by computing them in other ways."""
-    check, many = scene.walker.check, scene.layer.heads > 1
+    check = scene.walker.check
+    many = scene.layer.heads > 1
     check(f"weights[{scene.word}]", "alpha")
     if many:
         check(f"all_weights[{scene.head}]", "weights")
@@ -304,8 +413,12 @@ def _fused_call(scene: Scene) -> str:
     """The expression of PyTorch's fused attention for all heads."""
     q, k, v = "QKV" if scene.layer.heads > 1 else "qkv"
     if scene.layer.positions is not None:
-        q, k = f"{q}_turned", f"{k}_turned"
+        q = f"{q}_turned"
+        k = f"{k}_turned"
     if scene.group > 1:
-        k, v = f"{k}_shared", f"{v}_shared"
-    options = (", attn_mask=allowed" if scene.mask else "") + ("" if scene.scaling else ", scale=1.0")
+        k = f"{k}_shared"
+        v = f"{v}_shared"
+    options = (", attn_mask=allowed" if scene.mask else "") + (
+        "" if scene.scaling else ", scale=1.0"
+    )
     return f"F.scaled_dot_product_attention({q}, {k}, {v}{options})"

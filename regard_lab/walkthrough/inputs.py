@@ -11,23 +11,38 @@ from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word
 Text = str | Sequence[str]
 
 
-def split_texts(walker: Walker, text: Text, context: Text | None, words: Axis, seen: Axis | None, kept: str) -> str:
+def split_texts(
+    walker: Walker, text: Text, context: Text | None, words: Axis, seen: Axis | None, kept: str
+) -> str:
     """Add the steps that split the texts into words (`kept`: a kind of `UNITS`); return an expression of all words."""
-    for name, given, axis, what in (("", text, words, "text"), ("context_", context, seen, "context")):
+    for name, given, axis, what in (
+        ("", text, words, "text"),
+        ("context_", context, seen, "context"),
+    ):
         if axis is not None:
             walker.give(what, given if isinstance(given, str) else list(given or ()), f"the {what}")
             only = "" if kept == "all" else f', "{kept}"'
             cut = f"split_words({what}{only})" if isinstance(given, str) else f"list({what})"
             and_signs = " and punctuation" if kept == "all" else "; punctuation is dropped"
             says = f"The {what} is split into words{and_signs}. Attention compares these units."
-            walker.step(f"{name}words = {cut}", "Words" if not name else "Words of the context", says, axes=(axis,))
+            walker.step(
+                f"{name}words = {cut}",
+                "Words" if not name else "Words of the context",
+                says,
+                axes=(axis,),
+            )
     return "set(words)" if seen is None else "{*words, *context_words}"
 
 
 def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Axis | None) -> None:
     """Add the steps that number the words among `every` word."""
     origin = drawn.origin("table")
-    walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {origin}", "words × vector size")
+    walker.give(
+        "table",
+        drawn.table,
+        f"a vector for each word of the vocabulary, {origin}",
+        "words × vector size",
+    )
     vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})))
     texts = "the text" if seen is None else "the text and of the context"
     says = f"Every different word, sorted. A trained model has a vocabulary; this one consists of the words of {texts}."
@@ -36,42 +51,61 @@ def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Ax
         if axis is not None:
             walker.step(
                 f"{name}ids = torch.tensor([vocabulary.index(word) for word in {name}words])",
-                "Ids" if not name else "Ids of the context", "The index of each word in the vocabulary, from 0.",
-                axes=(axis,), scale="none",
-            )  # fmt: skip
+                "Ids" if not name else "Ids of the context",
+                "The index of each word in the vocabulary, from 0.",
+                axes=(axis,),
+                scale="none",
+            )
 
 
 def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str:
     """Add the steps from `{prefix}ids` to vectors, with sinusoidal positions if requested; return their name."""
-    dim, waves = walker.values["table"].shape[1], positions == "sinusoidal"
+    dim = walker.values["table"].shape[1]
+    waves = positions == "sinusoidal"
     of, x = (" of the context", "c") if prefix else ("", "x")
     embeddings = f"{prefix}embeddings" if waves else x
     walker.step(
-        f"{embeddings} = F.embedding({prefix}ids, table)", f"Embeddings{of}",
+        f"{embeddings} = F.embedding({prefix}ids, table)",
+        f"Embeddings{of}",
         "Each id selects its row of the table: the vector of the word.",
-        f"{'e' if waves else x}_i = E_{{id_i}}", axes=(words,),
-    )  # fmt: skip
+        f"{'e' if waves else x}_i = E_{{id_i}}",
+        axes=(words,),
+    )
     if not waves:
         return x
     speeds = f"10000 ** (-torch.arange(0, {dim}, 2).double() / {dim})"
     angles = walker.step(
         f"{prefix}positions_angles = torch.arange({len(words)})[:, None] * {speeds}",
-        f"Angles{of}", "The position times frequencies from 1 down to about 1 / 10000.", "θ_{ic} = i · 10000^{-2c/d}",
+        f"Angles{of}",
+        "The position times frequencies from 1 down to about 1 / 10000.",
+        "θ_{ic} = i · 10000^{-2c/d}",
         axes=(words,),
-    )  # fmt: skip
+    )
     walker.step(
-        f"{prefix}positions = torch.stack([{angles}.sin(), {angles}.cos()], dim=-1).flatten(1)", f"Positions{of}",
+        f"{prefix}positions = torch.stack([{angles}.sin(), {angles}.cos()], dim=-1).flatten(1)",
+        f"Positions{of}",
         "A sine and a cosine for each angle: fast and slow waves that encode the position of a word.",
-        "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]", axes=(words,),
-    )  # fmt: skip
+        "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]",
+        axes=(words,),
+    )
     return walker.step(
-        f"{x} = {embeddings} + {prefix}positions", f"Embeddings with positions{of}",
-        "The sum encodes the word and its position.", f"{x}_i = e_i + p_i", axes=(words,),
-    )  # fmt: skip
+        f"{x} = {embeddings} + {prefix}positions",
+        f"Embeddings with positions{of}",
+        "The sum encodes the word and its position.",
+        f"{x}_i = e_i + p_i",
+        axes=(words,),
+    )
 
 
 def read_pieces(
-    walker: Walker, prefix: str, text: str, word: int | str | None, *, opens: bool, closes: bool, target: bool = False
+    walker: Walker,
+    prefix: str,
+    text: str,
+    word: int | str | None,
+    *,
+    opens: bool,
+    closes: bool,
+    target: bool = False,
 ) -> Axis:
     """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
 
@@ -81,47 +115,75 @@ def read_pieces(
     tokeniser: Tokeniser = walker.values["tokeniser"]
     encode = "encode_target" if target else "encode"
     check_words(getattr(tokeniser, encode)(text), what)
-    parts = [*(["BEGIN"] if opens else []), f"*tokeniser.{encode}({what})", *(["END"] if closes else [])]
+    parts = [
+        *(["BEGIN"] if opens else []),
+        f"*tokeniser.{encode}({what})",
+        *(["END"] if closes else []),
+    ]
     walker.give(what, text, f"the {what}")
     of = " of the context" if prefix else ""
     line = f"[{', '.join(parts)}]"
     labels = tuple(tokeniser.pieces(eval(line, walker.values)))
     words = Axis("words", labels, find_word(word, labels))
     walker.step(
-        f"{prefix}ids = torch.tensor({line})", f"Ids{of}",
+        f"{prefix}ids = torch.tensor({line})",
+        f"Ids{of}",
         "The tokeniser of the model splits the text into learned sub-words, each with a number.",
-        axes=(words,), scale="none",
-    )  # fmt: skip
+        axes=(words,),
+        scale="none",
+    )
     walker.step(
-        f"{prefix}words = tokeniser.pieces({prefix}ids.tolist())", f"Sub-words{of}", "The same as text.", axes=(words,)
+        f"{prefix}words = tokeniser.pieces({prefix}ids.tolist())",
+        f"Sub-words{of}",
+        "The same as text.",
+        axes=(words,),
     )
     return words
 
 
 def embed_run(
-    walker: Walker, model: Stack | TranslationTransformer, words: Axis, written: bool, result: str, prefix: str = ""
+    walker: Walker,
+    model: Stack | TranslationTransformer,
+    words: Axis,
+    written: bool,
+    result: str,
+    prefix: str = "",
 ) -> str:
     """Add the steps that compute the input of the first layer from `{prefix}ids`; return its name."""
     config = model.config
-    own = isinstance(model, TranslationTransformer) and written and model.target_embedding is not None
+    own = (
+        isinstance(model, TranslationTransformer) and written and model.target_embedding is not None
+    )
     scaled = isinstance(model, TranslationTransformer) or config.positions == "sinusoidal"
     factor = f" * math.sqrt({config.dim})" if scaled else ""
     table = "target_embedding" if own else "embedding"
     of = " of the context" if prefix else ""
     says = "Each id selects its row of the table: the vector of the word."
-    says += f" Its numbers are multiplied by √{config.dim}, as in the original Transformer." if scaled else ""
+    says += (
+        f" Its numbers are multiplied by √{config.dim}, as in the original Transformer."
+        if scaled
+        else ""
+    )
     name = walker.step(
-        f"{prefix}embeddings = model.{table}({prefix}ids){factor}", f"Embeddings{of}",
-        says, "e_i = E_{t_i}" + (" √{d}" if scaled else ""),
+        f"{prefix}embeddings = model.{table}({prefix}ids){factor}",
+        f"Embeddings{of}",
+        says,
+        "e_i = E_{t_i}" + (" √{d}" if scaled else ""),
         axes=(words,),
-    )  # fmt: skip
+    )
     if model.positions is None:
         return name
     walker.step(
-        f"{prefix}positions = model.positions(torch.arange({len(words)})).double()", f"Positions{of}",
-        f"The position of each word as a vector ({config.positions}).", "p_i", axes=(words,),
-    )  # fmt: skip
+        f"{prefix}positions = model.positions(torch.arange({len(words)})).double()",
+        f"Positions{of}",
+        f"The position of each word as a vector ({config.positions}).",
+        "p_i",
+        axes=(words,),
+    )
     return walker.step(
-        f"{result} = {name} + {prefix}positions", f"Embeddings with positions{of}",
-        "The sum encodes the word and its position.", f"{result[0]}_i = e_i + p_i", axes=(words,),
-    )  # fmt: skip
+        f"{result} = {name} + {prefix}positions",
+        f"Embeddings with positions{of}",
+        "The sum encodes the word and its position.",
+        f"{result[0]}_i = e_i + p_i",
+        axes=(words,),
+    )

@@ -25,7 +25,9 @@ def projected(x: str, matrix: str, bias: str, *, heads: bool = False) -> str:
     >>> projected("x", "W_q", "b_q", heads=True), projected("x", "W_o", "")
     ('x @ W_q.mT + b_q[:, None]', 'x @ W_o.T')
     """
-    turned, added = (f"{matrix}.mT", f" + {bias}[:, None]") if heads else (f"{matrix}.T", f" + {bias}")
+    turned, added = (
+        (f"{matrix}.mT", f" + {bias}[:, None]") if heads else (f"{matrix}.T", f" + {bias}")
+    )
     return f"{x} @ {turned}{added if bias else ''}"
 
 
@@ -96,13 +98,21 @@ CONCAT = ScoreLines(
 
 SCORES = ("scaled_dot", "dot", "general", "concat", "additive")
 LINES: dict[type[Score], ScoreLines] = {
-    ScaledDot: DOT, Dot: DOT, General: GENERAL, Concat: CONCAT, Additive: ADDITIVE
-}  # fmt: skip
+    ScaledDot: DOT,
+    Dot: DOT,
+    General: GENERAL,
+    Concat: CONCAT,
+    Additive: ADDITIVE,
+}
 # Parameters of a score by their name in the paper, and whether there is one per key head rather than per query head.
 LETTERS: dict[type[Score], dict[str, tuple[str, bool]]] = {
     General: {"weight": ("W_a", False)},
     Concat: {"weight": ("W_a", True), "energy": ("v_a", False)},
-    Additive: {"query_weight": ("W_a", False), "key_weight": ("U_a", True), "energy": ("v_a", False)},
+    Additive: {
+        "query_weight": ("W_a", False),
+        "key_weight": ("U_a", True),
+        "energy": ("v_a", False),
+    },
 }
 
 
@@ -207,12 +217,15 @@ class Scene:
     @property
     def mask(self) -> str:
         """The expression of the boolean mask, (n, m) or (heads, n, m); empty if every pair is allowed."""
-        n, m = len(self.readers), len(self.read)
+        n = len(self.readers)
+        m = len(self.read)
         if self.causal:
             return f"torch.ones({n}, {n}, dtype=torch.bool).tril()"
         if (pattern := self.layer.pattern.canonical()) == Full():
             return ""
-        return f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
+        return (
+            f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
+        )
 
     def name(self, what: str) -> str:
         """The name of a step of all heads."""
@@ -225,9 +238,15 @@ class Scene:
 
 def give_layer(scene: Scene) -> None:
     """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag."""
-    layer, score, give = scene.layer, scene.score, scene.walker.give  # refuses every mechanism but softmax
+    layer, score, give = (
+        scene.layer,
+        scene.score,
+        scene.walker.give,
+    )  # refuses every mechanism but softmax
     if layer.options["softcap"] is not None or layer.to_k is None:
-        raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
+        raise UnsupportedError(
+            "this layer has a softcap or shares queries and keys; a walkthrough can show neither"
+        )
     scaled = layer.positions is not None and (layer.positions.scaling or layer.positions.axes)
     more = layer.q_norm, layer.to_output_gate, layer.value_mix, layer.difference, layer.to_forget
     if scaled or any(one is not None for one in more):
@@ -240,10 +259,19 @@ def give_layer(scene: Scene) -> None:
         ("keys", layer.to_k, layer.kv_heads, "key/value heads × key size"),
         ("values", layer.to_v, layer.kv_heads, "key/value heads × value size"),
     ):
-        for sign, tensor, more_axes in (("W", projection.weight, " × vector size"), ("b", projection.bias, "")):
+        for sign, tensor, more_axes in (
+            ("W", projection.weight, " × vector size"),
+            ("b", projection.bias, ""),
+        ):
             if tensor is not None:
-                name, by_head = f"{sign}_{what[0]}", tensor.unflatten(0, (heads, -1))
-                give(f"{name}{scene.tag}", by_head, f"of the {what}, {scene.origin(name)}", axes + more_axes)
+                name = f"{sign}_{what[0]}"
+                by_head = tensor.unflatten(0, (heads, -1))
+                give(
+                    f"{name}{scene.tag}",
+                    by_head,
+                    f"of the {what}, {scene.origin(name)}",
+                    axes + more_axes,
+                )
     says = f"of the output, {scene.origin('W_o')}"
     give(f"W_o{scene.tag}", layer.to_output.weight, says, "vector size × numbers of all heads")
     if layer.to_output.bias is not None:
@@ -257,7 +285,11 @@ def give_layer(scene: Scene) -> None:
 def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: Axis) -> None:
     """Give the slopes of a bias by distance, and add the step of the distances."""
     slopes = series(heads) if bias.slopes is None else bias.slopes
-    walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
+    walker.give(
+        "slopes",
+        torch.tensor(slopes, dtype=torch.float64),
+        "slope of the bias by distance in each head",
+    )
     line = f"distances = (torch.arange({len(words)}) - torch.arange({len(words)})[:, None]).abs()"
     says = "The distance of each pair of words, in positions."
     walker.step(line, "Distances", says, "|j - i|", axes=(words, words), scale="none")
@@ -267,9 +299,17 @@ DRAWS = ("normal", "uniform")
 
 
 def new_layer(
-    dim: int, heads: int, *, kv_heads: int | None, query_dim: int | None, key_dim: int | None, value_dim: int | None,
-    score: str, positions: str, causal: bool,
-) -> MultiHeadAttention:  # fmt: skip
+    dim: int,
+    heads: int,
+    *,
+    kv_heads: int | None,
+    query_dim: int | None,
+    key_dim: int | None,
+    value_dim: int | None,
+    score: str,
+    positions: str,
+    causal: bool,
+) -> MultiHeadAttention:
     """The layer, with weights that are not drawn yet; options as for `walk`."""
     for name, given in (("query_dim", query_dim), ("key_dim", key_dim), ("value_dim", value_dim)):
         if given is not None:
@@ -288,10 +328,16 @@ def new_layer(
             f"rotary positions rotate queries and keys of one size, and query_dim is {size}, key_dim {key_dim}"
         )
     return MultiHeadAttention(
-        dim, heads, kv_heads=kv_heads, head_dim=size, value_dim=value_dim or dim // heads,
-        pattern="causal" if causal else None, mechanism=Softmax(scores),
-        positions=Rotary() if positions == "rotary" else None, projection_bias=False,
-    )  # fmt: skip
+        dim,
+        heads,
+        kv_heads=kv_heads,
+        head_dim=size,
+        value_dim=value_dim or dim // heads,
+        pattern="causal" if causal else None,
+        mechanism=Softmax(scores),
+        positions=Rotary() if positions == "rotary" else None,
+        projection_bias=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -325,9 +371,11 @@ class Drawn:
                 "how the numbers are calculated."
             )
         else:
-            given, rest = "Scores, weights and context vectors", "the output depends"
+            given = "Scores, weights and context vectors"
+            rest = "the output depends"
             if "W_v" in random:
-                given, rest = "Scores and weights", "the context vectors and the output depend"
+                given = "Scores and weights"
+                rest = "the context vectors and the output depend"
             results = f"{given} are computed from given numbers only; {rest} on random ones."
         *before, last = random
         names = f"{', '.join(before)} and {last} are" if before else f"{last} is"
@@ -335,9 +383,14 @@ class Drawn:
 
 
 def draw_layer(
-    vocabulary: Sequence[str], dim: int, new: Callable[[], MultiHeadAttention], law: str, seed: int,
-    weights_seed: int | None, given: Mapping[str, torch.Tensor] | None,
-) -> Drawn:  # fmt: skip
+    vocabulary: Sequence[str],
+    dim: int,
+    new: Callable[[], MultiHeadAttention],
+    law: str,
+    seed: int,
+    weights_seed: int | None,
+    given: Mapping[str, torch.Tensor] | None,
+) -> Drawn:
     """Draw a table of vectors and the weights of a new layer, and replace those that are given.
 
     Numbers are drawn in float32, in the order table, W_q, W_k, W_v, W_o, those of the score; the state of torch's
@@ -357,7 +410,8 @@ def draw_layer(
                 nn.init.uniform_(weight)
             else:
                 nn.init.normal_(weight, std=inputs**-0.5)
-    layer, table = layer.double().eval().requires_grad_(False), table.double()
+    layer = layer.double().eval().requires_grad_(False)
+    table = table.double()
     if given is not None:
         _replace(_places(layer, table), given, vocabulary)
     return Drawn(layer, table, seed, weights_seed, frozenset(given or ()))
@@ -379,7 +433,9 @@ def read_weights(path: str | Path) -> FileWeights:
     try:
         return FileWeights(path, load_file(path))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise NotFoundError(f"{path} cannot be read as safetensors: {error.strerror or error}") from error
+        raise NotFoundError(
+            f"{path} cannot be read as safetensors: {error.strerror or error}"
+        ) from error
     except (SafetensorError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise CheckpointError(f"{path} cannot be read as safetensors: {reason}") from error
@@ -390,8 +446,10 @@ def _places(layer: MultiHeadAttention, table: torch.Tensor) -> dict[str, torch.T
     assert layer.to_k is not None
     places = {"table": table}
     for name, projection, heads in (
-        ("W_q", layer.to_q, layer.heads), ("W_k", layer.to_k, layer.kv_heads), ("W_v", layer.to_v, layer.kv_heads)
-    ):  # fmt: skip
+        ("W_q", layer.to_q, layer.heads),
+        ("W_k", layer.to_k, layer.kv_heads),
+        ("W_v", layer.to_v, layer.kv_heads),
+    ):
         places[name] = projection.weight.unflatten(0, (heads, -1))
     places["W_o"] = layer.to_output.weight
     names = LETTERS.get(type(score_of(layer.mechanism.declared)), {})
@@ -399,20 +457,29 @@ def _places(layer: MultiHeadAttention, table: torch.Tensor) -> dict[str, torch.T
 
 
 AXES = {
-    "table": "(words, dim)", "W_q": "(heads, query_dim, dim)", "W_k": "(kv_heads, key_dim, dim)",
-    "W_v": "(kv_heads, value_dim, dim)", "W_o": "(dim, heads · value_dim)",
-}  # fmt: skip
+    "table": "(words, dim)",
+    "W_q": "(heads, query_dim, dim)",
+    "W_k": "(kv_heads, key_dim, dim)",
+    "W_v": "(kv_heads, value_dim, dim)",
+    "W_o": "(dim, heads · value_dim)",
+}
 
 
-def _replace(places: dict[str, torch.Tensor], given: Mapping[str, torch.Tensor], vocabulary: Sequence[str]) -> None:
+def _replace(
+    places: dict[str, torch.Tensor], given: Mapping[str, torch.Tensor], vocabulary: Sequence[str]
+) -> None:
     """Write the given weights into the layer; a matrix of one head may lack the axis for heads."""
     of_kind("weights", given, Mapping, "tensors by name")
     if unknown := sorted(str(name) for name in given if name not in places):
-        raise ArgumentError(f"there are no weights {', '.join(unknown)[:80]}; this layer has {', '.join(places)}")
+        raise ArgumentError(
+            f"there are no weights {', '.join(unknown)[:80]}; this layer has {', '.join(places)}"
+        )
     for name, tensor in given.items():
         place = places[name]
         if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
-            raise ArgumentError(f"{name} is {shown(tensor)}; it needs a tensor of floating-point numbers")
+            raise ArgumentError(
+                f"{name} is {shown(tensor)}; it needs a tensor of floating-point numbers"
+            )
         fitting = tensor[None] if tensor.dim() == place.dim() - 1 and len(place) == 1 else tensor
         if fitting.shape != place.shape:
             of = f", for the vocabulary {', '.join(vocabulary)}"[:200] if name == "table" else ""
@@ -421,5 +488,7 @@ def _replace(places: dict[str, torch.Tensor], given: Mapping[str, torch.Tensor],
                 f"{', which is ' + AXES[name] if name in AXES else ''}{of}; change the file or the sizes"
             )
         if not bool(fitting.isfinite().all()):
-            raise ArgumentError(f"{name} holds numbers that are not finite; a walkthrough needs finite ones")
+            raise ArgumentError(
+                f"{name} holds numbers that are not finite; a walkthrough needs finite ones"
+            )
         place.copy_(fitting)

@@ -47,9 +47,12 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
         return h
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
     stage.give(f"gain_{name}", norm.weight, f"of the norm that gives {name}")
-    shifted = stage.give(f"shift_{name}", getattr(norm, "bias", None), f"of the norm that gives {name}")
+    shifted = stage.give(
+        f"shift_{name}", getattr(norm, "bias", None), f"of the norm that gives {name}"
+    )
     if isinstance(norm, nn.LayerNorm):
-        mean, spread = f"{h}.mean(-1, keepdim=True)", f"{h}.var(-1, correction=0, keepdim=True)"
+        mean = f"{h}.mean(-1, keepdim=True)"
+        spread = f"{h}.var(-1, correction=0, keepdim=True)"
         line = f"({h} - {mean}) / ({spread} + {norm.eps!r}).sqrt() * gain_{name}"
         formula = f"g · {{({h[0]}_i - μ_i)}}/{{√{{(σ_i^2 + ε)}}}}"
         says = "The norm gives every vector the mean 0 and the variance 1, then a learned gain"
@@ -60,20 +63,27 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
         says = "The norm divides every vector by the root of its mean square, then applies a learned gain."
     formula += " + b" if shifted else ""
     line += f" + shift_{name}" if shifted else ""
-    return stage.walker.step(f"{name} = {line}", "Norm", stage.walker.once(says), formula, axes=(stage.words,))
+    return stage.walker.step(
+        f"{name} = {line}", "Norm", stage.walker.once(says), formula, axes=(stage.words,)
+    )
 
 
 def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
     """Add the residual step `name = h + part`, with the lengths of both for the followed word."""
 
-    values, word = stage.walker.values, stage.words.followed
+    values = stage.walker.values
+    word = stage.words.followed
     before, more = (float(values[one][word].norm()) for one in (h, part))
     says = (
-        stage.walker.once("A residual connection: the part adds to the vector of a word and does not replace it. ")
+        stage.walker.once(
+            "A residual connection: the part adds to the vector of a word and does not replace it. "
+        )
         + f"To “{stage.words.labels[word]}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
     )
     formula = f"{name[0]}_i + {part[0]}_i"
-    return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, formula, axes=(stage.words,))
+    return stage.walker.step(
+        f"{name} = {h} + {part}", "Residual", says, formula, axes=(stage.words,)
+    )
 
 
 class Part(NamedTuple):
@@ -84,7 +94,9 @@ class Part(NamedTuple):
     first: bool  # the norm comes before the part; else it comes after the residual
     inner: str  # the name of the normed vectors that the part reads
     after: str  # the name of the result
-    run: Callable[[str], str]  # adds the steps of the part for vectors of a name, and returns the name of its output
+    run: Callable[
+        [str], str
+    ]  # adds the steps of the part for vectors of a name, and returns the name of its output
 
 
 def through_layer(stage: Stage, h: str, parts: Sequence[Part], call: str) -> str:
@@ -92,57 +104,95 @@ def through_layer(stage: Stage, h: str, parts: Sequence[Part], call: str) -> str
     before = h
     for part in parts:
         if part.first:
-            h = added(stage, h, part.run(normed(stage, part.norm, h, part.inner)), part.after, part.what)
+            h = added(
+                stage, h, part.run(normed(stage, part.norm, h, part.inner)), part.after, part.what
+            )
         else:
-            h = normed(stage, part.norm, added(stage, h, part.run(h), f"sum_{part.after}", part.what), part.after)
+            h = normed(
+                stage,
+                part.norm,
+                added(stage, h, part.run(h), f"sum_{part.after}", part.what),
+                part.after,
+            )
     stage.walker.check(call.format(f"{before}[None]"), h)
     return h
 
 
 def attend(
-    stage: Stage, layer: MultiHeadAttention, tag: str, kind: str, x: str, *, seen: Axis | None = None,
+    stage: Stage,
+    layer: MultiHeadAttention,
+    tag: str,
+    kind: str,
+    x: str,
+    *,
+    seen: Axis | None = None,
     bias: ALiBi | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Add the steps of attention in all heads of the words' vectors `x`, which look at themselves or at the seen words.
 
     Returns the name of the output.
     """
     c, read = (x, stage.words) if seen is None else ("c", seen)
     scene = Scene(
-        stage.walker, layer, stage.words, read, x, c, lambda name: stage.origin, 0, bias, kind, tag, stage.scope
+        stage.walker,
+        layer,
+        stage.words,
+        read,
+        x,
+        c,
+        lambda name: stage.origin,
+        0,
+        bias,
+        kind,
+        tag,
+        stage.scope,
     )
     give_layer(scene)
     return every_head(scene)
 
 
 ACTIVATED = {
-    "relu": "torch.relu({})", "gelu": "F.gelu({})", "gelu-tanh": 'F.gelu({}, approximate="tanh")',
-    "silu": "F.silu({})", "swiglu": "F.silu({})", "geglu": "F.gelu({})",
-}  # fmt: skip
+    "relu": "torch.relu({})",
+    "gelu": "F.gelu({})",
+    "gelu-tanh": 'F.gelu({}, approximate="tanh")',
+    "silu": "F.silu({})",
+    "swiglu": "F.silu({})",
+    "geglu": "F.gelu({})",
+}
 
 
 def feed(stage: Stage, layer: FeedForward, tag: str, x: str) -> str:
     """Add the steps of a feed-forward network; return the name of its output."""
-    walker, lines = stage.walker, {}
+    walker = stage.walker
+    lines = {}
     for name, projection in (("in", layer.widen), ("gate", layer.gate), ("out", layer.narrow)):
         if projection is not None:
             stage.give(f"W_{name}{tag}", projection.weight, f"matrix of the feed-forward ({name})")
-            has_bias = stage.give(f"b_{name}{tag}", projection.bias, f"bias of the feed-forward ({name})")
+            has_bias = stage.give(
+                f"b_{name}{tag}", projection.bias, f"bias of the feed-forward ({name})"
+            )
             source = f"hidden{tag}" if name == "out" else x
             bias = f" + b_{name}{tag}" if has_bias else ""
             lines[name] = f"{source} @ W_{name}{tag}.T{bias}"
-    activated, axes = ACTIVATED[layer.activation], (stage.words,)
+    activated = ACTIVATED[layer.activation]
+    axes = (stage.words,)
     kind = layer.activation.replace("swiglu", "silu").replace("geglu", "gelu").removesuffix("-tanh")
     line = activated.format(lines["in"])
     formula = f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")")
     if "gate" in lines:
         line = f"{activated.format(lines['gate'])} * ({lines['in']})"
         formula = f"u_i = {kind}(W_g {x[0]}_i) · W_1 {x[0]}_i"
-    says = stage.walker.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
+    says = stage.walker.once(
+        "The feed-forward network computes each word alone: more numbers, a non-linear function."
+    )
     walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=axes)
     formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
-    says = stage.walker.once("A second matrix maps the hidden layer back to the size of the word's vector.")
-    return walker.step(f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes)
+    says = stage.walker.once(
+        "A second matrix maps the hidden layer back to the size of the word's vector."
+    )
+    return walker.step(
+        f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes
+    )
 
 
 LIKELIEST = 5  # words of a distribution that are listed
@@ -150,7 +200,12 @@ LEARNED = "learned"  # the origin of weights that were trained
 
 
 def through_model(
-    walker: Walker, model: Stack | TranslationTransformer, words: Axis, seen: Axis | None, spell: str, origin: str
+    walker: Walker,
+    model: Stack | TranslationTransformer,
+    words: Axis,
+    seen: Axis | None,
+    spell: str,
+    origin: str,
 ) -> None:
     """Add every step of a model from ids to its output, and check each layer and the output against the model.
 
@@ -170,21 +225,33 @@ def through_model(
     if isinstance(model, TranslationTransformer):
         assert seen is not None
         _translate(walker, model, words, seen, origin)
-        final, scored = "final", "model(context_ids[None], ids[None])[0]"
+        final = "final"
+        scored = "model(context_ids[None], ids[None])[0]"
     else:
         stage = Stage(walker, words, "", origin)
-        h = _through_blocks(stage, model, embed_run(walker, model, words, written=False, result="h0"))
+        h = _through_blocks(
+            stage, model, embed_run(walker, model, words, written=False, result="h0")
+        )
         walker.section = "The output"
-        final, scored = normed(stage, model.norm, h, "final"), "model(ids[None])[0]"
+        final = normed(stage, model.norm, h, "final")
+        scored = "model(ids[None])[0]"
         if isinstance(model, TextEncoder):
             _finish_encoder(stage, model, final, vocabulary, spell)
             return
-    own = "embedding.weight" if getattr(model, "to_vocabulary", None) is None else "to_vocabulary.weight"
-    walker.give("W_words", model.get_parameter(own), f"a vector for each word of the vocabulary, {origin}")
+    own = (
+        "embedding.weight"
+        if getattr(model, "to_vocabulary", None) is None
+        else "to_vocabulary.weight"
+    )
+    walker.give(
+        "W_words", model.get_parameter(own), f"a vector for each word of the vocabulary, {origin}"
+    )
     line = f"scores = {final} @ W_words.T"
     says = "The score of each word of the vocabulary as the next word: its row of W_words times the last vector of the "
     says += "word shown."
-    walker.step(line, "Scores of the next word", says, 's_i = W "final"_i', axes=(words, vocabulary))
+    walker.step(
+        line, "Scores of the next word", says, 's_i = W "final"_i', axes=(words, vocabulary)
+    )
     walker.check(scored, "scores")
     _distribute(walker, words, vocabulary, spell, "the next word", origin)
 
@@ -192,28 +259,50 @@ def through_model(
 def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
     """Add the layers of a language model or text encoder; return the name of the last output."""
     walker = stage.walker
-    biased = [block.bias for block in model.blocks if isinstance(block, Block) and block.bias is not None]
+    biased = [
+        block.bias for block in model.blocks if isinstance(block, Block) and block.bias is not None
+    ]
     if biased:
         give_slopes(walker, biased[0], model.config.heads, stage.words)
     kind = "Masked self-attention" if isinstance(model, LanguageModel) else "Self-attention"
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)
         needs = "keys and values of its own for each head, which latents are not"
-        attention = of_kind("the attention of this model", block.attention, MultiHeadAttention, needs)
-        walker.section, tag = f"Layer {number} of {count_of(len(model.blocks), 'layers')}", f"_{number}"
+        attention = of_kind(
+            "the attention of this model", block.attention, MultiHeadAttention, needs
+        )
+        walker.section, tag = (
+            f"Layer {number} of {count_of(len(model.blocks), 'layers')}",
+            f"_{number}",
+        )
         parts = (
-            Part("attention", block.attention_norm, True, f"x{tag}", f"h{number}a",
-                 partial(attend, stage, attention, tag, kind, bias=block.bias)),
-            Part("feed-forward", block.feed_forward_norm, True, f"y{tag}", f"h{number + 1}",
-                 partial(feed, stage, block.feed_forward, tag)),
-        )  # fmt: skip
+            Part(
+                "attention",
+                block.attention_norm,
+                True,
+                f"x{tag}",
+                f"h{number}a",
+                partial(attend, stage, attention, tag, kind, bias=block.bias),
+            ),
+            Part(
+                "feed-forward",
+                block.feed_forward_norm,
+                True,
+                f"y{tag}",
+                f"h{number + 1}",
+                partial(feed, stage, block.feed_forward, tag),
+            ),
+        )
         h = through_layer(stage, h, parts, f"model.blocks[{number}]({{}})[0]")
     return h
 
 
-def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen: Axis, origin: str) -> None:
+def _translate(
+    walker: Walker, model: TranslationTransformer, words: Axis, seen: Axis, origin: str
+) -> None:
     """Add encoder and decoder, up to the vectors `final` that are scored."""
-    encoder, decoder = Stage(walker, seen, "e", origin), Stage(walker, words, "d", origin)
+    encoder = Stage(walker, seen, "e", origin)
+    decoder = Stage(walker, words, "d", origin)
     walker.section = "From text to vectors"
     h = embed_run(walker, model, seen, written=False, prefix="context_", result="h0")
     g = embed_run(walker, model, words, written=True, result="g0")
@@ -221,11 +310,21 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
         assert isinstance(layer, EncoderLayer)
         walker.section = f"Encoder, layer {number} of {count_of(len(model.encoder), 'layers')}"
         parts = (
-            _part("attention", layer.around_attention, f"x_e{number}", f"h{number}a",
-                  partial(attend, encoder, layer.attention, f"_e{number}", "Self-attention")),
-            _part("feed-forward", layer.around_feed_forward, f"y_e{number}", f"h{number + 1}",
-                  partial(feed, encoder, layer.feed_forward, f"_e{number}")),
-        )  # fmt: skip
+            _part(
+                "attention",
+                layer.around_attention,
+                f"x_e{number}",
+                f"h{number}a",
+                partial(attend, encoder, layer.attention, f"_e{number}", "Self-attention"),
+            ),
+            _part(
+                "feed-forward",
+                layer.around_feed_forward,
+                f"y_e{number}",
+                f"h{number + 1}",
+                partial(feed, encoder, layer.feed_forward, f"_e{number}"),
+            ),
+        )
         h = through_layer(encoder, h, parts, f"model.encoder[{number}]({{}}, None)[0]")
     walker.section = "The encoder's output"
     says = "What the decoder looks at: one vector for each word of the context, computed once."
@@ -237,13 +336,37 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
         assert isinstance(layer, DecoderLayer)
         walker.section = f"Decoder, layer {number} of {count_of(len(model.decoder), 'layers')}"
         parts = (
-            _part("self-attention", layer.around_self_attention, f"x_d{number}", f"g{number}a",
-                  partial(attend, decoder, layer.self_attention, f"_d{number}", "Masked self-attention")),
-            _part("cross-attention", layer.around_cross_attention, f"x_c{number}", f"g{number}c",
-                  partial(attend, decoder, layer.cross_attention, f"_c{number}", "Cross-attention", seen=seen)),
-            _part("feed-forward", layer.around_feed_forward, f"y_d{number}", f"g{number + 1}",
-                  partial(feed, decoder, layer.feed_forward, f"_d{number}")),
-        )  # fmt: skip
+            _part(
+                "self-attention",
+                layer.around_self_attention,
+                f"x_d{number}",
+                f"g{number}a",
+                partial(
+                    attend, decoder, layer.self_attention, f"_d{number}", "Masked self-attention"
+                ),
+            ),
+            _part(
+                "cross-attention",
+                layer.around_cross_attention,
+                f"x_c{number}",
+                f"g{number}c",
+                partial(
+                    attend,
+                    decoder,
+                    layer.cross_attention,
+                    f"_c{number}",
+                    "Cross-attention",
+                    seen=seen,
+                ),
+            ),
+            _part(
+                "feed-forward",
+                layer.around_feed_forward,
+                f"y_d{number}",
+                f"g{number + 1}",
+                partial(feed, decoder, layer.feed_forward, f"_d{number}"),
+            ),
+        )
         call = f"model.decoder[{number}]({{}}, c[None], live=None, context_live=None, context_q_start={start})[0]"
         g = through_layer(decoder, g, parts, call)
     walker.section = "The output"
@@ -257,9 +380,12 @@ def _part(what: str, around: Residual, inner: str, after: str, run: Callable[[st
     return Part(what, around.norm, around.norm_first, inner, after, run)
 
 
-def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Axis, spell: str) -> None:
+def _finish_encoder(
+    stage: Stage, model: TextEncoder, final: str, vocabulary: Axis, spell: str
+) -> None:
     """Add the head of a text encoder."""
-    walker, head = stage.walker, model.head
+    walker = stage.walker
+    head = model.head
     walker.check("model.vectors(ids[None])[0]", final)
     if isinstance(head, WordsHead | ClassesHead):
         stage.give("W_dense", head.dense.weight, "matrix of the head")
@@ -267,11 +393,18 @@ def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Ax
     if isinstance(head, WordsHead):
         says = "The head of masked words: a matrix and a non-linear function."
         line = f"dense = F.gelu({final} @ W_dense.T + b_dense)"
-        walker.step(line, "The head", says, '"dense"_i = gelu(W "final"_i + b)', axes=(stage.words,))
+        walker.step(
+            line, "The head", says, '"dense"_i = gelu(W "final"_i + b)', axes=(stage.words,)
+        )
         ready = normed(stage, head.norm, "dense", "ready")
-        stage.give("W_words", model.embedding.weight if head.weight is None else head.weight, "a vector for each word")
+        stage.give(
+            "W_words",
+            model.embedding.weight if head.weight is None else head.weight,
+            "a vector for each word",
+        )
         stage.give("b_words", head.bias, "of the scores")
-        says, axes = "The score of each word of the vocabulary at each place.", (stage.words, vocabulary)
+        says = "The score of each word of the vocabulary at each place."
+        axes = (stage.words, vocabulary)
         line = f"scores = {ready} @ W_words.T + b_words"
         walker.step(line, "Scores of the words", says, 's_i = W "ready"_i + b', axes=axes)
         walker.check("model(ids[None])[0]", "scores")
@@ -282,7 +415,8 @@ def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Ax
 
 def _classify(stage: Stage, head: ClassesHead, final: str) -> None:
     """Add the head that sorts a text into classes."""
-    walker, first = stage.walker, head.pooling == "first"
+    walker = stage.walker
+    first = head.pooling == "first"
     says = "The vector of the text: " + ("that of its first word." if first else "the mean.")
     walker.step(f"pooled = {final}{'[0]' if first else '.mean(0)'}", "Pooling", says, axes=())
     stage.give("W_classes", head.to_classes.weight, "matrix of the head")
@@ -294,21 +428,35 @@ def _classify(stage: Stage, head: ClassesHead, final: str) -> None:
     walker.step(line, "Scores of the classes", "One score for each class.", axes=classes)
     walker.check("model(ids[None])[0]", "scores")
     says = "The softmax turns the scores into probabilities."
-    walker.step("probabilities = scores.softmax(-1)", "Distribution", says, axes=classes, scale="weights")
+    walker.step(
+        "probabilities = scores.softmax(-1)", "Distribution", says, axes=classes, scale="weights"
+    )
 
 
-def _distribute(walker: Walker, words: Axis, vocabulary: Axis, spell: str, what: str, origin: str) -> None:
+def _distribute(
+    walker: Walker, words: Axis, vocabulary: Axis, spell: str, what: str, origin: str
+) -> None:
     """Add the distribution over the vocabulary, and the likeliest words at the followed one."""
     walker.step(
-        "probabilities = scores.softmax(-1)", "Distribution",
+        "probabilities = scores.softmax(-1)",
+        "Distribution",
         f"The softmax turns the scores into probabilities: the distribution of {what}.",
-        "p_{iw} = {exp(s_{iw})}/{Σ_v exp(s_{iv})}", axes=(words, vocabulary), scale="weights",
-    )  # fmt: skip
+        "p_{iw} = {exp(s_{iw})}/{Σ_v exp(s_{iv})}",
+        axes=(words, vocabulary),
+        scale="weights",
+    )
     top = f"probabilities[{words.followed}].topk({min(LIKELIEST, len(vocabulary))})"
-    where, spelled = "After" if what == "the next word" else "At", spell.format(f"{top}.indices.tolist()")
+    where = "After" if what == "the next word" else "At"
+    spelled = spell.format(f"{top}.indices.tolist()")
     axis = Axis("words", tuple(eval(spelled, walker.values)))
     says = f"{where} “{words.labels[words.followed]}”."
     if origin != LEARNED:
         says += " The weights are random, so this is no prediction about language: any word could come first."
     walker.step(f"likeliest = {spelled}", "The likeliest words", says, axes=(axis,))
-    walker.step(f"chances = {top}.values", "Their probabilities", "In the same order.", axes=(axis,), scale="weights")
+    walker.step(
+        f"chances = {top}.values",
+        "Their probabilities",
+        "In the same order.",
+        axes=(axis,),
+        scale="weights",
+    )

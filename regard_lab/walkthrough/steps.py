@@ -23,7 +23,10 @@ from regard_lab.seeing.explorer.records import StepAxis
 from regard_lab.text.vocabularies import BEGIN, END
 
 LIMIT = 100  # the most words of a walkthrough
-UNITS = ("all", "letters")  # the units of a text that are kept: all, or only words of letters and digits
+UNITS = (
+    "all",
+    "letters",
+)  # the units of a text that are kept: all, or only words of letters and digits
 
 
 def split_words(text: str, kept: str = "all") -> list[str]:
@@ -58,7 +61,9 @@ def split_words(text: str, kept: str = "all") -> list[str]:
 def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> None:
     """Raise an ArgumentError if there is no word, or more than `LIMIT`."""
     if not words:
-        raise ArgumentError(f"the {what} has no words; give a sentence, such as 'Life is short, eat dessert first'")
+        raise ArgumentError(
+            f"the {what} has no words; give a sentence, such as 'Life is short, eat dessert first'"
+        )
     if len(words) > LIMIT:
         raise ArgumentError(
             f"the {what} has {count_of(len(words), 'words')}; a walkthrough shows every number and takes at most "
@@ -79,7 +84,9 @@ def find_word(word: int | str | None, words: Sequence[str]) -> int:
     named = [place for place, other in enumerate(words) if other.casefold() == str(word).casefold()]
     if isinstance(word, str) and not word.removeprefix("-").isdecimal():
         if not named:
-            raise ArgumentError(f"word {word[:40]!r} is not in the text; its words are numbered 1 to {len(words)}")
+            raise ArgumentError(
+                f"word {word[:40]!r} is not in the text; its words are numbered 1 to {len(words)}"
+            )
         return named[0]
     number = int(word)
     if not 1 <= number <= len(words):
@@ -117,8 +124,12 @@ def changed(function: Callable[..., Any], asked: Mapping[str, Any]) -> dict[str,
     >>> changed(sorted, {"iterable": "ba", "key": None, "reverse": True})
     {'reverse': True}
     """
-    options = [one for one in signature(function).parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
-    return {one.name: asked[one.name] for one in options if repr(asked[one.name]) != repr(one.default)}
+    options = [
+        one for one in signature(function).parameters.values() if one.kind is Parameter.KEYWORD_ONLY
+    ]
+    return {
+        one.name: asked[one.name] for one in options if repr(asked[one.name]) != repr(one.default)
+    }
 
 
 def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> str:
@@ -130,7 +141,9 @@ def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> str:
     "sorted('ba', reverse=True)"
     """
     parameters = signature(function).parameters.values()
-    arguments = [_literal(asked[one.name]) for one in parameters if one.kind is not Parameter.KEYWORD_ONLY]
+    arguments = [
+        _literal(asked[one.name]) for one in parameters if one.kind is not Parameter.KEYWORD_ONLY
+    ]
     arguments += [f"{name}={_literal(value)}" for name, value in changed(function, asked).items()]
     return f"{getattr(function, '__name__', '')}({', '.join(arguments)})"
 
@@ -282,7 +295,9 @@ class Walk:
         """The value of a step."""
         values = {step.name: step.value for step in self.steps}
         if name not in values:
-            raise ArgumentError(f"this walkthrough has no step {name!r}; there are {', '.join(values)}")
+            raise ArgumentError(
+                f"this walkthrough has no step {name!r}; there are {', '.join(values)}"
+            )
         return values[name]
 
 
@@ -290,11 +305,19 @@ A_WALK = "a Walk, as walk and walk_whole_run return it"  # for errors
 
 # The options in words.
 LABELS = {
-    "kv_heads": "key/value heads", "head": "head shown", "dim": "size of vectors",
-    "query_dim": "size of queries", "key_dim": "size of keys", "value_dim": "size of values",
-    "encoder_layers": "encoder layers", "decoder_layers": "decoder layers", "weights_seed": "seed of the weights",
-    "draw": "random weights", "given": "given weights", "run": "trained model",
-}  # fmt: skip
+    "kv_heads": "key/value heads",
+    "head": "head shown",
+    "dim": "size of vectors",
+    "query_dim": "size of queries",
+    "key_dim": "size of keys",
+    "value_dim": "size of values",
+    "encoder_layers": "encoder layers",
+    "decoder_layers": "decoder layers",
+    "weights_seed": "seed of the weights",
+    "draw": "random weights",
+    "given": "given weights",
+    "run": "trained model",
+}
 COUNTING = "Words are counted from 1; heads, layers, ids and the numbers of a vector from 0."
 
 
@@ -311,8 +334,14 @@ def numbered(unit: str, count: int) -> Axis:
 
 # The names that every line may use: PyTorch, and a few functions of regard.
 LANGUAGE: dict[str, Any] = {
-    "torch": torch, "F": F, "math": math, "parse": parse, "split_words": split_words, "BEGIN": BEGIN, "END": END,
-}  # fmt: skip
+    "torch": torch,
+    "F": F,
+    "math": math,
+    "parse": parse,
+    "split_words": split_words,
+    "BEGIN": BEGIN,
+    "END": END,
+}
 TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
 
 
@@ -343,9 +372,15 @@ class Walker:
 
     @torch.no_grad()
     def step(
-        self, line: str, title: str, says: str | Callable[[torch.Tensor], str], formula: str = "", *,
-        axes: tuple[Axis, ...], scale: str = "signed",
-    ) -> str:  # fmt: skip
+        self,
+        line: str,
+        title: str,
+        says: str | Callable[[torch.Tensor], str],
+        formula: str = "",
+        *,
+        axes: tuple[Axis, ...],
+        scale: str = "signed",
+    ) -> str:
         """Run a line, record its result, and return the name it assigns.
 
         `says` may be a function of the result. A last axis that is not in `axes` counts the numbers of a vector.
@@ -368,7 +403,8 @@ class Walker:
         Raises:
             RegardError: the results differ by more than rounding.
         """
-        other, value = eval(expression, self.values), self.values[name]
+        other = eval(expression, self.values)
+        value = self.values[name]
         difference = float((other - value).abs().max())
         if not difference <= TOLERANCE * max(1.0, float(value.abs().max())):
             raise RegardError(

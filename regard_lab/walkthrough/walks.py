@@ -14,7 +14,13 @@ import torch
 from regard.arguments import a_list, a_string, one_of, whole, yes_or_no
 from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.decoding.loading import check_together, load_with_tokeniser
-from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models import (
+    EncoderConfig,
+    LanguageConfig,
+    LanguageModel,
+    TextEncoder,
+    TranslationTransformer,
+)
 from regard_lab.models.translation_transformer import KIND as TRANSLATOR
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text import Tokeniser
@@ -44,11 +50,20 @@ POSITIONS = ("none", "sinusoidal", "rotary")
 # embedding and again before W_query = rand(24, 16), W_key = rand(24, 16), W_value = rand(28, 16).
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "life-is-short": {
-        "text": "Life is short, eat dessert first", "words": "letters", "word": 2, "heads": 1, "dim": 16,
-        "query_dim": 24, "key_dim": 24, "value_dim": 28, "draw": "uniform", "seed": 123, "weights_seed": 123,
+        "text": "Life is short, eat dessert first",
+        "words": "letters",
+        "word": 2,
+        "heads": 1,
+        "dim": 16,
+        "query_dim": 24,
+        "key_dim": 24,
+        "value_dim": 28,
+        "draw": "uniform",
+        "seed": 123,
+        "weights_seed": 123,
         "decimals": 4,
     },
-}  # fmt: skip
+}
 
 
 def walk(
@@ -112,13 +127,21 @@ def walk(
     1.0
     """
     yes_or_no("causal", causal)
-    heads, head, dim, seed = whole("heads", heads, 1), whole("head", head), whole("dim", dim, 1), whole("seed", seed)
+    heads = whole("heads", heads, 1)
+    head = whole("head", head)
+    dim = whole("dim", dim, 1)
+    seed = whole("seed", seed)
     weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
-    call, more = call_of(walk, locals()), changed(walk, locals())
+    call = call_of(walk, locals())
+    more = changed(walk, locals())
     cut, text = cut_text("text", text, words)
     read, context = (None, None) if context is None else cut_text("context", context, words)
     whole("decimals", decimals, 0, 8)
-    one_of("score", score, SCORES), one_of("positions", positions, POSITIONS), one_of("draw", draw, DRAWS)
+    (
+        one_of("score", score, SCORES),
+        one_of("positions", positions, POSITIONS),
+        one_of("draw", draw, DRAWS),
+    )
     if read is not None and (causal or positions == "rotary"):
         what = "causal attention" if causal else "rotary positions"
         raise ArgumentError(
@@ -128,14 +151,23 @@ def walk(
     if not 0 <= head < heads:
         raise ArgumentError(f"head {head} does not exist; there are heads 0 to {heads - 1}")
     new = partial(
-        new_layer, dim, heads, kv_heads=kv_heads, query_dim=query_dim, key_dim=key_dim, value_dim=value_dim,
-        score=score, positions=positions, causal=causal,
-    )  # fmt: skip
+        new_layer,
+        dim,
+        heads,
+        kv_heads=kv_heads,
+        query_dim=query_dim,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        score=score,
+        positions=positions,
+        causal=causal,
+    )
     drawn = draw_layer(sorted({*cut, *(read or ())}), dim, new, draw, seed, weights_seed, weights)
     place = find_word(word, cut)
 
     walker = Walker("From text to vectors", repeats=True)
-    readers, seen = Axis("words", tuple(cut), place), None if read is None else Axis("words", tuple(read))
+    readers = Axis("words", tuple(cut), place)
+    seen = None if read is None else Axis("words", tuple(read))
     every = split_texts(walker, text, context, readers, seen, words)
     number_words(walker, every, drawn, readers, seen)
     x = c = embed_words(walker, "", readers, positions)
@@ -143,18 +175,31 @@ def walk(
         c = embed_words(walker, "context_", seen, positions)
     walk_layer(Scene(walker, drawn.layer, readers, seen or readers, x, c, drawn.origin, head))
     settings = {
-        "heads": heads, "kv_heads": drawn.layer.kv_heads, "head": head, "dim": dim, "score": score,
-        "positions": positions, "causal": causal, "seed": seed, **{name: more[name] for name in LATER if name in more},
+        "heads": heads,
+        "kv_heads": drawn.layer.kv_heads,
+        "head": head,
+        "dim": dim,
+        "score": score,
+        "positions": positions,
+        "causal": causal,
+        "seed": seed,
+        **{name: more[name] for name in LATER if name in more},
         **({"given": ", ".join(sorted(drawn.given))} if drawn.given else {}),
-    }  # fmt: skip
+    }
     return walker.walk(readers, seen, settings, call=call, notes=drawn.notes(), decimals=decimals)
 
 
 def cut_text(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
     """The words of a text, and the text as a string or list for the lines of the walkthrough."""
-    given = text if isinstance(text, str) else a_list(what, text, str, "a sentence, or a list of its words")
+    given = (
+        text
+        if isinstance(text, str)
+        else a_list(what, text, str, "a sentence, or a list of its words")
+    )
     if not isinstance(given, str) and kept != "all":
-        raise ArgumentError(f"the {what} is a list of words, and words={kept!r} splits a sentence; give a sentence")
+        raise ArgumentError(
+            f"the {what} is a list of words, and words={kept!r} splits a sentence; give a sentence"
+        )
     words = split_words(given, kept) if isinstance(given, str) else given
     check_words(words, what)
     return words, given
@@ -166,9 +211,15 @@ Model = LanguageModel | TextEncoder | TranslationTransformer
 def _open_run(run: str | Path) -> tuple[Walker, Model, str]:
     """A walker that has the model, in float64 so that every digit shown is correct, and its tokeniser; its kind."""
     saved, tokeniser = load_with_tokeniser(run)
-    kinds = {LanguageModel.KIND: LanguageModel, TextEncoder.KIND: TextEncoder, TRANSLATOR: TranslationTransformer}
+    kinds = {
+        LanguageModel.KIND: LanguageModel,
+        TextEncoder.KIND: TextEncoder,
+        TRANSLATOR: TranslationTransformer,
+    }
     if saved.kind not in kinds:
-        raise UnsupportedError(f"{run} is a {saved.kind}; a walkthrough needs a {', a '.join(kinds)}")
+        raise UnsupportedError(
+            f"{run} is a {saved.kind}; a walkthrough needs a {', a '.join(kinds)}"
+        )
     model = kinds[saved.kind].from_saved(saved, str(run)).double().eval().requires_grad_(False)
     check_together(model.config.vocab_size, tokeniser)
     walker = Walker("From text to vectors")
@@ -245,7 +296,11 @@ def walk_whole(
     (torch.Size([4, 7]), 1.0)
     """
     call = call_of(walk_whole, locals())
-    kind = ("decoder" if context is None else "encoder-decoder") if model is None else one_of("model", model, MODELS)
+    kind = (
+        ("decoder" if context is None else "encoder-decoder")
+        if model is None
+        else one_of("model", model, MODELS)
+    )
     if (context is not None) != (kind == "encoder-decoder"):
         raise ArgumentError(
             f"an encoder-decoder reads a context and writes the text, and others have none: model {kind}"
@@ -253,7 +308,13 @@ def walk_whole(
     cut, text = cut_text("text", text, words)
     read, context = (None, None) if context is None else cut_text("context", context, words)
     vocabulary = [*SPECIALS, *sorted({*cut, *(read or ())})]
-    chosen = {"layers": layers, "heads": heads, "kv_heads": kv_heads, "dim": dim, "positions": positions}
+    chosen = {
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "dim": dim,
+        "positions": positions,
+    }
     drawn = _draw(kind, len(vocabulary), chosen, whole("seed", seed))
 
     walker = Walker("From text to vectors")
@@ -264,15 +325,23 @@ def walk_whole(
     says = "Four special words, then every different word, sorted. A trained model has a vocabulary of its own."
     walker.step(f"vocabulary = {[*SPECIALS]} + sorted({every})", "Vocabulary", says, axes=(axis,))
     readers = _number(walker, "", cut, word, opens=kind != "encoder", follows=kind != "encoder")
-    seen = None if read is None else _number(walker, "context_", read, None, opens=False, follows=False)
-    through_model(walker, drawn, readers, seen, "[vocabulary[id] for id in {}]", f"drawn with seed {seed}")
+    seen = (
+        None
+        if read is None
+        else _number(walker, "context_", read, None, opens=False, follows=False)
+    )
+    through_model(
+        walker, drawn, readers, seen, "[vocabulary[id] for id in {}]", f"drawn with seed {seed}"
+    )
     settings: dict[str, Any] = {"model": kind, **chosen, "seed": seed}
     settings["kv_heads"] = heads if kv_heads is None else kv_heads
     settings |= {} if words == "all" else {"words": words}
     return walker.walk(readers, seen, settings, call=call, notes=(RANDOM_NOTE,), brief=True)
 
 
-def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None, context: str | None = None) -> Walk:
+def walk_whole_run(
+    run: str | Path, text: str, *, word: int | str | None = None, context: str | None = None
+) -> Walk:
     """Compute a whole trained model for a text step by step, in float64.
 
     Args:
@@ -314,16 +383,30 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
     through_model(walker, model, readers, seen, "tokeniser.pieces({})", LEARNED)
     layers = ("encoder_layers", "decoder_layers") if translates else ("layers",)
     sizes = {name: getattr(model.config, name) for name in (*layers, "heads", "dim")}
-    return walker.walk(readers, seen, {"run": str(run), "model": kind, **sizes}, call=call, brief=True)
+    return walker.walk(
+        readers, seen, {"run": str(run), "model": kind, **sizes}, call=call, brief=True
+    )
 
 
 def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Model:
     """A model of the original form, in float64: layer norms, relu, biases; its weights are drawn from the seed."""
     one_of("positions", chosen["positions"], WHOLE_POSITIONS)
-    shared: dict[str, Any] = {"vocab_size": vocab_size, "heads": chosen["heads"], "dim": chosen["dim"], "dropout": 0.0}
+    shared: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "heads": chosen["heads"],
+        "dim": chosen["dim"],
+        "dropout": 0.0,
+    }
     shared |= {"positions": chosen["positions"], "activation": "relu"}
-    form: dict[str, Any] = {"layers": chosen["layers"], "kv_heads": chosen["kv_heads"], "norm": "layer", "biases": True}
-    sides: dict[str, Any] = {f"{side}_kv_heads": chosen["kv_heads"] for side in ("encoder", "decoder", "cross")}
+    form: dict[str, Any] = {
+        "layers": chosen["layers"],
+        "kv_heads": chosen["kv_heads"],
+        "norm": "layer",
+        "biases": True,
+    }
+    sides: dict[str, Any] = {
+        f"{side}_kv_heads": chosen["kv_heads"] for side in ("encoder", "decoder", "cross")
+    }
     sides |= {f"{side}_layers": chosen["layers"] for side in ("encoder", "decoder")}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -337,7 +420,15 @@ def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Mode
     return model.double().eval().requires_grad_(False)
 
 
-def _number(walker: Walker, prefix: str, cut: list[str], word: int | str | None, *, opens: bool, follows: bool) -> Axis:
+def _number(
+    walker: Walker,
+    prefix: str,
+    cut: list[str],
+    word: int | str | None,
+    *,
+    opens: bool,
+    follows: bool,
+) -> Axis:
     """Add the step that numbers the words, after BEGIN (a decoder) or before END (an encoder)."""
     one = f"*(vocabulary.index(word, {len(SPECIALS)}) for word in {prefix}words)"
     line = f"[BEGIN, {one}]" if opens else f"[{one}, END]"

@@ -33,7 +33,9 @@ class Gap:
     count: int
 
 
-Table = tuple[str, Axis, Axis, torch.Tensor]  # a head's name or "", the axes, and numbers (rows, columns)
+Table = tuple[
+    str, Axis, Axis, torch.Tensor
+]  # a head's name or "", the axes, and numbers (rows, columns)
 
 
 def tables(step: Step, brief: bool) -> list[Table]:
@@ -44,7 +46,10 @@ def tables(step: Step, brief: bool) -> list[Table]:
     assert isinstance(step.value, torch.Tensor)
     axes, values = step.axes, step.value
     if brief and (place := _followed(step)) is not None:
-        axes, values = (*axes[:place], *axes[place + 1 :]), values.select(place, axes[place].chosen or 0)
+        axes, values = (
+            (*axes[:place], *axes[place + 1 :]),
+            values.select(place, axes[place].chosen or 0),
+        )
     *heads, rows, columns = axes if len(axes) > 1 else (Axis("", ("",)), *axes)
     values = values.int() if values.dtype == torch.bool else values
     values = values.reshape(-1, len(rows), len(columns))
@@ -70,8 +75,14 @@ def whose(step: Step) -> str | None:
 
 def elsewhere(walk: Walk) -> str:
     """What a brief walkthrough shows of another text, such as ` (in the encoder, of “is”)`; empty if there is none."""
-    others = dict.fromkeys(word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen))
-    return f" (in the encoder, of {', '.join(f'“{visible(word)}”' for word in others)})" if others else ""
+    others = dict.fromkeys(
+        word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen)
+    )
+    return (
+        f" (in the encoder, of {', '.join(f'“{visible(word)}”' for word in others)})"
+        if others
+        else ""
+    )
 
 
 def kept(axis: Axis, room: int) -> list[int | Gap]:
@@ -80,14 +91,17 @@ def kept(axis: Axis, room: int) -> list[int | Gap]:
     >>> kept(Axis("words", tuple("abcdefgh"), chosen=3), 4)
     [0, 1, Gap(count=1), 3, Gap(count=3), 7]
     """
-    count, room = len(axis), max(room, 2)
+    count = len(axis)
+    room = max(room, 2)
     if count <= room:
         return list(range(count))
     tail = max(room // 3, 1)
     places = {*range(room - tail), *range(count - tail, count)}
     if axis.chosen is not None and axis.chosen not in places:
         places.add(axis.chosen)
-        places -= {*range(1, room - tail)} & {room - tail - 1}  # make room for it, but keep the first
+        places -= {*range(1, room - tail)} & {
+            room - tail - 1
+        }  # make room for it, but keep the first
     ordered = sorted(places)
     entries: list[int | Gap] = [ordered[0]]
     for before, after in pairwise(ordered):
@@ -124,7 +138,9 @@ def lines(walk: Walk, width: int) -> Iterator[str]:
     of_kind("walk", walk, Walk, A_WALK)
     width = min(max(whole("width", width), LEAST), MOST)
     yield from _opening(walk, width)
-    for number, (title, steps) in enumerate(groupby(walk.steps, key=lambda step: step.section), start=1):
+    for number, (title, steps) in enumerate(
+        groupby(walk.steps, key=lambda step: step.section), start=1
+    ):
         yield from ("", _ruled(fitted(f"{number}  {visible(title)}", width - 4), width))
         for place, step in enumerate(steps, start=1):
             yield from ("", *_step(step, f"{number}.{place}", width, walk))
@@ -165,14 +181,17 @@ def _opening(walk: Walk, width: int) -> Iterator[str]:
     if walk.call:
         yield ""
         yield from _wrapped("To run the lines below in Python, run these two first:", width)
-        yield from (f">>> {statement}" for statement in opening_code(walk.call))  # the terminal wraps it
+        yield from (
+            f">>> {statement}" for statement in opening_code(walk.call)
+        )  # the terminal wraps it
 
 
 def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
     room = width - len(INDENT)
     word = whose(step) if walk.brief else None
     of = "" if word is None else f"; of “{visible(word)}”"
-    heading, shape = f"{number:<5}{step.title}", f"   {step.shape}{of}"
+    heading = f"{number:<5}{step.title}"
+    shape = f"   {step.shape}{of}"
     if cell_len(heading + shape) <= width:
         yield f"{heading}{shape}"
     else:
@@ -201,9 +220,14 @@ def _table(table: Table, width: int, decimals: int) -> Iterator[str]:
     names = _row_labels(rows, LABEL - less) if rows.unit else [""]
     margin = max(map(cell_len, names)) + 1 if rows.unit else 0
     texts = [[shown(number, decimals) for number in row] for row in values.tolist()]
-    cell = max(4 + decimals if values.is_floating_point() else 2, *(len(text) for row in texts for text in row))
+    cell = max(
+        4 + decimals if values.is_floating_point() else 2,
+        *(len(text) for row in texts for text in row),
+    )
     if columns.unit == "words":
-        cell = max(cell, min(COLUMN - less, max(cell_len(visible(label)) for label in columns.labels)))
+        cell = max(
+            cell, min(COLUMN - less, max(cell_len(visible(label)) for label in columns.labels))
+        )
     room = max((width - margin) // (cell + 1), 1)
     if len(columns) > room:
         room = max((width - margin - 2 * len(_gap(Gap(len(columns))))) // (cell + 1), 2)
@@ -215,8 +239,12 @@ def _table(table: Table, width: int, decimals: int) -> Iterator[str]:
         if isinstance(row, Gap):
             yield f"{'':{margin}} … {count_of(row.count, f'more {rows.unit}')}"
         else:
-            cells = (f"{'…':^{len(_gap(column))}}" if isinstance(column, Gap) else f" {texts[row][column]:>{cell}}"
-                     for column in chosen)  # fmt: skip
+            cells = (
+                f"{'…':^{len(_gap(column))}}"
+                if isinstance(column, Gap)
+                else f" {texts[row][column]:>{cell}}"
+                for column in chosen
+            )
             yield set_cell_size(names[row], margin) + "".join(cells)
 
 
@@ -256,7 +284,16 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
 OPERATORS = {"Σ": "∑", "-": "−"}
 JOINED = {"_": "msub", "^": "msup", "/": "mfrac"}
-FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos", "relu", "gelu", "silu"}  # names of several letters; "ij" is i and j
+FUNCTIONS = {
+    "norm",
+    "exp",
+    "tanh",
+    "sin",
+    "cos",
+    "relu",
+    "gelu",
+    "silu",
+}  # names of several letters; "ij" is i and j
 
 
 def formula_text(formula: str) -> str:
@@ -304,7 +341,11 @@ def _element(sign: str, signs: Iterator[str]) -> list[Any]:
     if sign.isdecimal():
         return ["mn", sign]
     if sign == "∞" or (sign.isalpha() and sign != "Σ"):
-        return ["mi", sign] if len(sign) == 1 or sign in FUNCTIONS else ["mrow", *(["mi", one] for one in sign)]
+        return (
+            ["mi", sign]
+            if len(sign) == 1 or sign in FUNCTIONS
+            else ["mrow", *(["mi", one] for one in sign)]
+        )
     return ["mo", OPERATORS.get(sign, sign)]
 
 
@@ -317,15 +358,27 @@ def shown_walk(walk: Walk) -> ShownWalk:
     """
     of_kind("walk", walk, Walk, A_WALK)
     steps = tuple(
-        ShownStep(one.section, one.title, one.says, formula_elements(one.formula) if one.formula else None, one.line,
-                  one.axes, one.value, one.scale)
+        ShownStep(
+            one.section,
+            one.title,
+            one.says,
+            formula_elements(one.formula) if one.formula else None,
+            one.line,
+            one.axes,
+            one.value,
+            one.scale,
+        )
         for one in walk.steps
-    )  # fmt: skip
+    )
     difference = max((check.difference for check in walk.checks), default=0.0)
-    return ShownWalk(steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference)
+    return ShownWalk(
+        steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference
+    )
 
 
-MOST_WEIGHTS = 10_000  # numbers; JSON of a whole model leaves out larger weights, which the run's file has
+MOST_WEIGHTS = (
+    10_000  # numbers; JSON of a whole model leaves out larger weights, which the run's file has
+)
 
 
 def to_json(walk: Walk) -> str:
@@ -348,7 +401,9 @@ def to_json(walk: Walk) -> str:
         "checks": [vars(check) for check in walk.checks],
     }
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # lone surrogates, escaped as in JSON
+    return text.encode("utf-8", "backslashreplace").decode(
+        "utf-8"
+    )  # lone surrogates, escaped as in JSON
 
 
 def _step_record(step: Step) -> dict[str, Any]:
@@ -358,16 +413,23 @@ def _step_record(step: Step) -> dict[str, Any]:
         "line": step.line,
         "shape": [len(axis) for axis in step.axes],
         "axes": [{"unit": axis.unit, "labels": axis.labels} for axis in step.axes],
-        "value": _finite(step.value.tolist() if isinstance(step.value, torch.Tensor) else list(step.value)),
+        "value": _finite(
+            step.value.tolist() if isinstance(step.value, torch.Tensor) else list(step.value)
+        ),
     }
 
 
 def _given_record(one: Given, brief: bool) -> dict[str, Any]:
     """A given variable as JSON; objects as their `repr`, and null for large weights of a whole model."""
-    record, value = {"name": one.name, "says": one.described}, one.value
+    record = {"name": one.name, "says": one.described}
+    value = one.value
     if isinstance(value, torch.Tensor):
         left_out = brief and value.numel() > MOST_WEIGHTS
-        return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}
+        return {
+            **record,
+            "shape": list(value.shape),
+            "value": None if left_out else _finite(value.tolist()),
+        }
     return {**record, "value": value if isinstance(value, str | list) else repr(value)}
 
 

@@ -15,7 +15,9 @@ def shard(text: str) -> tuple[int, int]:
     """`2/4` as (2, 4)."""
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no shard; give its number and how many there are, such as 2/4")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no shard; give its number and how many there are, such as 2/4"
+        )
     return int(part), int(parts)
 
 
@@ -26,19 +28,33 @@ def minutes(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 < number <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{text} minutes; a shard takes more than 0 and at most {LONGEST:.0f}")
+        raise argparse.ArgumentTypeError(
+            f"{text} minutes; a shard takes more than 0 and at most {LONGEST:.0f}"
+        )
     return number
 
 
 def main(words: list[str] | None = None) -> int:
     """0 if nothing was wrong, 1 if something was, 130 if it was interrupted."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.long", description=described, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.long",
+        description=described,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", nargs="*", help="the runs; all of them with `all`; without a name they are listed")
+    parser.add_argument(
+        "name", nargs="*", help="the runs; all of them with `all`; without a name they are listed"
+    )
     parser.add_argument("--cases", type=int, help="how many cases instead of all")
-    parser.add_argument("--minutes", type=minutes, default=LONGEST, help="for each run; a batch that began is ended")
-    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="the I-th of N parts of the cases")
+    parser.add_argument(
+        "--minutes", type=minutes, default=LONGEST, help="for each run; a batch that began is ended"
+    )
+    parser.add_argument(
+        "--shard",
+        type=shard,
+        default=(1, 1),
+        metavar="I/N",
+        help="the I-th of N parts of the cases",
+    )
     parser.add_argument("--fresh", action="store_true", help="forget what was found before")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file of results")
     asked = parser.parse_args(words)
@@ -53,9 +69,18 @@ def main(words: list[str] | None = None) -> int:
         for name in names:
             if asked.fresh:
                 forget(RUNS[name], asked.results)
-            code |= go_on(RUNS[name], asked.cases or RUNS[name].cases, asked.minutes, asked.shard, asked.results)
+            code |= go_on(
+                RUNS[name],
+                asked.cases or RUNS[name].cases,
+                asked.minutes,
+                asked.shard,
+                asked.results,
+            )
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on with the batch that was not finished", file=sys.stderr)
+        print(
+            "\ninterrupted; the same command goes on with the batch that was not finished",
+            file=sys.stderr,
+        )
         return 130
     return code
 

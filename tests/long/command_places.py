@@ -11,15 +11,37 @@ import torch
 
 from .hostile_files import CONTENTS
 
-TINY = ("--steps", "2", "--dim", "8", "--heads", "2", "--layers", "1", "--vocab-size", "300", "--cpu")
+TINY = (
+    "--steps",
+    "2",
+    "--dim",
+    "8",
+    "--heads",
+    "2",
+    "--layers",
+    "1",
+    "--vocab-size",
+    "300",
+    "--cpu",
+)
 # Sensible values of parameters by command; a command that is not here gets some for the parameters it requires.
 BASES: dict[str, dict[str, str]] = {
     **{
         f"train {name}": {
-            "data": data, "out": "new", "steps": "2", "dim": "8", "heads": "2", "vocab_size": "300", "cpu": ""
+            "data": data,
+            "out": "new",
+            "steps": "2",
+            "dim": "8",
+            "heads": "2",
+            "vocab_size": "300",
+            "cpu": "",
         }
-        for name, data in (("translation", "{pairs}"), ("language-model", "{text}"), ("masked-words", "{text}"),
-                           ("classifier", "{labels}"))
+        for name, data in (
+            ("translation", "{pairs}"),
+            ("language-model", "{text}"),
+            ("masked-words", "{text}"),
+            ("classifier", "{labels}"),
+        )
     },
     "convert kv-heads": {"model": "{language_model}", "kv_heads": "1", "out": "new"},
     "demo": {"out": "new", "steps": "2"},
@@ -36,46 +58,96 @@ BASES: dict[str, dict[str, str]] = {
     "lesson": {"name": "causal"},
     "lenses": {"run": "{translator}", "sentences": "2"},
     "bench": {"names": "plain", "quick": ""},
-}  # fmt: skip
+}
 PAIRS = b"".join(b"a %d b\tein %d c\n" % (n, n) for n in range(60))
-MO, XML = (lambda *words: struct.pack("<7I", 0x950412DE, *words)), b'<?xml version="1.0"?><tmx version="1.4"><body>'
+
+
+def mo_header(*words):
+    return struct.pack("<7I", 0x950412DE, *words)
+
+
+XML = b'<?xml version="1.0"?><tmx version="1.4"><body>'
 # What a reader is given beside the files of `hostile_files`, by the end of the file's name.
 GIVEN: dict[str, Callable[[], tuple[bytes, ...]]] = {
     ".gz": lambda: (
-        gzip.compress(PAIRS)[:-6], gzip.compress(PAIRS)[:12], gzip.compress(PAIRS)[:-8] + bytes(8), gzip.compress(b""),
-        gzip.compress(gzip.compress(PAIRS)), gzip.compress(bytes(30 * 2**20)), gzip.compress(PAIRS) + b"left over",
-        gzip.compress(b"x" * 5_000_000), gzip.compress(bytes(range(256)) * 9), PAIRS,
+        gzip.compress(PAIRS)[:-6],
+        gzip.compress(PAIRS)[:12],
+        gzip.compress(PAIRS)[:-8] + bytes(8),
+        gzip.compress(b""),
+        gzip.compress(gzip.compress(PAIRS)),
+        gzip.compress(bytes(30 * 2**20)),
+        gzip.compress(PAIRS) + b"left over",
+        gzip.compress(b"x" * 5_000_000),
+        gzip.compress(bytes(range(256)) * 9),
+        PAIRS,
     ),
     ".po": lambda: (
-        b'msgid "a', b'msgid "a"\nmsgstr', b'msgid "a"\nmsgid "b"\n', b'msgstr "b"\n', b"# nothing\n" * 9, b'"a"\n',
-        b'msgid ""\nmsgstr "Content-Type: text/plain; charset=nope\\n"\nmsgid "a"\nmsgstr "b"\n', b"\xff\xfe\x00m",
-        b'msgid "a"\nmsgstr[99999999999] "b"\n', b'msgid "\\xzz\\"\nmsgstr "\\777"\n',
+        b'msgid "a',
+        b'msgid "a"\nmsgstr',
+        b'msgid "a"\nmsgid "b"\n',
+        b'msgstr "b"\n',
+        b"# nothing\n" * 9,
+        b'"a"\n',
+        b'msgid ""\nmsgstr "Content-Type: text/plain; charset=nope\\n"\nmsgid "a"\nmsgstr "b"\n',
+        b"\xff\xfe\x00m",
+        b'msgid "a"\nmsgstr[99999999999] "b"\n',
+        b'msgid "\\xzz\\"\nmsgstr "\\777"\n',
     ),
     ".mo": lambda: (
-        MO(0, 0, 0, 0, 0, 0)[:4], MO(0, 2**32 - 1, 28, 28, 0, 0), MO(0, 1, 2**32 - 8, 28, 0, 0), MO(9, 1, 28, 36, 0, 0),
-        MO(0, 1, 28, 36, 0, 0) + struct.pack("<4I", 2**31, 28, 1, 2**31), MO(0, 3, 0, 0, 0, 0), MO(0, 1, 28, 28, 0, 0),
-        MO(0, 0, 28, 28, 2**32 - 1, 28), MO(0, 1, 28, 36, 0, 0) + struct.pack("<4I", 2, 44, 2, 44) + b"\xff\xfe\0",
+        mo_header(0, 0, 0, 0, 0, 0)[:4],
+        mo_header(0, 2**32 - 1, 28, 28, 0, 0),
+        mo_header(0, 1, 2**32 - 8, 28, 0, 0),
+        mo_header(9, 1, 28, 36, 0, 0),
+        mo_header(0, 1, 28, 36, 0, 0) + struct.pack("<4I", 2**31, 28, 1, 2**31),
+        mo_header(0, 3, 0, 0, 0, 0),
+        mo_header(0, 1, 28, 28, 0, 0),
+        mo_header(0, 0, 28, 28, 2**32 - 1, 28),
+        mo_header(0, 1, 28, 36, 0, 0) + struct.pack("<4I", 2, 44, 2, 44) + b"\xff\xfe\0",
         PAIRS,
     ),
     ".tmx": lambda: (
-        XML, XML + b"</body></tmx>", XML + b"<tu><tuv><seg>a</seg></tuv></tu></body></tmx>", PAIRS,
+        XML,
+        XML + b"</body></tmx>",
+        XML + b"<tu><tuv><seg>a</seg></tuv></tu></body></tmx>",
+        PAIRS,
         XML + b"<tu>" * 50_000,
-        b'<!DOCTYPE t [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><tmx>&b;</tmx>', XML + b"\0</body></tmx>", b"<tmx/>",
+        b'<!DOCTYPE t [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><tmx>&b;</tmx>',
+        XML + b"\0</body></tmx>",
+        b"<tmx/>",
         b'<!DOCTYPE t [<!ENTITY x SYSTEM "file:///etc/hostname">]><tmx><body>&x;</body></tmx>',
         b'<?xml version="1.0" encoding="nope"?><tmx/>',
     ),
     ".jsonl": lambda: (
-        b"[1, 2]\n", b'{"source": 1, "target": 2}\n', b"[" * 100_000, b'{"source": NaN}\n', b'{"source": "a"}\n',
-        b'{"source": "\\ud800", "target": "b"}\n' * 9, b'{"source": "a", "target": "b"', b"\xef\xbb\xbf{}\n",
-        b'{"a": ' + b"9" * 5_000 + b"}\n", b'{"source": {"x": []}, "target": null}\n',
+        b"[1, 2]\n",
+        b'{"source": 1, "target": 2}\n',
+        b"[" * 100_000,
+        b'{"source": NaN}\n',
+        b'{"source": "a"}\n',
+        b'{"source": "\\ud800", "target": "b"}\n' * 9,
+        b'{"source": "a", "target": "b"',
+        b"\xef\xbb\xbf{}\n",
+        b'{"a": ' + b"9" * 5_000 + b"}\n",
+        b'{"source": {"x": []}, "target": null}\n',
     ),
-}  # fmt: skip
+}
 # Files and folders, one of which is what a parameter wants at most.
 PLACES = tuple(
     f"{{{name}}}"
-    for name in ("folder", "file", "empty", "binary", "broken", "torn", "foreign", "tensors", "translator",
-                 "language_model", "classifier", "pairs")
-)  # fmt: skip
+    for name in (
+        "folder",
+        "file",
+        "empty",
+        "binary",
+        "broken",
+        "torn",
+        "foreign",
+        "tensors",
+        "translator",
+        "language_model",
+        "classifier",
+        "pairs",
+    )
+)
 
 
 def inputs(folder: Path, run_command: Callable[..., None]) -> dict[str, str]:
@@ -83,17 +155,24 @@ def inputs(folder: Path, run_command: Callable[..., None]) -> dict[str, str]:
     from regard.storage import save_tensors
 
     at = {"hostile": folder / "hostile"} | {
-        name: folder / name for name in ("translator", "language_model", "classifier", "broken", "torn", "foreign")
+        name: folder / name
+        for name in ("translator", "language_model", "classifier", "broken", "torn", "foreign")
     }
     at |= {"folder": folder / "a folder", "file": folder / "file", "empty": folder / "empty.tsv"}
-    at |= {"binary": folder / "binary.tsv", "text": folder / "text.txt", "pairs": folder / "pairs.tsv"}
+    at |= {
+        "binary": folder / "binary.tsv",
+        "text": folder / "text.txt",
+        "pairs": folder / "pairs.tsv",
+    }
     at |= {"labels": folder / "labels.tsv", "tensors": folder / "qkv.safetensors"}
     if folder.exists():
         return {name: str(path) for name, path in at.items()}
     folder.mkdir(parents=True)
     at["hostile"].mkdir()
     for end, given in GIVEN.items():
-        for number, content in enumerate(itertools.chain(given(), (make() for make in CONTENTS.values()))):
+        for number, content in enumerate(
+            itertools.chain(given(), (make() for make in CONTENTS.values()))
+        ):
             (at["hostile"] / f"{number}{end}").write_bytes(content)
     at["folder"].mkdir()
     (at["folder"] / "diary.txt").write_text("mine")
@@ -102,12 +181,15 @@ def inputs(folder: Path, run_command: Callable[..., None]) -> dict[str, str]:
     at["binary"].write_bytes(bytes(range(256)) * 20)
     at["text"].write_text("a few words of text and some more\n" * 60)
     at["pairs"].write_text("".join(f"a {n} b\tein {n} c\n" for n in range(60)))
-    at["labels"].write_text("".join(f"{'good' if n % 2 else 'bad'}\ta text {n}\n" for n in range(60)))
+    at["labels"].write_text(
+        "".join(f"{'good' if n % 2 else 'bad'}\ta text {n}\n" for n in range(60))
+    )
     save_tensors(at["tensors"], {name: torch.ones(1, 2, 6, 4) for name in "qkv"})
     for name, command, data in (
-        ("translator", "translation", "pairs"), ("language_model", "language-model", "text"),
+        ("translator", "translation", "pairs"),
+        ("language_model", "language-model", "text"),
         ("classifier", "classifier", "labels"),
-    ):  # fmt: skip
+    ):
         run_command("train", command, "--data", str(at[data]), "--out", str(at[name]), *TINY)
     shutil.copytree(at["translator"], at["broken"])
     for path in at["broken"].rglob("*.json"):

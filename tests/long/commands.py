@@ -32,20 +32,68 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "regard_lab" / "cli"))
 from commanding import Forked, cpu_seconds
 
 DOCUMENTED = {0, 1, 2, 130}  # README.md; and a reader that is gone, -SIGPIPE
-ACCEPTED, LONGEST = 0.5, 30.0  # CPU seconds after which a command is interrupted; seconds after which it hangs
-SILENT, WORKED = 10.0, 12.0  # seconds without a word that are too long; CPU seconds in which this is looked for
+ACCEPTED, LONGEST = (
+    0.5,
+    30.0,
+)  # CPU seconds after which a command is interrupted; seconds after which it hangs
+SILENT, WORKED = (
+    10.0,
+    12.0,
+)  # seconds without a word that are too long; CPU seconds in which this is looked for
 LINES, LENGTH = 6, 1500  # the most that is said about a mistake: usage, hint, and a sentence
 COMMANDING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 PER_OPTION = 3  # values for each option, which take turns
 
-WORDS = ("", "\udcff", "\x1b[2J\x07", "x" * 10_000, "■ über", "a\nb", "-", "../..", "(" * 3_000, "%s{0}", "\u202eback")
-NUMBERS = ("", "x", "nan", "-1", "0", "9" * 30, "9" * 5_000, "1.5", "0x10", "½", "\udcff", "-9223372036854775809")
+WORDS = (
+    "",
+    "\udcff",
+    "\x1b[2J\x07",
+    "x" * 10_000,
+    "■ über",
+    "a\nb",
+    "-",
+    "../..",
+    "(" * 3_000,
+    "%s{0}",
+    "\u202eback",
+)
+NUMBERS = (
+    "",
+    "x",
+    "nan",
+    "-1",
+    "0",
+    "9" * 30,
+    "9" * 5_000,
+    "1.5",
+    "0x10",
+    "½",
+    "\udcff",
+    "-9223372036854775809",
+)
 FRACTIONS = ("", "x", "nan", "-inf", "-1", "1e400", "1,5", "½", "\udcff", "9" * 5_000)
-FILES = (*PLACES, "nowhere", "nowhere/deeper", "/proc/self/mem", "/dev/full", "x" * 5_000, "a\nb", "-x", "\udcff", "")
+FILES = (
+    *PLACES,
+    "nowhere",
+    "nowhere/deeper",
+    "/proc/self/mem",
+    "/dev/full",
+    "x" * 5_000,
+    "a\nb",
+    "-x",
+    "\udcff",
+    "",
+)
 ENVIRONMENTS = {
-    "COLUMNS": ("0", "-5", "x"), "TERM": ("", "\udcff"), "HOME": ("/nowhere",), "TMPDIR": ("/nowhere",),
-    "WORLD_SIZE": ("x", "0"), "RANK": ("x", "7"), "PYTHONIOENCODING": ("ascii",), "NO_COLOR": ("1",),
-}  # fmt: skip
+    "COLUMNS": ("0", "-5", "x"),
+    "TERM": ("", "\udcff"),
+    "HOME": ("/nowhere",),
+    "TMPDIR": ("/nowhere",),
+    "WORLD_SIZE": ("x", "0"),
+    "RANK": ("x", "7"),
+    "PYTHONIOENCODING": ("ascii",),
+    "NO_COLOR": ("1",),
+}
 
 
 @dataclass(frozen=True)
@@ -110,7 +158,9 @@ def typed(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
         if one.name in values:
             value = values[one.name]
             is_argument = one.param_type_name == "argument"
-            words = [value] if is_argument else [one.opts[0]] if one.is_flag else [one.opts[0], value]
+            words = (
+                [value] if is_argument else [one.opts[0]] if one.is_flag else [one.opts[0], value]
+            )
             (arguments if is_argument else options).extend(words)
     return (*name.split(), *options, *arguments)
 
@@ -127,27 +177,48 @@ def invocations(name: str) -> list[Invocation]:
             continue
         values = values_for(one)
         several = values if values is FILES and one.name in sensible else values[:0]
-        turns = several or [values[(PER_OPTION * at + turn) % len(values)] for turn in range(PER_OPTION)]
+        turns = several or [
+            values[(PER_OPTION * at + turn) % len(values)] for turn in range(PER_OPTION)
+        ]
         for value in turns:
             words = typed(name, {**sensible, one.name: value})
-            own = {option, one.name, one.name.replace("_", "-"), one.name.replace("_", " "), str(one.metavar)}
+            own = {
+                option,
+                one.name,
+                one.name.replace("_", "-"),
+                one.name.replace("_", " "),
+                str(one.metavar),
+            }
             quoted = value or ("." if values is FILES else "''")
             found.append(Invocation(f"{option} {value[:30]!r}", words, (*own, quoted)))
         if one.param_type_name != "argument":
-            without = typed(name, {key: value for key, value in sensible.items() if key != one.name})
+            without = typed(
+                name, {key: value for key, value in sensible.items() if key != one.name}
+            )
             found.append(Invocation(f"{option} without a value", (*without, option), (option,)))
-    misspelt = [f"{one.opts[0][:-1]}q" for one in parameters(name) if one.param_type_name != "argument"][:5]
+    misspelt = [
+        f"{one.opts[0][:-1]}q" for one in parameters(name) if one.param_type_name != "argument"
+    ][:5]
     for word in ("--no-such-option", "--no-such-option=1", "-Z", "--help=1", *misspelt):
         found.append(Invocation(word, (*plain, word), (word.partition("=")[0],)))
     found += [Invocation(f"too much: {word[:30]!r}", (*plain, "left", word)) for word in WORDS]
-    found += [Invocation("no arguments", tuple(name.split())), Invocation("--", (*plain, "--", "--json", "--"))]
+    found += [
+        Invocation("no arguments", tuple(name.split())),
+        Invocation("--", (*plain, "--", "--json", "--")),
+    ]
     for place in ("closed", "{binary}", "{empty}", "/proc/self/mem"):
         found.append(Invocation(f"standard input: {place}", plain, stdin=place))
     for place in ("closed", "gone", "/dev/full"):
         found.append(Invocation(f"standard output: {place}", plain, stdout=place))
-    found += [Invocation(f"standard error: {place}", (*plain, "-Z"), stderr=place) for place in ("closed", "/dev/full")]
+    found += [
+        Invocation(f"standard error: {place}", (*plain, "-Z"), stderr=place)
+        for place in ("closed", "/dev/full")
+    ]
     for variable, settings in ENVIRONMENTS.items():
-        found += [Invocation(f"{variable}={one!r}", plain, environment={variable: one}) for one in settings]
+        found += [
+            Invocation(f"{variable}={one!r}", plain, environment={variable: one})
+            for one in settings
+        ]
     return [*found, Invocation("the working folder is gone", plain, gone=True)]
 
 
@@ -169,24 +240,53 @@ def descriptor(place: str, number: int, here: Path) -> int | None:
 # What was new in training from a run, decoding, scoring and reading: a command, a parameter and its values.
 OF_OPTION = 40
 OPTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    **{f"{name} --from": (name, "from_run", FILES) for name in ("train translation", "train language-model")},
+    **{
+        f"{name} --from": (name, "from_run", FILES)
+        for name in ("train translation", "train language-model")
+    },
     "train translation --new-pieces": ("train translation", "new_pieces", NUMBERS),
-    **{f"translate --{name}": ("translate", name.replace("-", "_"), NUMBERS)
-       for name in ("count", "min-length", "max-length", "no-repeat")},
+    **{
+        f"translate --{name}": ("translate", name.replace("-", "_"), NUMBERS)
+        for name in ("count", "min-length", "max-length", "no-repeat")
+    },
     "translate --repetition-penalty": ("translate", "repetition_penalty", FRACTIONS),
     "translate --prefix": ("translate", "prefix", WORDS),
     "translate --align": ("translate", "align", WORDS),
-    "evaluate --out": ("evaluate", "out", FILES), "score RUN": ("score", "run", FILES),
+    "evaluate --out": ("evaluate", "out", FILES),
+    "score RUN": ("score", "run", FILES),
     "score FILE": ("score", "texts", FILES),
-    "FILE:1,2": ("score", "texts", tuple(
-        f"{{pairs}}:{columns}" for n in NUMBERS for columns in (f"{n},2", f"1,{n}", f"{n},{n}", f"1,2,{n}"))),
-    **{f"FILE{end}": ("score", "texts", tuple(f"{{hostile}}/{number}{end}" for number in range(OF_OPTION)))
-       for end in GIVEN},
-}  # fmt: skip
+    "FILE:1,2": (
+        "score",
+        "texts",
+        tuple(
+            f"{{pairs}}:{columns}"
+            for n in NUMBERS
+            for columns in (f"{n},2", f"1,{n}", f"{n},{n}", f"1,2,{n}")
+        ),
+    ),
+    **{
+        f"FILE{end}": (
+            "score",
+            "texts",
+            tuple(f"{{hostile}}/{number}{end}" for number in range(OF_OPTION)),
+        )
+        for end in GIVEN
+    },
+}
 # What may stand beside such an option, in turns.
 BESIDE: dict[str, tuple[dict[str, str], ...]] = {
-    "translate": ({}, {"beam": "3", "as_json": "", "align": ""}, {"sentences": ""}, {"run": "{language_model}"}),
-    "evaluate": ({}, {"as_json": ""}, {"run": "{classifier}", "test": "{labels}"}, {"run": "{language_model}"}),
+    "translate": (
+        {},
+        {"beam": "3", "as_json": "", "align": ""},
+        {"sentences": ""},
+        {"run": "{language_model}"},
+    ),
+    "evaluate": (
+        {},
+        {"as_json": ""},
+        {"run": "{classifier}", "test": "{labels}"},
+        {"run": "{language_model}"},
+    ),
     "score": ({}, {"as_json": ""}, {"run": "{language_model}"}),
     "train": ({}, {"resume": ""}, {"data": "{hostile}/0.gz"}, {"vocab_size": "10"}),
 }
@@ -197,9 +297,13 @@ def of_option(label: str) -> list[Invocation]:
     name, parameter, values = OPTIONS[label]
     sensible = {"run": "{translator}", "texts": "{pairs}"} if name == "score" else base(name)
     if "train" in name:  # the sizes of the model are those of the other run
-        sensible = {"from_run": "{translator}"} | {key: sensible[key] for key in ("data", "out", "steps", "cpu")}
+        sensible = {"from_run": "{translator}"} | {
+            key: sensible[key] for key in ("data", "out", "steps", "cpu")
+        }
     found, (one,) = [], [one for one in parameters(name) if one.name == parameter]
-    for beside, value in itertools.islice(itertools.product(BESIDE[name.split()[0]], values), OF_OPTION):
+    for beside, value in itertools.islice(
+        itertools.product(BESIDE[name.split()[0]], values), OF_OPTION
+    ):
         words = typed(name, {**sensible, parameter: value, **beside})
         if getattr(one, "is_flag", False):
             words = tuple(f"{word}={value}" if word == one.opts[0] else word for word in words)
@@ -210,14 +314,20 @@ def of_option(label: str) -> list[Invocation]:
 def options(numbers: Sequence[int], folder: Path, size: int = OF_OPTION) -> Found:
     """A case is one of OPTIONS; of its invocations, the first `size` are run, and none may be silent for long."""
     load_everything()
-    found, places = Found(), inputs(folder / "inputs", run_command)
+    found = Found()
+    places = inputs(folder / "inputs", run_command)
     for label in (list(OPTIONS)[number] for number in numbers):
         judge_each(f"regard {label}", of_option(label)[:size], places, folder, found, WORKED)
     return found
 
 
 def judge_each(
-    what: str, ones: Sequence[Invocation], places: Mapping[str, str], folder: Path, found: Found, accepted: float
+    what: str,
+    ones: Sequence[Invocation],
+    places: Mapping[str, str],
+    folder: Path,
+    found: Found,
+    accepted: float,
 ) -> None:
     """Count invocations, and note each that ends badly or changes what commands are given."""
     before = state_of(folder / "inputs")
@@ -258,14 +368,20 @@ def ended_with(
         if one.gone:
             shutil.rmtree(here / "work")
 
-    words = (word.format(**places) if "{" in word and "%" not in word else word for word in one.words)
+    words = (
+        word.format(**places) if "{" in word and "%" not in word else word for word in one.words
+    )
     opened = enumerate(place.format(**places) for place in (one.stdin, one.stdout, one.stderr))
     streams = {number: descriptor(place, number, here) for number, place in opened}
-    process = Forked(*words, streams=streams, prepare=settle, TOKENIZERS_PARALLELISM="false", **one.environment)
+    process = Forked(
+        *words, streams=streams, prepare=settle, TOKENIZERS_PARALLELISM="false", **one.environment
+    )
     for number in streams.values():
         if number is not None:
             os.close(number)
-    began, interrupted, written = time.monotonic(), False, {}
+    began = time.monotonic()
+    interrupted = False
+    written = {}
     spoke = began
     while (code := process.poll()) is None:
         now = time.monotonic()
@@ -275,7 +391,8 @@ def ended_with(
             process.send_signal(signal.SIGINT)
             interrupted = True
         if (sizes := {path: path.stat().st_size for path in here.glob("stream?")}) != written:
-            written, spoke = sizes, now
+            written = sizes
+            spoke = now
         found.at_most("seconds of silence", now - spoke)
         time.sleep(0.003)
     process.communicate()
@@ -305,7 +422,9 @@ def fault(one: Invocation, code: int, said: str | None, left: Sequence[str]) -> 
     said = said[begin.start() :] if begin else said
     if not said.strip() or len(said) > LENGTH or len(said.splitlines()) > LINES:
         return f"exit code {code} with {len(said)} characters in {len(said.splitlines())} lines: {said[:200]!r}"
-    if one.named and not any(word.strip()[:60].casefold() in said.casefold() for word in one.named if word.strip()):
+    if one.named and not any(
+        word.strip()[:60].casefold() in said.casefold() for word in one.named if word.strip()
+    ):
         return f"exit code {code} without a name of what is wrong: {said.strip()[-200:]!r}"
     return None
 
@@ -323,14 +442,20 @@ def load_everything() -> None:
     import rich.progress  # noqa: F401
 
     with suppress(Exception):
-        app(["doctor", "--json=1"], standalone_mode=False)  # what a parser imports when it is first used
+        app(
+            ["doctor", "--json=1"], standalone_mode=False
+        )  # what a parser imports when it is first used
     gc.freeze()  # a fork then copies less memory
 
 
 def part_of(name: str, part: int, size: int) -> list[Invocation]:
     """Of the invocations of a command, so many from everywhere in the list (part 0), or the rest (part 1)."""
     every = invocations(name)
-    first = {at * len(every) // size for at in range(size)} if len(every) > size else {*range(len(every))}
+    first = (
+        {at * len(every) // size for at in range(size)}
+        if len(every) > size
+        else {*range(len(every))}
+    )
     return [one for at, one in enumerate(every) if (at in first) == (part == 0)]
 
 
@@ -350,7 +475,9 @@ def run_command(*words: str) -> None:
     """Run a command that has to succeed."""
     process = Forked(*words)
     _, said = process.communicate()
-    assert process.returncode == 0, f"regard {' '.join(words)} ended with {process.returncode}: {said.decode()}"
+    assert process.returncode == 0, (
+        f"regard {' '.join(words)} ended with {process.returncode}: {said.decode()}"
+    )
 
 
 def state_of(folder: Path) -> frozenset[tuple[str, int, int]]:

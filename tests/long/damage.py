@@ -30,9 +30,18 @@ SLOW, LARGE = 1.0, 200 * 2**20  # seconds and bytes that a refusal may take
 
 def make_run(folder: Path) -> Path:
     """A translator trained for two steps, with a log of some length."""
-    (folder / "pairs.tsv").write_text("".join(f"sentence number {n}\tSatz Nummer {n}\n" for n in range(90)))
+    (folder / "pairs.tsv").write_text(
+        "".join(f"sentence number {n}\tSatz Nummer {n}\n" for n in range(90))
+    )
     run = folder / "run"
-    settings = {"dim": 16, "layers": 1, "heads": 2, "vocab_size": 300, "warmup_steps": 1, "steps": 2}
+    settings = {
+        "dim": 16,
+        "layers": 1,
+        "heads": 2,
+        "vocab_size": 300,
+        "warmup_steps": 1,
+        "steps": 2,
+    }
     given = {"data": [str(folder / "pairs.tsv")], **settings}
     TranslationTraining(TranslationTraining.new_config(given)).train(run, cpu=True)
     log = Log(run / "log.jsonl", step=2)
@@ -62,14 +71,21 @@ def read_of(run: Path, name: str) -> Any:
         moments = load_tensors(run / last.last / "optimiser.safetensors", about["optimiser"])
         return about, {key: x.tolist() for key, x in moments.items()}
     saved = load_model(run)
-    return saved.config, {key: x.tolist() for key, x in saved.state.items()}, saved.extra_files, last
+    return (
+        saved.config,
+        {key: x.tolist() for key, x in saved.state.items()},
+        saved.extra_files,
+        last,
+    )
 
 
 def files_of(run: Path) -> list[str]:
     """Every file of the run that something reads."""
     unread = ("README.txt", "lock", "curves.png")
     every = sorted(path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file())
-    return [name for name in every if Path(name).name not in unread and not name.startswith("samples/")]
+    return [
+        name for name in every if Path(name).name not in unread and not name.startswith("samples/")
+    ]
 
 
 class Reader:
@@ -94,13 +110,19 @@ class Reader:
         try:
             same = read_of(self.run, name) == self.whole[name]
             shorter = not same and name == "log.jsonl" and self.is_true_part()
-            found.count("read as before" if same else "a log with fewer lines or repeated ones, each true")
+            found.count(
+                "read as before" if same else "a log with fewer lines or repeated ones, each true"
+            )
             if not (same or shorter):
                 found.wrong.append(f"{name}: {what} changes what is read, and nothing is said")
         except RegardError as refusal:
             found.count("refused")
-            if not any(part in str(refusal) for part in (Path(name).name, self.run.name, "tokeniser")):
-                found.wrong.append(f"{name}: {what} is refused without the name of the file: {refusal}")
+            if not any(
+                part in str(refusal) for part in (Path(name).name, self.run.name, "tokeniser")
+            ):
+                found.wrong.append(
+                    f"{name}: {what} is refused without the name of the file: {refusal}"
+                )
         except Exception as error:
             found.wrong.append(f"{name}: {what} raises {type(error).__name__}: {str(error)[:120]}")
         finally:
@@ -115,12 +137,14 @@ class Reader:
 
 def flips(numbers: Sequence[int], folder: Path) -> Found:
     """A case is one bit of one file: files in turn, the bit drawn."""
-    found, reader = Found(), Reader(folder)
+    found = Found()
+    reader = Reader(folder)
     for number in numbers:
         draw = random.Random(f"flip {number}")
         name = reader.names[number % len(reader.names)]
         data = bytearray(reader.bytes[name])
-        place, bit = draw.randrange(len(data)), draw.randrange(8)
+        place = draw.randrange(len(data))
+        bit = draw.randrange(8)
         data[place] ^= 1 << bit
         found.count(Path(name).name)
         reader.judge(name, bytes(data), f"bit {bit} of byte {place}, flipped,", found)

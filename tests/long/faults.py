@@ -33,7 +33,11 @@ from kill_trainers import kill_trainers
 from toy_training import log_without_times, seals, train_toy
 
 KINDS = ("file limit", "full disk", "write", "fsync", "rename", "replace", "memory")
-REFUSED, TOLD, OTHER = 3, 4, 5  # exit codes: a sentence of regard, torch's own word about memory, anything else
+REFUSED, TOLD, OTHER = (
+    3,
+    4,
+    5,
+)  # exit codes: a sentence of regard, torch's own word about memory, anything else
 
 
 class FullDisk(io.FileIO):
@@ -54,7 +58,9 @@ def full_after(count: int, run: Path) -> None:
     """From now on the files of the run share a disk with room for `count` bytes."""
     FullDisk.room, real = count, builtins.open
 
-    def opened(file: Any, mode: str = "r", *arguments: Any, encoding: str | None = None, **options: Any) -> Any:
+    def opened(
+        file: Any, mode: str = "r", *arguments: Any, encoding: str | None = None, **options: Any
+    ) -> Any:
         inside = isinstance(file, str | Path) and str(Path(file)).startswith(str(run))
         if not inside or not set(mode) & set("wax"):
             return real(file, mode, *arguments, encoding=encoding, **options)
@@ -66,7 +72,8 @@ def full_after(count: int, run: Path) -> None:
 
 def failing(name: str, at: int, number: int) -> None:
     """The `at`-th call of a function of `os` fails, and none after it."""
-    real, calls = getattr(os, name), iter(range(10**9))
+    real = getattr(os, name)
+    calls = iter(range(10**9))
 
     def call(*arguments: Any, **options: Any) -> Any:
         if next(calls) == at:
@@ -86,7 +93,9 @@ class NoMemory(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.left -= 1
         if self.left == 0:
-            raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
+            )
         return func(*args, **(kwargs or {}))
 
 
@@ -94,7 +103,9 @@ def disturbed(kind: str, draw: random.Random, run: Path) -> Callable[[], Any]:
     """Set up a fault in this process, and return what to train in."""
     train = lambda: train_toy(run, resume=True)  # noqa: E731
     if kind == "file limit":
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write then fails instead of ending the process
+        signal.signal(
+            signal.SIGXFSZ, signal.SIG_IGN
+        )  # the write then fails instead of ending the process
         resource.setrlimit(resource.RLIMIT_FSIZE, (draw.randrange(1, 2200),) * 2)
     elif kind == "full disk":
         full_after(draw.randrange(1, 26_000), run)
@@ -106,7 +117,9 @@ def disturbed(kind: str, draw: random.Random, run: Path) -> Callable[[], Any]:
                 return train_toy(run, resume=True)
 
     elif kind == "write":
-        raw, calls, at = io.FileIO.write, iter(range(10**9)), draw.randrange(60)
+        raw = io.FileIO.write
+        calls = iter(range(10**9))
+        at = draw.randrange(60)
 
         def write(file: FullDisk, data: Any) -> int:
             if next(calls) == at:
@@ -117,7 +130,9 @@ def disturbed(kind: str, draw: random.Random, run: Path) -> Callable[[], Any]:
         full_after(0, run)
     else:
         failing(
-            kind, draw.randrange(8 if kind == "rename" else 40), draw.choice([errno.EIO, errno.ENOSPC, errno.EDQUOT])
+            kind,
+            draw.randrange(8 if kind == "rename" else 40),
+            draw.choice([errno.EIO, errno.ENOSPC, errno.EDQUOT]),
         )
     return train
 
@@ -143,9 +158,12 @@ def trainer(kind: str, draw: random.Random, run: Path) -> int:
         os._exit(code)
 
 
-def problem(number: int, kind: str, folder: Path, whole: tuple[Any, Any], found: Found) -> str | None:
+def problem(
+    number: int, kind: str, folder: Path, whole: tuple[Any, Any], found: Found
+) -> str | None:
     """What a fault broke, or None."""
-    draw, run = random.Random(f"fault {number}"), folder / f"run{number}"
+    draw = random.Random(f"fault {number}")
+    run = folder / f"run{number}"
     code = trainer(kind, draw, run)
     if code == OTHER or code < 0:
         return f"the trainer ended with code {code}, and not with a sentence"
@@ -167,7 +185,8 @@ def problem(number: int, kind: str, folder: Path, whole: tuple[Any, Any], found:
 def work(numbers: Sequence[int], folder: Path) -> Found:
     """A case is one fault; kinds in turn, two of three at a byte."""
     torch.set_num_threads(1)
-    found, began = Found(), time.monotonic()
+    found = Found()
+    began = time.monotonic()
     train_toy(folder / "whole")
     whole = seals(folder / "whole"), log_without_times(folder / "whole")
     for number in numbers:

@@ -22,19 +22,49 @@ from .hostile_files import FILES, READERS
 from .running import Found
 
 FORBIDDEN = (
-    "exec", "compile", "import", "pickle.find_class", "marshal.", "socket.", "subprocess.", "os.system", "os.exec",
-    "os.posix_spawn", "os.spawn", "os.fork", "os.putenv", "ctypes.dlopen", "ctypes.call_function", "shutil.",
-    "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.truncate", "webbrowser.open",
+    "exec",
+    "compile",
+    "import",
+    "pickle.find_class",
+    "marshal.",
+    "socket.",
+    "subprocess.",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.fork",
+    "os.putenv",
+    "ctypes.dlopen",
+    "ctypes.call_function",
+    "shutil.",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+    "os.truncate",
+    "webbrowser.open",
     "urllib.Request",
-)  # fmt: skip
-SECONDS, MEMORY = 10, 4 * 2**30  # a guard: what a refusal takes is measured and stands in the result
-ADDRESS_SPACE = Path("/proc/self/statm")  # its first number is the size of the address space in pages
-REFUSED, READ, OTHER, CAUGHT = 3, 0, 4, 66
+)
+SECONDS, MEMORY = (
+    10,
+    4 * 2**30,
+)  # a guard: what a refusal takes is measured and stands in the result
+ADDRESS_SPACE = Path(
+    "/proc/self/statm"
+)  # its first number is the size of the address space in pages
+REFUSED = 3
+READ = 0
+OTHER = 4
+CAUGHT = 66
 
 
 def watch(folder: Path, told: Path) -> None:
     """From now on this process may only read files in the folder; anything else is written down and ends it."""
-    inside, out = str(folder), os.open(told, os.O_WRONLY | os.O_CREAT)
+    inside = str(folder)
+    out = os.open(told, os.O_WRONLY | os.O_CREAT)
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -42,8 +72,12 @@ def watch(folder: Path, told: Path) -> None:
             if not isinstance(path, str | bytes | os.PathLike):
                 return
             name = os.path.realpath(os.fsdecode(path))
-            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            if (name.startswith(inside + os.sep) or path == "/proc/mounts") and not writes:  # as transformers does
+            writes = isinstance(flags, int) and flags & (
+                os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+            )
+            if (
+                name.startswith(inside + os.sep) or path == "/proc/mounts"
+            ) and not writes:  # as transformers does
                 return
         elif event == "import":
             if arguments[0] in sys.modules:
@@ -62,7 +96,8 @@ def judge(name: str, harmless: Path, found: Found) -> str | None:
     """What a hostile file reached, or None."""
     kind, make = FILES[name]
     with tempfile.TemporaryDirectory(prefix="hostile-") as place:
-        folder, told = Path(place).resolve() / "given", Path(place).resolve() / "told"
+        folder = Path(place).resolve() / "given"
+        told = Path(place).resolve() / "told"
         folder.mkdir()
         make(folder / "file")
         child = os.fork()
@@ -93,7 +128,9 @@ def _read(read: Callable[[Path], Any], folder: Path, harmless: Path, told: Path)
     except RegardError as refusal:
         code = REFUSED if len(str(refusal)) < 3000 else OTHER
     except BaseException as error:
-        os.write(os.open(told, os.O_WRONLY | os.O_CREAT), f"{type(error).__name__}: {error}".encode())
+        os.write(
+            os.open(told, os.O_WRONLY | os.O_CREAT), f"{type(error).__name__}: {error}".encode()
+        )
     finally:
         os._exit(code)
 

@@ -28,7 +28,8 @@ from regard_lab.training.checkpoint import average_checkpoints
 from regard_lab.training.recipes.run_folder import read_settings, read_test
 
 LINES = ["The animal sleeps.", "It was late.", "Das Tier schläft."]
-WEIGHTS, CONFIG = "weights.safetensors", "config.json"
+WEIGHTS = "weights.safetensors"
+CONFIG = "config.json"
 
 
 class Runs:
@@ -43,7 +44,11 @@ class Runs:
 
 def header(content: Any, data: bytes = b"") -> bytes:
     """A file of tensors with a header of our own making, under a seal that fits where it may have one."""
-    text = content if isinstance(content, bytes) else json.dumps(content, separators=(",", ":")).encode()
+    text = (
+        content
+        if isinstance(content, bytes)
+        else json.dumps(content, separators=(",", ":")).encode()
+    )
     opening = b'{"__metadata__":{"regard_seal":"'
     if text.startswith(opening):
         size = (len(text) + 64).to_bytes(8, "little")
@@ -55,7 +60,9 @@ def header(content: Any, data: bytes = b"") -> bytes:
 def forged(entry: Any) -> bytes:
     digest = hashlib.sha256(f"F32{[1]}".encode() + bytes(4)).hexdigest()
     manifest = json.dumps({"sha256": {"x": digest}, "tied": {}})
-    return header({"__metadata__": {"regard_seal": "", "regard_manifest": manifest}, "x": entry}, bytes(4))
+    return header(
+        {"__metadata__": {"regard_seal": "", "regard_manifest": manifest}, "x": entry}, bytes(4)
+    )
 
 
 def zipped(files: dict[str, bytes], before: bytes = b"") -> bytes:
@@ -103,7 +110,9 @@ CONTENTS: dict[str, Callable[[], bytes]] = {
     "nothing": lambda: b"",
     "a header of 2**63 bytes": lambda: (2**63).to_bytes(8, "little") + b"{}",
     "a header of all bits": lambda: b"\xff" * 64,
-    "a header that is too deep": lambda: header(b'{"__metadata__":{"regard_seal":""},"x":' + b"[" * 100_000),
+    "a header that is too deep": lambda: header(
+        b'{"__metadata__":{"regard_seal":""},"x":' + b"[" * 100_000
+    ),
     "a header with a key twice": lambda: header(b'{"__metadata__":{"regard_seal":""},"x":1,"x":2}'),
     "a header that is no object": lambda: header(b"[1, 2]"),
     "a header with NaN": lambda: header(b'{"__metadata__":{"regard_seal":"","a":NaN}}'),
@@ -118,7 +127,7 @@ CONTENTS: dict[str, Callable[[], bytes]] = {
         {"__metadata__": {"regard_seal": "", "regard_manifest": 7}, "x": ONE}
     ),
     "tensors followed by a zip": lambda: zipped({"archive/data.pkl": EVIL}, before=forged(ONE)),
-}  # fmt: skip
+}
 
 
 def place(path: Path, name: str) -> None:
@@ -162,8 +171,16 @@ def changed(path: Path, **entries: Any) -> None:
 def hugging_face(folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 2}
-    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4, bos_token_id=1, eos_token_id=2)
+    sizes = {
+        "vocab_size": 8,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "head_dim": 2,
+    }
+    config = LlamaConfig(
+        **sizes, num_attention_heads=4, num_key_value_heads=4, bos_token_id=1, eos_token_id=2
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
@@ -173,14 +190,18 @@ def sharded(folder: Path, shard: str) -> None:
     hugging_face(folder)
     names = list(load_file(folder / "model.safetensors"))
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, shard)}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(names, shard)})
+    )
 
 
 def training_run(folder: Path) -> None:
     """A folder like one of a training run, with one checkpoint."""
     folder.mkdir(exist_ok=True)
     translator(folder / "step-000001")
-    (folder / "checkpoints.json").write_bytes(render_sealed({"format": 1, "last": "step-000001", "best": None}))
+    (folder / "checkpoints.json").write_bytes(
+        render_sealed({"format": 1, "last": "step-000001", "best": None})
+    )
     (folder / "settings.json").write_bytes(render_sealed({"settings": {}, "files": {}}))
 
 
@@ -195,16 +216,35 @@ READERS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "a test split": (read_test, training_run),
     "an average": (lambda path: average_checkpoints(path, 2, path.parent / "out"), training_run),
     "a log": (read_log, lambda path: path.write_bytes(b"")),
-    "a folder of Hugging Face": (lambda path: convert_kv_heads(path, path.parent / "out", 2), hugging_face),
+    "a folder of Hugging Face": (
+        lambda path: convert_kv_heads(path, path.parent / "out", 2),
+        hugging_face,
+    ),
 }
 PATHS = (
-    "/etc/passwd", "../../../etc/passwd", "..", ".hidden", "a/b", "C:\\x", "file:///etc/passwd", "x\0y", "//host/x", "",
-)  # fmt: skip
+    "/etc/passwd",
+    "../../../etc/passwd",
+    "..",
+    ".hidden",
+    "a/b",
+    "C:\\x",
+    "file:///etc/passwd",
+    "x\0y",
+    "//host/x",
+    "",
+)
 CHOSEN: tuple[dict[str, Any], ...] = (
-    {"kind": "os.system"}, {"kind": "../../x"}, {"config": {"__class__": "subprocess.Popen"}}, {"config": {"dim": "8"}},
-    {"config": {"dim": 10**12}}, {"config": {"backend": "evil"}}, {"kind": ["translation"]}, {"format": 10**9},
-    {"config": {"attention": "__import__('os').system('true')"}}, {"config": []},
-)  # fmt: skip
+    {"kind": "os.system"},
+    {"kind": "../../x"},
+    {"config": {"__class__": "subprocess.Popen"}},
+    {"config": {"dim": "8"}},
+    {"config": {"dim": 10**12}},
+    {"config": {"backend": "evil"}},
+    {"kind": ["translation"]},
+    {"format": 10**9},
+    {"config": {"attention": "__import__('os').system('true')"}},
+    {"config": []},
+)
 
 
 def _content(name: str, path: Path) -> None:
@@ -260,21 +300,46 @@ FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     **{f"tensors: {name}": ("tensors", partial(_content, name)) for name in CONTENTS},
     **{f"tensors: {name}": ("tensors", partial(place, name=name)) for name in PLACED},
     **{f"a cache: {name}": ("a cache", partial(_content, name)) for name in list(CONTENTS)[:8]},
-    **{f"weights of a model: {name}": ("a model", partial(_inside, name)) for name in list(CONTENTS)[:14]},
+    **{
+        f"weights of a model: {name}": ("a model", partial(_inside, name))
+        for name in list(CONTENTS)[:14]
+    },
     **{f"a model lists the file {name!r}": ("a model", partial(_listed, name)) for name in PATHS},
     **{f"a run points to {name!r}": ("a run", partial(_pointed, name)) for name in PATHS},
-    **{f"an index names the shard {name!r}": ("a folder of Hugging Face", partial(sharded, shard=name))
-       for name in PATHS},
-    **{f"converted weights: {name}": ("a folder of Hugging Face", partial(_evil_weights, name)) for name in CONTENTS},
-    **{f"a config says {str(entries)[:60]}": ("a translator", partial(lambda entries, folder: (
-        translator(folder), changed(folder / CONFIG, **entries)), entries)) for entries in CHOSEN},
+    **{
+        f"an index names the shard {name!r}": (
+            "a folder of Hugging Face",
+            partial(sharded, shard=name),
+        )
+        for name in PATHS
+    },
+    **{
+        f"converted weights: {name}": ("a folder of Hugging Face", partial(_evil_weights, name))
+        for name in CONTENTS
+    },
+    **{
+        f"a config says {str(entries)[:60]}": (
+            "a translator",
+            partial(
+                lambda entries, folder: (translator(folder), changed(folder / CONFIG, **entries)),
+                entries,
+            ),
+        )
+        for entries in CHOSEN
+    },
     "a checkpoint is a link": ("a run", _linked),
     "weights are a pickle": ("a folder of Hugging Face", _pickled),
     "a config names code beside it": ("a folder of Hugging Face", _remote),
-    "a tokeniser is code": ("a translator", partial(_text, "tokeniser.json", "__import__('os').system('true')")),
+    "a tokeniser is code": (
+        "a translator",
+        partial(_text, "tokeniser.json", "__import__('os').system('true')"),
+    ),
     "a tokeniser is deep": ("a translator", partial(_text, "tokeniser.json", "[" * 100_000)),
-    "words are a pickle": ("a translator", partial(_text, "source-words.json", EVIL.decode("latin-1"))),
+    "words are a pickle": (
+        "a translator",
+        partial(_text, "source-words.json", EVIL.decode("latin-1")),
+    ),
     "a log is a pickle": ("a log", lambda path: path.write_bytes(EVIL + b"\n")),
     "a log is a device": ("a log", partial(place, name="a link to a device")),
     "an average of a run that points outside": ("an average", partial(_pointed, "/etc/passwd")),
-}  # fmt: skip
+}

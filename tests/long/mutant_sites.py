@@ -8,14 +8,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 COMPARED: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
-    ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
-}  # fmt: skip
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.In: "not in",
+    ast.NotIn: "in",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+}
 COMBINED: dict[type[ast.operator], str] = {
-    ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "//", ast.BitAnd: "|",
-    ast.BitOr: "&", ast.MatMult: "+",
-}  # fmt: skip
-EXCHANGED = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "+",
+    ast.Div: "*",
+    ast.FloorDiv: "*",
+    ast.Mod: "//",
+    ast.BitAnd: "|",
+    ast.BitOr: "&",
+    ast.MatMult: "+",
+}
+EXCHANGED = {
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "minimum": "maximum",
+    "maximum": "minimum",
+}
 EXCHANGED |= {"amin": "amax", "amax": "amin", "clamp_min": "clamp_max", "clamp_max": "clamp_min"}
 REPRS = {"__repr__", "__str__", "brief", "describe"}
 
@@ -101,9 +123,19 @@ class _Walk:
         text = self._text
         match node:
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARED:
-                yield node, f"({self._part(left)} {COMPARED[type(op)]} {self._part(right)})", "comparison"
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in COMBINED and not _holds_text(node):
-                yield node, f"({self._part(left)} {COMBINED[type(op)]} {self._part(right)})", "operator"
+                yield (
+                    node,
+                    f"({self._part(left)} {COMPARED[type(op)]} {self._part(right)})",
+                    "comparison",
+                )
+            case ast.BinOp(left=left, op=op, right=right) if type(
+                op
+            ) in COMBINED and not _holds_text(node):
+                yield (
+                    node,
+                    f"({self._part(left)} {COMBINED[type(op)]} {self._part(right)})",
+                    "operator",
+                )
             case ast.BoolOp(op=op, values=[first, second]):
                 word = "or" if isinstance(op, ast.And) else "and"
                 yield node, f"({self._part(first)} {word} {self._part(second)})", "and, or"
@@ -119,7 +151,9 @@ class _Walk:
                 yield test, f"(not ({text(test)}))", "condition"
             case ast.Call(func=ast.Name(id=name) as func) if name in EXCHANGED:
                 yield func, EXCHANGED[name], "name"
-            case ast.Attribute(value=value, attr=name) if name in EXCHANGED and isinstance(node.ctx, ast.Load):
+            case ast.Attribute(value=value, attr=name) if name in EXCHANGED and isinstance(
+                node.ctx, ast.Load
+            ):
                 yield node, f"{self._part(value)}.{EXCHANGED[name]}", "name"
             case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise():
                 yield node, "pass", "statement"
@@ -136,20 +170,33 @@ class _Walk:
             yield node, f"{self._text(node.func)}({', '.join(arguments[:-1])})", "keyword"
         if len(node.args) == 2 and all(isinstance(one, ast.Name) for one in node.args):
             first, second = arguments[:2]
-            yield node, f"{self._text(node.func)}({', '.join([second, first, *arguments[2:]])})", "order"
+            yield (
+                node,
+                f"{self._text(node.func)}({', '.join([second, first, *arguments[2:]])})",
+                "order",
+            )
 
     def _keyword(self, keyword: ast.keyword) -> str:
-        return f"{keyword.arg}={self._text(keyword.value)}" if keyword.arg else f"**{self._text(keyword.value)}"
+        return (
+            f"{keyword.arg}={self._text(keyword.value)}"
+            if keyword.arg
+            else f"**{self._text(keyword.value)}"
+        )
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _holds_text(node: ast.AST) -> bool:
     """Whether strings are joined here; what they say is not tested."""
     return any(
-        isinstance(one, ast.JoinedStr) or (isinstance(one, ast.Constant) and isinstance(one.value, str))
+        isinstance(one, ast.JoinedStr)
+        or (isinstance(one, ast.Constant) and isinstance(one.value, str))
         for one in ast.walk(node)
     )
 

@@ -22,21 +22,32 @@ from .mutant_sites import Site, compiles, sites
 from .running import Found
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("regard", "regard_lab", "tests", "docs", "benchmarks", "pyproject.toml", "DESIGN.md", "README.md")
+COPIED = (
+    "regard",
+    "regard_lab",
+    "tests",
+    "docs",
+    "benchmarks",
+    "pyproject.toml",
+    "DESIGN.md",
+    "README.md",
+)
 ROOMS = {  # of each the sources, and tests besides the examples in them; the quickest first
     "patterns": ("regard/patterns", "regard/patterns regard/contracts/test_laws.py"),
     "backends": ("regard/backends", "regard/backends regard/native regard/contracts"),
     "calls": ("regard/core", "regard/contracts regard/test_call.py regard/backends"),
     "caches": ("regard/layers/caches", "regard/caches regard/layers"),
-    "layers": ("regard/layers regard/bias.py regard/positions.py",
-               "regard/layers regard/test_bias.py regard/test_positions.py regard_lab/models"),
+    "layers": (
+        "regard/layers regard/bias.py regard/positions.py",
+        "regard/layers regard/test_bias.py regard/test_positions.py regard_lab/models",
+    ),
     "mechanisms": ("regard/mechanisms", "regard/mechanisms regard/contracts"),
     "training": ("regard_lab/training", "regard_lab/training"),
     "storage": ("regard/storage regard_lab/models/storage.py", "regard/storage regard_lab/models"),
     "decoding": ("regard_lab/decoding", "regard_lab/decoding"),
     "conversion": ("regard_lab/conversion", "regard_lab/conversion"),
     "commands": ("regard_lab/cli", "regard_lab/cli"),
-}  # fmt: skip
+}
 LEFT_OUT = ("drawing.py", "report.py", "/build.py", "/flex/", "reprs.py", "record.py")
 SECONDS = 600  # of CPU time for the tests of one mutant
 
@@ -56,7 +67,9 @@ class Mutant(NamedTuple):
 @cache
 def _places(room: str) -> list[tuple[Path, Site]]:
     paths = [ROOT / name for name in ROOMS[room][0].split()]
-    files = [file for path in paths for file in ([path] if path.suffix else sorted(path.rglob("*.py")))]
+    files = [
+        file for path in paths for file in ([path] if path.suffix else sorted(path.rglob("*.py")))
+    ]
     without = (*LEFT_OUT, *(["/caches/"] if room == "layers" else []))
     files = [file for file in files if not any(part in file.as_posix() for part in without)]
     return [(file, site) for file in files for site in sites(file.read_bytes())]
@@ -64,7 +77,8 @@ def _places(room: str) -> list[tuple[Path, Site]]:
 
 def mutant(number: int) -> Mutant:
     """The mutant that a number stands for: rooms in turn; in a room every place is equally likely."""
-    room, draw = list(ROOMS)[number % len(ROOMS)], random.Random(f"mutant {number}")
+    room = list(ROOMS)[number % len(ROOMS)]
+    draw = random.Random(f"mutant {number}")
     while True:
         file, site = draw.choice(_places(room))
         if compiles(site.applied(file.read_bytes())):
@@ -86,21 +100,35 @@ def judged(one: Mutant, copy: Path, tests: Sequence[str]) -> tuple[str, str]:
     """ "killed", "survived" or "timed out", and what pytest printed; the copy is whole again afterwards."""
     file = copy / one.path
     whole = file.read_bytes()
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(copy),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))  # noqa: E731
     try:
         file.write_bytes(one.site.applied((ROOT / one.path).read_bytes()))
         done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, errors="replace", preexec_fn=limit,
+            command,
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            preexec_fn=limit,
             timeout=5 * SECONDS,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return "timed out", ""
     finally:
         file.write_bytes(whole)
-    return "survived" if done.returncode == 0 else "timed out" if done.returncode < 0 else "killed", done.stdout
+    return (
+        "survived" if done.returncode == 0 else "timed out" if done.returncode < 0 else "killed",
+        done.stdout,
+    )
 
 
 def places_of(one: Mutant) -> list[str]:
@@ -110,7 +138,8 @@ def places_of(one: Mutant) -> list[str]:
 
 def work(numbers: Sequence[int], folder: Path) -> Found:
     """Judge mutants; a survivor is written down."""
-    found, copy = Found(), copy_of_all(folder)
+    found = Found()
+    copy = copy_of_all(folder)
     for number in numbers:
         one = mutant(number)
         verdict, _ = judged(one, copy, places_of(one))

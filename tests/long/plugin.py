@@ -12,8 +12,14 @@ STEPS = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shuffle", type=int, help="the seed of the order of files and tests, and of torch")
-    parser.addoption("--poison", action="store_true", help="memory that nobody has written holds NaN, in every test")
+    parser.addoption(
+        "--shuffle", type=int, help="the seed of the order of files and tests, and of torch"
+    )
+    parser.addoption(
+        "--poison",
+        action="store_true",
+        help="memory that nobody has written holds NaN, in every test",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,7 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if (seed := config.getoption("--shuffle")) is not None:  # what a file's tests share is made once
+    if (
+        seed := config.getoption("--shuffle")
+    ) is not None:  # what a file's tests share is made once
         draw = random.Random(seed)
         places = {path: draw.random() for path in sorted({item.path for item in items})}
         items.sort(key=lambda item: (places[item.path], draw.random()))
@@ -46,7 +54,9 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if not item.config.getoption("--poison"):
         return (yield)
-    torch.set_deterministic_debug_mode("warn")  # it fills memory; what is not deterministic on a GPU only warns
+    torch.set_deterministic_debug_mode(
+        "warn"
+    )  # it fills memory; what is not deterministic on a GPU only warns
     try:
         return (yield)
     finally:

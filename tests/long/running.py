@@ -108,7 +108,9 @@ def changing(path: Path = RESULTS) -> Generator[dict[str, Any]]:
         fcntl.flock(folder, fcntl.LOCK_EX)
         content = read(path)
         yield content
-        replace_file(path, json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True).encode() + b"\n")
+        replace_file(
+            path, json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True).encode() + b"\n"
+        )
     finally:
         os.close(folder)
 
@@ -120,18 +122,33 @@ def add(
     today = date.today().isoformat()
     before = {"first": today, "done": [], "noted": [], "cpu_seconds": 0, **(record or {})}
     whole = Found()
-    whole.add(Found(**{name: before[name] for name in ("counts", "largest", "wrong", "noted") if name in before}))
+    whole.add(
+        Found(
+            **{
+                name: before[name]
+                for name in ("counts", "largest", "wrong", "noted")
+                if name in before
+            }
+        )
+    )
     whole.add(found)
     done = joined([*before["done"], *([number, number + 1] for number in numbers)])
     return {
-        "claim": run.claim, "unit": run.unit, "asked": run.cases, "command": run.command,
-        "first": before["first"], "last": today,
-        "done": done, "cases": sum(stop - start for start, stop in done),
-        "counts": dict(whole.counts), "largest": {name: float(f"{x:.3g}") for name, x in whole.largest.items()},
-        "wrong": whole.wrong, "noted": whole.noted,
+        "claim": run.claim,
+        "unit": run.unit,
+        "asked": run.cases,
+        "command": run.command,
+        "first": before["first"],
+        "last": today,
+        "done": done,
+        "cases": sum(stop - start for start, stop in done),
+        "counts": dict(whole.counts),
+        "largest": {name: float(f"{x:.3g}") for name, x in whole.largest.items()},
+        "wrong": whole.wrong,
+        "noted": whole.noted,
         "cpu_seconds": round(before["cpu_seconds"] + seconds, 1),
         "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
-    }  # fmt: skip
+    }
 
 
 def joined(ranges: Iterable[list[int]]) -> list[list[int]]:
@@ -156,8 +173,14 @@ def left(record: dict[str, Any] | None, cases: int, shard: tuple[int, int] = (1,
     ([3, 4], [2, 3])
     """
     part, parts = shard
-    done = {number for start, stop in (record or {"done": []})["done"] for number in range(start, stop)}
-    return [number for number in range(cases * (part - 1) // parts, cases * part // parts) if number not in done]
+    done = {
+        number for start, stop in (record or {"done": []})["done"] for number in range(start, stop)
+    }
+    return [
+        number
+        for number in range(cases * (part - 1) // parts, cases * part // parts)
+        if number not in done
+    ]
 
 
 def cpu() -> float:
@@ -166,14 +189,21 @@ def cpu() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def go_on(run: Run, cases: int, minutes: float, shard: tuple[int, int] = (1, 1), path: Path = RESULTS) -> int:
+def go_on(
+    run: Run, cases: int, minutes: float, shard: tuple[int, int] = (1, 1), path: Path = RESULTS
+) -> int:
     """Run what is left of the first `cases` cases of a shard, for so many minutes; 1 if something was wrong.
 
     A batch that is interrupted counts for nothing, and the next call begins with it.
     """
     numbers = left(read(path)["runs"].get(run.name), cases, shard)
-    end, wrong, done = time.monotonic() + 60 * minutes, 0, 0
-    print(f"{run.name}: {len(numbers)} of {cases} {run.unit} are left in shard {shard[0]} of {shard[1]}", flush=True)
+    end = time.monotonic() + 60 * minutes
+    wrong = 0
+    done = 0
+    print(
+        f"{run.name}: {len(numbers)} of {cases} {run.unit} are left in shard {shard[0]} of {shard[1]}",
+        flush=True,
+    )
     for at in range(0, len(numbers), run.batch):
         if time.monotonic() > end:
             break
@@ -182,12 +212,16 @@ def go_on(run: Run, cases: int, minutes: float, shard: tuple[int, int] = (1, 1),
         with tempfile.TemporaryDirectory(prefix=f"long-{run.name}-") as folder:
             found = run.work(part, Path(folder))
         with changing(path) as content:
-            content["runs"][run.name] = add(content["runs"].get(run.name), run, part, found, cpu() - began)
+            content["runs"][run.name] = add(
+                content["runs"].get(run.name), run, part, found, cpu() - began
+            )
         wrong += len(found.wrong)
         done += len(part)
         for sentence in (*found.wrong, *found.noted):
             print(f"  {sentence}", flush=True)
-        print(f"{run.name}: {done} of {len(numbers)} done, {wrong} wrong", file=sys.stderr, flush=True)
+        print(
+            f"{run.name}: {done} of {len(numbers)} done, {wrong} wrong", file=sys.stderr, flush=True
+        )
     return int(wrong > 0)
 
 

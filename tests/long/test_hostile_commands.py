@@ -20,28 +20,42 @@ def test_every_command_refuses_hostile_invocations(tmp_path):
 
 def test_a_command_that_is_silent_for_long_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "SILENT", -1.0)
-    assert "silent" in str(commands.judged(Invocation("", ("show", "causal")), {}, tmp_path / "case", Found()))
+    assert "silent" in str(
+        commands.judged(Invocation("", ("show", "causal")), {}, tmp_path / "case", Found())
+    )
 
 
 def test_a_command_that_ends_badly_is_found():
     one = commands.Invocation("--size x", ("show", "--size", "x"), ("--size",))
     assert commands.fault(one, 2, "regard: --size is x; it needs a number\n", []) is None
     for code, said, left, reason in (
-        (1, "Traceback (most recent call last):\n", [], "a traceback"), (-11, "", [], "the exit code is -11"),
-        (2, "", [], "0 characters"), (2, "regard: something is wrong\n", [], "without a name"),
-        (2, "regard: --size is \x1b[2J\n", [], "control characters"), (2, "regard: --size is x\n" * 9, [], "9 lines"),
-        (2, "regard: --size is x\n", ["new"], "leaves ['new']"), (0, "", [".new.writing-1"], "leaves"),
-    ):  # fmt: skip
+        (1, "Traceback (most recent call last):\n", [], "a traceback"),
+        (-11, "", [], "the exit code is -11"),
+        (2, "", [], "0 characters"),
+        (2, "regard: something is wrong\n", [], "without a name"),
+        (2, "regard: --size is \x1b[2J\n", [], "control characters"),
+        (2, "regard: --size is x\n" * 9, [], "9 lines"),
+        (2, "regard: --size is x\n", ["new"], "leaves ['new']"),
+        (0, "", [".new.writing-1"], "leaves"),
+    ):
         assert reason in str(commands.fault(one, code, said, left))
 
 
 PLAN = ("plan", "--q-len", "8")
 MENDED = {
-    "a closed output": (Invocation("", ("show", "causal"), stdout="closed"), 1, "standard output: Bad file descriptor"),
+    "a closed output": (
+        Invocation("", ("show", "causal"), stdout="closed"),
+        1,
+        "standard output: Bad file descriptor",
+    ),
     "a closed error": (Invocation("", (*PLAN, "-Z"), stderr="closed"), 2, None),
     "a full error": (Invocation("", (*PLAN, "--backend", "x"), stderr="/dev/full"), 2, None),
     "a long word": (Invocation("", ("show", "causal", "x" * 10_000)), 2, "'xxx"),
-    "half a character": (Invocation("", (*PLAN, "--pattern", "\udcff")), 2, "--pattern is '\\udcff', which is not"),
+    "half a character": (
+        Invocation("", (*PLAN, "--pattern", "\udcff")),
+        2,
+        "--pattern is '\\udcff', which is not",
+    ),
 }
 
 
@@ -64,5 +78,7 @@ def test_a_training_that_is_refused_writes_nothing(tmp_path):
     pairs.write_text("".join(f"a {n} b\tein {n} c\n" for n in range(60)))
     settings = ("--model", "none", "--steps", "2", "--dim", "8", "--out", "new")
     words = ("train", "translation", "--data", str(pairs), *settings)
-    found = commands.ended_with(Invocation("", words, environment={"RANK": "x"}), {}, tmp_path / "case", Found())
+    found = commands.ended_with(
+        Invocation("", words, environment={"RANK": "x"}), {}, tmp_path / "case", Found()
+    )
     assert (found[0], "RANK is 'x'" in found[1], found[2]) == (2, True, []), found

@@ -48,9 +48,21 @@ def test_every_part_of_the_suite_is_run_in_poisoned_memory():
 
 def test_every_slow_test_is_in_a_run():
     files = {path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)}
-    slow = {path.relative_to(ROOT).as_posix() for path in files if "pytest.mark.slow" in path.read_text("utf-8")}
-    paths = [word for run in RUNS.values() for one in run.options if "|slow|" in one for word in one.split("|")]
-    assert {one for one in slow if not one.startswith(tuple(path for path in paths if "/" in path))} == set()
+    slow = {
+        path.relative_to(ROOT).as_posix()
+        for path in files
+        if "pytest.mark.slow" in path.read_text("utf-8")
+    }
+    paths = [
+        word
+        for run in RUNS.values()
+        for one in run.options
+        if "|slow|" in one
+        for word in one.split("|")
+    ]
+    assert {
+        one for one in slow if not one.startswith(tuple(path for path in paths if "/" in path))
+    } == set()
     assert {path.partition("|")[0] for path in pytests.SLOW} <= slow
 
 
@@ -110,7 +122,9 @@ def test_an_interruption_keeps_what_was_done(tmp_path, counting, monkeypatch, ca
     assert read(path)["runs"]["texts"]["done"] == [[0, 3]]
 
 
-@pytest.mark.parametrize("words", [["nothing"], ["texts", "--minutes", "51"], ["texts", "--shard", "3/2"]])
+@pytest.mark.parametrize(
+    "words", [["nothing"], ["texts", "--minutes", "51"], ["texts", "--shard", "3/2"]]
+)
 def test_what_cannot_be_run_is_refused(words, capsys):
     with pytest.raises(SystemExit):
         main(words)
@@ -146,11 +160,14 @@ def test_the_watch_notices_what_a_hostile_file_could_do(tmp_path, monkeypatch):
     kind, make = FILES["tensors: nothing"]
     (tmp_path / kind).write_bytes(b"")
     for name, act in (
-        ("import", lambda path: __import__("antigravity")), ("open", lambda path: Path("/etc/hostname").read_text()),
-        ("open", lambda path: path.write_text("x")), ("os.system", lambda path: os.system("true")),
+        ("import", lambda path: __import__("antigravity")),
+        ("open", lambda path: Path("/etc/hostname").read_text()),
+        ("open", lambda path: path.write_text("x")),
+        ("os.system", lambda path: os.system("true")),
         ("pickle.find_class", lambda path: pickle.loads(pickle.dumps(re.compile))),
-        ("socket", lambda path: __import__("socket").socket()), ("it was read", lambda path: None),
-    ):  # fmt: skip
+        ("socket", lambda path: __import__("socket").socket()),
+        ("it was read", lambda path: None),
+    ):
         reads = iter([lambda path: None, act])
         monkeypatch.setitem(READERS, kind, (lambda path, reads=reads: next(reads)(path), make))
         assert name in str(judge("tensors: nothing", tmp_path, Found()))
@@ -179,7 +196,9 @@ def test_every_law_and_command_has_a_number_and_its_examples_are_counted():
     found = Found()
     pytests.count_examples(told, found)
     assert found.counts == {"law one[x]": 1000, "law two": 8, "refused": 83}
-    assert found.noted == ["two: 8 examples, 80 refused; 90.00%, gave up because: failed to satisfy assume()"]
+    assert found.noted == [
+        "two: 8 examples, 80 refused; 90.00%, gave up because: failed to satisfy assume()"
+    ]
 
 
 # A mutant that differs is killed, and one that does not survives

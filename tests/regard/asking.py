@@ -29,7 +29,10 @@ def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any)
     problem = make_problem(q, k, v, want=checked_wants(want), **options)
     plan = make_plan(problem, {backend: BACKENDS[backend]}, backend)
     start = options.get("q_start")
-    tensors = {"bias": options.get("bias"), "q_start": start if isinstance(start, torch.Tensor) else None}
+    tensors = {
+        "bias": options.get("bias"),
+        "q_start": start if isinstance(start, torch.Tensor) else None,
+    }
     tensors |= {name: options.get(name) for name in ("parameters", "sink")}
     return plan.detail(q, k, v, **tensors, dropout_seed=seed)
 
@@ -38,7 +41,10 @@ def computes(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options:
     """Whether this backend offers to compute a call. The fuzzer checks that it offers what it should."""
     options.pop("dropout_seed", None)
     return isinstance(
-        BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options).projected), Offer
+        BACKENDS[backend].assess(
+            make_problem(q, k, v, want=checked_wants(want), **options).projected
+        ),
+        Offer,
     )
 
 

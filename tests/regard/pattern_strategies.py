@@ -10,14 +10,25 @@ from regard.patterns import KeySpan, Pattern, PerHead, SameDocument, Where
 
 HEADS, ROWS, LONGEST = 2, 2, 9  # positions that the drawn numbers are for
 LOCAL = (  # shifted with query and key together they stay what they are
-    "full", "causal", "sliding_window", "causal_window", "diagonals", "dilated_window", "lattice", "strided",
-    "same_block", "summary", "fixed",
-)  # fmt: skip
+    "full",
+    "causal",
+    "sliding_window",
+    "causal_window",
+    "diagonals",
+    "dilated_window",
+    "lattice",
+    "strided",
+    "same_block",
+    "summary",
+    "fixed",
+)
 
 
 def _drawn(name: str) -> st.SearchStrategy[Pattern]:
     at = Places(1, 1, LONGEST, LONGEST, (0,))
-    return st.builds(lambda seed: build(plain_leaf(random.Random(seed), name, LONGEST), at), st.integers(0, 9999))
+    return st.builds(
+        lambda seed: build(plain_leaf(random.Random(seed), name, LONGEST), at), st.integers(0, 9999)
+    )
 
 
 READABLE = {
@@ -25,8 +36,12 @@ READABLE = {
     for name, kind in Pattern.registry.of_package("regard").items()
     if name in LEAVES and name not in TENSORS and kind.no_text is None
 }
-local, readable = st.one_of(*(READABLE[name] for name in LOCAL)), st.one_of(*READABLE.values())
-documents = st.builds(lambda ids: SameDocument(torch.tensor(ids)), st.lists(st.integers(0, 2), min_size=9, max_size=12))
+local = st.one_of(*(READABLE[name] for name in LOCAL))
+readable = st.one_of(*READABLE.values())
+documents = st.builds(
+    lambda ids: SameDocument(torch.tensor(ids)),
+    st.lists(st.integers(0, 2), min_size=9, max_size=12),
+)
 rules = st.sampled_from([Where(lambda i, j: (3 * i + j) % 4 != 1), Where(lambda i, j: j % 3 == 0)])
 ends = st.lists(st.integers(-3, 9), min_size=ROWS, max_size=ROWS).map(torch.tensor)
 spans = st.builds(KeySpan, ends, ends)
@@ -53,12 +68,16 @@ def by_head(inner: st.SearchStrategy[Pattern]) -> st.SearchStrategy[Pattern]:
 
 alike = joined(st.one_of(readable, documents))  # for all batch rows and heads, and structured
 texts = joined(st.one_of(readable, by_head(readable)))
-anything = joined(st.one_of(readable, documents, rules, spans, packed, by_head(st.one_of(readable, spans, rules))))
+anything = joined(
+    st.one_of(readable, documents, rules, spans, packed, by_head(st.one_of(readable, spans, rules)))
+)
 lengths = st.integers(0, 9)
 starts = st.none() | st.integers(-6, 14)
 
 
-def pairs(pattern: Pattern, q_len: int, k_len: int, q_start: int | torch.Tensor | None) -> torch.Tensor:
+def pairs(
+    pattern: Pattern, q_len: int, k_len: int, q_start: int | torch.Tensor | None
+) -> torch.Tensor:
     """The truth by asking `allows` alone, four axes."""
     start = k_len - q_len if q_start is None else q_start
     rows = torch.arange(q_len)[:, None]

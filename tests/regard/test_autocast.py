@@ -13,11 +13,20 @@ from regard.positions import Rotary
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 SIZES = ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8))
-KINDS = [(F32, F32, F32), (F32, BF16, F16), (F16, F16, F16), (F64, F64, F64), (F64, F32, F32), (F32, F32, F64)]
+KINDS = [
+    (F32, F32, F32),
+    (F32, BF16, F16),
+    (F16, F16, F16),
+    (F64, F64, F64),
+    (F64, F32, F32),
+    (F32, F32, F64),
+]
 
 
 def made(kinds: tuple[torch.dtype, ...]) -> list[torch.Tensor]:
-    return [torch.randn(size).to(kind).requires_grad_() for size, kind in zip(SIZES, kinds, strict=True)]
+    return [
+        torch.randn(size).to(kind).requires_grad_() for size, kind in zip(SIZES, kinds, strict=True)
+    ]
 
 
 def dtype_of(call: Callable[[], torch.Tensor]) -> torch.dtype | None:
@@ -36,12 +45,18 @@ def test_a_call_has_the_dtype_of_torchs_own_attention(kinds, added):
     bias = None if added is None else torch.randn(5, 7).to(added)
     if F64 in kinds and bias is not None:
         bias = bias.double()  # beside another bias torch's own call of float64 is refused
-    ours, theirs = lambda: rg.attention(q, k, v, bias=bias), lambda: F.scaled_dot_product_attention(q, k, v, bias)
+    ours, theirs = (
+        lambda: rg.attention(q, k, v, bias=bias),
+        lambda: F.scaled_dot_product_attention(q, k, v, bias),
+    )
     with torch.autocast("cpu", amp):
         wanted = dtype_of(theirs)
         assert dtype_of(ours) == wanted
         assert dtype_of(lambda: rg.attention_detail(q, k, v, bias=bias).output) == wanted
-        assert dtype_of(lambda: rg.plan_attention(q, k, v, bias=bias).run(q, k, v, bias=bias)) == wanted
+        assert (
+            dtype_of(lambda: rg.plan_attention(q, k, v, bias=bias).run(q, k, v, bias=bias))
+            == wanted
+        )
         with torch.autocast("cpu", enabled=False):
             if len(set(kinds)) > 1:
                 assert dtype_of(ours) is dtype_of(theirs) is None
@@ -56,7 +71,9 @@ def test_what_is_computed_is_the_call_of_the_cast_tensors_and_gradients_come_bac
     with torch.autocast("cpu", BF16):
         output = rg.attention(q, k, v, bias=bias)
     assert torch.equal(output, plain)
-    wanted, found = (torch.autograd.grad(x.float().square().sum(), (q, k, v, bias)) for x in (plain, output))
+    wanted, found = (
+        torch.autograd.grad(x.float().square().sum(), (q, k, v, bias)) for x in (plain, output)
+    )
     assert [x.dtype for x in found] == [F32] * 4
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
@@ -88,7 +105,9 @@ def test_a_layer_and_its_cache_work_under_autocast(kind):
         cache = layer.new_cache(2, dtype=kind)
         parts = torch.cat([layer(part, cache=cache) for part in x.split(2, dim=1)], dim=1)
     assert whole.dtype == parts.dtype == BF16
-    assert (whole - parts).abs().max() <= 0.05  # a few roundings to bfloat16 of numbers below 1, and int8's
+    assert (
+        whole - parts
+    ).abs().max() <= 0.05  # a few roundings to bfloat16 of numbers below 1, and int8's
 
 
 def test_keys_that_a_cache_stores_are_read_as_they_are():

@@ -25,13 +25,31 @@ def test_equal_calls_have_equal_keys_whatever_their_numbers_and_seed():
     assert Call(q, k, v, dropout_seed=7, pattern="causal", scale=1).key() == CALL.key()
 
 
-@pytest.mark.parametrize("change", [
-    {"scale": 1.0}, {"scale": True}, {"pattern": None}, {"strict": True}, {"precise": True}, {"backend": "reference"},
-    {"want": ("entropy",)}, {"q_start": 4}, {"dropout": 0.5}, {"q": Q.double()}, {"q": Q.to("meta")},
-    {"q": Q.clone().requires_grad_()}, {"k": torch.nn.Parameter(K)}, {"k": K[:, :, 1:]}, {"v": V.to_sparse()},
-    {"bias": torch.zeros(11)}, {"bias": ALiBi()}, {"bias": T5Relative(Q.shape[1])},
-    {"parameters": {"w": torch.zeros(1)}},
-], ids=lambda change: next(iter(change)))  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scale": 1.0},
+        {"scale": True},
+        {"pattern": None},
+        {"strict": True},
+        {"precise": True},
+        {"backend": "reference"},
+        {"want": ("entropy",)},
+        {"q_start": 4},
+        {"dropout": 0.5},
+        {"q": Q.double()},
+        {"q": Q.to("meta")},
+        {"q": Q.clone().requires_grad_()},
+        {"k": torch.nn.Parameter(K)},
+        {"k": K[:, :, 1:]},
+        {"v": V.to_sparse()},
+        {"bias": torch.zeros(11)},
+        {"bias": ALiBi()},
+        {"bias": T5Relative(Q.shape[1])},
+        {"parameters": {"w": torch.zeros(1)}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
 def test_a_call_that_differs_in_one_thing_has_another_key(change):
     assert CALL._replace(**change).key() not in (None, CALL.key())
 
@@ -58,7 +76,8 @@ def test_biases_share_a_key_where_plans_cannot_tell_them_apart():
     key = lambda bias: CALL._replace(bias=bias).key()  # noqa: E731
     heads = Q.shape[1]
     assert key(ALiBi()) == key(ALiBi()) != key(ALiBi([0.5] * heads))
-    learning, frozen = T5Relative(heads), T5Relative(heads).requires_grad_(False)
+    learning = T5Relative(heads)
+    frozen = T5Relative(heads).requires_grad_(False)
     assert key(learning) == key(T5Relative(heads)) != key(frozen)
 
 
@@ -68,7 +87,9 @@ def test_each_call_has_the_numbers_of_its_own_bias(backend):
     t5 = T5Relative(heads).requires_grad_(False)
     attend = lambda bias: rg.attention(Q, K, V, pattern="causal", bias=bias, backend=backend)  # noqa: E731
     tensor = lambda bias: bias.by_distance(torch.arange(-20, 21), heads).float()  # noqa: E731
-    distance = torch.arange(K.shape[2]) - (torch.arange(Q.shape[2]) + K.shape[2] - Q.shape[2])[:, None]
+    distance = (
+        torch.arange(K.shape[2]) - (torch.arange(Q.shape[2]) + K.shape[2] - Q.shape[2])[:, None]
+    )
     for bias in (ALiBi(), ALiBi([0.5] * heads), t5, ALiBi(), t5, ALiBi([0.5] * heads)):
         torch.testing.assert_close(attend(bias), attend(tensor(bias)[:, distance + 20]))
         with torch.no_grad():
@@ -150,7 +171,9 @@ def test_a_call_seen_before_is_not_checked_again(monkeypatch: pytest.MonkeyPatch
     assert planned(*make_qkv(seed=1, layout="sliced"), pattern="causal", scale=0.5) is plan
 
 
-def test_a_call_with_a_bias_seen_before_is_not_checked_again_and_another_bias_is(monkeypatch: pytest.MonkeyPatch):
+def test_a_call_with_a_bias_seen_before_is_not_checked_again_and_another_bias_is(
+    monkeypatch: pytest.MonkeyPatch,
+):
     bias = torch.randn(2, 1, 1, K.shape[2])
     plan = planned(Q, K, V, bias=bias)
     assert planned(Q, K, V) is not plan
@@ -163,30 +186,54 @@ def test_a_call_with_a_bias_seen_before_is_not_checked_again_and_another_bias_is
     for name in ("weak", "strong"):  # the numbers are those of each call
         bias = bias * 10
         expected = rg.attention(Q.double(), K.double(), V.double(), bias=bias.double()).float()
-        torch.testing.assert_close(plan.run(Q, K, V, bias=bias), expected, atol=1e-5, rtol=0, msg=name)
+        torch.testing.assert_close(
+            plan.run(Q, K, V, bias=bias), expected, atol=1e-5, rtol=0, msg=name
+        )
     monkeypatch.setattr(Call, "problem", None)
     assert planned(Q, K, V, bias=bias) is plan
 
 
 def test_two_ways_of_posing_a_problem_share_its_plan():
     ways: list[dict[str, Any]] = [{}, {"mechanism": Softmax()}, {"scale": 5**-0.5}, {"q_start": 4}]
-    assert len({id(planned(Q, K, V, pattern=pattern, **way)) for way in ways for pattern in ("causal", Causal())}) == 1
+    assert (
+        len(
+            {
+                id(planned(Q, K, V, pattern=pattern, **way))
+                for way in ways
+                for pattern in ("causal", Causal())
+            }
+        )
+        == 1
+    )
 
 
-@pytest.mark.parametrize(("right", "wrong"), [
-    ({"scale": 1}, {"scale": True}), ({"softcap": 1}, {"softcap": True}), ({"dropout": 1}, {"dropout": True}),
-    ({"q_start": 1}, {"q_start": True}), ({"q_start": 1}, {"q_start": 1.0}), ({}, {"pattern": ["causal"]}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ({"scale": 1}, {"scale": True}),
+        ({"softcap": 1}, {"softcap": True}),
+        ({"dropout": 1}, {"dropout": True}),
+        ({"q_start": 1}, {"q_start": True}),
+        ({"q_start": 1}, {"q_start": 1.0}),
+        ({}, {"pattern": ["causal"]}),
+    ],
+)
 def test_what_equals_a_right_argument_but_is_none_is_refused_after_it(right, wrong):
     planned(Q, K, V, **right)
     with pytest.raises(rg.ArgumentError):
         planned(Q, K, V, **wrong)
 
 
-@pytest.mark.parametrize("other", [
-    lambda: (Q.to_sparse(), K, V), lambda: (Q, K.double(), V), lambda: (Q, K, V.to("meta")),
-    lambda: (Q.numpy(), K, V), lambda: (Q, K[:, :, :5], V),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: (Q.to_sparse(), K, V),
+        lambda: (Q, K.double(), V),
+        lambda: (Q, K, V.to("meta")),
+        lambda: (Q.numpy(), K, V),
+        lambda: (Q, K[:, :, :5], V),
+    ],
+)
 def test_tensors_that_do_not_fit_are_refused_after_those_that_do(other):
     planned(Q, K, V)
     with pytest.raises(rg.ShapeError):
@@ -226,7 +273,9 @@ def test_a_gate_is_asked_for_with_its_shape():
     """`new_parameters` makes no gates, so that the error does not name it."""
     q, k, v = make_qkv(batch=2, heads=4, kv_heads=2, q_len=5, k_len=5)
     gated = rg.mechanisms.RandomFeature(8, gated=True)
-    with pytest.raises(rg.ArgumentError, match=r"compute 'gate' of shape \(2, 2, 5\) for each call, and give it"):
+    with pytest.raises(
+        rg.ArgumentError, match=r"compute 'gate' of shape \(2, 2, 5\) for each call, and give it"
+    ):
         rg.attention(q, k, v, pattern="causal", mechanism=gated)
     given = {"gate": torch.full((2, 2, 5), 0.5)}
     rg.attention(q, k, v, pattern="causal", mechanism=gated, parameters=given)

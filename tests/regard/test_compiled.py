@@ -17,7 +17,11 @@ from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._functorch import config
 from torch.autograd import graph
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 import regard as rg
 from regard import bias as b
@@ -48,9 +52,12 @@ def answers(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> li
     return [output, *torch.autograd.grad(output.square().sum(), leaves)]
 
 
-def assert_same(function: Callable[..., torch.Tensor], *tensors: torch.Tensor, inside: Any = None) -> torch.Tensor:
+def assert_same(
+    function: Callable[..., torch.Tensor], *tensors: torch.Tensor, inside: Any = None
+) -> torch.Tensor:
     """Assert that a function compiled as `inside`, or by aot_eager, gives the same bits; return the output."""
-    wanted, found = answers(function, *tensors), answers(inside or compiled(function), *tensors)
+    wanted = answers(function, *tensors)
+    found = answers(inside or compiled(function), *tensors)
     assert [x.shape for x in found] == [x.shape for x in wanted]
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
     return found[0].detach()
@@ -64,12 +71,20 @@ def refusal(function: Callable[..., Any], *tensors: torch.Tensor) -> str:
 
 
 PATTERNS = (
-    "causal & causal_window(4)", p.Causal(), p.SlidingWindow(4), p.DilatedWindow(4, 2),
-    p.GlobalTokens([0, 5]) | p.CausalWindow(2), p.RandomBlocks(1, block=2, seed=3), p.Causal() & p.Strided(3),
-    p.Fixed(4, summary=2), p.Prefix(3) | p.Causal(), (p.Causal() & p.CausalWindow(5)) | p.KeySpan(0, 2),
-    ~p.CausalWindow(3), ~p.Full(),
+    "causal & causal_window(4)",
+    p.Causal(),
+    p.SlidingWindow(4),
+    p.DilatedWindow(4, 2),
+    p.GlobalTokens([0, 5]) | p.CausalWindow(2),
+    p.RandomBlocks(1, block=2, seed=3),
+    p.Causal() & p.Strided(3),
+    p.Fixed(4, summary=2),
+    p.Prefix(3) | p.Causal(),
+    (p.Causal() & p.CausalWindow(5)) | p.KeySpan(0, 2),
+    ~p.CausalWindow(3),
+    ~p.Full(),
     p.PerHead([p.Causal(), p.CausalWindow(2), p.Full(), p.Strided(3), p.Prefix(2), ~p.Prefix(2)]),
-)  # fmt: skip
+)
 
 
 def test_one_compiled_function_serves_every_pattern_and_is_exact():
@@ -81,7 +96,11 @@ def test_one_compiled_function_serves_every_pattern_and_is_exact():
     with torch._dynamo.config.patch(recompile_limit=len(PATTERNS)):
         inside = compiled(function)
         for pattern in PATTERNS:
-            assert_same(partial(function, pattern=pattern), *make_qkv(), inside=partial(inside, pattern=pattern))
+            assert_same(
+                partial(function, pattern=pattern),
+                *make_qkv(),
+                inside=partial(inside, pattern=pattern),
+            )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +115,10 @@ def test_one_compiled_function_serves_every_pattern_and_is_exact():
         {"pattern": "causal", "bias": b.ALiBi()},
         {"pattern": "causal", "bias": b.ALiBi(), "q_start": 2},
         {"bias": torch.ones(7, 11).tril(), "sink": 0.5},
-        {"pattern": p.Causal() & p.SameDocument(torch.arange(11) // 4), "q_start": torch.tensor([4, 1])},
+        {
+            "pattern": p.Causal() & p.SameDocument(torch.arange(11) // 4),
+            "q_start": torch.tensor([4, 1]),
+        },
         {"pattern": "causal", "backend": "reference"},
     ],
     ids=lambda options: " ".join(options),
@@ -105,32 +127,50 @@ def test_every_option_is_exact(options):
     assert_same(lambda q, k, v: rg.attention(q, k, v, **options), *make_qkv())
 
 
-@pytest.mark.parametrize("name", ["ssd", "kimi_delta", "performer", "linformer", "local-predictive", "linear"])
+@pytest.mark.parametrize(
+    "name", ["ssd", "kimi_delta", "performer", "linformer", "local-predictive", "linear"]
+)
 def test_a_mechanism_is_one_operation_with_the_gradients_of_its_parameters(name):
     call = make_call(name, dtype=torch.float32)
     names = call.parameters or {}
 
     def function(q, k, v, *given):
-        pattern, parameters = None if name == "linformer" else "causal", dict(zip(names, given, strict=True)) or None
-        return rg.attention(q, k, v, pattern=pattern, mechanism=call.mechanism, parameters=parameters)
+        pattern = None if name == "linformer" else "causal"
+        parameters = dict(zip(names, given, strict=True)) or None
+        return rg.attention(
+            q, k, v, pattern=pattern, mechanism=call.mechanism, parameters=parameters
+        )
 
-    assert_same(function, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in call.tensors), *names.values())
+    assert_same(
+        function,
+        *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in call.tensors),
+        *names.values(),
+    )
 
 
 def test_value_heads_that_share_keys_every_length_and_a_second_decay_are_one_graph():
     counter = CompileCounterWithBackend("aot_eager")
     inside = torch.compile(rg.attention, fullgraph=True, backend=counter)
     for length, decay in ((9, -0.1), (1, -0.2), (33, -0.3), (70, -torch.inf)):
-        q, k, v = torch.randn(2, 2, length, 5), torch.randn(2, 2, length, 5), torch.randn(2, 4, length, 3)
+        q = torch.randn(2, 2, length, 5)
+        k = torch.randn(2, 2, length, 5)
+        v = torch.randn(2, 4, length, 3)
         options = {"pattern": "causal", "mechanism": "ssd"}
-        options["parameters"] = {"log_decay": torch.full((2, 4, length), decay), "strength": torch.rand(2, 4, length)}
+        options["parameters"] = {
+            "log_decay": torch.full((2, 4, length), decay),
+            "strength": torch.rand(2, 4, length),
+        }
         assert torch.equal(inside(q, k, v, **options), rg.attention(q, k, v, **options))
     assert counter.frame_count <= 3
 
 
-@pytest.mark.parametrize(("name", "shape"), [*product(["bias"], [(2, 6, 7, 11), (6, 1, 11), (11,)]), ("sink", (6,))])
+@pytest.mark.parametrize(
+    ("name", "shape"), [*product(["bias"], [(2, 6, 7, 11), (6, 1, 11), (11,)]), ("sink", (6,))]
+)
 def test_a_bias_or_sink_that_learns_gets_its_exact_gradient(name, shape):
-    assert_same(lambda q, k, v, x: rg.attention(q, k, v, **{name: x}), *make_qkv(), torch.randn(shape))
+    assert_same(
+        lambda q, k, v, x: rg.attention(q, k, v, **{name: x}), *make_qkv(), torch.randn(shape)
+    )
 
 
 def test_a_bias_by_distance_learns():
@@ -153,7 +193,9 @@ def test_every_dtype_and_layout_is_exact(dtype, layout):
     q, k, v = make_qkv(dtype=dtype, layout=layout)
     with torch.no_grad():
         wanted = rg.attention(q, k, v, pattern="causal")
-        assert torch.equal(compiled(lambda *qkv: rg.attention(*qkv, pattern="causal"))(q, k, v), wanted)
+        assert torch.equal(
+            compiled(lambda *qkv: rg.attention(*qkv, pattern="causal"))(q, k, v), wanted
+        )
     assert_same(lambda *qkv: rg.attention(*qkv, pattern="causal"), *make_qkv(dtype=dtype))
 
 
@@ -171,7 +213,11 @@ def test_every_length_is_right_and_eight_of_them_recompile_twice(bias, dynamic):
 
 
 LAYERS: dict[str, dict[str, Any]] = {
-    "grouped, rotated, causal": {"kv_heads": 2, "pattern": "causal & causal_window(4)", "positions": Rotary()},
+    "grouped, rotated, causal": {
+        "kv_heads": 2,
+        "pattern": "causal & causal_window(4)",
+        "positions": Rotary(),
+    },
     "dropout": {"dropout": 0.2},
     "gated delta": {"kv_heads": 2, "pattern": "causal", "mechanism": "gated_delta"},
     "a score that learns": {"mechanism": "softmax(general(8, 8))"},
@@ -185,15 +231,23 @@ def test_a_compiled_layer_trains_exactly(options):
     for module in (layer, compiled(layer)):
         torch.manual_seed(3)
         output = module(torch.randn(2, 7, 32))
-        found.append([output, *torch.autograd.grad(output.square().sum(), tuple(layer.parameters()))])
-    for one, other in zip(*found, strict=True):  # layers that compute gates sum the gradients of these in another order
-        assert torch.equal(one, other) or ("mechanism" in options and torch.allclose(one, other, rtol=1e-5, atol=1e-7))
+        found.append(
+            [output, *torch.autograd.grad(output.square().sum(), tuple(layer.parameters()))]
+        )
+    for one, other in zip(
+        *found, strict=True
+    ):  # layers that compute gates sum the gradients of these in another order
+        assert torch.equal(one, other) or (
+            "mechanism" in options and torch.allclose(one, other, rtol=1e-5, atol=1e-7)
+        )
 
 
 @torch.no_grad()
 def test_a_recording_hears_a_compiled_layer_or_stops_it_and_is_forgotten_afterwards():
-    layer, x = rg.MultiHeadAttention(dim=32, heads=4, pattern="causal"), torch.randn(2, 7, 32)
-    whole, loose = compiled(layer), torch.compile(layer, backend="aot_eager")
+    layer = rg.MultiHeadAttention(dim=32, heads=4, pattern="causal")
+    x = torch.randn(2, 7, 32)
+    whole = compiled(layer)
+    loose = torch.compile(layer, backend="aot_eager")
     before = whole(x)
     with rg.record_attention(layer) as recording:
         with pytest.raises(Unsupported, match="on the uncompiled model"):
@@ -207,7 +261,10 @@ UNREAD = type("Unread", (m.LinearTransformer,), {}, enrol=False)()  # a mechanis
 UNWRITABLE: dict[str, tuple[dict[str, Any], str]] = {
     "a function": ({"pattern": p.Where(lambda i, j: i > j)}, "holds more than tensors and numbers"),
     "a mechanism of your own": ({"mechanism": UNREAD}, "Unread has no text that reads back"),
-    "moved rows and distances": ({"bias": b.ALiBi(), "q_start": torch.tensor([1, 2])}, "tensor of q_start is not comp"),
+    "moved rows and distances": (
+        {"bias": b.ALiBi(), "q_start": torch.tensor([1, 2])},
+        "tensor of q_start is not comp",
+    ),
 }
 
 
@@ -217,38 +274,59 @@ def test_what_has_no_place_in_a_graph_is_refused_by_name_and_computed_beside_it(
         return rg.attention(q + 1, k, v, **options)
 
     assert words in refusal(function, *make_qkv())
-    assert torch.equal(torch.compile(function, backend="aot_eager")(*make_qkv()), function(*make_qkv()))
+    assert torch.equal(
+        torch.compile(function, backend="aot_eager")(*make_qkv()), function(*make_qkv())
+    )
 
 
 # Of the length: a tensor, and the pattern that holds it.
 HELD: dict[str, tuple[Callable[[int], torch.Tensor], Callable[[torch.Tensor], p.Pattern]]] = {
-    "left padding": (lambda n: torch.tensor([n // 3, 0]), lambda start: p.Causal() & p.KeySpan(start)),
+    "left padding": (
+        lambda n: torch.tensor([n // 3, 0]),
+        lambda start: p.Causal() & p.KeySpan(start),
+    ),
     "padding with holes": (
         lambda n: torch.arange(2 * n).view(2, n) % 5 != 1,
         lambda live: p.Causal() & p.KeyMask(live),
     ),
-    "documents by row": (lambda n: torch.arange(2 * n).view(2, n) // 6, lambda ids: p.SameDocument(ids) | p.Prefix(2)),
-    "blocks by row": (lambda n: torch.tensor([0, 3]), lambda offset: p.Causal() & p.SameBlock(6, offset=offset)),
+    "documents by row": (
+        lambda n: torch.arange(2 * n).view(2, n) // 6,
+        lambda ids: p.SameDocument(ids) | p.Prefix(2),
+    ),
+    "blocks by row": (
+        lambda n: torch.tensor([0, 3]),
+        lambda offset: p.Causal() & p.SameBlock(6, offset=offset),
+    ),
     "a mask": (lambda n: torch.arange(n * n).view(n, n) % 3 != 1, lambda mask: p.Explicit(mask)),
 }
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_patterns_that_hold_tensors_are_exact_in_one_graph_that_recompiles_once_for_all_lengths(name):
+def test_patterns_that_hold_tensors_are_exact_in_one_graph_that_recompiles_once_for_all_lengths(
+    name,
+):
     (tensor, pattern), made_inside = HELD[name], list(HELD).index(name) % 2
 
     def function(q, k, v, given):
-        return rg.attention(q, k, v, pattern=pattern(given) if made_inside else given & p.Prefix(40))
+        return rg.attention(
+            q, k, v, pattern=pattern(given) if made_inside else given & p.Prefix(40)
+        )
 
     counter = CompileCounterWithBackend("aot_eager")
     inside = torch.compile(function, fullgraph=True, backend=counter)
     for length in (9, 17, 33, 17):
         given = tensor(length) if made_inside else pattern(tensor(length))
         qkv = make_qkv(q_len=length, k_len=length)
-        found = assert_same(partial(function, given=given), *qkv, inside=partial(inside, given=given))
+        found = assert_same(
+            partial(function, given=given), *qkv, inside=partial(inside, given=given)
+        )
         truth = pattern(tensor(length)) if made_inside else given & p.Prefix(40)
-        expected = oracle.answer(*(x.numpy() for x in qkv), truth.dense(length, length).numpy(), scale=5**-0.5)
-        torch.testing.assert_close(found.double(), torch.from_numpy(expected.output), atol=2e-5, rtol=0)
+        expected = oracle.answer(
+            *(x.numpy() for x in qkv), truth.dense(length, length).numpy(), scale=5**-0.5
+        )
+        torch.testing.assert_close(
+            found.double(), torch.from_numpy(expected.output), atol=2e-5, rtol=0
+        )
     assert counter.frame_count <= 2
 
 
@@ -259,13 +337,16 @@ def test_numbers_that_change_in_the_memory_of_a_tensor_change_the_pattern():
     inside = compiled(lambda x, stop: rg.attention(x, x, x, pattern=p.KeySpan(0, stop)))
     for numbers in ([2, 3], [1, 5], [4, 4], [2, 3]):
         stop.copy_(torch.tensor(numbers))
-        assert torch.equal(inside(x, stop), rg.attention(x, x, x, pattern=p.KeySpan(0, torch.tensor(numbers))))
+        assert torch.equal(
+            inside(x, stop), rg.attention(x, x, x, pattern=p.KeySpan(0, torch.tensor(numbers)))
+        )
 
 
 def test_patterns_that_a_graph_returns_in_two_runs_are_not_equal():
     """Their tensors differ and their serial does not, since it is a constant of the graph."""
     made = compiled(lambda ids: (ids + 1, p.SameDocument(ids)))
-    one, other = made(torch.tensor([1, 1, 2]))[1], made(torch.tensor([1, 2, 2]))[1]
+    one = made(torch.tensor([1, 1, 2]))[1]
+    other = made(torch.tensor([1, 2, 2]))[1]
     assert one == one
     assert one != other
     assert p.SameDocument(torch.tensor([1])) not in (one, other)
@@ -286,9 +367,15 @@ def test_stored_keys_plans_and_details_are_refused_by_name():
     q, k, v = make_qkv()
     stored = Stored(k.bfloat16()), Stored(v.bfloat16())
     plan = rg.plan_attention(q, k, v)
-    assert "as a cache stores them are not compiled" in refusal(lambda q: rg.attention(q, *stored), q)
-    assert "attention_detail is not compiled" in refusal(lambda q: rg.attention_detail(q, k, v).output, q)
-    assert "plan_attention is not compiled" in refusal(lambda q: rg.plan_attention(q, k, v).run(q, k, v), q)
+    assert "as a cache stores them are not compiled" in refusal(
+        lambda q: rg.attention(q, *stored), q
+    )
+    assert "attention_detail is not compiled" in refusal(
+        lambda q: rg.attention_detail(q, k, v).output, q
+    )
+    assert "plan_attention is not compiled" in refusal(
+        lambda q: rg.plan_attention(q, k, v).run(q, k, v), q
+    )
     assert "followed outside a compiled graph" in refusal(lambda q: plan.run(q, k, v), q)
 
 
@@ -305,19 +392,33 @@ def test_a_wrong_call_raises_what_it_raises_outside(options, kind, words):
         compiled(lambda q, k, v: rg.attention(q, k, v, **options))(*make_qkv())
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own, 2.15
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # torch's own, 2.15
 @pytest.mark.parametrize("sizes", [(5, 13), (13, 5)], ids=str)
 def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
     q, k, v = make_qkv(head_dim=sizes[0], v_dim=sizes[1], requires_grad=True, layout="transposed")
     importlib.import_module("regard.functional.compiled")  # which defines the operation
-    bias, sink = torch.randn(1, 6, 7, 11), torch.randn(6)
+    bias = torch.randn(1, 6, 7, 11)
+    sink = torch.randn(6)
     call = {
-        "pattern": "causal", "first": None, "lowest": None, "softcap": None, "scale": None, "dropout": 0.0,
-        "strict": False, "backend": "fused", "learns": [True, True, True, False, False], "mechanism": None, "names": [],
-    }  # fmt: skip
+        "pattern": "causal",
+        "first": None,
+        "lowest": None,
+        "softcap": None,
+        "scale": None,
+        "dropout": 0.0,
+        "strict": False,
+        "backend": "fused",
+        "learns": [True, True, True, False, False],
+        "mechanism": None,
+        "names": [],
+    }
     held = [torch.tensor([2, 0])]
     call |= {"pattern": "causal & key_span(tensor_0)"}
-    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, bias, sink, None, None, held, None), call)
+    torch.library.opcheck(
+        torch.ops.regard.attention.default, (q, k, v, bias, sink, None, None, held, None), call
+    )
     strength = [torch.rand(2, 11, k.shape[1]).transpose(1, 2).requires_grad_()]
     call |= {
         "mechanism": "delta_rule",
@@ -326,15 +427,21 @@ def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
         "learns": [True] * 3 + [False] * 2 + [True],
     }
     k = (k / 10).detach().requires_grad_()
-    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, *[None] * 4, held, strength), call)
+    torch.library.opcheck(
+        torch.ops.regard.attention.default, (q, k, v, *[None] * 4, held, strength), call
+    )
 
 
 def test_the_default_compiler_calls_the_operation_forward_and_backward():
     """Its table of decompositions has the one that exporters use, and it refuses operations that it has both ways."""
     q, k, v = (torch.randn(1, 2, 9, 4, requires_grad=True) for _ in range(3))
     inside = torch.compile(lambda *qkv: rg.attention(*qkv, pattern="causal"), fullgraph=True)
-    with torch._inductor.config.patch(fx_graph_cache=False), torch._functorch.config.patch(enable_autograd_cache=False):
-        found, expected = inside(q, k, v), rg.attention(q, k, v, pattern="causal")
+    with (
+        torch._inductor.config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        found = inside(q, k, v)
+        expected = rg.attention(q, k, v, pattern="causal")
     assert torch.equal(found, expected)
     grads = [torch.autograd.grad(one.sin().sum(), (q, k, v)) for one in (found, expected)]
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
@@ -343,9 +450,13 @@ def test_the_default_compiler_calls_the_operation_forward_and_backward():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
 def test_inductor_is_exact_forward_and_backward():
-    function = lambda q, k, v: rg.attention(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, pattern="causal")  # noqa: E731
+    def function(q, k, v):
+        return rg.attention(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, pattern="causal")
+
     assert_same(function, *make_qkv(), inside=compiled(function, "inductor"))
-    layer = rg.MultiHeadAttention(dim=32, heads=4, kv_heads=2, pattern="causal & causal_window(4)", dropout=0.1).eval()
+    layer = rg.MultiHeadAttention(
+        dim=32, heads=4, kv_heads=2, pattern="causal & causal_window(4)", dropout=0.1
+    ).eval()
     inside = compiled(layer, "inductor")
     for length in (9, 30, 1, 64):
         x = torch.randn(2, length, 32)
@@ -373,7 +484,9 @@ def test_a_call_between_two_graphs_is_not_compiled_though_its_plan_is_kept():
 # Layers: dropout whose backward pass is computed again, caches
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*torch.jit.script_method:DeprecationWarning"
+)  # torch's own
 
 
 DROPPING = rg.MultiHeadAttention(dim=6, heads=2, pattern="causal", dropout=0.5)
@@ -390,7 +503,9 @@ def in_a_region(x: torch.Tensor) -> torch.Tensor:
 
 def keeping_products(_, operation, *args, **options):
     return (
-        CheckpointPolicy.MUST_SAVE if operation is torch.ops.aten.addmm.default else CheckpointPolicy.PREFER_RECOMPUTE
+        CheckpointPolicy.MUST_SAVE
+        if operation is torch.ops.aten.addmm.default
+        else CheckpointPolicy.PREFER_RECOMPUTE
     )
 
 
@@ -411,20 +526,28 @@ SAVING = {
     "no budget": (0.0, twice, {}),
     "checkpoints": (1.0, checkpointed, {}),
     "checkpoints that keep products": (
-        1.0, checkpointed, {"context_fn": partial(create_selective_checkpoint_contexts, keeping_products)},
+        1.0,
+        checkpointed,
+        {"context_fn": partial(create_selective_checkpoint_contexts, keeping_products)},
     ),
-}  # fmt: skip
+}
 
 
 if hasattr(graph, "region_activation_memory_budget"):  # newer than torch 2.11
     SAVING["a region without a budget"] = (1.0, in_a_region, {})
 
 
-@pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("budget", "function", "options"), SAVING.values(), ids=SAVING)
-def test_a_backward_pass_that_computes_again_has_the_dropout_of_the_forward_pass(budget, function, options, backend):
+def test_a_backward_pass_that_computes_again_has_the_dropout_of_the_forward_pass(
+    budget, function, options, backend
+):
     with config.patch(activation_memory_budget=budget):
-        found = of_the_same_draws(torch.compile(partial(function, **options), fullgraph=True, backend=backend))
+        found = of_the_same_draws(
+            torch.compile(partial(function, **options), fullgraph=True, backend=backend)
+        )
     for one, other in zip(found, of_the_same_draws(twice), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
 
@@ -439,32 +562,56 @@ def test_equal_calls_in_one_graph_draw_different_seeds():
     assert not torch.equal(one, other)
 
 
-STEPPING = rg.MultiHeadAttention(dim=6, heads=2, head_dim=4, pattern="causal", positions="rotary").eval()
+STEPPING = rg.MultiHeadAttention(
+    dim=6, heads=2, head_dim=4, pattern="causal", positions="rotary"
+).eval()
 
 
 def in_steps(layer, kind: str, **options: int) -> torch.Tensor:
     """The output of seven vectors in three calls with a cache."""
-    cache, x = STEPPING.new_cache(1, kind, **options), torch.arange(42.0).view(1, 7, 6).sin()
-    return torch.cat([layer(x[:, start:stop], cache=cache) for start, stop in ((0, 3), (3, 4), (4, 7))], 1)
+    cache = STEPPING.new_cache(1, kind, **options)
+    x = torch.arange(42.0).view(1, 7, 6).sin()
+    return torch.cat(
+        [layer(x[:, start:stop], cache=cache) for start, stop in ((0, 3), (3, 4), (4, 7))], 1
+    )
 
 
 STATIC = {
-    "grouped": lambda: rg.MultiHeadAttention(6, 2, head_dim=4, kv_heads=1, pattern="causal", positions="rotary"),
-    "window": lambda: rg.MultiHeadAttention(6, 3, pattern="causal_window(9)", sinks=True, output_gate=True),
-    "latent": lambda: rg.LatentAttention(6, 2, latent_dim=5, rope_dim=4, head_dim=3, pattern="full"),
-    "forgetting": lambda: rg.MultiHeadAttention(6, 2, kv_heads=1, pattern="causal", forgetting=True),
+    "grouped": lambda: rg.MultiHeadAttention(
+        6, 2, head_dim=4, kv_heads=1, pattern="causal", positions="rotary"
+    ),
+    "window": lambda: rg.MultiHeadAttention(
+        6, 3, pattern="causal_window(9)", sinks=True, output_gate=True
+    ),
+    "latent": lambda: rg.LatentAttention(
+        6, 2, latent_dim=5, rope_dim=4, head_dim=3, pattern="full"
+    ),
+    "forgetting": lambda: rg.MultiHeadAttention(
+        6, 2, kv_heads=1, pattern="causal", forgetting=True
+    ),
 }
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in STATIC), ("grouped", {"bias": b.ALiBi()})])
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in STATIC), ("grouped", {"bias": b.ALiBi()})]
+)
 @torch.inference_mode()
 def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(name, options):
-    layer, x = STATIC[name]().eval(), torch.arange(240.0).view(1, 40, 6).sin()
-    (own, other), counter = (layer.new_cache(1, "static", 40) for _ in range(2)), CompileCounterWithBackend("eager")
+    layer = STATIC[name]().eval()
+    x = torch.arange(240.0).view(1, 40, 6).sin()
+    (own, other), counter = (
+        (layer.new_cache(1, "static", 40) for _ in range(2)),
+        CompileCounterWithBackend("eager"),
+    )
     step = torch.compile(layer, fullgraph=True, backend=counter)
-    [plane.fill_(torch.nan) for plane in own._now.planes.values()]  # as memory that was never written may be
+    [
+        plane.fill_(torch.nan) for plane in own._now.planes.values()
+    ]  # as memory that was never written may be
     for at in range(34):
-        found, wanted = (one(x[:, at : at + 1], cache=cache, **options) for one, cache in ((step, own), (layer, other)))
+        found, wanted = (
+            one(x[:, at : at + 1], cache=cache, **options)
+            for one, cache in ((step, own), (layer, other))
+        )
         assert torch.equal(found, wanted)
     torch.testing.assert_close(found, layer(x[:, :34], **options)[:, -1:])
     assert (own.length, torch.equal(own.keys, other.keys), counter.frame_count) == (34, True, 1)
@@ -476,12 +623,16 @@ def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(name, options
         step(x[:, :1], cache=own, **options)
     assert (own.length, counter.frame_count) == (40, 1)
     with pytest.raises((Unsupported, rg.ArgumentError), match="of another layer"):
-        torch.compile(copy.deepcopy(layer), fullgraph=True, backend="eager")(x[:, :1], cache=own, **options)
+        torch.compile(copy.deepcopy(layer), fullgraph=True, backend="eager")(
+            x[:, :1], cache=own, **options
+        )
 
 
 @torch.inference_mode()
 def test_a_static_cache_in_a_graph_refuses_to_round_and_to_learn():
-    found = in_steps(torch.compile(STEPPING, fullgraph=True, backend="aot_eager"), "static", capacity=11)
+    found = in_steps(
+        torch.compile(STEPPING, fullgraph=True, backend="aot_eager"), "static", capacity=11
+    )
     torch.testing.assert_close(found, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
     for cache, grad in (
         (STEPPING.new_cache(1, "static", 9, torch.bfloat16), False),
@@ -492,7 +643,9 @@ def test_a_static_cache_in_a_graph_refuses_to_round_and_to_learn():
             torch.set_grad_enabled(grad),
             pytest.raises(Unsupported, match="give new_cache no"),
         ):
-            torch.compile(STEPPING, fullgraph=True, backend="eager")(torch.ones(1, 1, 6), cache=cache)
+            torch.compile(STEPPING, fullgraph=True, backend="eager")(
+                torch.ones(1, 1, 6), cache=cache
+            )
         assert not cache.length
 
 

@@ -19,8 +19,12 @@ from regard.mechanisms import parse
 from regard.mechanisms.base import Sizes
 from regard.patterns.text import written_apart
 
-B, S, C = Dim("b"), Dim("s"), Dim("c")
-TEXTS, CONTEXTS, ROWS = {0: B, 1: S}, {0: B, 1: C}, {0: B}
+B = Dim("b")
+S = Dim("s")
+C = Dim("c")
+TEXTS = {0: B, 1: S}
+CONTEXTS = {0: B, 1: C}
+ROWS = {0: B}
 
 
 class Calling(nn.Module):
@@ -41,30 +45,42 @@ def vectors(batch: int, length: int) -> torch.Tensor:
 # The call of a layer, its options, the inputs of a batch and a length, and which of their axes may change.
 CALLS: dict[str, tuple[Any, dict[str, Any], Any, Any]] = {
     "rotary positions and forget gates": (
-        lambda layer, x: layer(x), {"positions": "rotary", "pattern": "causal_window(3)", "forgetting": True},
-        lambda b, n: (vectors(b, n),), (TEXTS,),
+        lambda layer, x: layer(x),
+        {"positions": "rotary", "pattern": "causal_window(3)", "forgetting": True},
+        lambda b, n: (vectors(b, n),),
+        (TEXTS,),
     ),
     "a context with padding": (
-        lambda layer, x, context, stop: layer(x, context, pattern=p.KeySpan(0, stop)), {},
-        lambda b, n: (vectors(b, n), vectors(b, n + 2), torch.arange(b) + 1), (TEXTS, CONTEXTS, ROWS),
+        lambda layer, x, context, stop: layer(x, context, pattern=p.KeySpan(0, stop)),
+        {},
+        lambda b, n: (vectors(b, n), vectors(b, n + 2), torch.arange(b) + 1),
+        (TEXTS, CONTEXTS, ROWS),
     ),
     "starts by row": (
-        lambda layer, x, context, start: layer(x, context, q_start=start), {"positions": "rotary", "pattern": "causal"},
-        lambda b, n: (vectors(b, n), vectors(b, n + 2), torch.arange(b)), (TEXTS, CONTEXTS, ROWS),
+        lambda layer, x, context, start: layer(x, context, q_start=start),
+        {"positions": "rotary", "pattern": "causal"},
+        lambda b, n: (vectors(b, n), vectors(b, n + 2), torch.arange(b)),
+        (TEXTS, CONTEXTS, ROWS),
     ),
     "padding with holes": (
-        lambda layer, x, mask: layer(x, pattern=p.KeyMask(mask)), {},
-        lambda b, n: (vectors(b, n), torch.arange(b * n).view(b, n) % 3 != 1), (TEXTS, TEXTS),
+        lambda layer, x, mask: layer(x, pattern=p.KeyMask(mask)),
+        {},
+        lambda b, n: (vectors(b, n), torch.arange(b * n).view(b, n) % 3 != 1),
+        (TEXTS, TEXTS),
     ),
     "documents": (
-        lambda layer, x, ids: layer(x, pattern=p.SameDocument(ids)), {"positions": "rotary"},
-        lambda b, n: (vectors(b, n), torch.arange(b * n).view(b, n) // 3), (TEXTS, TEXTS),
+        lambda layer, x, ids: layer(x, pattern=p.SameDocument(ids)),
+        {"positions": "rotary"},
+        lambda b, n: (vectors(b, n), torch.arange(b * n).view(b, n) // 3),
+        (TEXTS, TEXTS),
     ),
     "a cache of its own": (
-        lambda layer, x: layer(x, cache=layer.new_cache(x.shape[0])), {"pattern": "causal"},
-        lambda b, n: (vectors(b, n),), (TEXTS,),
+        lambda layer, x: layer(x, cache=layer.new_cache(x.shape[0])),
+        {"pattern": "causal"},
+        lambda b, n: (vectors(b, n),),
+        (TEXTS,),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("call", "options", "inputs", "axes"), CALLS.values(), ids=CALLS)
@@ -78,7 +94,9 @@ def test_one_exported_program_serves_every_batch_and_every_length(call, options,
 
 @pytest.mark.parametrize("numbers", [True, False], ids=["numbers", "booleans"])
 def test_pytorchs_layer_with_a_mask_is_exported_and_compiled_as_one_graph(numbers):
-    ours, theirs = (kind(6, 2, batch_first=True).eval() for kind in (MultiheadAttention, nn.MultiheadAttention))
+    ours, theirs = (
+        kind(6, 2, batch_first=True).eval() for kind in (MultiheadAttention, nn.MultiheadAttention)
+    )
     ours.load_state_dict(theirs.state_dict())
     mask = nn.Transformer.generate_square_subsequent_mask(5)
     padding = torch.zeros(3, 5).masked_fill(torch.arange(5) > 3, -torch.inf)
@@ -90,7 +108,9 @@ def test_pytorchs_layer_with_a_mask_is_exported_and_compiled_as_one_graph(number
             self.layer = layer
 
         def forward(self, x, mask, padding):
-            return self.layer(x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=False)[0]
+            return self.layer(
+                x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=False
+            )[0]
 
     x = vectors(3, 5)
     expected = Masked(theirs)(x, mask, padding)
@@ -143,7 +163,9 @@ def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys(o
     program = export(module, tuple(tensors(2, 9, 7)), dynamic_shapes=axes).run_decompositions()
     assert "regard" not in str(program.graph)
     with whole_attention():
-        assert "regard.attention" in str(export(module, tuple(tensors(2, 9, 7))).run_decompositions().graph)
+        assert "regard.attention" in str(
+            export(module, tuple(tensors(2, 9, 7))).run_decompositions().graph
+        )
     for batch, q_len, k_len in ((3, 9, 5), (2, 6, 9), (7, 8, 8)):
         q, k, v = tensors(batch, q_len, k_len)
         if q_len < k_len:  # the first keys are hidden
@@ -166,11 +188,23 @@ def test_a_recurrence_by_a_scan_over_chunks_is_that_recurrence(name, monkeypatch
     pattern = p.Causal() & p.KeySpan(torch.tensor([0, 40]), torch.tensor([66, 70]))
     k[:, :, 66:][0], v[0, :, 66:] = torch.nan, torch.nan  # padding
     wanted = rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, parameters=gates)
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)  # other runtimes invert no matrices
+    monkeypatch.setattr(
+        torch.compiler, "is_exporting", lambda: True
+    )  # other runtimes invert no matrices
     text, held = written_apart(pattern, lambda value: value)
     given = {"pattern": text, "mechanism": name, "names": list(gates), "first": 0}
     found = plain_attention(
-        q, k, v, *[None] * 4, held, list(gates.values()), lowest=None, softcap=None, scale=None, dropout=0.0, **given
+        q,
+        k,
+        v,
+        *[None] * 4,
+        held,
+        list(gates.values()),
+        lowest=None,
+        softcap=None,
+        scale=None,
+        dropout=0.0,
+        **given,
     )
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     assert not found[1, :, :40].any()
@@ -180,9 +214,15 @@ def test_a_recurrence_by_a_scan_over_chunks_is_that_recurrence(name, monkeypatch
     ("options", "words"),
     [
         ({"dropout": 0.5}, "dropout is not exported"),
-        ({"pattern": "causal", "mechanism": "linear_transformer"}, "only softmax is, and recurrent mechanisms"),
+        (
+            {"pattern": "causal", "mechanism": "linear_transformer"},
+            "only softmax is, and recurrent mechanisms",
+        ),
         ({"pattern": "random_blocks(1, block=2, seed=0)"}, "by a hash"),
-        ({"pattern": p.ChosenKeys(torch.zeros(1, 1, 5, 1, dtype=torch.int64))}, "its lists are for one number"),
+        (
+            {"pattern": p.ChosenKeys(torch.zeros(1, 1, 5, 1, dtype=torch.int64))},
+            "its lists are for one number",
+        ),
     ],
     ids=["dropout", "linear", "random blocks", "chosen keys"],
 )

@@ -14,8 +14,10 @@ from regard.core.call import make_problem
 from regard.patterns import Causal, CausalWindow, Grid, Pattern, Strided
 
 ROOT = Path(rg.__file__).parent
-CAUSAL, WINDOW = Causal(), CausalWindow(64)
-SHORT, LONG = torch.randn(1, 4, 16, 64), torch.randn(1, 4, 256, 64)
+CAUSAL = Causal()
+WINDOW = CausalWindow(64)
+SHORT = torch.randn(1, 4, 16, 64)
+LONG = torch.randn(1, 4, 256, 64)
 
 
 COLD = {
@@ -44,7 +46,9 @@ def test_a_call_with_a_new_problem_passes_few_functions(fresh_plans, name):
     assert 50 < first_call(name, learns=True) <= 900
 
 
-@pytest.mark.parametrize(("x", "pattern", "most"), [(SHORT, CAUSAL, 12), (LONG, WINDOW, 40)], ids=["causal", "window"])
+@pytest.mark.parametrize(
+    ("x", "pattern", "most"), [(SHORT, CAUSAL, 12), (LONG, WINDOW, 40)], ids=["causal", "window"]
+)
 def test_a_call_with_a_kept_plan_passes_few_functions(x, pattern, most):
     passed = frames(lambda: rg.attention(x, x, x, pattern=pattern))
     assert 1 < len(passed) <= most, passed
@@ -59,7 +63,11 @@ def test_training_passes_one_function_more_than_inference():
 @pytest.mark.parametrize(
     ("backend", "pattern", "length", "most"),
     [
-        *([] if isinstance(load(), str) else [("native", Causal(), 64, 3), ("native", CausalWindow(256), 2048, 3)]),
+        *(
+            []
+            if isinstance(load(), str)
+            else [("native", Causal(), 64, 3), ("native", CausalWindow(256), 2048, 3)]
+        ),
         ("fused", Causal(), 64, 6),
         ("tiled", Strided(64), 1024, 70),
     ],

@@ -34,7 +34,9 @@ def forget() -> None:
         table.cache_clear()
 
 
-def tensors(q_len: int, k_len: int, turned: bool, dtype: torch.dtype, seed: int = 7) -> list[torch.Tensor]:
+def tensors(
+    q_len: int, k_len: int, turned: bool, dtype: torch.dtype, seed: int = 7
+) -> list[torch.Tensor]:
     """q, k and v, `turned` as views of tensors whose heads and positions are exchanged."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=dtype)
     shapes = (2, 4, q_len, 6), (2, 2, k_len, 6), (2, 2, k_len, 5)
@@ -42,9 +44,12 @@ def tensors(q_len: int, k_len: int, turned: bool, dtype: torch.dtype, seed: int 
     return [x.transpose(1, 2).contiguous().transpose(1, 2) if turned else x for x in every]
 
 
-def calling(q_len: int = 11, k_len: int = 13, turned: bool = False, learns: bool = True, **options: Any) -> Run:
+def calling(
+    q_len: int = 11, k_len: int = 13, turned: bool = False, learns: bool = True, **options: Any
+) -> Run:
     """A function that computes attention, and its gradients, with a `hook` on the gradient of the output."""
-    dtype, hook = options.pop("dtype", torch.float32), options.pop("hook", None)
+    dtype = options.pop("dtype", torch.float32)
+    hook = options.pop("hook", None)
     q, k, v = tensors(q_len, k_len, turned, dtype, options.pop("seed", 7))
     if str(options.get("mechanism", "")).startswith("lsh"):
         k = q = torch.nn.functional.normalize(q[:, :2], dim=-1)
@@ -67,12 +72,28 @@ CALLS: dict[str, dict[str, Any]] = {
     "native": {"backend": "native", "pattern": "causal"},
     "linear": {"mechanism": "linear"},
     "linear, causal": {"mechanism": "linear", "pattern": "causal"},
-    "performer": {"mechanism": "performer(features=8, seed=1)", "pattern": "causal & key_span(2, 12)"},
-    "lsh": {"mechanism": "lsh(chunk=4, buckets=4, rounds=2, seed=1)", "pattern": "causal", "k_len": 11},
+    "performer": {
+        "mechanism": "performer(features=8, seed=1)",
+        "pattern": "causal & key_span(2, 12)",
+    },
+    "lsh": {
+        "mechanism": "lsh(chunk=4, buckets=4, rounds=2, seed=1)",
+        "pattern": "causal",
+        "k_len": 11,
+    },
     "streamed": {"backend": "streamed", "pattern": "causal_window(4)", "softcap": 5.0, "sink": 0.5},
     "tiled": {"backend": "tiled", "pattern": "strided(4)"},
-    "tiled, biased": {"backend": "tiled", "pattern": "strided(4)", "bias": rg.bias.ALiBi(), "dtype": torch.float64},
-    "fused, gathered": {"backend": "fused", "pattern": "sliding_window(1) | key_set(0)", "dtype": torch.float64},
+    "tiled, biased": {
+        "backend": "tiled",
+        "pattern": "strided(4)",
+        "bias": rg.bias.ALiBi(),
+        "dtype": torch.float64,
+    },
+    "fused, gathered": {
+        "backend": "fused",
+        "pattern": "sliding_window(1) | key_set(0)",
+        "dtype": torch.float64,
+    },
     "fused": {"backend": "fused", "pattern": "causal & random_blocks(1, block=3, seed=2)"},
     "reference": {"backend": "reference", "pattern": "fixed(4)", "dropout": 0.1, "dropout_seed": 5},
     "decode": {"backend": "decode", "q_len": 1, "pattern": "causal", "learns": False},
@@ -103,13 +124,18 @@ def of_layer() -> tuple[Run, list[Run]]:
         recorded()
         call(7)
 
-    return run, [partial(call, 7), recorded, partial(call, 5), lambda: torch.tensor(len(layer.recordings))]
+    return run, [
+        partial(call, 7),
+        recorded,
+        partial(call, 5),
+        lambda: torch.tensor(len(layer.recordings)),
+    ]
 
 
 PATHS: dict[str, Callable[[], tuple[Run, list[Run]]]] = {
     **{name: partial(of_call, name) for name in CALLS},
     "layer": of_layer,
-}  # fmt: skip
+}
 
 
 def same(found: Any, expected: Any) -> bool:
@@ -124,7 +150,9 @@ def cleaning() -> set[tuple[str, int]]:
     for function, end in ((rg.record_attention, "finally:"), (Recording.end, "def end")):
         text, start = inspect.getsourcelines(inspect.unwrap(function))
         first = next(place for place, one in enumerate(text) if one.strip().startswith(end))
-        found |= {(inspect.getfile(Recording), line) for line in range(start + first, start + len(text))}
+        found |= {
+            (inspect.getfile(Recording), line) for line in range(start + first, start + len(text))
+        }
     return found
 
 
@@ -139,8 +167,13 @@ def wrong_after(name: str, count: int, seed: int) -> tuple[int, list[str]]:
     apart = cleaning()
     cold, warm = ([at for at in lines_of(make) if at[:2] not in apart] for _ in range(2))
     [one() for one in check]
-    chosen, wrong, done = random.Random(seed), [], 0
-    each = {True: chosen.choices(cold, k=count // 5), False: chosen.choices(warm, k=count - count // 5)}
+    chosen = random.Random(seed)
+    wrong = []
+    done = 0
+    each = {
+        True: chosen.choices(cold, k=count // 5),
+        False: chosen.choices(warm, k=count - count // 5),
+    }
     for is_cold, lines in each.items():
         for at in lines:
             if is_cold:
@@ -149,7 +182,8 @@ def wrong_after(name: str, count: int, seed: int) -> tuple[int, list[str]]:
             try:
                 alike = all(same(one(), known) for one, known in zip(check, expected, strict=True))
             except Exception as error:
-                alike, at = False, (*at, repr(error))
+                alike = False
+                at = (*at, repr(error))
             if not alike:
                 wrong.append(f"{name}, {'cold' if is_cold else 'warm'}: {at}")
     return done, wrong

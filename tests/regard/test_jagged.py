@@ -14,33 +14,52 @@ from regard.patterns.documents import PerDocument
 LENGTHS = (5, 0, 1, 9, 4)
 
 
-def jagged(lengths: tuple[int, ...], heads: int, size: int = 4, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+def jagged(
+    lengths: tuple[int, ...], heads: int, size: int = 4, dtype: torch.dtype = torch.float64
+) -> torch.Tensor:
     """(batch, heads, ragged length, size), with documents of these lengths."""
     documents = [torch.randn(length, heads, size, dtype=dtype) for length in lengths]
     return torch.nested.nested_tensor(documents, layout=torch.jagged, requires_grad=True)
 
 
-def loop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Any, **options: Any) -> list[torch.Tensor]:
+def loop(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Any, **options: Any
+) -> list[torch.Tensor]:
     """The output of each document (heads, length, size), called by itself."""
     rows = zip(*(x.transpose(1, 2).unbind() for x in (q, k, v)), strict=True)
     return [
-        rg.attention(*(x[None] for x in row), pattern=pattern.for_row(place), backend="reference", **options)[0]
+        rg.attention(
+            *(x[None] for x in row), pattern=pattern.for_row(place), backend="reference", **options
+        )[0]
         for place, row in enumerate(rows)
     ]
 
 
 PATTERNS = (
-    p.Full(), p.Causal(), p.CausalWindow(3), p.SlidingWindow(4), p.Causal() & p.Strided(2), p.Prefix(2), p.Fixed(3),
-    p.GlobalTokens([0]) | p.CausalWindow(2), p.RandomBlocks(1, block=2, seed=1), p.KeySpan(1), ~p.Causal(),
-    p.KeySpan(0, torch.tensor([3, 0, 1, 5, 0])), p.PerHead([p.Causal(), p.Prefix(1), p.Full(), p.Strided(2)]),
-    p.Where(lambda i, j: (i + j) % 2 == 0), p.SameDocument(torch.arange(9) // 3) & p.Causal(),
-)  # fmt: skip
+    p.Full(),
+    p.Causal(),
+    p.CausalWindow(3),
+    p.SlidingWindow(4),
+    p.Causal() & p.Strided(2),
+    p.Prefix(2),
+    p.Fixed(3),
+    p.GlobalTokens([0]) | p.CausalWindow(2),
+    p.RandomBlocks(1, block=2, seed=1),
+    p.KeySpan(1),
+    ~p.Causal(),
+    p.KeySpan(0, torch.tensor([3, 0, 1, 5, 0])),
+    p.PerHead([p.Causal(), p.Prefix(1), p.Full(), p.Strided(2)]),
+    p.Where(lambda i, j: (i + j) % 2 == 0),
+    p.SameDocument(torch.arange(9) // 3) & p.Causal(),
+)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 @pytest.mark.parametrize("k_lengths", [LENGTHS, (7, 2, 3, 2, 0)], ids=["self", "cross"])
 def test_jagged_attention_is_that_of_each_document(pattern, k_lengths):
-    q, k, v = jagged(LENGTHS, 4), jagged(k_lengths, 2), jagged(k_lengths, 2, size=3)
+    q = jagged(LENGTHS, 4)
+    k = jagged(k_lengths, 2)
+    v = jagged(k_lengths, 2, size=3)
     wanted = loop(q, k, v, pattern)
     output = rg.attention(*(x.transpose(1, 2) for x in (q, k, v)), pattern=pattern)
     assert (output.layout, output.shape[1:2], output.shape[-1]) == (torch.jagged, (4,), 3)
@@ -49,7 +68,9 @@ def test_jagged_attention_is_that_of_each_document(pattern, k_lengths):
         torch.testing.assert_close(one, other)
     weights = torch.randn_like(output.values())
     parts = torch.split(weights, LENGTHS, dim=1)
-    expected = torch.autograd.grad(sum((x * y).sum() for x, y in zip(wanted, parts, strict=True)), (q, k, v))
+    expected = torch.autograd.grad(
+        sum((x * y).sum() for x, y in zip(wanted, parts, strict=True)), (q, k, v)
+    )
     found = torch.autograd.grad((output.values() * weights).sum(), (q, k, v))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.values(), other.values())
@@ -59,7 +80,9 @@ def test_jagged_attention_is_that_of_each_document(pattern, k_lengths):
 @pytest.mark.parametrize("backend", ["fused", "streamed", "reference"])
 def test_every_backend_computes_the_packed_row(backend, pattern):
     x = jagged((70, 1, 40), 2)
-    output = rg.attention(*(x.transpose(1, 2),) * 3, pattern=pattern, backend=backend, bias=b.ALiBi())
+    output = rg.attention(
+        *(x.transpose(1, 2),) * 3, pattern=pattern, backend=backend, bias=b.ALiBi()
+    )
     for one, other in zip(output.unbind(), loop(x, x, x, pattern, bias=b.ALiBi()), strict=True):
         torch.testing.assert_close(one, other)
 
@@ -67,8 +90,12 @@ def test_every_backend_computes_the_packed_row(backend, pattern):
 @pytest.mark.parametrize("pattern", [p.Causal(), p.Full()], ids=str)
 def test_mechanisms_of_features_take_documents(pattern):
     x = jagged(LENGTHS, 2)
-    output = rg.attention(*(x.transpose(1, 2),) * 3, pattern=pattern, mechanism=m.LinearTransformer())
-    for one, other in zip(output.unbind(), loop(x, x, x, pattern, mechanism=m.LinearTransformer()), strict=True):
+    output = rg.attention(
+        *(x.transpose(1, 2),) * 3, pattern=pattern, mechanism=m.LinearTransformer()
+    )
+    for one, other in zip(
+        output.unbind(), loop(x, x, x, pattern, mechanism=m.LinearTransformer()), strict=True
+    ):
         torch.testing.assert_close(one, other)
 
 
@@ -86,60 +113,89 @@ def test_the_cost_of_documents_is_that_of_their_pairs_and_never_that_of_the_pack
 def test_dropout_is_that_of_the_packed_row_in_every_backend():
     x = jagged(LENGTHS, 2).transpose(1, 2)
     outputs = [
-        rg.attention(x, x, x, pattern="causal", dropout=0.5, dropout_seed=1, backend=backend).values()
+        rg.attention(
+            x, x, x, pattern="causal", dropout=0.5, dropout_seed=1, backend=backend
+        ).values()
         for backend in ("streamed", "reference")
     ]
     torch.testing.assert_close(*outputs)
 
 
-@pytest.mark.parametrize("pattern", [p.CausalWindow(3), p.Prefix(2), PATTERNS[11], PATTERNS[12]], ids=str)
+@pytest.mark.parametrize(
+    "pattern", [p.CausalWindow(3), p.Prefix(2), PATTERNS[11], PATTERNS[12]], ids=str
+)
 @pytest.mark.parametrize("k_lengths", [None, (7, 2, 3, 2, 0)], ids=["self", "cross"])
 def test_packed_tensors_are_computed_as_jagged_ones(pattern, k_lengths):
     q, (k, v) = jagged(LENGTHS, 4), (jagged(k_lengths or LENGTHS, 2, size) for size in (4, 3))
-    wanted = rg.attention(*(x.transpose(1, 2) for x in (q, k, v)), pattern=pattern, softcap=2.0, sink=0.3)
+    wanted = rg.attention(
+        *(x.transpose(1, 2) for x in (q, k, v)), pattern=pattern, softcap=2.0, sink=0.3
+    )
     packed = [x.values().detach().requires_grad_() for x in (q, k, v)]
     ends = [q.offsets().int(), k.offsets()][: 1 if k_lengths is None else 2]
     found = rg.attention_varlen(*packed, *ends, pattern=pattern, softcap=2.0, sink=0.3)
     torch.testing.assert_close(found, wanted.values().transpose(0, 1))
     for one, other in zip(
         torch.autograd.grad(found.square().sum(), packed),
-        torch.autograd.grad(wanted.values().square().sum(), (q, k, v)), strict=True,
-    ):  # fmt: skip
+        torch.autograd.grad(wanted.values().square().sum(), (q, k, v)),
+        strict=True,
+    ):
         torch.testing.assert_close(one, other.values())
 
 
 def refusals() -> dict[str, tuple[Any, str]]:
-    x, dense = jagged(LENGTHS, 2).transpose(1, 2), torch.zeros(5, 2, 9, 4, dtype=torch.float64)
+    x = jagged(LENGTHS, 2).transpose(1, 2)
+    dense = torch.zeros(5, 2, 9, 4, dtype=torch.float64)
     gaps = torch.nested.narrow(
         torch.zeros(2, 6, 2, 4), 1, torch.tensor([0, 1]), torch.tensor([2, 3]), layout=torch.jagged
-    ).transpose(1, 2)  # fmt: skip
+    ).transpose(1, 2)
     return {
-        "dense keys": (lambda: rg.attention(x, dense, dense), r"k is a dense tensor .* nested alike"),
+        "dense keys": (
+            lambda: rg.attention(x, dense, dense),
+            r"k is a dense tensor .* nested alike",
+        ),
         "gaps": (lambda: rg.attention(gaps, gaps, gaps), "gaps between its documents.*contiguous"),
-        "values": (lambda: rg.attention(x, x, jagged((1,) * 5, 2).transpose(1, 2)), "k and v .* different lengths"),
-        "bias": (lambda: rg.attention(x, x, x, bias=torch.zeros(9, 9)), "a bias tensor .*regard.bias"),
+        "values": (
+            lambda: rg.attention(x, x, jagged((1,) * 5, 2).transpose(1, 2)),
+            "k and v .* different lengths",
+        ),
+        "bias": (
+            lambda: rg.attention(x, x, x, bias=torch.zeros(9, 9)),
+            "a bias tensor .*regard.bias",
+        ),
         "explicit": (
-            lambda: rg.attention(x, x, x, pattern=p.Explicit(torch.ones(9, 9).bool())), r"\(9, 9\).*this call has",
+            lambda: rg.attention(x, x, x, pattern=p.Explicit(torch.ones(9, 9).bool())),
+            r"\(9, 9\).*this call has",
         ),
         "plan": (lambda: rg.plan_attention(x, x, x), "a plan and a detail do not.*SameDocument"),
         "linear": (
-            lambda: rg.attention(x, x, x, pattern=p.Prefix(2), mechanism=m.LinearTransformer()), "per_document",
+            lambda: rg.attention(x, x, x, pattern=p.Prefix(2), mechanism=m.LinearTransformer()),
+            "per_document",
         ),
         "dense packed": (
-            lambda: rg.attention_varlen(dense, dense, dense, torch.tensor([0, 5])), r"q is .*packed tensors",
+            lambda: rg.attention_varlen(dense, dense, dense, torch.tensor([0, 5])),
+            r"q is .*packed tensors",
         ),
         "packed ends": (
-            lambda: rg.attention_varlen(*(dense[0].transpose(0, 1),) * 3, torch.tensor([0, 5, 4])), "ends at 9",
+            lambda: rg.attention_varlen(*(dense[0].transpose(0, 1),) * 3, torch.tensor([0, 5, 4])),
+            "ends at 9",
         ),
         "packed documents": (
-            lambda: rg.attention_varlen(*(dense[0].transpose(0, 1),) * 3, *map(torch.tensor, ([0, 9], [0, 4, 9]))),
+            lambda: rg.attention_varlen(
+                *(dense[0].transpose(0, 1),) * 3, *map(torch.tensor, ([0, 9], [0, 4, 9]))
+            ),
             "cu_q has 1 document and cu_k 2",
         ),
         "packed start": (
-            lambda: rg.attention_varlen(*(dense[0].transpose(0, 1),) * 3, torch.tensor([0, 9]), q_start=1), "q_start",
+            lambda: rg.attention_varlen(
+                *(dense[0].transpose(0, 1),) * 3, torch.tensor([0, 9]), q_start=1
+            ),
+            "q_start",
         ),
-        "tensors of the wrong size": (lambda: rg.attention(x, x, jagged(LENGTHS, 1).transpose(1, 2)), "kv_heads"),
-    }  # fmt: skip
+        "tensors of the wrong size": (
+            lambda: rg.attention(x, x, jagged(LENGTHS, 1).transpose(1, 2)),
+            "kv_heads",
+        ),
+    }
 
 
 @pytest.mark.parametrize("name", refusals())
@@ -150,13 +206,19 @@ def test_what_jagged_tensors_do_not_do_is_refused_by_a_sentence(name):
 
 
 LAYERS = {
-    "grouped": rg.MultiHeadAttention(12, 4, kv_heads=2, pattern="global_tokens(0) | causal_window(2)"),
+    "grouped": rg.MultiHeadAttention(
+        12, 4, kv_heads=2, pattern="global_tokens(0) | causal_window(2)"
+    ),
     "context": rg.MultiHeadAttention(12, 4, context_dim=7),
-    "rotary": rg.MultiHeadAttention(12, 2, positions="rotary", pattern="causal", qk_norm=True, output_gate=True),
+    "rotary": rg.MultiHeadAttention(
+        12, 2, positions="rotary", pattern="causal", qk_norm=True, output_gate=True
+    ),
     "two parts": rg.MultiHeadAttention(12, 2, differential=0.3, sinks=True),
     "forgetting": rg.MultiHeadAttention(12, 4, kv_heads=2, pattern="causal", forgetting=True),
     "state": rg.MultiHeadAttention(12, 2, pattern="causal", mechanism=m.GatedDelta()),
-    "latent": rg.LatentAttention(12, 3, latent_dim=5, rope_dim=2, head_dim=4, pattern="causal & strided(3)"),
+    "latent": rg.LatentAttention(
+        12, 3, latent_dim=5, rope_dim=2, head_dim=4, pattern="causal & strided(3)"
+    ),
 }
 
 
@@ -172,21 +234,26 @@ def test_a_layer_takes_documents_of_different_lengths(name):
         for lengths, dim in ((LENGTHS, 12), ((7, 2, 3, 2, 0), 7))
     )
     given = (x, context) if name == "context" else (x,)
-    for options in [{"form": form} for form in ("absorbed", "expanded", "auto")] if name == "latent" else [{}]:
+    for options in (
+        [{"form": form} for form in ("absorbed", "expanded", "auto")] if name == "latent" else [{}]
+    ):
         rows = zip(*(one.unbind() for one in given), strict=True)
         alone = torch.cat([layer(*(one[None] for one in row), **options)[0] for row in rows])
         output = layer(*given, **options)
         assert torch.equal(output.offsets(), x.offsets())
         torch.testing.assert_close(output.values(), alone)
         leaves = (*given, *layer.parameters())
-        found, expected = (torch.autograd.grad(one.square().sum(), leaves) for one in (output.values(), alone))
+        found, expected = (
+            torch.autograd.grad(one.square().sum(), leaves) for one in (output.values(), alone)
+        )
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(*(t.values() if t.is_nested else t for t in (one, other)))
 
 
 @torch.no_grad()
 def test_forget_gates_of_many_documents_keep_their_digits():
-    layer, rows = rg.MultiHeadAttention(12, 4, pattern="causal", forgetting=True), torch.randn(1000, 5, 12)
+    layer = rg.MultiHeadAttention(12, 4, pattern="causal", forgetting=True)
+    rows = torch.randn(1000, 5, 12)
     layer.to_forget.bias.fill_(-2)  # their logarithms sum to -10,000
     found = layer(torch.nested.nested_tensor([*rows], layout=torch.jagged)).values()
     torch.testing.assert_close(found.view_as(rows), layer(rows), rtol=0, atol=1e-5)
@@ -200,7 +267,11 @@ def test_a_layer_refuses_what_documents_have_no_place_for():
     with pytest.raises(rg.ShapeError, match=r"context is a tensor .* beside a nested tensor"):
         layer(x, torch.randn(2, 4, 12))
     with pytest.raises(rg.ShapeError, match="x holds 2 documents and its context 1"):
-        rg.MultiHeadAttention(12, 2)(x, torch.nested.nested_tensor([torch.randn(4, 12)], layout=torch.jagged))
+        rg.MultiHeadAttention(12, 2)(
+            x, torch.nested.nested_tensor([torch.randn(4, 12)], layout=torch.jagged)
+        )
     with pytest.raises(rg.UnsupportedError, match="give a bias by distance"):
         layer(x, bias=torch.zeros(3, 3))
-    torch.testing.assert_close(layer(x, bias=b.ALiBi()).unbind()[1], layer(x.unbind()[1][None], bias=b.ALiBi())[0])
+    torch.testing.assert_close(
+        layer(x, bias=b.ALiBi()).unbind()[1], layer(x.unbind()[1][None], bias=b.ALiBi())[0]
+    )

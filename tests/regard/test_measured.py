@@ -10,22 +10,32 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard as rg
 from regard import patterns as p
 
-DIM, V_DIM = 5, 7
+DIM = 5
+V_DIM = 7
 PATTERNS = [
-    p.Full(), p.Causal() & p.CausalWindow(3), p.PerHead([p.Causal(), p.Full(), p.Prefix(2), p.Strided(3)]),
-    p.KeySpan(0, torch.tensor([3, 11, 0])), p.Causal() & p.KeyMask(torch.arange(11) % 3 > 0),
-    p.SameDocument(torch.arange(33).view(3, 11) // 4), p.Explicit(torch.rand(1, 4, 11, 11) < 0.5),
-]  # fmt: skip
+    p.Full(),
+    p.Causal() & p.CausalWindow(3),
+    p.PerHead([p.Causal(), p.Full(), p.Prefix(2), p.Strided(3)]),
+    p.KeySpan(0, torch.tensor([3, 11, 0])),
+    p.Causal() & p.KeyMask(torch.arange(11) % 3 > 0),
+    p.SameDocument(torch.arange(33).view(3, 11) // 4),
+    p.Explicit(torch.rand(1, 4, 11, 11) < 0.5),
+]
 
 
 def tensors(learning: bool = False) -> list[torch.Tensor]:
-    return [torch.randn(3, h, 11, size, requires_grad=learning) for h, size in ((4, DIM), (2, DIM), (2, V_DIM))]
+    return [
+        torch.randn(3, h, 11, size, requires_grad=learning)
+        for h, size in ((4, DIM), (2, DIM), (2, V_DIM))
+    ]
 
 
 def counted(call: Any) -> dict[str, int]:
     with FlopCounterMode(display=False) as counter:
         call()
-    return {str(name): number for name, number in counter.get_flop_counts().get("Global", {}).items()}
+    return {
+        str(name): number for name, number in counter.get_flop_counts().get("Global", {}).items()
+    }
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
@@ -51,7 +61,8 @@ def test_the_flop_counter_counts_allowed_pairs_forward_and_backward(pattern, sta
 
 
 def test_a_layer_is_counted_with_its_projections_and_in_autocast():
-    layer, x = rg.MultiHeadAttention(dim=16, heads=4, pattern="causal"), torch.randn(1, 7, 16)
+    layer = rg.MultiHeadAttention(dim=16, heads=4, pattern="causal")
+    x = torch.randn(1, 7, 16)
     projections = 4 * 2 * 7 * 16 * 16
     assert sum(counted(lambda: layer(x)).values()) == projections + 4 * 28 * 16
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -62,7 +73,9 @@ def test_a_layer_is_counted_with_its_projections_and_in_autocast():
 
 def test_what_the_counter_cannot_see_is_computed_with_a_warning():
     q, k, _ = tensors()
-    with pytest.warns(UserWarning, match="counts only what this call computes by PyTorch's own operations"):
+    with pytest.warns(
+        UserWarning, match="counts only what this call computes by PyTorch's own operations"
+    ):
         assert "regard.attention" not in counted(lambda: rg.attention(q, k, k, mechanism="linear"))
 
 

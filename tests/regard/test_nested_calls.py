@@ -24,7 +24,11 @@ def by_frames(call: Run, inner: Run) -> tuple[Any, list[Any]]:
     returned = itertools.count()
 
     def profile(frame: Any, event: str, _: Any) -> None:
-        if event == "return" and frame.f_code.co_filename.startswith(HERE) and not next(returned) % EVERY:
+        if (
+            event == "return"
+            and frame.f_code.co_filename.startswith(HERE)
+            and not next(returned) % EVERY
+        ):
             sys.setprofile(None)
             nested.append(inner())
             sys.setprofile(profile)
@@ -69,8 +73,10 @@ WAYS = {"frames": by_frames, "signal": by_signal}
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_inside_a_call_of_the_same_plan_gives_both_the_same_bits(name, way):
     options = CALLS[name]
-    call, inner = calling(**options), calling(**options, turned=True, seed=11)
-    expected, of_inner = call(), inner()
+    call = calling(**options)
+    inner = calling(**options, turned=True, seed=11)
+    expected = call()
+    of_inner = inner()
     call(), inner()
     found, nested = WAYS[way](call, inner)
     assert same(found, expected)
@@ -80,9 +86,11 @@ def test_a_call_inside_a_call_of_the_same_plan_gives_both_the_same_bits(name, wa
 
 @pytest.mark.parametrize("name", [name for name in NAMES if CALLS[name].get("learns", True)])
 def test_a_call_in_a_hook_of_the_backward_pass_gives_both_the_same_bits(name):
-    options, nested = CALLS[name], []
+    options = CALLS[name]
+    nested = []
     inner = calling(**options, turned=True, seed=11)
-    expected, of_inner = calling(**options)(), inner()
+    expected = calling(**options)()
+    of_inner = inner()
     found = calling(**options, hook=lambda grad: nested.append(inner()))()
     assert same(found, expected)
     assert nested
@@ -93,8 +101,12 @@ def test_plans_of_calls_in_many_threads_are_kept_and_forgotten_without_errors(mo
     """More plans than are kept, made and used by six threads at once."""
     for table in (PLANS.calls, PLANS.own, PLANS.problems, PLANS.steps):
         monkeypatch.setattr(table, "most", 3)
-    calls = [calling(q_len=length, k_len=length, backend="fused", learns=False) for length in range(2, 14)]
-    expected, failed = [call() for call in calls], []
+    calls = [
+        calling(q_len=length, k_len=length, backend="fused", learns=False)
+        for length in range(2, 14)
+    ]
+    expected = [call() for call in calls]
+    failed = []
 
     def work(first: int) -> None:
         try:

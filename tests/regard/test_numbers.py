@@ -18,8 +18,20 @@ from regard.core.result import top_keys, weights_of
 from regard.layers import caches
 from regard.testing import make_qkv
 
-WHOLE: tuple[Callable[[int], Any], ...] = (np.int64, np.int8, np.array, torch.tensor, lambda n: torch.tensor(n).int())
-REAL: tuple[Callable[[float], Any], ...] = (np.float64, np.float32, np.array, torch.tensor, lambda x: torch.tensor(x))
+WHOLE: tuple[Callable[[int], Any], ...] = (
+    np.int64,
+    np.int8,
+    np.array,
+    torch.tensor,
+    lambda n: torch.tensor(n).int(),
+)
+REAL: tuple[Callable[[float], Any], ...] = (
+    np.float64,
+    np.float32,
+    np.array,
+    torch.tensor,
+    lambda x: torch.tensor(x),
+)
 
 # what is declared with whole numbers, written with Python's
 DECLARED: dict[str, Callable[[Callable[[int], Any]], Any]] = {
@@ -47,20 +59,28 @@ def test_a_declaration_with_any_kind_of_number_is_the_one_with_pythons(declare):
     usual = declare(int)
     for kind in WHOLE:
         other = declare(kind)
-        assert (other, hash(other), str(other), repr(other)) == (usual, hash(usual), str(usual), repr(usual))
+        assert (other, hash(other), str(other), repr(other)) == (
+            usual,
+            hash(usual),
+            str(usual),
+            repr(usual),
+        )
 
 
 def test_options_of_a_call_take_any_kind_of_number_and_share_a_plan():
     q, k, v = make_qkv()
     usual = {"softcap": 2.0, "scale": 0.5, "dropout": 0.25, "q_start": 1, "dropout_seed": 7}
-    output, plan = rg.attention(q, k, v, **usual), rg.plan_attention(q, k, v, **usual)
+    output = rg.attention(q, k, v, **usual)
+    plan = rg.plan_attention(q, k, v, **usual)
     for kind in REAL:
         options = {name: kind(x) for name, x in usual.items() if isinstance(x, float)}
         options |= {"q_start": torch.tensor(1), "dropout_seed": np.int64(7)}
         assert torch.equal(rg.attention(q, k, v, **options), output)
         assert torch.equal(rg.attention_detail(q, k, v, **options).output, output)
         assert rg.plan_attention(q, k, v, **options) == plan
-        assert json.loads(plan.to_json()) == json.loads(rg.plan_attention(q, k, v, **options).to_json())
+        assert json.loads(plan.to_json()) == json.loads(
+            rg.plan_attention(q, k, v, **options).to_json()
+        )
 
 
 def test_a_0d_tensor_is_read_at_every_call():
@@ -74,7 +94,9 @@ def test_a_0d_tensor_is_read_at_every_call():
 
 def test_layers_and_caches_take_any_kind_of_size():
     for kind in WHOLE:
-        layer = rg.MultiHeadAttention(kind(8), kind(4), kv_heads=kind(2), head_dim=kind(6), dropout=np.float32(0.5))
+        layer = rg.MultiHeadAttention(
+            kind(8), kind(4), kv_heads=kind(2), head_dim=kind(6), dropout=np.float32(0.5)
+        )
         sizes = (layer.dim, layer.heads, layer.kv_heads, layer.head_dim)
         assert sizes == (8, 4, 2, 6)
         assert {type(size) for size in sizes} == {int}
@@ -83,14 +105,18 @@ def test_layers_and_caches_take_any_kind_of_size():
         cache = layer.new_cache(kind(2), "static", capacity=kind(5))
         assert repr(cache) == repr(layer.new_cache(2, "static", capacity=5))
         cache.crop(kind(0))
-        assert repr(caches.RecurrentState(m.LinearTransformer(), kind(1), kind(2), kind(3))).startswith("Recurrent")
+        assert repr(
+            caches.RecurrentState(m.LinearTransformer(), kind(1), kind(2), kind(3))
+        ).startswith("Recurrent")
         assert b.T5Relative(kind(4), kind(8), kind(16)).weight.shape == (8, 4)
         assert pos.Learned(kind(4), kind(6)).weight.shape == (4, 6)
         assert pos.Sinusoidal(kind(6)).dim == 6
 
 
 @pytest.mark.parametrize(
-    "no_number", [True, np.True_, torch.tensor(True), "3", None, [3], 3j, torch.tensor([3])], ids=str
+    "no_number",
+    [True, np.True_, torch.tensor(True), "3", None, [3], 3j, torch.tensor([3])],
+    ids=str,
 )
 def test_what_is_no_number_is_refused(no_number):
     for check in (whole, real):
@@ -123,6 +149,13 @@ def test_a_number_that_cannot_be_read_is_refused():
 
 
 def test_a_message_quotes_a_value_on_one_short_line():
-    for value in (torch.zeros(100, 100), "x" * 10_000, [[0] * 1000] * 3, 10**5000, np.zeros((9, 9)), "a\nb"):
+    for value in (
+        torch.zeros(100, 100),
+        "x" * 10_000,
+        [[0] * 1000] * 3,
+        10**5000,
+        np.zeros((9, 9)),
+        "a\nb",
+    ):
         assert len(shown(value)) <= LONGEST
         assert "\n" not in shown(value)

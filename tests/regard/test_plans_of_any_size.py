@@ -17,7 +17,9 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns import Where, parse
 from regard.patterns.counts import counted
 
-GUARD = 60  # CPU seconds in which each plan is made on any machine; here it takes a tenth of a second
+GUARD = (
+    60  # CPU seconds in which each plan is made on any machine; here it takes a tenth of a second
+)
 
 
 def outlined(size, pattern, device="cpu", grad=True, **options):
@@ -25,7 +27,9 @@ def outlined(size, pattern, device="cpu", grad=True, **options):
     return make_problem(shape, shape, shape, pattern=pattern, **options)
 
 
-@pytest.mark.parametrize("text", ["full", "causal", "sliding_window(256)", "causal_window(128)", "key_span(5, 100000)"])
+@pytest.mark.parametrize(
+    "text", ["full", "causal", "sliding_window(256)", "causal_window(128)", "key_span(5, 100000)"]
+)
 def test_bands_are_planned_up_to_a_billion_positions(text):
     began = time.process_time()
     for device in ("cpu", "cuda"):
@@ -39,9 +43,14 @@ def test_bands_are_planned_up_to_a_billion_positions(text):
 
 
 def test_what_is_too_long_to_plan_is_refused_with_the_way_out():
-    with pytest.raises(ArgumentError, match="is for at most 1000000000 positions: plan a shorter call, and multiply"):
+    with pytest.raises(
+        ArgumentError,
+        match="is for at most 1000000000 positions: plan a shorter call, and multiply",
+    ):
         outlined(MOST_PLANNED + 1, "causal")
-    with pytest.raises(ArgumentError, match=r"no band and is divided .*; plan at most 1048576 queries"):
+    with pytest.raises(
+        ArgumentError, match=r"no band and is divided .*; plan at most 1048576 queries"
+    ):
         outlined(MOST_DIVIDED + 1, "causal | prefix(2)")
     with pytest.raises(ArgumentError, match="count fewer queries at a time"):
         parse("random_blocks(3, block=1000000000) | causal_window(3)").count(10**18, 10**18)
@@ -51,12 +60,15 @@ def test_what_is_too_long_to_plan_is_refused_with_the_way_out():
         parse("random_blocks(100000)").count(10**8, 10**8)
 
 
-@pytest.mark.parametrize("text", ["causal", "sliding_window(256)", "causal_window(128) & key_span(9, 5000)"])
+@pytest.mark.parametrize(
+    "text", ["causal", "sliding_window(256)", "causal_window(128) & key_span(9, 5000)"]
+)
 def test_the_cost_of_a_long_band_is_near_that_of_its_blocks(monkeypatch, text):
     problem = outlined(6000, text)
     monkeypatch.setattr("regard.backends.schedule.MOST_DIVIDED", 0)
     for name in ("native", "fused", "streamed"):
-        true, about = BACKENDS[name].assess(replace(problem, outlined=False)), BACKENDS[name].assess(problem)
+        true = BACKENDS[name].assess(replace(problem, outlined=False))
+        about = BACKENDS[name].assess(problem)
         assert isinstance(true, Offer) == isinstance(about, Offer)
         if isinstance(true, Offer) and isinstance(about, Offer):
             assert not true.cost.estimated
@@ -67,7 +79,8 @@ def test_the_cost_of_a_long_band_is_near_that_of_its_blocks(monkeypatch, text):
     "text", ["causal & strided(1000003)", "strided(64, local=false)", "~lattice(64)", "lattice(6)"]
 )
 def test_a_count_on_lattices_is_exact_at_any_size(text):
-    pattern, size = parse(text), 10**18
+    pattern = parse(text)
+    size = 10**18
     stride = {"causal & strided(1000003)": 1000003, "lattice(6)": 6}.get(text, 64)
     found = counted(pattern.canonical(), size, size, 0, looks=300)
     if text == "lattice(6)":  # rows of each residue times the keys of it
@@ -81,9 +94,16 @@ def test_a_count_on_lattices_is_exact_at_any_size(text):
     )
 
 
-@pytest.mark.parametrize(("text", "size"), [("causal & fixed(7, summary=2)", 300), ("~strided(5) & causal", 300),
-                                            ("strided(7)", 501), ("lattice(6) & same_block(24) & key_span(3, 99)", 300),
-                                            ("lattice(5) & key_set(3..9, 77) & ~query_set(4..8)", 301)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("causal & fixed(7, summary=2)", 300),
+        ("~strided(5) & causal", 300),
+        ("strided(7)", 501),
+        ("lattice(6) & same_block(24) & key_span(3, 99)", 300),
+        ("lattice(5) & key_set(3..9, 77) & ~query_set(4..8)", 301),
+    ],
+)
 @pytest.mark.parametrize("q_start", [0, 3, -20])
 def test_counts_are_those_of_the_dense_mask(text, size, q_start):
     pattern = parse(text)
@@ -113,13 +133,18 @@ def problem(length, **options):
 
 def test_memory_is_never_quadratic_unasked():
     dense = {name: BACKENDS[name] for name in ("fused", "reference")}
-    with pytest.raises(UnsupportedError, match=r"would hold 103 GB at once .*dropout_seed.*name backend='reference'"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"would hold 103 GB at once .*dropout_seed.*name backend='reference'",
+    ):
         make_plan(problem(32_768, dropout=0.1), dense)
     assert make_plan(problem(32_768, dropout=0.1), dense, "reference").backend == "reference"
     assert make_plan(problem(512, dropout=0.1), dense).backend == "reference"
 
 
-@pytest.mark.parametrize("options", [{"dropout": 0.1}, {"softcap": 2.0}, {"pattern": "causal & strided(512)"}])
+@pytest.mark.parametrize(
+    "options", [{"dropout": 0.1}, {"softcap": 2.0}, {"pattern": "causal & strided(512)"}]
+)
 def test_no_option_needs_quadratic_memory(options):
     plan = make_plan(problem(32_768, **options), BACKENDS)
     assert plan.backend != "reference"
@@ -139,9 +164,14 @@ def test_a_refusal_for_memory_names_the_least_that_any_backend_would_hold():
         make_plan(problem(65_536, pattern="causal_window(256)", want=("weights",)), BACKENDS)
     assert "only backend" not in str(refused.value)
     offers = {name: backend.assess(refused_problem()) for name, backend in BACKENDS.items()}
-    holding = {name: offer.cost.peak_bytes for name, offer in offers.items() if isinstance(offer, Offer)}
+    holding = {
+        name: offer.cost.peak_bytes for name, offer in offers.items() if isinstance(offer, Offer)
+    }
     assert len(holding) > 1
-    assert f"every backend that computes this would hold at least {short(min(holding.values()))}B" in str(refused.value)
+    assert (
+        f"every backend that computes this would hold at least {short(min(holding.values()))}B"
+        in str(refused.value)
+    )
     for name in holding:
         assert f"{name}: " in str(refused.value)
 

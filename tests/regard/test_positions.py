@@ -8,7 +8,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard as rg
-from regard.positions import NTK, Learned, Linear, Llama3, Rotary, Scaling, Sinusoidal, YaRN, as_rotary
+from regard.positions import (
+    NTK,
+    Learned,
+    Linear,
+    Llama3,
+    Rotary,
+    Scaling,
+    Sinusoidal,
+    YaRN,
+    as_rotary,
+)
 
 FAR = 100_000
 
@@ -26,7 +36,9 @@ def test_sinusoidal_is_its_formula_far_out_whatever_the_dtype_of_the_module(dtyp
 
 
 @pytest.mark.parametrize("pairs", ["halves", "neighbours"])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)]
+)
 def test_rotary_is_its_formula_far_out_in_every_dtype(dtype, bound, pairs):
     positions = torch.tensor([0, 3, FAR])
     x = torch.randn(1, 2, 3, 8).to(dtype)
@@ -47,21 +59,38 @@ def test_rotary_turns_only_the_dimensions_it_was_given_and_keeps_lengths():
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
 
 
-SCALED: dict[str, tuple[Scaling, dict[str, object]]] = {  # ours, and the same as transformers writes it
+SCALED: dict[
+    str, tuple[Scaling, dict[str, object]]
+] = {  # ours, and the same as transformers writes it
     "linear": (Linear(3.0), {"rope_type": "linear", "factor": 3.0}),
     "ntk": (NTK(2.5 * 700 / 256 - 1.5), {"rope_type": "dynamic", "factor": 2.5}),
-    "yarn": (YaRN(7.0, trained=256), {"rope_type": "yarn", "factor": 7.0, "original_max_position_embeddings": 256}),
+    "yarn": (
+        YaRN(7.0, trained=256),
+        {"rope_type": "yarn", "factor": 7.0, "original_max_position_embeddings": 256},
+    ),
     "yarn of gpt-oss": (
         YaRN(32.0, trained=64, fast=16.0, slow=2.0, attention_factor=1.25, truncated=False),
-        {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 64, "beta_fast": 16.0,
-         "beta_slow": 2.0, "attention_factor": 1.25, "truncate": False},
+        {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "original_max_position_embeddings": 64,
+            "beta_fast": 16.0,
+            "beta_slow": 2.0,
+            "attention_factor": 1.25,
+            "truncate": False,
+        },
     ),
     "llama3": (
         Llama3(8.0, trained=128, slow=1.0, fast=4.0),
-        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-         "original_max_position_embeddings": 128},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 128,
+        },
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -72,23 +101,32 @@ def test_scaled_rotary_has_the_angles_of_transformers(name):
     scaling, written = SCALED[name]
     base = 5_000.0
     config = transformers.LlamaConfig(
-        hidden_size=3 * 26, num_attention_heads=3, max_position_embeddings=256,
+        hidden_size=3 * 26,
+        num_attention_heads=3,
+        max_position_embeddings=256,
         rope_parameters={**written, "rope_theta": base},
-    )  # fmt: skip
-    angles, magnitude = ROPE_INIT_FUNCTIONS[str(written["rope_type"])](config, device="cpu", seq_len=700)
+    )
+    angles, magnitude = ROPE_INIT_FUNCTIONS[str(written["rope_type"])](
+        config, device="cpu", seq_len=700
+    )
     found = scaling.frequencies(26, base, torch.device("cpu"))
     assert scaling.magnitude == pytest.approx(magnitude, rel=1e-6)
     torch.testing.assert_close(found.float(), angles, rtol=1e-6, atol=0)
     plain = Rotary(base).rotate(x := torch.randn(1, 2, 3, 26), torch.tensor([0, 1, 90]))
     turned = Rotary(base, scaling=scaling).rotate(x, torch.tensor([0, 1, 90]))
-    assert not torch.allclose(plain[:, :, 2], turned[:, :, 2] / scaling.magnitude)  # and the scaling is used
+    assert not torch.allclose(
+        plain[:, :, 2], turned[:, :, 2] / scaling.magnitude
+    )  # and the scaling is used
     torch.testing.assert_close(turned[:, :, 0], x[:, :, 0] * scaling.magnitude)
-    torch.testing.assert_close(Rotary(base, scaling=scaling).rotate_from(x, 7)[:, :, 2],
-                               Rotary(base, scaling=scaling).rotate(x, torch.tensor([7, 8, 9]))[:, :, 2])  # fmt: skip
+    torch.testing.assert_close(
+        Rotary(base, scaling=scaling).rotate_from(x, 7)[:, :, 2],
+        Rotary(base, scaling=scaling).rotate(x, torch.tensor([7, 8, 9]))[:, :, 2],
+    )
 
 
 def test_rotary_rotates_pairs_by_the_axes_of_places_in_an_image():
-    x, places = torch.randn(2, 3, 4, 14), torch.randint(0, 50, (2, 4, 3))
+    x = torch.randn(2, 3, 4, 14)
+    places = torch.randint(0, 50, (2, 4, 3))
     rotary = Rotary(dims=12, axes=(2, 3, 1))
     found = rotary.rotate(x, places)
     for pair, axis in enumerate((0, 0, 1, 1, 1, 2)):
@@ -97,7 +135,9 @@ def test_rotary_rotates_pairs_by_the_axes_of_places_in_an_image():
             torch.testing.assert_close(found[..., one], alone[..., one])
     assert torch.equal(found[..., 12:], x[..., 12:])
     words = torch.tensor([5, 6, 7, 8])  # of a word all axes are alike
-    torch.testing.assert_close(rotary.rotate(x, words[None, :, None].expand(2, 4, 3)), rotary.rotate_from(x, 5))
+    torch.testing.assert_close(
+        rotary.rotate(x, words[None, :, None].expand(2, 4, 3)), rotary.rotate_from(x, 5)
+    )
     with pytest.raises(rg.ShapeError, match=r"\(batch, length, 3\)"):
         rotary.rotate(x, places[..., :2])
     with pytest.raises(rg.ArgumentError, match="6 pairs, and 7 are rotated"):
@@ -111,7 +151,9 @@ def test_rotary_takes_positions_for_each_batch_row():
     for row in range(2):
         alone = Rotary().rotate(x[row : row + 1], positions[row])
         # An entry is two products of at most |x| each, and cosines and sines of positions up to 10 are off by 10 eps.
-        torch.testing.assert_close(both[row : row + 1], alone, rtol=0, atol=float(25 * 2**-23 * x.abs().max()))
+        torch.testing.assert_close(
+            both[row : row + 1], alone, rtol=0, atol=float(25 * 2**-23 * x.abs().max())
+        )
 
 
 def test_learned_refuses_positions_without_a_vector():
@@ -124,21 +166,41 @@ def test_learned_refuses_positions_without_a_vector():
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda: Sinusoidal(5), lambda: Sinusoidal(0), lambda: Learned(0, 4), lambda: Rotary(dims=3),
-     lambda: Rotary(pairs="odd"), lambda: Rotary().check(7), lambda: Rotary(dims=8).check(6), lambda: Rotary(base=0),
-     lambda: Rotary(base=-1.0), lambda: Rotary(base=math.nan), lambda: Rotary(frequencies=()),
-     lambda: Rotary(dims=4, frequencies=(0.5,)), lambda: Rotary(frequencies=(math.inf,)), lambda: Linear(0.0),
-     lambda: YaRN(4.0, trained=-1), lambda: YaRN(4.0, trained=9, fast=1.0, slow=2.0), lambda: Rotary(scaling=2.0),
-     lambda: Llama3(8.0, trained=9, slow=4.0, fast=4.0), lambda: Rotary(axes=(1, 0)),
-     lambda: Rotary(frequencies=(1.0,), scaling=Linear(2.0)),
-     lambda: NTK(2.0).frequencies(2, 9.0, torch.device("cpu"))],
-)  # fmt: skip
+    [
+        lambda: Sinusoidal(5),
+        lambda: Sinusoidal(0),
+        lambda: Learned(0, 4),
+        lambda: Rotary(dims=3),
+        lambda: Rotary(pairs="odd"),
+        lambda: Rotary().check(7),
+        lambda: Rotary(dims=8).check(6),
+        lambda: Rotary(base=0),
+        lambda: Rotary(base=-1.0),
+        lambda: Rotary(base=math.nan),
+        lambda: Rotary(frequencies=()),
+        lambda: Rotary(dims=4, frequencies=(0.5,)),
+        lambda: Rotary(frequencies=(math.inf,)),
+        lambda: Linear(0.0),
+        lambda: YaRN(4.0, trained=-1),
+        lambda: YaRN(4.0, trained=9, fast=1.0, slow=2.0),
+        lambda: Rotary(scaling=2.0),
+        lambda: Llama3(8.0, trained=9, slow=4.0, fast=4.0),
+        lambda: Rotary(axes=(1, 0)),
+        lambda: Rotary(frequencies=(1.0,), scaling=Linear(2.0)),
+        lambda: NTK(2.0).frequencies(2, 9.0, torch.device("cpu")),
+    ],
+)
 def test_sizes_that_are_no_pairs_bases_and_scalings_are_refused_in_a_sentence(wrong):
     with pytest.raises(rg.ArgumentError, match=r"\w+ \w+"):
         wrong()
 
 
-ROTARIES = [Rotary(), Rotary(dims=4), Rotary(base=500.0, pairs="neighbours"), Rotary(frequencies=(0.3, 2.0, 0.3))]
+ROTARIES = [
+    Rotary(),
+    Rotary(dims=4),
+    Rotary(base=500.0, pairs="neighbours"),
+    Rotary(frequencies=(0.3, 2.0, 0.3)),
+]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -150,16 +212,22 @@ def test_neighbouring_positions_give_the_bits_of_the_same_positions(rotary, dtyp
 
 
 def test_pairs_turn_by_their_own_frequencies_and_those_of_the_base_are_the_default():
-    x, places = torch.randn(1, 2, 5, 8, dtype=torch.float64), torch.arange(5)
+    x = torch.randn(1, 2, 5, 8, dtype=torch.float64)
+    places = torch.arange(5)
     same = tuple(100.0 ** (-c / 4) for c in range(4))
-    torch.testing.assert_close(Rotary(frequencies=same).rotate(x, places), Rotary(base=100.0).rotate(x, places))
+    torch.testing.assert_close(
+        Rotary(frequencies=same).rotate(x, places), Rotary(base=100.0).rotate(x, places)
+    )
     turned = Rotary(frequencies=(0.3, 2.0)).rotate(x, places)
-    pairs = torch.complex(x[..., :2], x[..., 2:4]) * torch.exp(1j * places[:, None] * torch.tensor([0.3, 2.0]).double())
+    pairs = torch.complex(x[..., :2], x[..., 2:4]) * torch.exp(
+        1j * places[:, None] * torch.tensor([0.3, 2.0]).double()
+    )
     torch.testing.assert_close(turned, torch.cat([pairs.real, pairs.imag, x[..., 4:]], -1))
 
 
 def test_cosines_kept_in_inference_mode_are_not_used_where_gradients_are_wanted():
-    rotary, x = Rotary(base=321.0), torch.randn(1, 2, 3, 8)
+    rotary = Rotary(base=321.0)
+    x = torch.randn(1, 2, 3, 8)
     with torch.inference_mode():
         without = rotary.rotate_from(x, 4)
     learning = x.clone().requires_grad_()
@@ -170,7 +238,8 @@ def test_cosines_kept_in_inference_mode_are_not_used_where_gradients_are_wanted(
 
 
 def test_cosines_made_in_a_fake_mode_are_not_kept():
-    rotary, x = Rotary(base=123.0), torch.randn(1, 2, 3, 8)
+    rotary = Rotary(base=123.0)
+    x = torch.randn(1, 2, 3, 8)
     with FakeTensorMode() as mode:
         assert rotary.rotate_from(mode.from_tensor(x), 4).shape == x.shape
     assert torch.equal(rotary.rotate_from(x, 4), rotary.rotate(x, 4 + torch.arange(3)))

@@ -10,7 +10,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import regard as rg
 from regard.testing import make_qkv
 
-Q, K, V = make_qkv(batch=1, heads=2, kv_heads=2, q_len=3, k_len=5, head_dim=7, v_dim=7, dtype=torch.float64)
+Q, K, V = make_qkv(
+    batch=1, heads=2, kv_heads=2, q_len=3, k_len=5, head_dim=7, v_dim=7, dtype=torch.float64
+)
 MANY = torch.stack([Q, 2 * Q, Q - 1])
 LAYER = rg.MultiHeadAttention(dim=6, heads=2, pattern="causal").double()
 PARAMETERS = {name: x.detach() for name, x in LAYER.named_parameters()}
@@ -32,13 +34,20 @@ def gradient(x: torch.Tensor) -> torch.Tensor:
 
 def of_layer(scale: torch.Tensor) -> torch.Tensor:
     scaled = {name: scale * x for name, x in PARAMETERS.items()}
-    return functional_call(LAYER, scaled, (torch.ones(1, 3, 6, dtype=torch.float64).cumsum(1),)).square().sum()
+    return (
+        functional_call(LAYER, scaled, (torch.ones(1, 3, 6, dtype=torch.float64).cumsum(1),))
+        .square()
+        .sum()
+    )
 
 
 TRANSFORMED = {
     "grad": (grad(loss), Q),
     "vmap": (vmap(loss), MANY),
-    "vmap of grad of a layer": (vmap(grad(of_layer)), torch.tensor([1.0, -0.3, 2.0], dtype=torch.float64)),
+    "vmap of grad of a layer": (
+        vmap(grad(of_layer)),
+        torch.tensor([1.0, -0.3, 2.0], dtype=torch.float64),
+    ),
     "jvp": (lambda q: jvp(loss, (q,), (q.flip(2),))[1], Q),
     "hessian": (hessian(loss), Q),
 }
@@ -46,10 +55,14 @@ TRANSFORMED = {
 
 @pytest.mark.parametrize(("function", "x"), TRANSFORMED.values(), ids=TRANSFORMED)
 def test_a_transform_inside_torch_compile_is_exact_outside_of_the_graph(function, x):
-    torch.testing.assert_close(torch.compile(function, backend="aot_eager")(x), function(x), atol=0, rtol=0)
+    torch.testing.assert_close(
+        torch.compile(function, backend="aot_eager")(x), function(x), atol=0, rtol=0
+    )
 
 
-@pytest.mark.parametrize("function", [grad(loss), lambda q: jvp(loss, (q,), (q,))[1]], ids=["grad", "jvp"])
+@pytest.mark.parametrize(
+    "function", [grad(loss), lambda q: jvp(loss, (q,), (q,))[1]], ids=["grad", "jvp"]
+)
 def test_one_graph_with_a_transform_is_refused_by_name(function):
     with pytest.raises(Unsupported, match=r"inside torch\.func or forward_ad is not compiled"):
         torch.compile(function, fullgraph=True, backend="aot_eager")(Q)
@@ -63,7 +76,9 @@ def test_a_tangent_from_outside_of_a_compiled_function_is_not_lost():
 
 
 @pytest.mark.parametrize("before_autograd", [False, True])
-def test_make_fx_records_attention_as_one_operation_that_computes_other_numbers_too(before_autograd):
+def test_make_fx_records_attention_as_one_operation_that_computes_other_numbers_too(
+    before_autograd,
+):
     loss(Q)  # a kept plan is not used while make_fx records
     graph = make_fx(loss, pre_dispatch=before_autograd)(Q)
     assert torch.ops.regard.attention.default in [node.target for node in graph.graph.nodes]

@@ -19,8 +19,26 @@ from regard.layers import ProjectedContext
 from regard.layers.caches.entries import Held
 from regard.testing import make_qkv
 
-WANT = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights", top_keys(3), weights_of([1, 2], [0]))
-TOLD = ("output", "log_sum_exp", "entropy", "received", "distance", "sink", "weights", "chosen_weights")
+WANT = (
+    "log_sum_exp",
+    "entropy",
+    "received",
+    "distance",
+    "sink",
+    "weights",
+    top_keys(3),
+    weights_of([1, 2], [0]),
+)
+TOLD = (
+    "output",
+    "log_sum_exp",
+    "entropy",
+    "received",
+    "distance",
+    "sink",
+    "weights",
+    "chosen_weights",
+)
 LENGTHS = torch.tensor([3, 7])
 
 
@@ -30,7 +48,9 @@ def told(detail: AttentionDetail) -> dict[str, tuple[Any, ...]]:
     return {name: (tuple(x.shape), x.dtype, x.requires_grad) for name, x in tensors.items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_call_on_meta_has_the_shapes_and_dtypes_of_one_with_values(dtype, learns):
     tensors = [x.to(dtype).requires_grad_(learns) for x in make_qkv()]
@@ -45,17 +65,29 @@ def test_a_call_on_meta_has_the_shapes_and_dtypes_of_one_with_values(dtype, lear
 
 
 PATTERNS = (
-    p.SlidingWindow(4), p.GlobalTokens([0]), p.RandomBlocks(1, block=2), p.KeySpan(0, LENGTHS),
-    p.SameDocument(torch.arange(20) // 5), p.Explicit(torch.ones(7, 11).bool()), p.Where(lambda i, j: i > j),
-    p.KeySpan(0, LENGTHS.to("meta")), p.SameDocument((torch.arange(20) // 5).to("meta")),
-)  # fmt: skip
+    p.SlidingWindow(4),
+    p.GlobalTokens([0]),
+    p.RandomBlocks(1, block=2),
+    p.KeySpan(0, LENGTHS),
+    p.SameDocument(torch.arange(20) // 5),
+    p.Explicit(torch.ones(7, 11).bool()),
+    p.Where(lambda i, j: i > j),
+    p.KeySpan(0, LENGTHS.to("meta")),
+    p.SameDocument((torch.arange(20) // 5).to("meta")),
+)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_no_pattern_needs_a_value_on_meta(pattern):
-    q, k, v = (torch.empty(2, heads, length, 5, device="meta") for heads, length in ((6, 7), (3, 11), (3, 11)))
+    q, k, v = (
+        torch.empty(2, heads, length, 5, device="meta")
+        for heads, length in ((6, 7), (3, 11), (3, 11))
+    )
     assert rg.attention(q, k, v, pattern=pattern).shape == q.shape
-    assert rg.attention(q, k, v, pattern=pattern, q_start=LENGTHS.to("meta"), dropout=0.5).shape == q.shape
+    assert (
+        rg.attention(q, k, v, pattern=pattern, q_start=LENGTHS.to("meta"), dropout=0.5).shape
+        == q.shape
+    )
 
 
 def test_gradients_on_meta_have_shapes_to_any_order():
@@ -63,23 +95,33 @@ def test_gradients_on_meta_have_shapes_to_any_order():
     bias = torch.zeros(7, 11, device="meta", requires_grad=True)
     found = (rg.attention(*tensors, bias=bias).sum(),)
     for _ in range(3):
-        found = torch.autograd.grad(sum(x.sum() for x in found), [*tensors, bias], create_graph=True)
+        found = torch.autograd.grad(
+            sum(x.sum() for x in found), [*tensors, bias], create_graph=True
+        )
         assert [(x.shape, x.dtype) for x in found] == [(x.shape, x.dtype) for x in (*tensors, bias)]
         assert {x.device.type for x in found} == {"meta"}
 
 
 MECHANISMS = (
-    m.LinearTransformer(), m.Performer(8), m.LSH(chunk=4, buckets=2), m.Linformer(11, 3), m.Softmax(m.General(5, 5)),
-)  # fmt: skip
+    m.LinearTransformer(),
+    m.Performer(8),
+    m.LSH(chunk=4, buckets=2),
+    m.Linformer(11, 3),
+    m.Softmax(m.General(5, 5)),
+)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 def test_every_mechanism_has_a_shape_on_meta(mechanism):
-    q, k, v = (torch.empty(2, 6, length, 5, device="meta", requires_grad=True) for length in (11, 11, 11))
+    q, k, v = (
+        torch.empty(2, 6, length, 5, device="meta", requires_grad=True) for length in (11, 11, 11)
+    )
     learned = {name: x.to("meta") for name, x in mechanism.new_parameters(6).items()}
     output = rg.attention(q, k, v, mechanism=mechanism, parameters=learned)
     gradients = torch.autograd.grad(output.sum(), [q, k, v, *learned.values()])
-    assert [x.shape for x in (output, *gradients)] == [x.shape for x in (q, q, k, v, *learned.values())]
+    assert [x.shape for x in (output, *gradients)] == [
+        x.shape for x in (q, q, k, v, *learned.values())
+    ]
 
 
 def test_fake_tensors_have_shapes_and_leave_no_plan_behind():
@@ -87,14 +129,18 @@ def test_fake_tensors_have_shapes_and_leave_no_plan_behind():
     wanted = rg.attention(*real, pattern="causal")
     with FakeTensorMode() as mode:
         fake = [mode.from_tensor(x).requires_grad_() for x in real]
-        detail = rg.attention_detail(*fake, pattern=p.KeySpan(0, torch.tensor([3, 7])), sink=0.5, want=WANT)
+        detail = rg.attention_detail(
+            *fake, pattern=p.KeySpan(0, torch.tensor([3, 7])), sink=0.5, want=WANT
+        )
         output = rg.attention(*fake, pattern="causal")
         layer = rg.MultiHeadAttention(8, 2, positions=pos.Rotary(), pattern="causal")
         assert layer(torch.zeros(1, 3, 8)).shape == (1, 3, 8)
         gradients = torch.autograd.grad(output.sum(), fake)
     assert (output.shape, output.device.type, type(output)) == (wanted.shape, "cpu", type(fake[0]))
     assert [x.shape for x in gradients] == [x.shape for x in real]
-    assert told(detail) == told(rg.attention_detail(*(x.requires_grad_() for x in real), sink=0.5, want=WANT))
+    assert told(detail) == told(
+        rg.attention_detail(*(x.requires_grad_() for x in real), sink=0.5, want=WANT)
+    )
     assert torch.equal(rg.attention(*make_qkv(), pattern="causal"), wanted)
 
 
@@ -114,7 +160,9 @@ def test_a_plan_of_shapes_computes_nothing_and_a_plan_of_values_takes_shapes_of_
 @pytest.mark.parametrize("kind", ["dynamic", "static", "ring"])
 @pytest.mark.parametrize("dtype", [None, "int8", torch.bfloat16], ids=str)
 def test_a_layer_and_its_cache_go_on_meta(kind, dtype):
-    layer = rg.MultiHeadAttention(8, 2, positions=pos.Rotary(), pattern="causal & causal_window(3)").to("meta")
+    layer = rg.MultiHeadAttention(
+        8, 2, positions=pos.Rotary(), pattern="causal & causal_window(3)"
+    ).to("meta")
     x = torch.empty(2, 1, 8, device="meta")
     with torch.no_grad():
         cache = (
@@ -133,7 +181,9 @@ def test_starts_and_orders_on_the_cpu_are_moved_to_the_device_of_a_layer_and_its
     layer = rg.MultiHeadAttention(8, 2, positions=pos.Rotary(), pattern="causal")
     with FakeTensorMode(), torch.set_grad_enabled(recorded):
         start = order = torch.tensor([1, 0])
-        heads = torch.empty(2, 2, 3, 4, device="lazy", requires_grad=recorded)  # a device that no build needs
+        heads = torch.empty(
+            2, 2, 3, 4, device="lazy", requires_grad=recorded
+        )  # a device that no build needs
         turned = layer._rotated(heads, start)
         held = Held({"k": heads, "v": heads}, 0, 3).reordered(order)
         context = ProjectedContext(heads, heads, None).reorder(order)
@@ -149,11 +199,20 @@ def _default_device_without_values() -> Iterator[None]:
     torch.set_default_device(None)
 
 
-DEFAULTED = ("causal", p.SlidingWindow(6), p.DilatedWindow(4, 2), p.GlobalTokens([0, 5]) | p.CausalWindow(2),
-             p.RandomBlocks(1, block=2, seed=3), p.Causal() & p.Strided(3), p.Fixed(4, summary=2),
-             p.KeySpan(0, LENGTHS), p.SameDocument(torch.arange(150) // 50),
-             p.PerHead([p.Causal()] * 3 + [p.Strided(2)] * 3),
-             p.Where(lambda i, j: (i + j) % 3 == 0), ~p.Full())  # fmt: skip
+DEFAULTED = (
+    "causal",
+    p.SlidingWindow(6),
+    p.DilatedWindow(4, 2),
+    p.GlobalTokens([0, 5]) | p.CausalWindow(2),
+    p.RandomBlocks(1, block=2, seed=3),
+    p.Causal() & p.Strided(3),
+    p.Fixed(4, summary=2),
+    p.KeySpan(0, LENGTHS),
+    p.SameDocument(torch.arange(150) // 50),
+    p.PerHead([p.Causal()] * 3 + [p.Strided(2)] * 3),
+    p.Where(lambda i, j: (i + j) % 3 == 0),
+    ~p.Full(),
+)
 
 
 @pytest.mark.usefixtures("_default_device_without_values")
@@ -180,13 +239,21 @@ def test_no_backend_makes_a_tensor_on_the_default_device(pattern):
 @pytest.mark.usefixtures("_default_device_without_values")
 def test_mechanisms_layers_and_caches_make_no_tensor_on_the_default_device():
     q, k, v = (torch.randn(1, 2, 40, 4, device="cpu", requires_grad=True) for _ in range(3))
-    for mechanism in (m.LinearTransformer(), m.Performer(8), m.RandomFeature(8), m.LSH(chunk=8, buckets=4)):
+    for mechanism in (
+        m.LinearTransformer(),
+        m.Performer(8),
+        m.RandomFeature(8),
+        m.LSH(chunk=8, buckets=4),
+    ):
         for pattern in ("full", "causal", p.KeySpan(2, 30)):
             keys = q if isinstance(mechanism, m.LSH) else k
             rg.attention(q, keys, v, pattern=pattern, mechanism=mechanism).sum().backward()
     with torch.device("cpu"):
-        layer = rg.MultiHeadAttention(8, 2, positions=pos.Rotary(), pattern="causal & causal_window(4)")
-        x, index = torch.zeros(2, 1, 8), torch.tensor([1, 0])
+        layer = rg.MultiHeadAttention(
+            8, 2, positions=pos.Rotary(), pattern="causal & causal_window(4)"
+        )
+        x = torch.zeros(2, 1, 8)
+        index = torch.tensor([1, 0])
     with torch.no_grad():
         for kind in ("dynamic", "ring"):
             cache = layer.new_cache(2, kind, dtype="int8")

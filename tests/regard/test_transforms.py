@@ -16,7 +16,11 @@ CALLS = {
     "sink": {"sink": torch.tensor([0.4, -1.0, 2.0, 0.0], dtype=torch.float64), "pattern": "causal"},
     "dropout": {"dropout": 0.3, "dropout_seed": 5},
     "by row": {"pattern": rg.patterns.KeySpan(0, torch.tensor([3, 7]))},
-    "linear": {"mechanism": rg.mechanisms.LinearTransformer(), "pattern": "causal", "backend": "linear"},
+    "linear": {
+        "mechanism": rg.mechanisms.LinearTransformer(),
+        "pattern": "causal",
+        "backend": "linear",
+    },
 }
 
 
@@ -38,7 +42,9 @@ def test_vmap_is_a_loop_of_outputs_and_gradients(name):
     for at in range(3):
         given = [x[:, at] for x in many]
         torch.testing.assert_close(found[0][:, at], attend(*given))
-        torch.testing.assert_close(tuple(x[:, at] for x in found[1]), first_gradients(CALLS[name], *given))
+        torch.testing.assert_close(
+            tuple(x[:, at] for x in found[1]), first_gradients(CALLS[name], *given)
+        )
 
 
 def formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -52,7 +58,9 @@ def regards(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return rg.attention(q, k, v, pattern="causal")
 
 
-Q, K, V = make_qkv(batch=1, heads=2, kv_heads=2, q_len=3, k_len=3, head_dim=5, v_dim=5, dtype=torch.float64)
+Q, K, V = make_qkv(
+    batch=1, heads=2, kv_heads=2, q_len=3, k_len=3, head_dim=5, v_dim=5, dtype=torch.float64
+)
 MANY = torch.stack([Q, K, V - 1])
 
 
@@ -69,24 +77,32 @@ def dual(function, x):
 MIXED = {
     "hessian": lambda f: hessian(loss_of(f))(Q),
     "jvp of grad": lambda f: jvp(grad(loss_of(f)), (Q,), (V,))[1],
-    "jvp of grad of the values": lambda f: jvp(grad(lambda v: f(Q, K, v).square().sum()), (V,), (K,))[1],
+    "jvp of grad of the values": lambda f: jvp(
+        grad(lambda v: f(Q, K, v).square().sum()), (V,), (K,)
+    )[1],
     "grad of jvp": lambda f: grad(lambda q: jvp(loss_of(f), (q,), (V,))[1])(Q),
     "vmap of jvp": lambda f: vmap(lambda q: jvp(loss_of(f), (q,), (V,))[1])(MANY),
     "jvp of vmap": lambda f: jvp(vmap(lambda q: f(q, K, V)), (MANY,), (MANY.flip(0),))[1],
     "vmap of hessian": lambda f: vmap(hessian(loss_of(f)))(MANY),
     "linearize": lambda f: linearize(lambda q: f(q, K, V), Q)[1](V),
-    "third derivatives": lambda f: jacfwd(jacrev(jacrev(lambda x: f(Q + x, K, V).square().sum())))(Q[..., :1, :1]),
+    "third derivatives": lambda f: jacfwd(jacrev(jacrev(lambda x: f(Q + x, K, V).square().sum())))(
+        Q[..., :1, :1]
+    ),
     "a dual level around grad": lambda f: dual(grad(loss_of(f)), Q),
 }
 
 
-@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # torch's own, of linearize
+@pytest.mark.filterwarnings(
+    "ignore:Attempted to insert a get_attr Node"
+)  # torch's own, of linearize
 @pytest.mark.parametrize("name", MIXED)
 def test_forward_mode_derivatives_mix_with_every_transform(name):
     torch.testing.assert_close(MIXED[name](regards), MIXED[name](formula), atol=1e-13, rtol=1e-13)
 
 
-@pytest.mark.parametrize("transform", [lambda f: jvp(f, (W,), (W.flip(0),))[1], lambda f: hessian(f)(W)])
+@pytest.mark.parametrize(
+    "transform", [lambda f: jvp(f, (W,), (W.flip(0),))[1], lambda f: hessian(f)(W)]
+)
 def test_a_bias_that_computes_its_numbers_may_hide_a_tangent(transform):
     class Given(rg.bias.Bias):
         learns = True
@@ -98,7 +114,12 @@ def test_a_bias_that_computes_its_numbers_may_hide_a_tangent(transform):
             return self.weights[distances + 2].expand(heads, -1)
 
     def expected(weights):
-        return torch.softmax(Q @ K.mT / 5**0.5 + weights[torch.arange(3) - torch.arange(3)[:, None] + 2], -1) @ V
+        return (
+            torch.softmax(
+                Q @ K.mT / 5**0.5 + weights[torch.arange(3) - torch.arange(3)[:, None] + 2], -1
+            )
+            @ V
+        )
 
     torch.testing.assert_close(
         transform(lambda weights: rg.attention(Q, K, V, bias=Given(weights)).square().sum()),
@@ -113,7 +134,9 @@ def test_a_tangent_keeps_nan_within_the_queries_that_may_look_at_it():
     k = K.clone()
     k[:, :, 2] = torch.nan  # only the last query may look at it
     output, tangent = jvp(lambda q: regards(q, k, V), (Q,), (V,))
-    for found, expected in zip((output, tangent), jvp(lambda q: formula(q, K, V), (Q,), (V,)), strict=True):
+    for found, expected in zip(
+        (output, tangent), jvp(lambda q: formula(q, K, V), (Q,), (V,)), strict=True
+    ):
         torch.testing.assert_close(found[:, :, :2], expected[:, :, :2])
         assert found[:, :, 2].isnan().all()
 
@@ -142,7 +165,14 @@ def test_statistics_come_out_of_vmap_too():
 
     def told(q):
         d = rg.attention_detail(q, k, v, pattern="causal", want=want)
-        return d.output, d.entropy, d.received, d.log_sum_exp, d.top_keys.weights, d.top_keys.indices
+        return (
+            d.output,
+            d.entropy,
+            d.received,
+            d.log_sum_exp,
+            d.top_keys.weights,
+            d.top_keys.indices,
+        )
 
     for at, one in enumerate(many):
         for found, expected in zip(vmap(told)(many), told(one), strict=True):
@@ -156,4 +186,6 @@ def test_what_torch_func_cannot_hand_through_is_told_in_words():
         vmap(lambda q: rg.attention(q, k, v, dropout=0.5))(many)
     ids = torch.zeros(2, 1, 7, dtype=torch.int64)
     with pytest.raises(rg.RegardError, match="torch"):
-        vmap(lambda q, ids: rg.attention(q, q, q, pattern=rg.patterns.SameDocument(ids)))(many[..., :7, :], ids)
+        vmap(lambda q, ids: rg.attention(q, q, q, pattern=rg.patterns.SameDocument(ids)))(
+            many[..., :7, :], ids
+        )

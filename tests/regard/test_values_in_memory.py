@@ -17,7 +17,11 @@ from regard.layers.caches import new_cache
 from regard.storage import load_tensors, save_tensors
 
 Tensor = torch.Tensor
-BATCH, HEADS, ROWS, KEYS, DIM = 3, 2, 5, 13, 7
+BATCH = 3
+HEADS = 2
+ROWS = 5
+KEYS = 13
+DIM = 7
 ALL = ["auto", *BACKENDS]
 
 
@@ -73,7 +77,12 @@ def test_negated_views_have_their_sign_in_the_first_and_later_calls(
         rg.attention(q, k, v, bias=bias, **options)
     except UnsupportedError:
         return  # the same refusal for every kind of tensor
-    for given in ((view(q), k, v, bias), (q, view(k), v, bias), (q, k, view(v), bias), (q, k, v, view(bias))):
+    for given in (
+        (view(q), k, v, bias),
+        (q, view(k), v, bias),
+        (q, k, view(v), bias),
+        (q, k, v, view(bias)),
+    ):
         for _ in range(3):
             assert close(rg.attention(*given[:3], bias=given[3], **options), wanted)
             assert close(rg.attention(q, k, v, bias=bias, **options), wanted)
@@ -92,16 +101,30 @@ def test_steps_of_decoding_compute_negated_views() -> None:
     q, k, v = inputs()
     q = q[:, :, :1]
     for length in range(1, KEYS + 1):
-        past, values = k[:, :, :length], v[:, :, :length]
+        past = k[:, :, :length]
+        values = v[:, :, :length]
         bias = torch.arange(length) / 7.0
-        for key, added in ((past, bias), (negated(past), bias), (past, negated(bias)), (past, bias)):
-            assert close(rg.attention(q, key, values, bias=added, pattern="causal"), formula(q, past, values, bias))
-        assert close(rg.attention(q, Stored(negated(past)), Stored(values), pattern="causal"), formula(q, past, values))
+        for key, added in (
+            (past, bias),
+            (negated(past), bias),
+            (past, negated(bias)),
+            (past, bias),
+        ):
+            assert close(
+                rg.attention(q, key, values, bias=added, pattern="causal"),
+                formula(q, past, values, bias),
+            )
+        assert close(
+            rg.attention(q, Stored(negated(past)), Stored(values), pattern="causal"),
+            formula(q, past, values),
+        )
 
 
 @pytest.mark.parametrize("backend", ALL)
 @pytest.mark.parametrize("mechanism", [None, "linear_transformer", "lsh(4)"])
-def test_incoming_gradients_may_be_negated_views_or_zeros_without_memory(mechanism: str | None, backend: str) -> None:
+def test_incoming_gradients_may_be_negated_views_or_zeros_without_memory(
+    mechanism: str | None, backend: str
+) -> None:
     q, k, v = (x.requires_grad_() for x in inputs())
     k = q if mechanism == "lsh(4)" else k[:, :, :ROWS]
     options: dict[str, Any] = {"mechanism": mechanism, "backend": backend, "pattern": "causal"}
@@ -124,15 +147,21 @@ def test_gradients_of_bias_sink_and_statistics_take_negated_gradients() -> None:
     leaves = [x.requires_grad_() for x in (q, torch.zeros(ROWS, KEYS), torch.zeros(HEADS))]
 
     def gradients(view: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
-        detail = rg.attention_detail(q, k, v, bias=leaves[1], sink=leaves[2], want=("log_sum_exp", "entropy"))
+        detail = rg.attention_detail(
+            q, k, v, bias=leaves[1], sink=leaves[2], want=("log_sum_exp", "entropy")
+        )
         outputs = detail.output, detail.log_sum_exp, detail.entropy
-        return torch.autograd.grad(outputs, leaves, [view(torch.full_like(x, 0.5)) for x in outputs])
+        return torch.autograd.grad(
+            outputs, leaves, [view(torch.full_like(x, 0.5)) for x in outputs]
+        )
 
     assert all(map(close, gradients(negated), gradients(torch.clone)))
 
 
 def test_compiled_calls_and_pieces_to_merge_take_negated_views() -> None:
-    compiled = torch.compile(lambda q, k, v: rg.attention(q, k, v, pattern="causal"), backend="aot_eager")
+    compiled = torch.compile(
+        lambda q, k, v: rg.attention(q, k, v, pattern="causal"), backend="aot_eager"
+    )
     q, k, v = inputs()
     assert close(compiled(q, negated(k), v), formula(q, k, v))
     assert close(compiled(q, k, v), formula(q, k, v))
@@ -143,7 +172,8 @@ def test_compiled_calls_and_pieces_to_merge_take_negated_views() -> None:
 
 def test_negated_positions_documents_and_spans_are_read_with_their_sign() -> None:
     q, k, v = inputs()
-    start, stop = torch.tensor([8, 5, 3]), torch.tensor([7, 11, 3])
+    start = torch.tensor([8, 5, 3])
+    stop = torch.tensor([7, 11, 3])
     ids = torch.arange(KEYS) // 5
     for view in (lambda x: x, negated):
         spans = rg.attention(q, k, v, pattern=p.KeySpan(0, view(stop)), q_start=view(start))
@@ -152,7 +182,10 @@ def test_negated_positions_documents_and_spans_are_read_with_their_sign() -> Non
         assert close(spans, scores.softmax(-1) @ v.double())
         documents = rg.attention(q, k, v, pattern=p.SameDocument(view(ids)), q_start=view(start))
         allowed = (
-            ids.expand(BATCH, -1)[torch.arange(BATCH)[:, None], start[:, None] + torch.arange(ROWS)][..., None] == ids
+            ids.expand(BATCH, -1)[
+                torch.arange(BATCH)[:, None], start[:, None] + torch.arange(ROWS)
+            ][..., None]
+            == ids
         )
         scores = (q.double() @ k.double().mT / DIM**0.5).masked_fill(~allowed[:, None], -torch.inf)
         assert close(documents, scores.softmax(-1) @ v.double())
@@ -169,10 +202,13 @@ def test_caches_store_the_numbers_of_negated_views_and_of_zeros(kind: str, dtype
     caches[1].append(negated(k), part_of_conjugate(v))
     caches[1].append(zero(k), negated(v))
     for cache in caches:
-        cache.reorder(torch.tensor([2, 0, 0]) if cache is caches[0] else negated(torch.tensor([2, 0, 0])))
+        cache.reorder(
+            torch.tensor([2, 0, 0]) if cache is caches[0] else negated(torch.tensor([2, 0, 0]))
+        )
     for name in ("keys", "values"):
         one, other = (
-            x.widened(torch.float32) if isinstance(x, Stored) else x for x in (getattr(c, name) for c in caches)
+            x.widened(torch.float32) if isinstance(x, Stored) else x
+            for x in (getattr(c, name) for c in caches)
         )
         assert torch.equal(one, other)
 
@@ -214,9 +250,15 @@ CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "v": lambda q, k, v: rg.plan_attention(q, k, v).run(q, k, masked(v)),
     "bias": lambda q, k, v: rg.attention(q, k, v, bias=masked(torch.zeros(ROWS, KEYS))),
     "sink": lambda q, k, v: rg.attention(q, k, v, sink=masked(torch.zeros(HEADS))),
-    "q_start": lambda q, k, v: rg.attention(q, k, v, pattern="causal", q_start=masked(torch.arange(BATCH))),
+    "q_start": lambda q, k, v: rg.attention(
+        q, k, v, pattern="causal", q_start=masked(torch.arange(BATCH))
+    ),
     "parameter": lambda q, k, v: rg.attention(
-        q, k, v, mechanism="linformer(13, 3)", parameters=dict.fromkeys(PROJECTIONS, masked(torch.zeros(1, 3, KEYS)))
+        q,
+        k,
+        v,
+        mechanism="linformer(13, 3)",
+        parameters=dict.fromkeys(PROJECTIONS, masked(torch.zeros(1, 3, KEYS))),
     ),
     "KeyMask": lambda q, k, v: p.KeyMask(masked(torch.ones(KEYS, dtype=torch.bool))),
     "Explicit": lambda q, k, v: p.Explicit(masked(torch.ones(ROWS, KEYS, dtype=torch.bool))),
@@ -236,23 +278,30 @@ def test_a_class_that_computes_its_numbers_is_refused_by_name_everywhere(name: s
 
 
 @pytest.mark.parametrize("make", [causal_upper_left, causal_lower_right])
-def test_the_causal_objects_of_pytorch_are_refused_as_a_bias_with_the_pattern_to_give(make: Callable[..., Any]) -> None:
+def test_the_causal_objects_of_pytorch_are_refused_as_a_bias_with_the_pattern_to_give(
+    make: Callable[..., Any],
+) -> None:
     q, k, v = inputs()
     for given in (make(ROWS, KEYS), make(KEYS, KEYS)):
-        with pytest.raises(ShapeError, match=r"bias is a CausalBias.*pattern='causal', with q_start=0"):
+        with pytest.raises(
+            ShapeError, match=r"bias is a CausalBias.*pattern='causal', with q_start=0"
+        ):
             rg.attention(q, k, v, bias=given)
 
 
 @pytest.mark.parametrize("number", range(12))
 def test_a_float64_cache_continues_a_layer_of_another_dtype(number: int) -> None:
-    kind, kv_heads = ("dynamic", "static", "ring", "paged")[number % 4], (1, 2, 4)[number // 4]
+    kind = ("dynamic", "static", "ring", "paged")[number % 4]
+    kv_heads = (1, 2, 4)[number // 4]
     dtype = (torch.float32, torch.bfloat16, torch.float16)[(number + number // 4) % 3]
     torch.manual_seed(11)
     layer = rg.MultiHeadAttention(28, 4, kv_heads=kv_heads, pattern="causal").to(dtype)
     x = torch.randn(3, KEYS, 28).to(dtype)
     with torch.no_grad():
         whole = layer(x)
-        cache = layer.new_cache(3, kind, None if kind in ("dynamic", "paged") else 2 * KEYS, torch.float64)
+        cache = layer.new_cache(
+            3, kind, None if kind in ("dynamic", "paged") else 2 * KEYS, torch.float64
+        )
         found = torch.cat([layer(part, cache=cache) for part in x.split((5, 1, 1, 1, 5), 1)], 1)
     bound = {torch.float32: 3e-7, torch.bfloat16: 2e-2, torch.float16: 2e-3}[dtype]
     assert cache.length == KEYS

@@ -30,11 +30,22 @@ def strided_nested() -> torch.Tensor:
 
 
 GARBAGE: dict[str, Any] = {
-    "None": None, "object": object(), "text": "x", "list": [1, [2]], "dict": {"a": 1}, "nan": math.nan,
-    "function": lambda: 0, "integers": torch.tensor([[1, 2]]), "huge": 10**30, "digits": 10**5000, "negative": -1,
-    "sparse": torch.zeros(2, 2).to_sparse(), "nested": strided_nested(), "type": int,
+    "None": None,
+    "object": object(),
+    "text": "x",
+    "list": [1, [2]],
+    "dict": {"a": 1},
+    "nan": math.nan,
+    "function": lambda: 0,
+    "integers": torch.tensor([[1, 2]]),
+    "huge": 10**30,
+    "digits": 10**5000,
+    "negative": -1,
+    "sparse": torch.zeros(2, 2).to_sparse(),
+    "nested": strided_nested(),
+    "type": int,
     "words": np.array(["a", "b"]),
-}  # fmt: skip
+}
 
 Q, K, V = make_qkv()
 LAYER = rg.MultiHeadAttention(8, 2)
@@ -58,17 +69,24 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "q, k, v": (lambda x: rg.attention(x, x, x), {}),
     "merge_attention": (rg.merge_attention, {}),
     "a piece": (lambda piece: rg.merge_attention([piece]), {}),
-    "of a piece": (lambda output, log_sum_exp: rg.merge_attention([(Q, Q[..., 0]), (output, log_sum_exp)]),
-                   {"output": Q, "log_sum_exp": Q[..., 0]}),
+    "of a piece": (
+        lambda output, log_sum_exp: rg.merge_attention([(Q, Q[..., 0]), (output, log_sum_exp)]),
+        {"output": Q, "log_sum_exp": Q[..., 0]},
+    ),
     "MultiHeadAttention": (rg.MultiHeadAttention, {"dim": 8, "heads": 2}),
     "layer": (LAYER.forward, {"x": X}),
     "layer.new_cache": (LAYER.new_cache, {"batch": 1}),
-    "LatentAttention": (rg.LatentAttention, LATENT | {"query_latent_dim": 3, "positions": None, "scale": 1.0}),
+    "LatentAttention": (
+        rg.LatentAttention,
+        LATENT | {"query_latent_dim": 3, "positions": None, "scale": 1.0},
+    ),
     "latent layer": (rg.LatentAttention(**LATENT).forward, {"x": X, "form": "auto", "cache": None}),
     "latent layer.plan": (rg.LatentAttention(**LATENT).plan, {"batch": 1, "q_len": 2, "held": 3}),
     "project_context": (LAYER.project_context, {}),
-    "record_attention": (lambda model, want: layers.record_attention(model, want=want).__enter__(),
-                         {"model": LAYER, "want": "weights"}),
+    "record_attention": (
+        lambda model, want: layers.record_attention(model, want=want).__enter__(),
+        {"model": LAYER, "want": "weights"},
+    ),
     "FeedForward": (layers.FeedForward, {"dim": 8, "hidden_dim": 9}),
     "new_cache": (caches.new_cache, {"kind": "dynamic", **SIZES}),
     "append": (lambda k, v: caches.new_cache("dynamic", **SIZES).append(k, v), {"k": KV, "v": KV}),
@@ -77,8 +95,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "save": (lambda path: None if isinstance(path, str) else CACHE.save(path), {}),
     "load_cache": (caches.load_cache, {"path": "x"}),
     "RecurrentState": (caches.RecurrentState, {"mechanism": LINEAR, **SIZES}),
-    "attend": (lambda **given: caches.RecurrentState(LINEAR, **SIZES).attend(**given),
-               {"q": KV, "k": KV, "v": KV, "pattern": None, "parameters": None}),
+    "attend": (
+        lambda **given: caches.RecurrentState(LINEAR, **SIZES).attend(**given),
+        {"q": KV, "k": KV, "v": KV, "pattern": None, "parameters": None},
+    ),
     "Stored": (lambda numbers, first: Stored(numbers, first=first), {"numbers": KV, "first": 0}),
     "ALiBi": (b.ALiBi, {}),
     "T5Relative": (b.T5Relative, {"heads": 2}),
@@ -99,7 +119,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "new_parameters": (m.Softmax(m.General(4, 3)).new_parameters, {"heads": 1}),
     "top_keys": (top_keys, {}),
     "weights_of": (weights_of, {"rows": [0]}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("call", "given"), FUNCTIONS.values(), ids=FUNCTIONS)
@@ -119,21 +139,34 @@ def test_garbage_is_taken_or_refused_by_a_sentence(call, given):
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "parameters": (lambda: rg.attention(Q, K, V, parameters="x"), "parameters is 'x'; it needs a dict"),
+    "parameters": (
+        lambda: rg.attention(Q, K, V, parameters="x"),
+        "parameters is 'x'; it needs a dict",
+    ),
     "strict": (lambda: rg.attention(Q, K, V, strict="no"), "strict is 'no'; it is True or False"),
-    "backend": (lambda: rg.attention(Q, K, V, backend=3), "backend 3 does not exist; there are auto"),
+    "backend": (
+        lambda: rg.attention(Q, K, V, backend=3),
+        "backend 3 does not exist; there are auto",
+    ),
     "want": (lambda: rg.attention_detail(Q, K, V, want=7), "want=7 is no statistic"),
     "seed of a plan": (lambda: rg.plan_attention(Q, K, V, dropout_seed="x"), "dropout_seed is 'x'"),
     "x of integers": (lambda: LAYER(X.long()), "x is a tensor .* of torch.int64; this layer needs"),
-    "x of another dtype": (lambda: LAYER(X.double()), "x has dtype torch.float64 and this layer torch.float32"),
+    "x of another dtype": (
+        lambda: LAYER(X.double()),
+        "x has dtype torch.float64 and this layer torch.float32",
+    ),
     "x elsewhere": (lambda: LAYER(X.to("meta")), "x is on meta and this layer on cpu"),
-    "strided nested x": (lambda: LAYER(strided_nested()), "x is a nested tensor of layout torch.strided; .*padded"),
+    "strided nested x": (
+        lambda: LAYER(strided_nested()),
+        "x is a nested tensor of layout torch.strided; .*padded",
+    ),
     "jagged x": (
-        lambda: LAYER(torch.nested.nested_tensor([X[0]], layout=torch.jagged), q_start=1), "q_start beside nested",
+        lambda: LAYER(torch.nested.nested_tensor([X[0]], layout=torch.jagged), q_start=1),
+        "q_start beside nested",
     ),
     "pattern as truth": (lambda: rg.attention(Q, K, V, pattern=True), "pattern is a bool"),
     "a cache of another kind": (lambda: LAYER(X, cache=Causal()), "cache is Causal.*new_cache"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("call", "words"), REFUSED.values(), ids=REFUSED)

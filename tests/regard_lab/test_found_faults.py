@@ -35,7 +35,9 @@ def keep_half_written_structs(patch: pytest.MonkeyPatch) -> None:
     from regard.backends.native.filling import Filled
 
     structs: dict[int, Filled] = {}
-    patch.setattr(kernel, "Filled", lambda problem: structs.setdefault(id(problem), Filled(problem)))
+    patch.setattr(
+        kernel, "Filled", lambda problem: structs.setdefault(id(problem), Filled(problem))
+    )
 
 
 def look_at_the_output_alone(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +70,9 @@ def make_masks_of_booleans(patch: pytest.MonkeyPatch) -> None:
     """A model that computes with its mask gets True and False instead of eager attention's numbers."""
     from regard.integrations.transformers import masks
 
-    def made(cls: Any, pattern: Any, q_start: int, shape: Any, device: Any, *others: Any, **options: Any) -> Any:
+    def made(
+        cls: Any, pattern: Any, q_start: int, shape: Any, device: Any, *others: Any, **options: Any
+    ) -> Any:
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
 
     patch.setattr(masks.PatternMask, "__new__", staticmethod(made))
@@ -87,7 +91,9 @@ def draw_a_compiled_seed_again(patch: pytest.MonkeyPatch) -> None:
     """A graph may draw the seed of dropout again in its backward pass."""
     from regard.functional import compiled
 
-    patch.setattr(compiled, "CheckpointPolicy", SimpleNamespace(MUST_SAVE=None, MUST_RECOMPUTE=None))
+    patch.setattr(
+        compiled, "CheckpointPolicy", SimpleNamespace(MUST_SAVE=None, MUST_RECOMPUTE=None)
+    )
 
 
 def agree_on_types_alone(patch: pytest.MonkeyPatch) -> None:
@@ -169,10 +175,12 @@ FAULTS = {
         "test_what_processes_compare_depends_on_every_number_of_an_option",
     ),
     "11 targets are normalised and references are not": Fault(
-        normalise_targets, "tests/regard_lab/text/test_typography.py::test_every_target_comes_back_as_it_is"
+        normalise_targets,
+        "tests/regard_lab/text/test_typography.py::test_every_target_comes_back_as_it_is",
     ),
     "12 a quoted line end makes a pair of two halves": Fault(
-        keep_halves_of_rows, "tests/regard_lab/text/test_readers.py::test_no_pair_is_made_from_halves_of_a_quoted_row"
+        keep_halves_of_rows,
+        "tests/regard_lab/text/test_readers.py::test_no_pair_is_made_from_halves_of_a_quoted_row",
     ),
     "13 compiled dropout draws another mask in the backward pass": Fault(
         draw_a_compiled_seed_again,
@@ -188,12 +196,18 @@ def outcome(fault: Fault) -> str:
     PLANS.forget()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
         fault.plant(patch)
-        code = int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(ROOT / fault.test)]))
+        code = int(
+            pytest.main(
+                ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(ROOT / fault.test)]
+            )
+        )
     return {1: "failed"}.get(code, f"ended with {code}")
 
 
 def test_a_test_fails_for_every_fault_that_is_put_back():
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, __file__], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout) == dict.fromkeys(FAULTS, "failed")
 

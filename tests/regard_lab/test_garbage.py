@@ -20,23 +20,63 @@ import regard as rg
 from regard.storage import save_tensors
 
 PACKAGES = (
-    "regard.patterns", "regard_lab.text", "regard_lab.models", "regard_lab.decoding",
-    "regard_lab.training", "regard_lab.conversion", "regard_lab.seeing", "regard.storage",
-    "regard_lab.walkthrough", "regard_lab.bench",
-)  # fmt: skip
+    "regard.patterns",
+    "regard_lab.text",
+    "regard_lab.models",
+    "regard_lab.decoding",
+    "regard_lab.training",
+    "regard_lab.conversion",
+    "regard_lab.seeing",
+    "regard.storage",
+    "regard_lab.walkthrough",
+    "regard_lab.bench",
+)
 
 GARBAGE: dict[str, Any] = {
-    "None": None, "object": object(), "x": "x", "empty text": "", "3": 3, "-1": -1, "huge": 10**30, "1.5": 1.5,
-    "nan": math.nan, "list": [], "dict": {}, "function": lambda: 0, "integers": torch.tensor([[1, 2]]),
-    "empty": torch.empty(0), "bytes": b"x", "True": True,
-}  # fmt: skip
+    "None": None,
+    "object": object(),
+    "x": "x",
+    "empty text": "",
+    "3": 3,
+    "-1": -1,
+    "huge": 10**30,
+    "1.5": 1.5,
+    "nan": math.nan,
+    "list": [],
+    "dict": {},
+    "function": lambda: 0,
+    "integers": torch.tensor([[1, 2]]),
+    "empty": torch.empty(0),
+    "bytes": b"x",
+    "True": True,
+}
 
 # What patterns are asked by the planner for every block of rows, with positions that it counted itself.
 PROTOCOL = (
-    "allows", "evaluate", "form", "read", "segments", "on_lattice", "mapped", "for_head", "for_row", "check",
-    "sees_all", "visible_keys", "block", "of_heads", "of_queries", "moved", "settled", "kept_keys", "misplaced", "hold",
-    "key_range", "least_pairs", "placed",
-)  # fmt: skip
+    "allows",
+    "evaluate",
+    "form",
+    "read",
+    "segments",
+    "on_lattice",
+    "mapped",
+    "for_head",
+    "for_row",
+    "check",
+    "sees_all",
+    "visible_keys",
+    "block",
+    "of_heads",
+    "of_queries",
+    "moved",
+    "settled",
+    "kept_keys",
+    "misplaced",
+    "hold",
+    "key_range",
+    "least_pairs",
+    "placed",
+)
 OWN_FIELDS = [
     f"{kind}.check_{what}"
     for kind in ("LanguageConfig", "EncoderConfig")
@@ -44,7 +84,9 @@ OWN_FIELDS = [
 ]
 LEFT_OUT: dict[str, str] = {
     "Pattern": "abstract",
-    **dict.fromkeys(("Kind", "OnValidation", "Progress", "Event", "Task", "Batch", "State", "Writer"), "a type"),
+    **dict.fromkeys(
+        ("Kind", "OnValidation", "Progress", "Event", "Task", "Batch", "State", "Writer"), "a type"
+    ),
     **dict.fromkeys(OWN_FIELDS, "asked by __post_init__ about fields of its own"),
     "run_bench": "takes minutes",
     "examine": "takes seconds, and has no parameter",
@@ -74,7 +116,11 @@ def public_names() -> Iterator[tuple[str, str, Any]]:
 def methods(name: str, kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The public methods of a class with where to take them from: an instance, or the class for a class method."""
     for own in dir(kind):
-        taken = own.startswith("_") or (hasattr(torch.nn.Module, own) and own != "forward") or hasattr(tuple, own)
+        taken = (
+            own.startswith("_")
+            or (hasattr(torch.nn.Module, own) and own != "forward")
+            or hasattr(tuple, own)
+        )
         how = inspect.getattr_static(kind, own, None)
         if taken or not callable(getattr(kind, own, None)) or inspect.isclass(getattr(kind, own)):
             continue
@@ -95,20 +141,27 @@ def targets(package: str) -> dict[str, Callable[[], Any]]:
     return {
         name: get
         for name, get in found.items()
-        if name not in LEFT_OUT and name.split(".")[0] not in TYPES and name.split(".")[-1] not in inner
+        if name not in LEFT_OUT
+        and name.split(".")[0] not in TYPES
+        and name.split(".")[-1] not in inner
     }
 
 
 def parameters_of(function: Any) -> list[inspect.Parameter]:
-    return [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    return [
+        p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD
+    ]
 
 
-def arguments(name: str, function: Any, garbage: Callable[[inspect.Parameter, bool], Any]) -> tuple[list, dict]:
+def arguments(
+    name: str, function: Any, garbage: Callable[[inspect.Parameter, bool], Any]
+) -> tuple[list, dict]:
     """Positional and named arguments: garbage where the function returns some, else what is sensible or nothing.
 
     It is asked with each parameter, and whether that needs a value for which nothing sensible is there.
     """
-    positional, named = [], {}
+    positional = []
+    named = {}
     for p in parameters_of(function):
         own = (f"{name}.{p.name}", *([p.name] if p.default is p.empty else []))
         made = next((SENSIBLE[key] for key in own if key in SENSIBLE), None)
@@ -129,7 +182,9 @@ def calls(name: str, function: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
 
             def call(chosen: str = chosen.name, garbage: Any = garbage) -> Any:
                 own = copy(garbage)  # a function may write into a dict
-                given = arguments(name, function, lambda p, needed: own if needed or p.name == chosen else p.empty)
+                given = arguments(
+                    name, function, lambda p, needed: own if needed or p.name == chosen else p.empty
+                )
                 return function(*given[0], **given[1])
 
             yield f"{name}({chosen.name}={label})", call

@@ -11,8 +11,20 @@ from regard_lab.decoding.search import SpecialIds
 from regard_lab.models import LanguageConfig
 from regard_lab.text import Pair, TokenBatches, split_by_hash
 
-WHOLE: tuple[Callable[[int], Any], ...] = (np.int64, np.int8, np.array, torch.tensor, lambda n: torch.tensor(n).int())
-REAL: tuple[Callable[[float], Any], ...] = (np.float64, np.float32, np.array, torch.tensor, lambda x: torch.tensor(x))
+WHOLE: tuple[Callable[[int], Any], ...] = (
+    np.int64,
+    np.int8,
+    np.array,
+    torch.tensor,
+    lambda n: torch.tensor(n).int(),
+)
+REAL: tuple[Callable[[float], Any], ...] = (
+    np.float64,
+    np.float32,
+    np.array,
+    torch.tensor,
+    lambda x: torch.tensor(x),
+)
 
 
 def test_arguments_that_mean_a_number_take_any_kind_of_number():

@@ -30,29 +30,53 @@ def public_classes() -> dict[str, type]:
     names = [*modules("regard"), *modules("regard_lab")]
     found = {}
     for module in map(
-        importlib.import_module, (name for name in names if "__main__" not in name and ".cli" not in name)
+        importlib.import_module,
+        (name for name in names if "__main__" not in name and ".cli" not in name),
     ):
         for name in getattr(module, "__all__", ()):
             one = getattr(module, name)
-            if inspect.isclass(one) and not issubclass(one, BaseException) and not getattr(one, "_is_protocol", False):
+            if (
+                inspect.isclass(one)
+                and not issubclass(one, BaseException)
+                and not getattr(one, "_is_protocol", False)
+            ):
                 found[f"{one.__module__}.{one.__qualname__}"] = one
     return {name: one for name, one in found.items() if name.startswith(("regard.", "regard_lab."))}
 
 
 def test_every_public_class_has_a_repr_of_its_own_that_prints_no_tensor_and_no_corpus():
     """A dataclass whose fields may be long has the repr of `brief`, or one of its own."""
-    few = {"ALiBi", "LSH", "Both", "Either", "PerHead", "Lesson", "Drawback", "Frame", "Rotary"}  # hold little
+    few = {
+        "ALiBi",
+        "LSH",
+        "Both",
+        "Either",
+        "PerHead",
+        "Lesson",
+        "Drawback",
+        "Frame",
+        "Rotary",
+    }  # hold little
     for name, one in public_classes().items():
         assert one.__repr__ is not object.__repr__, name
         if dataclasses.is_dataclass(one) and not issubclass(one, torch.nn.Module):
-            long = [field.name for field in dataclasses.fields(one) if field.repr and LONG.search(str(field.type))]
-            generated = one.__repr__.__module__ != "regard.reprs" and "__repr__" not in inspect.getsource(one)
+            long = [
+                field.name
+                for field in dataclasses.fields(one)
+                if field.repr and LONG.search(str(field.type))
+            ]
+            generated = (
+                one.__repr__.__module__ != "regard.reprs"
+                and "__repr__" not in inspect.getsource(one)
+            )
             assert not (long and generated) or one.__name__ in few, name
 
 
 def given() -> dict[str, object]:
     q = torch.randn(1, 2, 5, 8)
-    with record_attention(LanguageModel(LanguageConfig(vocab_size=300, dim=8, heads=2, layers=1))) as recording:
+    with record_attention(
+        LanguageModel(LanguageConfig(vocab_size=300, dim=8, heads=2, layers=1))
+    ) as recording:
         pass
     words = ("a", "b")
     return {
@@ -72,7 +96,9 @@ def given() -> dict[str, object]:
         "training": TrainingConfig(steps=4),
         "recipe": LanguageModelTraining(LanguageModelTraining.Config(data=("text.txt",))),
         "recording": recording,
-        "maps": AttentionMaps(words, words, torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)),
+        "maps": AttentionMaps(
+            words, words, torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
+        ),
         **{f"backend {name}": backend for name, backend in BACKENDS.items()},
     }
 
@@ -107,7 +133,13 @@ def test_a_repr_is_the_call_that_makes_the_object(text):
     room = WRITTEN[text]
     names = vars(room) if room is not None else {}
     made = eval(
-        text, {**names, "LanguageConfig": LanguageConfig, "TrainingConfig": TrainingConfig, "Sampling": Sampling}
+        text,
+        {
+            **names,
+            "LanguageConfig": LanguageConfig,
+            "TrainingConfig": TrainingConfig,
+            "Sampling": Sampling,
+        },
     )
     assert repr(made) == text
     assert eval(repr(made), {**names, **globals()}) == made

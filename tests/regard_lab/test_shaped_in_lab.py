@@ -9,7 +9,9 @@ from regard_lab.models import LanguageConfig, LanguageModel
 
 def test_decoding_makes_no_tensor_on_the_default_device(request: pytest.FixtureRequest):
     model = LanguageModel(LanguageConfig(vocab_size=50, dim=16, heads=2)).eval()
-    prompts, scores, rows = torch.tensor([[5, 6, 7], [0, 0, 8]]), torch.randn(2, 50), torch.arange(2)
+    prompts = torch.tensor([[5, 6, 7], [0, 0, 8]])
+    scores = torch.randn(2, 50)
+    rows = torch.arange(2)
     sampling = Sampling(top_k=11, top_p=0.9, seed=1)
     request.addfinalizer(lambda: torch.set_default_device(None))
     torch.set_default_device("meta")  # tensors without values, so that using one as a number fails

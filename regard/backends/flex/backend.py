@@ -21,7 +21,10 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.patterns import Grid
 
-LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smaller ones are padded with zeros
+LEAST_SIZE, LARGEST_SIZE = (
+    16,
+    256,
+)  # of head_dim and v_dim in the kernels; smaller ones are padded with zeros
 KERNELS = 256  # the most compiled kernels kept: one for each dtype, head size, kind of bias, ..., for all patterns
 
 
@@ -59,11 +62,19 @@ class Flex(Limited):
 
     def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
         output, log_sum_exp = self._attend(problem, grid, operands)
-        return Result(output) if log_sum_exp is None else result_of(problem, operands, output, log_sum_exp)
+        return (
+            Result(output)
+            if log_sum_exp is None
+            else result_of(problem, operands, output, log_sum_exp)
+        )
 
-    def _attend(self, problem: Problem, grid: Grid, operands: Operands) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _attend(
+        self, problem: Problem, grid: Grid, operands: Operands
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output, and the log-sum-exp if a statistic needs it."""
-        from torch.nn.attention.flex_attention import AuxRequest  # imported here, since it loads the compiler
+        from torch.nn.attention.flex_attention import (
+            AuxRequest,
+        )  # imported here, since it loads the compiler
 
         from regard.backends.flex.tables import block_mask, change_of
 
@@ -72,15 +83,18 @@ class Flex(Limited):
         if tiles.empty_rows is not None:  # NaN in an empty row must reach no gradient
             q = q.masked_fill(tiles.empty_rows.to(q.device), 0)
         output, aux = _kernel(self.compiled)(
-            _fitted(q), _fitted(k), _fitted(v),
+            _fitted(q),
+            _fitted(k),
+            _fitted(v),
             score_mod=change_of(problem, operands),
             block_mask=block_mask(tiles, problem.q_len, len(grid.keys), q.device),
             scale=problem.scale,
             enable_gqa=problem.group > 1,
             kernel_options=_kernel_options(problem, read=tiles.limits is None),
             return_aux=AuxRequest(lse=bool(problem.want)),
-        )  # fmt: skip
-        output, log_sum_exp = output[..., : problem.v_dim], aux.lse
+        )
+        output = output[..., : problem.v_dim]
+        log_sum_exp = aux.lse
         if not problem.needs_grad:
             return output, log_sum_exp
         if log_sum_exp is None:
@@ -94,17 +108,28 @@ _LIMITS = (
         lambda one: one.device == "cuda" and not one.outlined and find_spec("triton") is None,
         "FlexAttention compiles with triton, which is not installed",
     ),
-    where(lambda one: one.device == "cpu" and one.needs_grad, "FlexAttention has no gradients on cpu"),
+    where(
+        lambda one: one.device == "cpu" and one.needs_grad, "FlexAttention has no gradients on cpu"
+    ),
     on_dot_products,
-    where(lambda one: one.empty, "there is nothing to compute, and FlexAttention does not take sizes of 0"),
-    where(lambda one: one.dtype == torch.float64, "FlexAttention computes in float32 at most, not in float64"),
+    where(
+        lambda one: one.empty,
+        "there is nothing to compute, and FlexAttention does not take sizes of 0",
+    ),
+    where(
+        lambda one: one.dtype == torch.float64,
+        "FlexAttention computes in float32 at most, not in float64",
+    ),
     where(
         lambda one: max(one.head_dim, one.v_dim) > LARGEST_SIZE,
         f"FlexAttention's kernels hold vectors of at most {LARGEST_SIZE} numbers, not head_dim {{problem.head_dim}} "
         "and v_dim {problem.v_dim}",
     ),
     where(lambda one: one.dropout > 0, "FlexAttention has no dropout"),
-    where(lambda one: one.bias_learns, "it has no gradient of a bias; other backends add it up in a fixed order"),
+    where(
+        lambda one: one.bias_learns,
+        "it has no gradient of a bias; other backends add it up in a fixed order",
+    ),
     on_one_start,
     on_structure,
     where(
@@ -123,7 +148,8 @@ def _fused_at_once(problem: Problem) -> bool:
     assert problem.q_start is not None
     if problem.softcap is not None or problem.bias is not None:
         return False
-    first, keys = problem.q_start, reachable_keys(problem)
+    first = problem.q_start
+    keys = reachable_keys(problem)
     if problem.pattern.sees_all(first, first + problem.q_len - 1, keys):
         return True
     band = problem.pattern.band()
@@ -137,14 +163,20 @@ def _cost(problem: Problem, grid: Grid) -> Cost:
         pairs = pairs_of_tiles(problem.pattern, grid, problem.batch, problem.heads)
     else:
         pairs = problem.batch * problem.heads * long
-    width, size = problem.dtype.itemsize, problem.head_dim + problem.v_dim
+    width = problem.dtype.itemsize
+    size = problem.head_dim + problem.v_dim
     rows = problem.batch * problem.heads * problem.q_len
     vectors = (rows + problem.batch * problem.kv_heads * len(grid.keys)) * size
     copies = (problem.batch if problem.pattern.varies_by_row else 1) * (
         problem.heads if problem.pattern.varies_by_head else 1
     )
     # the kinds of tiles, the order of visits, and the runs of keys
-    tables = 4 * copies * -(-problem.q_len // TILE) * (9 * -(-len(grid.keys) // TILE) + 2 * MOST_RUNS * TILE)
+    tables = (
+        4
+        * copies
+        * -(-problem.q_len // TILE)
+        * (9 * -(-len(grid.keys) // TILE) + 2 * MOST_RUNS * TILE)
+    )
     back = 4 * rows + width * vectors  # sums for each row, and intermediate gradients
     return Cost(
         flops=2 * pairs * size * (3.5 if problem.needs_grad else 1),
@@ -182,7 +214,9 @@ def _fitted(x: torch.Tensor) -> torch.Tensor:
 def _kernel(compiled: bool) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
-    compile: Any = partial(torch.compile, flex_attention, fullgraph=True, backend="inductor" if compiled else "eager")
+    compile: Any = partial(
+        torch.compile, flex_attention, fullgraph=True, backend="inductor" if compiled else "eager"
+    )
     if "recompile_limit" in signature(torch.compile).parameters:
         return compile(recompile_limit=KERNELS)
     return torch._dynamo.config.patch(recompile_limit=KERNELS)(compile())  # adds 40 us to each call

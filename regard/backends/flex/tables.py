@@ -22,7 +22,9 @@ from regard.core.problem import Problem
 _PIECE = 1 << 24  # pairs that are looked at together while runs are found
 
 Allows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-ChangeScore = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+ChangeScore = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor
+]
 
 
 @lru_cache(maxsize=32)
@@ -38,19 +40,26 @@ def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> 
         allows = _by_bits(kinds, bits) if runs is None else _by_runs(*runs)
 
     # Given both ways round, since PyTorch would transpose by vmap, which fails inside a compiled call.
-    partial, full = kinds > FULL, kinds == FULL
+    partial = kinds > FULL
+    full = kinds == FULL
     return BlockMask(
         (q_len, k_len),
-        *_ordered(partial), *_ordered(full), *_ordered(partial.mT), *_ordered(full.mT),
-        BLOCK_SIZE=(TILE, TILE), mask_mod=allows,
-    )  # fmt: skip
+        *_ordered(partial),
+        *_ordered(full),
+        *_ordered(partial.mT),
+        *_ordered(full.mT),
+        BLOCK_SIZE=(TILE, TILE),
+        mask_mod=allows,
+    )
 
 
 def _by_limits(limits: torch.Tensor) -> Allows:
     """The pairs of a band, by its limits; tensors, so that another band compiles nothing."""
     nearest, farthest, start, stop = limits.unbind()
 
-    def allows(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    def allows(
+        batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> torch.Tensor:
         distance = key - query
         return (distance >= nearest) & (distance <= farthest) & (key >= start) & (key < stop)
 
@@ -61,7 +70,9 @@ def _by_runs(firsts: torch.Tensor, ends: torch.Tensor) -> Allows:
     """The pairs of a pattern whose queries see few runs of keys, each compared with its first key and its end."""
     runs = [(lookup(first), lookup(end)) for first, end in zip(firsts, ends, strict=True)]
 
-    def allows(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    def allows(
+        batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> torch.Tensor:
         place = batch, head, query
         seen = [(key >= first(*place)) & (key < end(*place)) for first, end in runs]
         return reduce(torch.logical_or, seen)
@@ -78,27 +89,38 @@ def runs_of(kinds: torch.Tensor, bits: torch.Tensor) -> tuple[torch.Tensor, torc
     """
     rows = kinds.flatten(0, 2)  # (rows of tiles, columns)
     full = F.pad(rows == FULL, (1, 1))
-    inside = full[:, :-2] & full[:, 1:-1] & full[:, 2:]  # full tiles between full ones hold no end of a run
+    inside = (
+        full[:, :-2] & full[:, 1:-1] & full[:, 2:]
+    )  # full tiles between full ones hold no end of a run
     counts, columns = _ordered((rows != EMPTY) & ~inside)
     most = max(1, int(counts.max()))
     columns = columns[:, :most].long()
-    chosen = rows.gather(1, columns).where(torch.arange(most, device=rows.device) < counts[:, None], EMPTY)
+    chosen = rows.gather(1, columns).where(
+        torch.arange(most, device=rows.device) < counts[:, None], EMPTY
+    )
     next_to_full = full[:, 2:].gather(1, columns) & (chosen == FULL)
     joined = columns[:, 1:] == columns[:, :-1] + 1
     joined |= next_to_full[:, :-1] & (chosen[:, 1:] == FULL)  # (rows of tiles, tiles - 1)
 
-    found, longest = [], 1
+    found = []
+    longest = 1
     piece = max(1, _PIECE // (most * TILE * TILE))
     for some, at, follows in zip(*(x.split(piece) for x in (chosen, columns, joined)), strict=True):
         starts, stops = _edges(bits[some], follows)  # (rows of tiles, queries, keys of the tiles)
         longest = max(longest, int(starts.sum(-1).max()))
         if longest > MOST_RUNS:
             return None
-        key = (at[:, :, None] * TILE + torch.arange(TILE, device=at.device)).flatten(1)[:, None].int()
+        key = (
+            (at[:, :, None] * TILE + torch.arange(TILE, device=at.device)).flatten(1)[:, None].int()
+        )
         edges = [torch.where(starts, key, FAR), torch.where(stops, key + 1, FAR)]
-        found.append(torch.stack([edge.topk(MOST_RUNS, largest=False, sorted=True).values for edge in edges]))
+        found.append(
+            torch.stack([edge.topk(MOST_RUNS, largest=False, sorted=True).values for edge in edges])
+        )
     kept = 1 << (longest - 1).bit_length()
-    table = torch.cat(found, 1)[..., :kept].movedim(-1, 1)  # (first or end, runs, rows of tiles, queries of a tile)
+    table = torch.cat(found, 1)[..., :kept].movedim(
+        -1, 1
+    )  # (first or end, runs, rows of tiles, queries of a tile)
     firsts, ends = table.reshape(2, kept, *kinds.shape[:2], -1).contiguous()
     return firsts, ends
 
@@ -111,8 +133,11 @@ def _edges(bits: torch.Tensor, joined: torch.Tensor) -> tuple[torch.Tensor, torc
         joined: (rows of tiles, tiles - 1), whether a run may go on from a tile into the next.
     """
     places = torch.arange(8, device=bits.device)
-    allowed = (bits[..., None] >> places & 1).bool().flatten(3).transpose(1, 2)  # (rows of tiles, queries, tiles, keys)
-    before, after = F.pad(allowed, (1, 0))[..., :-1], F.pad(allowed, (0, 1))[..., 1:]
+    allowed = (
+        (bits[..., None] >> places & 1).bool().flatten(3).transpose(1, 2)
+    )  # (rows of tiles, queries, tiles, keys)
+    before = F.pad(allowed, (1, 0))[..., :-1]
+    after = F.pad(allowed, (0, 1))[..., 1:]
     before[:, :, 1:, 0] = allowed[:, :, :-1, -1] & joined[:, None]
     after[:, :, :-1, -1] = allowed[:, :, 1:, 0] & joined[:, None]
     return (allowed & ~before).flatten(2), (allowed & ~after).flatten(2)
@@ -123,7 +148,9 @@ def _by_bits(kinds: torch.Tensor, bits: torch.Tensor) -> Allows:
     torch._dynamo.maybe_mark_dynamic(bits, 0)  # the number of kinds differs between patterns
     kind_at = lookup(kinds)
 
-    def allows(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    def allows(
+        batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> torch.Tensor:
         kind = kind_at(batch, head, query // TILE, key // TILE)
         byte = bits[kind, query % TILE, key % TILE // 8]
         return (byte.to(torch.int32) >> (key % 8)) & 1 == 1
@@ -155,20 +182,30 @@ def _ordered(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def change_of(problem: Problem, operands: Operands) -> ChangeScore | None:
     """softcap · tanh(score / softcap) + bias as a function of (score, batch, head, query, key); None without both."""
-    softcap = None if problem.softcap is None else _number(problem.softcap, torch.float32, operands.q.device)
+    softcap = (
+        None
+        if problem.softcap is None
+        else _number(problem.softcap, torch.float32, operands.q.device)
+    )
     bias = None if operands.bias is None else _bias_at(operands.bias, operands)
     if softcap is None and bias is None:
         return None
 
     def change(
-        score: torch.Tensor, batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+        score: torch.Tensor,
+        batch: torch.Tensor,
+        head: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
     ) -> torch.Tensor:
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
         if bias is None:
             return score
         added = bias(batch, head, query, key).to(score.dtype)
-        return torch.where(added == -math.inf, -math.inf, score + added)  # masked, even if the score is NaN
+        return torch.where(
+            added == -math.inf, -math.inf, score + added
+        )  # masked, even if the score is NaN
 
     return change
 

@@ -67,7 +67,9 @@ def _tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
             if one not in tiles_of_pattern:
                 tiles_of_pattern[one] = _tiles(one, grid, kinds)
         found.append([tiles_of_pattern[one] for one in row])
-    empty_rows = torch.stack([torch.stack([tiles.empty_rows for tiles in row]) for row in found])[..., None]
+    empty_rows = torch.stack([torch.stack([tiles.empty_rows for tiles in row]) for row in found])[
+        ..., None
+    ]
     return TileMap(
         kinds=torch.stack([torch.stack([tiles.kinds for tiles in row]) for row in found]),
         bits=torch.stack(kinds.bits),
@@ -81,7 +83,8 @@ def _limits(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
     if band is None:
         return None
     assert isinstance(grid.q_start, int)
-    first, shift = grid.keys.start, grid.q_start - grid.keys.start
+    first = grid.keys.start
+    shift = grid.q_start - grid.keys.start
     limits = [
         -FAR if band.left is None else max(-FAR, shift - band.left),
         FAR if band.right is None else min(FAR, shift + band.right),
@@ -105,12 +108,16 @@ def pairs_of_tiles(pattern: Pattern, grid: Grid, batch: int, heads: int) -> int:
 def _pairs_of_one(pattern: Pattern, grid: Grid) -> int:
     def pairs(block: RowBlock) -> int:
         columns = joined(tuple(tiles_of(run.keys, grid.keys) for run in block.runs))
-        return len(block.rows) * sum(len(grid.keys[run.start * TILE : run.stop * TILE]) for run in columns)
+        return len(block.rows) * sum(
+            len(grid.keys[run.start * TILE : run.stop * TILE]) for run in columns
+        )
 
     # A block that repeats moves by one tile each time, so only its last place can reach the last tile of keys, which
     # may be narrower.
     blocks = schedule_of(pattern, grid)
-    return sum((one.times - 1) * pairs(one) + pairs(one.moved((one.times - 1) * TILE)) for one in blocks)
+    return sum(
+        (one.times - 1) * pairs(one) + pairs(one.moved((one.times - 1) * TILE)) for one in blocks
+    )
 
 
 def schedule_of(pattern: Pattern, grid: Grid) -> Schedule:
@@ -126,7 +133,10 @@ def tiles_of(some: range, keys: range) -> range:
 def _plain(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
     """The pattern of each batch row and head; a single entry if all rows, or heads, have the same pattern."""
     rows = [pattern.for_row(row) for row in range(batch if pattern.varies_by_row else 1)]
-    return [[row.for_head(head).canonical() for head in range(heads if pattern.varies_by_head else 1)] for row in rows]
+    return [
+        [row.for_head(head).canonical() for head in range(heads if pattern.varies_by_head else 1)]
+        for row in rows
+    ]
 
 
 @dataclass
@@ -164,11 +174,14 @@ class _Tiles:
 def _tiles(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Tiles:
     evaluated = EvaluatedBlocks(pattern, grid)
     numbers: dict[Hashable, int] = {}  # kinds by the pattern's name for equal blocks
-    table, empty_rows = [], []
+    table = []
+    empty_rows = []
     for block in (one for blocks in schedule_of(pattern, grid) for one in blocks.each()):
         row = torch.zeros(-(-len(grid.keys) // TILE), dtype=torch.int32, device="cpu")
         looking = torch.zeros(TILE, dtype=torch.bool, device="cpu")
-        for column in dict.fromkeys(column for run in block.runs for column in tiles_of(run.keys, grid.keys)):
+        for column in dict.fromkeys(
+            column for run in block.runs for column in tiles_of(run.keys, grid.keys)
+        ):
             keys = grid.keys[column * TILE : (column + 1) * TILE]
             place = block.rows, keys
             if len(block.rows) == len(keys) == TILE and covers(block.full, keys):

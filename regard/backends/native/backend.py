@@ -14,7 +14,14 @@ from regard.backends.limits import Limited, no_weights, not_empty, on_dot_produc
 from regard.backends.native import recurrence as recurring
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import ROWS, Bands, bands_of, lists_of, lists_read, rows_of_lists
+from regard.backends.native.lowering import (
+    ROWS,
+    Bands,
+    bands_of,
+    lists_of,
+    lists_read,
+    rows_of_lists,
+)
 from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
@@ -45,12 +52,17 @@ def _holds_bias(problem: Problem) -> str | None:
     whole = (problem.batch, problem.heads, problem.q_len, problem.k_len)
     if _gradient_of_pairs(problem) <= MOST_GRADIENT or problem.bias == whole:
         return None
-    return f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
+    return (
+        f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
+    )
 
 
 LIMITS = (
     _is_built,
-    where(lambda one: one.device != "cpu", "it is for the CPU, and the tensors are on {problem.device}"),
+    where(
+        lambda one: one.device != "cpu",
+        "it is for the CPU, and the tensors are on {problem.device}",
+    ),
     on_dot_products,
     not_empty,
     where(
@@ -63,14 +75,23 @@ LIMITS = (
 
 MANY = 64  # queries; for so many or more, estimating lists of keys on other backends takes longer than computing
 OF_RECURRENCES = (
-    *LIMITS[:2], not_empty, no_weights, *ROWS_IN_ORDER,
-    where(lambda one: max(memory_shape(one)) > MOST_DIM, f"it computes vectors of at most {MOST_DIM} numbers"),
+    *LIMITS[:2],
+    not_empty,
+    no_weights,
+    *ROWS_IN_ORDER,
+    where(
+        lambda one: max(memory_shape(one)) > MOST_DIM,
+        f"it computes vectors of at most {MOST_DIM} numbers",
+    ),
     where(
         lambda one: isinstance(one.mechanism, Kernelised) and not is_causal(one),
         "it computes linear attention of causal patterns alone, and {pattern} is not causal",
     ),
-    where(lambda one: one.k_len > MOST_KEYS, "it counts keys in 32 bits, and there are {problem.k_len}"),
-)  # fmt: skip
+    where(
+        lambda one: one.k_len > MOST_KEYS,
+        "it counts keys in 32 bits, and there are {problem.k_len}",
+    ),
+)
 
 
 @with_sinks
@@ -94,16 +115,24 @@ class Native(Limited):
         library = load()
         assert isinstance(library, Library)
         form = recurrence if isinstance(problem.mechanism, Recurrent) else kernelised
-        return Offer(cost_of(problem, form.cost(problem)), partial(form.run, problem, recurring.Kernel(library)))
+        return Offer(
+            cost_of(problem, form.cost(problem)),
+            partial(form.run, problem, recurring.Kernel(library)),
+        )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         library = load()
         assert isinstance(library, Library)
-        kernel, reads = Kernel(library, problem), _reads_stored(problem)
+        kernel = Kernel(library, problem)
+        reads = _reads_stored(problem)
         steps = steps_of(library, problem) if reads else None
         cost = with_kernel_statistics(_cost(problem, library, *_pairs(problem, library)), problem)
-        lists = problem.q_len >= MANY and rows_of_lists(problem) is not None  # other backends cut them into small calls
-        return strictly(problem, Offer(cost, kernel.run, reads, None if steps is None else steps.run, lists))
+        lists = (
+            problem.q_len >= MANY and rows_of_lists(problem) is not None
+        )  # other backends cut them into small calls
+        return strictly(
+            problem, Offer(cost, kernel.run, reads, None if steps is None else steps.run, lists)
+        )
 
 
 def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
@@ -111,7 +140,9 @@ def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
     library = load()
     if isinstance(library, str) or refused(LIMITS, problem) is not None:
         return None
-    return Differentiated(Kernel(library, problem)), _cost(problem, library, *_pairs(problem, library))
+    return Differentiated(Kernel(library, problem)), _cost(
+        problem, library, *_pairs(problem, library)
+    )
 
 
 def _reads_stored(problem: Problem) -> bool:
@@ -135,7 +166,8 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
     if problem.q_start is PER_ROW:
         return problem.pairs, True
     if (listed := lists_read(problem)) is not None:
-        sizes, every = (problem.q_start, problem.q_len, reachable_keys(problem)), problem.batch * problem.heads
+        sizes = (problem.q_start, problem.q_len, reachable_keys(problem))
+        every = problem.batch * problem.heads
         if not problem.strict and not listed.in_tiles:  # counting would take as long as the call
             return listed.most_pairs(*sizes) * every, True
         return listed.pairs(*sizes) * (every // math.prod(listed.lists.listed.shape[:2])), False
@@ -161,7 +193,8 @@ def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[i
     A tile is computed from the panel of its first key to the panel of its last.
     """
     rows, width = library.tile
-    q_len, keys = problem.q_len, reachable_keys(problem)
+    q_len = problem.q_len
+    keys = reachable_keys(problem)
     start = problem.k_len - q_len if problem.q_start is PER_ROW else problem.q_start
     if (pairs := pairs_of_long_band(problem, rows, width)) is not None:
         return pairs, 1, True
@@ -172,7 +205,8 @@ def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[i
     lo, hi = bands.bounds([start], q_len, keys)
     first = torch.arange(0, q_len, rows, device="cpu")
     last = (first + rows - 1).clamp(max=q_len - 1)
-    low, high = lo[:, first], hi[:, last]
+    low = lo[:, first]
+    high = hi[:, last]
     begin = (low // width * width).clamp(min=keys.start)
     end = ((high + width - 1) // width * width).clamp(max=keys.stop)
     pairs = torch.where(high > low, end - begin, 0) * (last - first + 1)
@@ -183,7 +217,9 @@ def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> int:
     """Pairs of the panels of `width` keys in which a row block has a key."""
     assert problem.q_start is not PER_ROW
     starts = problem.q_start, problem.q_start
-    schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), ROWS)
+    schedule = Schedule(
+        pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), ROWS
+    )
 
     pairs = 0
     for block in schedule:

@@ -26,19 +26,48 @@ COMPILERS = ("g++", "c++", "clang++")
 # -ffp-contract=off: the kernel decides where a product and a sum are rounded once, so that bits do not depend on
 # the compiler's choice.
 COMMON = (
-    "-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-fno-exceptions",
-    "-fno-rtti", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-unknown-warning-option",
-)  # fmt: skip
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
+    "-Wno-maybe-uninitialized",
+    "-Wno-unknown-warning-option",
+)
 WITHOUT_VECTORS = ("-mno-avx",)
 KERNELS = {
     "avx2": ("-DRG_SPACE=avx2", "-DRG_WIDTH=8", "-mavx2", "-mfma", "-mf16c"),
-    "wide": ("-DRG_SPACE=wide", "-DRG_WIDTH=4", "-DRG_REAL=double", "-DRG_DOUBLE", "-mavx2", "-mfma", "-mf16c"),
+    "wide": (
+        "-DRG_SPACE=wide",
+        "-DRG_WIDTH=4",
+        "-DRG_REAL=double",
+        "-DRG_DOUBLE",
+        "-mavx2",
+        "-mfma",
+        "-mf16c",
+    ),
     "avx512": (
-        "-DRG_SPACE=avx512", "-DRG_WIDTH=16", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c",
+        "-DRG_SPACE=avx512",
+        "-DRG_WIDTH=16",
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mavx512dq",
+        "-mfma",
+        "-mf16c",
         "-mprefer-vector-width=512",
     ),
-}  # fmt: skip
-KERNELS |= {f"bf16_{name}": (f"-DRG_SPACE=bf16_{name}", "-DRG_BF16", *KERNELS[name][1:]) for name in ("avx2", "avx512")}
+}
+KERNELS |= {
+    f"bf16_{name}": (f"-DRG_SPACE=bf16_{name}", "-DRG_BF16", *KERNELS[name][1:])
+    for name in ("avx2", "avx512")
+}
 KERNELS["bf16_pairs"] = ("-DRG_SPACE=bf16_pairs", *KERNELS["bf16_avx512"][1:], "-mavx512bf16")
 # The source for AVX-512 built for AVX2, which tests run on every processor; -DRG_LOWERED selects it in entry.cpp.
 LOWERED = {
@@ -77,7 +106,9 @@ def find_compiler() -> list[str]:
 
 
 def build(
-    library: Path = LIBRARY, extra: tuple[str, ...] = (), kernels: Mapping[str, tuple[str, ...]] = KERNELS
+    library: Path = LIBRARY,
+    extra: tuple[str, ...] = (),
+    kernels: Mapping[str, tuple[str, ...]] = KERNELS,
 ) -> Path:
     """Compile the library and return its path; an up-to-date file is not compiled again.
 
@@ -100,7 +131,16 @@ def build(
             **{space: ("kernel.cpp", flags) for space, flags in kernels.items()},
         }
         commands = [
-            [*compiler, *COMMON, *flags, *extra, "-c", str(SOURCE / source), "-o", f"{room}/{which}.o"]
+            [
+                *compiler,
+                *COMMON,
+                *flags,
+                *extra,
+                "-c",
+                str(SOURCE / source),
+                "-o",
+                f"{room}/{which}.o",
+            ]
             for which, (source, flags) in objects.items()
         ]
         _run_all(commands)
@@ -129,18 +169,27 @@ def newest_glibc(library: Path) -> tuple[int, int] | None:
 
 def _run_all(commands: list[list[str]]) -> None:
     try:
-        running = [subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for one in commands]
+        running = [
+            subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            for one in commands
+        ]
     except OSError as reason:
-        raise BuildError(f"the compiler {commands[0][0]} could not be started: {reason}") from reason
+        raise BuildError(
+            f"the compiler {commands[0][0]} could not be started: {reason}"
+        ) from reason
     outputs = [one.communicate()[0].decode(errors="replace") for one in running]
     for one, output in zip(running, outputs, strict=True):
         if one.returncode:
             lines = "\n".join(output.splitlines()[:20])
-            raise BuildError(f"the compiler {commands[0][0]} failed with code {one.returncode}:\n{lines}")
+            raise BuildError(
+                f"the compiler {commands[0][0]} failed with code {one.returncode}:\n{lines}"
+            )
 
 
 if __name__ == "__main__":
     try:
         sys.stdout.write(f"{build()}\n")
     except BuildError as reason:
-        sys.exit(f"the native backend is not built, so attention is computed by PyTorch alone: {reason}")
+        sys.exit(
+            f"the native backend is not built, so attention is computed by PyTorch alone: {reason}"
+        )

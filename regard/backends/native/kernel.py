@@ -15,7 +15,11 @@ from regard.backends.composed import compose
 from regard.backends.native.filling import Filled, dense, fill_gradients, wide
 from regard.backends.native.library import MOST_TOP, CStatistics, Library
 from regard.backends.native.lowering import Lowered, lists_read, lower
-from regard.backends.statistics.second_pass import compute_statistics, differentiable, with_statistics
+from regard.backends.statistics.second_pass import (
+    compute_statistics,
+    differentiable,
+    with_statistics,
+)
 from regard.core.backend import Cost, Operands, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
@@ -38,7 +42,11 @@ class KernelStatistics:
         self._made: dict[str, torch.Tensor] = {}
         self._slots: tuple[torch.Tensor, ...] = ()
         lines = problem.batch, problem.heads, problem.q_len
-        for name, *shape in (("entropy", *lines), ("distance", *lines), ("received", *lines[:2], len(keys))):
+        for name, *shape in (
+            ("entropy", *lines),
+            ("distance", *lines),
+            ("received", *lines[:2], len(keys)),
+        ):
             if name in problem.want:
                 self._make(name, *shape)
         if (top := requested(TopKeys, problem.want)) is not None:
@@ -66,7 +74,8 @@ class KernelStatistics:
         found: dict[str, Any] = dict(self._made)
         want = self._problem.want
         if (top := requested(TopKeys, want)) is not None:
-            missing, pad = (0, top.count - self._struct.top), torch.nn.functional.pad
+            missing = (0, top.count - self._struct.top)
+            pad = torch.nn.functional.pad
             weights = pad(found.pop("top_weights"), missing)
             found["top_keys"] = TopKeysFound(pad(found["top_keys"], missing, value=-1), weights)
         if (chosen := requested(WeightsOf, want)) is not None:
@@ -100,7 +109,9 @@ def with_kernel_statistics(cost: Cost, problem: Problem) -> Cost:
     usual = with_statistics(cost, problem)
     if not computes_statistics(problem) or problem.needs_grad or problem.bias_learns:
         return usual  # the second pass computes the gradients
-    names = {"weights" if isinstance(want, WeightsOf) else want for want in problem.want} - {"log_sum_exp"}
+    names = {"weights" if isinstance(want, WeightsOf) else want for want in problem.want} - {
+        "log_sum_exp"
+    }
     again = bool(names & {"received", "weights"})
     watched = bool(names - {"received", "weights"})
     flops = cost.flops + cost.pairs * (WATCHED * watched + (2 * problem.head_dim + AGAIN) * again)
@@ -115,21 +126,34 @@ class Kernel:
         self.library, self.problem = library, problem
         self.wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
         # Whether calls differ only in q, k and v, and in a bias by distance where its numbers are not kept.
-        self._plain = problem.bias in (None, RELATIVE) and not problem.dropout and problem.q_start is not PER_ROW
+        self._plain = (
+            problem.bias in (None, RELATIVE)
+            and not problem.dropout
+            and problem.q_start is not PER_ROW
+        )
         self._plain &= "distance" not in problem.want
         self._has_statistics = bool(set(problem.want) - {"log_sum_exp"})
         self._in_kernel = computes_statistics(problem)
         self._kept: dict[tuple[range, bool], Lowered] = {}
         listed = lists_read(problem)
-        self._in_tiles = listed is not None and listed.in_tiles  # only the forward pass reads such lists
+        self._in_tiles = (
+            listed is not None and listed.in_tiles
+        )  # only the forward pass reads such lists
         self._spare: list[Filled] = []  # structs that no call uses now
 
     def run(self, operands: Operands) -> Result:
         want = self.problem.want
         q, k, v, bias = operands.q, operands.k, operands.v, operands.bias
-        asked = KernelStatistics(self.problem, operands.grid.keys, self.wide) if self._in_kernel else None
+        asked = (
+            KernelStatistics(self.problem, operands.grid.keys, self.wide)
+            if self._in_kernel
+            else None
+        )
         if torch.is_grad_enabled() and (
-            q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and _of_bias(bias).requires_grad)
+            q.requires_grad
+            or k.requires_grad
+            or v.requires_grad
+            or (bias is not None and _of_bias(bias).requires_grad)
         ):
             if not isinstance(k, torch.Tensor):
                 operands = operands.widened()
@@ -137,7 +161,11 @@ class Kernel:
             output, log_sum_exp = compose(one, operands, sums=bool(want))
             sound = one.sound
             output = output if output.dtype == q.dtype else output.to(q.dtype)
-            found = {} if asked is None else differentiable(self.problem, operands, log_sum_exp, asked.results())
+            found = (
+                {}
+                if asked is None
+                else differentiable(self.problem, operands, log_sum_exp, asked.results())
+            )
         else:
             output, log_sum_exp, sound = self.compute(operands, q.dtype, bool(want), asked)
             found = {} if asked is None else asked.results()
@@ -149,7 +177,11 @@ class Kernel:
         return Result(output, **wanted, **found, sound=sound)
 
     def compute(
-        self, operands: Operands, dtype: torch.dtype, summed: bool, asked: KernelStatistics | None = None
+        self,
+        operands: Operands,
+        dtype: torch.dtype,
+        summed: bool,
+        asked: KernelStatistics | None = None,
     ) -> tuple[torch.Tensor, Any, bool]:
         """Output in a dtype, without a graph; if `summed` the log-sum-exp in float32 at least, else None; and whether
         the output is finite.
@@ -160,13 +192,22 @@ class Kernel:
         """
         q, k, v = operands.q, operands.k, operands.v
         batch, heads, q_len, _ = q.shape
-        log_sum_exp = torch.empty(batch, heads, q_len, dtype=self.wide, device="cpu") if summed else None
+        log_sum_exp = (
+            torch.empty(batch, heads, q_len, dtype=self.wide, device="cpu") if summed else None
+        )
         if not operands.grid.keys:  # every row is empty
             none = q.new_zeros(batch, heads, q_len, self.problem.v_dim, dtype=dtype)
             return none, None if log_sum_exp is None else log_sum_exp.fill_(-math.inf), True
         v_dim = self.problem.v_dim
-        strides = q_len * heads * v_dim, v_dim, heads * v_dim, 1  # it lies as (batch, q_len, heads, v_dim)
-        output = torch.empty_strided((batch, heads, q_len, v_dim), strides, dtype=dtype, device="cpu")
+        strides = (
+            q_len * heads * v_dim,
+            v_dim,
+            heads * v_dim,
+            1,
+        )  # it lies as (batch, q_len, heads, v_dim)
+        output = torch.empty_strided(
+            (batch, heads, q_len, v_dim), strides, dtype=dtype, device="cpu"
+        )
         try:
             filled = self._spare.pop()
         except IndexError:
@@ -184,7 +225,9 @@ class Kernel:
             kept = None
         else:
             kept = filled.fill(operands, self._lowered(operands), output, log_sum_exp)
-            dense_already = layout is not None and layout[0][-1] == layout[1][-1] == layout[2][-1] == 1
+            dense_already = (
+                layout is not None and layout[0][-1] == layout[1][-1] == layout[2][-1] == 1
+            )
             filled.layout = layout if dense_already else None
         filled.call.statistics = None if asked is None else asked.address
         self.library.forward(filled.address)
@@ -195,15 +238,24 @@ class Kernel:
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v in their dtypes, and of the bias if it learns."""
-        learning = [saved.q, saved.k, saved.v, *([_of_bias(operands.bias)] if self.problem.bias_learns else [])]
+        learning = [
+            saved.q,
+            saved.k,
+            saved.v,
+            *([_of_bias(operands.bias)] if self.problem.bias_learns else []),
+        ]
         if not operands.grid.keys:
             return tuple(torch.zeros_like(x) for x in learning)
-        grad, log_sum_exp, slope = dense(saved.grad), saved.log_sum_exp.contiguous(), saved.grad_log_sum_exp
+        grad = dense(saved.grad)
+        log_sum_exp = saved.log_sum_exp.contiguous()
+        slope = saved.grad_log_sum_exp
         slope = None if slope is None else slope.to(log_sum_exp.dtype).contiguous()
         found = [_room_for(x) for x in learning[:3]]
         of_bias = self._bias_gradient(operands)
         filled = Filled(self.problem)
-        kept = filled.fill(operands, self._lowered(operands, True), dense(saved.output), log_sum_exp)
+        kept = filled.fill(
+            operands, self._lowered(operands, True), dense(saved.output), log_sum_exp
+        )
         gradients = fill_gradients(grad, slope, found, of_bias, isinstance(operands.bias, Relative))
         self.library.backward(filled.address, gradients)
         del kept
@@ -212,7 +264,8 @@ class Kernel:
         return tuple(x.to(like.dtype) for x, like in zip(found, learning, strict=True))
 
     def _lowered(self, operands: Operands, backward: bool = False) -> Lowered:
-        keys, backward = operands.grid.keys, backward and self._in_tiles
+        keys = operands.grid.keys
+        backward = backward and self._in_tiles
         if (found := self._kept.get((keys, backward))) is not None:
             return found
         start = operands.grid.q_start
@@ -223,10 +276,15 @@ class Kernel:
 
     def _bias_gradient(self, operands: Operands) -> torch.Tensor | None:
         """Zeros for the gradient of the bias of every pair, or of the table of every batch row and head."""
-        problem, bias = self.problem, operands.bias
+        problem = self.problem
+        bias = operands.bias
         if bias is None or not problem.bias_learns:
             return None
-        last = (1, bias.table.shape[1]) if isinstance(bias, Relative) else (problem.q_len, len(operands.grid.keys))
+        last = (
+            (1, bias.table.shape[1])
+            if isinstance(bias, Relative)
+            else (problem.q_len, len(operands.grid.keys))
+        )
         return torch.zeros(problem.batch, problem.heads, *last, dtype=self.wide, device="cpu")
 
 
@@ -244,7 +302,9 @@ class Differentiated:
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and log-sum-exp in float32 at least, which the backward pass reads."""
-        output, log_sum_exp, self.sound = self.kernel.compute(operands, self.kernel.wide, True, self.asked)
+        output, log_sum_exp, self.sound = self.kernel.compute(
+            operands, self.kernel.wide, True, self.asked
+        )
         return output, log_sum_exp
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:

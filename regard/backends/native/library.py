@@ -41,60 +41,111 @@ class CSchedule(Structure):
     """rg_schedule."""
 
     _fields_ = [
-        ("blocks", c_int32), ("runs", c_int32), ("bounds", c_int32), ("words", c_int32), ("origin", c_int32),
-        ("block", c_void_p), ("run", c_void_p), ("lo", c_void_p), ("hi", c_void_p), ("bits", c_void_p),
-    ]  # fmt: skip
+        ("blocks", c_int32),
+        ("runs", c_int32),
+        ("bounds", c_int32),
+        ("words", c_int32),
+        ("origin", c_int32),
+        ("block", c_void_p),
+        ("run", c_void_p),
+        ("lo", c_void_p),
+        ("hi", c_void_p),
+        ("bits", c_void_p),
+    ]
 
 
 class CTensor(Structure):
     """rg_tensor."""
 
     _fields_ = [
-        ("data", c_void_p), ("batch", c_int64), ("head", c_int64), ("row", c_int64), ("size", c_int64),
+        ("data", c_void_p),
+        ("batch", c_int64),
+        ("head", c_int64),
+        ("row", c_int64),
+        ("size", c_int64),
         ("type", c_int32),
-    ]  # fmt: skip
+    ]
 
 
 class CBias(Structure):
     """rg_bias."""
 
     _fields_ = [
-        ("data", c_void_p), ("at", c_void_p), ("head", c_int64), ("row", c_int64), ("key", c_int64), ("size", c_int64),
-    ]  # fmt: skip
+        ("data", c_void_p),
+        ("at", c_void_p),
+        ("head", c_int64),
+        ("row", c_int64),
+        ("key", c_int64),
+        ("size", c_int64),
+    ]
 
 
 class CLists(Structure):
     """rg_lists."""
 
     _fields_ = [
-        ("block", c_void_p), ("batch", c_int64), ("list", c_int64), ("size", c_int64),
+        ("block", c_void_p),
+        ("batch", c_int64),
+        ("list", c_int64),
+        ("size", c_int64),
         *((name, c_int32) for name in ("batches", "lists", "count", "rows", "keys", "bounds")),
-        ("lo", c_void_p), ("hi", c_void_p),
-    ]  # fmt: skip
+        ("lo", c_void_p),
+        ("hi", c_void_p),
+    ]
 
 
 class CCall(Structure):
     """rg_call."""
 
     _fields_ = [
-        ("batch", c_int32), ("heads", c_int32), ("kv_heads", c_int32), ("q_len", c_int32), ("head_dim", c_int32),
-        ("v_dim", c_int32), ("first_key", c_int32), ("keys", c_int32), ("threads", c_int32), ("precise", c_int32),
-        ("scale", c_double), ("softcap", c_double), ("dropout", c_double), ("dropout_seed", c_uint64),
-        ("start", c_void_p), ("bias", CBias),
-        ("lists", c_void_p), ("schedules", c_int32), ("schedule", c_void_p), ("schedule_of", c_void_p),
-        ("q", CTensor), ("k", CTensor), ("v", CTensor), ("out", CTensor), ("k_scale", CTensor), ("v_scale", CTensor),
-        ("log_sum_exp", c_void_p), ("statistics", c_void_p), ("unsound", c_void_p),
-    ]  # fmt: skip
+        ("batch", c_int32),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("q_len", c_int32),
+        ("head_dim", c_int32),
+        ("v_dim", c_int32),
+        ("first_key", c_int32),
+        ("keys", c_int32),
+        ("threads", c_int32),
+        ("precise", c_int32),
+        ("scale", c_double),
+        ("softcap", c_double),
+        ("dropout", c_double),
+        ("dropout_seed", c_uint64),
+        ("start", c_void_p),
+        ("bias", CBias),
+        ("lists", c_void_p),
+        ("schedules", c_int32),
+        ("schedule", c_void_p),
+        ("schedule_of", c_void_p),
+        ("q", CTensor),
+        ("k", CTensor),
+        ("v", CTensor),
+        ("out", CTensor),
+        ("k_scale", CTensor),
+        ("v_scale", CTensor),
+        ("log_sum_exp", c_void_p),
+        ("statistics", c_void_p),
+        ("unsound", c_void_p),
+    ]
 
 
 class CStatistics(Structure):
     """rg_statistics."""
 
     _fields_ = [
-        ("entropy", c_void_p), ("distance", c_void_p), ("received", c_void_p), ("top", c_int32),
-        ("top_weights", c_void_p), ("top_keys", c_void_p), ("weights", c_void_p), ("weight_heads", c_int32),
-        ("weight_rows", c_int32), ("head_slot", c_void_p), ("row_slot", c_void_p),
-    ]  # fmt: skip
+        ("entropy", c_void_p),
+        ("distance", c_void_p),
+        ("received", c_void_p),
+        ("top", c_int32),
+        ("top_weights", c_void_p),
+        ("top_keys", c_void_p),
+        ("weights", c_void_p),
+        ("weight_heads", c_int32),
+        ("weight_rows", c_int32),
+        ("head_slot", c_void_p),
+        ("row_slot", c_void_p),
+    ]
 
 
 class CGradients(Structure):
@@ -115,21 +166,29 @@ class CRecurrence(Structure):
     """rg_recurrence."""
 
     _fields_ = [
-        *((name, c_int32) for name in ("batch", "heads", "key_heads", "kv_heads", "length", "head_dim", "v_dim")),
-        ("threads", c_int32), ("delta", c_int32), ("decays", c_int32), ("scale", c_double),
+        *(
+            (name, c_int32)
+            for name in ("batch", "heads", "key_heads", "kv_heads", "length", "head_dim", "v_dim")
+        ),
+        ("threads", c_int32),
+        ("delta", c_int32),
+        ("decays", c_int32),
+        ("scale", c_double),
         ("unit", c_double),
         *((name, CTensor) for name in ("q", "k", "v", "out", "log_decay", "strength")),
         *((name, c_void_p) for name in ("before", "after", "kept", "solved")),
-    ]  # fmt: skip
+    ]
 
 
 class CRecurrenceGradients(Structure):
     """rg_recurrence_gradients."""
 
     _fields_ = [
-        ("dout", CTensor), ("dafter", c_void_p),
-        *((name, CTensor) for name in ("dq", "dk", "dv", "dlog_decay", "dstrength")), ("dbefore", c_void_p),
-    ]  # fmt: skip
+        ("dout", CTensor),
+        ("dafter", c_void_p),
+        *((name, CTensor) for name in ("dq", "dk", "dv", "dlog_decay", "dstrength")),
+        ("dbefore", c_void_p),
+    ]
 
 
 @dataclass(frozen=True)
@@ -170,7 +229,9 @@ class Library:
 
 
 def _refusal(code: int) -> RegardError:
-    return RegardError(f"the native kernel refused a call: {_WRONG.get(code, f'code {code}')}; name another backend")
+    return RegardError(
+        f"the native kernel refused a call: {_WRONG.get(code, f'code {code}')}; name another backend"
+    )
 
 
 @cache
@@ -203,5 +264,7 @@ def load(path: Path = LIBRARY) -> Library | str:
         return _WRONG[1]
     if not handle.rg_has_threads():
         reason = "the OpenMP library of this PyTorch has no function GOMP_parallel"
-        warnings.warn(f"the native backend computes with one thread: {reason}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"the native backend computes with one thread: {reason}", RuntimeWarning, stacklevel=2
+        )
     return Library(handle, names[found])

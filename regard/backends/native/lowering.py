@@ -40,8 +40,12 @@ class Lowered:
     lists: tuple[CLists, tuple[torch.Tensor, ...]] | None = None
     structs: Any = field(init=False, repr=False)  # the array of rg_schedule
 
-    def __post_init__(self) -> None:  # and not when first asked for, which two threads could do at once
-        structs = (CSchedule * len(self.schedules))(*(_struct(arrays, origin) for arrays, origin in self.schedules))
+    def __post_init__(
+        self,
+    ) -> None:  # and not when first asked for, which two threads could do at once
+        structs = (CSchedule * len(self.schedules))(
+            *(_struct(arrays, origin) for arrays, origin in self.schedules)
+        )
         object.__setattr__(self, "structs", structs)
 
     @property
@@ -51,16 +55,22 @@ class Lowered:
     @property
     def nbytes(self) -> int:
         tensors = (
-            x for arrays, _ in self.schedules for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)
+            x
+            for arrays, _ in self.schedules
+            for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)
         )
         return sum(x.nbytes for x in (*tensors, *(() if self.lists is None else self.lists[1])))
 
 
 def _struct(arrays: Arrays, origin: int) -> CSchedule:
     return CSchedule(
-        len(arrays.blocks), len(arrays.runs), len(arrays.lo), len(arrays.bits), origin,
+        len(arrays.blocks),
+        len(arrays.runs),
+        len(arrays.lo),
+        len(arrays.bits),
+        origin,
         *(x.data_ptr() for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,9 @@ class Bands:
     start: torch.Tensor
     stop: torch.Tensor
 
-    def bounds(self, starts: list[int], q_len: int, keys: range) -> tuple[torch.Tensor, torch.Tensor]:
+    def bounds(
+        self, starts: list[int], q_len: int, keys: range
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The first key and the end of the keys of each row, both int64 (1 or batch, q_len), within `keys`.
 
         Both grow with the row, and are equal for an empty row.
@@ -104,8 +116,12 @@ class Bands:
         """The schedule of each batch row, in blocks of the most rows, each with one run and the bounds of its rows."""
         if (alone := self.bounds_alone(starts, q_len, keys)) is not None:
             low, high = alone
-            block, run = [[0, 1, 0, int(low < high)]], [[low, high, int(Kind.WHOLE), 0]]
-            numbers = (torch.tensor(x, dtype=torch.int32, device="cpu") for x in (block, run, [low], [high], []))
+            block = [[0, 1, 0, int(low < high)]]
+            run = [[low, high, int(Kind.WHOLE), 0]]
+            numbers = (
+                torch.tensor(x, dtype=torch.int32, device="cpu")
+                for x in (block, run, [low], [high], [])
+            )
             return [(Arrays(*numbers), min(max(int(self.start), 0), keys.stop))]
         lo, hi = (x.int().contiguous() for x in self.bounds(starts, q_len, keys))
         first = torch.arange(0, q_len, MOST_ROWS, dtype=torch.int32, device="cpu")
@@ -114,12 +130,18 @@ class Bands:
         number = torch.arange(len(first), dtype=torch.int32, device="cpu").expand(low.shape)
         whole = (low == lo[:, end - 1]) & (hi[:, first] == high)
         kind = torch.where(whole, int(Kind.WHOLE), int(Kind.BOUNDED)).int()
-        blocks = torch.stack([first.expand(low.shape), end.expand(low.shape), number, number + (low < high).int()], -1)
+        blocks = torch.stack(
+            [first.expand(low.shape), end.expand(low.shape), number, number + (low < high).int()],
+            -1,
+        )
         runs = torch.stack([low, high, kind, first.expand(low.shape)], -1)
         none = torch.zeros(0, dtype=torch.int32, device="cpu")
         origins = self.start.clamp(0, keys.stop).expand(len(lo)).tolist()
         parts = zip(blocks, runs, lo, hi, origins, strict=True)
-        return [(Arrays(block, run, one, other, none), origin) for block, run, one, other, origin in parts]
+        return [
+            (Arrays(block, run, one, other, none), origin)
+            for block, run, one, other, origin in parts
+        ]
 
 
 @dataclass(frozen=True)
@@ -143,11 +165,17 @@ class ListedBands:
         ((listed,),), (block, rows) = self.lists.ascending, self.sizes(q_len, keys)
         (lo,), (hi,) = (x.int() for x in self.bands.bounds([start], q_len, keys))
         size = -(-rows // -(-rows // MOST_ROWS))
-        at = torch.arange(0, rows, size, device="cpu") + torch.arange(len(listed), device="cpu")[:, None] * rows
+        at = (
+            torch.arange(0, rows, size, device="cpu")
+            + torch.arange(len(listed), device="cpu")[:, None] * rows
+        )
         end = torch.minimum(at + size, (at[:, :1] + rows).clamp(max=q_len))
         group, piece = (at < end).nonzero(as_tuple=True)
         first, end, listed = at[group, piece], end[group, piece], listed[group]  # of each row block
-        least, most = lo[first, None], hi[end - 1, None]  # of the keys of any row; both bounds grow with the row
+        least, most = (
+            lo[first, None],
+            hi[end - 1, None],
+        )  # of the keys of any row; both bounds grow with the row
         low = (listed * block).clamp(min=keys.start).maximum(least)
         high = ((listed + 1) * block).clamp(max=keys.stop).minimum(most)
         live = (listed >= 0) & (low < high)
@@ -157,7 +185,9 @@ class ListedBands:
         after = live.sum(1).cumsum(0)
         blocks = torch.stack([first, end, torch.nn.functional.pad(after[:-1], (1, 0)), after], -1)
         none = torch.zeros(0, dtype=torch.int32, device="cpu")
-        return Arrays(blocks.int(), runs.int(), lo, hi, none), min(max(int(self.bands.start), 0), keys.stop)
+        return Arrays(blocks.int(), runs.int(), lo, hi, none), min(
+            max(int(self.bands.start), 0), keys.stop
+        )
 
     def as_read(self, starts: list[int], q_len: int, keys: range) -> Lowered:
         """The lists as the kernel reads them."""
@@ -165,17 +195,33 @@ class ListedBands:
         block, rows = self.sizes(q_len, keys)
         lo, hi = (x.int().contiguous() for x in self.bands.bounds(starts, q_len, keys))
         batches, lists, _, count = listed.shape
-        by, size = listed.stride(), listed.numel()
+        by = listed.stride()
+        size = listed.numel()
         where = lo.data_ptr(), hi.data_ptr()
-        described = CLists(listed.data_ptr(), by[0], by[1], size, batches, lists, count, rows, block, len(lo), *where)
+        described = CLists(
+            listed.data_ptr(),
+            by[0],
+            by[1],
+            size,
+            batches,
+            lists,
+            count,
+            rows,
+            block,
+            len(lo),
+            *where,
+        )
         return Lowered([], None, (described, (listed, lo, hi)))
 
     def pairs(self, start: int, q_len: int, keys: range) -> int:
         """Pairs of the row blocks with the runs of keys that one of their rows may look at."""
         listed, (block, rows), bands = self.lists.ascending, self.sizes(q_len, keys), self.bands
-        first = torch.arange(0, rows * listed.shape[2], rows, dtype=torch.int32, device="cpu")[:, None]
+        first = torch.arange(0, rows * listed.shape[2], rows, dtype=torch.int32, device="cpu")[
+            :, None
+        ]
         end = (first + rows).clamp(max=q_len)
-        low, high = (listed * block).clamp(min=keys.start), ((listed + 1) * block).clamp(max=keys.stop)
+        low = (listed * block).clamp(min=keys.start)
+        high = ((listed + 1) * block).clamp(max=keys.stop)
         if bands.left is not None:
             low = low.maximum(first + (start - bands.left))
         if bands.right is not None:
@@ -185,7 +231,9 @@ class ListedBands:
     def most_pairs(self, start: int, q_len: int, keys: range) -> int:
         """The pairs of one list if all its blocks were different and within the bounds; the mean of batch rows."""
         lo, hi = self.bands.bounds([start], q_len, keys)
-        return int((hi - lo).clamp(max=self.lists.listed.shape[-1] * self.lists.block).sum()) // len(lo)
+        return int(
+            (hi - lo).clamp(max=self.lists.listed.shape[-1] * self.lists.block).sum()
+        ) // len(lo)
 
 
 def lists_of(pattern: Pattern, k_len: int) -> ListedBands | None:
@@ -200,9 +248,16 @@ def lists_read(problem: Problem) -> ListedBands | None:
     """The lists of a problem, if the kernel reads them itself; None with options and in other dtypes, where a list is
     lowered to a schedule."""
     plain = (
-        problem.bias is None and not problem.dropout and not problem.softcap and set(problem.want) <= {"log_sum_exp"}
+        problem.bias is None
+        and not problem.dropout
+        and not problem.softcap
+        and set(problem.want) <= {"log_sum_exp"}
     )
-    if not plain or problem.dtype not in (torch.float32, torch.float64) or problem.storage != problem.dtype:
+    if (
+        not plain
+        or problem.dtype not in (torch.float32, torch.float64)
+        or problem.storage != problem.dtype
+    ):
         return None
     found = _listed(problem.pattern, problem.k_len)
     return None if found is None or not found.lists.listed.numel() else found
@@ -218,13 +273,19 @@ def rows_of_lists(problem: Problem) -> ListedBands | None:
 def _listed(pattern: Pattern, k_len: int) -> ListedBands | None:
     listed = {part: lists for part in pattern.factors if (lists := part.lists()) is not None}
     (lists,) = listed.values() if len(listed) == 1 else (None,)
-    bands = None if lists is None else bands_of(both(*(part for part in pattern.factors if part not in listed)), k_len)
+    bands = (
+        None
+        if lists is None
+        else bands_of(both(*(part for part in pattern.factors if part not in listed)), k_len)
+    )
     return None if lists is None or bands is None else ListedBands(lists, bands)
 
 
 def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
     """The pattern as bands, if it is a band, or bands and spans of keys by batch row that are joined by `&`."""
-    common, start, stop = Band(), torch.zeros(1, dtype=torch.int64, device="cpu"), torch.full((1,), k_len, device="cpu")
+    common = Band()
+    start = torch.zeros(1, dtype=torch.int64, device="cpu")
+    stop = torch.full((1,), k_len, device="cpu")
     for part in pattern.factors:
         if (span := part.row_span()) is not None:
             start = torch.maximum(start, span[0])
@@ -234,7 +295,12 @@ def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
         else:
             return None
     start = start.clamp(min=common.start or 0)
-    return Bands(common.left, common.right, start, stop if common.stop is None else stop.clamp(max=common.stop))
+    return Bands(
+        common.left,
+        common.right,
+        start,
+        stop if common.stop is None else stop.clamp(max=common.stop),
+    )
 
 
 def lower(problem: Problem, keys: range, starts: list[int], backward: bool = False) -> Lowered:
@@ -250,10 +316,14 @@ def lower(problem: Problem, keys: range, starts: list[int], backward: bool = Fal
     if (bands := bands_of(pattern, problem.k_len)) is not None:
         schedules = bands.arrays(starts, problem.q_len, keys)
         rows = torch.arange(len(schedules), dtype=torch.int32, device="cpu")[:, None]
-        return Lowered(schedules, None if len(schedules) == 1 else rows.expand(batch, heads).contiguous())
+        return Lowered(
+            schedules, None if len(schedules) == 1 else rows.expand(batch, heads).contiguous()
+        )
     if (listed := lists_read(problem)) is not None and not (backward and listed.in_tiles):
         return listed.as_read(starts, problem.q_len, keys)
-    schedules, known, numbers = [], {}, []
+    schedules = []
+    known = {}
+    numbers = []
     for row in range(batch if pattern.varies_by_row or len(starts) > 1 else 1):
         own = pattern.for_row(row).canonical() if pattern.varies_by_row else pattern
         start = starts[row] if len(starts) > 1 else starts[0]
@@ -265,7 +335,9 @@ def lower(problem: Problem, keys: range, starts: list[int], backward: bool = Fal
             numbers.append(known[name])
     if len(schedules) == 1:
         return Lowered(schedules, None)
-    table = torch.tensor(numbers, dtype=torch.int32, device="cpu").view(-1, heads if pattern.varies_by_head else 1)
+    table = torch.tensor(numbers, dtype=torch.int32, device="cpu").view(
+        -1, heads if pattern.varies_by_head else 1
+    )
     return Lowered(schedules, table.expand(batch, heads).contiguous())
 
 

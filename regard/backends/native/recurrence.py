@@ -27,11 +27,17 @@ class Kernel:
 
     library: Library
 
-    def forward(self, rule: Rule, given: Given, learns: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        q, v, memory = given.q, given.v, given.memory.contiguous()
+    def forward(
+        self, rule: Rule, given: Given, learns: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        q = given.q
+        v = given.v
+        memory = given.memory.contiguous()
         batch, kv_heads, length, v_dim = v.shape
         output = v.new_empty(batch, length, max(q.shape[1], kv_heads), v_dim).transpose(1, 2)
-        after, kept, solved = torch.empty_like(memory), None, None
+        after = torch.empty_like(memory)
+        kept = None
+        solved = None
         if not output.numel() or not q.shape[3]:
             return output, memory.clone(), None
         if learns:
@@ -48,14 +54,18 @@ class Kernel:
             return [*(None if x is None else torch.zeros_like(x) for x in given[:5]), grads[1]]
         memory, *saved = kept
         heads = max(given.q.shape[1], given.v.shape[1])
-        output = given.v.new_empty(given.v.shape[0], heads, *given.v.shape[2:])  # described, and not written
+        output = given.v.new_empty(
+            given.v.shape[0], heads, *given.v.shape[2:]
+        )  # described, and not written
         call, held = self._call(rule, given._replace(memory=memory), output, saved)
         found = [None if x is None else memory.new_empty(x.shape) for x in given[:5]]
         before = torch.empty_like(memory)
         grad, later = (None if x is None else x.to(memory.dtype).contiguous() for x in grads)
         if grad is None and found[0] is not None:
             found[0].zero_()  # the kernel reads no query then
-        gradients = CRecurrenceGradients(dafter=None if later is None else later.data_ptr(), dbefore=before.data_ptr())
+        gradients = CRecurrenceGradients(
+            dafter=None if later is None else later.data_ptr(), dbefore=before.data_ptr()
+        )
         names = "dout", "dq", "dk", "dv", "dlog_decay", "dstrength"
         for name, x in zip(names, (grad, *found), strict=True):
             if x is not None:
@@ -65,18 +75,26 @@ class Kernel:
         pairs = zip(found, given[:5], strict=True)
         return [*(x if x is None or one is None else x.to(one.dtype) for x, one in pairs), before]
 
-    def _call(self, rule: Rule, given: Given, output: torch.Tensor, saved: Any) -> tuple[CRecurrence, list[Any]]:
+    def _call(
+        self, rule: Rule, given: Given, output: torch.Tensor, saved: Any
+    ) -> tuple[CRecurrence, list[Any]]:
         """The struct of a call, and the tensors that must live until it is computed."""
         held = [None if x is None else dense(_with_four_axes(x)) for x in given[:5]]
         tensors = (*held, output)
         laid = rule, *(None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors)
         known = _LAYOUTS.get(laid)
-        call = _described(rule, given, tensors) if known is None else CRecurrence.from_buffer_copy(known)
+        call = (
+            _described(rule, given, tensors)
+            if known is None
+            else CRecurrence.from_buffer_copy(known)
+        )
         if known is None and given.v.shape[2] == 1:  # steps of decoding, which are alike
             if len(_LAYOUTS) >= MOST_LAYOUTS:
                 _LAYOUTS.clear()
             _LAYOUTS[laid] = CRecurrence.from_buffer_copy(call)
-        for into, x in zip((call.q, call.k, call.v, call.log_decay, call.strength, call.out), tensors, strict=True):
+        for into, x in zip(
+            (call.q, call.k, call.v, call.log_decay, call.strength, call.out), tensors, strict=True
+        ):
             if x is not None:
                 into.data = x.data_ptr()
         work = math.prod(output.shape[:3]) * math.prod(given.memory.shape[2:])
@@ -87,7 +105,9 @@ class Kernel:
 
 
 MOST_LAYOUTS = 64
-_LAYOUTS: dict[Any, CRecurrence] = {}  # structs of tensors that were laid out alike; each call copies one
+_LAYOUTS: dict[
+    Any, CRecurrence
+] = {}  # structs of tensors that were laid out alike; each call copies one
 
 
 def _described(rule: Rule, given: Given, tensors: Any) -> CRecurrence:
@@ -121,8 +141,16 @@ def memory_shape(problem: Problem) -> tuple[int, int]:
 
 def cost_of(problem: Problem, plain: Cost) -> Cost:
     """The cost by the kernel: the operations of the chunk form, whose parts stay in the processor's cache."""
-    width, features = 8 if problem.dtype == torch.float64 else 4, memory_shape(problem)
+    width = 8 if problem.dtype == torch.float64 else 4
+    features = memory_shape(problem)
     rows = problem.batch * (problem.heads + 2 * problem.kv_heads) * problem.k_len * sum(features)
     memories = problem.batch * problem.kv_heads * math.prod(features) * (problem.k_len // CHUNK + 2)
     peak = width * (memories if problem.needs_grad else 0) + 2.0 * (1 << 20)
-    return Cost(plain.flops, width * rows * (4 if problem.needs_grad else 1), peak, plain.pairs, 2, pace=PACE)
+    return Cost(
+        plain.flops,
+        width * rows * (4 if problem.needs_grad else 1),
+        peak,
+        plain.pairs,
+        2,
+        pace=PACE,
+    )

@@ -16,7 +16,9 @@ from regard.core.problem import PER_ROW, Problem
 from regard.patterns.row_blocks import Kind, RowBlock, Run
 
 ROWS = 256  # of a row block, counted over all query heads of a group
-PAIRS = 1 << 17  # of a score block on CPU: 512 KiB of scores in float32, in each of two or three workspaces
+PAIRS = (
+    1 << 17
+)  # of a score block on CPU: 512 KiB of scores in float32, in each of two or three workspaces
 PAIRS_ELSEWHERE = 1 << 22  # on other devices, where launches cost more than memory
 ALIGNED = 64  # keys; runs begin at multiples of it, so that rows of scores are aligned in memory
 SAMPLED = 256  # row blocks of the sample from which the cost of longer problems is estimated
@@ -63,7 +65,9 @@ class ScoreBlock:
     def place(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
         """Index of the block in (batch or 1, heads or 1, q_len or 1, keys or 1)."""
         whole = *self.lines, self.columns
-        return tuple(slice(None) if size == 1 else here for size, here in zip(shape, whole, strict=True))
+        return tuple(
+            slice(None) if size == 1 else here for size, here in zip(shape, whole, strict=True)
+        )
 
     def of(self, mask: torch.Tensor) -> torch.Tensor:
         """The block's heads of a mask (batch or 1, heads or 1, rows, keys)."""
@@ -107,7 +111,9 @@ class Blocking:
         """The schedule for the least and the largest q_start of the batch rows, or None if they are not known yet."""
         return replace(Schedule.of_problem(self.problem, self.rows, ALIGNED), starts=starts)
 
-    def row_blocks(self, starts: tuple[int, int] | None, rows: Iterable[range] | None = None) -> Iterator[RowBlock]:
+    def row_blocks(
+        self, starts: tuple[int, int] | None, rows: Iterable[range] | None = None
+    ) -> Iterator[RowBlock]:
         """Row blocks in the order of their rows, with runs of at most `keys` keys.
 
         Args:
@@ -118,7 +124,9 @@ class Blocking:
         for some in [range(self.problem.q_len)] if rows is None else rows:
             for at in range(0, len(some), self.rows):
                 block = schedule.block_of(some[at : at + self.rows])
-                yield replace(block, runs=tuple(part for run in block.runs for part in self._cut(run)))
+                yield replace(
+                    block, runs=tuple(part for run in block.runs for part in self._cut(run))
+                )
 
     @property
     def lots(self) -> list[Lot]:
@@ -127,7 +135,10 @@ class Blocking:
         if fitting >= problem.kv_heads:
             step = fitting // problem.kv_heads
             every = slice(0, problem.kv_heads)
-            return [Lot(slice(at, min(at + step, problem.batch)), every) for at in range(0, problem.batch, step)]
+            return [
+                Lot(slice(at, min(at + step, problem.batch)), every)
+                for at in range(0, problem.batch, step)
+            ]
         return [
             Lot(slice(row, row + 1), slice(at, min(at + fitting, problem.kv_heads)))
             for row in range(problem.batch)
@@ -150,14 +161,19 @@ class Blocking:
     def largest(self) -> int:
         """Pairs in the largest score block."""
         batch, heads = self.problem.batch, self.problem.kv_heads
-        units = min(self._fitting // heads, batch) * heads if self._fitting >= heads else min(self._fitting, heads)
+        units = (
+            min(self._fitting // heads, batch) * heads
+            if self._fitting >= heads
+            else min(self._fitting, heads)
+        )
         return units * self.problem.group * self.rows * self.keys if batch else 0
 
     def size(self) -> BlockCounts:
         """Pairs computed over all heads, and the number of score blocks; estimated from a sample if there are many."""
         problem, schedule = self.problem, self.schedule(known_starts(self.problem))
         count = -(-problem.q_len // self.rows)
-        heads, lots = problem.batch * problem.heads, self.lot_count
+        heads = problem.batch * problem.heads
+        lots = self.lot_count
 
         def measure(block: RowBlock) -> tuple[int, int]:
             return block.pairs, sum(-(-len(run.keys) // self.keys) for run in block.runs)
@@ -165,11 +181,17 @@ class Blocking:
         sample = range(0, count, -(-count // SAMPLED)) if count else range(0)
         found = [measure(schedule.block_at(at * self.rows)) for at in sample]
         share = count / len(sample) if sample else 1
-        pairs, blocks = sum(one[0] for one in found), sum(one[1] for one in found)
-        return BlockCounts(round(share * pairs) * heads, round(share * blocks) * lots, exact=len(sample) == count)
+        pairs = sum(one[0] for one in found)
+        blocks = sum(one[1] for one in found)
+        return BlockCounts(
+            round(share * pairs) * heads, round(share * blocks) * lots, exact=len(sample) == count
+        )
 
     def _cut(self, run: Run) -> Iterator[Run]:
-        return (Run(run.keys[at : at + self.keys], run.kind) for at in range(0, len(run.keys), self.keys))
+        return (
+            Run(run.keys[at : at + self.keys], run.kind)
+            for at in range(0, len(run.keys), self.keys)
+        )
 
 
 def blocking_of(problem: Problem, wide: bool = False, pairs: int | None = None) -> Blocking:

@@ -36,7 +36,11 @@ class Scores:
     """
 
     def __init__(
-        self, blocking: Blocking, operands: Operands, empty_rows: torch.Tensor | None = None, learns: bool = False
+        self,
+        blocking: Blocking,
+        operands: Operands,
+        empty_rows: torch.Tensor | None = None,
+        learns: bool = False,
     ) -> None:
         problem = blocking.problem
         self.blocking, self.problem, self.grid = blocking, problem, operands.grid
@@ -61,19 +65,27 @@ class Scores:
         if isinstance(score, AroundCentre):
             share = operands.parameters["centre"].to(self.dtype)
             share = share if self.empty_rows is None else share.masked_fill(self.empty_rows, 0)
-            self.centres = Centres(score, share, *visible_span(problem, operands.grid), operands.grid)
+            self.centres = Centres(
+                score, share, *visible_span(problem, operands.grid), operands.grid
+            )
             score = score.score
-        factor = problem.scale * LOG2E if problem.softcap is None else problem.scale / problem.softcap
+        factor = (
+            problem.scale * LOG2E if problem.softcap is None else problem.scale / problem.softcap
+        )
         self.formula: Dots | TanhSums = Dots(problem.scale, factor)
         if isinstance(score, TanhSum):
-            self.formula = TanhSums(operands.parameters["energy"].to(self.dtype), problem.scale, factor, learns)
+            self.formula = TanhSums(
+                operands.parameters["energy"].to(self.dtype), problem.scale, factor, learns
+            )
 
     @property
     def rows(self) -> tuple[int, int, int]:
         return self.problem.batch, self.problem.heads, self.problem.q_len
 
     def workspace(self) -> Workspace:
-        return Workspace(torch.empty(self.blocking.largest, dtype=self.dtype, device=self.grid.device))
+        return Workspace(
+            torch.empty(self.blocking.largest, dtype=self.dtype, device=self.grid.device)
+        )
 
     def split(self, x: torch.Tensor) -> list[torch.Tensor]:
         """(batch, kv_heads, length, dim) divided into lots, each (units, length, dim); views if x is contiguous."""
@@ -83,7 +95,9 @@ class Scores:
         """The row blocks of these rows; of all rows by default."""
         start = self.grid.q_start
         if isinstance(start, torch.Tensor):
-            return self.blocking.row_blocks((int(start.min()), int(start.max())) if len(start) else (0, 0), runs)
+            return self.blocking.row_blocks(
+                (int(start.min()), int(start.max())) if len(start) else (0, 0), runs
+            )
         return self.blocking.row_blocks((start, start), runs)
 
     def blocks(self, row_block: RowBlock) -> Iterator[ScoreBlock]:
@@ -97,21 +111,43 @@ class Scores:
                 kv_heads = lot.kv_heads.stop - lot.kv_heads.start
                 heads = kv_heads * self.problem.group
                 shape = lot.batch.stop - lot.batch.start, heads, len(row_block.rows), len(run.keys)
-                yield ScoreBlock(row_block.rows, run.keys, number, lot, shape, kv_heads, columns, hidden, may_hide)
+                yield ScoreBlock(
+                    row_block.rows,
+                    run.keys,
+                    number,
+                    lot,
+                    shape,
+                    kv_heads,
+                    columns,
+                    hidden,
+                    may_hide,
+                )
 
     def queries(self, rows: range) -> torch.Tensor:
         """Queries prepared for the formula, (batch, kv_heads, lines, head_dim); zeros for empty rows."""
-        q = self.formula.prepared(self.q[:, :, :, rows.start : rows.stop]).flatten(2, 3).contiguous()
+        q = (
+            self.formula.prepared(self.q[:, :, :, rows.start : rows.stop])
+            .flatten(2, 3)
+            .contiguous()
+        )
         if self.empty_rows is None:
             return q
-        return q.masked_fill(self.empty_rows[:, :, rows.start : rows.stop].reshape(*q.shape[:3], 1), 0)
+        return q.masked_fill(
+            self.empty_rows[:, :, rows.start : rows.stop].reshape(*q.shape[:3], 1), 0
+        )
 
     def compute(
-        self, block: ScoreBlock, queries: list[torch.Tensor], room: Workspace, slope: Workspace | None = None
+        self,
+        block: ScoreBlock,
+        queries: list[torch.Tensor],
+        room: Workspace,
+        slope: Workspace | None = None,
     ) -> torch.Tensor:
         """Scores (units, lines, keys) in the workspace `room`; `slope` receives the softcap's derivative."""
         scores = room.shaped(block.units)
-        self.formula.compute(block, queries[block.number], self.keys[block.number][:, block.columns], scores)
+        self.formula.compute(
+            block, queries[block.number], self.keys[block.number][:, block.columns], scores
+        )
         if self.problem.softcap is not None:
             scores.tanh_()
             if slope is not None:
@@ -143,7 +179,9 @@ class Scores:
     def bias_of(self, block: ScoreBlock) -> torch.Tensor | None:
         """(batch or 1, heads or 1, rows or 1, keys or 1)."""
         if isinstance(self.bias, Relative):
-            table = self.bias.table if self.bias.table.shape[0] == 1 else self.bias.table[block.heads]
+            table = (
+                self.bias.table if self.bias.table.shape[0] == 1 else self.bias.table[block.heads]
+            )
             _, _, rows, keys = block.shape
             found = [spread(table[:, at:], rows, keys) for at in self.distances(block)]
             return found[0][None] if len(found) == 1 else torch.stack(found)
@@ -158,8 +196,12 @@ class Scores:
 
     def hidden(self, rows: range, keys: range) -> torch.Tensor:
         """-inf where the pattern masks a pair, 0 elsewhere, (batch or 1, heads or 1, rows, keys)."""
-        allowed = four_axes(self.problem.pattern.evaluate(self.grid.block(rows, keys))).to(self.dtype)
-        return allowed.reciprocal().neg_().add_(1)  # 1 - 1/1 = 0 and 1 - 1/0 = -inf, faster than a masked fill
+        allowed = four_axes(self.problem.pattern.evaluate(self.grid.block(rows, keys))).to(
+            self.dtype
+        )
+        return (
+            allowed.reciprocal().neg_().add_(1)
+        )  # 1 - 1/1 = 0 and 1 - 1/0 = -inf, faster than a masked fill
 
     def find_empty_rows(self) -> torch.Tensor:
         """Which rows may look at no key, (batch, heads, q_len), by evaluating every run."""
@@ -167,7 +209,10 @@ class Scores:
         for row_block in self.row_blocks():
             for block in self.blocks(row_block):
                 added = torch.zeros(block.shape, dtype=self.dtype, device=self.grid.device)
-                for one in (self.bias_of(block), None if block.hidden is None else block.of(block.hidden)):
+                for one in (
+                    self.bias_of(block),
+                    None if block.hidden is None else block.of(block.hidden),
+                ):
                     added = added if one is None else added + one
                 if self.centres is not None:
                     self.centres.add_to(block, added, LOG2E)
@@ -181,7 +226,13 @@ Inputs = tuple[torch.Tensor | None, ...]
 def score_inputs(operands: Operands) -> Inputs:
     """The inputs of scores that may need gradients: queries, keys, the bias, v of a tanh sum, the centres."""
     bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
-    return operands.q, operands.k, bias, operands.parameters.get("energy"), operands.parameters.get("centre")
+    return (
+        operands.q,
+        operands.k,
+        bias,
+        operands.parameters.get("energy"),
+        operands.parameters.get("centre"),
+    )
 
 
 class ScoreGradients:
@@ -200,7 +251,12 @@ class ScoreGradients:
         problem = scores.problem
         self.scores = scores
         self.dq = torch.zeros(
-            problem.batch, problem.heads, problem.q_len, problem.head_dim, dtype=scores.dtype, device=scores.grid.device
+            problem.batch,
+            problem.heads,
+            problem.q_len,
+            problem.head_dim,
+            dtype=scores.dtype,
+            device=scores.grid.device,
         )
         self.dk = torch.zeros(scores.k.shape, dtype=scores.dtype, device=scores.grid.device)
         bias = scores.bias.table if isinstance(scores.bias, Relative) else scores.bias
@@ -230,7 +286,8 @@ class ScoreGradients:
         if slope is not None:
             gradient.mul_(slope)
         one, columns = block.number, block.columns
-        q, dq = self._queries[one], self._parts[one]
+        q = self._queries[one]
+        dq = self._parts[one]
         k, dk = (x[one][:, columns] for x in (self.scores.keys, self._dk))
         self.scores.formula.send(block, gradient, q, k, dq, dk)
 
@@ -241,8 +298,17 @@ class ScoreGradients:
         """The gradient of each of `score_inputs`, in its dtype."""
         formula, centres = self.scores.formula, self.scores.centres
         to_energy = formula.to_energy if isinstance(formula, TanhSums) else None
-        sent = self.dq, self.dk, self.dbias, to_energy, None if centres is None else centres.to_share
-        return tuple(None if x is None or to is None else x.to(to.dtype) for x, to in zip(sent, inputs, strict=True))
+        sent = (
+            self.dq,
+            self.dk,
+            self.dbias,
+            to_energy,
+            None if centres is None else centres.to_share,
+        )
+        return tuple(
+            None if x is None or to is None else x.to(to.dtype)
+            for x, to in zip(sent, inputs, strict=True)
+        )
 
     def _to_bias(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
         assert self.dbias is not None
@@ -253,14 +319,21 @@ class ScoreGradients:
         if self._met_once:
             place.copy_(gradient)
             return
-        repeated = [axis for axis, size in enumerate(place.shape) if size == 1 and gradient.shape[axis] > 1]
+        repeated = [
+            axis for axis, size in enumerate(place.shape) if size == 1 and gradient.shape[axis] > 1
+        ]
         place.add_(gradient.sum(repeated, keepdim=True) if repeated else gradient)
 
     def _clear_between(self, row_block: RowBlock) -> None:
         """Write zeros for the keys outside the runs of the row block, so that new memory is written once."""
         assert self.dbias is not None
-        here, rows = self.scores.grid.keys, slice(row_block.rows.start, row_block.rows.stop)
-        ends = [here.start, *(end for run in row_block.runs for end in (run.keys.start, run.keys.stop)), here.stop]
+        here = self.scores.grid.keys
+        rows = slice(row_block.rows.start, row_block.rows.stop)
+        ends = [
+            here.start,
+            *(end for run in row_block.runs for end in (run.keys.start, run.keys.stop)),
+            here.stop,
+        ]
         for start, stop in zip(ends[::2], ends[1::2], strict=True):
             self.dbias[:, :, rows, start - here.start : stop - here.start] = 0
 
@@ -300,6 +373,8 @@ def summed(block: torch.Tensor) -> torch.Tensor:
     """
     heads, rows, keys = block.shape
     width = rows + keys - 1
-    padded = F.pad(block, (rows - 1, 0, 0, 1))  # (heads, rows + 1, width): zeros before each row, and one row behind
+    padded = F.pad(
+        block, (rows - 1, 0, 0, 1)
+    )  # (heads, rows + 1, width): zeros before each row, and one row behind
     diagonals = padded.as_strided((heads, rows, width), ((rows + 1) * width, width + 1, 1))
     return diagonals.sum(1)

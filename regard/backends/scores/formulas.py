@@ -50,12 +50,16 @@ class Dots:
 
     def __init__(self, scale: float, factor: float) -> None:
         self.scale, self.factor = scale, factor
-        self._for_keys = scale / factor if factor else 0.0  # prepared queries contain the factor already
+        self._for_keys = (
+            scale / factor if factor else 0.0
+        )  # prepared queries contain the factor already
 
     def prepared(self, q: torch.Tensor) -> torch.Tensor:
         return q * self.factor
 
-    def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
+    def compute(
+        self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor
+    ) -> None:
         torch.bmm(q, k.mT, out=out)
 
     def send(
@@ -94,9 +98,13 @@ class TanhSums:
     def prepared(self, q: torch.Tensor) -> torch.Tensor:
         return q
 
-    def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
+    def compute(
+        self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor
+    ) -> None:
         shape = self._shape(block)
-        q, k, out = q.view(*shape[:3], 1, -1), k[:, None, None], out.view(shape)
+        q = q.view(*shape[:3], 1, -1)
+        k = k[:, None, None]
+        out = out.view(shape)
         energy = (self._energies(block) * self.factor)[..., None]  # (units, heads, terms, 1)
         for units, heads, rows, keys in self._slabs(shape):
             terms = self._tanh(q[units, heads, rows], k[units, :, :, keys])
@@ -144,12 +152,14 @@ class TanhSums:
 
     def _slabs(self, shape: tuple[int, int, int, int]) -> Iterator[Slab]:
         """The slabs of a block: as many keys as fit, then rows, heads of a group, and units."""
-        fitting, cuts = self._size // self._terms, []
+        fitting = self._size // self._terms
+        cuts: list[list[slice]] = []
         for size in reversed(shape):
             step = min(size, fitting)
             fitting //= step
             cuts.append([slice(at, min(at + step, size)) for at in range(0, size, step)])
-        yield from product(*reversed(cuts))
+        for units, heads, rows, keys in product(*reversed(cuts)):
+            yield units, heads, rows, keys
 
     def _energies(self, block: ScoreBlock) -> torch.Tensor:
         """v of a block's heads, (units, heads of a group, terms)."""
@@ -179,7 +189,12 @@ class Centres:
     """
 
     def __init__(
-        self, score: AroundCentre, share: torch.Tensor, first: torch.Tensor, count: torch.Tensor, grid: Grid
+        self,
+        score: AroundCentre,
+        share: torch.Tensor,
+        first: torch.Tensor,
+        count: torch.Tensor,
+        grid: Grid,
     ) -> None:
         self._score, self._count = score, count.to(share.dtype)
         self._places = first + share * self._count  # p, (batch, heads, q_len)

@@ -52,7 +52,9 @@ class PlainRows:
         if len(self.runs) == 1:
             return slice(self.runs[0].start - here, self.runs[0].stop - here)
         device = self.operands.grid.device
-        return torch.cat([torch.arange(run.start - here, run.stop - here, device=device) for run in self.runs])
+        return torch.cat(
+            [torch.arange(run.start - here, run.stop - here, device=device) for run in self.runs]
+        )
 
     @property
     def inputs(self) -> tuple[Index, ...]:
@@ -67,7 +69,9 @@ class PlainRows:
         rows = slice(None) if bias.shape[2] == 1 else self.lines[2]
         return slice(None), slice(None), rows, slice(None) if bias.shape[3] == 1 else self.columns
 
-    def scores(self, q: torch.Tensor, k: torch.Tensor, bias: Maybe, energy: Maybe, centre: Maybe) -> Scored:
+    def scores(
+        self, q: torch.Tensor, k: torch.Tensor, bias: Maybe, energy: Maybe, centre: Maybe
+    ) -> Scored:
         """The scores (batch, heads, rows, keys), and which of them are masked."""
         problem = self.problem
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -90,8 +94,11 @@ class PlainRows:
 
     def kept(self) -> torch.Tensor:
         """Which weights dropout keeps, (batch, heads, rows, keys)."""
-        problem, seed = self.problem, self.operands.dropout_seed
-        return self._by_run(lambda grid: dropout.kept(problem.dropout, seed, problem.batch, problem.heads, grid))
+        problem = self.problem
+        seed = self.operands.dropout_seed
+        return self._by_run(
+            lambda grid: dropout.kept(problem.dropout, seed, problem.batch, problem.heads, grid)
+        )
 
     def distances(self) -> torch.Tensor:
         """|k_pos - q_pos|, (batch or 1, 1, rows, keys)."""
@@ -142,7 +149,9 @@ class Scored:
         return self.hidden.all(-1)
 
 
-def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = None) -> Iterator[PlainRows]:
+def rows_of(
+    problem: Problem, operands: Operands, wanted: list[range] | None = None
+) -> Iterator[PlainRows]:
     """The rows of a problem, or only those in `wanted`, in blocks of as many as fit."""
     schedule = Schedule.of_problem(problem, problem.q_len)
     width = problem.batch * problem.heads * (problem.head_dim if sums_tanh(problem) else 1)
@@ -153,13 +162,15 @@ def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = N
     for some in [range(problem.q_len)] if wanted is None else wanted:
         at = some.start
         while at < some.stop:
-            count, here = 1, runs(range(at, at + 1))
+            count = 1
+            here = runs(range(at, at + 1))
             while at + count < some.stop:  # double the rows while their scores fit
                 more = range(at, min(some.stop, at + 2 * count))
                 wider = runs(more)
                 if len(more) * sum(map(len, wider)) * width > NUMBERS:
                     break
-                count, here = len(more), wider
+                count = len(more)
+                here = wider
             if here:
                 yield PlainRows(problem, operands, range(at, at + count), here)
             at += count
@@ -169,7 +180,9 @@ def softmax_pieces(problem: Problem, operands: Operands) -> Iterator[Piece]:
     """The pieces that compute output and log-sum-exp from (v, *score_inputs)."""
     for rows in rows_of(problem, operands):
 
-        def compute(v: torch.Tensor, *inputs: Any, rows: PlainRows = rows) -> tuple[torch.Tensor, ...]:
+        def compute(
+            v: torch.Tensor, *inputs: Any, rows: PlainRows = rows
+        ) -> tuple[torch.Tensor, ...]:
             scored = rows.scores(*inputs)
             weights, log_sum_exp = weigh(scored.scores, scored.hidden)
             if problem.dropout >= 1:

@@ -53,7 +53,9 @@ class Collector:
     def finish(self) -> None:
         """Complete `result` after the last block."""
 
-    def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
+    def send(
+        self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor
+    ) -> None:
         """Add to `by_weight` the gradient of the block's weights, given `grad`, that of `result`."""
         raise NotImplementedError
 
@@ -73,7 +75,9 @@ class Entropy(Collector):
     def finish(self) -> None:
         self.result.clamp_min_(0)  # a weight may be rounded to more than 1
 
-    def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
+    def send(
+        self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor
+    ) -> None:
         slope = _finite(logs).mul_(math.log(2)).add_(1)  # of w log w
         by_weight.addcmul_(slope, grad[block.lines][..., None], value=-1)
 
@@ -89,7 +93,9 @@ class Received(Collector):
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
         self.result[block.lot.batch, block.heads, block.columns].add_(weights.sum(-2))
 
-    def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
+    def send(
+        self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor
+    ) -> None:
         by_weight.add_(grad[block.lot.batch, block.heads, block.columns][..., None, :])
 
 
@@ -110,14 +116,18 @@ class Distance(Collector):
         product = torch.mul(weights, self._distances(block), out=self._room.shaped(block.shape))
         self.result[block.lines].add_(product.sum(-1))
 
-    def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
+    def send(
+        self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor
+    ) -> None:
         by_weight.addcmul_(self._distances(block), grad[block.lines][..., None])
 
     def _distances(self, block: ScoreBlock) -> torch.Tensor:
         """(batch or 1, 1, rows, keys); the same for all heads of a block."""
         if self._last != (block.rows, block.keys):
             grid = self.scores.grid.block(block.rows, block.keys)
-            corner = grid.k_pos[0] - grid.q_pos[..., :1, :]  # exact, however far out the positions are
+            corner = (
+                grid.k_pos[0] - grid.q_pos[..., :1, :]
+            )  # exact, however far out the positions are
             self._far = (self._steps(len(block.rows), len(block.keys)) + corner).abs_()
             self._last = block.rows, block.keys
         return block.of(self._far)
@@ -126,7 +136,10 @@ class Distance(Collector):
         """Distances relative to that of the first row and key, (1, 1, rows, keys)."""
         if self._shape != (rows, keys):
             i, j = (torch.arange(size, device=self.scores.grid.device) for size in (rows, keys))
-            self._table, self._shape = (j - i[:, None]).to(self.scores.dtype)[None, None], (rows, keys)
+            self._table, self._shape = (
+                (j - i[:, None]).to(self.scores.dtype)[None, None],
+                (rows, keys),
+            )
         return self._table
 
 
@@ -141,7 +154,9 @@ class Weights(Collector):
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
         self.result[(*block.lines, block.columns)] = weights
 
-    def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
+    def send(
+        self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor
+    ) -> None:
         by_weight.add_(grad[(*block.lines, block.columns)])
 
 
@@ -162,7 +177,9 @@ class ChosenWeights(Collector):
         return requested(WeightsOf, problem.want) is not None
 
     def begin(self) -> None:
-        self.result = self._zeros(self.problem.batch, len(self._heads), len(self._rows), self.scores.k.shape[2])
+        self.result = self._zeros(
+            self.problem.batch, len(self._heads), len(self._rows), self.scores.k.shape[2]
+        )
 
     def needs(self, block: ScoreBlock) -> bool:
         return bool(self._heads_in(block)) and any(row in self._rows for row in block.rows)
@@ -172,19 +189,25 @@ class ChosenWeights(Collector):
         for slot, head in self._heads_in(block):
             self.result[block.lot.batch, slot][:, slots, block.columns] = weights[:, head, rows]
 
-    def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
+    def send(
+        self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor
+    ) -> None:
         rows, slots = self._rows_in(block)
         for slot, head in self._heads_in(block):
             by_weight[:, head, rows] += grad[block.lot.batch, slot][:, slots, block.columns]
 
     def _rows_in(self, block: ScoreBlock) -> tuple[list[int], list[int]]:
         """The chosen rows of the block, counted from its first row, and their indices in the result."""
-        here = [(row - block.rows.start, self._rows[row]) for row in block.rows if row in self._rows]
+        here = [
+            (row - block.rows.start, self._rows[row]) for row in block.rows if row in self._rows
+        ]
         return [row for row, _ in here], [slot for _, slot in here]
 
     def _heads_in(self, block: ScoreBlock) -> list[tuple[int, int]]:
         start, stop = block.heads.start, block.heads.stop
-        return [(slot, head - start) for slot, head in enumerate(self._heads) if start <= head < stop]
+        return [
+            (slot, head - start) for slot, head in enumerate(self._heads) if start <= head < stop
+        ]
 
 
 class Top(Collector):
@@ -205,7 +228,9 @@ class Top(Collector):
         return requested(TopKeys, problem.want) is not None
 
     def begin(self) -> None:
-        self.result = self._zeros(*self.scores.rows, self._count).fill_(-math.inf)  # logarithms, until the end
+        self.result = self._zeros(*self.scores.rows, self._count).fill_(
+            -math.inf
+        )  # logarithms, until the end
         self.indices = torch.full_like(self.result, -1, dtype=torch.int64)
 
     def finish(self) -> None:
@@ -219,13 +244,22 @@ class Top(Collector):
         self.result[block.lines], chosen = values.topk(self._count, -1)
         self.indices[block.lines] = places.gather(-1, chosen)
 
-    def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
+    def send(
+        self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor
+    ) -> None:
         columns = self.indices[block.lines] - block.columns.start
         inside = (columns >= 0) & (columns < logs.shape[-1]) & (self.indices[block.lines] >= 0)
         by_weight.scatter_add_(-1, columns.clamp(0, logs.shape[-1] - 1), grad[block.lines] * inside)
 
 
-KINDS: tuple[type[Collector], ...] = (Received, Distance, Weights, ChosenWeights, Top, Entropy)  # Entropy comes last
+KINDS: tuple[type[Collector], ...] = (
+    Received,
+    Distance,
+    Weights,
+    ChosenWeights,
+    Top,
+    Entropy,
+)  # Entropy comes last
 
 
 def _finite(logs: torch.Tensor) -> torch.Tensor:
@@ -270,11 +304,17 @@ def statistics_pieces(
         statistics = [_statistic(name, rows, indices) for name in names]
 
         def compute(
-            log_sum_exp: torch.Tensor, *inputs: Any, rows: PlainRows = rows, statistics: list[Statistic] = statistics
+            log_sum_exp: torch.Tensor,
+            *inputs: Any,
+            rows: PlainRows = rows,
+            statistics: list[Statistic] = statistics,
         ) -> list[torch.Tensor]:
             scored = rows.scores(*inputs)
-            empty, hidden = scored.empty[..., None], scored.hidden
-            logs = scored.scores.masked_fill(hidden, 0) - log_sum_exp[..., None].masked_fill(empty, 0)
+            empty = scored.empty[..., None]
+            hidden = scored.hidden
+            logs = scored.scores.masked_fill(hidden, 0) - log_sum_exp[..., None].masked_fill(
+                empty, 0
+            )
             weights = logs.exp().masked_fill(hidden, 0)
             return [statistic(weights, logs) for statistic, _ in statistics]
 
@@ -313,7 +353,9 @@ def _chosen(rows: PlainRows) -> Statistic:
     return lambda weights, _: weights[:, heads][:, :, lines], place
 
 
-def _top(rows: PlainRows, indices: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def _top(
+    rows: PlainRows, indices: torch.Tensor
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """The weights of the keys with these indices; 0 where the index is -1."""
     columns = rows.columns
     if isinstance(columns, torch.Tensor):
@@ -321,4 +363,6 @@ def _top(rows: PlainRows, indices: torch.Tensor) -> Callable[[torch.Tensor, torc
     else:
         places = indices - columns.start
     count = sum(map(len, rows.runs))
-    return lambda weights, _: weights.gather(-1, places.clamp(0, count - 1)).masked_fill(indices < 0, 0)
+    return lambda weights, _: weights.gather(-1, places.clamp(0, count - 1)).masked_fill(
+        indices < 0, 0
+    )

@@ -31,7 +31,9 @@ from regard.patterns.arguments import runs
 PAIR = 80  # cost of the pass for each score beside computing the score, in floating-point operations that take as long
 
 
-def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dict[str, Any]:
+def compute_statistics(
+    problem: Problem, operands: Operands, log_sum_exp: torch.Tensor
+) -> dict[str, Any]:
     """The requested statistics except log_sum_exp, by their names in `Result`."""
     blocking = _blocking(problem)
     if blocking is None:
@@ -39,12 +41,16 @@ def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.
     chosen = requested(WeightsOf, problem.want)
     if chosen is not None:
         chosen.check(problem.heads, problem.q_len)
-    if isinstance(operands.k, Stored):  # their scores have to fit the log-sum-exp, so they are not rounded to q's dtype
+    if isinstance(
+        operands.k, Stored
+    ):  # their scores have to fit the log-sum-exp, so they are not rounded to q's dtype
         operands = operands.in_float32().widened()
     return _passed(blocking, operands, log_sum_exp, None)
 
 
-def result_of(problem: Problem, operands: Operands, output: torch.Tensor, log_sum_exp: torch.Tensor) -> Result:
+def result_of(
+    problem: Problem, operands: Operands, output: torch.Tensor, log_sum_exp: torch.Tensor
+) -> Result:
     """The result of a call with every requested statistic, from its output and log-sum-exp."""
     wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
     return Result(output, **wanted, **compute_statistics(problem, operands, log_sum_exp))
@@ -59,10 +65,15 @@ def differentiable(
 
 
 def _passed(
-    blocking: Blocking, operands: Operands, log_sum_exp: torch.Tensor, computed: dict[str, Any] | None
+    blocking: Blocking,
+    operands: Operands,
+    log_sum_exp: torch.Tensor,
+    computed: dict[str, Any] | None,
 ) -> dict[str, Any]:
     names = [kind.name for kind in KINDS if kind.wanted(blocking.problem)]
-    *found, indices = _Pass.apply(blocking, operands, log_sum_exp, computed, *score_inputs(operands))
+    *found, indices = _Pass.apply(
+        blocking, operands, log_sum_exp, computed, *score_inputs(operands)
+    )
     results: dict[str, Any] = dict(zip(names, found, strict=True))
     if indices is not None:
         results["top_keys"] = TopKeysFound(indices, results["top_keys"])
@@ -76,14 +87,18 @@ def with_statistics(cost: Cost, problem: Problem) -> Cost:
         return cost
     size = blocking.size()
     times = 3 if problem.needs_grad or problem.bias_learns else 1
-    by_pair = times * PAIR + score_flops(problem) + (score_flops_backward(problem) if times > 1 else 0)
+    by_pair = (
+        times * PAIR + score_flops(problem) + (score_flops_backward(problem) if times > 1 else 0)
+    )
     here = size.pairs * by_pair
     flops = cost.flops + here
     return replace(
         cost,
         flops=flops,
         pace=(cost.pace * cost.flops + here) / flops if flops else cost.pace,
-        peak_bytes=cost.peak_bytes + 16 * blocking.largest + (4 * problem.pairs if "weights" in problem.want else 0),
+        peak_bytes=cost.peak_bytes
+        + 16 * blocking.largest
+        + (4 * problem.pairs if "weights" in problem.want else 0),
         calls=cost.calls + times * 4 * size.blocks,
         estimated=cost.estimated or not size.exact,
     )
@@ -132,7 +147,9 @@ class _Pass(torch.autograd.Function):
             to_log_sum_exp = _send(sent, log_sum_exp, _used(scores, grads, indices))
             return to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
 
-        pieces = partial(statistics_pieces, blocking.problem, operands, _rows_wanted(blocking.problem), indices)
+        pieces = partial(
+            statistics_pieces, blocking.problem, operands, _rows_wanted(blocking.problem), indices
+        )
         to_log_sum_exp, *others = gradients(first, pieces, (log_sum_exp, *inputs), grads[:-1])
         return None, None, to_log_sum_exp, None, *others
 
@@ -144,13 +161,19 @@ def _collected(
     scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf)
     collectors = [kind(scores) for kind in KINDS if kind.wanted(blocking.problem)]
     _collect(scores, log_sum_exp, collectors)
-    return [one.result for one in collectors], next((one.indices for one in collectors if isinstance(one, Top)), None)
+    return [one.result for one in collectors], next(
+        (one.indices for one in collectors if isinstance(one, Top)), None
+    )
 
 
-def _used(scores: Scores, grads: Any, indices: torch.Tensor | None) -> list[tuple[Collector, torch.Tensor]]:
+def _used(
+    scores: Scores, grads: Any, indices: torch.Tensor | None
+) -> list[tuple[Collector, torch.Tensor]]:
     """The statistics that received a gradient, with that gradient."""
     kinds = [kind for kind in KINDS if kind.wanted(scores.problem)]
-    used = [(kind(scores), grad) for kind, grad in zip(kinds, grads, strict=True) if grad is not None]
+    used = [
+        (kind(scores), grad) for kind, grad in zip(kinds, grads, strict=True) if grad is not None
+    ]
     for collector, _ in used:
         if isinstance(collector, Top):
             assert indices is not None
@@ -161,13 +184,18 @@ def _used(scores: Scores, grads: Any, indices: torch.Tensor | None) -> list[tupl
 def _collect(scores: Scores, log_sum_exp: torch.Tensor, collectors: list[Collector]) -> None:
     for collector in collectors:
         collector.begin()
-    room, other = scores.workspace(), scores.workspace()
+    room = scores.workspace()
+    other = scores.workspace()
     for row_block, whole, highest in _row_blocks(scores, log_sum_exp):
         queries = scores.split(whole)
         for block in scores.blocks(row_block):
             needing = [one for one in collectors if one.needs(block)]
             if needing:
-                logs = scores.compute(block, queries, room).sub_(highest[block.number]).view(block.shape)
+                logs = (
+                    scores.compute(block, queries, room)
+                    .sub_(highest[block.number])
+                    .view(block.shape)
+                )
                 weights = _weights(logs, {one.reads for one in needing}, other.shaped(block.shape))
                 for one in needing:
                     one.collect(block, logs, weights)
@@ -182,14 +210,18 @@ def _weights(logs: torch.Tensor, reads: set[str], room: torch.Tensor) -> torch.T
     return logs if reads == {"logs"} else torch.exp2(logs, out=room)
 
 
-def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Collector, torch.Tensor]]) -> torch.Tensor:
+def _send(
+    sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Collector, torch.Tensor]]
+) -> torch.Tensor:
     """The gradient of the log-sum-exp, -rowsum(w G) with G the gradient of the weights; `sent` gets w G for the scores.
 
     For a weight w = exp(score - log_sum_exp) the derivatives are dw/dscore = w and dw/dlog_sum_exp = -w.
     """
     scores = sent.scores
     to_log_sum_exp = torch.zeros_like(log_sum_exp, dtype=scores.dtype)
-    room, other, third = scores.workspace(), scores.workspace(), scores.workspace()
+    room = scores.workspace()
+    other = scores.workspace()
+    third = scores.workspace()
     slope = scores.workspace() if scores.problem.softcap is not None else None
     for row_block, whole, highest in _row_blocks(scores, log_sum_exp):
         sent.open(row_block, whole)
@@ -197,13 +229,21 @@ def _send(sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Coll
         for block in scores.blocks(row_block):
             needing = [(one, grad) for one, grad in used if one.needs(block)]
             if needing:
-                logs = scores.compute(block, queries, room, slope).sub_(highest[block.number]).view(block.shape)
+                logs = (
+                    scores.compute(block, queries, room, slope)
+                    .sub_(highest[block.number])
+                    .view(block.shape)
+                )
                 weights = torch.exp2(logs, out=other.shaped(block.shape))
                 gradient = third.shaped(block.shape).zero_()
                 for one, grad in needing:
                     one.send(block, logs, grad, gradient)
                 to_log_sum_exp[block.lines] -= gradient.mul_(weights).sum(-1)
-                sent.send(block, gradient.view(block.units), None if slope is None else slope.shaped(block.units))
+                sent.send(
+                    block,
+                    gradient.view(block.units),
+                    None if slope is None else slope.shaped(block.units),
+                )
         sent.close(row_block.rows)
     return to_log_sum_exp
 
@@ -228,7 +268,9 @@ def _rows_wanted(problem: Problem) -> list[range] | None:
     return list(runs(chosen.rows))
 
 
-def observe(problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Tensor) -> dict[str, Any]:
+def observe(
+    problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Tensor
+) -> dict[str, Any]:
     """The requested statistics except log_sum_exp, by their names in `Result`.
 
     Args:
@@ -269,7 +311,8 @@ def _largest(weights: torch.Tensor, seen: torch.Tensor, count: int) -> TopKeysFo
     ranked = weights.masked_fill(~seen, -math.inf)  # weights of random features may be negative
     largest, indices = ranked.topk(min(count, ranked.shape[-1]), dim=-1)
     missing = largest == -math.inf
-    largest, indices = largest.masked_fill(missing, 0), indices.masked_fill(missing, -1)
+    largest = largest.masked_fill(missing, 0)
+    indices = indices.masked_fill(missing, -1)
     short = count - largest.shape[-1]
     pad = torch.nn.functional.pad
     return TopKeysFound(pad(indices, (0, short), value=-1), pad(largest, (0, short)))

@@ -49,12 +49,19 @@ BEFORE, HOOKS = (
     "_regard_hooks",
 )  # on a model: its settings by the id of the config; what removes hooks
 REPORTED = ("outside", "unchecked")  # on a model: see `attach`
-LENGTH, ROWS, PADDED, FRAMES = 7, 3, 2, 64  # ids of a row; rows; padded ids of the second row; frames of sound
+LENGTH, ROWS, PADDED, FRAMES = (
+    7,
+    3,
+    2,
+    64,
+)  # ids of a row; rows; padded ids of the second row; frames of sound
 SAMPLES = 4000  # of sound without features
 # The largest difference from eager attention, relative to the norm of its output. Half precision is coarse, since a
 # rounding error may send a token to another expert.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-ON_OTHER_DEVICES, HALF, CAUSAL = 1e-2, 0.25, 1e-4
+ON_OTHER_DEVICES = 1e-2
+HALF = 0.25
+CAUSAL = 1e-4
 NESTED = ("_parameters", "_buffers", "_modules")  # what a module holds in dictionaries of their own
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -115,9 +122,14 @@ def attach(
     'sdpa'
     """
     yes_or_no("check", check)
-    exchanged = [part for part in models_inside(model) if exchangeable(part) or (replace and replaceable(part))]
+    exchanged = [
+        part
+        for part in models_inside(model)
+        if exchangeable(part) or (replace and replaceable(part))
+    ]
     replaced = {id(part) for part in exchanged if replaceable(part)}
-    outside, configs = outside_of(model, [*exchanged, *filter(recurs, model.modules())]), configs_inside(model)
+    outside = outside_of(model, [*exchanged, *filter(recurs, model.modules())])
+    configs = configs_inside(model)
     before = {id(config): config._attn_implementation for config in configs}
     switched = _configs_to_switch(model, configs, outside)
     sharing = sharing_of(model, mesh, layout, form)  # ty: ignore[invalid-argument-type]
@@ -131,15 +143,26 @@ def attach(
         for config in switched:
             config._attn_implementation_internal = NAME
         for part in exchanged:
-            if type(part).__module__.endswith(("modeling_longformer", "modeling_led", "modeling_mpt")):
-                part.config._attn_implementation_internal = "eager"  # its own code reads the numbers of that mask
+            if type(part).__module__.endswith(
+                ("modeling_longformer", "modeling_led", "modeling_mpt")
+            ):
+                part.config._attn_implementation_internal = (
+                    "eager"  # its own code reads the numbers of that mask
+                )
 
     try:
         switch()
         unchecked: tuple[str, ...] = ()
         calling = callers(model)
         keep_latents(calling.values(), NAME)
-        _check_set(model, [module for name, module in calling.items() if id(owner_of(model, name)) not in replaced])
+        _check_set(
+            model,
+            [
+                module
+                for name, module in calling.items()
+                if id(owner_of(model, name)) not in replaced
+            ],
+        )
         if check and new and not any(one in model.__dict__ for one in (REPLACEMENTS, SHARED)):
             unchecked = check_equal(model, calling, partial(_own_attention, model, configs, switch))
     except BaseException:
@@ -149,7 +172,9 @@ def attach(
         model.__dict__.update(outside=outside, unchecked=unchecked)
         # Each model inside refuses output_attentions=True: what models return for it without weights differs.
         parts = models_inside(model)
-        model.__dict__[HOOKS] = [one.register_forward_pre_hook(_refuse_weights, with_kwargs=True) for one in parts]
+        model.__dict__[HOOKS] = [
+            one.register_forward_pre_hook(_refuse_weights, with_kwargs=True) for one in parts
+        ]
     share_model(model, sharing)  # ty: ignore[invalid-argument-type]
     return model
 
@@ -158,7 +183,8 @@ def _configs_to_switch(
     model: nn.Module, configs: list[PreTrainedConfig], outside: dict[str, str]
 ) -> list[PreTrainedConfig]:
     """The configs without those that modules outside read, and no module that calls regard."""
-    calling, read = callers(model), {True: set(), False: set()}
+    calling = callers(model)
+    read = {True: set(), False: set()}
     for name, module in model.named_modules():
         if name in calling or name in outside:
             config = getattr(module, "config", None) or owner_of(model, name).config
@@ -169,7 +195,9 @@ def _configs_to_switch(
 def _check_set(model: nn.Module, calling: list[nn.Module]) -> None:
     """Raise for attention modules that would read another implementation from their configs."""
     configs = [(type(one).__name__, getattr(one, "config", None)) for one in calling]
-    missed = {kind for kind, config in configs if getattr(config, "_attn_implementation", NAME) != NAME}
+    missed = {
+        kind for kind, config in configs if getattr(config, "_attn_implementation", NAME) != NAME
+    }
     if missed:
         raise UnsupportedError(
             f"attn_implementation='{NAME}' cannot be set on {', '.join(sorted(missed))} inside of "
@@ -178,7 +206,9 @@ def _check_set(model: nn.Module, calling: list[nn.Module]) -> None:
 
 
 @contextmanager
-def _own_attention(model: nn.Module, configs: list[PreTrainedConfig], switch: Callable[[], None]) -> Generator[None]:
+def _own_attention(
+    model: nn.Module, configs: list[PreTrainedConfig], switch: Callable[[], None]
+) -> Generator[None]:
     """The model with its own modules and their eager attention inside the block."""
     _restore_modules(model)
     now = [config._attn_implementation for config in configs]
@@ -194,7 +224,9 @@ def _own_attention(model: nn.Module, configs: list[PreTrainedConfig], switch: Ca
 
 def _refuse_weights(part: PreTrainedModel, given: Any, keywords: dict[str, Any]) -> None:
     asked = keywords.get("output_attentions")
-    if (part.config.output_attentions if asked is None else asked) and part.config._attn_implementation == NAME:
+    if (
+        part.config.output_attentions if asked is None else asked
+    ) and part.config._attn_implementation == NAME:
         raise UnsupportedError(NO_WEIGHTS)
 
 
@@ -264,24 +296,34 @@ def load_folder(folder: str | Path) -> tuple[PreTrainedModel, Any]:
     """
     folder = a_path("folder", folder)
     if not folder.is_dir():
-        raise NotFoundError(f"{folder} is not a folder; give one with config.json, weights and a tokenizer")
+        raise NotFoundError(
+            f"{folder} is not a folder; give one with config.json, weights and a tokenizer"
+        )
     own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(folder, **own)
     except (OSError, ValueError, KeyError) as error:
-        raise UnsupportedError(f"{folder} has no config that transformers can read: {_first_line(error)}") from error
+        raise UnsupportedError(
+            f"{folder} has no config that transformers can read: {_first_line(error)}"
+        ) from error
     named = (config.architectures or [None])[0]
     kind = getattr(transformers, named, None) if named else transformers.AutoModel
     if kind is None:
-        raise UnsupportedError(f"{folder} holds a {named}, which transformers {transformers.__version__} does not have")
+        raise UnsupportedError(
+            f"{folder} holds a {named}, which transformers {transformers.__version__} does not have"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **own)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise NotFoundError(f"{folder} has no tokenizer that transformers can read: {_first_line(error)}") from error
+        raise NotFoundError(
+            f"{folder} has no tokenizer that transformers can read: {_first_line(error)}"
+        ) from error
     try:
         model = kind.from_pretrained(folder, use_safetensors=True, **own)
     except (OSError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"the weights in {folder} cannot be read: {_first_line(error)}") from error
+        raise CheckpointError(
+            f"the weights in {folder} cannot be read: {_first_line(error)}"
+        ) from error
     return model.eval(), tokenizer
 
 
@@ -298,7 +340,9 @@ class _Calls:
     def wants(self, module: nn.Module) -> None:
         self.modules.add(id(module))
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Any) -> torch.Tensor:
+    def take(
+        self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Any
+    ) -> torch.Tensor:
         raise AssertionError("no statistics are wanted")
 
 
@@ -331,11 +375,15 @@ def _compare(part: PreTrainedModel, own: Own) -> set[int]:
         if inputs is None or expected is None:
             return set()
         calls.modules.clear()
-        form = wanted_form.set("absorbed")  # of latent attention; the expanded form is the model's own
+        form = wanted_form.set(
+            "absorbed"
+        )  # of latent attention; the expanded form is the model's own
         try:
             found = _outputs(part, inputs)
         except RegardError as error:
-            raise UnsupportedError(f"{type(part).__name__} is not attached, and stays as it was: {error}") from error
+            raise UnsupportedError(
+                f"{type(part).__name__} is not attached, and stays as it was: {error}"
+            ) from error
         except Exception as error:
             raise UnsupportedError(
                 f"{type(part).__name__} runs with eager attention on tiny inputs, and raises {type(error).__name__} "
@@ -354,8 +402,12 @@ def _difference(
     """In which output a model differs from its own attention, in words; None if in none."""
     words = inputs.get("decoder_input_ids", inputs.get("input_ids", torch.empty(0)))
     for key, theirs in expected.items():
-        ours, live = found.get(key), live_positions(inputs, theirs)
-        most = max(TOLERANCES.get(theirs.dtype, HALF), ON_OTHER_DEVICES if part.device.type != "cpu" else 0.0)
+        ours = found.get(key)
+        live = live_positions(inputs, theirs)
+        most = max(
+            TOLERANCES.get(theirs.dtype, HALF),
+            ON_OTHER_DEVICES if part.device.type != "cpu" else 0.0,
+        )
         if ours is None or ours.shape != theirs.shape:
             return f"returns no {key} of {tuple(theirs.shape)} with regard; nothing was changed"
         far = _relative(ours[live], theirs[live])
@@ -377,17 +429,25 @@ def _difference(
 
 def live_positions(inputs: Mapping[str, torch.Tensor], output: torch.Tensor) -> torch.Tensor:
     """Where an output is compared: at the live positions of a sequence, otherwise in the rows without padding."""
-    mask = inputs.get("decoder_attention_mask" if "decoder_input_ids" in inputs else "attention_mask")
+    mask = inputs.get(
+        "decoder_attention_mask" if "decoder_input_ids" in inputs else "attention_mask"
+    )
     if mask is not None and output.shape[:2] == mask.shape:
         return mask.bool()
-    if output.dim() and mask is not None and len(output) == len(mask) and "decoder_input_ids" not in inputs:
+    if (
+        output.dim()
+        and mask is not None
+        and len(output) == len(mask)
+        and "decoder_input_ids" not in inputs
+    ):
         return mask.bool().all(-1)
     return torch.ones(output.shape[:1], dtype=torch.bool, device=output.device)
 
 
 def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     """The norm of a difference over that of what is expected; 0 where the latter is not finite."""
-    found, expected = found.double(), expected.double()
+    found = found.double()
+    expected = expected.double()
     if not bool(expected.isfinite().all()):
         return 0.0
     far = float((found - expected).norm() / expected.norm().clamp_min(1e-12))
@@ -400,7 +460,11 @@ def _outputs(part: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> Outpu
     output = part(**inputs)
     if not isinstance(output, Mapping):
         output = dict(enumerate(output if isinstance(output, tuple) else (output,)))
-    return {str(key): x for key, x in output.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    return {
+        str(key): x
+        for key, x in output.items()
+        if isinstance(x, torch.Tensor) and x.is_floating_point()
+    }
 
 
 @contextmanager
@@ -412,7 +476,8 @@ def _undisturbed(part: nn.Module) -> Generator[_Calls]:
     """
     devices = {one.device for one in part.parameters() if one.device.type == "cuda"}
     held = [(module, type(module), _held(module)) for module in part.modules()]
-    calls, kinds = _Calls(), set(warned)
+    calls = _Calls()
+    kinds = set(warned)
     token = watchers.set((calls,))
     try:
         with torch.random.fork_rng([*devices]), torch.no_grad(), warnings.catch_warnings():
@@ -429,7 +494,9 @@ def _undisturbed(part: nn.Module) -> Generator[_Calls]:
 
 
 def _held(module: nn.Module) -> dict[str, Any]:
-    return {name: dict(value) if name in NESTED else value for name, value in module.__dict__.items()}
+    return {
+        name: dict(value) if name in NESTED else value for name, value in module.__dict__.items()
+    }
 
 
 def _hold(module: nn.Module, attributes: dict[str, Any]) -> None:
@@ -444,7 +511,9 @@ def _hold(module: nn.Module, attributes: dict[str, Any]) -> None:
             module.__dict__[name].update(value)
 
 
-def tiny_inputs(part: PreTrainedModel, rows: int = ROWS, length: int = LENGTH) -> Iterator[dict[str, Any]]:
+def tiny_inputs(
+    part: PreTrainedModel, rows: int = ROWS, length: int = LENGTH
+) -> Iterator[dict[str, Any]]:
     """Inputs that a model may take, by the names of its keywords: the first ones that it runs on are used.
 
     Of ids, the second row is padded, and the third is the first with another last word.
@@ -458,13 +527,19 @@ def tiny_inputs(part: PreTrainedModel, rows: int = ROWS, length: int = LENGTH) -
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(device, part.dtype)
 
-    size, channels = _image(config), _setting(config, "num_channels", "in_channels", "in_chans") or 3
-    bins = _setting(config, "num_mel_bins", "feature_size", "input_feat_per_channel", "hidden_size") or 80
+    size = _image(config)
+    channels = _setting(config, "num_channels", "in_channels", "in_chans") or 3
+    bins = (
+        _setting(config, "num_mel_bins", "feature_size", "input_feat_per_channel", "hidden_size")
+        or 80
+    )
     frames = 2 * (_setting(config, "max_source_positions") or FRAMES // 2)
     words = _ids(part, rows, length, generator)
     more: dict[str, Any] = {"use_cache": False} if "use_cache" in takes else {}
     if config.is_encoder_decoder and "decoder_input_ids" in takes:
-        more["decoder_input_ids"] = words["input_ids"].flip(0)[: 2 if part.main_input_name != "input_ids" else rows]
+        more["decoder_input_ids"] = words["input_ids"].flip(0)[
+            : 2 if part.main_input_name != "input_ids" else rows
+        ]
     pixels = {"pixel_values": drawn(2, channels, *size)}
     if "input_ids" in takes:
         yield words | more
@@ -472,9 +547,15 @@ def tiny_inputs(part: PreTrainedModel, rows: int = ROWS, length: int = LENGTH) -
             yield {name: one[:2] for name, one in words.items()} | pixels | more
     if "pixel_values" in takes:
         yield pixels | more
-        yield {"pixel_values": drawn(2, _setting(config, "num_frames") or 2, channels, *size)} | more
+        yield {
+            "pixel_values": drawn(2, _setting(config, "num_frames") or 2, channels, *size)
+        } | more
     if "grid_thw" in takes:
-        numbers = channels * (_setting(config, "temporal_patch_size") or 1) * (_setting(config, "patch_size") or 1) ** 2
+        numbers = (
+            channels
+            * (_setting(config, "temporal_patch_size") or 1)
+            * (_setting(config, "patch_size") or 1) ** 2
+        )
         grid = torch.tensor([[1, 4, 4]], device=device)
         for name in ("hidden_states", "pixel_values"):
             if name in takes:
@@ -487,7 +568,9 @@ def tiny_inputs(part: PreTrainedModel, rows: int = ROWS, length: int = LENGTH) -
         yield {"input_features": drawn(2, frames, bins)} | more
 
 
-def _ids(part: PreTrainedModel, rows: int, length: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _ids(
+    part: PreTrainedModel, rows: int, length: int, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     """Ids that no config names as a sign, and the mask of their padding: left of causal models, right of others."""
     config = part.config.get_text_config()
     size = _setting(config, "vocab_size") or _setting(part.config, "vocab_size") or 2
@@ -498,7 +581,9 @@ def _ids(part: PreTrainedModel, rows: int, length: int, generator: torch.Generat
     left = part.can_generate() and not part.config.is_encoder_decoder
     live[1, slice(0, PADDED) if left else slice(length - PADDED, length)] = 0
     pad = getattr(config, "pad_token_id", None)
-    ids[1] = ids[1].masked_fill(live[1] == 0, pad if isinstance(pad, int) and 0 <= pad < size else words[0])
+    ids[1] = ids[1].masked_fill(
+        live[1] == 0, pad if isinstance(pad, int) and 0 <= pad < size else words[0]
+    )
     ids[2] = ids[0]
     ids[2, -1] = words[(words.index(int(ids[0, -1])) + 1) % len(words)]
     return {"input_ids": ids.to(part.device), "attention_mask": live.to(part.device)}
@@ -507,16 +592,24 @@ def _ids(part: PreTrainedModel, rows: int, length: int, generator: torch.Generat
 def _signs(config: Any) -> Iterator[int]:
     for name, value in config.to_dict().items():
         if name.endswith(("token_id", "token_index", "token")):
-            yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int))
+            yield from (
+                one
+                for one in (value if isinstance(value, list) else [value])
+                if isinstance(one, int)
+            )
 
 
 def _setting(config: Any, *names: str) -> int | None:
     """The first of these settings that is a whole number."""
-    return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+    return next(
+        (value for name in names if isinstance(value := getattr(config, name, None), int)), None
+    )
 
 
 def _image(config: Any) -> tuple[int, int]:
-    size = getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", None)
+    size = getattr(config, "image_size", None) or getattr(
+        getattr(config, "vision_config", None), "image_size", None
+    )
     if isinstance(size, dict):
         size = size["height"], size["width"]
     return (size, size) if isinstance(size, int) else tuple(size)[-2:] if size else (64, 64)

@@ -67,9 +67,15 @@ class ModuleCall(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         return {
-            "pattern": self.pattern, "q_start": self.q_start, "bias": self.bias, "softcap": self.softcap,
-            "scale": self.scale, "dropout": self.dropout, "sink": self.sink, "mechanism": self.mechanism,
-        }  # fmt: skip
+            "pattern": self.pattern,
+            "q_start": self.q_start,
+            "bias": self.bias,
+            "softcap": self.softcap,
+            "scale": self.scale,
+            "dropout": self.dropout,
+            "sink": self.sink,
+            "mechanism": self.mechanism,
+        }
 
 
 class Watcher(Protocol):
@@ -78,14 +84,18 @@ class Watcher(Protocol):
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         """The statistics that it needs of this module's calls; None if the module is not watched."""
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor) -> torch.Tensor:
+    def take(
+        self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor
+    ) -> torch.Tensor:
         """Called after a call was computed; returns the output that the model goes on with."""
 
 
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
 warned: set[type] = set()  # classes of modules whose mask was not recognised
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k and v
-Options = tuple[float | None, float | None, float, torch.Tensor | None]  # softcap, scale, dropout and sink
+Options = tuple[
+    float | None, float | None, float, torch.Tensor | None
+]  # softcap, scale, dropout and sink
 
 
 def regard_attention(
@@ -153,15 +163,24 @@ def regard_attention(
         attention_mask = mask_of_kept(key, attention_mask)
     if EXPAND in module.__dict__:
         expand = (
-            "processes share the sequence" if over_processes else "replace_attention changed it" if change else None
+            "processes share the sequence"
+            if over_processes
+            else "replace_attention changed it"
+            if change
+            else None
         )
         latents = form_of(module, query, key, value, scaling, expand)
         query, key, value, scaling, *_ = latents
-    tensors, options = (query, key, value), (softcap, scaling, dropout, sink)
+    tensors = (query, key, value)
+    options = (softcap, scaling, dropout, sink)
     if over_processes:
         output = _over_processes(module, tensors, attention_mask, position_bias, options)
         return output.transpose(1, 2).contiguous(), None
-    output = None if position_bias is not None else _computed_again(module, tensors, attention_mask, options)
+    output = (
+        None
+        if position_bias is not None
+        else _computed_again(module, tensors, attention_mask, options)
+    )
     if output is None:
         call = _call_of(module, tensors, attention_mask, is_causal, position_bias)
         call = call._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
@@ -175,7 +194,11 @@ def regard_attention(
 
 
 def _of_indices(
-    module: nn.Module, indices: torch.Tensor, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None
+    module: nn.Module,
+    indices: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    mask: torch.Tensor | None,
 ) -> torch.Tensor:
     """The mask of the pairs that both the mask and an indexer allow, as numbers that are added."""
     if CHANGE in module.__dict__ or shared_now() is not None or isinstance(mask, TracedMask):
@@ -183,22 +206,34 @@ def _of_indices(
             f"{type(module).__name__} attends to keys that an indexer chose for each query, which is computed in one "
             f"process, uncompiled and without replace_attention; or set attn_implementation='eager' for this model"
         )
-    batch, q_len, k_len = k.shape[0], q.shape[2], k.shape[2]
+    batch = k.shape[0]
+    q_len = q.shape[2]
+    k_len = k.shape[2]
     chosen = torch.zeros(batch, 1, q_len, k_len + 1, dtype=torch.bool, device=k.device)
-    chosen.scatter_(-1, torch.where(indices < 0, k_len, indices.long()).expand(batch, q_len, -1)[:, None], True)
-    added = torch.zeros(chosen.shape, dtype=q.dtype, device=k.device).masked_fill(~chosen, -torch.inf)[..., :k_len]
+    chosen.scatter_(
+        -1, torch.where(indices < 0, k_len, indices.long()).expand(batch, q_len, -1)[:, None], True
+    )
+    added = torch.zeros(chosen.shape, dtype=q.dtype, device=k.device).masked_fill(
+        ~chosen, -torch.inf
+    )[..., :k_len]
     return added if mask is None else added + mask[..., :k_len].to(q.dtype)
 
 
 def _over_processes(
-    module: nn.Module, tensors: Tensors, mask: torch.Tensor | None, position_bias: torch.Tensor | None, options: Options
+    module: nn.Module,
+    tensors: Tensors,
+    mask: torch.Tensor | None,
+    position_bias: torch.Tensor | None,
+    options: Options,
 ) -> torch.Tensor:
     """The output of a call of a model whose sequence is divided among processes; see `sharing`."""
     shared = mask.shared if isinstance(mask, PatternMask) else None
     if shared is None or not isinstance(mask, PatternMask):
         running = shared_now()
         assert running is not None
-        running.refuse_call(module, "calls attention without the mask that was made for the whole sequence")
+        running.refuse_call(
+            module, "calls attention without the mask that was made for the whole sequence"
+        )
     if position_bias is not None:
         shared.refuse_call(module, "adds a bias by positions to its scores")
     if CHANGE in module.__dict__:
@@ -206,22 +241,47 @@ def _over_processes(
     if watchers.get():
         shared.refuse_call(module, "is watched by explain or observe")
     softcap, scale, dropout, sink = options
-    return shared.attention(module, *tensors, mask.pattern, softcap=softcap, scale=scale, dropout=dropout, sink=sink)
+    return shared.attention(
+        module, *tensors, mask.pattern, softcap=softcap, scale=scale, dropout=dropout, sink=sink
+    )
 
 
 def _computed_again(
     module: nn.Module, tensors: Tensors, mask: torch.Tensor | None, options: Options
 ) -> torch.Tensor | None:
     """The output of a call like one that was computed with this mask before, as an earlier layer had it; else None."""
-    if type(mask) is not PatternMask or type(tensors[0]) is not torch.Tensor or torch.compiler.is_dynamo_compiling():
+    if (
+        type(mask) is not PatternMask
+        or type(tensors[0]) is not torch.Tensor
+        or torch.compiler.is_dynamo_compiling()
+    ):
         return None
-    if CHANGE in module.__dict__ or watchers.get() or not (kept := mask.plans) or isinstance(tensors[1], Stored):
+    if (
+        CHANGE in module.__dict__
+        or watchers.get()
+        or not (kept := mask.plans)
+        or isinstance(tensors[1], Stored)
+    ):
         return None
     softcap, scale, dropout, sink = options
     compute = kept.get(_key(*tensors, None, sink, softcap, scale, dropout))
     if compute is None or compiler_beside() is not None or is_transformed():
         return None
-    return compute(Call(*tensors, None, None, None, sink, mask.pattern, None, softcap, scale, dropout, mask.q_start))
+    return compute(
+        Call(
+            *tensors,
+            None,
+            None,
+            None,
+            sink,
+            mask.pattern,
+            None,
+            softcap,
+            scale,
+            dropout,
+            mask.q_start,
+        )
+    )
 
 
 def _key(
@@ -236,7 +296,9 @@ def _key(
     key = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, numbers
     key += q.is_neg(), k.is_neg(), v.is_neg()
     if bias is not None or sink is not None:
-        key += tuple(None if one is None else (one.shape, one.dtype, one.is_neg()) for one in (bias, sink))
+        key += tuple(
+            None if one is None else (one.shape, one.dtype, one.is_neg()) for one in (bias, sink)
+        )
     if torch.is_grad_enabled():
         learns = bias is not None and bias.requires_grad, sink is not None and sink.requires_grad
         key += (q.requires_grad, k.requires_grad, v.requires_grad, *learns)
@@ -244,10 +306,15 @@ def _key(
 
 
 def _call_of(
-    module: nn.Module, tensors: Tensors, mask: torch.Tensor | None, is_causal: bool | None, bias: torch.Tensor | None
+    module: nn.Module,
+    tensors: Tensors,
+    mask: torch.Tensor | None,
+    is_causal: bool | None,
+    bias: torch.Tensor | None,
 ) -> ModuleCall:
     """Pattern, positions and bias of a call."""
-    q_len, k_len = tensors[0].shape[2], tensors[1].shape[2]
+    q_len = tensors[0].shape[2]
+    k_len = tensors[1].shape[2]
     bias = None if bias is None else bias[..., :k_len]
     if isinstance(mask, TracedMask):
         if isinstance(k_len, int) and isinstance(mask.shape[-1], int) and mask.shape[-1] != k_len:
@@ -255,7 +322,9 @@ def _call_of(
         return ModuleCall(mask.pattern, mask.q_start, bias)
     if isinstance(mask, PatternMask):
         # One row of keys for all queries, or a mask that hides nothing, serves any number of queries.
-        serves = mask.pattern == Full() or (mask.sizes[2] == 1 and not mask.pattern.compares_positions)
+        serves = mask.pattern == Full() or (
+            mask.sizes[2] == 1 and not mask.pattern.compares_positions
+        )
         if mask.sizes[3] != k_len or (mask.sizes[2] != q_len and not serves):
             raise ShapeError(_other_length(module, mask.sizes[2:], q_len, k_len))
         if mask.reason is not None:
@@ -264,17 +333,23 @@ def _call_of(
     if mask is None:
         if not torch.compiler.is_compiling():
             refuse_collecting()
-        if is_causal and q_len > 1:  # the first query meets the first key, as in PyTorch's own function
+        if (
+            is_causal and q_len > 1
+        ):  # the first query meets the first key, as in PyTorch's own function
             return ModuleCall(Causal(), 0, bias, became={"no mask": "causal"})
         return ModuleCall(Full(), k_len - q_len, bias)
-    mask, dtype, compiling = mask[..., :k_len], tensors[0].dtype, torch.compiler.is_compiling()
+    mask = mask[..., :k_len]
+    dtype = tensors[0].dtype
+    compiling = torch.compiler.is_compiling()
     if mask.is_floating_point() and (compiling or not mask.requires_grad):
         mask = mask.masked_fill(
             mask < torch.finfo(mask.dtype).min / 2, -torch.inf
         )  # how transformers writes masked pairs
     if compiling:  # where a pattern cannot hold a tensor
         if mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+            mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(
+                ~mask, -torch.inf
+            )
         added = mask.to(dtype) if mask.is_floating_point() else mask
         return ModuleCall(Full(), k_len - q_len, _summed(bias, added))
     pattern, added = meaning(mask, q_len, k_len)
@@ -308,7 +383,9 @@ def _warn(module: nn.Module, reason: str) -> None:
     )
 
 
-def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: ModuleCall) -> torch.Tensor:
+def attended(
+    module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: ModuleCall
+) -> torch.Tensor:
     """The output of a module's call, (batch, heads, q_len, v_dim); watchers of the module get its statistics.
 
     Layers that share a mask look up once what computes their calls.
@@ -322,7 +399,8 @@ def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
             for one, _ in wants:
                 output = one.take(module, call, detail, output)
             return output
-    options, plans = call.options(), call.plans
+    options = call.options()
+    plans = call.plans
     if plans is None or isinstance(k, Stored) or compiler_beside() is not None or is_transformed():
         return attention(q, k, v, **options)
     key = _key(q, k, v, call.bias, call.sink, call.softcap, call.scale, call.dropout)

@@ -29,10 +29,14 @@ class KeptLayer(DynamicLayer):
         assert values is not None
         super().lazy_initialization(keys, values)
         batch, heads, _, dim = keys.shape
-        self.held = GrowingCache(batch, heads, dim, values.shape[3], keys.dtype, keys.device, shared=True)
+        self.held = GrowingCache(
+            batch, heads, dim, values.shape[3], keys.dtype, keys.device, shared=True
+        )
         self.held.append(keys, values)
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
         """Append entries, and return all that are held; the keys hold their positions too."""
         self.held.append(key_states, value_states)
         return self._shown()
@@ -83,7 +87,9 @@ class KeptLayer(DynamicLayer):
         self._shown()
 
 
-def keep_entries(cache: DynamicCache, indices: torch.Tensor | Sequence[torch.Tensor | None]) -> None:
+def keep_entries(
+    cache: DynamicCache, indices: torch.Tensor | Sequence[torch.Tensor | None]
+) -> None:
     """Keep some entries of each layer of a cache; an attached model goes on as if the other keys were hidden.
 
     Positions stay those of the text, also in masks and in later statistics of `observe`. `heavy_hitters`,
@@ -124,7 +130,9 @@ def keep_entries(cache: DynamicCache, indices: torch.Tensor | Sequence[torch.Ten
                 f"None for this layer"
             )
         if chosen is not None and not layer.get_seq_length():
-            raise ArgumentError(f"layer {number} of this cache holds no entries yet; run the model on a prompt first")
+            raise ArgumentError(
+                f"layer {number} of this cache holds no entries yet; run the model on a prompt first"
+            )
         own = layer if isinstance(layer, KeptLayer) or chosen is None else KeptLayer(layer)
         kept.append(own if chosen is None else own.keeping(chosen))
     cache.layers = kept

@@ -23,12 +23,23 @@ from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
 
-__all__ = ["EXPAND", "Latents", "LatentLayer", "form_of", "give_back", "keep_latents", "latent_cache", "wanted_form"]
+__all__ = [
+    "EXPAND",
+    "Latents",
+    "LatentLayer",
+    "form_of",
+    "give_back",
+    "keep_latents",
+    "latent_cache",
+    "wanted_form",
+]
 
 EXPAND = "expand_kv"  # the method of a module of transformers that expands latents
 ROOM = "_regard_room"  # attribute of a module: what removes its hook
 WHOLE = "_regard_latents"  # attribute of latents: the tensor that holds them beside rotary keys, and these keys
-wanted_form: ContextVar[str] = ContextVar("wanted_form", default="auto")  # or absorbed, or expanded; for comparisons
+wanted_form: ContextVar[str] = ContextVar(
+    "wanted_form", default="auto"
+)  # or absorbed, or expanded; for comparisons
 
 
 def keep_latents(modules: Iterable[nn.Module], implementation: str) -> None:
@@ -50,12 +61,17 @@ def give_back(model: nn.Module) -> None:
 
 def _in_place(implementation: str, module: Any, given: Any, keywords: dict[str, Any]) -> None:
     """Before a forward: a plain layer of its growing cache becomes a LatentLayer with the same entries."""
-    if torch.compiler.is_compiling() or torch.is_grad_enabled() or module.config._attn_implementation != implementation:
+    if (
+        torch.compiler.is_compiling()
+        or torch.is_grad_enabled()
+        or module.config._attn_implementation != implementation
+    ):
         return
     cache = next((one for one in keywords.values() if type(one) is DynamicCache), None)
     if cache is None or cache.offloading:
         return
-    layers, at = cache.layers, module.layer_idx
+    layers = cache.layers
+    at = module.layer_idx
     if at == len(layers) and cache.layer_class_to_replicate is DynamicLayer:
         layers.append(LatentLayer())
     elif at < len(layers) and type(layers[at]) is DynamicLayer:
@@ -88,7 +104,12 @@ class Latents(NamedTuple):
 
 
 def form_of(
-    module: Any, q: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor, scale: float | None, expand: str | None
+    module: Any,
+    q: torch.Tensor,
+    latents: torch.Tensor,
+    rotary: torch.Tensor,
+    scale: float | None,
+    expand: str | None,
 ) -> Latents:
     """A call of a module that kept its latents, absorbed or expanded.
 
@@ -103,38 +124,65 @@ def form_of(
     if (reason := expand or _not_absorbed(module, q, latents, rotary)) is not None:
         form = f"expanded ({reason})"
     else:
-        form = "absorbed" if _costs_less(module, q.shape, latents.shape[2], latents.shape[3]) else "expanded"
+        form = (
+            "absorbed"
+            if _costs_less(module, q.shape, latents.shape[2], latents.shape[3])
+            else "expanded"
+        )
     if form != "absorbed":
-        return Latents(q, *getattr(type(module), EXPAND)(module, latents, rotary), scale, None, form)
-    nope, latent_dim = module.qk_nope_head_dim, latents.shape[3]
-    down, up = module.kv_b_proj.weight.view(q.shape[1], -1, latent_dim).split([nope, module.v_head_dim], 1)
+        return Latents(
+            q, *getattr(type(module), EXPAND)(module, latents, rotary), scale, None, form
+        )
+    nope = module.qk_nope_head_dim
+    latent_dim = latents.shape[3]
+    down, up = module.kv_b_proj.weight.view(q.shape[1], -1, latent_dim).split(
+        [nope, module.v_head_dim], 1
+    )
     q = torch.cat((torch.einsum("bhqd,hdr->bhqr", q[..., :nope], down), q[..., nope:]), -1)
     whole, beside = getattr(latents, WHOLE, (None, None))
     k = whole if whole is not None and beside is rotary else torch.cat((latents, rotary), -1)
     return Latents(q, k, k[..., :latent_dim], scale, up, "absorbed")
 
 
-def _not_absorbed(module: Any, q: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor) -> str | None:
+def _not_absorbed(
+    module: Any, q: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor
+) -> str | None:
     """Why a call cannot be absorbed, whatever its sizes are; None if it can."""
     linear = module.kv_b_proj
-    plain = type(linear) is nn.Linear and linear.bias is None and type(linear.weight) in (nn.Parameter, torch.Tensor)
-    if not plain or linear._forward_hooks or linear._forward_pre_hooks or nn.utils.parametrize.is_parametrized(linear):
+    plain = (
+        type(linear) is nn.Linear
+        and linear.bias is None
+        and type(linear.weight) in (nn.Parameter, torch.Tensor)
+    )
+    if (
+        not plain
+        or linear._forward_hooks
+        or linear._forward_pre_hooks
+        or nn.utils.parametrize.is_parametrized(linear)
+    ):
         return "kv_b_proj is not a plain linear layer"
-    if len({x.dtype for x in (q, latents, rotary, linear.weight)}) > 1 or torch.is_autocast_enabled(q.device.type):
+    if len({x.dtype for x in (q, latents, rotary, linear.weight)}) > 1 or torch.is_autocast_enabled(
+        q.device.type
+    ):
         return "its tensors have several dtypes"
     return None
 
 
 def _costs_less(module: Any, q_shape: torch.Size, k_len: int, latent_dim: int) -> bool:
     """Whether the absorbed form has fewer products, of one head; a causal pattern is supposed."""
-    q_len, expanded_dim = q_shape[2], module.qk_nope_head_dim + module.v_head_dim
+    q_len = q_shape[2]
+    expanded_dim = module.qk_nope_head_dim + module.v_head_dim
     if torch.compiler.is_compiling():  # a graph serves many lengths
         return q_len == 1
     if (wanted := wanted_form.get()) != "auto":
         return wanted == "absorbed"
-    pairs, each = q_len * (2 * k_len - q_len + 1) // 2, latent_dim * expanded_dim
+    pairs = q_len * (2 * k_len - q_len + 1) // 2
+    each = latent_dim * expanded_dim
     rope_dim = q_shape[3] - module.qk_nope_head_dim
-    return pairs * (2 * latent_dim + rope_dim) + q_len * each < pairs * (expanded_dim + rope_dim) + k_len * each
+    return (
+        pairs * (2 * latent_dim + rope_dim) + q_len * each
+        < pairs * (expanded_dim + rope_dim) + k_len * each
+    )
 
 
 def latent_cache(model: PreTrainedModel) -> DynamicCache:
@@ -163,7 +211,8 @@ def latent_cache(model: PreTrainedModel) -> DynamicCache:
     kept = {int(one.layer_idx) for one in model.modules() if EXPAND in one.__dict__}  # ty: ignore[invalid-argument-type]
     layers: list[Any] = cache.layers or [DynamicLayer() for _ in range(max(kept, default=-1) + 1)]
     cache.layers = [
-        LatentLayer() if at in kept and type(layer) is DynamicLayer else layer for at, layer in enumerate(layers)
+        LatentLayer() if at in kept and type(layer) is DynamicLayer else layer
+        for at, layer in enumerate(layers)
     ]
     if not any(isinstance(layer, LatentLayer) for layer in cache.layers):
         raise UnsupportedError(
@@ -185,22 +234,33 @@ class LatentLayer(DynamicLayer):
         self._room: torch.Tensor | None = None
         self._shown: Any = None, None  # the keys and values that are the begin of the room
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
         """Append latents and rotary keys, and return all of them."""
         if torch.is_grad_enabled() or key_states.shape[1] != 1:
             return super().update(key_states, value_states, *args, **kwargs)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        held, latent_dim = self.get_seq_length(), key_states.shape[3]
-        end, room = held + key_states.shape[2], self._room
+        held = self.get_seq_length()
+        latent_dim = key_states.shape[3]
+        end = held + key_states.shape[2]
+        room = self._room
         if room is None or not self._is_shown() or room.shape[2] < end or _is_closed(room):
             width = latent_dim + value_states.shape[3]
             room = key_states.new_empty(key_states.shape[0], 1, end + max(64, end // 4), width)
             if self.keys is not None and self.values is not None and held:
-                room[:, :, :held, :latent_dim], room[:, :, :held, latent_dim:] = self.keys, self.values
-        room[:, :, held:end, :latent_dim], room[:, :, held:end, latent_dim:] = key_states, value_states
+                room[:, :, :held, :latent_dim], room[:, :, :held, latent_dim:] = (
+                    self.keys,
+                    self.values,
+                )
+        room[:, :, held:end, :latent_dim], room[:, :, held:end, latent_dim:] = (
+            key_states,
+            value_states,
+        )
         whole = room[:, :, :end]
-        keys, values = whole[..., :latent_dim], whole[..., latent_dim:]
+        keys = whole[..., :latent_dim]
+        values = whole[..., latent_dim:]
         setattr(keys, WHOLE, (whole, values))
         self._room, (self.keys, self.values) = room, (keys, values)
         self._shown = keys, values

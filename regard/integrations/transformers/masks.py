@@ -26,12 +26,34 @@ from transformers.utils import output_capturing
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.modules import LOOKUP
-from regard.integrations.transformers.reading import Function, UnknownMaskError, joined, padding_of, read_once
+from regard.integrations.transformers.reading import (
+    Function,
+    UnknownMaskError,
+    joined,
+    padding_of,
+    read_once,
+)
 from regard.integrations.transformers.sharing import Shared, shared_now
-from regard.patterns import Causal, CausalWindow, Diagonals, Explicit, Full, KeyMask, Pattern, SameDocument
+from regard.patterns import (
+    Causal,
+    CausalWindow,
+    Diagonals,
+    Explicit,
+    Full,
+    KeyMask,
+    Pattern,
+    SameDocument,
+)
 from regard.reprs import Described
 
-__all__ = ["NO_WEIGHTS", "PatternMask", "TracedMask", "UnreadMaskWarning", "refuse_collecting", "regard_mask"]
+__all__ = [
+    "NO_WEIGHTS",
+    "PatternMask",
+    "TracedMask",
+    "UnreadMaskWarning",
+    "refuse_collecting",
+    "regard_mask",
+]
 
 NO_WEIGHTS = (
     "the model was asked for output_attentions=True, and regard's attention stores no weights; leave it out and "
@@ -54,17 +76,25 @@ class PatternMask(torch.Tensor):
     pattern: Pattern
     q_start: int
     reason: str | None  # why it could not be read, if the pattern is Explicit for this reason
-    sizes: tuple[int, ...]  # its shape, read without the time of an operation on a subclass of Tensor
+    sizes: tuple[
+        int, ...
+    ]  # its shape, read without the time of an operation on a subclass of Tensor
     kind: torch.dtype  # of its numbers
     refused: str | None = None  # why the code of the model may not compute with it
     model: str | None = None  # the type of the model that made it
     _dense: Callable[[], torch.Tensor]
     _pairs: torch.Tensor | None
     begin: int  # the position of the first query, counted from the first key
-    padding: tuple[torch.Tensor | None, int]  # live keys, (batch, length), and the position of the call's first key
+    padding: tuple[
+        torch.Tensor | None, int
+    ]  # live keys, (batch, length), and the position of the call's first key
     dropped: range  # the keys that a cache left out, see `without`
-    plans: dict[Any, Any]  # what computes calls with this mask, which is looked up once instead of for each layer
-    shared: Shared | None = None  # the processes that share the sequence, where its queries are those of this process
+    plans: dict[
+        Any, Any
+    ]  # what computes calls with this mask, which is looked up once instead of for each layer
+    shared: Shared | None = (
+        None  # the processes that share the sequence, where its queries are those of this process
+    )
 
     @staticmethod
     def __new__(
@@ -91,7 +121,13 @@ class PatternMask(torch.Tensor):
         reason: str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.pattern, self.q_start, self.reason, self.plans, self.kind = pattern, q_start, reason, {}, dtype
+        self.pattern, self.q_start, self.reason, self.plans, self.kind = (
+            pattern,
+            q_start,
+            reason,
+            {},
+            dtype,
+        )
         self.sizes, self._dense, self._pairs = shape, dense, None
         self.begin, self.padding, self.dropped = q_start, (None, 0), range(0)
 
@@ -126,14 +162,21 @@ class PatternMask(torch.Tensor):
         if self.model is not None:
             COMPUTING.add(self.model)
         pairs = self.pairs()
-        return torch.where(pairs, torch.zeros((), dtype=self.kind, device=pairs.device), torch.finfo(self.kind).min)
+        return torch.where(
+            pairs, torch.zeros((), dtype=self.kind, device=pairs.device), torch.finfo(self.kind).min
+        )
 
     def cut(self, keys: int, first: int = 0) -> PatternMask:
         """The mask of the first keys alone, without the first queries."""
         if keys >= self.sizes[-1] and not first:
             return self
-        keys, rows = min(keys, self.sizes[-1]), self.sizes[2] - first
-        cut = self._like((*self.sizes[:2], rows, keys), self.q_start + first, lambda: self.pairs()[..., first:, :keys])
+        keys = min(keys, self.sizes[-1])
+        rows = self.sizes[2] - first
+        cut = self._like(
+            (*self.sizes[:2], rows, keys),
+            self.q_start + first,
+            lambda: self.pairs()[..., first:, :keys],
+        )
         cut.begin, cut.dropped = self.begin + first, self.dropped
         if self.pattern.of_one_call:
             cut.pattern = self.pattern.of_queries(range(first, self.sizes[2]), keys)
@@ -147,12 +190,18 @@ class PatternMask(torch.Tensor):
             pairs = self.pairs()
             return torch.cat((pairs[..., : dropped.start], pairs[..., dropped.stop :]), -1)
 
-        kept = self._like((*self.sizes[:-1], self.sizes[-1] - len(dropped)), self.q_start - len(dropped), dense)
+        kept = self._like(
+            (*self.sizes[:-1], self.sizes[-1] - len(dropped)), self.q_start - len(dropped), dense
+        )
         kept.begin, kept.dropped = self.begin - len(dropped), dropped
         return kept
 
-    def _like(self, shape: tuple[int, ...], q_start: int, dense: Callable[[], torch.Tensor]) -> PatternMask:
-        other = PatternMask(self.pattern, q_start, shape, self.device, dense, reason=self.reason, dtype=self.kind)
+    def _like(
+        self, shape: tuple[int, ...], q_start: int, dense: Callable[[], torch.Tensor]
+    ) -> PatternMask:
+        other = PatternMask(
+            self.pattern, q_start, shape, self.device, dense, reason=self.reason, dtype=self.kind
+        )
         other.padding, other.refused, other.model = self.padding, self.refused, self.model
         return other
 
@@ -162,7 +211,10 @@ class PatternMask(torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         mask = args[0] if args else None
-        if isinstance(mask, PatternMask) and (kept := _kept(func, mask, args[1:], kwargs or {})) is not None:
+        if (
+            isinstance(mask, PatternMask)
+            and (kept := _kept(func, mask, args[1:], kwargs or {})) is not None
+        ):
             return kept
         return func(*_written(args), **_written(kwargs or {}))
 
@@ -187,18 +239,46 @@ def _written(values: Any) -> Any:
 # What code reads from a mask without needing its pairs.
 _ATTRIBUTES = {
     getattr(torch.Tensor, name).__get__
-    for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_leaf", "grad_fn", "layout", "is_nested",
-                 "is_cpu", "is_cuda", "is_meta", "is_sparse", "is_quantized", "is_mkldnn", "grad")
+    for name in (
+        "shape",
+        "dtype",
+        "device",
+        "ndim",
+        "requires_grad",
+        "is_leaf",
+        "grad_fn",
+        "layout",
+        "is_nested",
+        "is_cpu",
+        "is_cuda",
+        "is_meta",
+        "is_sparse",
+        "is_quantized",
+        "is_mkldnn",
+        "grad",
+    )
 } | {
-    torch.Tensor.size, torch.Tensor.dim, torch.Tensor.ndimension, torch.Tensor.numel, torch.Tensor.__len__,
-    torch.Tensor.is_floating_point, torch.Tensor.element_size, torch.Tensor.get_device, torch.is_tensor,
-    torch.is_floating_point, torch.numel, torch.Tensor.is_complex, torch.is_complex,
-}  # fmt: skip
+    torch.Tensor.size,
+    torch.Tensor.dim,
+    torch.Tensor.ndimension,
+    torch.Tensor.numel,
+    torch.Tensor.__len__,
+    torch.Tensor.is_floating_point,
+    torch.Tensor.element_size,
+    torch.Tensor.get_device,
+    torch.is_tensor,
+    torch.is_floating_point,
+    torch.numel,
+    torch.Tensor.is_complex,
+    torch.is_complex,
+}
 _SAME = {torch.Tensor.detach, torch.detach, torch.Tensor.contiguous, torch.Tensor.requires_grad_}
 _WHOLE = slice(None)
 
 
-def _kept(func: Any, mask: PatternMask, args: tuple[Any, ...], options: dict[str, Any]) -> PatternMask | None:
+def _kept(
+    func: Any, mask: PatternMask, args: tuple[Any, ...], options: dict[str, Any]
+) -> PatternMask | None:
     """The mask that an operation gives, if it keeps the pattern; None if the pairs are needed."""
     if func in _SAME:
         return mask
@@ -206,8 +286,12 @@ def _kept(func: Any, mask: PatternMask, args: tuple[Any, ...], options: dict[str
         given = [*args, *options.values()]
         devices = [torch.device(x) for x in given if isinstance(x, str | torch.device)]
         dtypes = [x for x in given if isinstance(x, torch.dtype)]
-        strange = [x for x in given if not isinstance(x, str | torch.device | torch.dtype | bool | None)]
-        same = all(x.type == mask.device.type and x.index in (None, mask.device.index) for x in devices)
+        strange = [
+            x for x in given if not isinstance(x, str | torch.device | torch.dtype | bool | None)
+        ]
+        same = all(
+            x.type == mask.device.type and x.index in (None, mask.device.index) for x in devices
+        )
         return mask if same and not strange and all(x == mask.kind for x in dtypes) else None
     if func is torch.Tensor.__getitem__:
         index = args[0] if isinstance(args[0], tuple) else (args[0],)
@@ -215,8 +299,12 @@ def _kept(func: Any, mask: PatternMask, args: tuple[Any, ...], options: dict[str
             index = (_WHOLE,) * (5 - len(index)) + index[1:]
         index += (_WHOLE,) * (4 - len(index))
         if all(isinstance(one, slice) and one.step in (None, 1) for one in index):
-            rows, keys = (part.indices(size) for part, size in zip(index[2:], mask.sizes[2:], strict=True))
-            whole = index[:2] == (_WHOLE, _WHOLE) and rows[1] == mask.sizes[2] > rows[0] and not keys[0]
+            rows, keys = (
+                part.indices(size) for part, size in zip(index[2:], mask.sizes[2:], strict=True)
+            )
+            whole = (
+                index[:2] == (_WHOLE, _WHOLE) and rows[1] == mask.sizes[2] > rows[0] and not keys[0]
+            )
             return mask.cut(keys[1], rows[0]) if whole else None
     return None
 
@@ -251,11 +339,18 @@ def regard_mask(
         UnsupportedError: the model was asked for output_attentions=True.
     """
     given: dict[str, Any] = {
-        "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
-        "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask,
-        "use_vmap": use_vmap, "device": device,
-    }  # fmt: skip
-    shared, config = shared_now(), others.get("config")
+        "batch_size": batch_size,
+        "q_length": q_length,
+        "kv_length": kv_length,
+        "q_offset": q_offset,
+        "kv_offset": kv_offset,
+        "mask_function": mask_function,
+        "attention_mask": attention_mask,
+        "use_vmap": use_vmap,
+        "device": device,
+    }
+    shared = shared_now()
+    config = others.get("config")
     if torch.compiler.is_compiling():
         if getattr(config, "model_type", None) in COMPUTING:
             return theirs.eager_mask(**given, **others, dtype=dtype)
@@ -267,19 +362,27 @@ def regard_mask(
         pairs: Any = theirs.sdpa_mask(**given, **others | never_none)
         return pairs.expand(shape)
 
-    shape, keys = (batch_size, 1, q_length, kv_length), range(kv_offset, kv_offset + kv_length)
-    place, start = torch.device(device), int(q_offset) - kv_offset
+    shape = (batch_size, 1, q_length, kv_length)
+    keys = range(kv_offset, kv_offset + kv_length)
+    place = torch.device(device)
+    start = int(q_offset) - kv_offset
     try:
         pattern = read_once(mask_function, keys)
         if attention_mask is not None:
             live = padding_of({"padding_mask": attention_mask}, keys)
-            pattern = joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
+            pattern = (
+                joined(pattern, live)
+                if pattern.by_value and live.by_value
+                else (pattern & live).canonical()
+            )
         mask = PatternMask(pattern, start, shape, place, dense, dtype=dtype)
     except UnknownMaskError as unknown:
         if shared is not None:
             shared.refuse(f"{unknown} is not known to regard, so it is not computed over processes")
         pairs = dense()
-        mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, reason=str(unknown), dtype=dtype)
+        mask = PatternMask(
+            Explicit(pairs), 0, shape, place, lambda: pairs, reason=str(unknown), dtype=dtype
+        )
         mask.pairs()
     mask.begin, mask.padding = start, (attention_mask, kv_offset)
     mask.refused, mask.model = _own_code(config), getattr(config, "model_type", None)
@@ -321,7 +424,13 @@ class TracedMask(Described):
     ndim = 4
 
     def __init__(
-        self, pattern: Pattern, q_start: Any, shape: tuple[int, ...], device: Any, first_key: Any, dtype: torch.dtype
+        self,
+        pattern: Pattern,
+        q_start: Any,
+        shape: tuple[int, ...],
+        device: Any,
+        first_key: Any,
+        dtype: torch.dtype,
     ) -> None:
         self.pattern, self.q_start, self.shape, self.device = pattern, q_start, shape, device
         self.first_key, self.dtype = first_key, dtype
@@ -340,12 +449,22 @@ class TracedMask(Described):
     def __getitem__(self, index: Any) -> TracedMask:
         """The mask of the first keys; other parts of it are not known."""
         parts = index if isinstance(index, tuple) else (index,)
-        last, whole = parts[-1], all(one is ... or one == slice(None) for one in parts[:-1])
-        if not whole or not isinstance(last, slice) or last.start not in (None, 0) or last.step not in (None, 1):
-            raise UnsupportedError("a mask is cut to its first keys in a compiled model, and in no other way")
+        last = parts[-1]
+        whole = all(one is ... or one == slice(None) for one in parts[:-1])
+        if (
+            not whole
+            or not isinstance(last, slice)
+            or last.start not in (None, 0)
+            or last.step not in (None, 1)
+        ):
+            raise UnsupportedError(
+                "a mask is cut to its first keys in a compiled model, and in no other way"
+            )
         keys = self.shape[-1] if last.stop is None else min(last.stop, self.shape[-1])
         shape = (*self.shape[:-1], keys)
-        return TracedMask(self.pattern, self.q_start, shape, self.device, self.first_key, self.dtype)
+        return TracedMask(
+            self.pattern, self.q_start, shape, self.device, self.first_key, self.dtype
+        )
 
 
 def _traced_mask(given: dict[str, Any], others: dict[str, Any]) -> Any:
@@ -354,7 +473,8 @@ def _traced_mask(given: dict[str, Any], others: dict[str, Any]) -> Any:
     if pattern is None:
         _warn_of_dense()
         return theirs.eager_mask(**given, **others)
-    keys, offset = given["kv_length"], given["kv_offset"]
+    keys = given["kv_length"]
+    offset = given["kv_offset"]
     if given["attention_mask"] is not None:
         live: Any = theirs.prepare_padding_mask(given["attention_mask"], keys, offset)
         pattern = pattern & KeyMask(live[:, offset : offset + keys].to(torch.bool))
@@ -362,7 +482,9 @@ def _traced_mask(given: dict[str, Any], others: dict[str, Any]) -> Any:
     start = given["q_offset"] - offset
     if isinstance(start, torch.Tensor):
         start = start.to(torch.int64).reshape(1).expand(shape[0])
-    return TracedMask(pattern, start, shape, given["device"], offset, others.get("dtype", torch.float32))
+    return TracedMask(
+        pattern, start, shape, given["device"], offset, others.get("dtype", torch.float32)
+    )
 
 
 def _traced_pattern(given: dict[str, Any], others: dict[str, Any]) -> Pattern | None:
@@ -374,23 +496,37 @@ def _traced_pattern(given: dict[str, Any], others: dict[str, Any]) -> Pattern | 
         return Full()
     if given["use_vmap"] or AND is None or function.__code__ is not AND:
         return None
-    config, size = others.get("config"), others.get("local_size")
+    config = others.get("config")
+    size = others.get("local_size")
     window = getattr(config, "sliding_window", None)
-    if size is not None and (size != window or getattr(config, "attention_chunk_size", None) is not None):
+    if size is not None and (
+        size != window or getattr(config, "attention_chunk_size", None) is not None
+    ):
         return None
     if "allow_is_bidirectional_skip" in others:
         return None if size is None else Diagonals(size, size)
     local = Causal() if size is None else CausalWindow(size)
-    start, square = given["q_offset"], given["q_length"] == given["kv_length"]
-    if given["attention_mask"] is None and not isinstance(start, torch.Tensor) and start == 0 and square:
-        return local & SameDocument(_traced_documents(function, given))  # with positions that may be packed
+    start = given["q_offset"]
+    square = given["q_length"] == given["kv_length"]
+    if (
+        given["attention_mask"] is None
+        and not isinstance(start, torch.Tensor)
+        and start == 0
+        and square
+    ):
+        return local & SameDocument(
+            _traced_documents(function, given)
+        )  # with positions that may be packed
     return None if size is None else local
 
 
 def _traced_documents(function: Function, given: dict[str, Any]) -> torch.Tensor:
     """The document of each position, (batch, length): a new one begins where a query may not look at the key before."""
-    batch, length, device = given["batch_size"], given["q_length"], given["device"]
-    rows, at = torch.arange(batch, device=device)[:, None], torch.arange(1, length, device=device)
+    batch = given["batch_size"]
+    length = given["q_length"]
+    device = given["device"]
+    rows = torch.arange(batch, device=device)[:, None]
+    at = torch.arange(1, length, device=device)
     begins = ~function(rows, 0, at[None], at[None] - 1).expand(batch, length - 1)
     return torch.nn.functional.pad(begins.to(torch.int64).cumsum(-1), (1, 0))
 

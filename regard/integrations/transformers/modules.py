@@ -32,16 +32,25 @@ __all__ = [
     "uncalled",
 ]
 
-RECURRING, *REPLACED = (f"regard.integrations.transformers.{name}" for name in ("recurring", "replaced", "biased"))
+RECURRING, *REPLACED = (
+    f"regard.integrations.transformers.{name}" for name in ("recurring", "replaced", "biased")
+)
 # Functions of transformers for recurrent layers that `recurring` replaces: for a text, and for a token.
 RECURRENCES = (
-    "torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", "chunk_kimi_delta_attention",
-    "recurrent_kimi_delta_attention", "mamba2_chunk_scan", "mamba2_selective_state_update",
-)  # fmt: skip
+    "torch_chunk_gated_delta_rule",
+    "torch_recurrent_gated_delta_rule",
+    "chunk_kimi_delta_attention",
+    "recurrent_kimi_delta_attention",
+    "mamba2_chunk_scan",
+    "mamba2_selective_state_update",
+)
 EXCHANGED = tuple(
-    f".modeling_{name}" for name in ("minimax", "bloom", "mpt", "mpnet", "deberta", "deberta_v2", "wavlm", "trocr")
+    f".modeling_{name}"
+    for name in ("minimax", "bloom", "mpt", "mpnet", "deberta", "deberta_v2", "wavlm", "trocr")
 )  # models whose attention is exchanged for that of `replaced` and `biased`
-LOOKUP = "ALL_ATTENTION_FUNCTIONS"  # what the code of a module reads that calls registered attention
+LOOKUP = (
+    "ALL_ATTENTION_FUNCTIONS"  # what the code of a module reads that calls registered attention
+)
 KINDS = 4096  # classes whose code was read
 # How the projections of queries, or of all three together, are called.
 PROJECTION = re.compile(
@@ -53,11 +62,15 @@ MIXERS = re.compile(
     r"ShortConv|ShortConvolution|RwkvSelfAttention|FourierTransform|FalconH1Mixer|BambaMixer|mLSTMLayer)$"
 )
 # Names of attention, without parts of it and without gates.
-ATTENDS = re.compile(r"(?<!Gated)(Attention|Attn)(?!\w*(Projection|Output|Norm|Mask|Gate|MLP|Bias|Residual|Layer))")
+ATTENDS = re.compile(
+    r"(?<!Gated)(Attention|Attn)(?!\w*(Projection|Output|Norm|Mask|Gate|MLP|Bias|Residual|Layer))"
+)
 RECURRENT = re.compile(r"Mamba|Delta|Lightning|Linear|Recurrent|Rwkv|FalconH1Mixer|BambaMixer|LSTM")
 # Why modules are not computed by regard, by the starts of their classes' names.
 REASONS = {
-    ("FalconAttention",): "its attention adds ALiBi in its own code, twice in eager attention and once in sdpa",
+    (
+        "FalconAttention",
+    ): "its attention adds ALiBi in its own code, twice in eager attention and once in sdpa",
     ("Longformer",): "its windows are chunks in its own code",
     ("LED",): "its encoder's windows are chunks in its own code",
     ("BigBird",): "its blocks are gathered in its own code",
@@ -71,9 +84,15 @@ REASONS = {
 
 def models_inside(model: nn.Module) -> list[PreTrainedModel]:
     """The model and the models inside of it, the outer ones first."""
-    found = [one for one in model.modules() if isinstance(one, PreTrainedModel)] if isinstance(model, nn.Module) else []
+    found = (
+        [one for one in model.modules() if isinstance(one, PreTrainedModel)]
+        if isinstance(model, nn.Module)
+        else []
+    )
     if not found:
-        raise ArgumentError(f"attach takes a model of transformers or a module that holds one, not {kind_of(model)}")
+        raise ArgumentError(
+            f"attach takes a model of transformers or a module that holds one, not {kind_of(model)}"
+        )
     return found
 
 
@@ -95,7 +114,9 @@ def configs_inside(model: nn.Module) -> list[PreTrainedConfig]:
 
 def replaceable(part: PreTrainedModel) -> bool:
     """Whether all attention of a model is in modules that have a replacement; see `replaced`."""
-    return type(part).__module__.endswith(("modeling_longformer", "modeling_led", "modeling_big_bird"))
+    return type(part).__module__.endswith(
+        ("modeling_longformer", "modeling_led", "modeling_big_bird")
+    )
 
 
 def exchangeable(part: PreTrainedModel) -> bool:
@@ -116,10 +137,18 @@ def recurrences(kind: type[nn.Module]) -> tuple[Any, ...]:
 def recurs(module: nn.Module) -> bool:
     """Whether a recurrent layer can be exchanged: not if another library set its forward, or a GPU's kernels run it."""
     kind = type(module)
-    if kind.__module__ == RECURRING or "forward" in module.__dict__ or not (functions := recurrences(kind)):
+    if (
+        kind.__module__ == RECURRING
+        or "forward" in module.__dict__
+        or not (functions := recurrences(kind))
+    ):
         return False
-    held = [inspect.getclosurevars(one).nonlocals for one in functions if isinstance(one, FunctionType)]
-    of_packages = any(one.get("is_new_implementation") for one in held)  # flash-linear-attention or mamba-ssm
+    held = [
+        inspect.getclosurevars(one).nonlocals for one in functions if isinstance(one, FunctionType)
+    ]
+    of_packages = any(
+        one.get("is_new_implementation") for one in held
+    )  # flash-linear-attention or mamba-ssm
     return not (of_packages and any(one.is_cuda for one in module.parameters()))
 
 
@@ -128,7 +157,9 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     found = {}
     for name, module in model.named_modules():
         kind = type(module)
-        named = re.search(r"Attention|Attn", kind.__name__) and not issubclass(kind, PreTrainedModel)
+        named = re.search(r"Attention|Attn", kind.__name__) and not issubclass(
+            kind, PreTrainedModel
+        )
         named = named and not recurrences(kind) and not kind.__name__.endswith("LightningAttention")
         if named and any(PROJECTION.fullmatch(child) for child, _ in module.named_children()):
             found[name] = module
@@ -140,7 +171,11 @@ def layer_names(model: nn.Module, layers: Any) -> tuple[str, ...]:
     there = tuple(attention_modules(model))
     if layers is None:
         return there
-    given = [layers] if isinstance(layers, str | int) else a_list("layers", layers, (str, int), "names or numbers")
+    given = (
+        [layers]
+        if isinstance(layers, str | int)
+        else a_list("layers", layers, (str, int), "names or numbers")
+    )
     chosen = []
     for one in given:
         if isinstance(one, str) and one not in there:
@@ -148,7 +183,9 @@ def layer_names(model: nn.Module, layers: Any) -> tuple[str, ...]:
                 f"no attention module is called {one!r}; {suggest(one, there, 'explain(model, inputs)')}"
             )
         if not isinstance(one, str) and not 0 <= whole("one of layers", one) < len(there):
-            raise ArgumentError(f"there is no layer {one}; the model has {count_of(len(there), 'attention modules')}")
+            raise ArgumentError(
+                f"there is no layer {one}; the model has {count_of(len(there), 'attention modules')}"
+            )
         chosen.append(one if isinstance(one, str) else there[one])
     return tuple(dict.fromkeys(chosen))
 
@@ -169,7 +206,8 @@ def calls_registered(kind: type) -> bool | None:
 
 def callers(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that call registered attention, by name; those of attention whose code cannot be read are taken."""
-    found, known = {}, attention_modules(model)
+    found = {}
+    known = attention_modules(model)
     for name, module in model.named_modules():
         if type(module).__module__.startswith("torch.") or isinstance(module, PreTrainedModel):
             continue
@@ -193,7 +231,8 @@ def owner_of(model: nn.Module, name: str) -> PreTrainedModel:
 
 def _mixing_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that carry numbers from one position to another, by name: attention, and what stands in its place."""
-    found, named = attention_modules(model), {}
+    found = attention_modules(model)
+    named = {}
     for name, module in model.named_modules():
         if isinstance(module, PreTrainedModel):
             continue
@@ -202,9 +241,15 @@ def _mixing_modules(model: nn.Module) -> dict[str, nn.Module]:
         if ATTENDS.search(type(module).__name__) and next(module.parameters(), None) is not None:
             named[name] = module
     holders = {one for name in named for one in _around(name)}
-    found |= {name: module for name, module in named.items() if name not in holders}  # innermost, whatever it projects
+    found |= {
+        name: module for name, module in named.items() if name not in holders
+    }  # innermost, whatever it projects
     inside = {name for name in found if not found.keys().isdisjoint(_around(name))}
-    return {name: module for name, module in model.named_modules() if name in found and name not in inside}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if name in found and name not in inside
+    }
 
 
 def uncalled(model: nn.Module, called: Collection[str]) -> dict[str, nn.Module]:
@@ -220,7 +265,9 @@ def outside_of(model: nn.Module, exchanged: Sequence[nn.Module] | None = None) -
     """
     ours = {id(module) for part in exchanged or () for module in part.modules()}
     calling = callers(model)
-    outside = {name: _reason(one) for name, one in uncalled(model, calling).items() if id(one) not in ours}
+    outside = {
+        name: _reason(one) for name, one in uncalled(model, calling).items() if id(one) not in ours
+    }
     if not calling and not exchanged:
         raise UnsupportedError(_refusal(model, outside))
     return outside
@@ -241,7 +288,8 @@ def _reason(module: nn.Module) -> str:
 
 def _refusal(model: nn.Module, outside: dict[str, str]) -> str:
     """Why no module of a model would call regard."""
-    models, reasons = models_inside(model), [reason.split(": ", 1) for reason in dict.fromkeys(outside.values())]
+    models = models_inside(model)
+    reasons = [reason.split(": ", 1) for reason in dict.fromkeys(outside.values())]
     name = type(models[0]).__name__
     silent = [(kind, why) for kind, why in reasons if re.search("Attention|Attn", kind)]
     if not silent:

@@ -15,9 +15,26 @@ from typing import Any
 import torch
 from transformers import masking_utils as theirs
 
-from regard.patterns import Causal, Diagonals, Full, KeyMask, KeySpan, Pattern, SameBlock, SameDocument
+from regard.patterns import (
+    Causal,
+    Diagonals,
+    Full,
+    KeyMask,
+    KeySpan,
+    Pattern,
+    SameBlock,
+    SameDocument,
+)
 
-__all__ = ["Function", "UnknownMaskError", "joined", "live_keys", "padding_of", "pattern_of", "read_once"]
+__all__ = [
+    "Function",
+    "UnknownMaskError",
+    "joined",
+    "live_keys",
+    "padding_of",
+    "pattern_of",
+    "read_once",
+]
 
 Function = Any  # of transformers: from batch row, head, query and key to True or False
 KEPT = 256
@@ -51,7 +68,13 @@ def _numbers_of(function: Any) -> tuple[Any, ...] | None:
     for cell in function.__closure__ or ():
         value = cell.cell_contents
         for one in value if isinstance(value, tuple) else (value,):
-            name = one if isinstance(one, int) else _numbers_of(one) if hasattr(one, "__code__") else None
+            name = (
+                one
+                if isinstance(one, int)
+                else _numbers_of(one)
+                if hasattr(one, "__code__")
+                else None
+            )
             if name is None:
                 return None
             held.append(name)
@@ -72,7 +95,9 @@ def pattern_of(function: Function, keys: range, within_documents: bool = False) 
         apart = within_documents or any(_kind_of(part) == "packed" for part in parts)
         return reduce(and_, [pattern_of(part, keys, apart) for part in parts])
     if kind == "or":
-        return reduce(or_, [pattern_of(part, keys, within_documents) for part in held["mask_functions"]])
+        return reduce(
+            or_, [pattern_of(part, keys, within_documents) for part in held["mask_functions"]]
+        )
     if kind == "offset":
         raise UnknownMaskError("positions that are moved by an offset of their own")
     if kind == "remap":
@@ -80,7 +105,9 @@ def pattern_of(function: Function, keys: range, within_documents: bool = False) 
     return _READERS[kind](held, keys)
 
 
-def _remapped(function: Function, position_ids: torch.Tensor, keys: range, within_documents: bool) -> Pattern:
+def _remapped(
+    function: Function, position_ids: torch.Tensor, keys: range, within_documents: bool
+) -> Pattern:
     """The pattern of a function of the positions within documents.
 
     Beside the mask that keeps documents apart, all positions that are compared ascend one by one, so distances are
@@ -96,7 +123,8 @@ def _remapped(function: Function, position_ids: torch.Tensor, keys: range, withi
         return _READERS[kind](held, keys)
     if kind == "chunk":
         return SameDocument(
-            (position_ids - held["left_padding"][:, None].to(position_ids.device)) // held["chunk_size"]
+            (position_ids - held["left_padding"][:, None].to(position_ids.device))
+            // held["chunk_size"]
         )
     raise UnknownMaskError(f"{_name(function)} within packed documents")
 
@@ -116,22 +144,34 @@ _reaches: dict[Any, Callable[[int], tuple[int, int]] | None] = {}  # by code and
 def _own_window(function: Function) -> Pattern | None:
     """The window of a mask function of a model's own code that holds a size and nothing else; None for others."""
     code = getattr(function, "__code__", None)
-    if code is None or "sliding_window" not in code.co_freevars or not HELD.issuperset(code.co_freevars):
+    if (
+        code is None
+        or "sliding_window" not in code.co_freevars
+        or not HELD.issuperset(code.co_freevars)
+    ):
         return None
     held = _held(function)
-    size, causal = held["sliding_window"], held.get("is_causal")
-    if _kind_of(function) is not None or type(size) is not int or type(causal) not in (bool, type(None)):
+    size = held["sliding_window"]
+    causal = held.get("is_causal")
+    if (
+        _kind_of(function) is not None
+        or type(size) is not int
+        or type(causal) not in (bool, type(None))
+    ):
         return None
     name = code, causal
     if name not in _reaches:
-        _reaches[name] = next((reach for reach in REACHES if _reaches_so(function, causal, reach)), None)
+        _reaches[name] = next(
+            (reach for reach in REACHES if _reaches_so(function, causal, reach)), None
+        )
     reach = _reaches[name]
     return None if reach is None else Diagonals(*reach(size))
 
 
 def _reaches_so(function: Function, causal: Any, reach: Callable[[int], tuple[int, int]]) -> bool:
     """Whether a window reaches so for any size: it is made anew with small sizes and compared pair by pair."""
-    code, at = function.__code__, torch.arange(12)
+    code = function.__code__
+    at = torch.arange(12)
     for size in range(1, 8):
         values = {"sliding_window": size, "is_causal": causal}
         cells = tuple(CellType(values[one]) for one in code.co_freevars)
@@ -140,7 +180,9 @@ def _reaches_so(function: Function, causal: Any, reach: Callable[[int], tuple[in
             pairs = small(at[:1], at[:1], at[:, None], at[None])
         except (TypeError, ValueError, RuntimeError):
             return False
-        if not isinstance(pairs, torch.Tensor) or not torch.equal(pairs, Diagonals(*reach(size)).dense(12, 12)):
+        if not isinstance(pairs, torch.Tensor) or not torch.equal(
+            pairs, Diagonals(*reach(size)).dense(12, 12)
+        ):
             return False
     return True
 
@@ -159,7 +201,9 @@ def _parts(function: Function) -> tuple[str, dict[str, Any]]:
 def _held(function: Function) -> dict[str, Any]:
     """What a function holds in its closure, by name."""
     cells = function.__closure__ or ()
-    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True))
+    return dict(
+        zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True)
+    )
 
 
 def _name(function: Function) -> str:
@@ -172,7 +216,8 @@ def live_keys(live: torch.Tensor) -> Pattern:
     >>> live_keys(torch.tensor([[True, True], [False, True]])).dense(1, 2).flatten().int().tolist()
     [1, 1, 0, 1]
     """
-    count, length = live.sum(-1), live.shape[1]
+    count = live.sum(-1)
+    length = live.shape[1]
     if bool((count == length).all()):
         return Full()
     start = live.int().argmax(-1)
@@ -180,7 +225,9 @@ def live_keys(live: torch.Tensor) -> Pattern:
     if not torch.equal(live, (at >= start[:, None]) & (at < (start + count)[:, None])):
         return KeyMask(live)
     starts, stops = start.tolist(), (start + count).tolist()  # values, so that plans are kept
-    open_ended = all(stop == length for stop in stops)  # left padding: the same pattern for every length of a cache
+    open_ended = all(
+        stop == length for stop in stops
+    )  # left padding: the same pattern for every length of a cache
     same = len({*zip(starts, stops, strict=True)}) == 1
     stop = None if open_ended else stops[0] if same else stops
     return KeySpan(starts[0] if same else starts, stop)
@@ -199,7 +246,9 @@ def _blocks(held: dict[str, Any], keys: range) -> Pattern:
 
 def _chunks(held: dict[str, Any], keys: range) -> Pattern:
     left = held["left_padding"] - keys.start
-    return SameBlock(held["chunk_size"], int(left[0]) if bool((left == left[0]).all()) else left.to(torch.int64))
+    return SameBlock(
+        held["chunk_size"], int(left[0]) if bool((left == left[0]).all()) else left.to(torch.int64)
+    )
 
 
 def padding_of(held: dict[str, Any], keys: range) -> Pattern:
@@ -212,7 +261,9 @@ _READERS: dict[str, Callable[[dict[str, Any], range], Pattern]] = {
     "causal": lambda held, keys: Causal(),
     "full": lambda held, keys: Full(),
     "back": lambda held, keys: Diagonals(back=held["sliding_window"] - 1),
-    "around": lambda held, keys: Diagonals(back=held["sliding_window"], ahead=held["sliding_window"]),
+    "around": lambda held, keys: Diagonals(
+        back=held["sliding_window"], ahead=held["sliding_window"]
+    ),
     "chunk": _chunks,
     "block": _blocks,
     "padding": padding_of,
@@ -256,7 +307,8 @@ def _kinds() -> dict[Any, str]:
 
 def _is_meant(function: Function, kind: str, length: int) -> bool:
     """Whether a mask function and our pattern of this kind allow the same pairs."""
-    rows, at = torch.arange(2)[:, None, None, None], torch.arange(length)
+    rows = torch.arange(2)[:, None, None, None]
+    at = torch.arange(length)
     pairs = function(rows, rows[:1] * 0, at[None, None, :, None], at[None, None, None, :])
     ours = _READERS[kind](_held(function), range(length)).dense(length, length)
     shape = (2, 1, length, length)

@@ -22,11 +22,19 @@ from transformers.models.big_bird.modeling_big_bird import (
 from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
-from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention, apply_mask_to_padding_states
+from transformers.models.minimax.modeling_minimax import (
+    MiniMaxLightningAttention,
+    apply_mask_to_padding_states,
+)
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import ModuleCall, attended, regard_attention
-from regard.integrations.transformers.biased import BIASED, attended_beside, heads_of, refuse_weights
+from regard.integrations.transformers.biased import (
+    BIASED,
+    attended_beside,
+    heads_of,
+    refuse_weights,
+)
 from regard.integrations.transformers.reading import live_keys
 from regard.integrations.transformers.recurring import recurrence
 from regard.integrations.transformers.window_cache import given_cache
@@ -35,10 +43,14 @@ from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
 __all__ = ["replace_modules", "restore_modules"]
 
-_patterns: Any = WeakTensorKeyDictionary()  # made from a mask tensor, which all layers of a forward pass share
+_patterns: Any = (
+    WeakTensorKeyDictionary()
+)  # made from a mask tensor, which all layers of a forward pass share
 
 
-def _made_once(mask: torch.Tensor, name: Any, make: Callable[[], Pattern]) -> tuple[Pattern, dict[Any, Any]]:
+def _made_once(
+    mask: torch.Tensor, name: Any, make: Callable[[], Pattern]
+) -> tuple[Pattern, dict[Any, Any]]:
     """A pattern that is made from a mask, with its plans."""
     made = _patterns.setdefault(mask, {})
     if name not in made:
@@ -71,26 +83,45 @@ class _Windowed(nn.Module):
     ) -> tuple[torch.Tensor]:
         """attention_mask: (batch, length), below 0 for padding, above 0 for global tokens, 0 otherwise."""
         refuse_weights(output_attentions)
-        window, x = 2 * self.one_sided_attn_window_size, hidden_states
-        live, chosen = attention_mask >= 0, attention_mask > 0
-        pattern, plans = _made_once(attention_mask, window, lambda: _longformer_pattern(window, live, chosen))
-        q, k, v = (heads_of(layer(x), self.num_heads) for layer in (self.query, self.key, self.value))
+        window = 2 * self.one_sided_attn_window_size
+        x = hidden_states
+        live = attention_mask >= 0
+        chosen = attention_mask > 0
+        pattern, plans = _made_once(
+            attention_mask, window, lambda: _longformer_pattern(window, live, chosen)
+        )
+        q, k, v = (
+            heads_of(layer(x), self.num_heads) for layer in (self.query, self.key, self.value)
+        )
         call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
         output = attended(self, q, k, v, call).transpose(1, 2).flatten(2)  # (batch, length, dim)
         output = output * live.unsqueeze(-1)
-        return (self._with_global_rows(x, output, attention_mask, live, chosen) if is_global_attn else output,)
+        return (
+            self._with_global_rows(x, output, attention_mask, live, chosen)
+            if is_global_attn
+            else output,
+        )
 
     def _with_global_rows(
-        self, x: torch.Tensor, output: torch.Tensor, mask: torch.Tensor, live: torch.Tensor, chosen: torch.Tensor
+        self,
+        x: torch.Tensor,
+        output: torch.Tensor,
+        mask: torch.Tensor,
+        live: torch.Tensor,
+        chosen: torch.Tensor,
     ) -> torch.Tensor:
         """The output with the rows of global tokens, which have projections of their own."""
         most = int(chosen.sum(1).max())
-        rows = chosen.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # (batch, most), others where fewer
+        rows = chosen.int().argsort(dim=1, descending=True, stable=True)[
+            :, :most
+        ]  # (batch, most), others where fewer
         pattern, plans = _made_once(mask, "rows", lambda: live_keys(live))
         call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
         index = rows.unsqueeze(-1).expand(-1, -1, x.shape[-1])
         q = heads_of(self.query_global(x.gather(1, index)), self.num_heads)
-        k, v = (heads_of(layer(x), self.num_heads) for layer in (self.key_global, self.value_global))
+        k, v = (
+            heads_of(layer(x), self.num_heads) for layer in (self.key_global, self.value_global)
+        )
         found = attended(self, q, k, v, call).transpose(1, 2).flatten(2)  # (batch, most, dim)
         filled = output.scatter(1, index, found.to(output.dtype))
         return torch.where(chosen.unsqueeze(-1), filled, output)
@@ -119,7 +150,11 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
         """attention_mask: as registered attention gets it."""
         refuse_weights(output_attentions)
         past = given_cache(cache, past_key_values)
-        return attended_beside(self, hidden_states, key_value_states, past, attention_mask), None, past
+        return (
+            attended_beside(self, hidden_states, key_value_states, past, attention_mask),
+            None,
+            past,
+        )
 
 
 def _longformer_pattern(window: int, live: torch.Tensor, chosen: torch.Tensor) -> Pattern:
@@ -155,7 +190,9 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
         refuse_weights(others.get("output_attentions"))
         assert from_mask is not None
         assert to_mask is not None
-        x, size, heads = hidden_states, self.block_size, self.num_attention_heads
+        x = hidden_states
+        size = self.block_size
+        heads = self.num_attention_heads
         length = x.shape[1]
         q, k, v = (heads_of(layer(x), heads) for layer in (self.query, self.key, self.value))
         live = to_mask[:, 0, 0] > 0
@@ -164,14 +201,20 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
         counted = x.new_zeros(1, 1, 1, length)
         counted[..., :size] = math.log1p(self.num_random_blocks)
         first, middle, last = q.split((size, length - 2 * size, size), 2)
-        whole = [attended(self, rows, k, v, ModuleCall(wide, 0, plans=plans)) for rows in (first, last)]
+        whole = [
+            attended(self, rows, k, v, ModuleCall(wide, 0, plans=plans)) for rows in (first, last)
+        ]
         inner = attended(self, middle, k, v, ModuleCall(near, size, counted, plans=near_plans))
-        output = torch.cat((whole[0], inner, whole[1]), 2) * (from_mask > 0)  # (batch, heads, length, head_dim)
+        output = torch.cat((whole[0], inner, whole[1]), 2) * (
+            from_mask > 0
+        )  # (batch, heads, length, head_dim)
         return output.transpose(1, 2).flatten(2), None
 
 
 def _big_bird_pattern(size: int, length: int, live: torch.Tensor) -> Pattern:
-    near = SameBlock(2 * size) | SameBlock(2 * size, offset=size)  # a block, the one before it and the one after it
+    near = SameBlock(2 * size) | SameBlock(
+        2 * size, offset=size
+    )  # a block, the one before it and the one after it
     outer = KeySpan(0, size) | KeySpan(length - size, length)
     return ((near | outer) & live_keys(live)).canonical()
 
@@ -196,7 +239,9 @@ class RegardBigBirdSelfAttention(BigBirdSelfAttention):
         if crossing and cache is not None and cache.get_seq_length(self.layer_idx) > 0:
             k, v = (getattr(cache.layers[self.layer_idx], name) for name in ("keys", "values"))
         else:
-            k, v = (heads_of(layer(seen), self.num_attention_heads) for layer in (self.key, self.value))
+            k, v = (
+                heads_of(layer(seen), self.num_attention_heads) for layer in (self.key, self.value)
+            )
             if cache is not None:
                 k, v = cache.update(k, v, self.layer_idx)
         mask = encoder_attention_mask if crossing else attention_mask
@@ -230,11 +275,15 @@ class RegardFalconAttention(FalconAttention):
     ) -> tuple[torch.Tensor, None]:
         refuse_weights(output_attentions)
         assert position_embeddings is not None
-        q, k, v = (one.transpose(1, 2) for one in self._split_heads(self.query_key_value(hidden_states)))
+        q, k, v = (
+            one.transpose(1, 2) for one in self._split_heads(self.query_key_value(hidden_states))
+        )
         q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
         if (cache := given_cache(layer_past, *others.values())) is not None:
             k, v = cache.update(k, v, self.layer_idx)
-        output, _ = regard_attention(self, q, k, v, attention_mask, is_causal=attention_mask is None)
+        output, _ = regard_attention(
+            self, q, k, v, attention_mask, is_causal=attention_mask is None
+        )
         return self.dense(output.flatten(2)), None
 
 
@@ -242,9 +291,13 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
     """MiniMax's lightning attention, which keeps its memory in float32 at least."""
 
     def forward(
-        self, hidden_states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor],
-        attention_mask: torch.Tensor | None, past_key_values: Any = None, **others: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        hidden_states: torch.Tensor,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        attention_mask: torch.Tensor | None,
+        past_key_values: Any = None,
+        **others: Any,
+    ) -> Any:
         """attention_mask: (batch, length), 0 for padding."""
         cache = given_cache(past_key_values, *others.values())
         x = apply_mask_to_padding_states(self.act_fn(self.qkv_proj(hidden_states)), attention_mask)
@@ -252,9 +305,19 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
         q, k, v = heads_of(x.to(wide), self.num_attention_heads).split(self.head_dim, 3)
         parameters = {"log_decay": -self.slope_rate[None, :, 0].to(wide).expand(*k.shape[:3])}
         memory = None if cache is None else cache.get_linear_cache(self.layer_idx)
-        share = 1 - self.layer_idx / max(1, self.num_hidden_layers - 1)  # the log decays are the layer's own
+        share = 1 - self.layer_idx / max(
+            1, self.num_hidden_layers - 1
+        )  # the log decays are the layer's own
         output, memory = recurrence(
-            Lightning(round(share, 3)), q, k, v, parameters, memory, scale=1.0, keeps=cache is not None, module=self
+            Lightning(round(share, 3)),
+            q,
+            k,
+            v,
+            parameters,
+            memory,
+            scale=1.0,
+            keeps=cache is not None,
+            module=self,
         )
         if cache is not None:
             cache.set_linear_cache(self.layer_idx, memory)

@@ -30,21 +30,68 @@ from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedErr
 from regard.functional.compiled import compiler_beside
 from regard.patterns import Pattern
 
-__all__ = ["Shared", "Sharing", "current", "part_of_batch", "share_model", "shared_now", "sharing_of"]
+__all__ = [
+    "Shared",
+    "Sharing",
+    "current",
+    "part_of_batch",
+    "share_model",
+    "shared_now",
+    "sharing_of",
+]
 
 # Models whose code was read and whose numbers over processes are compared with those of one process, by
 # `config.model_type`. Others may use positions in ways that no mask shows: llama4 counts its temperatures from 0.
 TYPES = (
-    "llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "gpt_oss", "phi3", "olmo2",
-    "gpt2", "gpt_neox", "bert", "modernbert",
-)  # fmt: skip
-HEADS = ("Model", "ForCausalLM", "LMHeadModel", "ForMaskedLM")  # ends of the classes whose outputs are one per position
-BY_LENGTH = ("dynamic", "longrope")  # rotary frequencies that depend on the longest position a process sees
-TAKEN = ("input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "use_cache", "labels",
-         "shift_labels", "num_items_in_batch", "output_hidden_states", "return_dict")  # fmt: skip
-CUT = ("input_ids", "inputs_embeds", "token_type_ids", "labels")  # what `part_of_batch` divides, along axis 1
+    "llama",
+    "mistral",
+    "mixtral",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "qwen2",
+    "qwen3",
+    "gpt_oss",
+    "phi3",
+    "olmo2",
+    "gpt2",
+    "gpt_neox",
+    "bert",
+    "modernbert",
+)
+HEADS = (
+    "Model",
+    "ForCausalLM",
+    "LMHeadModel",
+    "ForMaskedLM",
+)  # ends of the classes whose outputs are one per position
+BY_LENGTH = (
+    "dynamic",
+    "longrope",
+)  # rotary frequencies that depend on the longest position a process sees
+TAKEN = (
+    "input_ids",
+    "inputs_embeds",
+    "attention_mask",
+    "position_ids",
+    "token_type_ids",
+    "use_cache",
+    "labels",
+    "shift_labels",
+    "num_items_in_batch",
+    "output_hidden_states",
+    "return_dict",
+)
+CUT = (
+    "input_ids",
+    "inputs_embeds",
+    "token_type_ids",
+    "labels",
+)  # what `part_of_batch` divides, along axis 1
 IGNORED = -100  # a label that counts for nothing, as in PyTorch's cross-entropy
-LOSS = re.compile(r"loss_function\(.*?\*\*\w+", re.DOTALL)  # a loss that gets the keywords of the call
+LOSS = re.compile(
+    r"loss_function\(.*?\*\*\w+", re.DOTALL
+)  # a loss that gets the keywords of the call
 COMPILED = "a model whose sequence is divided among processes is not compiled; call it outside of torch.compile"
 HOOKS = "_regard_shared"  # on a model: what removes its hooks
 
@@ -113,18 +160,38 @@ class Shared:
         )
 
     def attention(
-        self, module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern, **options: Any
+        self,
+        module: nn.Module,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        pattern: Pattern,
+        **options: Any,
     ) -> torch.Tensor:
         """Attention of this process's queries over the keys of all, (batch, heads, q_len, v_dim)."""
         if q.shape[2] != k.shape[2]:
-            self.refuse_call(module, f"attends from {q.shape[2]} queries to {k.shape[2]} keys: a cache or a context")
+            self.refuse_call(
+                module,
+                f"attends from {q.shape[2]} queries to {k.shape[2]} keys: a cache or a context",
+            )
         sharing = self.sharing
         self.met = True
-        return attention(q, k, v, sharing.mesh, layout=sharing.layout, form=sharing.form, pattern=pattern, **options)
+        return attention(
+            q,
+            k,
+            v,
+            sharing.mesh,
+            layout=sharing.layout,
+            form=sharing.form,
+            pattern=pattern,
+            **options,
+        )
 
 
 current: ContextVar[Shared | None] = ContextVar("shared", default=None)
-forwards: dict[int, bool] = {}  # ids of models whose forward runs, in any thread: a graph reads this, no ContextVar
+forwards: dict[
+    int, bool
+] = {}  # ids of models whose forward runs, in any thread: a graph reads this, no ContextVar
 
 
 def shared_now() -> Shared | None:
@@ -146,7 +213,9 @@ def sharing_of(model: PreTrainedModel, mesh: Any, layout: str, form: str) -> Sha
     check_division(layout, form)
     if mesh is None:
         if (layout, form) != ("contiguous", "auto"):
-            raise ArgumentError(f"layout {shown(layout)} and form {shown(form)} divide a sequence; give the mesh too")
+            raise ArgumentError(
+                f"layout {shown(layout)} and form {shown(form)} divide a sequence; give the mesh too"
+            )
         if HOOKS in model.__dict__:
             raise UnsupportedError(
                 f"the sequences of this {type(model).__name__} are divided among processes, where neither its patterns "
@@ -172,17 +241,24 @@ def share_model(model: PreTrainedModel, sharing: Sharing | None) -> None:
 
 def check_shareable(model: PreTrainedModel) -> None:
     """Raise an UnsupportedError for a model whose numbers would not be those of one process."""
-    config, name = model.config, type(model).__name__
+    config = model.config
+    name = type(model).__name__
     text: Any = None
     if config.model_type not in TYPES:
         text = f"models of type {config.model_type!r} were not compared over processes; there are {', '.join(TYPES)}"
     elif not name.endswith(HEADS):
         text = f"its outputs belong to a whole sequence; classes that end in {', '.join(HEADS)} have one per position"
-    elif getattr(config, "is_encoder_decoder", False) or getattr(config, "add_cross_attention", False):
+    elif getattr(config, "is_encoder_decoder", False) or getattr(
+        config, "add_cross_attention", False
+    ):
         text = "it attends to a second sequence"
     elif getattr(config, "output_router_logits", False):
-        text = "the loss of its router is that of all positions; set config.output_router_logits=False"
-    elif pooler := next((one for one, _ in model.named_modules() if one.split(".")[-1] == "pooler"), None):
+        text = (
+            "the loss of its router is that of all positions; set config.output_router_logits=False"
+        )
+    elif pooler := next(
+        (one for one, _ in model.named_modules() if one.split(".")[-1] == "pooler"), None
+    ):
         text = f"{pooler} reads the first position of each part; make the model with add_pooling_layer=False"
     elif by_length := _rotary_by_length(model):
         text = f"its rotary positions are {by_length!r}, whose frequencies depend on the longest position of a process"
@@ -223,13 +299,19 @@ class _Forward:
         with refusing_together(group, group.device_for(next(model.parameters(), None))):
             x = _checked(model, given, group.count)
             words = [
-                f"model {type(model).__name__}", f"batch {x.shape[0]}", f"layout {layout}",
-                f"form {self.sharing.form}", f"padding {_digest(given.get('attention_mask'))}",
-            ]  # fmt: skip
+                f"model {type(model).__name__}",
+                f"batch {x.shape[0]}",
+                f"layout {layout}",
+                f"form {self.sharing.form}",
+                f"padding {_digest(given.get('attention_mask'))}",
+            ]
             if not self.agreed:
                 words.append(about_weights(model.parameters()))
-        length, learning = x.shape[1], torch.is_grad_enabled()
-        agreed = agree(group, group.device_for(x), words, q_len=length, k_len=length, learning=learning)
+        length = x.shape[1]
+        learning = torch.is_grad_enabled()
+        agreed = agree(
+            group, group.device_for(x), words, q_len=length, k_len=length, learning=learning
+        )
         whole = Layout(layout, agreed.q_lengths)
         self.agreed = True
         shared = Shared(self.sharing, model, whole.length, given=ref(given))
@@ -246,7 +328,9 @@ class _Forward:
         if shared is not None and shared.owner is model and self.tokens:
             current.reset(self.tokens.pop())
             forwards.pop(id(model), None)
-            if output is None and not shared.met:  # it failed, and the others wait for it in their first attention
+            if (
+                output is None and not shared.met
+            ):  # it failed, and the others wait for it in their first attention
                 shared.report(sys.exception() or RegardError("its model failed"))
 
 
@@ -254,17 +338,22 @@ def _complete(given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Sh
     """Add the positions of this part, and the mask of the whole sequence."""
     rank = shared.sharing.group.rank
     if empty := [one for one, length in enumerate(layout.lengths) if not length]:
-        raise ShapeError(f"process {empty[0]} of {len(layout.lengths)} holds no positions; give each one at least")
+        raise ShapeError(
+            f"process {empty[0]} of {len(layout.lengths)} holds no positions; give each one at least"
+        )
     places = layout.positions(rank).to(x.device)[None]
     asked = given.get("position_ids")
-    if asked is not None and not (asked.shape[-1:] == places.shape[-1:] and bool((asked == places).all())):
+    if asked is not None and not (
+        asked.shape[-1:] == places.shape[-1:] and bool((asked == places).all())
+    ):
         shared.refuse(
             f"position_ids on process {rank} are not the positions of its part, which begin with "
             f"{places[0, :4].tolist()}; leave them out",
             ArgumentError,
         )
     given["position_ids"] = places
-    mask, shape = given.get("attention_mask"), (x.shape[0], layout.length)
+    mask = given.get("attention_mask")
+    shape = (x.shape[0], layout.length)
     if mask is None:
         mask = torch.ones(shape, dtype=torch.long, device=x.device)
     elif mask.shape != shape:
@@ -279,7 +368,11 @@ def _complete(given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Sh
 def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torch.Tensor:
     """The ids or embeddings of this part, (batch, length, ...), if a forward has what can be honoured."""
     name = type(model).__name__
-    strange = [one for one, value in given.items() if one not in TAKEN and value is not None and value is not False]
+    strange = [
+        one
+        for one, value in given.items()
+        if one not in TAKEN and value is not None and value is not False
+    ]
     if given.get("use_cache"):
         strange.append("use_cache")
     if strange:
@@ -289,7 +382,9 @@ def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torc
         )
     x = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
     if not isinstance(x, torch.Tensor) or x.dim() < 2:
-        raise ArgumentError(f"{name} was called with input_ids {shown(x)}; give those of this process, (batch, length)")
+        raise ArgumentError(
+            f"{name} was called with input_ids {shown(x)}; give those of this process, (batch, length)"
+        )
     mask = given.get("attention_mask")
     if mask is not None and (not isinstance(mask, torch.Tensor) or mask.dim() != 2):
         raise UnsupportedError(
@@ -318,10 +413,16 @@ def _check_labels(model: nn.Module, given: Mapping[str, Any]) -> None:
 
 def _digest(mask: torch.Tensor | None) -> str:
     """Differs between different masks of padding."""
-    return "none" if mask is None else hashlib.sha256(mask.bool().cpu().numpy().tobytes()).hexdigest()[:16]
+    return (
+        "none"
+        if mask is None
+        else hashlib.sha256(mask.bool().cpu().numpy().tobytes()).hexdigest()[:16]
+    )
 
 
-def part_of_batch(batch: Mapping[str, Any], mesh: Any, *, layout: str = "contiguous") -> dict[str, Any]:
+def part_of_batch(
+    batch: Mapping[str, Any], mesh: Any, *, layout: str = "contiguous"
+) -> dict[str, Any]:
     """This process's part of a batch, as a model takes it that was attached with `mesh`.
 
     Labels are those of the next position, so they are shifted before they are divided. With them the model's loss is
@@ -352,7 +453,9 @@ def part_of_batch(batch: Mapping[str, Any], mesh: Any, *, layout: str = "contigu
         )
     x = whole.get("input_ids", whole.get("inputs_embeds"))
     if not isinstance(x, torch.Tensor) or x.dim() < 2:
-        raise ArgumentError(f"the batch has input_ids {shown(x)}; give those of the whole sequence, (batch, length)")
+        raise ArgumentError(
+            f"the batch has input_ids {shown(x)}; give those of the whole sequence, (batch, length)"
+        )
     group = Group.of(mesh)
     divided = Layout.even(layout, x.shape[1], group.count)
     own = {name: part(whole[name], divided, group.rank, dim=1) for name in CUT if name in whole}

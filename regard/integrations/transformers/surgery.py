@@ -31,8 +31,13 @@ from regard.patterns import Causal, Full, KeyMask, Pattern, SameDocument, as_pat
 __all__ = ["Replacement", "replace_attention"]
 
 CROSSING = re.compile(r"(encoder_attn|encdecattention|cross_?attn|cross_?attention)", re.IGNORECASE)
-TABLES = re.compile(r"(position_embeddings?|wpe|embed_positions|pos_emb)")  # names of learned tables of positions
-BUFFERS = ("position_ids", "token_type_ids")  # that models hold beside their table, one column for each position
+TABLES = re.compile(
+    r"(position_embeddings?|wpe|embed_positions|pos_emb)"
+)  # names of learned tables of positions
+BUFFERS = (
+    "position_ids",
+    "token_type_ids",
+)  # that models hold beside their table, one column for each position
 MOST_KEPT = 64  # joined patterns of one replacement
 torch.library.define("regard::checked", "(Tensor x, Tensor holds, str sentence) -> Tensor")
 _operation: Any = torch.ops.regard
@@ -68,9 +73,15 @@ class Replacement:
 
     def __str__(self) -> str:
         """In words: what the layers compute."""
-        computed = str(self.pattern) if self.mechanism is None else f"{self.pattern} by {self.mechanism}"
+        computed = (
+            str(self.pattern) if self.mechanism is None else f"{self.pattern} by {self.mechanism}"
+        )
         tables = "" if self.length is None else f", tables of {self.length} positions"
-        modules = self.layers[0] if len(self.layers) == 1 else count_of(len(self.layers), "attention modules")
+        modules = (
+            self.layers[0]
+            if len(self.layers) == 1
+            else count_of(len(self.layers), "attention modules")
+        )
         return f"{computed} in {modules}{tables}"
 
     def _modules(self) -> list[nn.Module]:
@@ -201,13 +212,19 @@ def _layers(model: PreTrainedModel, layers: Any) -> tuple[str, ...]:
             )
     if layers != "all":
         return layer_names(model, layers)
-    names = tuple(name for name in layer_names(model, None) if not CROSSING.search(name.rpartition(".")[2]))
+    names = tuple(
+        name for name in layer_names(model, None) if not CROSSING.search(name.rpartition(".")[2])
+    )
     if not names:
-        raise UnsupportedError(f"{type(model).__name__} has no module of self-attention that is known")
+        raise UnsupportedError(
+            f"{type(model).__name__} has no module of self-attention that is known"
+        )
     return names
 
 
-def _check_layer(name: str, module: nn.Module, pattern: Pattern, mechanism: Mechanism | None) -> None:
+def _check_layer(
+    name: str, module: nn.Module, pattern: Pattern, mechanism: Mechanism | None
+) -> None:
     if CHANGE in module.__dict__:
         raise ArgumentError(f"the attention of {name!r} is replaced already; undo that first")
     if CROSSING.search(name.rpartition(".")[2]) and pattern.compares_positions:
@@ -220,15 +237,21 @@ def _check_layer(name: str, module: nn.Module, pattern: Pattern, mechanism: Mech
             f"{name!r} is causal and may be called with a cache, and the rows of an explicit mask are rows of one "
             f"call; write the pattern by positions, such as Where(function)"
         )
-    heads = getattr(module, "num_heads", None) or getattr(getattr(module, "config", None), "num_attention_heads", None)
+    heads = getattr(module, "num_heads", None) or getattr(
+        getattr(module, "config", None), "num_attention_heads", None
+    )
     for part in pattern.walk() if isinstance(heads, int) else ():
         if part.heads not in (None, heads):
-            raise ShapeError(f"PerHead holds {count_of(part.heads, 'patterns')}, and {name!r} has {heads} heads")
+            raise ShapeError(
+                f"PerHead holds {count_of(part.heads, 'patterns')}, and {name!r} has {heads} heads"
+            )
     if mechanism is None:
         return
     kind = type(mechanism).__name__
     if mechanism.shares_keys:
-        raise UnsupportedError(f"{kind} needs queries that are the keys, and {name!r} projects them by other weights")
+        raise UnsupportedError(
+            f"{kind} needs queries that are the keys, and {name!r} projects them by other weights"
+        )
     if len(list(mechanism.new_parameters(1).parameters())):
         raise UnsupportedError(
             f"{kind} has learned tensors of its own, and {name!r} has none for it; use it in "
@@ -264,13 +287,18 @@ class _PositionTable:
 
     def hold(self, weight: nn.Parameter) -> None:
         """Give the embedding this weight, and as many columns to the buffers beside it."""
-        before, rows = self.module.num_embeddings, len(weight)
+        before = self.module.num_embeddings
+        rows = len(weight)
         self.module.weight, self.module.num_embeddings = weight, rows
         for name in BUFFERS:
             buffer = getattr(self.owner, name, None)
             if isinstance(buffer, torch.Tensor) and buffer.shape[-1] == before:
                 row = torch.arange(rows, device=buffer.device, dtype=buffer.dtype)
-                setattr(self.owner, name, (row if name == "position_ids" else torch.zeros_like(row))[None])
+                setattr(
+                    self.owner,
+                    name,
+                    (row if name == "position_ids" else torch.zeros_like(row))[None],
+                )
 
 
 @dataclass(frozen=True)
@@ -283,7 +311,9 @@ class _Tables:
     def lengthen(self, length: int) -> None:
         """Repeat the rows of each table up to `length` positions."""
         for table in self.tables:
-            table.hold(nn.Parameter(table.lengthened(length), requires_grad=table.weight.requires_grad))
+            table.hold(
+                nn.Parameter(table.lengthened(length), requires_grad=table.weight.requires_grad)
+            )
         for config, known in self.configs:
             config.max_position_embeddings = known + length - self.tables[0].positions
 
@@ -299,7 +329,8 @@ class _Tables:
 def _tables_of(model: PreTrainedModel, length: int) -> _Tables:
     """The learned tables of positions of a model; refused without one, or if one has `length` positions already."""
     whole("length", length, 1)
-    name, tables = type(model).__name__, []
+    name = type(model).__name__
+    tables = []
     for path, module in model.named_modules():
         holder, _, last = path.rpartition(".")
         if not isinstance(module, nn.Embedding) or not TABLES.fullmatch(last):
@@ -326,7 +357,9 @@ def _tables_of(model: PreTrainedModel, length: int) -> _Tables:
         )
     configs = {id(part.config): part.config for part in models_inside(model)}.values()
     lengths = [(one, getattr(one, "max_position_embeddings", None)) for one in configs]
-    return _Tables(tuple(tables), tuple((one, known) for one, known in lengths if isinstance(known, int)))
+    return _Tables(
+        tuple(tables), tuple((one, known) for one, known in lengths if isinstance(known, int))
+    )
 
 
 class Substitute:
@@ -344,7 +377,14 @@ class Substitute:
         self.causal, self.text = (Causal() & pattern).canonical(), str(pattern)
         self.by_distance = pattern.period == 1
 
-    def of(self, module: nn.Module, call: ModuleCall, given: torch.Tensor | None, q_len: int, k_len: int) -> ModuleCall:
+    def of(
+        self,
+        module: nn.Module,
+        call: ModuleCall,
+        given: torch.Tensor | None,
+        q_len: int,
+        k_len: int,
+    ) -> ModuleCall:
         """The call that is computed instead: pairs that both its own pattern and this one allow.
 
         given: the mask that transformers gave. Refused where the positions that the pattern needs are not known.
@@ -361,17 +401,25 @@ class Substitute:
         if isinstance(given, TracedMask):
             return call._replace(pattern=self._beside_traced(given, name))
         if q_len != k_len and (given is not None or not self.by_distance):
-            raise UnsupportedError(_unknown(name, f"{q_len} queries beside {k_len} keys of a cache"))
+            raise UnsupportedError(
+                _unknown(name, f"{q_len} queries beside {k_len} keys of a cache")
+            )
         if given is not None and not self.by_distance:
             sentence = _unknown(name, "rows that begin at different keys or hold several documents")
             holds = _begin_at_first_key(given)
-            if call.bias is not None and torch.compiler.is_compiling():  # the mask, as it is added there
-                call = call._replace(bias=call.bias + checked(call.bias.new_zeros(1), holds, sentence))
+            if (
+                call.bias is not None and torch.compiler.is_compiling()
+            ):  # the mask, as it is added there
+                call = call._replace(
+                    bias=call.bias + checked(call.bias.new_zeros(1), holds, sentence)
+                )
             elif not bool(holds):
                 raise UnsupportedError(sentence)
         if call.pattern == Full():
             return call._replace(pattern=self.pattern)
-        return call._replace(pattern=self.causal if call.pattern == Causal() else call.pattern & self.pattern)
+        return call._replace(
+            pattern=self.causal if call.pattern == Causal() else call.pattern & self.pattern
+        )
 
     def _beside(self, mask: PatternMask, name: str) -> tuple[Pattern, dict[Any, Any]]:
         """The pattern beside a mask, and its plans; made once for all layers that share the mask."""
@@ -400,7 +448,9 @@ class Substitute:
             raise UnsupportedError(_packed(name))
         moved = self.pattern.moved(origins)
         if moved is None:
-            raise UnsupportedError(_unmovable(name, str(origins if len(origins) > 1 else origins[0])))
+            raise UnsupportedError(
+                _unmovable(name, str(origins if len(origins) > 1 else origins[0]))
+            )
         return moved
 
     def _beside_traced(self, mask: TracedMask, name: str) -> Pattern:
@@ -415,7 +465,8 @@ class Substitute:
         for substitute, joined in mask.joined:
             if substitute is self:
                 return joined  # made, and checked, for an earlier layer
-        parts, moved = [], self.pattern
+        parts = []
+        moved = self.pattern
         for part in mask.pattern.factors:
             if part.documents:
                 (ids,) = part.documents
@@ -425,7 +476,9 @@ class Substitute:
                 origins = live.to(torch.int64).argmax(-1).reshape(-1)
                 by_row = self.pattern.moved(origins)
                 if by_row is None:
-                    part = KeyMask(checked(live, (origins == 0).all(), _unmovable(name, "different")))
+                    part = KeyMask(
+                        checked(live, (origins == 0).all(), _unmovable(name, "different"))
+                    )
                 else:
                     moved = by_row
             parts.append(part)
@@ -439,7 +492,10 @@ class Substitute:
 def _begin_at_first_key(mask: torch.Tensor) -> torch.Tensor:
     """Whether all rows of a mask of pairs begin at the first key and hold one document, one boolean."""
     allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    live, beside = allowed.any(-2), allowed.diagonal(-1, -2, -1)  # (.., keys), and each key seen by the query after it
+    live, beside = (
+        allowed.any(-2),
+        allowed.diagonal(-1, -2, -1),
+    )  # (.., keys), and each key seen by the query after it
     return allowed[..., 0].flatten(1).any(1).all() & (beside | ~live[..., :-1]).all()
 
 

@@ -23,7 +23,15 @@ from regard.integrations.transformers.attending import ModuleCall, Watcher, watc
 from regard.integrations.transformers.modules import layer_names, outside_of, uncalled
 from regard.reprs import Described, brief
 
-__all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "intervene", "observe"]
+__all__ = [
+    "Explained",
+    "ExplainedCall",
+    "Observed",
+    "ObservedCall",
+    "explain",
+    "intervene",
+    "observe",
+]
 
 ATTRIBUTES: dict[type, str] = {
     TopKeys: "top_keys",
@@ -74,15 +82,24 @@ class Explained:
     outside: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        groups: dict[Any, tuple[list[str], ExplainedCall]] = {}  # calls that differ in the number of their layer alone
+        groups: dict[
+            Any, tuple[list[str], ExplainedCall]
+        ] = {}  # calls that differ in the number of their layer alone
         for call in self.calls:
-            alike = re.sub(r"\d+", "#", call.layer), replace(call, layer="", share=round(call.share, 3))
+            alike = (
+                re.sub(r"\d+", "#", call.layer),
+                replace(call, layer="", share=round(call.share, 3)),
+            )
             groups.setdefault(alike, ([], call))[0].append(call.layer)
         rows = [("layer", "pattern", "q x k", "backend", "pairs computed", "dense mask", "options")]
         for names, call in groups.values():
-            sizes, options = f"{call.q_len} x {call.k_len}", "; ".join(call.options) or "-"
-            share, dense = f"{call.share:.1%}", call.dense or "no"
-            rows.append((_one_name(names), call.pattern, sizes, call.backend, share, dense, options))
+            sizes = f"{call.q_len} x {call.k_len}"
+            options = "; ".join(call.options) or "-"
+            share = f"{call.share:.1%}"
+            dense = call.dense or "no"
+            rows.append(
+                (_one_name(names), call.pattern, sizes, call.backend, share, dense, options)
+            )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"{self.model}: {count_of(len(self.calls), 'calls of attention')} by regard"]
         lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -120,21 +137,31 @@ class _Explaining:
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         return () if id(module) in self.names else None
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor) -> torch.Tensor:
+    def take(
+        self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor
+    ) -> torch.Tensor:
         self.taken.append((self.names[id(module)], call, detail.plan))
         return output
 
 
 def _explained(layer: str, call: ModuleCall, plan: Plan) -> ExplainedCall:
-    problem, mask, dense = plan.problem, call.mask, None
+    problem = plan.problem
+    mask = call.mask
+    dense = None
     if mask is not None and mask.reason is not None:
         dense = f"yes: {mask.reason}"
     elif mask is not None and mask.written:
         dense = "yes: the model's own code read its pairs"
     return ExplainedCall(
-        layer, str(call.pattern), problem.q_len, problem.k_len, plan.backend, plan.share_of_pairs_computed, dense,
+        layer,
+        str(call.pattern),
+        problem.q_len,
+        problem.k_len,
+        plan.backend,
+        plan.share_of_pairs_computed,
+        dense,
         _options(call, plan),
-    )  # fmt: skip
+    )
 
 
 def _options(call: ModuleCall, plan: Plan) -> tuple[str, ...]:
@@ -186,21 +213,29 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
     with _watching(explaining), torch.no_grad():
         if isinstance(inputs, torch.Tensor):
             model(inputs)
-        elif isinstance(model, nn.Sequential):  # of sentence-transformers, which hands on one mapping
+        elif isinstance(
+            model, nn.Sequential
+        ):  # of sentence-transformers, which hands on one mapping
             model(dict(inputs))
         elif isinstance(inputs, Mapping) or hasattr(inputs, "keys"):
             model(**inputs)
         else:
-            raise ArgumentError(f"inputs are {shown(inputs)}; give a mapping of the model's keywords, or its ids")
+            raise ArgumentError(
+                f"inputs are {shown(inputs)}; give a mapping of the model's keywords, or its ids"
+            )
     if not (taken := explaining.taken):
         raise RegardError(_unseen(model, "explain"))
     silent = tuple(uncalled(model, {name for name, _, _ in taken}))
-    return Explained(type(model).__name__, tuple(_explained(*one) for one in taken), silent, outside_of(model))
+    return Explained(
+        type(model).__name__, tuple(_explained(*one) for one in taken), silent, outside_of(model)
+    )
 
 
 def _check_model(model: object) -> None:
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"model is {kind_of(model)}; it needs a model of transformers that attach was given")
+        raise ArgumentError(
+            f"model is {kind_of(model)}; it needs a model of transformers that attach was given"
+        )
 
 
 def _unseen(model: nn.Module, what: str) -> str:
@@ -258,7 +293,9 @@ class Observed(Described):
         """The calls of one layer, by its name or its number."""
         if is_whole(layer) and isinstance(layer, int):
             if not 0 <= layer < len(self.layers):
-                raise ArgumentError(f"there is no layer {layer}; {count_of(len(self.layers), 'layers')} are observed")
+                raise ArgumentError(
+                    f"there is no layer {layer}; {count_of(len(self.layers), 'layers')} are observed"
+                )
             layer = self.layers[layer]
         calls = [call for call in self.calls if call.layer == layer]
         if not calls:
@@ -272,7 +309,9 @@ class Observed(Described):
 class _Observing:
     """Takes the statistics of chosen layers and heads."""
 
-    def __init__(self, model: nn.Module, want: tuple[Want, ...], chosen: tuple[str, ...], heads: Any) -> None:
+    def __init__(
+        self, model: nn.Module, want: tuple[Want, ...], chosen: tuple[str, ...], heads: Any
+    ) -> None:
         self.want, self.heads = want, heads
         self.names = {id(module): name for name, module in model.named_modules() if name in chosen}
         self.observed = Observed(type(model).__name__, chosen)
@@ -280,7 +319,9 @@ class _Observing:
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         return self.want if id(module) in self.names else None
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor) -> torch.Tensor:
+    def take(
+        self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor
+    ) -> torch.Tensor:
         problem = detail.plan.problem
         heads = tuple(range(problem.heads)) if self.heads is None else self.heads
         if heads and max(heads) >= problem.heads:
@@ -290,7 +331,9 @@ class _Observing:
         chosen = None if self.heads is None else torch.tensor(heads, device=detail.output.device)
         names = [one if isinstance(one, str) else ATTRIBUTES[type(one)] for one in self.want]
         statistics = {name: _of_heads(getattr(detail, name), chosen) for name in names}
-        observed = ObservedCall(self.names[id(module)], heads, problem.q_len, problem.k_len, statistics)
+        observed = ObservedCall(
+            self.names[id(module)], heads, problem.q_len, problem.k_len, statistics
+        )
         self.observed.calls.append(observed)
         return output
 
@@ -298,7 +341,9 @@ class _Observing:
 def _of_heads(statistic: Any, heads: torch.Tensor | None) -> Any:
     """A statistic without its graph, of some heads: (batch, heads, ...)."""
     if isinstance(statistic, TopKeysFound):
-        return TopKeysFound(_of_heads(statistic.indices, heads), _of_heads(statistic.weights, heads))
+        return TopKeysFound(
+            _of_heads(statistic.indices, heads), _of_heads(statistic.weights, heads)
+        )
     return statistic.detach() if heads is None else statistic.detach().index_select(1, heads)
 
 
@@ -339,7 +384,9 @@ def observe(
     _check_model(model)
     if heads is not None:
         given: Any = [heads] if is_whole(heads) else heads
-        heads = tuple(whole("one of heads", one, 0) for one in a_list("heads", given, int, "whole numbers"))
+        heads = tuple(
+            whole("one of heads", one, 0) for one in a_list("heads", given, int, "whole numbers")
+        )
     observing = _Observing(model, checked_wants(want), layer_names(model, layers), heads)
     with _watching(observing):
         yield observing.observed
@@ -351,16 +398,23 @@ class _Intervening:
     """Gives the output of each module to a function, and the model what that returns."""
 
     def __init__(self, model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> None:
-        self.names, self.change = {id(module): name for name, module in model.named_modules()}, change
+        self.names, self.change = (
+            {id(module): name for name, module in model.named_modules()},
+            change,
+        )
         self.called = False
 
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         return () if id(module) in self.names else None
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Tensor) -> Tensor:
+    def take(
+        self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Tensor
+    ) -> Tensor:
         changed, self.called = self.change(name := self.names[id(module)], output), True
         if not isinstance(changed, Tensor) or changed.shape != output.shape:
-            raise ShapeError(f"change returned {shown(changed)} for {name}; it has to return {(*output.shape,)}")
+            raise ShapeError(
+                f"change returned {shown(changed)} for {name}; it has to return {(*output.shape,)}"
+            )
         return changed
 
 

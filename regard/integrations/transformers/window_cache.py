@@ -49,7 +49,11 @@ def given_cache(*given: Any) -> Any:
 def mask_of_kept(key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
     """The mask of the keys that a `WindowLayer` kept; the given one for keys of any other cache."""
     dropped: range | None = getattr(key, DROPPED, None)
-    if dropped is None or not isinstance(mask, PatternMask) or mask.sizes[3] != key.shape[2] + len(dropped):
+    if (
+        dropped is None
+        or not isinstance(mask, PatternMask)
+        or mask.sizes[3] != key.shape[2] + len(dropped)
+    ):
         return mask
     kept = mask.plans.get(dropped)
     if kept is None:
@@ -58,11 +62,16 @@ def mask_of_kept(key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor |
 
 
 def window_cache(
-    model: PreTrainedModel, modules: Iterable[nn.Module], pattern: Pattern, attention_mask: torch.Tensor | None
+    model: PreTrainedModel,
+    modules: Iterable[nn.Module],
+    pattern: Pattern,
+    attention_mask: torch.Tensor | None,
 ) -> DynamicCache:
     """A cache for a model in which these modules compute this pattern, counted from the first live key of each row."""
     if model.config.is_encoder_decoder:
-        raise UnsupportedError(f"{type(model).__name__} has a cache for each of its two sequences; use its own cache")
+        raise UnsupportedError(
+            f"{type(model).__name__} has a cache for each of its two sequences; use its own cache"
+        )
     kept = pattern.kept_keys()
     if kept is None:
         raise UnsupportedError(
@@ -71,7 +80,9 @@ def window_cache(
         )
     first, window = kept
     if attention_mask is not None:
-        first += int((attention_mask.cumsum(-1) == 0).sum(-1).max())  # so that each row keeps its own first keys
+        first += int(
+            (attention_mask.cumsum(-1) == 0).sum(-1).max()
+        )  # so that each row keeps its own first keys
     cache = DynamicCache(config=model.config)
     changed = {getattr(module, "layer_idx", None) for module in modules}
     count = model.config.get_text_config(decoder=True).num_hidden_layers
@@ -116,12 +127,15 @@ class WindowLayer(DynamicLayer):
         super().lazy_initialization(key_states, value_states)
         self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
         """Append entries, and return the kept ones with the new ones; the keys hold which are left out."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
-        added, most = key_states.shape[2], self.first + self.window - 1
+        added = key_states.shape[2]
+        most = self.first + self.window - 1
         kept = min(self.keys.shape[2], most)
         gap = self.cumulative_length - kept
         self.cumulative_length += added
@@ -149,7 +163,10 @@ class WindowLayer(DynamicLayer):
         excess = self.keys.shape[2] - most  # 1 after the first step: the key that leaves the window
         moved = self._shown[0] is not self.keys or self._shown[1] is not self.values
         if moved or (self._rooms[0].is_inference() and not torch.is_inference_mode_enabled()):
-            self._rooms, self._begin = [self._roomy(self._trimmed(x)) for x in (self.keys, self.values)], 0
+            self._rooms, self._begin = (
+                [self._roomy(self._trimmed(x)) for x in (self.keys, self.values)],
+                0,
+            )
         elif excess:
             for room in self._rooms:
                 first = room[:, :, self._begin : self._begin + self.first].clone()

@@ -21,13 +21,19 @@ from regard.storage import save_tensors
 
 def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
     """Check an index of batch rows, integers (new batch,)."""
-    if not isinstance(index, torch.Tensor) or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
+    if (
+        not isinstance(index, torch.Tensor)
+        or index.dim() != 1
+        or index.dtype not in (torch.int64, torch.int32)
+    ):
         raise ShapeError(f"reorder takes integers (new batch,), not {shown(index)}")
     refuse_wrapper("the index of rows", index)
     if index.is_meta or not index.numel():
         return
     if int(index.min()) < 0 or int(index.max()) >= batch:
-        raise ArgumentError(f"reorder to rows {shown(index.tolist())}: this {of} has batch rows 0 to {batch - 1}")
+        raise ArgumentError(
+            f"reorder to rows {shown(index.tolist())}: this {of} has batch rows 0 to {batch - 1}"
+        )
 
 
 def check_room(length: int, added: int, capacity: int) -> None:
@@ -49,7 +55,11 @@ def _misfit(name: str, new: torch.Size, held: torch.Size) -> str | None:
         return f"{name} has shape {tuple(new)}; append takes ({', '.join(axes)})"
     for axis, (given, kept_size) in enumerate(zip(new, held, strict=True)):
         if axis != 2 and given != kept_size:
-            way_out = f"new_cache(batch={given})" if axis == 0 else "the layer that computes these keys and values"
+            way_out = (
+                f"new_cache(batch={given})"
+                if axis == 0
+                else "the layer that computes these keys and values"
+            )
             return (
                 f"{axes[axis]} is {given} in {name} {tuple(new)}, and the cache has {kept_size}; make the cache with "
                 f"{way_out}"
@@ -61,9 +71,13 @@ def forgotten(used: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Fo
     """The bias of the keys in planes, which end with new ones, for queries at these; None without forget gates."""
     if "forgotten" not in new:
         return None
-    of_keys, of_queries = (x["forgotten"].transpose(2, 3).flatten(1, 2) for x in (used, new))  # (batch, heads, length)
+    of_keys, of_queries = (
+        x["forgotten"].transpose(2, 3).flatten(1, 2) for x in (used, new)
+    )  # (batch, heads, length)
     length = of_queries.shape[2]
-    return Forgetting.of_sums(of_keys, (of_queries[..., :1] + of_queries[..., -1:]) / 2 if length else 0.0)
+    return Forgetting.of_sums(
+        of_keys, (of_queries[..., :1] + of_queries[..., -1:]) / 2 if length else 0.0
+    )
 
 
 class Owned:
@@ -73,7 +87,9 @@ class Owned:
     """
 
     shared = False
-    _changing: tuple[str, ...] = ("_owner",)  # attributes that a call replaces; what they hold never changes
+    _changing: tuple[str, ...] = (
+        "_owner",
+    )  # attributes that a call replaces; what they hold never changes
     _owner: weakref.ref[object] | None = None  # a layer is not kept alive by its caches
 
     @property
@@ -175,11 +191,19 @@ class Cache(Owned):
         head_dim = whole("head_dim", head_dim, 0)
         self.v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
         if self.joined and self.v_dim > head_dim:
-            raise ArgumentError(f"v_dim is {self.v_dim}, and in a joined cache at most head_dim, {head_dim}")
+            raise ArgumentError(
+                f"v_dim is {self.v_dim}, and in a joined cache at most head_dim, {head_dim}"
+            )
         dims = {"k": head_dim} if self.joined else {"k": head_dim, "v": self.v_dim}
-        planes = {name: torch.empty(*axes, dim, dtype=self.dtype, device=device) for name, dim in dims.items()}
+        planes = {
+            name: torch.empty(*axes, dim, dtype=self.dtype, device=device)
+            for name, dim in dims.items()
+        }
         if self.dtype == torch.int8:
-            planes |= {f"{name}_scales": torch.empty(*axes, 1, dtype=torch.float32, device=device) for name in dims}
+            planes |= {
+                f"{name}_scales": torch.empty(*axes, 1, dtype=torch.float32, device=device)
+                for name in dims
+            }
         if gates := whole("forgetting", forgetting, 0):
             planes["forgotten"] = torch.empty(*axes, gates, dtype=torch.float64, device=device)
         self._held = Held(planes)
@@ -257,7 +281,8 @@ class Cache(Owned):
         """
         new = self._stored(k, v, log_forget)
         held = self._with(new)
-        returned, kept = self._returned(held, k.dtype if v is None or k.dtype == v.dtype else None), self._kept_of(held)
+        returned = self._returned(held, k.dtype if v is None or k.dtype == v.dtype else None)
+        kept = self._kept_of(held)
         bias = forgotten(held.used(), new)
         self._held = kept
         return *returned, bias
@@ -281,7 +306,11 @@ class Cache(Owned):
                 f"crop({length}): this cache holds entries {holds}{after} to {whole_length - 1}, and {gone} were "
                 f"dropped; give {after + 1} to {whole_length}, or {ways}"
             )
-        if self._forgets and 0 < length < whole_length and not (self.positions == length - 1).any(-1).all():
+        if (
+            self._forgets
+            and 0 < length < whole_length
+            and not (self.positions == length - 1).any(-1).all()
+        ):
             raise UnsupportedError(
                 f"crop({length}): keep() dropped entry {length - 1}, so what was forgotten up to it is not known; give "
                 f"a length that ends with an entry that is held"
@@ -345,9 +374,14 @@ class Cache(Owned):
         """
         capacity, v_dim, lead, held = read(a_path("path", path), cls.kind, cls.bounded, device)
         batch, kv_heads, _, head_dim = held.planes["k"].shape
-        dtype, joined = held.planes["k"].dtype, "v" not in held.planes
-        options: dict[str, Any] = {"capacity": capacity, "joined": joined} | ({"first": lead} if lead else {})
-        options |= {"forgetting": held.planes["forgotten"].shape[3]} if "forgotten" in held.planes else {}
+        dtype = held.planes["k"].dtype
+        joined = "v" not in held.planes
+        options: dict[str, Any] = {"capacity": capacity, "joined": joined} | (
+            {"first": lead} if lead else {}
+        )
+        options |= (
+            {"forgetting": held.planes["forgotten"].shape[3]} if "forgotten" in held.planes else {}
+        )
         cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, **options)
         cache._take(held)
         return cache
@@ -382,7 +416,11 @@ class Cache(Owned):
     def _crop(self, length: int) -> None:
         """Keep the first `length` entries, which are held, or none."""
         held = self._held
-        self._held = held.cropped(length, self.lead) if length else Held(held.planes, written_to=held.written_to)
+        self._held = (
+            held.cropped(length, self.lead)
+            if length
+            else Held(held.planes, written_to=held.written_to)
+        )
 
     # What all kinds of cache share
 
@@ -406,7 +444,9 @@ class Cache(Owned):
                 new[f"{name}_scales"] = scales
         if log_forget is None and not self._forgets:
             return new
-        batch, kv_heads, _, gates = self._held.planes["forgotten"].shape if self._forgets else (*k.shape[:3], 0)
+        batch, kv_heads, _, gates = (
+            self._held.planes["forgotten"].shape if self._forgets else (*k.shape[:3], 0)
+        )
         needed = batch, kv_heads * gates, k.shape[2]
         if not gates or not isinstance(log_forget, torch.Tensor) or log_forget.shape != needed:
             takes = f"{needed} numbers with these entries" if gates else "none"
@@ -415,8 +455,11 @@ class Cache(Owned):
         return new | {"forgotten": self._last().forgotten() + sums}
 
     def _with(self, new: dict[str, torch.Tensor]) -> Held:
-        held, added = self._held, new["k"].shape[2]
-        if torch.is_grad_enabled() and (held.recorded or any(x.requires_grad for x in new.values())):
+        held = self._held
+        added = new["k"].shape[2]
+        if torch.is_grad_enabled() and (
+            held.recorded or any(x.requires_grad for x in new.values())
+        ):
             return held.joined(new)
         if torch.compiler.is_exporting():  # allocating ahead would fix the lengths of the program
             return held.joined(new)
@@ -426,18 +469,25 @@ class Cache(Owned):
 
     def _returned(self, held: Held, dtype: torch.dtype | None) -> tuple[Entries, Entries]:
         used = held.used()
-        k, of_v = used["k"], "k_scales" if self.joined else "v_scales"
+        k = used["k"]
+        of_v = "k_scales" if self.joined else "v_scales"
         v = k[..., : self.v_dim] if self.joined else used["v"]
         if self.dtype == dtype != torch.int8 and not held.first:
             return k, v
         options: dict[str, Any] = {"lead": self.lead, "places": held.places}
-        k, v = (Stored(x, used.get(of), held.first, **options) for x, of in ((k, "k_scales"), (v, of_v)))
+        k, v = (
+            Stored(x, used.get(of), held.first, **options) for x, of in ((k, "k_scales"), (v, of_v))
+        )
         return k, v
 
     def _checked(self, k: torch.Tensor, v: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """The new entries by the names of their planes, after a check."""
         if (v is None) != self.joined:
-            way = "values are in the keys, so give keys alone" if self.joined else "give keys and values"
+            way = (
+                "values are in the keys, so give keys alone"
+                if self.joined
+                else "give keys and values"
+            )
             raise ShapeError(f"append to a {'joined ' * self.joined}{self.kind} cache: {way}")
         given = {"k": k} if v is None else {"k": k, "v": v}
         for name, new in given.items():
@@ -446,7 +496,9 @@ class Cache(Owned):
                 raise ShapeError(f"{name} comes from another cache; append takes tensors")
             plane = self._held.planes[name]
             if new.device != plane.device:
-                raise ShapeError(f"{name} is on {new.device} and the cache on {plane.device}; move one of them")
+                raise ShapeError(
+                    f"{name} is on {new.device} and the cache on {plane.device}; move one of them"
+                )
             if reason := _misfit(name, new.shape, plane.shape):
                 raise ShapeError(reason)
             check_numbers(name, new, self.dtype)
@@ -471,11 +523,18 @@ class Cache(Owned):
         indices = indices[None] if indices.dim() == 1 else indices
         indices = indices[:, None] if indices.dim() == 2 else indices
         with torch.inference_mode(False):  # a cache may go on where gradients are recorded
-            return indices.detach().to(self._held.planes["k"].device, torch.int64, copy=True).sort(-1).values
+            return (
+                indices.detach()
+                .to(self._held.planes["k"].device, torch.int64, copy=True)
+                .sort(-1)
+                .values
+            )
 
     def _checked_capacity(self, capacity: int | None) -> int | None:
         if self.bounded is False and capacity is not None:
-            raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache has no capacity; leave it out")
+            raise ArgumentError(
+                f"capacity={shown(capacity)}: a {self.kind} cache has no capacity; leave it out"
+            )
         if self.bounded and capacity is None:
             raise ArgumentError(f"a {self.kind} cache needs a capacity; give capacity=, 1 or more")
         return None if capacity is None else whole("capacity", capacity, 1)

@@ -47,7 +47,9 @@ def check_numbers(name: str, new: torch.Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def rounded(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+def rounded(
+    name: str, new: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Numbers rounded to `dtype`, and for int8 their scales (..., 1); None for other dtypes.
 
     int8: each vector x (one token of one key/value head) becomes round(x / s) with s = max|x| / 127.
@@ -73,7 +75,9 @@ def rounded(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Ten
     return (new / scales).round().to(torch.int8), scales
 
 
-def _refuse_overflow(name: str, new: torch.Tensor, numbers: torch.Tensor, dtype: torch.dtype) -> None:
+def _refuse_overflow(
+    name: str, new: torch.Tensor, numbers: torch.Tensor, dtype: torch.dtype
+) -> None:
     if not new.is_meta and (numbers.isinf() & new.isfinite()).any():
         raise ArgumentError(
             f"{name} reaches {float(new.abs().max()):.3g}, too large for a cache of {dtype}; use a wider dtype"
@@ -99,7 +103,9 @@ class Held:
     first: int = 0
     written_to: int = 0  # one past the last slot that was ever written
     places: torch.Tensor | None = None
-    stop_tensor: Any = None  # of a static cache, `stop` as a tensor (1,), so that a graph serves any length
+    stop_tensor: Any = (
+        None  # of a static cache, `stop` as a tensor (1,), so that a graph serves any length
+    )
 
     @property
     def entries(self) -> int:
@@ -122,7 +128,9 @@ class Held:
     @property
     def fixed(self) -> bool:
         """Whether free slots may not be written, because autograd or inference mode forbids it."""
-        if self.recorded or torch.compiler.is_compiling():  # a compiler cannot trace inference tensors
+        if (
+            self.recorded or torch.compiler.is_compiling()
+        ):  # a compiler cannot trace inference tensors
             return self.recorded
         return self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()
 
@@ -172,7 +180,8 @@ class Held:
     def without_middle(self, lead: int, count: int) -> Held:
         """The first `lead` entries and, after `count` that are dropped, the others, in new planes."""
         planes = {
-            name: torch.cat([plane[:, :, :lead], plane[:, :, lead + count :]], 2) for name, plane in self.used().items()
+            name: torch.cat([plane[:, :, :lead], plane[:, :, lead + count :]], 2)
+            for name, plane in self.used().items()
         }
         return Held(planes, 0, self.entries - count, self.first + count)
 
@@ -209,9 +218,11 @@ class Held:
                 "keep(after=...): forget gates are summed along the text and not along a path of a Tree; crop the "
                 "cache to the entries before the tree, and compute the path again"
             )
-        length, own = self.length if after is None else whole("after", after, 0, self.length), self.positions()
+        length = self.length if after is None else whole("after", after, 0, self.length)
+        own = self.positions()
         axes = [max(sizes) for sizes in zip(own.shape[:2], chosen.shape[:2], strict=True)]
-        own, chosen = own.expand(*axes, -1).contiguous(), chosen.expand(*axes, -1).contiguous()
+        own = own.expand(*axes, -1).contiguous()
+        chosen = chosen.expand(*axes, -1).contiguous()
         slots = torch.searchsorted(own, chosen)
         if not chosen.is_meta:
             self._check_chosen(chosen, own, slots, after)
@@ -224,21 +235,36 @@ class Held:
             length += chosen.shape[2]
         sizes = *self.planes["k"].shape[:2], slots.shape[2]
         index = slots.expand(sizes)[..., None]
-        planes = {name: plane.gather(2, index.expand(*sizes, plane.shape[3])) for name, plane in self.used().items()}
+        planes = {
+            name: plane.gather(2, index.expand(*sizes, plane.shape[3]))
+            for name, plane in self.used().items()
+        }
         if "forgotten" in planes:
             planes["forgotten"] = planes["forgotten"] - self.forgotten()
-        return Held(planes, 0, sizes[2], length - sizes[2], places=_before_gap(positions, length - sizes[2]))
+        return Held(
+            planes, 0, sizes[2], length - sizes[2], places=_before_gap(positions, length - sizes[2])
+        )
 
-    def _check_chosen(self, chosen: torch.Tensor, own: torch.Tensor, slots: torch.Tensor, after: int | None) -> None:
-        known = own.gather(-1, slots.clamp(max=self.entries - 1)) == chosen if self.entries else chosen < chosen
+    def _check_chosen(
+        self, chosen: torch.Tensor, own: torch.Tensor, slots: torch.Tensor, after: int | None
+    ) -> None:
+        known = (
+            own.gather(-1, slots.clamp(max=self.entries - 1)) == chosen
+            if self.entries
+            else chosen < chosen
+        )
         for wrong, what in (
             (~known, "is not held" if self.first else "is not a position of this text"),
             (torch.nn.functional.pad(chosen.diff(dim=-1) == 0, (1, 0)), "is named twice"),
             (chosen < (after or 0), f"is before {after}, where entries stay in any case"),
         ):
             if bool(wrong.any()):
-                holds = f"{count_of(self.entries, 'entries')} of {count_of(self.length, 'positions')}"
-                raise ArgumentError(f"keep: {int(chosen[wrong][0])} {what}; this cache holds {holds}")
+                holds = (
+                    f"{count_of(self.entries, 'entries')} of {count_of(self.length, 'positions')}"
+                )
+                raise ArgumentError(
+                    f"keep: {int(chosen[wrong][0])} {what}; this cache holds {holds}"
+                )
 
 
 def _before_gap(positions: torch.Tensor, dropped: int) -> torch.Tensor | None:
@@ -252,10 +278,16 @@ def _before_gap(positions: torch.Tensor, dropped: int) -> torch.Tensor | None:
 
 def rows_of(places: torch.Tensor | None, index: torch.Tensor) -> torch.Tensor | None:
     """The places of other batch rows."""
-    return places if places is None or len(places) == 1 else places.index_select(0, index.to(places.device))
+    return (
+        places
+        if places is None or len(places) == 1
+        else places.index_select(0, index.to(places.device))
+    )
 
 
-def entries_before(length: int, first: int, places: torch.Tensor | None) -> tuple[int, torch.Tensor | None]:
+def entries_before(
+    length: int, first: int, places: torch.Tensor | None
+) -> tuple[int, torch.Tensor | None]:
     """How many held entries have a position below `length`, and the places among them.
 
     Raises:
@@ -287,23 +319,32 @@ def read_kind(path: Path, kinds: tuple[str, ...]) -> str:
     return words["cache"]
 
 
-def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str) -> tuple[int | None, int, int, Held]:
+def read(
+    path: Path, kind: str, bounded: bool | None, device: torch.device | str
+) -> tuple[int | None, int, int, Held]:
     """Read the capacity, v_dim, number of first entries that stay, and entries of a cache of this kind, checking every
     claim of the file."""
     read_kind(path, (kind,))
-    words, planes = load_tensor_metadata(path), load_tensors(path)
+    words = load_tensor_metadata(path)
+    planes = load_tensors(path)
     places = planes.pop("places", None)
     first = whole_number(path, words, "first")
     limited = bounded or (bounded is None and "capacity" in words)
     capacity = whole_number(path, words, "capacity") if limited else None
-    names = ("k",) if "v_dim" in words else ("k", "v")  # a joined cache has one tensor, and says what of it are values
+    names = (
+        ("k",) if "v_dim" in words else ("k", "v")
+    )  # a joined cache has one tensor, and says what of it are values
     if not _fit_together(planes, names):
         shapes = {name: (plane.dtype, tuple(plane.shape)) for name, plane in planes.items()}
-        raise CheckpointError(f"{path} holds {shapes}, which are not the keys and values of a cache")
+        raise CheckpointError(
+            f"{path} holds {shapes}, which are not the keys and values of a cache"
+        )
     entries = planes["k"].shape[2]
     lead = whole_number(path, words, "lead") if "lead" in words and kind == "ring" else 0
     if places is not None and (kind == "ring" or not _are_places(places, planes["k"].shape, first)):
-        raise CheckpointError(f"{path} holds places {places.dtype} {tuple(places.shape)} that are not those of entries")
+        raise CheckpointError(
+            f"{path} holds places {places.dtype} {tuple(places.shape)} that are not those of entries"
+        )
     if (first and ((kind != "ring" and places is None) or entries < lead)) or (
         capacity is not None and (capacity < 1 or entries > capacity + lead)
     ):
@@ -312,9 +353,16 @@ def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str
         )
     v_dim = whole_number(path, words, "v_dim") if "v_dim" in words else planes["v"].shape[3]
     if "v_dim" in words and v_dim > planes["k"].shape[3]:
-        raise CheckpointError(f"{path} has values of {v_dim} numbers in keys of {planes['k'].shape[3]}")
+        raise CheckpointError(
+            f"{path} has values of {v_dim} numbers in keys of {planes['k'].shape[3]}"
+        )
     planes = {name: plane.to(device) for name, plane in planes.items()}
-    return capacity, v_dim, lead, Held(planes, 0, entries, first, places=None if places is None else places.to(device))
+    return (
+        capacity,
+        v_dim,
+        lead,
+        Held(planes, 0, entries, first, places=None if places is None else places.to(device)),
+    )
 
 
 def whole_number(path: Path, words: dict[str, str], name: str) -> int:
@@ -347,5 +395,7 @@ def _fit_together(planes: dict[str, torch.Tensor], names: tuple[str, ...]) -> bo
         and dtype in DTYPES.values()
         and len({plane.shape[:3] for plane in planes.values()}) == 1
         and planes["k"].shape[1] > 0
-        and all(planes[name].dtype == torch.float32 and planes[name].shape[3] == 1 for name in scales)
+        and all(
+            planes[name].dtype == torch.float32 and planes[name].shape[3] == 1 for name in scales
+        )
     )

@@ -64,9 +64,14 @@ def heavy_hitters(
 
 
 def observed_keys(
-    received: torch.Tensor, count: int, *, kv_heads: int, window: int, pool: int = 7,
+    received: torch.Tensor,
+    count: int,
+    *,
+    kv_heads: int,
+    window: int,
+    pool: int = 7,
     positions: torch.Tensor | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """The keys that the last queries of a prompt look at most, with their neighbours, and these last tokens: SnapKV.
 
     Args:
@@ -87,19 +92,32 @@ def observed_keys(
     [[[2, 3, 4, 6, 7]]]
     """
     count = whole("count", count, 0)
-    window, pool = whole("window", window, 0, count), whole("pool", pool, 1)
+    window = whole("window", window, 0, count)
+    pool = whole("pool", pool, 1)
     if pool % 2 == 0:
-        raise ArgumentError(f"pool is {pool}; give an odd number, as many keys before a key as after it")
+        raise ArgumentError(
+            f"pool is {pool}; give an odd number, as many keys before a key as after it"
+        )
     weights = _checked(received, kv_heads)
-    pooled = torch.nn.functional.max_pool1d(weights[..., : weights.shape[2] - window], pool, 1, pool // 2)
-    return _most(torch.cat([pooled, weights[..., weights.shape[2] - window :]], -1), count, window, positions)
+    pooled = torch.nn.functional.max_pool1d(
+        weights[..., : weights.shape[2] - window], pool, 1, pool // 2
+    )
+    return _most(
+        torch.cat([pooled, weights[..., weights.shape[2] - window :]], -1), count, window, positions
+    )
 
 
 def _checked(received: torch.Tensor, kv_heads: int) -> torch.Tensor:
     """The weights of each key/value head, (batch, kv_heads, length)."""
     kv_heads = whole("kv_heads", kv_heads, 1)
-    if not isinstance(received, torch.Tensor) or received.dim() != 3 or not received.is_floating_point():
-        raise ShapeError(f"received is {shown(received)}; it is the statistic of a call, (batch, heads, length)")
+    if (
+        not isinstance(received, torch.Tensor)
+        or received.dim() != 3
+        or not received.is_floating_point()
+    ):
+        raise ShapeError(
+            f"received is {shown(received)}; it is the statistic of a call, (batch, heads, length)"
+        )
     if received.shape[1] % kv_heads:
         raise ShapeError(
             f"received has {count_of(received.shape[1], 'heads')}, which kv_heads={kv_heads} does not divide"
@@ -107,7 +125,9 @@ def _checked(received: torch.Tensor, kv_heads: int) -> torch.Tensor:
     return received.detach().unflatten(1, (kv_heads, -1)).sum(2)
 
 
-def _most(weights: torch.Tensor, count: int, last: int, positions: torch.Tensor | None) -> torch.Tensor:
+def _most(
+    weights: torch.Tensor, count: int, last: int, positions: torch.Tensor | None
+) -> torch.Tensor:
     """The positions of the last entries, and of the others with the largest weights."""
     if positions is None:
         positions = torch.arange(weights.shape[2], device=weights.device)[None, None]

@@ -74,25 +74,36 @@ class StaticCache(Cache):
     ) -> tuple[Entries, Entries, Forgetting | None]:
         if not _in_graph():
             return super().append_gated(k, v, log_forget)
-        learns = torch.is_grad_enabled() and (k.requires_grad or (v is not None and v.requires_grad))
+        learns = torch.is_grad_enabled() and (
+            k.requires_grad or (v is not None and v.requires_grad)
+        )
         if self._now.first or self._now.start or self._now.places is not None:
-            raise UnsupportedError("a static cache that dropped entries is not compiled; use it outside torch.compile")
+            raise UnsupportedError(
+                "a static cache that dropped entries is not compiled; use it outside torch.compile"
+            )
         if self.dtype != k.dtype or learns:
             raise UnsupportedError(
                 "in a compiled graph a static cache stores the dtype of its layer, and no gradient; give new_cache no "
                 "dtype, and use torch.no_grad()"
             )
-        new, planes, stop = self._stored(k, v, log_forget), self._now.planes, self._now.stop_tensor
+        new = self._stored(k, v, log_forget)
+        planes = self._now.planes
+        stop = self._now.stop_tensor
         slots = torch.ops.regard.next_slots(stop, k.shape[2], self.capacity).to(k.device)
         for name, x in new.items():
             planes[name].index_copy_(2, slots, x)
         self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], stop_tensor=stop + k.shape[2])
-        return planes["k"], planes["k"][..., : self.v_dim] if self.joined else planes["v"], forgotten(planes, new)
+        return (
+            planes["k"],
+            planes["k"][..., : self.v_dim] if self.joined else planes["v"],
+            forgotten(planes, new),
+        )
 
     def _last(self) -> Held:
         if not _in_graph() or not self._forgets:
             return super()._last()
-        stop, sums = self._now.stop_tensor.to(self._now.planes["k"].device), self._now.planes["forgotten"]
+        stop = self._now.stop_tensor.to(self._now.planes["k"].device)
+        sums = self._now.planes["forgotten"]
         last = sums.index_select(2, (stop - 1).clamp(min=0)).where(stop > 0, 0)
         return Held({"forgotten": last}, 0, 1)
 
@@ -106,7 +117,9 @@ class StaticCache(Cache):
 
 
 UNKNOWN = -1
-torch.library.define("regard::next_slots", "(Tensor place, SymInt added, SymInt capacity) -> Tensor")
+torch.library.define(
+    "regard::next_slots", "(Tensor place, SymInt added, SymInt capacity) -> Tensor"
+)
 
 
 def _in_graph() -> bool:
@@ -162,8 +175,11 @@ class RingCache(Cache):
 
     def _kept_of(self, held: Held) -> Held:
         assert self.capacity is not None
-        dropped, usual = max(0, held.entries - self.lead - self.capacity), self._room(0, 0)
-        if self.lead:  # those between stay in their slots until the room is used up, so that few entries move
+        dropped = max(0, held.entries - self.lead - self.capacity)
+        usual = self._room(0, 0)
+        if (
+            self.lead
+        ):  # those between stay in their slots until the room is used up, so that few entries move
             kept = held.without_middle(self.lead, dropped) if held.entries >= usual else held
             return kept.moved(usual) if kept is not held and not kept.recorded else kept
         kept = held.without_oldest(dropped)
@@ -181,7 +197,9 @@ class RingCache(Cache):
         return self._held.without_middle(self.lead, dropped) if dropped > 0 else self._held
 
 
-KINDS: dict[str, type[Cache]] = {cache.kind: cache for cache in (GrowingCache, StaticCache, RingCache, PagedCache)}
+KINDS: dict[str, type[Cache]] = {
+    cache.kind: cache for cache in (GrowingCache, StaticCache, RingCache, PagedCache)
+}
 
 
 def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: Any) -> Cache:
@@ -191,7 +209,9 @@ def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: An
     StaticCache(batch=2, kv_heads=4, length=0, head_dim=64, int8, capacity=512)
     """
     if one_of("kind", kind, KINDS) != "ring" and options.pop("first", 0):
-        raise ArgumentError(f"first= is for a ring, which drops entries; a {kind} cache keeps all, so leave it out")
+        raise ArgumentError(
+            f"first= is for a ring, which drops entries; a {kind} cache keeps all, so leave it out"
+        )
     return KINDS[kind](batch, kv_heads, head_dim, **options)
 
 

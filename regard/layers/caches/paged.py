@@ -32,34 +32,60 @@ class Pool:
 
     def take(self, count: int) -> list[Page]:
         """Take this many free pages; the pool doubles if it has too few."""
-        if len(self.free) < count or (self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()):
+        if len(self.free) < count or (
+            self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()
+        ):
             before = self.pages
-            after = before if len(self.free) >= count else max(2 * before, before + count - len(self.free))
-            grown = {x: plane.new_empty(plane.shape[0], after, *plane.shape[2:]) for x, plane in self.planes.items()}
+            after = (
+                before
+                if len(self.free) >= count
+                else max(2 * before, before + count - len(self.free))
+            )
+            grown = {
+                x: plane.new_empty(plane.shape[0], after, *plane.shape[2:])
+                for x, plane in self.planes.items()
+            }
             for name, plane in self.planes.items():
                 grown[name][:, :before] = plane
             more = range(after - 1, before - 1, -1)
-            self.planes, self.free[:0] = grown, more  # in one statement: an exception leaves none without the other
+            self.planes, self.free[:0] = (
+                grown,
+                more,
+            )  # in one statement: an exception leaves none without the other
         return [Page(self, self.free.pop()) for _ in range(count)]
 
     def write(self, slots: torch.Tensor, new: dict[str, torch.Tensor]) -> None:
         """Write entries (batch, kv_heads, added, dim) into slots (batch · added), numbered through all pages."""
         for name, x in new.items():
             entries = x.detach().transpose(0, 1).flatten(1, 2)  # (kv_heads, batch · added, dim)
-            self.planes[name].flatten(1, 2).index_copy_(1, slots, entries.to(self.planes[name].dtype))
+            self.planes[name].flatten(1, 2).index_copy_(
+                1, slots, entries.to(self.planes[name].dtype)
+            )
 
     def read(self, rows: tuple[tuple[Page, ...], ...], length: int) -> dict[str, torch.Tensor]:
         """The entries of tables, (batch, kv_heads, length, dim): a view where one row's pages follow each other, and
         no gradient is recorded, else a copy."""
         first = rows[0][0].index if len(rows) == 1 and rows[0] else 0
-        if len(rows) == 1 and not torch.is_grad_enabled() and all(p.index == first + n for n, p in enumerate(rows[0])):
+        if (
+            len(rows) == 1
+            and not torch.is_grad_enabled()
+            and all(p.index == first + n for n, p in enumerate(rows[0]))
+        ):
             slots = slice(first * PAGE, first * PAGE + length)
-            return {name: plane.flatten(1, 2)[None, :, slots] for name, plane in self.planes.items()}
-        index = torch.tensor([page.index for row in rows for page in row], dtype=torch.int64, device="cpu")
+            return {
+                name: plane.flatten(1, 2)[None, :, slots] for name, plane in self.planes.items()
+            }
+        index = torch.tensor(
+            [page.index for row in rows for page in row], dtype=torch.int64, device="cpu"
+        )
         found = {}
         for name, plane in self.planes.items():
-            pages = plane.index_select(1, index.to(plane.device))  # (kv_heads, batch · pages of a row, PAGE, dim)
-            each = pages.view(plane.shape[0], len(rows), len(rows[0]) * PAGE if rows else 0, plane.shape[3])
+            pages = plane.index_select(
+                1, index.to(plane.device)
+            )  # (kv_heads, batch · pages of a row, PAGE, dim)
+            each = pages.view(
+                plane.shape[0], len(rows), len(rows[0]) * PAGE if rows else 0, plane.shape[3]
+            )
             found[name] = each.transpose(0, 1)[:, :, :length]
         return found
 
@@ -96,7 +122,8 @@ class PageTable:
         """With pages for more entries. A row whose last page another row has written on gets a copy of that page."""
         if not added:
             return self
-        offset, rows = self.entries % PAGE, list[tuple[Page, ...]]()
+        offset = self.entries % PAGE
+        rows = list[tuple[Page, ...]]()
         for row in self.rows:
             pages = list(row)
             if offset and pages[-1].filled != offset:
@@ -112,7 +139,11 @@ class PageTable:
 
     def slots(self, first: int) -> list[int]:
         """The slot of each entry from the first on, row by row."""
-        return [row[at // PAGE].index * PAGE + at % PAGE for row in self.rows for at in range(first, self.entries)]
+        return [
+            row[at // PAGE].index * PAGE + at % PAGE
+            for row in self.rows
+            for at in range(first, self.entries)
+        ]
 
 
 class PagedCache(Cache):
@@ -137,13 +168,17 @@ class PagedCache(Cache):
     (3, 4, 3)
     """
 
-    kind, bounded = "paged", None
+    kind = "paged"
+    bounded = None
     _changing = ("_held", "_table", "_owner")
 
     def _set_up(self) -> None:
         planes = self._held.planes
         self._pool = Pool(
-            {name: plane.new_empty(plane.shape[1], 0, PAGE, plane.shape[3]) for name, plane in planes.items()}
+            {
+                name: plane.new_empty(plane.shape[1], 0, PAGE, plane.shape[3])
+                for name, plane in planes.items()
+            }
         )
         self._table = PageTable(((),) * self.batch)
 
@@ -179,13 +214,18 @@ class PagedCache(Cache):
         """Append entries, and return all keys and values; see `Cache.append_gated`."""
         new = self._stored(k, v, log_forget)
         dtype = k.dtype if v is None or k.dtype == v.dtype else None
-        if torch.is_grad_enabled() and (self._held.recorded or any(x.requires_grad for x in new.values())):
-            held, table = self._whole().joined(new), PageTable(((),) * self.batch)
+        if torch.is_grad_enabled() and (
+            self._held.recorded or any(x.requires_grad for x in new.values())
+        ):
+            held = self._whole().joined(new)
+            table = PageTable(((),) * self.batch)
             whole = held
         else:
             recorded = self._held.recorded
             before, held = (
-                (self._paged(self._held), self._emptied(self.batch)) if recorded else (self._table, self._held)
+                (self._paged(self._held), self._emptied(self.batch))
+                if recorded
+                else (self._table, self._held)
             )
             table = self._written(before, new)
             whole = self._read(table)
@@ -202,7 +242,8 @@ class PagedCache(Cache):
             return
         chosen = range(len(index)) if index.is_meta else index.tolist()
         rows = self._table.rows
-        chosen_rows, places = tuple(rows[min(row, len(rows) - 1)] for row in chosen), rows_of(self._table.places, index)
+        chosen_rows = tuple(rows[min(row, len(rows) - 1)] for row in chosen)
+        places = rows_of(self._table.places, index)
         table = replace(self._table, rows=chosen_rows, places=places)
         self._held, self._table = self._emptied(len(index)), table
 
@@ -230,7 +271,10 @@ class PagedCache(Cache):
         """What stands for entries of so many rows that are in pages: their dtype, heads and sizes."""
         planes = self._held.planes
         return Held(
-            {name: plane.detach().new_empty(batch, plane.shape[1], 0, plane.shape[3]) for name, plane in planes.items()}
+            {
+                name: plane.detach().new_empty(batch, plane.shape[1], 0, plane.shape[3])
+                for name, plane in planes.items()
+            }
         )
 
     def _paged(self, held: Held) -> PageTable:
@@ -249,7 +293,8 @@ class PagedCache(Cache):
     def _last(self) -> Held:
         if self._held.recorded:
             return self._held
-        table, places = self._table, self._table.places
+        table = self._table
+        places = self._table.places
         count = (table.entries - 1) % PAGE + 1 if table.entries else 0  # of the last page
         planes = self._pool.read(tuple(row[-1:] for row in table.rows), count)
         places = None if places is None or places.shape[2] < table.entries else places[..., -count:]

@@ -55,9 +55,14 @@ class Summed:
 
     def fits(self, mechanism: Mechanism, sizes: Mapping[str, int]) -> bool:
         """Whether dtypes and shapes are those of the sums of a mechanism with these sizes."""
-        batch, kv_heads, dtype = sizes["batch"], sizes["kv_heads"], self.total.dtype
+        batch = sizes["batch"]
+        kv_heads = sizes["kv_heads"]
+        dtype = self.total.dtype
         wanted = {
-            "total": (dtype, (batch, kv_heads, *mechanism.state_shape(sizes["head_dim"], sizes["v_dim"]))),
+            "total": (
+                dtype,
+                (batch, kv_heads, *mechanism.state_shape(sizes["head_dim"], sizes["v_dim"])),
+            ),
             "log": (dtype, (batch, kv_heads, 1)),
             "mass": (dtype, (batch, kv_heads, 1)),
             "met": (torch.bool, (batch, 1, 1)),
@@ -75,9 +80,15 @@ class _SoFar(NamedTuple):
 
 
 def add(
-    mechanism: Mechanism, before: Summed | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    live: torch.Tensor | None, scale: float, parameters: Mapping[str, torch.Tensor],
-) -> tuple[torch.Tensor, Summed]:  # fmt: skip
+    mechanism: Mechanism,
+    before: Summed | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    live: torch.Tensor | None,
+    scale: float,
+    parameters: Mapping[str, torch.Tensor],
+) -> tuple[torch.Tensor, Summed]:
     """Outputs (batch, heads, n, v_dim) of the next n queries of a text, and the sums that include their keys.
 
     live: (batch or 1, 1, n), True for keys that are not padding; None if none is.
@@ -86,9 +97,15 @@ def add(
     met = None if live is None or before is None else before.met
     if live is not None and met is None:
         met = torch.full((1, 1, 1), before is not None, device=live.device)
-    now = None if live is None or met is None else (met | live.any(-1, keepdim=True)).expand(batch, 1, 1)
+    now = (
+        None
+        if live is None or met is None
+        else (met | live.any(-1, keepdim=True)).expand(batch, 1, 1)
+    )
     if isinstance(mechanism, Recurrent):
-        memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3]) if before is None else before.total
+        memory = (
+            v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3]) if before is None else before.total
+        )
         given = Given(q, k, v, *mechanism.gates(parameters, k, v), memory)
         given = given if live is None else without_unseen(given, live, met)
         output, memory = scan(engine_on(v), Rule(mechanism.corrects, scale), given)
@@ -96,11 +113,15 @@ def add(
     assert isinstance(mechanism, Kernelised)
     sums = None
     if before is not None:
-        sums = Sums(before.total, before.log, None if before.mass is None else before.mass[..., None])
+        sums = Sums(
+            before.total, before.log, None if before.mass is None else before.mass[..., None]
+        )
     text = Text(q, k, v, parameters, live)
     output, _, after = follow(mechanism, engine_on(v), scale, text, sums, met)
     assert after is not None
-    return output, Summed(after.total, after.log, None if after.mass is None else after.mass[..., 0], now)
+    return output, Summed(
+        after.total, after.log, None if after.mass is None else after.mass[..., 0], now
+    )
 
 
 class RecurrentState(Owned):
@@ -163,7 +184,9 @@ class RecurrentState(Owned):
         sizes["head_dim"] = whole("head_dim", head_dim, 1)
         sizes["v_dim"] = sizes["head_dim"] if v_dim is None else whole("v_dim", v_dim, 0)
         self._known: tuple[Any, Any] = None, None  # the key and the problem of the call before
-        self._so_far = _SoFar(sizes, 0, None)  # changed by one assignment: an interruption leaves all or nothing
+        self._so_far = _SoFar(
+            sizes, 0, None
+        )  # changed by one assignment: an interruption leaves all or nothing
 
     @property
     def length(self) -> int:
@@ -211,20 +234,36 @@ class RecurrentState(Owned):
 
         After an error the state is unchanged.
         """
-        before, pattern = self._so_far, "causal" if pattern is None else pattern
+        before = self._so_far
+        pattern = "causal" if pattern is None else pattern
         problem = self._checked(
-            Call(q, k, v, parameters=parameters, pattern=pattern, mechanism=self.mechanism, scale=scale)
+            Call(
+                q,
+                k,
+                v,
+                parameters=parameters,
+                pattern=pattern,
+                mechanism=self.mechanism,
+                scale=scale,
+            )
         )
-        added, start = problem.k_len, before.length
-        if isinstance(pattern, Pattern):  # a mask has a boolean for every key, those of earlier calls included
+        added = problem.k_len
+        start = before.length
+        if isinstance(
+            pattern, Pattern
+        ):  # a mask has a boolean for every key, those of earlier calls included
             pattern.check(problem.batch, problem.heads, added, start + added)
         if not added:
             return q.new_zeros(*q.shape[:3], problem.v_dim)
-        grid = Grid(added, start + added, start, range(added), range(start, start + added), q.device)
+        grid = Grid(
+            added, start + added, start, range(added), range(start, start + added), q.device
+        )
         wide = (x if x.dtype == self.dtype else x.to(self.dtype) for x in (q, k, v))
         with torch.autocast(q.device.type, enabled=False):
             live = visible_keys(problem.pattern, grid)
-            output, summed = add(self.mechanism, before.summed, *wide, live, problem.scale, parameters or {})
+            output, summed = add(
+                self.mechanism, before.summed, *wide, live, problem.scale, parameters or {}
+            )
         output = output.to(q.dtype)
         if self._so_far is not before:
             raise ArgumentError(
@@ -269,25 +308,35 @@ class RecurrentState(Owned):
         save_tensors(path, {} if summed is None else summed.tensors, words)
 
     @classmethod
-    def load(cls, path: str | Path, mechanism: Mechanism, device: torch.device | str = "cpu") -> Self:
+    def load(
+        cls, path: str | Path, mechanism: Mechanism, device: torch.device | str = "cpu"
+    ) -> Self:
         """Read a state of this mechanism that `save` wrote.
 
         Raises:
             CheckpointError: the file is missing, damaged, of another mechanism, or not a state.
         """
-        path, state = a_path("path", path), cls(mechanism, 1, 1, 1, device=device)
-        words, tensors = load_tensor_metadata(path), load_tensors(path)
+        path = a_path("path", path)
+        state = cls(mechanism, 1, 1, 1, device=device)
+        words = load_tensor_metadata(path)
+        tensors = load_tensors(path)
         if (words.get("format"), words.get("state")) != (FORMAT, str(mechanism)):
             raise CheckpointError(
                 f"{path} holds a state of {words.get('state')!r} in format {words.get('format')!r}; this call needs "
                 f"one of {str(mechanism)!r} in format {FORMAT}"
             )
         sizes = {name: whole_number(path, words, name) for name in ("length", *state._so_far.sizes)}
-        summed = Summed(**tensors) if tensors and tensors.keys() <= {one.name for one in fields(Summed)} else None
+        summed = (
+            Summed(**tensors)
+            if tensors and tensors.keys() <= {one.name for one in fields(Summed)}
+            else None
+        )
         fits = not tensors if summed is None else summed.fits(state.mechanism, sizes)
         if bool(sizes["length"]) != bool(tensors) or not fits:
             shapes = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
-            raise CheckpointError(f"{path} holds {shapes}, which are not the sums of {mechanism} with {sizes}")
+            raise CheckpointError(
+                f"{path} holds {shapes}, which are not the sums of {mechanism} with {sizes}"
+            )
         if summed is not None:
             state.dtype = summed.total.dtype
             summed = summed.mapped(lambda x: x.to(device))
@@ -320,13 +369,22 @@ class RecurrentState(Owned):
             )
         for name, size in self._so_far.sizes.items():
             if getattr(problem, name) != size:
-                raise ShapeError(f"{name} is {getattr(problem, name)} in this call and {size} in this state")
-        if q.device.type != self.device.type or torch.promote_types(q.dtype, self.dtype) != self.dtype:
+                raise ShapeError(
+                    f"{name} is {getattr(problem, name)} in this call and {size} in this state"
+                )
+        if (
+            q.device.type != self.device.type
+            or torch.promote_types(q.dtype, self.dtype) != self.dtype
+        ):
             raise ShapeError(
                 f"q is {q.dtype} on {q.device} and this state {self.dtype} on {self.device}; make one with "
                 f"dtype={torch.promote_types(q.dtype, self.dtype)}, device={q.device.type!r}"
             )
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in {**self._so_far.sizes, "length": self.length}.items())
-        return f"RecurrentState({self.mechanism}, {sizes}, {str(self.dtype).removeprefix('torch.')})"
+        sizes = ", ".join(
+            f"{name}={size}" for name, size in {**self._so_far.sizes, "length": self.length}.items()
+        )
+        return (
+            f"RecurrentState({self.mechanism}, {sizes}, {str(self.dtype).removeprefix('torch.')})"
+        )

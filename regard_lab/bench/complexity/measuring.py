@@ -13,7 +13,9 @@ from regard_lab.bench.measuring import call_apart, peak_of, take_turns, threads
 from regard_lab.bench.running import begin, chosen_of, measure_missing
 
 # Squares, so that a stride of sqrt(n) divides the length.
-LENGTHS = tuple(side**2 for side in (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536))
+LENGTHS = tuple(
+    side**2 for side in (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536)
+)
 CHECKED_AT, CLOSE = 1024, 1e-4  # length of the check; accepted error relative to the largest number
 Point = dict[str, Any]
 
@@ -113,7 +115,9 @@ def run_complexity(
     command = ["regard bench complexity", *([] if set(chosen) == set(ROWS) else chosen)]
     table = begin(CostTable, out, quick=quick, resume=resume, device="cpu", command=command)
 
-    return measure_missing(table, chosen, out, tell, lambda name: _measured(ROWS[name], quick, tell), write_table)
+    return measure_missing(
+        table, chosen, out, tell, lambda name: _measured(ROWS[name], quick, tell), write_table
+    )
 
 
 def _measured(row: CostRow, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -121,10 +125,16 @@ def _measured(row: CostRow, quick: bool, tell: Callable[[str], None]) -> dict[st
     try:
         error = is_right(row)
         if error is not None and not error <= CLOSE:
-            raise RegardError(f"at n={CHECKED_AT:,} its relative error is {error:.2g}, above {CLOSE:g}")
+            raise RegardError(
+                f"at n={CHECKED_AT:,} its relative error is {error:.2g}, above {CLOSE:g}"
+            )
         times, ended = measure_times(row, EFFORTS[quick], tell, LENGTHS)
     except Exception as failure:
-        return {"times": [], "memory": [], "reason": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}
+        return {
+            "times": [],
+            "memory": [],
+            "reason": f"{type(failure).__name__}: {str(failure).splitlines()[0]}",
+        }
     record: dict[str, Any] = {"error": error, "times": times, "memory": []} | (
         {} if ended is None else {"ended": ended}
     )

@@ -80,12 +80,20 @@ class Fit:
     @property
     def near(self) -> bool:
         """Whether the exponents differ by at most 0.15."""
-        return self.found is not None and self.promised is not None and abs(self.found - self.promised) <= NEAR
+        return (
+            self.found is not None
+            and self.promised is not None
+            and abs(self.found - self.promised) <= NEAR
+        )
 
     @property
     def near_or_below(self) -> bool:
         """Whether it grows at most as promised, with 0.15 of tolerance."""
-        return self.found is not None and self.promised is not None and self.found <= self.promised + NEAR
+        return (
+            self.found is not None
+            and self.promised is not None
+            and self.found <= self.promised + NEAR
+        )
 
     @classmethod
     def of(cls, points: Points, key: str, least: float, growth: CostGrowth) -> Fit:
@@ -107,7 +115,9 @@ class Reading:
     crossover: str
 
 
-def read_row(row: CostRow, record: Mapping[str, Any], exact: Mapping[str, Any] | None, trusted: float) -> Reading:
+def read_row(
+    row: CostRow, record: Mapping[str, Any], exact: Mapping[str, Any] | None, trusted: float
+) -> Reading:
     """Evaluate the record of a row.
 
     Args:
@@ -116,7 +126,8 @@ def read_row(row: CostRow, record: Mapping[str, Any], exact: Mapping[str, Any] |
         exact: the record of the row it is compared with, if measured.
         trusted: times below this number of seconds are not used for the fit.
     """
-    times, memory = record["times"], record["memory"]
+    times = record["times"]
+    memory = record["memory"]
     time_fit = Fit.of(times, "median", trusted, row.growth)
     memory_fit = Fit.of(memory, "bytes", LARGE, row.memory)
     remarks = [*_why_time(time_fit, times, trusted), *_why_memory(memory_fit, memory)]
@@ -132,15 +143,26 @@ def _counted(points: Points, key: str, least: float) -> tuple[list[int], list[fl
 
 def _why_time(fit: Fit, times: Points, trusted: float) -> list[str]:
     """Remarks on a missed promise: the exponent of time is that of the operations minus that of their rate."""
-    said = [f"{len(fit.lengths)} lengths take {1e3 * trusted:g} ms or more"] if len(fit.lengths) < 3 else []
+    said = (
+        [f"{len(fit.lengths)} lengths take {1e3 * trusted:g} ms or more"]
+        if len(fit.lengths) < 3
+        else []
+    )
     if fit.found is None or fit.near:
         return said
     counted = [point for point in times if point["length"] in fit.lengths]
     operations = slope(fit.lengths, [point["operations"] for point in counted])
-    first, last = (point["operations"] / point["median"] / 1e9 for point in (counted[0], counted[-1]))
-    words = f"its operations grow as n^{operations:.2f}, and run at {first:.3g} to {last:.3g} GFLOP/s"
+    first, last = (
+        point["operations"] / point["median"] / 1e9 for point in (counted[0], counted[-1])
+    )
+    words = (
+        f"its operations grow as n^{operations:.2f}, and run at {first:.3g} to {last:.3g} GFLOP/s"
+    )
     ends = slope(fit.lengths[-2:], [point["median"] for point in counted[-2:]])
-    return [*said, f"{words} from n={fit.lengths[0]:,} to {fit.lengths[-1]:,}; the last two lengths show n^{ends:.2f}"]
+    return [
+        *said,
+        f"{words} from n={fit.lengths[0]:,} to {fit.lengths[-1]:,}; the last two lengths show n^{ends:.2f}",
+    ]
 
 
 def _why_memory(fit: Fit, memory: Points) -> list[str]:
@@ -149,14 +171,20 @@ def _why_memory(fit: Fit, memory: Points) -> list[str]:
     if fit.found is None:
         most = max(point["bytes"] for point in memory) / 2**20
         return [f"it needs {most:.1f} MiB at the longest, too little to measure its growth"]
-    first, last = (point for point in memory if point["length"] in (fit.lengths[0], fit.lengths[-1]))
+    first, last = (
+        point for point in memory if point["length"] in (fit.lengths[0], fit.lengths[-1])
+    )
     each = (point["bytes"] / point["length"] for point in (first, last))
-    return [f"memory per position: {next(each):,.0f} bytes at n={first['length']:,}, {next(each):,.0f} at the longest"]
+    return [
+        f"memory per position: {next(each):,.0f} bytes at n={first['length']:,}, {next(each):,.0f} at the longest"
+    ]
 
 
 def crossover(times: Points, exact: Points) -> str:
     """The length from which a row is cheaper than exact attention, interpolated between two measured lengths."""
-    mine, theirs = ({point["length"]: point["median"] for point in points} for points in (times, exact))
+    mine, theirs = (
+        {point["length"]: point["median"] for point in points} for points in (times, exact)
+    )
     common = sorted(mine.keys() & theirs.keys())
     if not common:
         return "no length in common"
@@ -166,13 +194,22 @@ def crossover(times: Points, exact: Points) -> str:
     if not any(slower):
         return f"cheaper from {common[0]:,} on"
     at = max(index for index, answer in enumerate(slower) if answer)
-    below, above = common[at], common[at + 1]
+    below = common[at]
+    above = common[at + 1]
     low, high = (math.log(mine[n] / theirs[n]) for n in (below, above))
     return f"{below * (above / below) ** (low / (low - high)):,.0f}"
 
 
 FILE = "complexity.md"
-HEAD = ("layer", "promised", "sequential", "path", "time exponent", "memory exponent", "cheaper than exact from")
+HEAD = (
+    "layer",
+    "promised",
+    "sequential",
+    "path",
+    "time exponent",
+    "memory exponent",
+    "cheaper than exact from",
+)
 
 
 def describe_table(table: CostTable) -> list[str]:
@@ -189,21 +226,32 @@ def render_markdown(table: CostTable) -> str:
     """The report as a page of Markdown."""
     trusted = EFFORTS[table.quick].trusted
     lines = [
-        "# Time and memory by length", "",
+        "# Time and memory by length",
+        "",
         "How the cost of each layer grows with the length n of a text, compared with what its paper promises. An",
         "exponent of 2 means that a text twice as long costs 4 times as much. Exponents are fitted to the logarithms",
-        "of the measured medians. The promised exponent is in brackets; it is fitted to the same lengths.", "",
-        summary(table), "", *markdown_table(HEAD, _rows(table)), "",
-        "## Remarks", "",
-        *(f"- {remark}" for remark in _remarks(table)), "",
-        "## Every measurement", "", *markdown_table(("layer", "n", "CPU time", "memory"), _points(table)), "",
-        "## How it was measured", "",
+        "of the measured medians. The promised exponent is in brackets; it is fitted to the same lengths.",
+        "",
+        summary(table),
+        "",
+        *markdown_table(HEAD, _rows(table)),
+        "",
+        "## Remarks",
+        "",
+        *(f"- {remark}" for remark in _remarks(table)),
+        "",
+        "## Every measurement",
+        "",
+        *markdown_table(("layer", "n", "CPU time", "memory"), _points(table)),
+        "",
+        "## How it was measured",
+        "",
         f"- Command: `{table.command}`",
         "- One text and one head of 64 numbers, forward; CPU time on 1 thread",
         f"- Times below {1e3 * trusted:g} ms and memory below {LARGE // 2**20} MiB are not used for a fit",
         "- Memory is the peak of a separate process beside the layer's tensors",
         *measured_on(table),
-    ]  # fmt: skip
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -214,7 +262,11 @@ def summary(table: CostTable) -> str:
     fitted = [reading.memory for reading in readings.values() if reading.memory.found is not None]
     kept = sum(fit.near_or_below for fit in fitted)
     time = f"The exponent of time is within 0.15 of the promised one in {near} of {len(readings)} rows."
-    return f"{time} That of memory is within 0.15 of it, or below, in {kept} of {len(fitted)}." if fitted else time
+    return (
+        f"{time} That of memory is within 0.15 of it, or below, in {kept} of {len(fitted)}."
+        if fitted
+        else time
+    )
 
 
 def _readings(table: CostTable) -> dict[str, Reading]:
@@ -228,7 +280,8 @@ def _readings(table: CostTable) -> dict[str, Reading]:
 
 def _rows(table: CostTable) -> Iterator[tuple[str, ...]]:
     for name, reading in _readings(table).items():
-        row, exponents = ROWS[name], (_exponents(reading.time), _exponents(reading.memory))
+        row = ROWS[name]
+        exponents = (_exponents(reading.time), _exponents(reading.memory))
         yield row.title, row.cost, row.sequential, row.path, *exponents, reading.crossover
 
 
@@ -252,7 +305,10 @@ def _remarks(table: CostTable) -> list[str]:
 
 def _points(table: CostTable) -> Iterator[tuple[str, ...]]:
     for name in table.rows:
-        held = {point["length"]: f"{point['bytes'] / 2**20:.1f} MiB" for point in table.rows[name]["memory"]}
+        held = {
+            point["length"]: f"{point['bytes'] / 2**20:.1f} MiB"
+            for point in table.rows[name]["memory"]
+        }
         for point in table.rows[name]["times"]:
             n = point["length"]
             yield ROWS[name].title, f"{n:,}", seconds(point["median"]), held.get(n, "")

@@ -24,7 +24,16 @@ from regard.mechanisms import (
 )
 from regard.mechanisms.base import Sizes
 from regard.mechanisms.recurrent import Recurrent
-from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+from regard.patterns import (
+    Causal,
+    Fixed,
+    Full,
+    GlobalTokens,
+    Pattern,
+    RandomBlocks,
+    SlidingWindow,
+    Strided,
+)
 from regard.patterns.chosen import ChosenBlocks
 from regard.reprs import brief
 from regard.testing import make_qkv
@@ -61,7 +70,8 @@ def slope(lengths: Sequence[int], values: Sequence[float]) -> float:
     2.0
     """
     x, y = ([math.log(value) for value in each] for each in (lengths, values))
-    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    middle_x = sum(x) / len(x)
+    middle_y = sum(y) / len(y)
     rise = sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True))
     return round(rise / sum((a - middle_x) ** 2 for a in x), 12)
 
@@ -133,9 +143,14 @@ def attending(
         chosen = mechanism(n)
         learned = chosen.new_parameters(generator=torch.Generator().manual_seed(0))
         run = partial(
-            attention, q, q if shares_keys else k, v, pattern=pattern(n), mechanism=chosen,
+            attention,
+            q,
+            q if shares_keys else k,
+            v,
+            pattern=pattern(n),
+            mechanism=chosen,
             parameters={name: x.detach() for name, x in learned.items()},
-        )  # fmt: skip
+        )
         plan = plan_attention(*run.args, **run.keywords)
         return TimedCall(torch.no_grad()(run), plan.cost.flops, partial(run, backend="reference"))
 
@@ -152,9 +167,14 @@ def remembering(mechanism: Recurrent) -> Prepare:
         parameters = {name: torch.rand(shape, generator=draws) for name, shape in shapes.items()}
         parameters |= {name: -x / 10 for name, x in parameters.items() if name == "log_decay"}
         run = partial(
-            attention, q, nn.functional.normalize(k, dim=-1), v, pattern=Causal(), mechanism=mechanism,
+            attention,
+            q,
+            nn.functional.normalize(k, dim=-1),
+            v,
+            pattern=Causal(),
+            mechanism=mechanism,
             parameters=parameters,
-        )  # fmt: skip
+        )
         plan = plan_attention(*run.args, **run.keywords)
         return TimedCall(torch.no_grad()(run), plan.cost.flops, partial(run, backend="reference"))
 
@@ -164,17 +184,24 @@ def remembering(mechanism: Recurrent) -> Prepare:
 def written_out(n: int) -> TimedCall:
     """Softmax attention written out as its formula, with all weights in memory."""
     q, k, v = _tensors(n)
-    return TimedCall(lambda: (q @ k.mT * DIM**-0.5).softmax(-1) @ v, 4.0 * n * n * DIM, partial(attention, q, k, v))
+    return TimedCall(
+        lambda: (q @ k.mT * DIM**-0.5).softmax(-1) @ v,
+        4.0 * n * n * DIM,
+        partial(attention, q, k, v),
+    )
 
 
 def latent(n: int) -> TimedCall:
     """Causal latent attention of 4 heads, in the form that costs less; the other form gives the expected output."""
     torch.manual_seed(0)
     layer = LatentAttention(DIM, 4, latent_dim=32, rope_dim=16, head_dim=16, pattern="causal")
-    plan, x = layer.plan(1, n), _text(n)
+    plan = layer.plan(1, n)
+    x = _text(n)
     other = "expanded" if plan.form == "absorbed" else "absorbed"
     return TimedCall(
-        _without_gradients(layer, x), getattr(plan, plan.form).flops, torch.no_grad()(partial(layer, x, form=other))
+        _without_gradients(layer, x),
+        getattr(plan, plan.form).flops,
+        torch.no_grad()(partial(layer, x, form=other)),
     )
 
 
@@ -191,7 +218,9 @@ def convolution(width: int) -> Prepare:
     def prepare(n: int) -> TimedCall:
         torch.manual_seed(0)
         layer = nn.Conv1d(DIM, DIM, width, padding=width // 2)
-        return TimedCall(_without_gradients(layer, _text(n).mT.contiguous()), 2.0 * width * n * DIM**2)
+        return TimedCall(
+            _without_gradients(layer, _text(n).mT.contiguous()), 2.0 * width * n * DIM**2
+        )
 
     return prepare
 
@@ -200,7 +229,9 @@ def chosen(n: int) -> Pattern:
     """Causal attention of each block of 64 queries to its own block of keys and 15 random ones up to it."""
     own = torch.arange(-(-n // 64))[:, None]
     earlier = torch.rand(len(own), 15, generator=torch.Generator().manual_seed(0)) * (own + 1)
-    return Causal() & ChosenBlocks(torch.cat([own, earlier.long()], 1)[None, None], block=64, query_block=64)
+    return Causal() & ChosenBlocks(
+        torch.cat([own, earlier.long()], 1)[None, None], block=64, query_block=64
+    )
 
 
 def root(n: int) -> int:
@@ -216,7 +247,9 @@ def _text(n: int) -> torch.Tensor:
     return torch.randn(1, n, DIM, generator=torch.Generator().manual_seed(0))
 
 
-def _without_gradients(layer: nn.Module, x: torch.Tensor, part: int | None = None) -> Callable[[], torch.Tensor]:
+def _without_gradients(
+    layer: nn.Module, x: torch.Tensor, part: int | None = None
+) -> Callable[[], torch.Tensor]:
     """A function that calls the layer; `part` is the index of the output in a returned tuple."""
 
     @torch.no_grad()
@@ -246,99 +279,237 @@ def factors(n: int) -> tuple[int, int]:
 
 _CLASSIC = (
     CostRow(
-        "written-out", "self-attention, every weight in memory", "n²·d", N_SQUARED, "O(1)", "O(1)",
-        written_out, VASWANI, memory=N_SQUARED, longest=128**2,
+        "written-out",
+        "self-attention, every weight in memory",
+        "n²·d",
+        N_SQUARED,
+        "O(1)",
+        "O(1)",
+        written_out,
+        VASWANI,
+        memory=N_SQUARED,
+        longest=128**2,
     ),
     CostRow(
-        "softmax", "self-attention", "n²·d", N_SQUARED, "O(1)", "O(1)", attending(lambda n: Full()),
-        VASWANI, exact="",
+        "softmax",
+        "self-attention",
+        "n²·d",
+        N_SQUARED,
+        "O(1)",
+        "O(1)",
+        attending(lambda n: Full()),
+        VASWANI,
+        exact="",
     ),
     CostRow(
-        "causal", "self-attention, causal", "n²·d", N_SQUARED, "O(1)", "O(1)",
-        attending(lambda n: Causal()), VASWANI, exact="",
+        "causal",
+        "self-attention, causal",
+        "n²·d",
+        N_SQUARED,
+        "O(1)",
+        "O(1)",
+        attending(lambda n: Causal()),
+        VASWANI,
+        exact="",
     ),
     CostRow(
-        "latent", "latent attention, 4 heads, causal", "n²·d", N_SQUARED, "O(1)", "O(1)", latent,
-        "DeepSeek-V2 2024, section 2.1", exact="",
+        "latent",
+        "latent attention, 4 heads, causal",
+        "n²·d",
+        N_SQUARED,
+        "O(1)",
+        "O(1)",
+        latent,
+        "DeepSeek-V2 2024, section 2.1",
+        exact="",
         correction="what it saves is the cache, here 48 numbers a token instead of 128; the time grows as before",
     ),
     CostRow("gru", "recurrent (GRU)", "n·d²", N, "O(n)", "O(n)", recurrent, VASWANI),
     CostRow("conv-3", "convolution, k = 3", "k·n·d²", N, "O(1)", "O(n/k)", convolution(3), VASWANI),
     CostRow("conv-7", "convolution, k = 7", "k·n·d²", N, "O(1)", "O(n/k)", convolution(7), VASWANI),
-)  # fmt: skip
+)
 
 _PATTERNS = (
     CostRow(
-        "window", "window, w = 256", "n·w·d", N, "O(1)", "O(n/w)", attending(lambda n: SlidingWindow(256)),
+        "window",
+        "window, w = 256",
+        "n·w·d",
+        N,
+        "O(1)",
+        "O(n/w)",
+        attending(lambda n: SlidingWindow(256)),
         "Beltagy et al. 2020, section 3.1",
     ),
     CostRow(
-        "global", "global tokens, g = 64", "n·g·d", N, "O(1)", "O(1)",
-        attending(lambda n: GlobalTokens(range(64))), "Beltagy et al. 2020, section 3.1",
+        "global",
+        "global tokens, g = 64",
+        "n·g·d",
+        N,
+        "O(1)",
+        "O(1)",
+        attending(lambda n: GlobalTokens(range(64))),
+        "Beltagy et al. 2020, section 3.1",
     ),
     CostRow(
-        "random", "random blocks, r = 3 of 64", "n·r·d", N, "O(1)", "O(log n)",
-        attending(lambda n: RandomBlocks(3, block=64, seed=0)), "Zaheer et al. 2020, section 2",
+        "random",
+        "random blocks, r = 3 of 64",
+        "n·r·d",
+        N,
+        "O(1)",
+        "O(log n)",
+        attending(lambda n: RandomBlocks(3, block=64, seed=0)),
+        "Zaheer et al. 2020, section 2",
     ),
     CostRow(
-        "big-bird", "BigBird, w = 192, g = 128, r = 3 of 64", "n·(w + g + r)·d", N, "O(1)", "O(1)",
-        attending(lambda n: BIG_BIRD), "Zaheer et al. 2020, section 2",
+        "big-bird",
+        "BigBird, w = 192, g = 128, r = 3 of 64",
+        "n·(w + g + r)·d",
+        N,
+        "O(1)",
+        "O(1)",
+        attending(lambda n: BIG_BIRD),
+        "Zaheer et al. 2020, section 2",
     ),
     CostRow(
-        "chosen", "chosen blocks, c = 16 of 64, causal", "n·c·d", N, "O(1)", "by the choice",
-        attending(chosen), "Yuan et al. 2025, section 3.3.2", exact="causal",
+        "chosen",
+        "chosen blocks, c = 16 of 64, causal",
+        "n·c·d",
+        N,
+        "O(1)",
+        "by the choice",
+        attending(chosen),
+        "Yuan et al. 2025, section 3.3.2",
+        exact="causal",
         correction="without the choice itself: comparing each query with n / 64 block means grows as n²·d / 64",
     ),
     CostRow(
-        "strided", "Sparse Transformer, strided, causal", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
-        attending(lambda n: Causal() & Strided(root(n))), CHILD, exact="causal", correction=NOT_LINEAR,
+        "strided",
+        "Sparse Transformer, strided, causal",
+        "n·sqrt(n)·d",
+        N_ROOT_N,
+        "O(1)",
+        "O(1)",
+        attending(lambda n: Causal() & Strided(root(n))),
+        CHILD,
+        exact="causal",
+        correction=NOT_LINEAR,
     ),
     CostRow(
-        "fixed", "Sparse Transformer, fixed, c = 8, causal", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
-        attending(lambda n: Causal() & Fixed(root(n), summary=8)), CHILD, exact="causal", correction=NOT_LINEAR,
+        "fixed",
+        "Sparse Transformer, fixed, c = 8, causal",
+        "n·sqrt(n)·d",
+        N_ROOT_N,
+        "O(1)",
+        "O(1)",
+        attending(lambda n: Causal() & Fixed(root(n), summary=8)),
+        CHILD,
+        exact="causal",
+        correction=NOT_LINEAR,
     ),
-)  # fmt: skip
+)
 
 _MECHANISMS = (
     CostRow(
-        "reformer", "Reformer, chunks of 64, 2 rounds", "n·log n·d", N_LOG_N, "O(log n)", "O(1)",
-        attending(lambda n: Full(), lambda n: LSH(chunk=64, buckets=factors(n), rounds=2), shares_keys=True),
-        "Kitaev et al. 2020, table 1", correction=HASHING,
+        "reformer",
+        "Reformer, chunks of 64, 2 rounds",
+        "n·log n·d",
+        N_LOG_N,
+        "O(log n)",
+        "O(1)",
+        attending(
+            lambda n: Full(),
+            lambda n: LSH(chunk=64, buckets=factors(n), rounds=2),
+            shares_keys=True,
+        ),
+        "Kitaev et al. 2020, table 1",
+        correction=HASHING,
     ),
     CostRow(
-        "linformer", "Linformer, rank 64", "n·rank·d", N, "O(1)", "O(1)",
-        attending(lambda n: Full(), lambda n: Linformer(n, rank=64)), "Wang et al. 2020, table 1",
+        "linformer",
+        "Linformer, rank 64",
+        "n·rank·d",
+        N,
+        "O(1)",
+        "O(1)",
+        attending(lambda n: Full(), lambda n: Linformer(n, rank=64)),
+        "Wang et al. 2020, table 1",
     ),
     CostRow(
-        "linear", "linear, elu + 1", "n·d²", N, "O(1)", "O(1)",
-        attending(lambda n: Full(), lambda n: LinearTransformer()), LINEAR,
+        "linear",
+        "linear, elu + 1",
+        "n·d²",
+        N,
+        "O(1)",
+        "O(1)",
+        attending(lambda n: Full(), lambda n: LinearTransformer()),
+        LINEAR,
     ),
     CostRow(
-        "linear-causal", "linear, elu + 1, causal", "n·d²", N, "O(log n)", "O(1)",
-        attending(lambda n: Causal(), lambda n: LinearTransformer()), LINEAR, exact="causal",
-    ),
-    CostRow(
-        "performer", "Performer, m = 128, causal", "n·m·d", N, "O(log n)", "O(1)",
-        attending(lambda n: Causal(), lambda n: Performer(features=128)), "Choromanski et al. 2021, section 2.4",
+        "linear-causal",
+        "linear, elu + 1, causal",
+        "n·d²",
+        N,
+        "O(log n)",
+        "O(1)",
+        attending(lambda n: Causal(), lambda n: LinearTransformer()),
+        LINEAR,
         exact="causal",
     ),
     CostRow(
-        "random-feature", "random features, m = 64, causal", "n·m·d", N, "O(log n)", "O(1)",
-        attending(lambda n: Causal(), lambda n: RandomFeature(features=64)), "Peng et al. 2021, section 3",
+        "performer",
+        "Performer, m = 128, causal",
+        "n·m·d",
+        N,
+        "O(log n)",
+        "O(1)",
+        attending(lambda n: Causal(), lambda n: Performer(features=128)),
+        "Choromanski et al. 2021, section 2.4",
         exact="causal",
     ),
     CostRow(
-        "retention", "retention, causal", "n·d²", N, "O(n/c)", "O(1)", remembering(Retention()),
-        "Sun et al. 2023, section 2.3: chunks of c positions one after the other", exact="causal",
+        "random-feature",
+        "random features, m = 64, causal",
+        "n·m·d",
+        N,
+        "O(log n)",
+        "O(1)",
+        attending(lambda n: Causal(), lambda n: RandomFeature(features=64)),
+        "Peng et al. 2021, section 3",
+        exact="causal",
     ),
     CostRow(
-        "gated-delta", "gated delta rule, causal", "n·d²", N, "O(n/c)", "O(1)",
-        remembering(GatedDelta()), "Yang et al. 2025, section 3.3", exact="causal",
+        "retention",
+        "retention, causal",
+        "n·d²",
+        N,
+        "O(n/c)",
+        "O(1)",
+        remembering(Retention()),
+        "Sun et al. 2023, section 2.3: chunks of c positions one after the other",
+        exact="causal",
     ),
     CostRow(
-        "kimi-delta", "Kimi delta attention, causal", "n·d²", N, "O(n/c)", "O(1)",
-        remembering(KimiDelta()), "Kimi Team 2025, section 3.1", exact="causal",
+        "gated-delta",
+        "gated delta rule, causal",
+        "n·d²",
+        N,
+        "O(n/c)",
+        "O(1)",
+        remembering(GatedDelta()),
+        "Yang et al. 2025, section 3.3",
+        exact="causal",
     ),
-)  # fmt: skip
+    CostRow(
+        "kimi-delta",
+        "Kimi delta attention, causal",
+        "n·d²",
+        N,
+        "O(n/c)",
+        "O(1)",
+        remembering(KimiDelta()),
+        "Kimi Team 2025, section 3.1",
+        exact="causal",
+    ),
+)
 
 ROWS: dict[str, CostRow] = {row.name: row for row in (*_CLASSIC, *_PATTERNS, *_MECHANISMS)}

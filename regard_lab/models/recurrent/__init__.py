@@ -13,9 +13,23 @@ from regard_lab.models.recurrent.cells import (
     MemoryAttention,
 )
 from regard_lab.models.recurrent.lstmn import LongShortTermMemoryNetwork, Tapes
-from regard_lab.models.recurrent.translator import RecurrentConfig, RecurrentTranslationState, RecurrentTranslator
+from regard_lab.models.recurrent.translator import (
+    RecurrentConfig,
+    RecurrentTranslationState,
+    RecurrentTranslator,
+)
 
 __all__ = [
-    "RecurrentTranslator", "RecurrentConfig", "RecurrentTranslationState", "AttentionCell", "BahdanauCell", "LuongCell",
-    "FixedVectorCell", "CellState", "Memory", "MemoryAttention", "LongShortTermMemoryNetwork", "Tapes",
-]  # fmt: skip
+    "RecurrentTranslator",
+    "RecurrentConfig",
+    "RecurrentTranslationState",
+    "AttentionCell",
+    "BahdanauCell",
+    "LuongCell",
+    "FixedVectorCell",
+    "CellState",
+    "Memory",
+    "MemoryAttention",
+    "LongShortTermMemoryNetwork",
+    "Tapes",
+]

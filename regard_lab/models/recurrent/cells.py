@@ -58,7 +58,9 @@ class Memory:
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Memory:
         """The memory with one more state: keys (batch, 1, 1, key_dim), values (batch, 1, 1, value_dim)."""
-        return Memory(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2), self.live)
+        return Memory(
+            torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2), self.live
+        )
 
 
 class MemoryAttention(RecordedLayer):
@@ -79,18 +81,24 @@ class MemoryAttention(RecordedLayer):
 
     def __init__(self, score: Score, window: int | None = None) -> None:
         super().__init__()
-        self.score = of_kind("score", score, Score, "a score of regard.mechanisms, such as Dot() or Additive(...)")
+        self.score = of_kind(
+            "score", score, Score, "a score of regard.mechanisms, such as Dot() or Additive(...)"
+        )
         self.mechanism = Softmax(score.with_projected_keys())
         self.pattern = Full() if window is None else SlidingWindow(2 * window)
         self.learned = score.new_parameters(heads=1, kv_heads=1)
         # Parameters of each step, without those that `remember` has applied to the keys.
-        self.needed = tuple(self.mechanism.parameter_shapes(Sizes(batch=1, heads=1, kv_heads=1, k_len=1)))
+        self.needed = tuple(
+            self.mechanism.parameter_shapes(Sizes(batch=1, heads=1, kv_heads=1, k_len=1))
+        )
 
     def remember(self, states: torch.Tensor, live: KeySpan | None = None) -> Memory:
         """A memory of states (batch, length, key_dim), which are also its values."""
         check_tensor("states", states)
         if states.dim() != 3:
-            raise ShapeError(f"states have shape {tuple(states.shape)}; give (batch, length, key_dim)")
+            raise ShapeError(
+                f"states have shape {tuple(states.shape)}; give (batch, length, key_dim)"
+            )
         values = states[:, None]  # (batch, 1, length, key_dim)
         return Memory(self.score.project_keys(values, dict(self.learned)), values, live)
 
@@ -114,7 +122,9 @@ class MemoryAttention(RecordedLayer):
             options["q_start"] = place
         recording = current_recording(self)
         if recording is None:
-            return attention(q, memory.keys, memory.values, **options)[:, 0]  # (batch, q_len, value_dim)
+            return attention(q, memory.keys, memory.values, **options)[
+                :, 0
+            ]  # (batch, q_len, value_dim)
         detail = attention_detail(q, memory.keys, memory.values, want=recording.want, **options)
         recording.add(self, detail)
         return detail.output[:, 0]
@@ -160,14 +170,20 @@ def checked_cell(cell: Any) -> nn.Module:
     of_kind("cell", cell, nn.Module, KNOWN)
     if isinstance(cell, nn.RNNBase):
         if cell.bidirectional or not cell.batch_first:
-            raise ArgumentError(f"{cell} cannot run step by step; it needs batch_first=True and one direction")
+            raise ArgumentError(
+                f"{cell} cannot run step by step; it needs batch_first=True and one direction"
+            )
         if cell.proj_size:
-            raise ArgumentError(f"{cell} projects its states to {cell.proj_size} numbers; make it without proj_size")
+            raise ArgumentError(
+                f"{cell} projects its states to {cell.proj_size} numbers; make it without proj_size"
+            )
     try:
         inspect.signature(cell.forward).bind("x", "state")
     except TypeError:
         kind = type(cell).__name__
-        raise ArgumentError(f"cell is a {kind}, which cannot be called as cell(x, state); it needs {KNOWN}") from None
+        raise ArgumentError(
+            f"cell is a {kind}, which cannot be called as cell(x, state); it needs {KNOWN}"
+        ) from None
     return cell
 
 
@@ -190,18 +206,29 @@ def check_recurrent(cell: nn.Module, state: Any) -> None:
     is_lstm = isinstance(cell, nn.LSTMCell | nn.LSTM)
     if is_pair != is_lstm or len(parts) != 1 + is_lstm:
         needs = "a pair (hidden, memory)" if is_lstm else "one tensor"
-        got = "one tensor" if isinstance(state, torch.Tensor) else "a pair" if is_pair else shown(state)
+        got = (
+            "one tensor"
+            if isinstance(state, torch.Tensor)
+            else "a pair"
+            if is_pair
+            else shown(state)
+        )
         raise ArgumentError(f"the state of {kind} is {needs}, and {got} was given; give {needs}")
-    axes = "(layers, batch, hidden_size)" if isinstance(cell, nn.RNNBase) else "(batch, hidden_size)"
+    axes = (
+        "(layers, batch, hidden_size)" if isinstance(cell, nn.RNNBase) else "(batch, hidden_size)"
+    )
     for part in parts:
         shape = tuple(part.shape)
         if len(shape) != axes.count(",") + 1 or shape[-1] != cell.hidden_size:
-            raise ShapeError(f"the state of {kind} has shape {shape}; it needs {axes}, of size {cell.hidden_size}")
+            raise ShapeError(
+                f"the state of {kind} has shape {shape}; it needs {axes}, of size {cell.hidden_size}"
+            )
 
 
 def check_returned(cell: nn.Module, before: Recurrent, after: object) -> None:
     """Raise an ArgumentError unless what a foreign cell returned is a state like the one it was given."""
-    given, returned = _shapes(before), _shapes(after)
+    given = _shapes(before)
+    returned = _shapes(after)
     if tree_structure(before) != tree_structure(after) or given != returned:
         raise ArgumentError(
             f"{type(cell).__name__} was given a state of shape {given} and returned {returned}; cell(x, state) must "
@@ -210,14 +237,19 @@ def check_returned(cell: nn.Module, before: Recurrent, after: object) -> None:
 
 
 def _shapes(state: object) -> str:
-    shapes = [tuple(part.shape) if isinstance(part, torch.Tensor) else shown(part) for part in tree_leaves(state)]
+    shapes = [
+        tuple(part.shape) if isinstance(part, torch.Tensor) else shown(part)
+        for part in tree_leaves(state)
+    ]
     return " and ".join(map(str, shapes))
 
 
 def _is_plain(state: Recurrent) -> bool:
     """Is this a tensor (batch, hidden), or a pair of them?"""
     parts = state if isinstance(state, tuple) else (state,)
-    return len(parts) <= 2 and all(isinstance(part, torch.Tensor) and part.dim() == 2 for part in parts)
+    return len(parts) <= 2 and all(
+        isinstance(part, torch.Tensor) and part.dim() == 2 for part in parts
+    )
 
 
 BEGUN = "the CellState that `begin` or an earlier step returned"
@@ -247,7 +279,9 @@ class CellState:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in tree_leaves((self.recurrent, self.fed)) if part is not None)
+        return sum(
+            part.nbytes for part in tree_leaves((self.recurrent, self.fed)) if part is not None
+        )
 
     def reorder(self, index: torch.Tensor) -> CellState:
         """The state whose batch row i is batch row `index[i]` of this one."""
@@ -256,9 +290,13 @@ class CellState:
             return part.index_select(axis, index.to(part.device))
 
         recurrent = tree_map(lambda part: chosen(part, self.batch_axis), self.recurrent)
-        return replace(self, recurrent=recurrent, fed=None if self.fed is None else chosen(self.fed, 0))
+        return replace(
+            self, recurrent=recurrent, fed=None if self.fed is None else chosen(self.fed, 0)
+        )
 
-    def after(self, recurrent: Recurrent, fed: torch.Tensor | None = None, steps: int = 1) -> CellState:
+    def after(
+        self, recurrent: Recurrent, fed: torch.Tensor | None = None, steps: int = 1
+    ) -> CellState:
         """The state after more steps."""
         return replace(self, recurrent=recurrent, fed=fed, place=self.place + steps)
 
@@ -300,23 +338,35 @@ class AttentionCell(nn.Module):
             ArgumentError, ShapeError: a state that the wrapped cell does not have, or whose hidden state is not known.
         """
         check_recurrent(self.cell, recurrent)
-        kind, layered = type(self.cell).__name__, isinstance(self.cell, nn.RNNBase)
+        kind = type(self.cell).__name__
+        layered = isinstance(self.cell, nn.RNNBase)
         if self.hidden is top and not (layered or _is_plain(recurrent)):
             raise ArgumentError(
                 f"the state of {kind} has tensors of shapes {_shapes(recurrent)}; say which one is the query, "
                 f"as in {type(self).__name__}(..., hidden=lambda state: state[-1][0])"
             )
-        hidden, size = self.hidden(recurrent), self.hidden_dim
-        if not isinstance(hidden, torch.Tensor) or hidden.dim() != 2 or (size or hidden.shape[1]) != hidden.shape[1]:
+        hidden = self.hidden(recurrent)
+        size = self.hidden_dim
+        if (
+            not isinstance(hidden, torch.Tensor)
+            or hidden.dim() != 2
+            or (size or hidden.shape[1]) != hidden.shape[1]
+        ):
             needs = f"(batch, {size or 'hidden_size'})"
-            raise ShapeError(f"the query from the state of {kind} has shape {_shapes(hidden)}; it needs {needs}")
+            raise ShapeError(
+                f"the query from the state of {kind} has shape {_shapes(hidden)}; it needs {needs}"
+            )
         return CellState(recurrent, batch_axis=int(layered))
 
-    def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+    def forward(
+        self, x: torch.Tensor, state: CellState, memory: Memory
+    ) -> tuple[torch.Tensor, CellState]:
         """One step: x (batch, x_dim) -> output (batch, output_dim), and the state after it."""
         raise NotImplementedError
 
-    def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+    def sequence(
+        self, xs: torch.Tensor, state: CellState, memory: Memory
+    ) -> tuple[torch.Tensor, CellState]:
         """Many steps: xs (batch, length, x_dim) -> outputs (batch, length, output_dim), and the state after them."""
         outputs = []
         for x in xs.unbind(1):
@@ -325,7 +375,9 @@ class AttentionCell(nn.Module):
         return torch.stack(outputs, 1), state
 
     def _advance(self, x: torch.Tensor, recurrent: Recurrent) -> Recurrent:
-        size = getattr(self.cell, "input_size", x.shape[-1])  # a cell of a user's own need not say it
+        size = getattr(
+            self.cell, "input_size", x.shape[-1]
+        )  # a cell of a user's own need not say it
         if x.shape[-1] != size:
             raise ShapeError(
                 f"x and what is joined to it have {x.shape[-1]} numbers, and {self.cell} takes {size}; "
@@ -367,7 +419,9 @@ class BahdanauCell(AttentionCell):
     torch.Size([2, 10])
     """
 
-    def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+    def forward(
+        self, x: torch.Tensor, state: CellState, memory: Memory
+    ) -> tuple[torch.Tensor, CellState]:
         of_kind("state", state, CellState, BEGUN)
         context = self._attend(self.hidden(state.recurrent), memory, state.place)
         recurrent = self._advance(torch.cat([x, context], -1), state.recurrent)
@@ -382,10 +436,14 @@ class FixedVectorCell(BahdanauCell):
     Source: Learning Phrase Representations using RNN Encoder-Decoder, Cho et al. 2014, section 2.2.
     """
 
-    def __init__(self, cell: nn.Module, *, hidden: Callable[[Recurrent], torch.Tensor] | None = None) -> None:
+    def __init__(
+        self, cell: nn.Module, *, hidden: Callable[[Recurrent], torch.Tensor] | None = None
+    ) -> None:
         super().__init__(cell, OneVector(), hidden=hidden)
 
-    def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+    def sequence(
+        self, xs: torch.Tensor, state: CellState, memory: Memory
+    ) -> tuple[torch.Tensor, CellState]:
         of_kind("state", state, CellState, BEGUN)
         if not self._returns_every_hidden:
             return super().sequence(xs, state, memory)
@@ -439,7 +497,9 @@ class LuongCell(AttentionCell):
             raise ArgumentError(
                 f"a {type(cell).__name__} has no hidden_size; give hidden_dim, the size of what attends"
             )
-        self.combine = nn.Linear(memory_dim + whole("hidden_dim", self.hidden_dim, 1), output_dim, bias=False)
+        self.combine = nn.Linear(
+            memory_dim + whole("hidden_dim", self.hidden_dim, 1), output_dim, bias=False
+        )
         self.input_feeding = input_feeding
 
     def begin(self, recurrent: Recurrent) -> CellState:
@@ -449,7 +509,9 @@ class LuongCell(AttentionCell):
         hidden = self.hidden(recurrent)
         return replace(state, fed=hidden.new_zeros(len(hidden), self.combine.out_features))
 
-    def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+    def forward(
+        self, x: torch.Tensor, state: CellState, memory: Memory
+    ) -> tuple[torch.Tensor, CellState]:
         of_kind("state", state, CellState, BEGUN)
         x = x if state.fed is None else torch.cat([x, state.fed], -1)
         recurrent = self._advance(x, state.recurrent)
@@ -457,11 +519,15 @@ class LuongCell(AttentionCell):
         output = self._attentional(self._attend(hidden, memory, state.place), hidden)
         return output, state.after(recurrent, output if self.input_feeding else None)
 
-    def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+    def sequence(
+        self, xs: torch.Tensor, state: CellState, memory: Memory
+    ) -> tuple[torch.Tensor, CellState]:
         of_kind("state", state, CellState, BEGUN)
         if self.input_feeding or not self._returns_every_hidden:
             return super().sequence(xs, state, memory)
-        hidden, recurrent = self.cell(xs, state.recurrent)  # steps do not depend on the attention of earlier steps
+        hidden, recurrent = self.cell(
+            xs, state.recurrent
+        )  # steps do not depend on the attention of earlier steps
         contexts = self.attention(hidden, memory, state.place)  # (batch, length, memory_dim)
         return self._attentional(contexts, hidden), state.after(recurrent, steps=xs.shape[1])
 

@@ -43,7 +43,9 @@ class Tapes:
 
     def reorder(self, index: torch.Tensor) -> Tapes:
         """The tapes whose batch row i is batch row `index[i]` of these."""
-        return Tapes(self.memory.reorder(index), self.summary.index_select(0, index.to(self.summary.device)))
+        return Tapes(
+            self.memory.reorder(index), self.summary.index_select(0, index.to(self.summary.device))
+        )
 
 
 class LongShortTermMemoryNetwork(nn.Module):
@@ -73,16 +75,22 @@ class LongShortTermMemoryNetwork(nn.Module):
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
-        dim, hidden = whole("dim", dim, 1), whole("hidden", hidden, 1)
+        dim = whole("dim", dim, 1)
+        hidden = whole("hidden", hidden, 1)
         self.dim, self.hidden = dim, hidden
-        self.attention = MemoryAttention(Additive(query_dim=dim + hidden, key_dim=hidden, hidden=hidden))
+        self.attention = MemoryAttention(
+            Additive(query_dim=dim + hidden, key_dim=hidden, hidden=hidden)
+        )
         self.gates = nn.Linear(hidden + dim, 4 * hidden)
 
     def begin(self, batch: int) -> Tapes:
         """Empty tapes for `batch` texts."""
-        batch, weight = whole("batch", batch, 0), self.gates.weight
+        batch = whole("batch", batch, 0)
+        weight = self.gates.weight
         empty = weight.new_zeros(batch, 1, 0, self.hidden)
-        return Tapes(Memory(empty, torch.cat([empty, empty], -1)), weight.new_zeros(batch, self.hidden))
+        return Tapes(
+            Memory(empty, torch.cat([empty, empty], -1)), weight.new_zeros(batch, self.hidden)
+        )
 
     def forward(self, x: torch.Tensor, state: Tapes | None = None) -> tuple[torch.Tensor, Tapes]:
         """Read inputs, continuing from earlier tapes.

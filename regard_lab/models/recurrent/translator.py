@@ -12,7 +12,14 @@ from regard.layers.caches.base import check_rows
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive
 from regard.patterns import KeySpan
 from regard.reprs import brief
-from regard_lab.models.base import Aligned, Settings, TranslationBase, align, check_number, check_step
+from regard_lab.models.base import (
+    Aligned,
+    Settings,
+    TranslationBase,
+    align,
+    check_number,
+    check_step,
+)
 from regard_lab.models.recurrent import cells
 from regard_lab.models.recurrent.cells import CellState, Memory, MemoryAttention
 
@@ -61,13 +68,17 @@ class RecurrentConfig(Settings):
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        self.check_sizes("vocab_size", "dim", "hidden", "encoder_layers", "decoder_layers", "window")
+        self.check_sizes(
+            "vocab_size", "dim", "hidden", "encoder_layers", "decoder_layers", "window"
+        )
         for name, choices in (("cell", CELLS), ("attention", ATTENTIONS), ("reach", REACHES)):
             self.check_choice(name, choices)
         self.check_flags("input_feeding", "tied")
         self.check_shares("dropout")
         if self.hidden % 2:
-            raise ArgumentError(f"hidden is {self.hidden}; half of it reads backwards, so it must be even")
+            raise ArgumentError(
+                f"hidden is {self.hidden}; half of it reads backwards, so it must be even"
+            )
         if not self.is_luong and (self.reach != "global" or self.input_feeding):
             raise ArgumentError(
                 f"reach={self.reach!r}, input_feeding={self.input_feeding} with attention={self.attention!r}: only "
@@ -114,7 +125,9 @@ class BidirectionalEncoder(nn.Module):
         else:
             assert isinstance(live.stop, torch.Tensor)
             lengths = live.stop.cpu().clamp(min=1)  # a batch row of padding only is read as one PAD
-            packed, last = self.layers(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+            packed, last = self.layers(
+                pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            )
             states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
         last = last[0] if isinstance(last, tuple) else last  # (layers * 2, batch, hidden / 2)
         return states, torch.cat([last[-2], last[-1]], -1)
@@ -167,28 +180,42 @@ class RecurrentTranslator(TranslationBase):
         self.config = config
         dim, hidden = config.dim, config.hidden
         self._new_tables()
-        self.encoder = BidirectionalEncoder(config.cell, dim, hidden, config.encoder_layers, config.dropout)
+        self.encoder = BidirectionalEncoder(
+            config.cell, dim, hidden, config.encoder_layers, config.dropout
+        )
         self.cell = new_cell(config)
         self.readout = None if config.is_luong else Maxout(hidden + hidden + dim, dim)
-        self.to_first_state = nn.Linear(hidden, (2 if config.cell == "lstm" else 1) * config.decoder_layers * hidden)
+        self.to_first_state = nn.Linear(
+            hidden, (2 if config.cell == "lstm" else 1) * config.decoder_layers * hidden
+        )
         self._initialise()
 
     def _logits(
-        self, source: torch.Tensor, source_vectors: torch.Tensor | None, target: Aligned, vectors: torch.Tensor | None
+        self,
+        source: torch.Tensor,
+        source_vectors: torch.Tensor | None,
+        target: Aligned,
+        vectors: torch.Tensor | None,
     ) -> torch.Tensor:
         state = self.start(source, source_vectors)
         if len(target.ids) != len(source):
             raise ArgumentError(
                 f"source has {count_of(len(source), 'texts')} and target {len(target.ids)}; give as many of both"
             )
-        x = self._embed_scaled(target.ids, table=self.target_embedding, vectors=vectors)  # (batch, target_length, dim)
+        x = self._embed_scaled(
+            target.ids, table=self.target_embedding, vectors=vectors
+        )  # (batch, target_length, dim)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
         return self._read_out(outputs, x)
 
-    def start(self, source: torch.Tensor, vectors: torch.Tensor | None = None) -> RecurrentTranslationState:
+    def start(
+        self, source: torch.Tensor, vectors: torch.Tensor | None = None
+    ) -> RecurrentTranslationState:
         """The state for translating sources (batch, source_length) step by step."""
         aligned = align(source)
-        x = self._embed_scaled(aligned.ids, vectors=aligned.move(vectors))  # (batch, source_length, dim)
+        x = self._embed_scaled(
+            aligned.ids, vectors=aligned.move(vectors)
+        )  # (batch, source_length, dim)
         states, last = self.encoder(x, aligned.span)  # last: (batch, hidden)
         if self.config.attention == "none":
             memory = self.cell.attention.remember(last[:, None])
@@ -206,8 +233,14 @@ class RecurrentTranslator(TranslationBase):
 
     def _first_state(self, last: torch.Tensor) -> cells.Recurrent:
         first = torch.tanh(self.to_first_state(last))
-        parts = first.unflatten(-1, (-1, self.config.decoder_layers, self.config.hidden)).permute(1, 2, 0, 3)
-        return (parts[0].contiguous(), parts[1].contiguous()) if len(parts) == 2 else parts[0].contiguous()
+        parts = first.unflatten(-1, (-1, self.config.decoder_layers, self.config.hidden)).permute(
+            1, 2, 0, 3
+        )
+        return (
+            (parts[0].contiguous(), parts[1].contiguous())
+            if len(parts) == 2
+            else parts[0].contiguous()
+        )
 
     def _read_out(self, outputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if self.readout is not None:
@@ -241,8 +274,12 @@ class Maxout(nn.Module):
 def new_cell(config: RecurrentConfig) -> cells.AttentionCell:
     """The decoder's cell with the attention of a config."""
     dim, hidden = config.dim, config.hidden
-    joined = hidden if not config.is_luong else dim if config.input_feeding else 0  # inputs besides the embedding
-    layers = recurrent_layers(config.cell, dim + joined, hidden, config.decoder_layers, config.dropout)
+    joined = (
+        hidden if not config.is_luong else dim if config.input_feeding else 0
+    )  # inputs besides the embedding
+    layers = recurrent_layers(
+        config.cell, dim + joined, hidden, config.decoder_layers, config.dropout
+    )
     if config.attention == "none":
         return cells.FixedVectorCell(layers)
     score = {
@@ -255,5 +292,7 @@ def new_cell(config: RecurrentConfig) -> cells.AttentionCell:
         score = LocalPredictive(score, config.window, query_dim=hidden)
     attention = MemoryAttention(score, config.window if config.reach == "local-m" else None)
     if config.is_luong:
-        return cells.LuongCell(layers, attention, memory_dim=hidden, output_dim=dim, input_feeding=config.input_feeding)
+        return cells.LuongCell(
+            layers, attention, memory_dim=hidden, output_dim=dim, input_feeding=config.input_feeding
+        )
     return cells.BahdanauCell(layers, attention)

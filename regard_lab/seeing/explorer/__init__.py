@@ -84,5 +84,7 @@ def show(
     if isinstance(weights, Pattern):
         return to_page(explore_pattern(weights, tokens, keys, length=length, title=title))
     if length is not None:
-        raise ArgumentError(f"length is for a Pattern, and weights is a {type(weights).__name__}; leave it out")
+        raise ArgumentError(
+            f"length is for a Pattern, and weights is a {type(weights).__name__}; leave it out"
+        )
     return to_page(to_exploration(weights, tokens, keys, title=title))

@@ -21,7 +21,12 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Pattern
 from regard.patterns.text import PatternReader
 from regard.reprs import brief
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.models import (
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+)
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.maps import look, look_text
 from regard_lab.text import BEGIN, END, Tokeniser
@@ -59,7 +64,12 @@ class EmbeddedModel:
 
     def to_json(self) -> dict[str, Any]:
         """What the header of the page says of it."""
-        return {**self.shown, "digest": self.digest, "parameters": self.parameters, "precision": self.precision}
+        return {
+            **self.shown,
+            "digest": self.digest,
+            "parameters": self.parameters,
+            "precision": self.precision,
+        }
 
 
 def embed(
@@ -80,7 +90,9 @@ def embed(
     state = model.state_dict()
     parameters = sum(tensor.numel() for tensor in state.values())
     precision = precision or ("float32" if parameters <= EXACT else "int8")
-    records, parts, at = [], [], 0
+    records = []
+    parts = []
+    at = 0
     for name, tensor in state.items():
         kind = "int8" if precision == "int8" and tensor.dim() == 2 else "float32"
         raw = b"".join(part.tobytes() for part in stored(tensor, kind))
@@ -88,10 +100,14 @@ def embed(
         parts.append(raw)
         at += len(raw)
     content = {
-        "kind": model.KIND, "config": model.config.to_dict(), "tokeniser": json.loads(tokeniser.to_json()),
-        "words": None if words is None else sorted(words.words), "tensors": records,
-        "classes": list(classes), "deflated": precision == "int8",  # float32 hardly shrinks, and inflating takes time
-    }  # fmt: skip
+        "kind": model.KIND,
+        "config": model.config.to_dict(),
+        "tokeniser": json.loads(tokeniser.to_json()),
+        "words": None if words is None else sorted(words.words),
+        "tensors": records,
+        "classes": list(classes),
+        "deflated": precision == "int8",  # float32 hardly shrinks, and inflating takes time
+    }
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     raw = b"".join(parts)
     packed = b64encode(zlib.compress(raw, 6) if precision == "int8" else raw).decode()
@@ -115,7 +131,9 @@ def restored(model: nn.Module) -> dict[str, torch.Tensor]:
     """The tensors of a model as an int8 page has them."""
     state = {}
     for name, tensor in model.state_dict().items():
-        scales, *numbers = stored(tensor, "int8") if tensor.dim() == 2 else stored(tensor, "float32")
+        scales, *numbers = (
+            stored(tensor, "int8") if tensor.dim() == 2 else stored(tensor, "float32")
+        )
         state[name] = torch.from_numpy(scales[:, None] * numbers[0]) if numbers else tensor
     return state
 
@@ -148,9 +166,13 @@ def reason_against(model: nn.Module) -> str | None:
         if (mechanism := parse_mechanism(text)) != Softmax():
             return f"pages compute softmax attention, and this model has {mechanism}"
     for text in texts_of("pattern", "encoder_pattern", "decoder_pattern", "cross_pattern"):
-        for name in {word for word, _ in PatternReader(text).words if word in Pattern.registry.kinds}:
+        for name in {
+            word for word, _ in PatternReader(text).words if word in Pattern.registry.kinds
+        }:
             if not Pattern.registry.kinds[name].__module__.startswith("regard.patterns."):
-                return f"pages know the patterns of regard.patterns, and {name} is defined elsewhere"
+                return (
+                    f"pages know the patterns of regard.patterns, and {name} is defined elsewhere"
+                )
             if name == "compressed":
                 return "pages show words, and a compressed key stands for several"
             if name in ON_GRIDS:
@@ -158,7 +180,9 @@ def reason_against(model: nn.Module) -> str | None:
     return None
 
 
-def ids_read(model: Computed, tokeniser: Tokeniser, text: str, target_ids: Sequence[int] = ()) -> list[list[int]]:
+def ids_read(
+    model: Computed, tokeniser: Tokeniser, text: str, target_ids: Sequence[int] = ()
+) -> list[list[int]]:
     """The ids that a model reads of a text; of a translator, those of the source, and those that its decoder reads."""
     ids = tokeniser.encode(text)
     if isinstance(model, TranslationModel):
@@ -175,7 +199,9 @@ def differences(model: Computed, tokeniser: Tokeniser, text: str, target_ids: Se
     for one in (model, rounded):
         if isinstance(one, TranslationModel):
             maps = look(one, tokeniser, text, target_ids)
-            weights = torch.cat([maps.cross.flatten(), maps.encoder.flatten(), maps.decoder.flatten()])
+            weights = torch.cat(
+                [maps.cross.flatten(), maps.encoder.flatten(), maps.decoder.flatten()]
+            )
         else:
             weights = look_text(one, tokeniser, text).piece_weights
         given = (torch.tensor([ids]) for ids in ids_read(one, tokeniser, text, target_ids))

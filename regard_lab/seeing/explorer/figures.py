@@ -7,7 +7,14 @@ from typing import Any
 from regard.arguments import count_of, of_kind, suggest, whole
 from regard.core.plan import AttentionDetail
 from regard.errors import ArgumentError, ShapeError
-from regard_lab.seeing.canvas import checked_path, drawable, label_texts, new_figure, not_allowed, save
+from regard_lab.seeing.canvas import (
+    checked_path,
+    drawable,
+    label_texts,
+    new_figure,
+    not_allowed,
+    save,
+)
 from regard_lab.seeing.explorer.records import sums_of
 from regard_lab.seeing.explorer.sources import Attention, Exploration, explore_maps, explore_weights
 from regard_lab.seeing.maps import AttentionMaps, TextMaps
@@ -77,7 +84,11 @@ def draw_attention(
 
 
 def to_exploration(
-    weights: Any, tokens: Sequence[str] | None = None, keys: Sequence[str] | None = None, *, title: str = ""
+    weights: Any,
+    tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    *,
+    title: str = "",
 ) -> Exploration:
     """Recorded maps or arrays as an exploration.
 
@@ -86,9 +97,15 @@ def to_exploration(
     """
     if isinstance(weights, AttentionMaps | TextMaps | Exploration):
         if tokens is not None or keys is not None:
-            raise ArgumentError(f"{type(weights).__name__} has its own words; leave out tokens and keys")
+            raise ArgumentError(
+                f"{type(weights).__name__} has its own words; leave out tokens and keys"
+            )
         return weights if isinstance(weights, Exploration) else explore_maps(weights, title=title)
-    if isinstance(weights, list | tuple) and weights and all(isinstance(one, AttentionDetail) for one in weights):
+    if (
+        isinstance(weights, list | tuple)
+        and weights
+        and all(isinstance(one, AttentionDetail) for one in weights)
+    ):
         weights = [detail.weights for detail in weights]
         if any(len(layer) > 1 for layer in weights):
             raise ShapeError(
@@ -107,9 +124,12 @@ def _chosen(exploration: Exploration, name: str | None) -> Attention:
     return exploration.attentions[names.index(name)]
 
 
-def _panel(one: Attention, rows: list[str], columns: list[str], layer: int, head: int | None) -> WeightsPanel:
+def _panel(
+    one: Attention, rows: list[str], columns: list[str], layer: int, head: int | None
+) -> WeightsPanel:
     depth, heads = one.weights.shape[:2]
-    layer, head = whole("layer", layer), None if head is None else whole("head", head)
+    layer = whole("layer", layer)
+    head = None if head is None else whole("head", head)
     if not -depth <= layer < depth:
         raise ArgumentError(f"layer {layer} does not exist; {one.name} has layers 0 to {depth - 1}")
     if head is not None and not 0 <= head < heads:
@@ -119,4 +139,6 @@ def _panel(one: Attention, rows: list[str], columns: list[str], layer: int, head
     subtitle = f"layer {layer % depth}{' (last)' if layer in (-1, depth - 1) else ''}, {which}"
     cell = min(max(WIDEST / max(len(rows), len(columns)), SMALLEST_CELL), LARGEST_CELL)
     wording = (one.name, one.column_title, one.row_title)
-    return WeightsPanel(wording, subtitle, weights, rows, columns, cell, not_allowed(one.weights[layer]))
+    return WeightsPanel(
+        wording, subtitle, weights, rows, columns, cell, not_allowed(one.weights[layer])
+    )

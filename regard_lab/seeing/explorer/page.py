@@ -21,7 +21,14 @@ import torch.nn.functional as F
 from regard import __version__
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard_lab.seeing.explorer.records import FEW_NUMBERS, MOST_NUMBERS, ShownWalk, changes_to_json, rounded, sums_of
+from regard_lab.seeing.explorer.records import (
+    FEW_NUMBERS,
+    MOST_NUMBERS,
+    ShownWalk,
+    changes_to_json,
+    rounded,
+    sums_of,
+)
 from regard_lab.seeing.explorer.records import shown_sentence as _sentence
 from regard_lab.seeing.explorer.records import shown_text as _shown
 from regard_lab.seeing.explorer.sources import Attention, Exploration, Second
@@ -32,7 +39,8 @@ THUMBNAIL = 48  # rows and columns of a thumbnail
 HEIGHT = 760  # pixels of the frame in a notebook
 # Starts the engine before the browser has read the tensors behind it, so that both are ready at the same time.
 STARTER = (
-    'regardWorker=new Worker(URL.createObjectURL(new Blob([document.getElementById("regard-engine").textContent])))'
+    "regardWorker=new Worker(URL.createObjectURL("
+    'new Blob([document.getElementById("regard-engine").textContent])))'
 )
 
 
@@ -56,7 +64,9 @@ class Page:
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{HEIGHT}px;border:0"
-        frame = f'sandbox="allow-scripts allow-downloads" style="{style}" title="Attention explorer"'
+        frame = (
+            f'sandbox="allow-scripts allow-downloads" style="{style}" title="Attention explorer"'
+        )
         return f'<iframe {frame} srcdoc="{escape(self.html)}"></iframe>'
 
     def widget(self) -> Any:
@@ -77,7 +87,9 @@ class Page:
             _esm = _read("widget.js")
             html = traitlets.Unicode().tag(sync=True)
             height = traitlets.Int(HEIGHT).tag(sync=True)
-            chosen = traitlets.Dict(key_trait=traitlets.Unicode(), value_trait=traitlets.Unicode()).tag(sync=True)
+            chosen = traitlets.Dict(
+                key_trait=traitlets.Unicode(), value_trait=traitlets.Unicode()
+            ).tag(sync=True)
 
         return ExplorerWidget(html=self.html)
 
@@ -144,7 +156,9 @@ def page_of(answer: Mapping[str, Any]) -> Page:
 def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
     script, style = (_read(name) for name in ("explorer.js", "explorer.css"))
     # "<" ends a script element and an HTML comment begins with it, so none is left in the data.
-    data = json.dumps(answer["header"], ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(answer["header"], ensure_ascii=True, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
     connects = "'self'" if is_live else "'none'"
     held = answer.get("held", {})
     computes = f" '{_digest(STARTER)}' 'wasm-unsafe-eval'; worker-src blob:" if held else ""
@@ -163,7 +177,11 @@ def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
                 f"<title>{escape(_shown(title or 'Attention'))}</title>\n<style>{style}</style>\n</head>\n<body>",
                 '<div id="regard-explorer"><p>This page needs JavaScript, and contains all of it.</p></div>',
                 f'<script type="application/json" id="regard-header">{data}</script>',
-                *(begins, _text("arrays", answer["arrays"]), *(_text(name, text) for name, text in held.items())),
+                *(
+                    begins,
+                    _text("arrays", answer["arrays"]),
+                    *(_text(name, text) for name, text in held.items()),
+                ),
                 f'<script type="module">{script}</script>\n</body>\n</html>\n',
             )
         )
@@ -184,7 +202,9 @@ def to_answer(
         exact: whether weights are stored as float32 too; by default, if there are at most 400,000.
     """
     packed = Packed()
-    header = header_of(exploration, packed, exact=exact) | {"live": None if live is None else dict(live)}
+    header = header_of(exploration, packed, exact=exact) | {
+        "live": None if live is None else dict(live)
+    }
     model = exploration.model
     held = {} if model is None else {"held": {"model": model.text, "tensors": model.packed}}
     return {"header": header, "arrays": str(packed), **held}
@@ -196,7 +216,9 @@ def walk_to_answer(walk: ShownWalk) -> dict[str, Any]:
     return {"walk": walk.to_json(packed.add), "arrays": str(packed)}
 
 
-def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = None) -> dict[str, Any]:
+def header_of(
+    exploration: Exploration, packed: Packed, *, exact: bool | None = None
+) -> dict[str, Any]:
     """Everything except the arrays as JSON values; the arrays are added to `packed`."""
     if exact is None:
         exact = sum(one.weights.numel() for one in exploration.attentions) <= EXACT
@@ -204,9 +226,14 @@ def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = 
     return {
         "version": __version__,
         "title": _sentence(exploration.title, 400),
-        "texts": {name: [_shown(word) for word in words] for name, words in exploration.texts.items()},
+        "texts": {
+            name: [_shown(word) for word in words] for name, words in exploration.texts.items()
+        },
         "attentions": [_attention(one, packed, exact=exact) for one in exploration.attentions],
-        "explained": {place: [_relevance(one) for one in lenses] for place, lenses in exploration.explained.items()},
+        "explained": {
+            place: [_relevance(one) for one in lenses]
+            for place, lenses in exploration.explained.items()
+        },
         "written": exploration.written,
         "chosen": exploration.chosen,
         "notes": [_sentence(note, 400) for note in exploration.notes],
@@ -214,7 +241,9 @@ def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = 
         "walk": None
         if walk is None
         else walk.to_json(packed.add, MOST_NUMBERS if exploration.model is None else FEW_NUMBERS),
-        "changes": None if exploration.changes is None else changes_to_json(exploration.changes, exploration.follows),
+        "changes": None
+        if exploration.changes is None
+        else changes_to_json(exploration.changes, exploration.follows),
         "second": None if exploration.second is None else _second(exploration.second, packed),
         "model": None if exploration.model is None else exploration.model.to_json(),
     }
@@ -223,16 +252,28 @@ def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = 
 def _second(second: Second, packed: Packed) -> dict[str, Any]:
     """What an exploration is compared with: its own header, and which words are the same."""
     matched = {name: [list(one) for one in pairs] for name, pairs in second.matched.items()}
-    return {"said": _sentence(second.said, 400), "matched": matched, "header": header_of(second.exploration, packed)}
+    return {
+        "said": _sentence(second.said, 400),
+        "matched": matched,
+        "header": header_of(second.exploration, packed),
+    }
 
 
 def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]:
     layers, heads, rows, columns = one.weights.shape
-    small = F.adaptive_max_pool2d(one.weights.flatten(0, 1)[None], (min(rows, THUMBNAIL), min(columns, THUMBNAIL)))[0]
+    small = F.adaptive_max_pool2d(
+        one.weights.flatten(0, 1)[None], (min(rows, THUMBNAIL), min(columns, THUMBNAIL))
+    )[0]
     return {
-        "name": one.name, "rows": one.rows, "columns": one.columns, "row_title": one.row_title,
-        "column_title": one.column_title, "unwritten": one.unwritten, "links": one.links,
-        "says": one.says and _sentence(one.says, 400), "sums": sums_of(one.weights),
+        "name": one.name,
+        "rows": one.rows,
+        "columns": one.columns,
+        "row_title": one.row_title,
+        "column_title": one.column_title,
+        "unwritten": one.unwritten,
+        "links": one.links,
+        "says": one.says and _sentence(one.says, 400),
+        "sums": sums_of(one.weights),
         "shape": [layers, heads, rows, columns],
         "statistics": {
             name: [rounded(row) for row in values.tolist()]
@@ -240,8 +281,10 @@ def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]
         },
         "thumbnails": {"shape": list(small.shape[1:]), "place": packed.add(to_bytes(small))},
         "bytes": [[packed.add(to_bytes(head)) for head in layer] for layer in one.weights],
-        "exact": [[packed.add(head.float()) for head in layer] for layer in one.weights] if exact else None,
-    }  # fmt: skip
+        "exact": [[packed.add(head.float()) for head in layer] for layer in one.weights]
+        if exact
+        else None,
+    }
 
 
 def head_statistics(one: Attention) -> dict[str, torch.Tensor]:
@@ -274,9 +317,14 @@ def _relevance(one: Relevance) -> dict[str, Any]:
     for side in ("source", "written"):
         record[side] = [[_shown(pair["word"]), round(pair["score"], 5)] for pair in record[side]]
     return {
-        **{name: record[name] for name in ("lens", "place", "log_odds", "probability", "source", "written", "note")},
-        "word": _shown(one.word), "others": [_shown(other) for other in one.others], "cost": one.cost,
-    }  # fmt: skip
+        **{
+            name: record[name]
+            for name in ("lens", "place", "log_odds", "probability", "source", "written", "note")
+        },
+        "word": _shown(one.word),
+        "others": [_shown(other) for other in one.others],
+        "cost": one.cost,
+    }
 
 
 def _read(name: str) -> str:

@@ -15,13 +15,20 @@ from regard.errors import ArgumentError, RegardError
 from regard.patterns import Pattern
 from regard.patterns.drawing import drawn_pairs
 from regard.patterns.grid import Grid
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.models import (
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+)
 from regard_lab.seeing.explorer.records import Growth, PatternMap, PatternPanel
 
 SINGLE = 512  # the longest side of which every pair is shown by itself
 SIDE = 256  # tiles along the longest side of a larger one
 LENGTHS = (256, 1024, 4096, 16384, 65536)
-LONGEST_PLANNED = 4096  # of patterns that are not one band: planning a longer call may take a minute
+LONGEST_PLANNED = (
+    4096  # of patterns that are not one band: planning a longer call may take a minute
+)
 HEAD_DIM = 64  # of the call that is planned
 MOST_PANELS = 32  # heads that differ
 
@@ -57,16 +64,29 @@ def map_pattern(
     column_words, k_len = (row_words, q_len) if columns is None else _sized("keys", columns)
     note = ""
     if pattern.varies_by_row:
-        pattern, note = pattern.for_row(0), "The pattern differs by batch row; the first is shown."
+        pattern = pattern.for_row(0)
+        note = "The pattern differs by batch row; the first is shown."
     longest = max(q_len, k_len)
     tile = 1 if longest <= SINGLE else -(-longest // SIDE)
     panels = tuple(_panels(pattern, q_len, k_len, tile, q_start))
     if len(panels) > MOST_PANELS:
-        raise ArgumentError(f"{len(panels)} heads differ in {pattern}; a page shows at most {MOST_PANELS}")
+        raise ArgumentError(
+            f"{len(panels)} heads differ in {pattern}; a page shows at most {MOST_PANELS}"
+        )
     first = k_len - q_len if q_start is None else q_start
     growth = tuple(_growth(pattern, q_len, k_len, q_start))
     return PatternMap(
-        name or "Pattern", str(pattern), row_words, column_words, q_len, k_len, first, tile, panels, growth, note
+        name or "Pattern",
+        str(pattern),
+        row_words,
+        column_words,
+        q_len,
+        k_len,
+        first,
+        tile,
+        panels,
+        growth,
+        note,
     )
 
 
@@ -85,7 +105,11 @@ def patterns_used(
     for kind, rows, columns, start, patterns in _stacks(model, source, target):
         for pattern, layers in groupby(enumerate(patterns), key=lambda one: one[1]):
             numbers = [number for number, _ in layers]
-            span = f"layers {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"layer {numbers[0]}"
+            span = (
+                f"layers {numbers[0]} to {numbers[-1]}"
+                if len(numbers) > 1
+                else f"layer {numbers[0]}"
+            )
             found.append(map_pattern(pattern, rows, columns, name=f"{kind}, {span}", q_start=start))
     return tuple(found)
 
@@ -100,11 +124,35 @@ def _stacks(
         encoder: list[Any] = list(model.encoder)
         decoder: list[Any] = list(model.decoder)
         start = 0 if model.cross_pattern.compares_positions else None
-        yield "Encoder self-attention", source, source, 0, [one.attention.pattern for one in encoder]
-        yield "Decoder self-attention", target, target, 0, [one.self_attention.pattern for one in decoder]
-        yield "Cross-attention", target, source, start, [one.cross_attention.pattern for one in decoder]
+        yield (
+            "Encoder self-attention",
+            source,
+            source,
+            0,
+            [one.attention.pattern for one in encoder],
+        )
+        yield (
+            "Decoder self-attention",
+            target,
+            target,
+            0,
+            [one.self_attention.pattern for one in decoder],
+        )
+        yield (
+            "Cross-attention",
+            target,
+            source,
+            start,
+            [one.cross_attention.pattern for one in decoder],
+        )
     else:
-        yield "Self-attention", source, source, 0, [block.attention.pattern for block in model.blocks]
+        yield (
+            "Self-attention",
+            source,
+            source,
+            0,
+            [block.attention.pattern for block in model.blocks],
+        )
 
 
 def _sized(name: str, words: Sequence[str] | int) -> tuple[tuple[str, ...], int]:
@@ -116,7 +164,9 @@ def _sized(name: str, words: Sequence[str] | int) -> tuple[tuple[str, ...], int]
     return listed, len(listed)
 
 
-def _panels(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | None) -> Iterator[PatternPanel]:
+def _panels(
+    pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | None
+) -> Iterator[PatternPanel]:
     if tile == 1:
         for panel in drawn_pairs(pattern, q_len, k_len, q_start=q_start)[0]:
             pairs = int((panel.marks == 2).sum())
@@ -129,7 +179,9 @@ def _panels(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | 
         one = pattern.for_head(numbers[0])
         states = one.tiles(q_len, k_len, tile, q_start=q_start).states().to(torch.uint8)
         pairs = one.count(q_len, k_len, q_start=q_start)
-        yield PatternPanel(tuple(numbers) if pattern.varies_by_head else (), str(one), states, pairs)
+        yield PatternPanel(
+            tuple(numbers) if pattern.varies_by_head else (), str(one), states, pairs
+        )
 
 
 def _heads(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> int:
@@ -144,7 +196,9 @@ def _growth(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> It
     """Counts at this size, then at other lengths; a pattern that holds a tensor has this size alone."""
     yield _count(pattern, q_len, k_len, q_start)
     for length in LENGTHS if pattern.by_value else ():
-        if length == q_len == k_len or (length > LONGEST_PLANNED and pattern.canonical().band() is None):
+        if length == q_len == k_len or (
+            length > LONGEST_PLANNED and pattern.canonical().band() is None
+        ):
             continue
         yield _count(pattern, length, length, None)
 
@@ -155,7 +209,15 @@ def _count(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> Gro
     q, k = (Outline(shape, torch.float32, torch.device("cpu"), False) for shape in sizes)
     try:
         plan = make_plan(make_problem(q, k, k, pattern=pattern, q_start=q_start), BACKENDS)
-        computed, backend = float(plan.share_of_pairs_computed), plan.backend
+        computed = float(plan.share_of_pairs_computed)
+        backend = plan.backend
     except RegardError as error:  # no backend computes a call of this size
-        computed, backend = None, f"none: {error}"
-    return Growth(q_len, pattern.count(q_len, k_len, q_start=q_start), heads * q_len * k_len, computed, backend)
+        computed = None
+        backend = f"none: {error}"
+    return Growth(
+        q_len,
+        pattern.count(q_len, k_len, q_start=q_start),
+        heads * q_len * k_len,
+        computed,
+        backend,
+    )

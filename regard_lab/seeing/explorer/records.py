@@ -15,7 +15,9 @@ from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.terminal import visible
 
 LONGEST = 120  # characters of a word
-MOST_NUMBERS = 60_000  # of a step whose numbers are all stored; of a larger one those of the followed word
+MOST_NUMBERS = (
+    60_000  # of a step whose numbers are all stored; of a larger one those of the followed word
+)
 FEW_NUMBERS = 1_000  # the same in a page that contains a model, so that the model is most of it
 ROUNDING = 0.01  # of the sum of a row: weights rounded to bfloat16 sum to 1 within 0.004
 
@@ -61,7 +63,9 @@ def check_sums(weights: torch.Tensor) -> None:
         return
     rows = weights.sum(-1)
     if not sums_of(weights.mT):
-        way_out = "the columns sum to 1, so keys come before queries there: give weights.swapaxes(-1, -2)"
+        way_out = (
+            "the columns sum to 1, so keys come before queries there: give weights.swapaxes(-1, -2)"
+        )
     elif float(rows.max()) > 1 + ROUNDING:
         way_out = "divide each row by its sum: weights / weights.sum(-1, keepdims=True)"
     else:
@@ -138,16 +142,27 @@ class PatternMap:
     def to_json(self, add: Add) -> dict[str, Any]:
         """JSON values; the states are added to the arrays of the page."""
         return {
-            "name": self.name, "text": shown_sentence(self.text, 400), "note": self.note, "tile": self.tile,
-            "rows": list(map(shown_text, self.rows)), "columns": list(map(shown_text, self.columns)),
-            "q_len": self.q_len, "k_len": self.k_len, "q_start": self.q_start,
+            "name": self.name,
+            "text": shown_sentence(self.text, 400),
+            "note": self.note,
+            "tile": self.tile,
+            "rows": list(map(shown_text, self.rows)),
+            "columns": list(map(shown_text, self.columns)),
+            "q_len": self.q_len,
+            "k_len": self.k_len,
+            "q_start": self.q_start,
             "panels": [
-                {"heads": list(one.heads), "text": shown_sentence(one.text, 400), "pairs": one.pairs,
-                 "shape": list(one.states.shape), "place": add(one.states)}
+                {
+                    "heads": list(one.heads),
+                    "text": shown_sentence(one.text, 400),
+                    "pairs": one.pairs,
+                    "shape": list(one.states.shape),
+                    "place": add(one.states),
+                }
                 for one in self.panels
             ],
             "growth": [vars(one) for one in self.growth],
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -188,24 +203,38 @@ class ShownStep:
     value: torch.Tensor | tuple[str, ...]
     scale: str = "signed"
 
-    def to_json(self, add: Add, labels: dict[tuple[str, ...], int], most: int = MOST_NUMBERS) -> dict[str, Any]:
+    def to_json(
+        self, add: Add, labels: dict[tuple[str, ...], int], most: int = MOST_NUMBERS
+    ) -> dict[str, Any]:
         """JSON values; a tensor is added to the arrays of the page as float32, and labels that are new to `labels`."""
         axes: list[dict[str, Any]] = []
         for axis in self.axes:
             counted = axis.labels == tuple(map(str, range(len(axis.labels))))
             kept = None if counted else labels.setdefault(axis.labels, len(labels))
-            axes.append({"unit": axis.unit, "size": len(axis.labels), "chosen": axis.chosen, "labels": kept})
+            axes.append(
+                {"unit": axis.unit, "size": len(axis.labels), "chosen": axis.chosen, "labels": kept}
+            )
         record: dict[str, Any] = {
-            "section": self.section, "title": self.title, "says": shown_sentence(self.says, 1000), "line": self.line,
-            "formula": self.formula, "axes": axes, "scale": self.scale,
-        }  # fmt: skip
+            "section": self.section,
+            "title": self.title,
+            "says": shown_sentence(self.says, 1000),
+            "line": self.line,
+            "formula": self.formula,
+            "axes": axes,
+            "scale": self.scale,
+        }
         if not isinstance(self.value, torch.Tensor):
             return record | {"words": list(map(shown_text, self.value))}
-        value, followed = self.value, [at for at, axis in enumerate(self.axes) if axis.chosen is not None]
+        value = self.value
+        followed = [at for at, axis in enumerate(self.axes) if axis.chosen is not None]
         if value.numel() > most and followed and len(self.axes) > 1:
-            at, chosen = followed[0], self.axes[followed[0]].chosen
+            at = followed[0]
+            chosen = self.axes[followed[0]].chosen
             assert chosen is not None
-            value, record["only"] = value.select(at, chosen), at  # this axis has the followed word alone
+            value, record["only"] = (
+                value.select(at, chosen),
+                at,
+            )  # this axis has the followed word alone
         return record | {"place": add(value.detach().float().cpu())}
 
 
@@ -234,10 +263,14 @@ class ShownWalk:
         labels: dict[tuple[str, ...], int] = {}
         steps = [step.to_json(add, labels, most) for step in self.steps]
         return {
-            "steps": steps, "labels": [list(map(shown_text, one)) for one in labels], "word": self.word,
-            "words": list(map(shown_text, self.words)), "note": shown_sentence(self.note, 1000),
-            "checks": self.checks, "difference": self.difference,
-        }  # fmt: skip
+            "steps": steps,
+            "labels": [list(map(shown_text, one)) for one in labels],
+            "word": self.word,
+            "words": list(map(shown_text, self.words)),
+            "note": shown_sentence(self.note, 1000),
+            "checks": self.checks,
+            "difference": self.difference,
+        }
 
 
 def rounded(values: Iterable[float]) -> list[float | None]:
@@ -249,16 +282,22 @@ def changed_to_json(one: Changed) -> dict[str, Any]:
     """What a model does with a changed text, as JSON values."""
     return {
         "probabilities": rounded(one.probabilities),
-        "likeliest": [[[shown_text(word), *rounded([p])] for word, p in place] for place in one.likeliest],
+        "likeliest": [
+            [[shown_text(word), *rounded([p])] for word, p in place] for place in one.likeliest
+        ],
         "translation": list(map(shown_text, one.translation)),
         "similarities": rounded(one.similarities),
     }
 
 
-def changes_to_json(changes: Mapping[int | None, Changed], follows: Follows = "words") -> dict[str, Any]:
+def changes_to_json(
+    changes: Mapping[int | None, Changed], follows: Follows = "words"
+) -> dict[str, Any]:
     """What a model does with the text as it is (None), and without each word, as JSON values."""
     return {
         "follows": follows,
         "unchanged": changed_to_json(changes[None]),
-        "erased": {place: changed_to_json(one) for place, one in changes.items() if place is not None},
+        "erased": {
+            place: changed_to_json(one) for place, one in changes.items() if place is not None
+        },
     }

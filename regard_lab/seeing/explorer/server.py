@@ -86,7 +86,9 @@ class ExplorerServer(ThreadingHTTPServer):
     def start(self) -> ExplorerServer:
         """Serve in a separate thread, as a notebook needs it, until `close`; returns this server."""
         if self.thread is None:
-            self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+            self.thread = threading.Thread(
+                target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+            )
             self.thread.start()
         return self
 
@@ -135,7 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.raw_requestline = self.rfile.readline(65537)
             if len(self.raw_requestline) > 65536:
                 self.requestline = self.request_version = self.command = ""
-                self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, "the address is longer than 65,536 bytes")
+                self._refuse(
+                    HTTPStatus.REQUEST_URI_TOO_LONG, "the address is longer than 65,536 bytes"
+                )
             elif self.raw_requestline and self.parse_request():
                 self._handle()
         except (TimeoutError, OSError):
@@ -145,7 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         if self.headers.get_all("Host") not in [[host] for host in self.explorer.hosts]:
-            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this page is only served as localhost or 127.0.0.1")
+            self._refuse(
+                HTTPStatus.MISDIRECTED_REQUEST, "this page is only served as localhost or 127.0.0.1"
+            )
             return
         own = f"/{self.explorer.token}/"
         path = self.path.encode("latin-1", "replace")
@@ -156,16 +162,25 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command not in ("GET", "HEAD", "POST"):
             self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "the method must be GET, HEAD or POST")
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here; open the address that regard view printed")
+            self._refuse(
+                HTTPStatus.NOT_FOUND,
+                "there is nothing here; open the address that regard view printed",
+            )
 
     def _asked(self, path: bytes, own: str) -> list[Ask]:
         """What the page asks for by a path; every path is compared, so that times reveal nothing."""
-        return [ask for name, ask in self.explorer.asks.items() if hmac.compare_digest(path, f"{own}{name}".encode())]
+        return [
+            ask
+            for name, ask in self.explorer.asks.items()
+            if hmac.compare_digest(path, f"{own}{name}".encode())
+        ]
 
     def _answer(self, ask: Ask) -> None:
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in self.explorer.hosts}:
-            self._refuse(HTTPStatus.FORBIDDEN, "another page asked; only the page of regard view may")
+            self._refuse(
+                HTTPStatus.FORBIDDEN, "another page asked; only the page of regard view may"
+            )
             return
         if self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be application/json")
@@ -176,7 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if len(length) > 9 or int(length) > LARGEST_BODY:
             self._refuse(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has {length[:20]} bytes; at most {LARGEST_BODY}"
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the body has {length[:20]} bytes; at most {LARGEST_BODY}",
             )
             return
         text, wrong = _text(self._body(int(length)))
@@ -187,13 +203,19 @@ class _Handler(BaseHTTPRequestHandler):
             with self.explorer.reading:
                 answer = ask(text)
         except Exception as error:  # the page explains it; the command goes on serving
-            own = "" if isinstance(error, RegardError) else f"the model cannot read this: {type(error).__name__}: "
+            own = (
+                ""
+                if isinstance(error, RegardError)
+                else f"the model cannot read this: {type(error).__name__}: "
+            )
             self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"{own}{error}")
             return
         self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
 
     def _body(self, length: int) -> bytes:
-        parts, left, end = [], length, time.monotonic() + DEADLINE
+        parts = []
+        left = length
+        end = time.monotonic() + DEADLINE
         while left and time.monotonic() < end:
             part = self.rfile.read1(left)
             if not part:
@@ -214,10 +236,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.request_version = "HTTP/1.1"  # status and headers are always sent
         self.send_response(status)
         headers = {
-            "Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close", "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY",
-            "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin",
-        }  # fmt: skip
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "X-Frame-Options": "DENY",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+        }
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

@@ -19,7 +19,13 @@ from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.explorer.engine import Computed, EmbeddedModel, differences, embed, ids_read
 from regard_lab.seeing.explorer.patterns import map_pattern, patterns_used
 from regard_lab.seeing.explorer.records import Follows, PatternMap, ShownWalk, check_sums
-from regard_lab.seeing.lenses.contrast import Contrast, Explained, against_alternatives, alternatives, find_contrast
+from regard_lab.seeing.lenses.contrast import (
+    Contrast,
+    Explained,
+    against_alternatives,
+    alternatives,
+    find_contrast,
+)
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
 from regard_lab.seeing.lenses.explaining import LENSES, explain
 from regard_lab.seeing.lenses.record import Relevance
@@ -168,11 +174,18 @@ def explore_translation(
         contrasts[asked.place], chosen = asked, asked.place
     found = explore_maps(maps, title=title)
     if isinstance(model, RecurrentTranslator):
-        found = replace(found, attentions=tuple(replace(one, says=_alignment(model)) for one in found.attentions))
+        found = replace(
+            found,
+            attentions=tuple(replace(one, says=_alignment(model)) for one in found.attentions),
+        )
     lenses = explained(model, tokeniser, contrasts, chosen)
-    patterns = patterns_used(model, *map(tokeniser.pieces, ids_read(model, tokeniser, source, target_ids)))
+    patterns = patterns_used(
+        model, *map(tokeniser.pieces, ids_read(model, tokeniser, source, target_ids))
+    )
     changes = without_each(model, tokeniser, source, target_ids, MOST_EXPLAINED)
-    return replace(found, explained=lenses, written="target", chosen=chosen, patterns=patterns, changes=changes)
+    return replace(
+        found, explained=lenses, written="target", chosen=chosen, patterns=patterns, changes=changes
+    )
 
 
 ALIGNMENTS = {
@@ -192,11 +205,14 @@ def _alignment(model: RecurrentTranslator) -> str:
         "local-p": f"around a position that the model predicts, {model.config.window} words on each side",
     }
     return (
-        f"{ALIGNMENTS[model.config.attention]}, {STATES}. The weights are the softmax of e {reach[model.config.reach]}."
+        f"{ALIGNMENTS[model.config.attention]}, {STATES}. "
+        f"The weights are the softmax of e {reach[model.config.reach]}."
     )
 
 
-def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: str = "") -> Exploration:
+def explore_text(
+    model: TextModel, tokeniser: Tokeniser, text: str, *, title: str = ""
+) -> Exploration:
     """The maps of a language model or an encoder on a text, and what each word that a language model read depends on.
 
     Args:
@@ -220,13 +236,22 @@ def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: st
     found = replace(explore_maps(maps, title=title), patterns=patterns)
     if not isinstance(model, LanguageModel):
         return found
-    contrasts = alternatives(model, tokeniser, None, tokeniser.encode(text), range(MOST_EXPLAINED + 1))
-    shifted = {place + 1: contrast for place, contrast in contrasts.items()}  # "<begin>" is a word of the map
+    contrasts = alternatives(
+        model, tokeniser, None, tokeniser.encode(text), range(MOST_EXPLAINED + 1)
+    )
+    shifted = {
+        place + 1: contrast for place, contrast in contrasts.items()
+    }  # "<begin>" is a word of the map
     chosen = max(shifted, default=0)
-    found = replace(found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen)
+    found = replace(
+        found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen
+    )
     if len(maps.words) <= MOST_REREAD:
         return replace(found, changes=text_without_each(model, tokeniser, text, MOST_EXPLAINED))
-    return replace(found, notes=(f"Texts of more than {MOST_REREAD} words are not read again without each word.",))
+    return replace(
+        found,
+        notes=(f"Texts of more than {MOST_REREAD} words are not read again without each word.",),
+    )
 
 
 def explore_model(
@@ -250,22 +275,32 @@ def explore_model(
         asked: the written word that is shown first: its `word`, its `place`, and the `others` it is compared with.
         pronouns: words of which one that is written once is shown first, compared with the others.
     """
-    says, label, written, causal = "", "Text", "text", isinstance(model, LanguageModel)
+    says = ""
+    label = "Text"
+    written = "text"
+    causal = isinstance(model, LanguageModel)
     if isinstance(model, TranslationTransformer | RecurrentTranslator):
-        label, written = "Sentence", "target"
+        label = "Sentence"
+        written = "target"
     elif not causal:
         written = ""
     if isinstance(model, RecurrentTranslator):
-        own, says = {"cross": str(model.cell.attention.pattern)}, _alignment(model)
+        own = {"cross": str(model.cell.attention.pattern)}
+        says = _alignment(model)
     elif isinstance(model, TranslationTransformer):
         own = {kind: getattr(model.config, f"{kind}_pattern") for kind in TRANSLATING}
     else:
         own = {"text": str(model.config.pattern_of(0))}
     shown = {
-        "label": label, "written": written, "follows": "words" if written else "vectors", "text": tidy(text),
-        "patterns": own, "asked": asked and {**asked, "source": tidy(text)}, "pronouns": list(pronouns),
+        "label": label,
+        "written": written,
+        "follows": "words" if written else "vectors",
+        "text": tidy(text),
+        "patterns": own,
+        "asked": asked and {**asked, "source": tidy(text)},
+        "pronouns": list(pronouns),
         "kinds": [{"kind": kind, **named(kind, causal=causal), "says": says} for kind in own],
-    }  # fmt: skip
+    }
     found = embed(model, tokeniser, words, classes=classes, precision=precision)
     listed = "" if words is None else f", and the {len(words.words):,} words of its training"
     notes = [
@@ -274,32 +309,61 @@ def explore_model(
     ]
     if found.precision == "int8":
         notes.append(differences(model, tokeniser, text, target_ids))
-    patterns = patterns_used(model, *map(tokeniser.pieces, ids_read(model, tokeniser, text, target_ids)))
-    return Exploration(tidy(text), {}, (), {}, notes=tuple(notes), patterns=patterns, model=replace(found, shown=shown))
+    patterns = patterns_used(
+        model, *map(tokeniser.pieces, ids_read(model, tokeniser, text, target_ids))
+    )
+    return Exploration(
+        tidy(text),
+        {},
+        (),
+        {},
+        notes=tuple(notes),
+        patterns=patterns,
+        model=replace(found, shown=shown),
+    )
 
 
-TRANSLATING: tuple[Kind, ...] = ("cross", "encoder", "decoder")  # the kinds of a translator, as pages list them
+TRANSLATING: tuple[Kind, ...] = (
+    "cross",
+    "encoder",
+    "decoder",
+)  # the kinds of a translator, as pages list them
 # The texts whose words are the queries and the keys of each kind of attention.
 ENDS = {
-    "cross": ("target", "source"), "encoder": ("source", "source"), "decoder": ("target", "read"),
+    "cross": ("target", "source"),
+    "encoder": ("source", "source"),
+    "decoder": ("target", "read"),
     "text": ("text", "text"),
-}  # fmt: skip
+}
 
 
 def named(kind: str, *, causal: bool = False) -> dict[str, Any]:
     """How pages name a kind of attention, its texts and their words, as fields of `Attention`."""
-    wording: dict[str, tuple[str, str, str]] = {"text": ("Self-attention", "words read", "word reading"), **WORDING}
+    wording: dict[str, tuple[str, str, str]] = {
+        "text": ("Self-attention", "words read", "word reading"),
+        **WORDING,
+    }
     (name, column_title, row_title), (rows, columns) = wording[kind], ENDS[kind]
     titles = {"row_title": row_title, "column_title": column_title}
-    return {"name": name, "rows": rows, "columns": columns, **titles, "unwritten": kind == "decoder" or causal}
+    return {
+        "name": name,
+        "rows": rows,
+        "columns": columns,
+        **titles,
+        "unwritten": kind == "decoder" or causal,
+    }
 
 
 def explore_maps(maps: AttentionMaps | TextMaps, *, title: str = "") -> Exploration:
     """Recorded maps as the explorer shows them, between words."""
     if isinstance(maps, TextMaps):
-        one = with_relations(Attention(weights=maps.weights, **named("text", causal=maps.causal)), maps.words)
+        one = with_relations(
+            Attention(weights=maps.weights, **named("text", causal=maps.causal)), maps.words
+        )
         return Exploration(title or "Self-attention", {"text": maps.words}, (one,), {})
-    of_kind("maps", maps, AttentionMaps, "AttentionMaps or TextMaps, as look and look_text return them")
+    of_kind(
+        "maps", maps, AttentionMaps, "AttentionMaps or TextMaps, as look and look_text return them"
+    )
     maps = maps.merged()
     texts = {"source": maps.source_words, "target": maps.target_words, "read": maps.read_words}
     attentions = []
@@ -331,12 +395,18 @@ def explore_pattern(
         ArgumentError: both words and a length, or a length out of range.
     """
     if length is not None and (tokens is not None or keys is not None):
-        raise ArgumentError("give tokens or length, not both: the words give the number of queries and keys")
+        raise ArgumentError(
+            "give tokens or length, not both: the words give the number of queries and keys"
+        )
     if tokens is None and keys is not None:
-        raise ArgumentError("keys are the words of the keys; give the words of the queries too, as tokens")
+        raise ArgumentError(
+            "keys are the words of the keys; give the words of the queries too, as tokens"
+        )
     count = PATTERN_LENGTH if length is None else whole("length", length, 1)
     if count > LONGEST_PATTERN:
-        raise ArgumentError(f"length is {count:,}; a page shows patterns of at most {LONGEST_PATTERN:,} positions")
+        raise ArgumentError(
+            f"length is {count:,}; a page shows patterns of at most {LONGEST_PATTERN:,} positions"
+        )
     found = map_pattern(pattern, count if tokens is None else tokens, keys)
     return Exploration(title or f"Pattern {pattern}", {}, (), {}, patterns=(found,))
 
@@ -347,7 +417,8 @@ def with_relations(one: Attention, words: Sequence[str]) -> Attention:
     Relations are labelled by rules for English text (`regard_lab.seeing.relations`). A few words of one text reveal
     little about a head in general: the lesson on relations measures heads on many texts.
     """
-    measured, links = dict(one.measured), dict(one.links)
+    measured = dict(one.measured)
+    links = dict(one.links)
     for name, found in relations_in(words).items():
         found = [(query, keys) for query, keys in found if not one.unwritten or max(keys) < query]
         if found:
@@ -358,7 +429,11 @@ def with_relations(one: Attention, words: Sequence[str]) -> Attention:
 
 
 def explore_weights(
-    weights: Any, tokens: Sequence[str] | None = None, keys: Sequence[str] | None = None, *, title: str = ""
+    weights: Any,
+    tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    *,
+    title: str = "",
 ) -> Exploration:
     """Arrays of weights as the explorer shows them.
 
@@ -384,7 +459,9 @@ def explore_weights(
     same = keys is None and rows == columns
     causal = same and not bool((stacked * torch.ones(rows, columns).triu(1)).any())
     texts = {"text": row_words} if same else {"queries": row_words, "keys": column_words}
-    one = Attention("Attention", *(("text", "text") if same else ("queries", "keys")), stacked, unwritten=causal)
+    one = Attention(
+        "Attention", *(("text", "text") if same else ("queries", "keys")), stacked, unwritten=causal
+    )
     return Exploration(title or "Attention weights", texts, (one,), {})
 
 
@@ -392,12 +469,18 @@ def explained(
     model: Explained, tokeniser: Tokeniser, contrasts: Mapping[int, Contrast], chosen: int
 ) -> dict[int, tuple[Relevance, ...]]:
     """The relevance by every lens that the model allows, for each contrast; `chosen` is shown first."""
-    lenses = [lens for lens in LENSES if lens != "rollout" or not isinstance(model, RecurrentTranslator)]
+    lenses = [
+        lens for lens in LENSES if lens != "rollout" or not isinstance(model, RecurrentTranslator)
+    ]
     found: dict[int, list[Relevance]] = {place: [] for place in contrasts}
     for lens in sorted(lenses, key=lambda lens: lens != "erase"):  # erasure first
         steps = STEPS if lens == "gradients" else None
         results = dict(
-            zip(contrasts, explain(model, tokeniser, list(contrasts.values()), lens, steps=steps), strict=True)
+            zip(
+                contrasts,
+                explain(model, tokeniser, list(contrasts.values()), lens, steps=steps),
+                strict=True,
+            )
         )
         if lens == "gradients" and chosen in contrasts:
             results[chosen] = explain(model, tokeniser, [contrasts[chosen]], lens)[0]
@@ -408,9 +491,15 @@ def explained(
 
 def _stacked(weights: Any) -> torch.Tensor:
     """(layers, heads, queries, keys), float32 on the CPU."""
-    if isinstance(weights, (list, tuple)) and weights and all(hasattr(layer, "shape") for layer in weights):
+    if (
+        isinstance(weights, (list, tuple))
+        and weights
+        and all(hasattr(layer, "shape") for layer in weights)
+    ):
         layers = [_tensor(layer) for layer in weights]
-        layers = [layer[0] if layer.dim() == 4 and layer.shape[0] == 1 else layer for layer in layers]
+        layers = [
+            layer[0] if layer.dim() == 4 and layer.shape[0] == 1 else layer for layer in layers
+        ]
         shapes = {tuple(layer.shape) for layer in layers}
         if len(shapes) != 1 or len(next(iter(shapes))) != 3:
             raise ShapeError(
@@ -441,7 +530,9 @@ def _tensor(weights: Any) -> torch.Tensor:
     try:
         tensor = weights if isinstance(weights, torch.Tensor) else torch.as_tensor(weights)
     except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError(f"weights is {shown(weights)}; it needs a tensor, an array or a list of them") from None
+        raise ArgumentError(
+            f"weights is {shown(weights)}; it needs a tensor, an array or a list of them"
+        ) from None
     if not tensor.is_floating_point():
         raise ArgumentError(f"weights are of {tensor.dtype}; they need floating-point numbers")
     return tensor.detach().float().cpu()
@@ -452,7 +543,9 @@ def _words(name: str, words: Sequence[str] | None, count: int) -> tuple[str, ...
         return tuple(map(str, range(count)))
     listed = a_list(name, words, str, "a list of words")
     if len(listed) != count:
-        raise ShapeError(f"{name} has {count_of(len(listed), 'words')}, and the weights have {count} there")
+        raise ShapeError(
+            f"{name} has {count_of(len(listed), 'words')}, and the weights have {count} there"
+        )
     return tuple(a_string(name, word) for word in listed)
 
 
@@ -463,13 +556,22 @@ def compared(one: Exploration, other: Exploration, said: str) -> Exploration:
         one, other: what the page shows, and what it is compared with.
         said: what the other one is, in a few words.
     """
-    matched = {name: _matched(words, other.texts[name]) for name, words in one.texts.items() if name in other.texts}
+    matched = {
+        name: _matched(words, other.texts[name])
+        for name, words in one.texts.items()
+        if name in other.texts
+    }
     others = {attention.name: attention for attention in other.attentions}
     attentions = []
     for attention in one.attentions:
         beside = others.get(attention.name)
         if beside is not None and beside.weights.shape[:2] == attention.weights.shape[:2]:
-            apart = heads_apart(attention.weights, beside.weights, matched[attention.rows], matched[attention.columns])
+            apart = heads_apart(
+                attention.weights,
+                beside.weights,
+                matched[attention.rows],
+                matched[attention.columns],
+            )
             attention = replace(attention, measured={**attention.measured, "apart": apart})
         attentions.append(attention)
     return replace(one, attentions=tuple(attentions), second=Second(said, other, matched))
@@ -488,7 +590,8 @@ def _matched(one: Sequence[str], other: Sequence[str]) -> tuple[tuple[int, ...],
     pairs = [
         pair
         for kind, start, stop, first, last in changes
-        if kind == "equal" or (kind == "replace" and stop - start == last - first and 2 * equal >= len(one))
+        if kind == "equal"
+        or (kind == "replace" and stop - start == last - first and 2 * equal >= len(one))
         for pair in zip(range(start, stop), range(first, last), strict=True)
     ]
     return tuple(at for at, _ in pairs), tuple(at for _, at in pairs)
@@ -521,5 +624,7 @@ def heads_apart(
         both = kept[..., list(keys)]
         shared.append(torch.cat([both, (kept.sum(-1) - both.sum(-1)).clamp(min=0)[..., None]], -1))
     middle = (shared[0] + shared[1]) / 2
-    divergence = torch.stack([torch.xlogy(part, part / middle.clamp(min=1e-300)).sum(-1) for part in shared]).mean(0)
+    divergence = torch.stack(
+        [torch.xlogy(part, part / middle.clamp(min=1e-300)).sum(-1) for part in shared]
+    ).mean(0)
     return (divergence / math.log(2)).clamp(min=0).sqrt().mean(-1).float()

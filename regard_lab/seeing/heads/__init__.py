@@ -5,5 +5,13 @@ from regard_lab.seeing.heads.replacing import Head
 from regard_lab.seeing.heads.scores import ScoreParts, head_scores, score_parts
 
 __all__ = [
-    "ablate", "patch", "HeadEffects", "Effect", "Head", "draw_head_effects", "head_scores", "score_parts", "ScoreParts",
-]  # fmt: skip
+    "ablate",
+    "patch",
+    "HeadEffects",
+    "Effect",
+    "Head",
+    "draw_head_effects",
+    "head_scores",
+    "score_parts",
+    "ScoreParts",
+]

@@ -31,9 +31,13 @@ class Head(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Self:
         """The head of a text such as "cross 1.2" or "0.3", which is that of "self"."""
-        match = re.fullmatch(r"(?:(encoder|decoder|cross|self)[ -])?(\d{1,6})\.(\d{1,6})", text.strip())
+        match = re.fullmatch(
+            r"(?:(encoder|decoder|cross|self)[ -])?(\d{1,6})\.(\d{1,6})", text.strip()
+        )
         if match is None:
-            raise ArgumentError(f"{shown(text)} is no head; write the kind of attention, layer.head, as in 'cross 1.2'")
+            raise ArgumentError(
+                f"{shown(text)} is no head; write the kind of attention, layer.head, as in 'cross 1.2'"
+            )
         return cls(match[1] or "self", int(match[2]), int(match[3]))
 
     def __str__(self) -> str:
@@ -69,7 +73,9 @@ def changing(model: nn.Module, change: Change) -> Generator[None]:
         yield
 
 
-def _projected(change: Callable[[torch.Tensor], torch.Tensor], heads: int, _: Any, given: Any) -> torch.Tensor:
+def _projected(
+    change: Callable[[torch.Tensor], torch.Tensor], heads: int, _: Any, given: Any
+) -> torch.Tensor:
     return change(given[0].unflatten(-1, (heads, -1))).flatten(-2)
 
 
@@ -98,11 +104,18 @@ def replacing(model: nn.Module, heads: Sequence[Head], instead: Outputs) -> Gene
 
     def change(layer: Layer, output: torch.Tensor) -> torch.Tensor:
         rows, length, count, _ = output.shape
-        own = torch.tensor([[(*layer, at) == head for at in range(count)] for head in heads], device=output.device)
-        start, stored = read[layer], instead[layer].to(output.device)
+        own = torch.tensor(
+            [[(*layer, at) == head for at in range(count)] for head in heads], device=output.device
+        )
+        start = read[layer]
+        stored = instead[layer].to(output.device)
         read[layer] += length
-        places = torch.arange(start, start + length, device=output.device).clamp(max=stored.shape[1] - 1)
-        return torch.where(own.repeat(rows // len(heads), 1)[:, None, :, None], stored[:, places], output)
+        places = torch.arange(start, start + length, device=output.device).clamp(
+            max=stored.shape[1] - 1
+        )
+        return torch.where(
+            own.repeat(rows // len(heads), 1)[:, None, :, None], stored[:, places], output
+        )
 
     with changing(model, change):
         yield
@@ -115,8 +128,12 @@ def named_heads(counts: Mapping[Layer, int], heads: Sequence[Head | str] | None)
         return there
     chosen = [Head.of(str(head)) for head in ([heads] if isinstance(heads, str | Head) else heads)]
     if not chosen:
-        raise ArgumentError("heads is empty; name heads such as 'cross 1.2', or leave it out for all")
+        raise ArgumentError(
+            "heads is empty; name heads such as 'cross 1.2', or leave it out for all"
+        )
     for head in chosen:
         if head not in there:
-            raise ArgumentError(f"there is no head {str(head)!r}; {suggest(str(head), list(map(str, there)))}")
+            raise ArgumentError(
+                f"there is no head {str(head)!r}; {suggest(str(head), list(map(str, there)))}"
+            )
     return list(dict.fromkeys(chosen))

@@ -17,7 +17,14 @@ from regard.mechanisms import Softmax
 from regard.reprs import brief
 from regard_lab.models import LanguageModel, TextEncoder
 from regard_lab.seeing.heads.replacing import Head, attention_layers, named_heads
-from regard_lab.seeing.lenses.contrast import Sides, Subject, is_word, special_of, tables, weights_of
+from regard_lab.seeing.lenses.contrast import (
+    Sides,
+    Subject,
+    is_word,
+    special_of,
+    tables,
+    weights_of,
+)
 from regard_lab.seeing.maps import ids_of_text
 from regard_lab.seeing.terminal import visible
 from regard_lab.seeing.watching import Span, in_eval_mode
@@ -59,20 +66,26 @@ def head_scores(
     >>> sorted(scores), 0 < scores["previous"][Head("self", 0, 1)] < 1
     (['induction', 'previous'], True)
     """
-    length, texts = whole("length", length, 2), whole("texts", texts, 1)
+    length = whole("length", length, 2)
+    texts = whole("texts", texts, 1)
     if not isinstance(model, Subject):
         attention_layers(model)  # refuses a model without heads
     known: Any = model
     vocab_size = min(map(len, tables(known).values()))
     words = is_word(torch.arange(vocab_size), special_of(model)).nonzero().flatten()
     if len(words) < length:
-        raise ArgumentError(f"length is {length}, and the vocabulary has {len(words)} ids; give fewer")
+        raise ArgumentError(
+            f"length is {length}, and the vocabulary has {len(words)} ids; give fewer"
+        )
     generator = torch.Generator().manual_seed(whole("seed", seed, 0))
-    drawn = torch.stack([words[torch.randperm(len(words), generator=generator)[:length]] for _ in range(texts)])
+    drawn = torch.stack(
+        [words[torch.randperm(len(words), generator=generator)[:length]] for _ in range(texts)]
+    )
     ids = drawn.repeat(1, 2).to(next(model.parameters()).device)
     with in_eval_mode(model):
         encoder, decoder, _ = weights_of(model, _sides(model, ids))
-    ours, both = not isinstance(model, Subject), len(encoder) > 0 < len(decoder)
+    ours = not isinstance(model, Subject)
+    both = len(encoder) > 0 < len(decoder)
     stacks = [
         ("encoder" if both else "self", encoder, int(isinstance(model, TextEncoder))),
         ("decoder" if both else "self", decoder, int(ours)),  # after BEGIN
@@ -82,7 +95,9 @@ def head_scores(
         for name, back, first in (("previous", 1, 1), ("induction", length - 1, length)):
             rows = start + torch.arange(first, 2 * length) if len(weights) else torch.arange(0)
             means = weights[..., rows, rows - back].double().mean((1, 3))  # (layers, heads)
-            scores[name] |= {Head(kind, *at): float(means[at]) for at in product(*map(range, means.shape))}
+            scores[name] |= {
+                Head(kind, *at): float(means[at]) for at in product(*map(range, means.shape))
+            }
     return scores
 
 
@@ -90,8 +105,12 @@ def _sides(model: nn.Module, ids: torch.Tensor) -> Sides:
     """What a model reads as a text of these ids, (texts, length): with BEGIN and END as in training, if it is ours."""
     if isinstance(model, Subject):
         return dict.fromkeys(model.tables(), ids)
-    begun, ended = F.pad(ids, (1, 0), value=BEGIN), F.pad(ids, (0, 1), value=END)
-    return {"source": F.pad(begun, (0, 1), value=END) if isinstance(model, TextEncoder) else ended, "written": begun}
+    begun = F.pad(ids, (1, 0), value=BEGIN)
+    ended = F.pad(ids, (0, 1), value=END)
+    return {
+        "source": F.pad(begun, (0, 1), value=END) if isinstance(model, TextEncoder) else ended,
+        "written": begun,
+    }
 
 
 @brief
@@ -136,14 +155,26 @@ class ScoreParts:
         """The score, and the pairs that add or take most, in lines."""
         query, key = (visible(self.words[at]) for at in (self.query, self.key))
         bias = f", of which {self.bias:+.2f} by distance" if self.bias else ""
-        lines = [f"{self.head}, {query} -> {key}: score {self.score:.2f}{bias}, weight {self.weight:.3f}"]
-        return "\n".join(lines + [f"  {value:+.2f}  {one} at the query, {other} at the key"
-                                  for one, other, value in self.pairs(count)])  # fmt: skip
+        lines = [
+            f"{self.head}, {query} -> {key}: score {self.score:.2f}{bias}, weight {self.weight:.3f}"
+        ]
+        return "\n".join(
+            lines
+            + [
+                f"  {value:+.2f}  {one} at the query, {other} at the key"
+                for one, other, value in self.pairs(count)
+            ]
+        )
 
 
 @torch.no_grad()
 def score_parts(
-    model: LanguageModel | TextEncoder, tokeniser: Tokeniser, text: str, head: Head | str, query: int, key: int
+    model: LanguageModel | TextEncoder,
+    tokeniser: Tokeniser,
+    text: str,
+    head: Head | str,
+    query: int,
+    key: int,
 ) -> ScoreParts:
     """Divide one score of a head among pairs of words: one that reached the query, and one that reached the key.
 
@@ -170,7 +201,12 @@ def score_parts(
 
     Source: A Mathematical Framework for Transformer Circuits, Elhage et al. 2021, "QK circuits" and "Additivity".
     """
-    of_kind("model", model, LanguageModel | TextEncoder, "a LanguageModel or a TextEncoder, whose parts are known")
+    of_kind(
+        "model",
+        model,
+        LanguageModel | TextEncoder,
+        "a LanguageModel or a TextEncoder, whose parts are known",
+    )
     counts = {layer: attention.heads for layer, attention in attention_layers(model).items()}
     (chosen,) = named_heads(counts, [head])
     ids, _ = ids_of_text(model, tokeniser, text)
@@ -181,31 +217,51 @@ def score_parts(
     rows = [spans[at][1].stop - 1 for at in (query, key)]
     with in_eval_mode(model), record_attention(model, "weights") as recorded:
         model(torch.tensor([ids], device=next(model.parameters()).device))
-    details = [recorded[f"blocks.{layer}.attention"][0].weights[0] for layer in range(chosen.layer + 1)]
+    details = [
+        recorded[f"blocks.{layer}.attention"][0].weights[0] for layer in range(chosen.layer + 1)
+    ]
     block: Any = model.blocks[chosen.layer]
-    attention, parts = block.attention, _parts_of(model, ids, details[: chosen.layer])
+    attention = block.attention
+    parts = _parts_of(model, ids, details[: chosen.layer])
     if attention.mechanism.declared != Softmax():
-        raise UnsupportedError(f"{attention.mechanism.declared} has no scores q · k, so they have no parts")
+        raise UnsupportedError(
+            f"{attention.mechanism.declared} has no scores q · k, so they have no parts"
+        )
     if special := model.config.special.replace("rotary_scaling", ""):
-        raise UnsupportedError(f"scores of a model with {special} have no parts by words: they are no plain sums")
+        raise UnsupportedError(
+            f"scores of a model with {special} have no parts by words: they are no plain sums"
+        )
     weight = float(details[-1][chosen.head, rows[0], rows[1]])
     if not weight:
-        raise ArgumentError(f"{spans[query][0]!r} gives {spans[key][0]!r} no weight in {chosen}; choose another key")
+        raise ArgumentError(
+            f"{spans[query][0]!r} gives {spans[key][0]!r} no weight in {chosen}; choose another key"
+        )
     normed = _normed(block.attention_norm, parts)
     sides = []
     for at, projection, heads in zip(
         rows, (attention.to_q, attention.to_k), (attention.heads, attention.kv_heads), strict=True
     ):
         vectors = _projected(projection, normed[at])
-        one = vectors.unflatten(-1, (heads, -1))[:, chosen.head // (attention.heads // heads)]  # (words + 1, head_dim)
-        sides.append(one if attention.positions is None else
-                     attention.positions.rotate(one[None, None], torch.full((len(one),), at))[0, 0])  # fmt: skip
+        one = vectors.unflatten(-1, (heads, -1))[
+            :, chosen.head // (attention.heads // heads)
+        ]  # (words + 1, head_dim)
+        sides.append(
+            one
+            if attention.positions is None
+            else attention.positions.rotate(one[None, None], torch.full((len(one),), at))[0, 0]
+        )
     scale = attention.options["scale"] or 1 / math.sqrt(attention.head_dim)
     grid = _by_word(_by_word(scale * sides[0] @ sides[1].T, spans).T, spans).T
     distance = torch.tensor([rows[1] - rows[0]])
-    bias = 0.0 if block.bias is None else float(block.bias.by_distance(distance, attention.heads)[chosen.head])
+    bias = (
+        0.0
+        if block.bias is None
+        else float(block.bias.by_distance(distance, attention.heads)[chosen.head])
+    )
     words = tuple(word for word, _ in spans)
-    return ScoreParts(chosen, words, query, key, float(grid.sum()) + bias, weight, bias, grid.float().cpu())
+    return ScoreParts(
+        chosen, words, query, key, float(grid.sum()) + bias, weight, bias, grid.float().cpu()
+    )
 
 
 def _projected(projection: nn.Linear, parts: torch.Tensor) -> torch.Tensor:
@@ -233,10 +289,15 @@ def _normed(norm: Any, parts: torch.Tensor) -> torch.Tensor:
     return parts
 
 
-def _parts_of(model: LanguageModel | TextEncoder, ids: list[int], weights: Sequence[torch.Tensor]) -> torch.Tensor:
+def _parts_of(
+    model: LanguageModel | TextEncoder, ids: list[int], weights: Sequence[torch.Tensor]
+) -> torch.Tensor:
     """The vectors after some layers, by the position that they came from: (length, length + 1, dim)."""
-    device, length = model.embedding.weight.device, len(ids)
-    x = model._embed_texts(torch.tensor([ids], device=device), torch.arange(length, device=device))[0]
+    device = model.embedding.weight.device
+    length = len(ids)
+    x = model._embed_texts(torch.tensor([ids], device=device), torch.arange(length, device=device))[
+        0
+    ]
     own = torch.arange(length, device=device)
     parts = x.new_zeros(length, length + 1, x.shape[-1])
     parts[own, own] = x

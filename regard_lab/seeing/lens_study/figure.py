@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from regard.arguments import count_of
 from regard_lab.decoding import Translation, Translator
 from regard_lab.seeing import Relevance
-from regard_lab.seeing.canvas import FAINT, INK, LINES, Box, fill, saved_figure, widest, wrapped, write_text
+from regard_lab.seeing.canvas import (
+    FAINT,
+    INK,
+    LINES,
+    Box,
+    fill,
+    saved_figure,
+    widest,
+    wrapped,
+    write_text,
+)
 from regard_lab.seeing.lens_study.known import SWAPS, Routes, known_sentences
 from regard_lab.seeing.lenses import explain
 from regard_lab.seeing.lenses.record import (
@@ -71,7 +81,10 @@ class PronounView:
 
 
 def view_pronoun(
-    translator: Translator, sentence: PronounSentence, translation: Translation, head: tuple[int, int]
+    translator: Translator,
+    sentence: PronounSentence,
+    translation: Translation,
+    head: tuple[int, int],
 ) -> PronounView | None:
     """Explain the pronoun of a translated sentence; None if it is wrong.
 
@@ -85,8 +98,12 @@ def view_pronoun(
         return None
     contrasts = [known[0].contrast]
     (lens,) = explain(translator.model, translator.tokeniser, contrasts)
-    (attention,) = explain(translator.model, translator.tokeniser, contrasts, "attention", head=head)
-    return PronounView(f"{tidy(sentence.source)} → {tidy_target(translation.text)}", lens, attention)
+    (attention,) = explain(
+        translator.model, translator.tokeniser, contrasts, "attention", head=head
+    )
+    return PronounView(
+        f"{tidy(sentence.source)} → {tidy_target(translation.text)}", lens, attention
+    )
 
 
 def draw_pronoun(view: PronounView, path: str | Path, routes: Routes | None = None) -> None:
@@ -108,10 +125,19 @@ def draw_view(figure: Figure, view: PronounView, routes: Routes | None) -> None:
     shares = {} if routes is None else routes.last
     more = row_height(looked) + (0.55 + BAR_LINE * len(shares) if shares else 0.0)
     odds = f"Why {lens.question}? Log odds {lens.log_odds:.2f} (how sure the model is; 0 means undecided)."
-    names = "what the lens finds in the source", "what it finds in the German so far, and the pronoun"
-    top = draw_page(figure, lens, view.title, odds, names, wrapped(NOTE, NOTE_SIZE, INSIDE, lines=8), more)
+    names = (
+        "what the lens finds in the source",
+        "what it finds in the German so far, and the pronoun",
+    )
+    top = draw_page(
+        figure, lens, view.title, odds, names, wrapped(NOTE, NOTE_SIZE, INSIDE, lines=8), more
+    )
     # The note of the attention lens names the head.
-    head = attention.note.partition("written, ")[2].partition(":")[0].replace(", from 0", " (counted from 0)")
+    head = (
+        attention.note.partition("written, ")[2]
+        .partition(":")[0]
+        .replace(", from 0", " (counted from 0)")
+    )
     name = f"where one chosen head of cross-attention looks while “{lens.word}” is written: {head}"
     top = draw_row(figure, name, looked, top, max(attention.source_scores, default=0.0), ".2f")
     if routes is not None and shares:

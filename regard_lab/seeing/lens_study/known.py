@@ -49,7 +49,9 @@ class KnownSentence:
         return self.sentence.derivation.link_first
 
 
-def known_sentences(translator: Translator, sentences: Sequence[PronounSentence]) -> list[KnownSentence]:
+def known_sentences(
+    translator: Translator, sentences: Sequence[PronounSentence]
+) -> list[KnownSentence]:
     """The sentences whose pronoun the translator gets right; the others have nothing that could be explained.
 
     Args:
@@ -61,16 +63,22 @@ def known_sentences(translator: Translator, sentences: Sequence[PronounSentence]
     return [one for pair in pairs if (one := _known(translator.tokeniser, *pair)) is not None]
 
 
-def _known(tokeniser: Tokeniser, sentence: PronounSentence, translation: Translation) -> KnownSentence | None:
+def _known(
+    tokeniser: Tokeniser, sentence: PronounSentence, translation: Translation
+) -> KnownSentence | None:
     if pronoun_of(translation.text) != sentence.pronoun:
         return None
     place = pronoun_place([word for word, _ in tokeniser.words(translation.ids)], sentence.pronoun)
     if place is None:
         return None
     others = [pronoun for pronoun in PRONOUNS if pronoun != sentence.pronoun]
-    contrast = find_contrast(tokeniser, sentence.source, translation.ids, sentence.pronoun, others, place)
+    contrast = find_contrast(
+        tokeniser, sentence.source, translation.ids, sentence.pronoun, others, place
+    )
     words = [word for word, _ in contrast.source_words]
-    adjective = len(words) - 1 - words[::-1].index(sentence.derivation.drawback.english.split("-")[-1])
+    adjective = (
+        len(words) - 1 - words[::-1].index(sentence.derivation.drawback.english.split("-")[-1])
+    )
     as_grammar = written_before(tokeniser, sentence) == contrast.written[1:]
     return KnownSentence(sentence, contrast, *word_places(sentence, words), adjective, as_grammar)
 
@@ -129,9 +137,12 @@ class Routes:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values; the sentences are counted."""
         return {
-            "last": dict(self.last), "first": dict(self.first), "counts": list(self.counts),
-            "verified": sum(self.verified), "of": len(self.verified),
-        }  # fmt: skip
+            "last": dict(self.last),
+            "first": dict(self.first),
+            "counts": list(self.counts),
+            "verified": sum(self.verified),
+            "of": len(self.verified),
+        }
 
 
 def swapped(tokeniser: Tokeniser, known: KnownSentence, seed: int = 0) -> dict[str, Contrast]:
@@ -140,7 +151,9 @@ def swapped(tokeniser: Tokeniser, known: KnownSentence, seed: int = 0) -> dict[s
     A noun is replaced by one of the same kind and of the third gender; an adjective by one that fits the other noun.
     """
     sentence, contrast = known.sentence, known.contrast
-    referent, other, adjective = (swap(sentence, seed) for swap in (swap_referent, swap_other, swap_adjective))
+    referent, other, adjective = (
+        swap(sentence, seed) for swap in (swap_referent, swap_other, swap_adjective)
+    )
     assert referent is not None and other is not None  # noqa: PT018  (both are sentences for every sentence)
     source = [*tokeniser.encode(referent.source), END]
     before = written_before(tokeniser, referent)
@@ -153,7 +166,9 @@ def swapped(tokeniser: Tokeniser, known: KnownSentence, seed: int = 0) -> dict[s
         "other": _with(tokeniser, contrast, source=[*tokeniser.encode(other.source), END]),
     }
     if adjective is not None:
-        versions["adjective"] = _with(tokeniser, contrast, source=[*tokeniser.encode(adjective.source), END])
+        versions["adjective"] = _with(
+            tokeniser, contrast, source=[*tokeniser.encode(adjective.source), END]
+        )
     return versions
 
 
@@ -188,8 +203,14 @@ def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed:
     odds = torch.tensor(log_odds(translator.model, contrasts), dtype=torch.float64)
     values = iter(odds.sigmoid().tolist())
     shares = [{name: next(values) for name in one} for one in versions]
-    groups = [[share for one, share in zip(known, shares, strict=True) if share and one.link_first is first]
-              for first in (False, True)]  # fmt: skip
+    groups = [
+        [
+            share
+            for one, share in zip(known, shares, strict=True)
+            if share and one.link_first is first
+        ]
+        for first in (False, True)
+    ]
     last, first = (_means(group) for group in groups)
     return Routes(last, first, (len(groups[0]), len(groups[1])), tuple(map(_is_verified, shares)))
 
@@ -203,4 +224,6 @@ def _means(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _is_verified(share: Mapping[str, float]) -> bool:
     stays = ("nothing", "other")
     falls = ("both", "adjective")
-    return all(share.get(name, 0.0) > 0.5 for name in stays) and all(share.get(name, 1.0) < 0.5 for name in falls)
+    return all(share.get(name, 0.0) > 0.5 for name in stays) and all(
+        share.get(name, 1.0) < 0.5 for name in falls
+    )

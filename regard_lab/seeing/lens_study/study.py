@@ -26,7 +26,13 @@ from regard.storage.files import replace_file
 from regard_lab.decoding import Translator
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.seeing import HeadChoice, choose_head, it_weights
-from regard_lab.seeing.lens_study.known import SWAPS, KnownSentence, known_sentences, measure_routes, swapped
+from regard_lab.seeing.lens_study.known import (
+    SWAPS,
+    KnownSentence,
+    known_sentences,
+    measure_routes,
+    swapped,
+)
 from regard_lab.seeing.lenses import Contrast, explain, log_odds
 from regard_lab.seeing.lenses.contrast import Batch, by_batch, run
 from regard_lab.seeing.lenses.erasing import Erased, erased
@@ -35,7 +41,8 @@ from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text.pronouns import PronounSentence, make_split
 from regard_lab.text.translation_data import LEARNED
 
-JSON, MARKDOWN = "lenses.json", "lenses.md"
+JSON = "lenses.json"
+MARKDOWN = "lenses.md"
 LENS_ROWS = {
     "random": "random relevance",
     "it": "raw attention of *it*, best encoder head",
@@ -116,7 +123,13 @@ class LensReport:
         """The report in Markdown."""
         yield from ("# Lenses on a translator with known causes", "")
         yield from (f"- {sentence}" for sentence in self.summary())
-        yield from ("", "## Swaps", "", "Mean probability of the written pronoun among *es*, *er* and *sie*.", "")
+        yield from (
+            "",
+            "## Swaps",
+            "",
+            "Mean probability of the written pronoun among *es*, *er* and *sie*.",
+            "",
+        )
         yield from routes_table(self.routes)
         yield from ("", "## Lenses", "")
         yield from lens_table(self.rows)
@@ -140,7 +153,8 @@ class LensReport:
         if self.heads:
             named = {"it": "encoder (attention of *it*)", "cross": "cross-attention"}
             heads = "; ".join(
-                f"{named[kind]}: layer {layer}, head {head}" for kind, (layer, head) in self.heads.items()
+                f"{named[kind]}: layer {layer}, head {head}"
+                for kind, (layer, head) in self.heads.items()
             )
             yield f"Heads chosen on validation sentences, counted from 0: {heads}."
 
@@ -161,7 +175,10 @@ def routes_table(routes: Mapping[str, Any]) -> Iterator[str]:
     yield f"| swapped | subordinate clause last ({last}) | first ({first}) |"
     yield "|---|---|---|"
     for name, words in SWAPS.items():
-        cells = (f"{routes[kind][name]:.3f}" if name in routes[kind] else "-" for kind in ("last", "first"))
+        cells = (
+            f"{routes[kind][name]:.3f}" if name in routes[kind] else "-"
+            for kind in ("last", "first")
+        )
         yield f"| {words} | {' | '.join(cells)} |"
 
 
@@ -178,7 +195,9 @@ def lens_table(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 DELETED = 4  # words
 
 
-def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+def agreement(
+    known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]
+) -> tuple[float, float, float]:
     """How well relevances of the source words of each sentence find the cause of its pronoun.
 
     Returns:
@@ -188,7 +207,9 @@ def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[floa
     """
     top = order = cause = 0
     for one, values in zip(known, relevances, strict=True):
-        best = max((place for place in range(len(values)) if place != one.it), key=values.__getitem__)
+        best = max(
+            (place for place in range(len(values)) if place != one.it), key=values.__getitem__
+        )
         top += best == one.referent
         order += values[one.referent] > values[one.other]
         cause += best in (one.referent, one.adjective)
@@ -196,7 +217,9 @@ def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[floa
 
 
 @torch.no_grad()
-def deletion(translator: Translator, known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]) -> float:
+def deletion(
+    translator: Translator, known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]
+) -> float:
     """The mean fall of the pronoun's probability without the words of the largest relevance.
 
         mean over sentences and k = 1 ... DELETED of p(all) - p(without the k words of the largest relevance)
@@ -211,7 +234,11 @@ def deletion(translator: Translator, known: Sequence[KnownSentence], relevances:
     def falls(contrasts: list[Contrast], batch: Batch) -> list[float]:
         before = run(translator.model, batch).sigmoid()
         wanted = [
-            Erased(row, "source", tuple(at for place in ranked[id(one)][:count] for at in one.source_words[place][1]))
+            Erased(
+                row,
+                "source",
+                tuple(at for place in ranked[id(one)][:count] for at in one.source_words[place][1]),
+            )
             for row, one in enumerate(contrasts)
             for count in range(1, DELETED + 1)
         ]
@@ -243,7 +270,9 @@ def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence])
 
 SENTENCES = 200  # of the test split
 CHOOSING = 200  # validation sentences by which heads are chosen
-Relevances = tuple[list[Sequence[float]], float, float]  # by sentence and source word; passes and backward passes each
+Relevances = tuple[
+    list[Sequence[float]], float, float
+]  # by sentence and source word; passes and backward passes each
 Lens = Callable[[Sequence[KnownSentence]], Relevances]
 
 
@@ -276,29 +305,50 @@ def study_lenses(
     whole("sentences", sentences, 1)
     test = make_split("test", sentences, seed)
     known = known_sentences(translator, test)
-    routes = None if not any(one.as_grammar for one in known) else measure_routes(translator, known, seed)
-    chosen = [] if routes is None else [one for one, sure in zip(known, routes.verified, strict=True) if sure]
+    routes = (
+        None
+        if not any(one.as_grammar for one in known)
+        else measure_routes(translator, known, seed)
+    )
+    chosen = (
+        []
+        if routes is None
+        else [one for one, sure in zip(known, routes.verified, strict=True) if sure]
+    )
     if routes is None or not chosen:
         raise ArgumentError(
             f"of {count_of(len(test), 'test sentences')}, {len(known)} have the right pronoun and 0 a cause that "
             f"swaps verify; lenses are measured on {LEARNED}"
         )
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
+    versions = (
+        f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
+    )
     report = LensReport(
-        name, weights_hash(translator), len(test), seed, right=len(known), agreement=lens_agreement(translator, test),
-        routes=routes.to_dict(), machine=f"{versions}, {count_of(torch.get_num_threads(), 'threads')}",
-    )  # fmt: skip
+        name,
+        weights_hash(translator),
+        len(test),
+        seed,
+        right=len(known),
+        agreement=lens_agreement(translator, test),
+        routes=routes.to_dict(),
+        machine=f"{versions}, {count_of(torch.get_num_threads(), 'threads')}",
+    )
     for lens, compute in lenses_of(translator, report, seed, tell).items():
         tell(f"{LENS_ROWS[lens]} ...")
         relevances, passes, backward_passes = compute(chosen)
         shares = [*agreement(chosen, relevances), deletion(translator, chosen, relevances)]
-        row = dict(zip(COLUMNS, shares, strict=True)) | {"passes": passes, "backward_passes": backward_passes}
+        row = dict(zip(COLUMNS, shares, strict=True)) | {
+            "passes": passes,
+            "backward_passes": backward_passes,
+        }
         report.rows[lens] = {column: round(float(value), 3) for column, value in row.items()}
     report.save(out)
     return report
 
 
-def lenses_of(translator: Translator, report: LensReport, seed: int, tell: Callable[[str], None]) -> dict[str, Lens]:
+def lenses_of(
+    translator: Translator, report: LensReport, seed: int, tell: Callable[[str], None]
+) -> dict[str, Lens]:
     """The lenses that a translator has, by the keys of `LENS_ROWS`; heads are chosen on validation sentences."""
     model = translator.model
     lenses: dict[str, Lens] = {"random": partial(_random, seed)}
@@ -311,7 +361,9 @@ def lenses_of(translator: Translator, report: LensReport, seed: int, tell: Calla
         lenses["it"] = partial(_attention_of_it, translator, report.heads["it"])
     if attends:
         lenses["cross"] = partial(_explained, translator, "attention")
-        lenses["cross_head"] = partial(_explained, translator, "attention", head=tuple(report.heads["cross"]))
+        lenses["cross_head"] = partial(
+            _explained, translator, "attention", head=tuple(report.heads["cross"])
+        )
     if isinstance(model, TranslationTransformer):
         lenses["rollout"] = partial(_explained, translator, "rollout")
     lenses["erase"] = partial(_explained, translator, "erase", sides=("source",))
@@ -328,11 +380,18 @@ def choose_heads(translator: Translator, valid: Sequence[KnownSentence]) -> dict
         translator: a translator with attention.
         valid: validation sentences, so that test sentences stay independent of the choice.
     """
-    model, shape, heads = translator.model, (1, 1), {}
+    model = translator.model
+    shape = (1, 1)
+    heads = {}
     if isinstance(model, TranslationTransformer):
         sentences = [one.sentence for one in valid]
-        best = choose_head(model, translator.tokeniser, sentences) if valid else HeadChoice(0, 0, 0.0)
-        heads["it"], shape = [best.layer, best.head], (model.config.decoder_layers, model.config.heads)
+        best = (
+            choose_head(model, translator.tokeniser, sentences) if valid else HeadChoice(0, 0, 0.0)
+        )
+        heads["it"], shape = (
+            [best.layer, best.head],
+            (model.config.decoder_layers, model.config.heads),
+        )
 
     def on_top(head: tuple[int, ...]) -> float:
         return agreement(valid, _explained(translator, "attention", valid, head=head)[0])[0]
@@ -346,13 +405,17 @@ def _random(seed: int, known: Sequence[KnownSentence]) -> Relevances:
     return [[draw.random() for _ in one.contrast.source_words] for one in known], 0, 0
 
 
-def _attention_of_it(translator: Translator, head: Sequence[int], known: Sequence[KnownSentence]) -> Relevances:
+def _attention_of_it(
+    translator: Translator, head: Sequence[int], known: Sequence[KnownSentence]
+) -> Relevances:
     looks = it_weights(translator.model, translator.tokeniser, [one.sentence for one in known])
     layer, number = head
     return [look.weights[layer, number].tolist() for look in looks], 1, 0
 
 
-def _explained(translator: Translator, lens: str, known: Sequence[KnownSentence], **options: object) -> Relevances:
+def _explained(
+    translator: Translator, lens: str, known: Sequence[KnownSentence], **options: object
+) -> Relevances:
     contrasts = [one.contrast for one in known]
     records = explain(translator.model, translator.tokeniser, contrasts, lens, **options)  # ty: ignore[invalid-argument-type]
     passes = sum(record.passes for record in records) / len(records)
@@ -363,8 +426,10 @@ def _explained(translator: Translator, lens: str, known: Sequence[KnownSentence]
 def _noun_swap(translator: Translator, seed: int, known: Sequence[KnownSentence]) -> Relevances:
     """The fall of the log odds when a noun of the source is replaced by one of the third gender; other words have 0."""
     versions = [swapped(translator.tokeniser, one, seed) for one in known]
-    odds = [log_odds(translator.model, [version[name] for version in versions])
-            for name in ("nothing", "source", "other")]  # fmt: skip
+    odds = [
+        log_odds(translator.model, [version[name] for version in versions])
+        for name in ("nothing", "source", "other")
+    ]
     relevances: list[Sequence[float]] = []
     for one, before, referent, other in zip(known, *odds, strict=True):
         values = [0.0] * len(one.contrast.source_words)
@@ -378,5 +443,7 @@ def weights_hash(translator: Translator) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(translator.model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(
+            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()[:16]

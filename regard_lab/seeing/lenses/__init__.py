@@ -8,5 +8,14 @@ from regard_lab.seeing.lenses.contrast import Contrast, find_contrast
 from regard_lab.seeing.lenses.explaining import LENSES, Lens, explain, log_odds, relevance
 from regard_lab.seeing.lenses.record import Relevance, draw_relevance
 
-__all__ = ["relevance", "Relevance", "draw_relevance", "LENSES", "Lens", "Contrast", "find_contrast", "explain",
-           "log_odds"]  # fmt: skip
+__all__ = [
+    "relevance",
+    "Relevance",
+    "draw_relevance",
+    "LENSES",
+    "Lens",
+    "Contrast",
+    "find_contrast",
+    "explain",
+    "log_odds",
+]

@@ -18,7 +18,12 @@ from regard.arguments import a_list, a_string, of_kind, whole
 from regard.errors import ArgumentError
 from regard.layers.recording import record_attention
 from regard.reprs import brief
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.models import (
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+)
 from regard_lab.seeing.watching import Span, all_weights, in_eval_mode, target_of
 from regard_lab.text import BEGIN, END, PAD, Tokeniser, normalise, pad, tidy_target
 
@@ -82,10 +87,16 @@ def find_contrast(
     """
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     at = find_place(tokeniser, source, target_ids, of, place)
-    others, ids = _compared(tokeniser, instead_of), target_of(target_ids)
+    others = _compared(tokeniser, instead_of)
+    ids = target_of(target_ids)
     span = tokeniser.words(ids)[at]
     written = span[0]
-    if written != of and written.lower() == of.lower() and written[:1].isupper() and not of[:1].isupper():
+    if (
+        written != of
+        and written.lower() == of.lower()
+        and written[:1].isupper()
+        and not of[:1].isupper()
+    ):
         others = [other[:1].upper() + other[1:] for other in others]  # the word begins a sentence
     first_ids = _first_ids(tokeniser, ids, span[1].start, written, others)
     return _contrast(tokeniser, _source_ids(tokeniser, source), ids, at, span, others, first_ids)
@@ -96,34 +107,53 @@ def _source_ids(tokeniser: Tokeniser, source: str | None) -> list[int]:
 
 
 def _contrast(
-    tokeniser: Tokeniser, source: Sequence[int], ids: Sequence[int], place: int, span: Span, others: Sequence[str],
+    tokeniser: Tokeniser,
+    source: Sequence[int],
+    ids: Sequence[int],
+    place: int,
+    span: Span,
+    others: Sequence[str],
     instead_of: tuple[int, ...],
-) -> Contrast:  # fmt: skip
+) -> Contrast:
     """The word at a place of the target against others; `source` has no ids for a language model."""
     word, at = span
     written = [*([BEGIN] if source else []), *ids[: at.start]]
     return Contrast(
-        word=word, others=tuple(others), of=ids[at.start], instead_of=instead_of, source=tuple(source),
-        written=tuple(written), source_words=tuple(tokeniser.words(source)),
-        written_words=tuple(tokeniser.words(written)), place=place,
-    )  # fmt: skip
+        word=word,
+        others=tuple(others),
+        of=ids[at.start],
+        instead_of=instead_of,
+        source=tuple(source),
+        written=tuple(written),
+        source_words=tuple(tokeniser.words(source)),
+        written_words=tuple(tokeniser.words(written)),
+        place=place,
+    )
 
 
 def find_place(
-    tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None = None
+    tokeniser: Tokeniser,
+    source: str | None,
+    target_ids: Sequence[int],
+    of: str,
+    place: int | None = None,
 ) -> int:
     """The index of a written word among the words of the target; arguments as for `find_contrast`."""
     words = tokeniser.words(target_of(target_ids))
     at = place_of([text for text, _ in words], a_string("of", of), place)
     if source is None and not words[at][1].start:
-        raise ArgumentError(f"{words[at][0]!r} is the first word, so a language model has read nothing before it")
+        raise ArgumentError(
+            f"{words[at][0]!r} is the first word, so a language model has read nothing before it"
+        )
     return at
 
 
 def _compared(tokeniser: Tokeniser, instead_of: Sequence[str]) -> list[str]:
     if isinstance(instead_of, str):
         instead_of = [instead_of]
-    others = a_list("instead_of", instead_of, str, "the words to compare with, such as ('er', 'sie')")
+    others = a_list(
+        "instead_of", instead_of, str, "the words to compare with, such as ('er', 'sie')"
+    )
     if not others:
         raise ArgumentError(
             "instead_of has no words; a lens explains why one word was written instead of others, so give at least one"
@@ -131,7 +161,9 @@ def _compared(tokeniser: Tokeniser, instead_of: Sequence[str]) -> list[str]:
     for other in others:
         if len(normalise(other).split()) != 1:
             raise ArgumentError(f"instead_of has {other!r}; each entry must be one word")
-    return [tokeniser.decode(tokeniser.encode_target(tidy_target(other))) for other in others]  # as it writes them
+    return [
+        tokeniser.decode(tokeniser.encode_target(tidy_target(other))) for other in others
+    ]  # as it writes them
 
 
 def place_of(words: Sequence[str], word: str, place: int | None) -> int:
@@ -140,10 +172,14 @@ def place_of(words: Sequence[str], word: str, place: int | None) -> int:
     asked = normalise(word).lower()  # with either apostrophe
     places = places or [at for at, text in enumerate(words) if normalise(text).lower() == asked]
     if not places:
-        raise ArgumentError(f"the word {word!r} was not written; the written words are {' '.join(words) or 'none'}")
+        raise ArgumentError(
+            f"the word {word!r} was not written; the written words are {' '.join(words) or 'none'}"
+        )
     if place is not None:
         if whole("place", place) not in places:
-            raise ArgumentError(f"word {place} is not {word!r}; it is at {_listed(places)} of the written words")
+            raise ArgumentError(
+                f"word {place} is not {word!r}; it is at {_listed(places)} of the written words"
+            )
         return place
     if len(places) > 1:
         raise ArgumentError(
@@ -169,7 +205,9 @@ def _first_ids(
     found = []
     for number, other in enumerate(others):
         if other == word:
-            raise ArgumentError(f"{other!r} is the written word itself; compare it with other words")
+            raise ArgumentError(
+                f"{other!r} is the written word itself; compare it with other words"
+            )
         if other in others[:number]:
             raise ArgumentError(f"{other!r} is named twice; name it once")
         tail = tokeniser.encode_target(f"{before}{gap}{other}")
@@ -195,8 +233,12 @@ IDS_AT_ONCE = 12_000  # source and written ids in one run of the model
 
 
 Layer = tuple[str, int]  # the kind of attention, and the number of its layer
-Change = Callable[[Layer, torch.Tensor], torch.Tensor]  # a layer and what its heads return -> what they return instead
-Sides = dict[str, torch.Tensor]  # a tensor for "source" and one for "written"; those that the model reads
+Change = Callable[
+    [Layer, torch.Tensor], torch.Tensor
+]  # a layer and what its heads return -> what they return instead
+Sides = dict[
+    str, torch.Tensor
+]  # a tensor for "source" and one for "written"; those that the model reads
 
 
 class Subject(nn.Module):
@@ -262,15 +304,23 @@ class Batch:
         """The batch of some contrasts, all with a source or all without."""
         sides = [side for side in SIDES if getattr(contrasts[0], side)]
         return cls(
-            {side: pad([getattr(contrast, side) for contrast in contrasts]).to(device) for side in sides},
+            {
+                side: pad([getattr(contrast, side) for contrast in contrasts]).to(device)
+                for side in sides
+            },
             torch.tensor([contrast.of for contrast in contrasts], device=device),
             pad([contrast.instead_of for contrast in contrasts], value=-1).to(device),
-            torch.tensor([len(one.written) - 1 if one.at is None else one.at for one in contrasts], device=device),
+            torch.tensor(
+                [len(one.written) - 1 if one.at is None else one.at for one in contrasts],
+                device=device,
+            ),
         )
 
     def rows(self, index: torch.Tensor) -> Batch:
         """The batch whose row i is row `index[i]` of this one."""
-        return Batch(rows_of(self.ids, index), self.of[index], self.instead_of[index], self.at[index])
+        return Batch(
+            rows_of(self.ids, index), self.of[index], self.instead_of[index], self.at[index]
+        )
 
     def log_odds(self, logits: torch.Tensor) -> torch.Tensor:
         """`logit(of) - logsumexp(logits of instead_of)` where the word was chosen, in float32 or wider.
@@ -280,7 +330,9 @@ class Batch:
         rows = torch.arange(len(logits), device=logits.device)
         last = logits[rows, self.at] if logits.dim() == 3 else logits  # (batch, vocab_size)
         last = last.to(torch.promote_types(last.dtype, torch.float32))
-        others = last.gather(1, self.instead_of.clamp(min=0)).masked_fill(self.instead_of < 0, -torch.inf)
+        others = last.gather(1, self.instead_of.clamp(min=0)).masked_fill(
+            self.instead_of < 0, -torch.inf
+        )
         return last.gather(1, self.of[:, None])[:, 0] - others.logsumexp(1)
 
 
@@ -307,7 +359,9 @@ def without_words(model: Explained, batch: Batch) -> Sides:
     """The same with every word replaced by the baseline of its side; BEGIN and END stay."""
     special = special_of(model)
     return {
-        side: torch.where(is_word(ids, special)[..., None], baseline(ids, table, special), table[ids])
+        side: torch.where(
+            is_word(ids, special)[..., None], baseline(ids, table, special), table[ids]
+        )
         for side, ids in batch.ids.items()
         for table in [tables(model)[side]]
     }
@@ -323,7 +377,9 @@ def is_word(ids: torch.Tensor, special: tuple[int, ...] = SPECIAL) -> torch.Tens
     return torch.isin(ids, torch.tensor(special, device=ids.device, dtype=ids.dtype), invert=True)
 
 
-def baseline(ids: torch.Tensor, table: torch.Tensor, special: tuple[int, ...] = SPECIAL) -> torch.Tensor:
+def baseline(
+    ids: torch.Tensor, table: torch.Tensor, special: tuple[int, ...] = SPECIAL
+) -> torch.Tensor:
     """The vector that stands for no particular word, (batch, 1, dim): the mean of the embeddings of each text's words.
 
     A word that is replaced by it keeps its position and loses what distinguishes it from the others. With one id there
@@ -349,7 +405,11 @@ def logits_of(model: nn.Module, ids: Sides, vectors: Sides | None = None) -> tor
         return model(ids["source"])
     if isinstance(model, LanguageModel):
         return model(ids["written"], vectors=None if vectors is None else vectors["written"])
-    given = {} if vectors is None else {"source_vectors": vectors["source"], "target_vectors": vectors["written"]}
+    given = (
+        {}
+        if vectors is None
+        else {"source_vectors": vectors["source"], "target_vectors": vectors["written"]}
+    )
     return model(ids["source"], ids["written"], **given)
 
 
@@ -392,7 +452,9 @@ def by_batch(
     groups: list[list[int]] = []
     for index in sorted(range(len(contrasts)), key=sizes.__getitem__):
         full = not groups or (len(groups[-1]) + 1) * copies * sum(sizes[index]) > ids_at_once(model)
-        if full or (isinstance(model, Subject) and sizes[groups[-1][0]] != sizes[index]):  # it reads no padding
+        if full or (
+            isinstance(model, Subject) and sizes[groups[-1][0]] != sizes[index]
+        ):  # it reads no padding
             groups.append([])
         groups[-1].append(index)
     results: dict[int, Result] = {}
@@ -420,12 +482,15 @@ def alternatives(
         target_ids: what was written, without BEGIN and END.
         places: indices of the words; by default all. A word before which nothing was read is left out.
     """
-    ids, source_ids = list(target_ids), _source_ids(tokeniser, source)
+    ids = list(target_ids)
+    source_ids = _source_ids(tokeniser, source)
     written = ids if source is None else [BEGIN, *ids]
     read = {"source": [source_ids], "written": [written]}
     with torch.no_grad(), in_eval_mode(model):
         device = model.embedding.weight.device
-        logits = logits_of(model, {side: torch.tensor(one, device=device) for side, one in read.items()})[0]
+        logits = logits_of(
+            model, {side: torch.tensor(one, device=device) for side, one in read.items()}
+        )[0]
     contrasts: dict[int, Contrast] = {}
     for place, span in enumerate(tokeniser.words(ids)):
         first = span[1].start
@@ -433,19 +498,30 @@ def alternatives(
         if before and (places is None or place in places):
             instead_of = most_probable(model, logits[before - 1], ids[first])
             others = [word_with(tokeniser, written[:before], other) for other in instead_of]
-            contrasts[place] = _contrast(tokeniser, source_ids, ids, place, span, others, instead_of)
+            contrasts[place] = _contrast(
+                tokeniser, source_ids, ids, place, span, others, instead_of
+            )
     return contrasts
 
 
 def most_probable(model: object, logits: torch.Tensor, written: int) -> tuple[int, ...]:
     """The ids of words that a model finds most probable beside the written one; logits: (vocab_size,)."""
-    row = logits.float().cpu().masked_fill(~is_word(torch.arange(len(logits)), special_of(model)), -torch.inf)
+    row = (
+        logits.float()
+        .cpu()
+        .masked_fill(~is_word(torch.arange(len(logits)), special_of(model)), -torch.inf)
+    )
     row[written] = -torch.inf
     return tuple(row.topk(min(OTHERS, len(row) - 1)).indices.tolist())
 
 
 def against_alternatives(
-    model: Ours, tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None
+    model: Ours,
+    tokeniser: Tokeniser,
+    source: str | None,
+    target_ids: Sequence[int],
+    of: str,
+    place: int | None,
 ) -> Contrast:
     """The written word `of` against the words that the model found most probable beside it."""
     place = find_place(tokeniser, source, target_ids, of, place)

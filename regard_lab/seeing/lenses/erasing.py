@@ -48,7 +48,9 @@ class Erased(NamedTuple):
 
 
 @torch.no_grad()
-def erasure_relevances(model: Explained, contrasts: Sequence[Contrast], *, sides: Sequence[str] = SIDES) -> list[Found]:
+def erasure_relevances(
+    model: Explained, contrasts: Sequence[Contrast], *, sides: Sequence[str] = SIDES
+) -> list[Found]:
     """The log odds minus those without each word, one word at a time.
 
         r_w = f(x) - f(x with the embeddings of w replaced by the baseline)
@@ -62,11 +64,17 @@ def erasure_relevances(model: Explained, contrasts: Sequence[Contrast], *, sides
     def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[Found]:
         odds = run(model, batch).tolist()
         words = [{side: getattr(one, f"{side}_words") for side in sides} for one in chosen]
-        wanted = [Erased(row, side, tuple(ids)) for row, own in enumerate(words) for side in sides
-                  for _, ids in own[side]]  # fmt: skip
+        wanted = [
+            Erased(row, side, tuple(ids))
+            for row, own in enumerate(words)
+            for side in sides
+            for _, ids in own[side]
+        ]
         after = iter(erased(model, batch, wanted).tolist())
         for before, own in zip(odds, words, strict=True):
-            falls = {f"{side}_scores": tuple(before - next(after) for _ in own[side]) for side in sides}
+            falls = {
+                f"{side}_scores": tuple(before - next(after) for _ in own[side]) for side in sides
+            }
             yield falls | {"passes": 1 + sum(map(len, falls.values()))}
 
     return by_batch(model, contrasts, relevances)
@@ -74,8 +82,12 @@ def erasure_relevances(model: Explained, contrasts: Sequence[Contrast], *, sides
 
 def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Tensor:
     """The log odds (len(wanted),) of batch rows, each without some words; BEGIN and END stay."""
-    vectors, without = embedded(model, batch), without_words(model, batch)
-    masks = {side: torch.zeros(len(wanted), ids.shape[1], dtype=torch.bool) for side, ids in batch.ids.items()}
+    vectors = embedded(model, batch)
+    without = without_words(model, batch)
+    masks = {
+        side: torch.zeros(len(wanted), ids.shape[1], dtype=torch.bool)
+        for side, ids in batch.ids.items()
+    }
     for number, one in enumerate(wanted):
         masks[one.side][number, list(one.places)] = True
     index = torch.tensor([one.row for one in wanted], device=batch.of.device)
@@ -83,8 +95,12 @@ def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Te
     odds = []
     for part in torch.arange(len(wanted), device=index.device).split(at_once):
         rows = index[part]
-        changed = {side: torch.where(mask.to(rows.device)[part][..., None], without[side][rows], vectors[side][rows])
-                   for side, mask in masks.items()}  # fmt: skip
+        changed = {
+            side: torch.where(
+                mask.to(rows.device)[part][..., None], without[side][rows], vectors[side][rows]
+            )
+            for side, mask in masks.items()
+        }
         odds.append(run(model, batch.rows(rows), changed))
     return torch.cat(odds)
 
@@ -115,25 +131,35 @@ def without_each(
     model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int], most: int
 ) -> dict[int | None, Changed]:
     """The translation of a source as it is (None), and without each of its first words, by their index."""
-    ids, target = [*tokeniser.encode(source), END], [*target_ids, END]
+    ids = [*tokeniser.encode(source), END]
+    target = [*target_ids, END]
     words, written = tokeniser.words(ids), tokeniser.words(target)
     places = [None, *range(min(most, len(words) - 1))]  # END stays
     table = tables(model)["source"]
     one, read = (torch.tensor([row], device=table.device) for row in (ids, [BEGIN, *target_ids]))
-    mean, spell, named = baseline(one, table), partial(word_with, tokeniser), {}
+    mean = baseline(one, table)
+    spell = partial(word_with, tokeniser)
+    named = {}
     found: list[Changed] = []
     with in_eval_mode(model):
         for part, erased in without(words, places, len(target) * len(table)):
             sources = one.expand(len(part), -1)
             vectors = torch.where(erased.to(table.device)[..., None], mean, table[one])
-            logits = model(sources, read.expand(len(part), -1), source_vectors=vectors).float().log_softmax(-1).cpu()
+            logits = (
+                model(sources, read.expand(len(part), -1), source_vectors=vectors)
+                .float()
+                .log_softmax(-1)
+                .cpu()
+            )
             for row, now in zip(logits, greedily_written(model, sources, vectors), strict=True):
                 translation = tuple(word for word, _ in tokeniser.words(now))
                 found.append(with_written(row, target, written, spell, translation, named))
     return dict(zip(places, found, strict=True))
 
 
-def text_without_each(model: LanguageModel, tokeniser: Tokeniser, text: str, most: int) -> dict[int | None, Changed]:
+def text_without_each(
+    model: LanguageModel, tokeniser: Tokeniser, text: str, most: int
+) -> dict[int | None, Changed]:
     """The probability of each next word of a text as it is (None), and without each of its first words, by their index.
 
     Args:
@@ -147,7 +173,9 @@ def text_without_each(model: LanguageModel, tokeniser: Tokeniser, text: str, mos
     def logits(erased: torch.Tensor) -> torch.Tensor:
         read = one.expand(len(erased), -1)
         with in_eval_mode(model):
-            return model(read, vectors=torch.where(erased.to(table.device)[..., None], mean, table[read]))
+            return model(
+                read, vectors=torch.where(erased.to(table.device)[..., None], mean, table[read])
+            )
 
     spans = tokeniser.words(ids)
     places = [None, *range(1, min(len(spans), most + 1))]
@@ -185,18 +213,26 @@ def next_words(read: ReadText, places: Sequence[int | None]) -> list[Changed]:
 
     def changed(others: torch.Tensor, place: int) -> Changed:
         """Words up to the changed one are predicted before it is read."""
-        probabilities, likeliest = [], []
-        for at, (_, span) in enumerate([*read.spans[1:], ("", range(len(read.ids), len(read.ids) + 1))], 1):
+        probabilities = []
+        likeliest = []
+        for at, (_, span) in enumerate(
+            [*read.spans[1:], ("", range(len(read.ids), len(read.ids) + 1))], 1
+        ):
             rows = others if at > place else own
             chances = [rows[i - 1, ([*read.ids, top])[i]].double() for i in span]
             probabilities.append(float(torch.stack(chances).sum().exp()))
-            likeliest.append(named_likeliest(rows[span.start - 1], read.ids[: span.start], read.spell, named))
+            likeliest.append(
+                named_likeliest(rows[span.start - 1], read.ids[: span.start], read.spell, named)
+            )
         return Changed(tuple(probabilities), tuple(likeliest))
 
     found: list[Changed] = []
     for part, erased in without(read.spans, places, own.numel()):
         rows = log_probabilities(erased)
-        found += [changed(one, 0 if place is None else place) for one, place in zip(rows, part, strict=True)]
+        found += [
+            changed(one, 0 if place is None else place)
+            for one, place in zip(rows, part, strict=True)
+        ]
     return found
 
 
@@ -260,11 +296,15 @@ def with_written(
     """
     chosen = logits.gather(1, torch.tensor([ids]).mT)[:, 0].double()
     probabilities = tuple(float(chosen[list(span)].sum().exp()) for _, span in spans)
-    likeliest = tuple(named_likeliest(logits[span.start], ids[: span.start], spell, named) for _, span in spans)
+    likeliest = tuple(
+        named_likeliest(logits[span.start], ids[: span.start], spell, named) for _, span in spans
+    )
     return Changed(probabilities, likeliest, translation)
 
 
-def greedily_written(model: Any, source: torch.Tensor, vectors: torch.Tensor | None = None) -> list[list[int]]:
+def greedily_written(
+    model: Any, source: torch.Tensor, vectors: torch.Tensor | None = None
+) -> list[list[int]]:
     """The translation of each row by greedy search, with other vectors for the source; at most twice its ids and 16.
 
     Rows stay in their places until all have ended.

@@ -60,7 +60,9 @@ class Integrated:
         return abs(float(self.relevances.sum()) - self.change)
 
 
-def integrate(model: Explained, side: str, steps: int, contrasts: Sequence[Contrast], batch: Batch) -> list[Integrated]:
+def integrate(
+    model: Explained, side: str, steps: int, contrasts: Sequence[Contrast], batch: Batch
+) -> list[Integrated]:
     """Integrate the gradient of the log odds f along the line from the baseline b to the embeddings x of one side.
 
         r_i = (x_i - b) . mean over s of grad_i f(b + (s + 1/2) / steps (x - b))
@@ -69,15 +71,23 @@ def integrate(model: Explained, side: str, steps: int, contrasts: Sequence[Contr
 
     Source: Axiomatic Attribution for Deep Networks, Sundararajan et al. 2017, section 3.
     """
-    vectors, without = embedded(model, batch), without_words(model, batch)
-    x, start = vectors[side], without[side]
+    vectors = embedded(model, batch)
+    without = without_words(model, batch)
+    x = vectors[side]
+    start = without[side]
     kept = x.dtype
     wide = torch.promote_types(kept, torch.float32)
-    x, start = x.to(wide), start.to(wide)
+    x = x.to(wide)
+    start = start.to(wide)
     index = torch.arange(len(x), device=x.device).repeat_interleave(steps)
-    along = ((torch.arange(steps, device=x.device, dtype=wide) + 0.5) / steps).repeat(len(x))[:, None, None]
+    along = ((torch.arange(steps, device=x.device, dtype=wide) + 0.5) / steps).repeat(len(x))[
+        :, None, None
+    ]
     path = (start[index] + along * (x - start)[index]).requires_grad_()
-    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN has no backward pass in eval mode
+    with (
+        torch.enable_grad(),
+        torch.backends.cudnn.flags(enabled=False),
+    ):  # cuDNN has no backward pass in eval mode
         odds = run(model, batch.rows(index), rows_of(vectors, index) | {side: path.to(kept)})
         (gradient,) = torch.autograd.grad(odds.sum(), path)
     mean = gradient.unflatten(0, (len(x), steps)).mean(1)  # (batch, length, dim)
@@ -88,7 +98,11 @@ def integrate(model: Explained, side: str, steps: int, contrasts: Sequence[Contr
 
 
 def gradient_relevances(
-    model: Explained, contrasts: Sequence[Contrast], *, steps: int | None = None, sides: Sequence[str] = SIDES
+    model: Explained,
+    contrasts: Sequence[Contrast],
+    *,
+    steps: int | None = None,
+    sides: Sequence[str] = SIDES,
 ) -> list[Found]:
     """Integrated gradients of each word of the source, and apart from them of each written word.
 
@@ -109,13 +123,18 @@ def gradient_relevances(
                 results[index][side] = part
                 backward_passes[index] += number
             more = steps is None and number < MOST_STEPS
-            pending = [index for index, part in zip(pending, parts, strict=True)
-                       if more and part.error > ENOUGH * max(1.0, abs(part.change))]  # fmt: skip
+            pending = [
+                index
+                for index, part in zip(pending, parts, strict=True)
+                if more and part.error > ENOUGH * max(1.0, abs(part.change))
+            ]
             number *= FINER
     found: list[Found] = []
     for contrast, parts, back in zip(contrasts, results, backward_passes, strict=True):
-        scores = {f"{side}_scores": by_word(part.relevances, getattr(contrast, f"{side}_words"))
-                  for side, part in parts.items()}  # fmt: skip
+        scores = {
+            f"{side}_scores": by_word(part.relevances, getattr(contrast, f"{side}_words"))
+            for side, part in parts.items()
+        }
         error = max((part.error for part in parts.values()), default=None)
         changes = {side: part.change for side, part in parts.items()}
         passes = {"passes": 1 + len(parts) + back, "backward_passes": back}
@@ -123,8 +142,12 @@ def gradient_relevances(
     return found
 
 
-IdRelevances = tuple[torch.Tensor, torch.Tensor]  # relevances of the source ids and of the written ids
-Stacks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # encoder, decoder, cross: (layers, heads, rows, keys)
+IdRelevances = tuple[
+    torch.Tensor, torch.Tensor
+]  # relevances of the source ids and of the written ids
+Stacks = tuple[
+    torch.Tensor, torch.Tensor, torch.Tensor
+]  # encoder, decoder, cross: (layers, heads, rows, keys)
 
 
 def attention_relevances(
@@ -144,7 +167,9 @@ def attention_relevances(
         encoder, decoder, cross = (_chosen(stack, head) for stack in stacks)
         if at is not None:
             return encoder[at], decoder.flatten()
-        return cross[-1] if len(cross) else cross.flatten(), decoder[-1] if len(decoder) else decoder.flatten()
+        return cross[-1] if len(cross) else cross.flatten(), decoder[-1] if len(
+            decoder
+        ) else decoder.flatten()
 
     return _from_weights(model, contrasts, last_row)
 
@@ -176,12 +201,15 @@ def rolled_out(stacks: Stacks, at: int | None) -> IdRelevances:
         from_source = (weights + torch.eye(len(weights))) / 2 @ from_source
     if at is not None:
         return from_source[at], decoder.flatten()
-    source, written = torch.zeros(decoder.shape[-1], encoder.shape[-1]), torch.eye(decoder.shape[-1])
+    source = torch.zeros(decoder.shape[-1], encoder.shape[-1])
+    written = torch.eye(decoder.shape[-1])
     for layer, weights in enumerate(decoder):
         mixing = (weights + torch.eye(len(weights))) / 2
-        source, written = mixing @ source, mixing @ written
+        source = mixing @ source
+        written = mixing @ written
         if layer < len(cross):
-            source, written = (source + cross[layer] @ from_source) / 2, written / 2
+            source = (source + cross[layer] @ from_source) / 2
+            written = written / 2
     return source[-1], written[-1]
 
 
@@ -202,22 +230,34 @@ def _chosen(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor
 
 
 def _from_weights(
-    model: Explained, contrasts: Sequence[Contrast], read: Callable[[Stacks, int | None], IdRelevances]
+    model: Explained,
+    contrasts: Sequence[Contrast],
+    read: Callable[[Stacks, int | None], IdRelevances],
 ) -> list[Found]:
     """Word relevances from the weights of one pass; `read` gets those of one text without its padding."""
     if not isinstance(model, LanguageModel | Subject):
         check_attends(model)
     if any(not one.written and one.at is None for one in contrasts):
-        raise UnsupportedError("a class is chosen at no position, so no row of attention explains it; use lens='erase'")
+        raise UnsupportedError(
+            "a class is chosen at no position, so no row of attention explains it; use lens='erase'"
+        )
 
     def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[Found]:
         encoder, decoder, cross = weights_of(model, batch.ids)
         for row, contrast in enumerate(chosen):
-            s, t = len(contrast.source), len(contrast.written)
-            stacks = encoder[:, row, :, :s, :s], decoder[:, row, :, :t, :t], cross[:, row, :, :t, :s]
+            s = len(contrast.source)
+            t = len(contrast.written)
+            stacks = (
+                encoder[:, row, :, :s, :s],
+                decoder[:, row, :, :t, :t],
+                cross[:, row, :, :t, :s],
+            )
             sides = zip(SIDES, read(stacks, contrast.at), strict=True)
-            yield {"passes": 1} | {f"{side}_scores": by_word(one, getattr(contrast, f"{side}_words"))
-                                   for side, one in sides if len(one)}  # fmt: skip
+            yield {"passes": 1} | {
+                f"{side}_scores": by_word(one, getattr(contrast, f"{side}_words"))
+                for side, one in sides
+                if len(one)
+            }
 
     return by_batch(model, contrasts, relevances)
 
@@ -311,14 +351,21 @@ def check_options(lens: str, head: tuple[int, int] | None = None, steps: int | N
     if lens not in LENSES:
         raise ArgumentError(f"there is no lens {lens!r}; there are {', '.join(LENSES)}")
     if head is not None and lens != "attention":
-        raise ArgumentError(f"head={shown(head)} belongs to lens='attention', and the lens is {lens!r}; leave it out")
+        raise ArgumentError(
+            f"head={shown(head)} belongs to lens='attention', and the lens is {lens!r}; leave it out"
+        )
     if (
         head is not None
-        and len([whole("a number of head", number) for number in each("head", head, "(layer, head)")]) != 2
+        and len(
+            [whole("a number of head", number) for number in each("head", head, "(layer, head)")]
+        )
+        != 2
     ):
         raise ArgumentError(f"head is {shown(head)}; give (layer, head)")
     if steps is not None and lens != "gradients":
-        raise ArgumentError(f"steps={steps} belongs to lens='gradients', and the lens is {lens!r}; leave it out")
+        raise ArgumentError(
+            f"steps={steps} belongs to lens='gradients', and the lens is {lens!r}; leave it out"
+        )
     if steps is not None:
         whole("steps", steps, 1)
 
@@ -353,17 +400,25 @@ def explain(
         else:
             found = rollout_relevances(model, contrasts)
         odds = log_odds(model, contrasts)
-    which = "the mean over all heads of all layers" if head is None else f"layer {head[0]}, head {head[1]}, from 0"
+    which = (
+        "the mean over all heads of all layers"
+        if head is None
+        else f"layer {head[0]}, head {head[1]}, from 0"
+    )
     named: dict[str, Any] = {"lens": lens, "note": NOTES[lens].format(which=which)}
     return [
         Relevance(
-            word=one.word, others=one.others, place=one.place, log_odds=value,
+            word=one.word,
+            others=one.others,
+            place=one.place,
+            log_odds=value,
             source_words=tuple(word for word, _ in one.source_words),
             written_words=tuple(word for word, _ in one.written_words),
-            **fields, **named,
+            **fields,
+            **named,
         )
         for one, fields, value in zip(contrasts, found, odds, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 @torch.no_grad()

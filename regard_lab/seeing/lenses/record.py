@@ -121,7 +121,8 @@ class Relevance:
 
     @property
     def _sides(self) -> tuple[tuple[str, tuple[str, ...], tuple[float, ...]], ...]:
-        source, written = (self.source_words, self.source_scores), (self.written_words, self.written_scores)
+        source = (self.source_words, self.source_scores)
+        written = (self.written_words, self.written_scores)
         return ("source", *source), ("written", *written)
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +135,10 @@ class Relevance:
             "log_odds": self.log_odds,
             "probability": self.probability,
             **{
-                side: [{"word": word, "score": value} for word, value in zip(words, scores, strict=bool(scores))]
+                side: [
+                    {"word": word, "score": value}
+                    for word, value in zip(words, scores, strict=bool(scores))
+                ]
                 for side, words, scores in self._sides
             },
             "passes": self.passes,
@@ -154,18 +158,28 @@ class Relevance:
             ArgumentError: a smaller width.
         """
         if whole("width", width) < LEAST_WIDTH:
-            raise ArgumentError(f"width is {width}; the bars need at least {LEAST_WIDTH} characters")
+            raise ArgumentError(
+                f"width is {width}; the bars need at least {LEAST_WIDTH} characters"
+            )
         largest = max(map(abs, (*self.source_scores, *self.written_scores)), default=0.0)
         words = (*self.source_words, *self.written_words)
         labels = {word: shortened(visible(word), min(LONGEST, width // 3)) for word in words}
         longest = max(10, *map(len, labels.values()))
-        bar = BAR + (width - WIDE) // 2 if width >= WIDE else min(BAR, (width - longest - BESIDE) // 2)
-        lines = [f"{self.question}: log odds {self.log_odds:.2f}, probability {self.probability:.3f} among these"]
+        bar = (
+            BAR + (width - WIDE) // 2
+            if width >= WIDE
+            else min(BAR, (width - longest - BESIDE) // 2)
+        )
+        lines = [
+            f"{self.question}: log odds {self.log_odds:.2f}, probability {self.probability:.3f} among these"
+        ]
         for side, words, values in self._sides:
             if values:
                 lines.append("already written" if side == "written" else side)
-                lines += [f"  {labels[word]:<{longest}} {_bar(value, largest, bar)}"
-                          for word, value in zip(words, values, strict=True)]  # fmt: skip
+                lines += [
+                    f"  {labels[word]:<{longest}} {_bar(value, largest, bar)}"
+                    for word, value in zip(words, values, strict=True)
+                ]
         lines += [f"lens {self.lens}, {self.cost}", *([self.note] if self.note else [])]
         return "\n".join(lines)
 
@@ -181,8 +195,14 @@ MOST_WORDS = 120
 WIDTH, EDGE = 9.0, 0.3  # inches
 INSIDE = WIDTH - 2 * EDGE
 WORD_SIZE, NUMBER_SIZE, TITLE_SIZE, LABEL_SIZE, NOTE_SIZE = 11.0, 8.0, 12.5, 9.0, 7.5  # points
-BOX, BASE, GAP, LINE = 0.32, 0.21, 0.07, 0.66  # inches: a box's height, its base line, between boxes and lines
-SCALE_WIDTH, SCALE_HEIGHT = 1.5, 0.12
+BOX, BASE, GAP, LINE = (
+    0.32,
+    0.21,
+    0.07,
+    0.66,
+)  # inches: a box's height, its base line, between boxes and lines
+SCALE_WIDTH = 1.5
+SCALE_HEIGHT = 0.12
 
 
 class Word(NamedTuple):
@@ -198,11 +218,13 @@ class Word(NamedTuple):
 def placed(words: Sequence[str], relevances: Sequence[float | None]) -> list[Word]:
     """The words from left to right, in as many lines as they need."""
     boxes: list[Word] = []
-    left, line = 0.0, 0
+    left = 0.0
+    line = 0
     for label, value in zip(label_texts(words), relevances, strict=True):
         width = max(text_width(label, WORD_SIZE) + 0.16, 0.46)
         if left and left + width > INSIDE:
-            left, line = 0.0, line + 1
+            left = 0.0
+            line = line + 1
         boxes.append(Word(label, value, left, width, line))
         left += width + GAP
     return boxes
@@ -245,11 +267,24 @@ def draw_words(figure: Figure, relevance: Relevance, title: str = "") -> None:
     headline = f"{relevance.question}: log odds {relevance.log_odds:.2f}, lens {relevance.lens}"
     note = f"{relevance.note} {relevance.cost[:1].upper()}{relevance.cost[1:]}."
     names = "source", "already written, and the word that is explained"
-    draw_page(figure, relevance, title or relevance.question, headline, names, wrapped(note, NOTE_SIZE, INSIDE))
+    draw_page(
+        figure,
+        relevance,
+        title or relevance.question,
+        headline,
+        names,
+        wrapped(note, NOTE_SIZE, INSIDE),
+    )
 
 
 def draw_page(
-    figure: Figure, relevance: Relevance, title: str, headline: str, names: tuple[str, str], note: str, more: float = 0
+    figure: Figure,
+    relevance: Relevance,
+    title: str,
+    headline: str,
+    names: tuple[str, str],
+    note: str,
+    more: float = 0,
 ) -> float:
     """Set the size of the figure, and draw title, headline, the words of both sides, their scale and the note.
 
@@ -261,7 +296,8 @@ def draw_page(
     if relevance.source_scores:
         sides.append((names[0], placed(relevance.source_words, relevance.source_scores)))
     if relevance.written_scores:
-        words, values = (*relevance.written_words, relevance.word), (*relevance.written_scores, None)
+        words = (*relevance.written_words, relevance.word)
+        values = (*relevance.written_scores, None)
         sides.append((names[1], placed(words, values)))
     top = EDGE + 0.24 * len(title.splitlines()) + 0.38
     height = top + sum(row_height(words) for _, words in sides) + 0.48 + more
@@ -281,7 +317,9 @@ def row_height(words: Sequence[Word]) -> float:
     return 0.27 + LINE * (words[-1].line + 1) + 0.05
 
 
-def draw_row(figure: Figure, name: str, words: Sequence[Word], top: float, largest: float, form: str = "+.2f") -> float:
+def draw_row(
+    figure: Figure, name: str, words: Sequence[Word], top: float, largest: float, form: str = "+.2f"
+) -> float:
     """Draw the words of one side under their name; return the top of what comes below.
 
     The explained word has an outline and no colour.
@@ -289,7 +327,8 @@ def draw_row(figure: Figure, name: str, words: Sequence[Word], top: float, large
     write_text(figure, name, EDGE, top, LABEL_SIZE, color=FAINT, style="italic")
     for word in words:
         box = Box(EDGE + word.left, top + 0.27 + LINE * word.line, word.width, BOX)
-        middle, ink = box.left + word.width / 2, INK
+        middle = box.left + word.width / 2
+        ink = INK
         if word.relevance is None:
             fill(figure, box, "white", INK, 1.6)
         else:
@@ -297,8 +336,19 @@ def draw_row(figure: Figure, name: str, words: Sequence[Word], top: float, large
             ink = "white" if is_dark(colour) else INK
             fill(figure, box, colour, UNSEEN, 0.6)
             number = f"{word.relevance:{form}}"
-            write_text(figure, number, middle, box.top + BOX + 0.04, NUMBER_SIZE, ha="center", color=FAINT)
-        write_text(figure, word.label, middle, box.top + BASE, WORD_SIZE, ha="center", va="baseline", color=ink)
+            write_text(
+                figure, number, middle, box.top + BOX + 0.04, NUMBER_SIZE, ha="center", color=FAINT
+            )
+        write_text(
+            figure,
+            word.label,
+            middle,
+            box.top + BASE,
+            WORD_SIZE,
+            ha="center",
+            va="baseline",
+            color=ink,
+        )
     return top + row_height(words)
 
 
@@ -314,7 +364,11 @@ def draw_signed_scale(figure: Figure, left: float, top: float, largest: float, w
     label = f"against “{word}” "
     start = left + text_width(label, NUMBER_SIZE) + 0.06
     axes = axes_in(figure, Box(start, top, SCALE_WIDTH, SCALE_HEIGHT))
-    axes.imshow([[signed_colour(step / 20) for step in range(-20, 21)]], aspect="auto", interpolation="nearest")
+    axes.imshow(
+        [[signed_colour(step / 20) for step in range(-20, 21)]],
+        aspect="auto",
+        interpolation="nearest",
+    )
     axes.set_axis_off()
     write_text(figure, label, left, top - 0.01, NUMBER_SIZE, color=FAINT)
     end = f" for “{word}”; the ends are ±{largest:.2f} of log odds"

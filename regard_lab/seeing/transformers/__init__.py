@@ -7,7 +7,11 @@ with needed("transformers", "regard_lab.seeing.transformers", "transformers"):
 
 from regard_lab.seeing.transformers.english import english_folder, english_model
 from regard_lab.seeing.transformers.explaining import Pretrained, contrasts_of, pretrained_relevance
-from regard_lab.seeing.transformers.exploring import explore_observed, explore_pretrained, serve_pretrained
+from regard_lab.seeing.transformers.exploring import (
+    explore_observed,
+    explore_pretrained,
+    serve_pretrained,
+)
 
 __all__ = [
     "Pretrained",

@@ -38,7 +38,8 @@ def english_model() -> tuple[PreTrainedModel, Any]:
     Raises:
         MissingPackageError: the package is not installed.
     """
-    folder, shown = english_folder(), logging.is_progress_bar_enabled()
+    folder = english_folder()
+    shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         model, tokenizer = load_folder(folder)

@@ -16,7 +16,14 @@ from regard.integrations.transformers.attaching import attach, attached
 from regard.integrations.transformers.modules import attention_modules
 from regard.integrations.transformers.watching import intervene, observe
 from regard_lab.seeing.lenses import Contrast, Relevance, explain
-from regard_lab.seeing.lenses.contrast import IDS_AT_ONCE, Sides, Subject, baseline, most_probable, place_of
+from regard_lab.seeing.lenses.contrast import (
+    IDS_AT_ONCE,
+    Sides,
+    Subject,
+    baseline,
+    most_probable,
+    place_of,
+)
 from regard_lab.seeing.lenses.erasing import (
     NUMBERS_AT_ONCE,
     Changed,
@@ -27,7 +34,14 @@ from regard_lab.seeing.lenses.erasing import (
     without,
 )
 from regard_lab.seeing.lenses.explaining import DEFAULT, Lens, check_options
-from regard_lab.seeing.transformers.texts import PretrainedText, continued, generated, ids_of_word, signs, spans_of
+from regard_lab.seeing.transformers.texts import (
+    PretrainedText,
+    continued,
+    generated,
+    ids_of_word,
+    signs,
+    spans_of,
+)
 from regard_lab.seeing.watching import in_eval_mode
 
 CROSS = re.compile(r"cross|encdec|encoder_(decoder_)?att", re.IGNORECASE)
@@ -79,13 +93,23 @@ class Pretrained(Subject):
         table = embedding.weight.detach()
         if type(embedding) is not torch.nn.Embedding:  # such as one that scales
             table = embedding(torch.arange(len(table), device=table.device)).detach()
-        sides = ("source", "written") if self.translates else ("written",) if self.writes else ("source",)
+        sides = (
+            ("source", "written")
+            if self.translates
+            else ("written",)
+            if self.writes
+            else ("source",)
+        )
         return dict.fromkeys(sides, table)
 
     @property
     def ids_at_once(self) -> int:
         head = self.model.get_output_embeddings()
-        return IDS_AT_ONCE if head is None else min(IDS_AT_ONCE, max(1, NUMBERS_AT_ONCE // len(head.weight)))
+        return (
+            IDS_AT_ONCE
+            if head is None
+            else min(IDS_AT_ONCE, max(1, NUMBERS_AT_ONCE // len(head.weight)))
+        )
 
     def forward(self, ids: Sides, vectors: Sides | None = None) -> torch.Tensor:
         return self._logits(self.output(ids, vectors))
@@ -95,16 +119,22 @@ class Pretrained(Subject):
         if not self.translates:
             (side,) = ids
             with self._reading(self.model, vectors.get(side)):
-                return self.model(input_ids=ids[side], attention_mask=torch.ones_like(ids[side]), **options)
+                return self.model(
+                    input_ids=ids[side], attention_mask=torch.ones_like(ids[side]), **options
+                )
         encoded = self.encoded(ids, vectors)
         with self._reading(self.model.get_decoder(), vectors.get("written")):
             return self.model(**encoded, decoder_input_ids=ids["written"], **options)
 
     def encoded(self, ids: Sides, vectors: Sides) -> dict[str, Any]:
         """What a decoder reads of the source: the states of the encoder, and a mask without padding."""
-        mask, encoder = torch.ones_like(ids["source"]), self.model.get_encoder()
+        mask = torch.ones_like(ids["source"])
+        encoder = self.model.get_encoder()
         with self._reading(encoder, vectors.get("source")):
-            return {"encoder_outputs": encoder(input_ids=ids["source"], attention_mask=mask), "attention_mask": mask}
+            return {
+                "encoder_outputs": encoder(input_ids=ids["source"], attention_mask=mask),
+                "attention_mask": mask,
+            }
 
     def _logits(self, output: Any) -> torch.Tensor:
         if not hasattr(output, "logits"):
@@ -122,7 +152,9 @@ class Pretrained(Subject):
             return
         calls: list[torch.Size] = []
 
-        def other(_: torch.nn.Module, given: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        def other(
+            _: torch.nn.Module, given: tuple[torch.Tensor], output: torch.Tensor
+        ) -> torch.Tensor:
             calls.append(output.shape)
             return vectors.to(output) if output.shape == vectors.shape else output
 
@@ -132,8 +164,14 @@ class Pretrained(Subject):
         finally:
             handle.remove()
         if vectors.shape not in calls:
-            embeds = f"embeds {tuple(calls[0][:-1])} ids where it gets {tuple(vectors.shape[:-1])}" if calls else ""
-            raise UnsupportedError(f"{type(self.model).__name__} {embeds or 'does not call its input embeddings'}")
+            embeds = (
+                f"embeds {tuple(calls[0][:-1])} ids where it gets {tuple(vectors.shape[:-1])}"
+                if calls
+                else ""
+            )
+            raise UnsupportedError(
+                f"{type(self.model).__name__} {embeds or 'does not call its input embeddings'}"
+            )
 
     def weights(self, ids: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         with observe(self.model, "weights") as observed:
@@ -145,11 +183,15 @@ class Pretrained(Subject):
         if not self.translates:
             own = torch.stack(found["self"])
             return (none, own, none) if self.writes else (own, none, none)
-        encoder, decoder, cross = (torch.stack(found[kind]) for kind in ("encoder", "decoder", "cross"))
+        encoder, decoder, cross = (
+            torch.stack(found[kind]) for kind in ("encoder", "decoder", "cross")
+        )
         return encoder, decoder, cross
 
     @contextmanager
-    def changing(self, change: Callable[[tuple[str, int], torch.Tensor], torch.Tensor]) -> Generator[None]:
+    def changing(
+        self, change: Callable[[tuple[str, int], torch.Tensor], torch.Tensor]
+    ) -> Generator[None]:
         def swapped(name: str, output: torch.Tensor) -> torch.Tensor:
             return change(self.layers[name], output.transpose(1, 2)).transpose(1, 2)
 
@@ -161,14 +203,19 @@ class Pretrained(Subject):
         ids = self.read(given).ids
         if self.translates:
             target = self.tokenizer(text_target=more[0])["input_ids"]
-            return [({"source": ids, "written": [self.start, *target[:-1]]}, range(len(target)), target)]
+            return [
+                ({"source": ids, "written": [self.start, *target[:-1]]}, range(len(target)), target)
+            ]
         if self.writes:
             return [({"written": ids[:-1]}, range(len(ids) - 1), ids[1:])] if len(ids) > 1 else []
         if more:
             return [({"source": ids}, (), [self.class_of(more[0])])]
         mask = self.mask
-        return [({"source": [*ids[:at], mask, *ids[at + 1 :]]}, [at], [one]) for at, one in enumerate(ids)
-                if one not in self.special]  # fmt: skip
+        return [
+            ({"source": [*ids[:at], mask, *ids[at + 1 :]]}, [at], [one])
+            for at, one in enumerate(ids)
+            if one not in self.special
+        ]
 
     @property
     def start(self) -> int:
@@ -178,21 +225,30 @@ class Pretrained(Subject):
     def mask(self) -> int:
         mask = getattr(self.tokenizer, "mask_token_id", None)
         if mask is None:
-            raise UnsupportedError(f"the tokenizer of {type(self.model).__name__} has no sign for a masked word")
+            raise UnsupportedError(
+                f"the tokenizer of {type(self.model).__name__} has no sign for a masked word"
+            )
         return mask
 
     def class_of(self, label: Any) -> int:
         names = {str(name).lower(): at for at, name in self.model.config.id2label.items()}
         if str(label).lower() not in names and label not in names.values():
-            raise ArgumentError(f"there is no class {shown(label)}; {suggest(str(label).lower(), names)}")
+            raise ArgumentError(
+                f"there is no class {shown(label)}; {suggest(str(label).lower(), names)}"
+            )
         return names.get(str(label).lower(), label)
 
 
 @torch.no_grad()
 def contrasts_of(
-    subject: Pretrained, text: str, of: str | None = None, instead_of: Sequence[str] = (), *, place: int | None = None,
+    subject: Pretrained,
+    text: str,
+    of: str | None = None,
+    instead_of: Sequence[str] = (),
+    *,
+    place: int | None = None,
     written: str | None = None,
-) -> dict[int, Contrast]:  # fmt: skip
+) -> dict[int, Contrast]:
     """What a model chose for a text, by the index of the word: each against others.
 
     A causal model chooses each word after those before it, an encoder-decoder what it writes, a model of masked words
@@ -208,80 +264,121 @@ def contrasts_of(
         ArgumentError: a word that was not chosen, or a class that does not exist.
         UnsupportedError: a model without a head.
     """
-    read, writes = subject.read(text), subject.translates or subject.writes
+    read = subject.read(text)
+    writes = subject.translates or subject.writes
     with in_eval_mode(subject):
         if not writes and of is not None and read.fills_in and not read.masked:
             at = place_of([word for word, _ in read.spans], of, place)
-            of, read = read.spans[at][0], read.with_ids(at, [subject.mask])
+            of = read.spans[at][0]
+            read = read.with_ids(at, [subject.mask])
             read = replace(read, spans=spans_of(subject.tokenizer, read.ids))
         ids, spans = read.ids, read.spans
         sides = {"written" if writes else "source": ids}
         if subject.translates:
             read = read.writing(written)
             ids = [*(read.target or [])]
-            spans, sides = spans_of(subject.tokenizer, ids), {"source": read.ids, "written": [subject.start, *ids[:-1]]}
+            spans = spans_of(subject.tokenizer, ids)
+            sides = {"source": read.ids, "written": [subject.start, *ids[:-1]]}
         device = subject.model.device
         rows = subject({side: torch.tensor([one], device=device) for side, one in sides.items()})[0]
     if rows.dim() == 1:
         return {0: _of_class(subject, read, rows, of, instead_of)}
     if writes:
-        chosen = range(len(spans)) if of is None else [place_of([word for word, _ in spans], of, place)]
+        chosen = (
+            range(len(spans)) if of is None else [place_of([word for word, _ in spans], of, place)]
+        )
         rows = rows if subject.translates else rows.roll(1, 0)  # the row that chose each id
     elif not (chosen := [at for at, (_, one) in enumerate(spans) if one.start in read.masked]):
         raise ArgumentError(
             f"no word of the text is masked; write {subject.tokenizer.mask_token} for one, or name one of its words"
         )
     begin = [("<begin>", range(1))] if subject.translates else []
-    shift, found = len(begin), {}
+    shift = len(begin)
+    found = {}
     for at in chosen:
         word, span = spans[at]
         before = ids[: span.start]
         if writes and not before and not begin:
             continue  # nothing was read before it
-        id_of = partial(_first_id, subject.tokenizer, before, ids[span.start : span.stop], not writes)
+        id_of = partial(
+            _first_id, subject.tokenizer, before, ids[span.start : span.stop], not writes
+        )
         right = ids[span.start]
         if not writes:
             right = int(rows[span.start].argmax()) if of is None else id_of(of)
             word = continued(subject.tokenizer, before, right)
         others = tuple(map(id_of, instead_of)) or most_probable(subject, rows[span.start], right)
         if right in others or len({*others}) < len(others):
-            raise ArgumentError(f"{word!r} and {', '.join(instead_of)} begin with the same sub-word; name other words")
+            raise ArgumentError(
+                f"{word!r} and {', '.join(instead_of)} begin with the same sub-word; name other words"
+            )
         past = [(one, range(ids.start + shift, ids.stop + shift)) for one, ids in spans[:at]]
         found[at] = Contrast(
-            word=word, others=tuple(instead_of) or tuple(continued(subject.tokenizer, before, one) for one in others),
-            of=right, instead_of=others, source=tuple(sides.get("source", ())),
+            word=word,
+            others=tuple(instead_of)
+            or tuple(continued(subject.tokenizer, before, one) for one in others),
+            of=right,
+            instead_of=others,
+            source=tuple(sides.get("source", ())),
             written=tuple(sides["written"][: span.start + shift]) if writes else (),
             source_words=tuple(read.spans) if "source" in sides else (),
-            written_words=(*begin, *past) if writes else (), place=at, at=None if writes else span.start,
-        )  # fmt: skip
+            written_words=(*begin, *past) if writes else (),
+            place=at,
+            at=None if writes else span.start,
+        )
     return found
 
 
-def _first_id(tokenizer: Any, before: Sequence[int], old: Sequence[int], masked: bool, word: str) -> int:
+def _first_id(
+    tokenizer: Any, before: Sequence[int], old: Sequence[int], masked: bool, word: str
+) -> int:
     """The first id of a word in the place of an old one; for a masked word, which is one id, its only one."""
     ids = ids_of_word(tokenizer, before, old, word)
     if masked and len(ids) > 1:
-        raise ArgumentError(f"{word!r} has {len(ids)} sub-words, and a mask stands for one; name another word")
+        raise ArgumentError(
+            f"{word!r} has {len(ids)} sub-words, and a mask stands for one; name another word"
+        )
     return ids[0]
 
 
 def _of_class(
-    subject: Pretrained, read: PretrainedText, logits: torch.Tensor, of: str | None, instead_of: Sequence[str]
+    subject: Pretrained,
+    read: PretrainedText,
+    logits: torch.Tensor,
+    of: str | None,
+    instead_of: Sequence[str],
 ) -> Contrast:
     names = subject.model.config.id2label
     right = int(logits.argmax()) if of is None else subject.class_of(of)
-    others = [subject.class_of(one) for one in instead_of] or [one for one in range(len(logits)) if one != right]
+    others = [subject.class_of(one) for one in instead_of] or [
+        one for one in range(len(logits)) if one != right
+    ]
     return Contrast(
-        word=str(names[right]), others=tuple(str(names[one]) for one in others), of=right, instead_of=tuple(others),
-        source=tuple(read.ids), written=(), source_words=tuple(read.spans), written_words=(), place=0,
-    )  # fmt: skip
+        word=str(names[right]),
+        others=tuple(str(names[one]) for one in others),
+        of=right,
+        instead_of=tuple(others),
+        source=tuple(read.ids),
+        written=(),
+        source_words=tuple(read.spans),
+        written_words=(),
+        place=0,
+    )
 
 
 def pretrained_relevance(
-    model: Any, tokenizer: Any, text: str, of: str | None = None, instead_of: Sequence[str] = (), lens: Lens = DEFAULT,
-    *, place: int | None = None, written: str | None = None, head: tuple[int, int] | None = None,
+    model: Any,
+    tokenizer: Any,
+    text: str,
+    of: str | None = None,
+    instead_of: Sequence[str] = (),
+    lens: Lens = DEFAULT,
+    *,
+    place: int | None = None,
+    written: str | None = None,
+    head: tuple[int, int] | None = None,
     steps: int | None = None,
-) -> Relevance:  # fmt: skip
+) -> Relevance:
     """`relevance` for a model of transformers: what a chosen word, or a class, depends on.
 
     Args:
@@ -297,12 +394,18 @@ def pretrained_relevance(
         subject = Pretrained(model, tokenizer)
         contrasts = contrasts_of(subject, text, of, instead_of, place=place, written=written)
         if not contrasts:
-            raise ArgumentError("the text has one word, before which nothing was read; give a longer text")
-        return explain(subject, tokenizer, [contrasts[max(contrasts)]], lens, head=head, steps=steps)[0]
+            raise ArgumentError(
+                "the text has one word, before which nothing was read; give a longer text"
+            )
+        return explain(
+            subject, tokenizer, [contrasts[max(contrasts)]], lens, head=head, steps=steps
+        )[0]
 
 
 @torch.no_grad()
-def pretrained_without_each(subject: Pretrained, text: PretrainedText, most: int) -> dict[int | None, Changed]:
+def pretrained_without_each(
+    subject: Pretrained, text: PretrainedText, most: int
+) -> dict[int | None, Changed]:
     """What the model does with a text as it is (None), and without each of its first words, by their index.
 
     An erased word keeps its place and has the mean embedding of the text's words.
@@ -310,12 +413,20 @@ def pretrained_without_each(subject: Pretrained, text: PretrainedText, most: int
     Raises:
         UnsupportedError: a model whose embeddings or vectors are not those of the ids.
     """
-    places, spell = [None, *text.words[:most]], partial(continued, text.tokenizer)
-    found, named = [], {}
+    places = [None, *text.words[:most]]
+    spell = partial(continued, text.tokenizer)
+    found = []
+    named = {}
     with in_eval_mode(subject):
         if text.target is None and text.follows == "words":
             logits = lambda erased: subject(*_rows(subject, text, erased))  # noqa: E731
-            return dict(zip(places, next_words(ReadText(text.ids, text.spans, logits, spell), places), strict=True))
+            return dict(
+                zip(
+                    places,
+                    next_words(ReadText(text.ids, text.spans, logits, spell), places),
+                    strict=True,
+                )
+            )
         own = _followed(subject, text, torch.zeros(1, len(text.ids), dtype=torch.bool))[0]
         for _, erased in without(text.spans, places, own.shape[-1] * max(len(text.ids), len(own))):
             rows = _followed(subject, text, erased)
@@ -323,23 +434,33 @@ def pretrained_without_each(subject: Pretrained, text: PretrainedText, most: int
                 similar = F.cosine_similarity(rows, own, dim=-1).clamp(-1, 1)
                 found += [Changed((), (), similarities=tuple(row)) for row in similar.tolist()]
             elif text.target is None:
-                chances = rows.gather(2, own.argmax(-1).expand(len(rows), -1)[..., None])[..., 0].exp().tolist()
+                chances = (
+                    rows.gather(2, own.argmax(-1).expand(len(rows), -1)[..., None])[..., 0]
+                    .exp()
+                    .tolist()
+                )
                 for row, chance in zip(rows, chances, strict=True):
                     best = zip(row, text.masked, strict=True)
-                    likeliest = tuple(named_likeliest(one, text.ids[:at], spell, named) for one, at in best)
+                    likeliest = tuple(
+                        named_likeliest(one, text.ids[:at], spell, named) for one, at in best
+                    )
                     found.append(Changed(tuple(chance), likeliest))
             else:
                 spans = spans_of(text.tokenizer, text.target)
                 written = _rewritten(subject, text, erased) if text.own else [()] * len(rows)
-                found += [with_written(row, text.target, spans, spell, words, named)
-                          for row, words in zip(rows, written, strict=True)]  # fmt: skip
+                found += [
+                    with_written(row, text.target, spans, spell, words, named)
+                    for row, words in zip(rows, written, strict=True)
+                ]
     return dict(zip(places, found, strict=True))
 
 
 def _rows(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -> tuple[Sides, Sides]:
     """Ids and vectors of rows, in each of which some ids are erased, bool (rows, n)."""
-    side, device = "written" if subject.writes else "source", subject.model.device
-    ids, table = torch.tensor([read.ids], device=device), subject.tables()[side]
+    side = "written" if subject.writes else "source"
+    device = subject.model.device
+    ids = torch.tensor([read.ids], device=device)
+    table = subject.tables()[side]
     mean = baseline(ids, table, subject.special)
     vectors = {side: torch.where(erased.to(device)[..., None], mean, table[ids])}
     sides = {side: ids.expand(len(erased), -1)}
@@ -358,7 +479,12 @@ def _followed(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -
     ids, vectors = _rows(subject, read, erased)
     if read.follows != "vectors":
         logits = subject(ids, vectors)
-        return (logits if read.target is not None else logits[:, read.masked]).float().log_softmax(-1).cpu()
+        return (
+            (logits if read.target is not None else logits[:, read.masked])
+            .float()
+            .log_softmax(-1)
+            .cpu()
+        )
     output = subject.output(ids, vectors, output_hidden_states=True)
     states = output.get("last_hidden_state")
     states = output.hidden_states[-1] if states is None else states
@@ -371,10 +497,14 @@ def _followed(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -
     return torch.stack([states[:, span.start : span.stop].mean(1) for _, span in read.spans], 1)
 
 
-def _rewritten(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -> list[tuple[str, ...]]:
+def _rewritten(
+    subject: Pretrained, read: PretrainedText, erased: torch.Tensor
+) -> list[tuple[str, ...]]:
     """The words that an encoder-decoder writes by greedy search; at most twice as many ids as before, and 16."""
     most = 2 * len(read.target or []) + 16
-    rows = generated(subject.model, most, **subject.encoded(*_rows(subject, read, erased)))[:, 1:].tolist()
+    rows = generated(subject.model, most, **subject.encoded(*_rows(subject, read, erased)))[
+        :, 1:
+    ].tolist()
     special = {*read.tokenizer.all_special_ids}
     kept = [[one for one in ids if one not in special] for ids in rows]
     return [tuple(word for word, _ in spans_of(read.tokenizer, ids)) for ids in kept]

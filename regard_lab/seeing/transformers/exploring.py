@@ -16,7 +16,13 @@ from regard.integrations.transformers.watching import Observed, observe
 from regard_lab.seeing.explorer import Attention, Exploration
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD, explained, named
-from regard_lab.seeing.transformers.explaining import CROSS, Pretrained, contrasts_of, kind_of, pretrained_without_each
+from regard_lab.seeing.transformers.explaining import (
+    CROSS,
+    Pretrained,
+    contrasts_of,
+    kind_of,
+    pretrained_without_each,
+)
 from regard_lab.seeing.transformers.texts import PretrainedText, spans_of
 from regard_lab.seeing.watching import Span, in_eval_mode, merge
 
@@ -61,20 +67,37 @@ def explore_observed(
     (torch.Size([2, 2, 3, 3]), {'text': ('a', 'b', 'c')})
     >>> page = show(exploration)
     """
-    groups = _stacked(of_kind("observed", observed, Observed, "what observe(model, 'weights') collected"), batch_row)
+    groups = _stacked(
+        of_kind("observed", observed, Observed, "what observe(model, 'weights') collected"),
+        batch_row,
+    )
     given = {"words": words, "keys": keys}
-    listed = {name: tuple(a_list(name, one, str, "a list of words")) for name, one in given.items() if one is not None}
+    listed = {
+        name: tuple(a_list(name, one, str, "a list of words"))
+        for name, one in given.items()
+        if one is not None
+    }
     texts: dict[str, tuple[str, ...]] = {}
     attentions = []
     for name, weights in groups:
         q_len, k_len = weights.shape[2:]
         rows = _text(texts, "text", listed.get("words"), q_len)
-        columns = rows if q_len == k_len and not CROSS.search(name) else _text(texts, "keys", listed.get("keys"), k_len)
-        attentions.append(_attention(name if len(groups) > 1 else "Attention", rows, columns, weights))
+        columns = (
+            rows
+            if q_len == k_len and not CROSS.search(name)
+            else _text(texts, "keys", listed.get("keys"), k_len)
+        )
+        attentions.append(
+            _attention(name if len(groups) > 1 else "Attention", rows, columns, weights)
+        )
     for name, own in listed.items():
         if own not in texts.values():
-            sizes = ", ".join(f"{q} x {k}" for q, k in sorted({tuple(w.shape[2:]) for _, w in groups}))
-            raise ArgumentError(f"{name} has {len(own)} words, which fits no attention that was observed: {sizes}")
+            sizes = ", ".join(
+                f"{q} x {k}" for q, k in sorted({tuple(w.shape[2:]) for _, w in groups})
+            )
+            raise ArgumentError(
+                f"{name} has {len(own)} words, which fits no attention that was observed: {sizes}"
+            )
     return Exploration(title or f"Attention of {observed.model}", texts, tuple(attentions), {})
 
 
@@ -119,7 +142,9 @@ def explore_pretrained(
     models_inside(model)  # refuses everything else
     translates = bool(getattr(model.config, "is_encoder_decoder", False))
     if written is not None and not translates:
-        raise ArgumentError(f"{type(model).__name__} reads one text and writes none; leave out written=")
+        raise ArgumentError(
+            f"{type(model).__name__} reads one text and writes none; leave out written="
+        )
     read = PretrainedText.of(model, tokenizer, text)
     _check_size(model, layers, len(read.ids))
     with in_eval_mode(model), attached(model), torch.no_grad():
@@ -142,10 +167,19 @@ def explore_pretrained(
 
 
 def _explained(
-    found: Exploration, subject: Pretrained, read: PretrainedText, text: str, of: str | None, **options: Any
+    found: Exploration,
+    subject: Pretrained,
+    read: PretrainedText,
+    text: str,
+    of: str | None,
+    **options: Any,
 ) -> Exploration:
     """The exploration with what each word that the model chose depends on by every lens, if it chose any."""
-    written = None if read.target is None else read.tokenizer.decode(read.target, skip_special_tokens=True)
+    written = (
+        None
+        if read.target is None
+        else read.tokenizer.decode(read.target, skip_special_tokens=True)
+    )
     try:
         contrasts = contrasts_of(subject, text, written=written)
     except (ArgumentError, UnsupportedError):  # nothing is masked, or the model has no head
@@ -160,7 +194,9 @@ def _explained(
         return found
     chosen = max(asked or contrasts)
     lenses = explained(subject, read.tokenizer, contrasts, chosen)
-    return replace(found, explained=lenses, written="text" if read.target is None else "target", chosen=chosen)
+    return replace(
+        found, explained=lenses, written="text" if read.target is None else "target", chosen=chosen
+    )
 
 
 def _with_changes(found: Exploration, subject: Pretrained, read: PretrainedText) -> Exploration:
@@ -174,7 +210,10 @@ def _with_changes(found: Exploration, subject: Pretrained, read: PretrainedText)
         return replace(found, notes=(*found.notes, f"No word can be changed: {error}."))
     if read.fills_in and not read.masked:
         mask = read.tokenizer.mask_token
-        found = replace(found, notes=(*found.notes, f"Write {mask} for a word to see what the model puts there."))
+        found = replace(
+            found,
+            notes=(*found.notes, f"Write {mask} for a word to see what the model puts there."),
+        )
     return replace(found, changes=changes, follows=read.follows)
 
 
@@ -206,10 +245,14 @@ def serve_pretrained(
         RegardError: as `explore_pretrained`; and a port that cannot be used.
     """
     given = {text: written}
-    first = explore_pretrained(model, tokenizer, text, written, layers=layers, title=title, changes=True)
+    first = explore_pretrained(
+        model, tokenizer, text, written, layers=layers, title=title, changes=True
+    )
 
     def read(other: str) -> Exploration:
-        return explore_pretrained(model, tokenizer, other, given.get(other), layers=layers, changes=True)
+        return explore_pretrained(
+            model, tokenizer, other, given.get(other), layers=layers, changes=True
+        )
 
     return ExplorerServer(first, read, text=text, label="Text", port=port)
 
@@ -231,7 +274,8 @@ def _of_text(observed: Observed, read: PretrainedText, title: str) -> Exploratio
 
 def _of_translation(observed: Observed, text: PretrainedText, title: str) -> Exploration:
     target_ids = text.target or []
-    source, target = text.spans, spans_of(text.tokenizer, target_ids)
+    source = text.spans
+    target = spans_of(text.tokenizer, target_ids)
     read: list[Span] = [("<begin>", range(1))]  # the target one place later, without its last id
     for word, places in target:
         if kept := range(places.start + 1, min(places.stop + 1, len(target_ids))):
@@ -254,14 +298,18 @@ def _stacked(observed: Observed, batch_row: int) -> list[tuple[str, torch.Tensor
     groups: dict[Any, tuple[str, list[torch.Tensor]]] = {}
     for call in observed.calls:
         if whole("batch_row", batch_row, 0) >= (rows := len(call.weights)):
-            raise ArgumentError(f"batch_row is {batch_row}; {call.layer} was called with {count_of(rows, 'rows')}")
+            raise ArgumentError(
+                f"batch_row is {batch_row}; {call.layer} was called with {count_of(rows, 'rows')}"
+            )
         weights = call.weights[batch_row].detach().float().cpu()
         alike = re.sub(r"\d+", "#", call.layer)
         groups.setdefault((alike, weights.shape), (alike, []))[1].append(weights)
     return [(name, torch.stack(layers)) for name, layers in groups.values()]
 
 
-def _text(texts: dict[str, tuple[str, ...]], name: str, words: tuple[str, ...] | None, count: int) -> str:
+def _text(
+    texts: dict[str, tuple[str, ...]], name: str, words: tuple[str, ...] | None, count: int
+) -> str:
     """The name of a text of so many words, or positions if the words are not as many; it is added if it is new."""
     wanted = words if words is not None and len(words) == count else tuple(map(str, range(count)))
     label = name

@@ -60,7 +60,9 @@ class PretrainedText:
         inputs = dict(tokenizer(in_unicode("text", text), return_tensors="pt").to(model.device))
         ids = inputs["input_ids"][0].tolist()
         if not ids:
-            raise ArgumentError(f"the text {text[:40]!r} has no ids of this tokenizer; give another")
+            raise ArgumentError(
+                f"the text {text[:40]!r} has no ids of this tokenizer; give another"
+            )
         _check_length(model, len(ids))
         return cls(model, tokenizer, inputs, spans_of(tokenizer, ids))
 
@@ -98,7 +100,12 @@ class PretrainedText:
     def _reads_forward(self) -> bool:
         """Whether no word looks at a later one in the first layer; BERT with a head that writes may look at all."""
         model = self.model
-        with attached(model), in_eval_mode(model), torch.no_grad(), observe(model, "weights", layers=0) as observed:
+        with (
+            attached(model),
+            in_eval_mode(model),
+            torch.no_grad(),
+            observe(model, "weights", layers=0) as observed,
+        ):
             model(**self.inputs)
         return not any(bool(call.weights.triu(1).any()) for call in observed.calls)
 
@@ -118,7 +125,9 @@ class PretrainedText:
         else:
             ids = generated(self.model, MOST_WRITTEN, **self.inputs)[0, 1:].tolist()
         if not ids:
-            raise ArgumentError("the model wrote nothing, so there is nothing to show; give written=")
+            raise ArgumentError(
+                "the model wrote nothing, so there is nothing to show; give written="
+            )
         return replace(self, target=ids, own=written is None)
 
     def with_ids(self, place: int, ids: list[int]) -> PretrainedText:
@@ -126,19 +135,26 @@ class PretrainedText:
         (_, span), by = self.spans[place], len(ids) - len(self.spans[place][1])
         _check_length(self.model, len(self.ids) + by)
         inputs = {}
-        for name, values in self.inputs.items():  # such as the mask of padding, which is alike inside of a word
+        for (
+            name,
+            values,
+        ) in self.inputs.items():  # such as the mask of padding, which is alike inside of a word
             other = values[:, span.start : span.start + 1].expand(1, len(ids))
             if name == "input_ids":
                 other = torch.tensor([ids], device=values.device)
             inputs[name] = torch.cat([values[:, : span.start], other, values[:, span.stop :]], 1)
-        moved = [(word, range(one.start + by, one.stop + by)) for word, one in self.spans[place + 1 :]]
+        moved = [
+            (word, range(one.start + by, one.stop + by)) for word, one in self.spans[place + 1 :]
+        ]
         changed = (self.spans[place][0], range(span.start, span.stop + by))
         return replace(self, inputs=inputs, spans=[*self.spans[:place], changed, *moved])
 
 
 def generated(model: Any, most: int, **inputs: Any) -> torch.Tensor:
     """The ids of greedy search, at most `most` and 200 of them."""
-    return model.generate(**inputs, max_new_tokens=min(most, MOST_WRITTEN), do_sample=False, num_beams=1)
+    return model.generate(
+        **inputs, max_new_tokens=min(most, MOST_WRITTEN), do_sample=False, num_beams=1
+    )
 
 
 def _check_length(model: PreTrainedModel, length: int) -> None:
@@ -159,19 +175,29 @@ def ids_of_word(tokenizer: Any, before: Sequence[int], old: Sequence[int], word:
     start = _decoded(tokenizer, before)
     replaced = _decoded(tokenizer, [*before, *old])[len(start) :]
     if len(word.split()) != 1:
-        raise ArgumentError(f"{shown(word)} is not one word; give one word in the place of {replaced.strip()!r}")
+        raise ArgumentError(
+            f"{shown(word)} is not one word; give one word in the place of {replaced.strip()!r}"
+        )
     if len(word) > LONGEST_WORD:
-        raise ArgumentError(f"the word has {len(word):,} characters; give one of at most {LONGEST_WORD}")
+        raise ArgumentError(
+            f"the word has {len(word):,} characters; give one of at most {LONGEST_WORD}"
+        )
     put = f" {word.strip()}" if replaced.startswith(" ") else word.strip()
     ids = tokenizer(f"{start}{put}", add_special_tokens=False)["input_ids"]
-    ids = ids[len(before) :] if ids[: len(before)] == before else tokenizer(put, add_special_tokens=False)["input_ids"]
+    ids = (
+        ids[len(before) :]
+        if ids[: len(before)] == before
+        else tokenizer(put, add_special_tokens=False)["input_ids"]
+    )
     if not ids:
         raise ArgumentError(
             f"the tokenizer has no ids for {shown(word)}; give another in the place of {replaced.strip()!r}"
         )
     if found := {*ids} & signs(tokenizer):
         sign = tokenizer.convert_ids_to_tokens(min(found))
-        raise ArgumentError(f"{shown(word)} is read as {sign}, a sign of the tokenizer; give a word")
+        raise ArgumentError(
+            f"{shown(word)} is read as {sign}, a sign of the tokenizer; give a word"
+        )
     return ids
 
 
@@ -189,14 +215,17 @@ def spans_of(tokenizer: Any, ids: list[int]) -> list[Span]:
     spans: list[tuple[int, int]] = []  # first index, index after the last
     for place, number in enumerate(ids):
         run = _after_special(tokenizer, ids[max(0, place - CONTEXT) : place])
-        before, after = _decoded(tokenizer, run), _completed(tokenizer, run, ids[place : place + MOST_BYTES])
+        before = _decoded(tokenizer, run)
+        after = _completed(tokenizer, run, ids[place : place + MOST_BYTES])
         if run and number not in special and _belongs(before, after):
             spans[-1] = (spans[-1][0], place + 1)
         else:
             spans.append((place, place + 1))
     words = []
     for start, stop in spans:
-        word = _decoded(tokenizer, ids[start:stop]).strip() or str(tokenizer.convert_ids_to_tokens(ids[start]))
+        word = _decoded(tokenizer, ids[start:stop]).strip() or str(
+            tokenizer.convert_ids_to_tokens(ids[start])
+        )
         words.append((word, range(start, stop)))
     return words
 
@@ -210,10 +239,19 @@ def _after_special(tokenizer: Any, ids: Sequence[int]) -> list[int]:
 def continued(tokenizer: Any, before: Sequence[int], number: int) -> str:
     """A sub-word as it would continue some ids: with "…" before it if it would continue their last word."""
     run = _after_special(tokenizer, before[-CONTEXT:])
-    start, text = _decoded(tokenizer, run), _decoded(tokenizer, [*run, number])
-    word = text[len(start) :].strip() if text.startswith(start) else _decoded(tokenizer, [number]).strip()
+    start = _decoded(tokenizer, run)
+    text = _decoded(tokenizer, [*run, number])
+    word = (
+        text[len(start) :].strip()
+        if text.startswith(start)
+        else _decoded(tokenizer, [number]).strip()
+    )
     word = word or str(tokenizer.convert_ids_to_tokens(number))
-    return f"…{word}" if run and number not in tokenizer.all_special_ids and _belongs(start, text) else word
+    return (
+        f"…{word}"
+        if run and number not in tokenizer.all_special_ids and _belongs(start, text)
+        else word
+    )
 
 
 def _decoded(tokenizer: Any, ids: list[int]) -> str:
@@ -246,7 +284,10 @@ def _belongs(before: str, after: str) -> bool:
 
 def _joins(letter: str) -> bool:
     """Letters, digits and marks of scripts that write spaces between words."""
-    return unicodedata.category(letter)[0] in "LNM" and unicodedata.east_asian_width(letter) not in "WF"
+    return (
+        unicodedata.category(letter)[0] in "LNM"
+        and unicodedata.east_asian_width(letter) not in "WF"
+    )
 
 
 def in_unicode(name: str, text: str) -> str:

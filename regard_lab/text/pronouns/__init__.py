@@ -29,10 +29,27 @@ from regard_lab.text.pronouns.splits import (
 
 __all__ = [
     # the corpus
-    "ARTICLE_SENTENCES", "PronounSentence", "SPLITS", "Split", "split_of_pair", "WEIGHTS", "Weights",
-    "make_split", "make_contrast_pairs", "make_twins", "swap_referent", "swap_other", "swap_adjective",
+    "ARTICLE_SENTENCES",
+    "PronounSentence",
+    "SPLITS",
+    "Split",
+    "split_of_pair",
+    "WEIGHTS",
+    "Weights",
+    "make_split",
+    "make_contrast_pairs",
+    "make_twins",
+    "swap_referent",
+    "swap_other",
+    "swap_adjective",
     # its words
-    "LINKS", "NOUN_BY_ENGLISH", "PRONOUNS", "SENSES",
+    "LINKS",
+    "NOUN_BY_ENGLISH",
+    "PRONOUNS",
+    "SENSES",
     # its measures
-    "contrast_accuracy", "majority_baseline", "pronoun_accuracy", "pronoun_of",
-]  # fmt: skip
+    "contrast_accuracy",
+    "majority_baseline",
+    "pronoun_accuracy",
+    "pronoun_of",
+]

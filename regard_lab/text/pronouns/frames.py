@@ -16,16 +16,26 @@ class Time:
     is_span: bool = False
 
 
-_ENGLISH, _GERMAN = "two three four five six seven eight nine ten", "zwei drei vier fünf sechs sieben acht neun zehn"
+_ENGLISH = "two three four five six seven eight nine ten"
+_GERMAN = "zwei drei vier fünf sechs sieben acht neun zehn"
 _NUMBERS = dict(zip(_ENGLISH.split(), _GERMAN.split(), strict=True))
 
 TIMES: tuple[Time, ...] = (
     Time(english="yesterday", german="gestern"),
     Time(english="on Monday", german="am Montag"),
     Time(english="on Friday", german="am Freitag"),
-    *(Time(english=f"at {number} o'clock", german=f"um {zahl} Uhr") for number, zahl in _NUMBERS.items()),
-    *(Time(english=f"after {number} days", german=f"nach {zahl} Tagen") for number, zahl in _NUMBERS.items()),
-    *(Time(english=f"for {one} weeks", german=f"{zahl} Wochen lang", is_span=True) for one, zahl in _NUMBERS.items()),
+    *(
+        Time(english=f"at {number} o'clock", german=f"um {zahl} Uhr")
+        for number, zahl in _NUMBERS.items()
+    ),
+    *(
+        Time(english=f"after {number} days", german=f"nach {zahl} Tagen")
+        for number, zahl in _NUMBERS.items()
+    ),
+    *(
+        Time(english=f"for {one} weeks", german=f"{zahl} Wochen lang", is_span=True)
+        for one, zahl in _NUMBERS.items()
+    ),
 )
 
 
@@ -81,7 +91,11 @@ class Frame:
     @property
     def class_pairs(self) -> tuple[tuple[Sense, Sense], ...]:
         """The pairs of classes for subject and object; the two always differ."""
-        return tuple((first, second) for first, second in product(self.subjects, self.objects) if first != second)
+        return tuple(
+            (first, second)
+            for first, second in product(self.subjects, self.objects)
+            if first != second
+        )
 
     def is_negated(self, link: Link) -> bool:
         """Whether the main clause is negated when this link joins the drawback."""
@@ -129,11 +143,17 @@ def _frame(row: str) -> Frame:
     preposition, _, case = governed.rpartition(" ")
     weight, *options = marks.split()
     return Frame(
-        plain=plain, negated=f"did not {infinitive}" if infinitive else plain.replace("was ", "was not "),
-        german=german, case=_CASES[case], preposition=preposition,
-        subjects=_senses(subjects), objects=_senses(objects), reason_negated="affirmed" not in options,
-        links=LINKS if "but" in options else LINKS[:-1], weight=float(weight),
-    )  # fmt: skip
+        plain=plain,
+        negated=f"did not {infinitive}" if infinitive else plain.replace("was ", "was not "),
+        german=german,
+        case=_CASES[case],
+        preposition=preposition,
+        subjects=_senses(subjects),
+        objects=_senses(objects),
+        reason_negated="affirmed" not in options,
+        links=LINKS if "but" in options else LINKS[:-1],
+        weight=float(weight),
+    )
 
 
 def _senses(words: str) -> tuple[Sense, ...]:

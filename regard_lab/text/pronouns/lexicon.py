@@ -6,7 +6,17 @@ from typing import Literal, get_args
 
 Gender = Literal["neuter", "masculine", "feminine"]
 Sense = Literal[
-    "animal", "vehicle", "road", "building", "furniture", "container", "device", "food", "text", "garment", "tool"
+    "animal",
+    "vehicle",
+    "road",
+    "building",
+    "furniture",
+    "container",
+    "device",
+    "food",
+    "text",
+    "garment",
+    "tool",
 ]
 
 GENDERS: tuple[Gender, ...] = get_args(Gender)
@@ -27,12 +37,24 @@ class Noun:
 def _nouns(sense: Sense, *, neuter: str, masculine: str, feminine: str) -> list[Noun]:
     """Parse "bear Bär/Bären, dog Hund"; the form after the slash is the oblique one of the n-declension."""
     nouns = []
-    written: tuple[tuple[Gender, str], ...] = (("neuter", neuter), ("masculine", masculine), ("feminine", feminine))
+    written: tuple[tuple[Gender, str], ...] = (
+        ("neuter", neuter),
+        ("masculine", masculine),
+        ("feminine", feminine),
+    )
     for gender, entries in written:
         for entry in entries.split(","):
             english, forms = entry.split()
             german, _, oblique = forms.partition("/")
-            nouns.append(Noun(english=english, german=german, oblique=oblique or german, gender=gender, sense=sense))
+            nouns.append(
+                Noun(
+                    english=english,
+                    german=german,
+                    oblique=oblique or german,
+                    gender=gender,
+                    sense=sense,
+                )
+            )
     return nouns
 
 
@@ -183,26 +205,41 @@ def _drawbacks(sense: Sense, *also: Sense, graded: str = "", absolute: str = "")
 
 
 DRAWBACKS: tuple[Drawback, ...] = (
-    *_drawbacks("animal", graded="tired müde, hungry hungrig, thirsty durstig, sick krank, nervous nervös"),
+    *_drawbacks(
+        "animal", graded="tired müde, hungry hungrig, thirsty durstig, sick krank, nervous nervös"
+    ),
     *_drawbacks("animal", graded="shy scheu, stubborn stur, frightened verängstigt"),
     *_drawbacks("vehicle", absolute="delayed verspätet, driverless fahrerlos"),
     *_drawbacks("vehicle", "furniture", "container", absolute="overloaded überladen"),
     *_drawbacks("vehicle", "furniture", "road", graded="rickety klapprig"),
     *_drawbacks("vehicle", "animal", "device", graded="slow langsam, fast schnell"),
     *_drawbacks("vehicle", "device", absolute="defective defekt"),
-    *_drawbacks("vehicle", "animal", "furniture", "container", "device", "food", graded="heavy schwer"),
+    *_drawbacks(
+        "vehicle", "animal", "furniture", "container", "device", "food", graded="heavy schwer"
+    ),
     *_drawbacks("road", graded="slippery rutschig, bumpy holprig, steep steil"),
-    *_drawbacks("road", absolute="congested verstopft, flooded überflutet, impassable unpassierbar"),
+    *_drawbacks(
+        "road", absolute="congested verstopft, flooded überflutet, impassable unpassierbar"
+    ),
     *_drawbacks("road", "vehicle", graded="wide breit, icy vereist"),
-    *_drawbacks("building", "road", graded="dilapidated baufällig, spooky gespenstisch", absolute="guarded bewacht"),
+    *_drawbacks(
+        "building",
+        "road",
+        graded="dilapidated baufällig, spooky gespenstisch",
+        absolute="guarded bewacht",
+    ),
     *_drawbacks("building", "vehicle", graded="draughty zugig", absolute="unheated unbeheizt"),
     *_drawbacks("building", "road", "container", "furniture", absolute="closed geschlossen"),
     *_drawbacks("building", "vehicle", "container", "furniture", absolute="locked abgeschlossen"),
-    *_drawbacks("building", "vehicle", "road", "container", "furniture", absolute="overcrowded überfüllt"),
+    *_drawbacks(
+        "building", "vehicle", "road", "container", "furniture", absolute="overcrowded überfüllt"
+    ),
     *_drawbacks("furniture", graded="wobbly wackelig"),
     *_drawbacks("furniture", "food", "tool", graded="worm-eaten wurmstichig"),
     *_drawbacks("furniture", "building", graded="crooked schief"),
-    *_drawbacks("furniture", "building", "vehicle", graded="low niedrig, high hoch, unstable instabil"),
+    *_drawbacks(
+        "furniture", "building", "vehicle", graded="low niedrig, high hoch, unstable instabil"
+    ),
     *_drawbacks("furniture", "garment", "vehicle", graded="uncomfortable unbequem"),
     *_drawbacks("container", absolute="bottomless bodenlos"),
     *_drawbacks("container", "text", "building", absolute="sealed versiegelt"),
@@ -215,12 +252,17 @@ DRAWBACKS: tuple[Drawback, ...] = (
     *_drawbacks("device", "text", "tool", graded="complicated kompliziert, inaccurate ungenau"),
     *_drawbacks("device", "text", "vehicle", "garment", "tool", graded="outdated veraltet"),
     *_drawbacks("device", "vehicle", "animal", "road", "building", "tool", graded="noisy laut"),
-    *_drawbacks("device", "vehicle", "animal", "building", "tool", "food", graded="overheated überhitzt"),
+    *_drawbacks(
+        "device", "vehicle", "animal", "building", "tool", "food", graded="overheated überhitzt"
+    ),
     *_drawbacks("food", graded="salty salzig, sour sauer, overcooked verkocht"),
     *_drawbacks("food", "text", graded="bitter bitter, raw roh"),
     *_drawbacks("food", "animal", "garment", graded="sweet süß"),
     *_drawbacks("food", "text", "building", graded="bland fade"),
-    *_drawbacks("text", graded="illegible unleserlich, misleading irreführend, contradictory widersprüchlich"),
+    *_drawbacks(
+        "text",
+        graded="illegible unleserlich, misleading irreführend, contradictory widersprüchlich",
+    ),
     *_drawbacks("text", graded="wordy langatmig, confidential vertraulich"),
     *_drawbacks("text", "device", absolute="encrypted verschlüsselt"),
     *_drawbacks("text", "building", "animal", "device", graded="boring langweilig"),
@@ -234,14 +276,18 @@ DRAWBACKS: tuple[Drawback, ...] = (
     *_drawbacks("tool", "garment", graded="pointed spitz"),
     *_drawbacks("tool", "device", "container", "furniture", graded="unwieldy unhandlich"),
     *_drawbacks("tool", "device", "container", "furniture", "vehicle", graded="bent verbogen"),
-    *_drawbacks("tool", "device", "container", "furniture", "vehicle", "building", graded="rusty rostig"),
+    *_drawbacks(
+        "tool", "device", "container", "furniture", "vehicle", "building", graded="rusty rostig"
+    ),
 )
 
 DRAWBACK_BY_ENGLISH: dict[str, Drawback] = {drawback.english: drawback for drawback in DRAWBACKS}
 
 _STEMS = """old alt, new neu, small klein, red rot, white weiß, black schwarz, beautiful schön, strange seltsam,
     second zweit, third dritt"""
-ATTRIBUTES = tuple(Attribute(english=english, stem=stem) for english, stem in map(str.split, _STEMS.split(",")))
+ATTRIBUTES = tuple(
+    Attribute(english=english, stem=stem) for english, stem in map(str.split, _STEMS.split(","))
+)
 
 
 @cache
@@ -258,4 +304,8 @@ def telling_drawbacks(referent: Sense, other: Sense) -> tuple[Drawback, ...]:
     >>> [drawback.english for drawback in telling_drawbacks("road", "vehicle")]
     ['slippery', 'bumpy', 'steep', 'congested', 'flooded', 'impassable']
     """
-    return tuple(drawback for drawback in DRAWBACKS if drawback.sense == referent and other not in drawback.also)
+    return tuple(
+        drawback
+        for drawback in DRAWBACKS
+        if drawback.sense == referent and other not in drawback.also
+    )

@@ -51,7 +51,9 @@ def swap_adjective(sentence: PronounSentence, seed: int = 0) -> PronounSentence 
     >>> swapped.referent, swapped.pronoun
     ('street', 'sie')
     """
-    moved = with_referent_moved(sentence.derivation, Random(f"swap adjective {seed} {sentence.source}"))
+    moved = with_referent_moved(
+        sentence.derivation, Random(f"swap adjective {seed} {sentence.source}")
+    )
     return None if moved is None else write(moved)
 
 
@@ -59,7 +61,9 @@ def _swap(sentence: PronounSentence, seed: str, *, of_referent: bool) -> Pronoun
     derivation = sentence.derivation
     replaced = derivation.referent if of_referent else derivation.other
     genders = (derivation.referent.gender, derivation.other.gender)
-    candidates = [noun for noun in NOUNS if noun.sense == replaced.sense and noun.gender not in genders]
+    candidates = [
+        noun for noun in NOUNS if noun.sense == replaced.sense and noun.gender not in genders
+    ]
     substitute = Random(seed).choice(candidates)
     if derivation.refers_to_subject == of_referent:
         return write(replace(derivation, subject=substitute))
@@ -106,7 +110,10 @@ def pronoun_accuracy(sentences: Sequence[PronounSentence], outputs: Sequence[str
     0.75
     """
     _check_lengths("sentences", len(sentences), len(outputs))
-    right = sum(pronoun_of(output) == sentence.pronoun for sentence, output in zip(sentences, outputs, strict=True))
+    right = sum(
+        pronoun_of(output) == sentence.pronoun
+        for sentence, output in zip(sentences, outputs, strict=True)
+    )
     return right / len(sentences)
 
 
@@ -140,7 +147,10 @@ def contrast_accuracy(
     """
     _check_lengths("sentence pairs", len(pairs), len(outputs))
     right = sum(
-        all(pronoun_of(output) == sentence.pronoun for sentence, output in zip(pair, translated, strict=True))
+        all(
+            pronoun_of(output) == sentence.pronoun
+            for sentence, output in zip(pair, translated, strict=True)
+        )
         for pair, translated in zip(pairs, outputs, strict=True)
     )
     return right / len(pairs)
@@ -150,4 +160,6 @@ def _check_lengths(what: str, expected: int, given: int) -> None:
     if expected == 0:
         raise ArgumentError(f"there are 0 {what} to measure; give at least one")
     if expected != given:
-        raise ArgumentError(f"{expected} {what} came with {given} outputs; give one output for each, in order")
+        raise ArgumentError(
+            f"{expected} {what} came with {given} outputs; give one output for each, in order"
+        )

@@ -6,7 +6,14 @@ from typing import Literal
 
 from regard.reprs import brief
 from regard_lab.text.pronouns.frames import BECAUSE, FRAMES, Case, Frame, Link, Time
-from regard_lab.text.pronouns.lexicon import DRAWBACK_BY_ENGLISH, NOUN_BY_ENGLISH, Attribute, Drawback, Gender, Noun
+from regard_lab.text.pronouns.lexicon import (
+    DRAWBACK_BY_ENGLISH,
+    NOUN_BY_ENGLISH,
+    Attribute,
+    Drawback,
+    Gender,
+    Noun,
+)
 
 Pronoun = Literal["es", "er", "sie"]
 
@@ -28,7 +35,9 @@ _ENDING_AFTER_NO: dict[Gender, str] = {"masculine": "er", "feminine": "e", "neut
 _CONTRACTED = {("in", "dem"): "im", ("in", "das"): "ins", ("von", "dem"): "vom"}
 
 
-def noun_phrase(noun: Noun, case: Case, attribute: Attribute | None = None, preposition: str = "") -> str:
+def noun_phrase(
+    noun: Noun, case: Case, attribute: Attribute | None = None, preposition: str = ""
+) -> str:
     """A noun with its definite article, an optional adjective, and a preposition that is contracted with the article.
 
     >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
@@ -135,7 +144,8 @@ def write(derivation: Derivation) -> PronounSentence:
     >>> write(replace(ARTICLE_SENTENCES[0].derivation, link_first=True)).target
     'Weil es zu müde war, überquerte das Tier die Straße nicht.'
     """
-    source, target = _write_english(derivation), _write_german(derivation)
+    source = _write_english(derivation)
+    target = _write_german(derivation)
     english_words = [word.strip(".,").lower() for word in source.split()]
     return PronounSentence(
         source=source,
@@ -158,7 +168,9 @@ def _write_english(derivation: Derivation) -> str:
     verb = frame.negated if says_not else frame.plain
     if derivation.apostrophe:
         verb = verb.replace(" not", f"n{derivation.apostrophe}t")
-    subject = _english_noun(derivation.subject, derivation, "no" if derivation.subject_has_no else "the")
+    subject = _english_noun(
+        derivation.subject, derivation, "no" if derivation.subject_has_no else "the"
+    )
     time = derivation.time.english if derivation.time else ""
     main = _spaced(time, subject, verb, _english_noun(derivation.object, derivation, "the"))
     reason = _spaced(link.english, "it was", derivation.degree, derivation.drawback.english)
@@ -169,7 +181,9 @@ def _write_english(derivation: Derivation) -> str:
 
 def _write_german(derivation: Derivation) -> str:
     frame, link = derivation.frame, derivation.link
-    object_ = noun_phrase(derivation.object, frame.case, derivation.object_attribute, frame.preposition)
+    object_ = noun_phrase(
+        derivation.object, frame.case, derivation.object_attribute, frame.preposition
+    )
     negation = "nicht" if frame.is_negated(link) and not derivation.subject_has_no else ""
     finite, rest = frame.german.format(object=object_, **{"not": negation}).split(maxsplit=1)
     if derivation.subject_has_no:
@@ -186,7 +200,9 @@ def _write_german(derivation: Derivation) -> str:
 
 
 def _english_noun(noun: Noun, derivation: Derivation, determiner: str) -> str:
-    attribute = derivation.subject_attribute if noun is derivation.subject else derivation.object_attribute
+    attribute = (
+        derivation.subject_attribute if noun is derivation.subject else derivation.object_attribute
+    )
     return _spaced(determiner, attribute.english if attribute else "", noun.english)
 
 
@@ -201,16 +217,24 @@ def _finished(sentence: str) -> str:
 
 
 _ENDINGS: tuple[tuple[Degree, Drawback], ...] = (
-    ("too", DRAWBACK_BY_ENGLISH["tired"]), ("too", DRAWBACK_BY_ENGLISH["wide"]), ("", DRAWBACK_BY_ENGLISH["congested"]),
-)  # fmt: skip
+    ("too", DRAWBACK_BY_ENGLISH["tired"]),
+    ("too", DRAWBACK_BY_ENGLISH["wide"]),
+    ("", DRAWBACK_BY_ENGLISH["congested"]),
+)
 
 # Of the articles: "The animal didn't cross the street because it was ...", with either apostrophe.
 ARTICLE_SENTENCES: tuple[PronounSentence, ...] = tuple(
     write(
         Derivation(
-            frame=FRAMES[0], subject=NOUN_BY_ENGLISH["animal"], object=NOUN_BY_ENGLISH["street"], link=BECAUSE,
-            refers_to_subject=drawback.sense == "animal", drawback=drawback, degree=degree, apostrophe=apostrophe,
+            frame=FRAMES[0],
+            subject=NOUN_BY_ENGLISH["animal"],
+            object=NOUN_BY_ENGLISH["street"],
+            link=BECAUSE,
+            refers_to_subject=drawback.sense == "animal",
+            drawback=drawback,
+            degree=degree,
+            apostrophe=apostrophe,
         )
     )
     for apostrophe, (degree, drawback) in product(("'", "’"), _ENDINGS)
-)  # fmt: skip
+)

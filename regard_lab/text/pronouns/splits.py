@@ -106,7 +106,9 @@ def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Deri
     is_negated = opening.frame.is_negated(link)
     times = [time for time in TIMES if is_negated or not time.is_span]
     time = random.choice(times) if random.random() < weights.time else None
-    link_first = time is None and link.relation != "obstacle" and random.random() < weights.link_first
+    link_first = (
+        time is None and link.relation != "obstacle" and random.random() < weights.link_first
+    )
     subject_has_no = is_negated and not link_first and random.random() < weights.no_subject
     contracted = is_negated and not subject_has_no and random.random() < weights.contracted
     return Derivation(
@@ -119,7 +121,9 @@ def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Deri
         link=link,
         link_first=link_first,
         time=time,
-        subject_attribute=random.choice(ATTRIBUTES) if random.random() < weights.attribute else None,
+        subject_attribute=random.choice(ATTRIBUTES)
+        if random.random() < weights.attribute
+        else None,
         object_attribute=random.choice(ATTRIBUTES) if random.random() < weights.attribute else None,
         subject_has_no=subject_has_no,
         apostrophe="'" if contracted else "",
@@ -150,7 +154,9 @@ def openings(split: Split, referent: Noun, same_gender: bool) -> tuple[Opening, 
                 and split_of_pair(referent, noun) == split
             )
             if partners:
-                choices.append(Opening(frame=frame, refers_to_subject=refers_to_subject, partners=partners))
+                choices.append(
+                    Opening(frame=frame, refers_to_subject=refers_to_subject, partners=partners)
+                )
     return tuple(choices)
 
 
@@ -162,7 +168,9 @@ def _weighted(choices: Sequence[Choice], weights: Iterable[float], random: Rando
 LARGEST_COUNT: dict[Split, int] = {"train": 500_000, "valid": 20_000, "test": 20_000}
 
 
-def make_split(split: Split, count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list[PronounSentence]:
+def make_split(
+    split: Split, count: int, seed: int = 0, *, weights: Weights = WEIGHTS
+) -> list[PronounSentence]:
     """Generate distinct sentences of one split; a longer list begins with a shorter one.
 
     Args:
@@ -216,14 +224,17 @@ def make_contrast_pairs(
         moved = with_referent_moved(derivation, random)
         if moved is None:
             continue
-        first, second = write(derivation), write(moved)
+        first = write(derivation)
+        second = write(moved)
         if first.source not in seen and second.source not in seen:
             seen |= {first.source, second.source}
             pairs.append((first, second))
     return pairs
 
 
-def make_twins(count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list[tuple[PronounSentence, ...]]:
+def make_twins(
+    count: int, seed: int = 0, *, weights: Weights = WEIGHTS
+) -> list[tuple[PronounSentence, ...]]:
     """Generate training sentences, each with a twin that differs in the final adjective and so in the referent.
 
     A batch with both shows what the adjective decides, since everything else is the same.
@@ -278,9 +289,15 @@ def with_referent_moved(derivation: Derivation, random: Random) -> Derivation | 
     drawbacks = [one for one in telling if derivation.degree in degrees(one, derivation.link)]
     if not drawbacks:
         return None
-    return replace(derivation, drawback=random.choice(drawbacks), refers_to_subject=not derivation.refers_to_subject)
+    return replace(
+        derivation,
+        drawback=random.choice(drawbacks),
+        refers_to_subject=not derivation.refers_to_subject,
+    )
 
 
 def _check_count(what: str, count: int, split: Split) -> None:
     if not 0 <= count <= LARGEST_COUNT[split]:
-        raise ArgumentError(f"{count} {what} of {split!r}: give a count from 0 to {LARGEST_COUNT[split]}")
+        raise ArgumentError(
+            f"{count} {what} of {split!r}: give a count from 0 to {LARGEST_COUNT[split]}"
+        )

@@ -4,7 +4,11 @@ A recipe has its settings as a nested frozen `Config`, reads the data, learns a 
 it into a folder: `TranslationTraining.of("run", {"data": ("pairs.tsv",)}).train("run")`.
 """
 
-from regard_lab.training.recipes.classification import ClassificationTask, Classifier, ClassifierTraining
+from regard_lab.training.recipes.classification import (
+    ClassificationTask,
+    Classifier,
+    ClassifierTraining,
+)
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask
 from regard_lab.training.recipes.masked_words import MaskedWordsTraining, MaskedWordTask
 from regard_lab.training.recipes.recipe import Recipe, RunConfig, Training

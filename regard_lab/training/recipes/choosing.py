@@ -15,7 +15,10 @@ from regard.arguments import count_of
 WARMUP_STEPS = 200  # at most; of a short training a tenth of the steps
 FEW, MANY = 4.0, 40.0  # passes over the data: no dropout below FEW, the most dropout from MANY on
 COOLDOWN = 0.6  # share of the training over which the rate falls to zero
-BATCH_TOKENS, ACCELERATED_BATCH = 1_000, 4_096  # ids; on a CPU, small batches learn more in the same time
+BATCH_TOKENS, ACCELERATED_BATCH = (
+    1_000,
+    4_096,
+)  # ids; on a CPU, small batches learn more in the same time
 CHARACTERS_OF_AN_ID = 3.0  # roughly, in most languages and vocabularies of this size
 IDS_A_MINUTE = 300_000  # roughly, for a small model on one thread of a CPU
 VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of steps is not known
@@ -54,7 +57,11 @@ def fitting_size(characters: int, minutes: float | None = None, steps: int | Non
     """
     best = SIZES[0]
     for name, (text, time, count) in WORTH.items():
-        if characters >= text and (minutes is None or minutes >= time) and (steps is None or steps >= count):
+        if (
+            characters >= text
+            and (minutes is None or minutes >= time)
+            and (steps is None or steps >= count)
+        ):
             best = name
     return best
 
@@ -131,9 +138,14 @@ class Choice(NamedTuple):
 
 
 def choose(
-    sizes: Sizes, amount: Amount, budget: TrainingBudget, given: Mapping[str, Any], *, size: str | None = None,
+    sizes: Sizes,
+    amount: Amount,
+    budget: TrainingBudget,
+    given: Mapping[str, Any],
+    *,
+    size: str | None = None,
     more: Mapping[str, Any] | None = None,
-) -> Choice:  # fmt: skip
+) -> Choice:
     """Choose what was not given: without `size`, by the data and the budget; `more` are settings that no size has."""
     budget = budget.completed(amount)
     name = size or _size_of(sizes, amount, budget, given)
@@ -153,14 +165,22 @@ def choose(
     until = f"{budget}{' (no budget was given: --minutes, --steps or --patience)' if budget.unasked else ''}"
     values = ", ".join(text.format(chosen[key]) for key, text in SHOWN.items() if key in chosen)
     asked = ", as asked" if size is not None else ""
-    return Choice(chosen, f"chosen for {data} and {until}: size {name}{asked} ({values}); each is an option")
+    return Choice(
+        chosen, f"chosen for {data} and {until}: size {name}{asked} ({values}); each is an option"
+    )
 
 
 SHOWN = {
-    "dim": "dim {}", "layers": "layers {}", "vocab_size": "vocabulary up to {:,}",
-    "batch_tokens": "batches of {:,} ids", "learning_rate": "rate {:g}", "warmup_steps": "warm-up {}",
-    "cooldown": "cooldown {:g}", "dropout": "dropout {:g}", "label_smoothing": "label smoothing {:g}",
-}  # fmt: skip
+    "dim": "dim {}",
+    "layers": "layers {}",
+    "vocab_size": "vocabulary up to {:,}",
+    "batch_tokens": "batches of {:,} ids",
+    "learning_rate": "rate {:g}",
+    "warmup_steps": "warm-up {}",
+    "cooldown": "cooldown {:g}",
+    "dropout": "dropout {:g}",
+    "label_smoothing": "label smoothing {:g}",
+}
 
 
 def _size_of(sizes: Sizes, amount: Amount, budget: TrainingBudget, given: Mapping[str, Any]) -> str:

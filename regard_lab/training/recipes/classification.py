@@ -77,7 +77,16 @@ class ClassifierTraining(Recipe):
         warmup_steps: int = setting(100, least=0, shown=CHOSEN)
         learning_rate: float = setting(FINE_TUNING_RATE, shown=CHOSEN)
 
-    OF_THE_RUN = ("tokeniser", "vocab_size", "mechanism", "positions", "dim", "heads", "kv_heads", "layers")
+    OF_THE_RUN = (
+        "tokeniser",
+        "vocab_size",
+        "mechanism",
+        "positions",
+        "dim",
+        "heads",
+        "kv_heads",
+        "layers",
+    )
 
     @classmethod
     def settings_from(cls, source: str) -> dict[str, Any]:
@@ -105,9 +114,15 @@ class ClassifierTraining(Recipe):
             self.remark_on_scripts((pair.source for pair in train), config.tokeniser)
         model, tokeniser = first_classifier(begun, config, [pair.source for pair in train], classes)
         task = ClassificationTask(
-            train, valid, classes, tokeniser, batch_tokens=config.batch_tokens, seed=config.seed,
-            longest=config.longest, **share_of_work(),
-        )  # fmt: skip
+            train,
+            valid,
+            classes,
+            tokeniser,
+            batch_tokens=config.batch_tokens,
+            seed=config.seed,
+            longest=config.longest,
+            **share_of_work(),
+        )
         if task.cut:
             self.tell(
                 f"of {count_of(task.cut, 'texts', ',')} only the first {count_of(config.longest, 'ids')} are read"
@@ -121,13 +136,21 @@ class ClassifierTraining(Recipe):
             return f"{right:.3f} of {len(judged):,} {name} texts right with the best model,"
 
         files = {
-            CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n",
+            CLASSES_FILE: json.dumps(classes) + "\n",
+            LONGEST_FILE: f"{config.longest}\n",
             WORDS_FILE: SeenWords.of(pair.source for pair in train).to_json(),
-        }  # fmt: skip
+        }
         return self.ready(
-            "a classifier", f", {count_of(len(classes), 'classes')}", model=model, task=task, tokeniser=tokeniser,
-            test=tuple(test), judge=judge, learned=train, files=files,
-        )  # fmt: skip
+            "a classifier",
+            f", {count_of(len(classes), 'classes')}",
+            model=model,
+            task=task,
+            tokeniser=tokeniser,
+            test=tuple(test),
+            judge=judge,
+            learned=train,
+            files=files,
+        )
 
 
 class Classifier(Described):
@@ -142,10 +165,19 @@ class Classifier(Described):
     """
 
     def __init__(
-        self, model: TextEncoder, tokeniser: Tokeniser, classes: Sequence[str], longest: int,
+        self,
+        model: TextEncoder,
+        tokeniser: Tokeniser,
+        classes: Sequence[str],
+        longest: int,
         words: SeenWords | None = None,
-    ) -> None:  # fmt: skip
-        self.model, self.tokeniser, self.classes, self.longest = model, tokeniser, list(classes), longest
+    ) -> None:
+        self.model, self.tokeniser, self.classes, self.longest = (
+            model,
+            tokeniser,
+            list(classes),
+            longest,
+        )
         self.words = words
 
     @classmethod
@@ -177,7 +209,9 @@ class Classifier(Described):
         if not texts:
             return []
         device = next(self.model.parameters()).device
-        ids = pad([[BEGIN, *self.tokeniser.encode(text)[: self.longest - 2], END] for text in texts])
+        ids = pad(
+            [[BEGIN, *self.tokeniser.encode(text)[: self.longest - 2], END] for text in texts]
+        )
         return self.model.eval()(ids.to(device)).double().softmax(-1).tolist()
 
 
@@ -186,7 +220,9 @@ def read_classes(
 ) -> tuple[list[Pair], list[Pair], list[Pair], list[str]]:
     """Texts with labels to learn from, to validate on and to be scored on, and the labels."""
     if len(config.data) != 1 or len(config.valid) > 1:
-        raise ArgumentError("texts with labels are read from one .tsv, and validation texts from one other")
+        raise ArgumentError(
+            "texts with labels are read from one .tsv, and validation texts from one other"
+        )
     read = read_labelled(config.data[0])
     tell(read.report)
     if len(read.pairs) < LEAST_TEXTS * len(read.labels):
@@ -199,12 +235,18 @@ def read_classes(
         held_out = read_labelled(config.valid[0])
         tell(held_out.report)
         if strange := sorted(set(held_out.labels) - set(read.labels)):
-            raise DataError(f"{config.valid[0]} has the label {strange[0]!r}, which {config.data[0]} never teaches")
-        tell_of_equal([one.source for one in read.pairs], [one.source for one in held_out.pairs], tell)
+            raise DataError(
+                f"{config.valid[0]} has the label {strange[0]!r}, which {config.data[0]} never teaches"
+            )
+        tell_of_equal(
+            [one.source for one in read.pairs], [one.source for one in held_out.pairs], tell
+        )
         return list(read.pairs), list(held_out.pairs), [], list(read.labels)
     parts = split_by_hash(read.pairs, 0.1, 0.1)
-    tell(f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "
-         f"{len(parts.test):,} to test")  # fmt: skip
+    tell(
+        f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "
+        f"{len(parts.test):,} to test"
+    )
     return parts.train, parts.valid, parts.test, list(read.labels)
 
 
@@ -225,7 +267,12 @@ def first_classifier(
         return TextEncoder(model_config), tokeniser
     saved, tokeniser = load_with_tokeniser(source)
     trained = TextEncoder.from_saved(saved, str(source))
-    changes = {"head": "classes", "classes": len(classes), "pooling": config.pooling, "dropout": config.dropout}
+    changes = {
+        "head": "classes",
+        "classes": len(classes),
+        "pooling": config.pooling,
+        "dropout": config.dropout,
+    }
     changes["gradient_checkpointing"] = config.gradient_checkpointing
     if config.attention:
         changes["pattern"] = config.attention
@@ -258,10 +305,18 @@ class ClassificationTask(Described):
     """
 
     def __init__(
-        self, train: Sequence[Pair], valid: Sequence[Pair], classes: Sequence[str], tokeniser: Tokeniser, *,
-        batch_tokens: int = ClassifierTraining.Config.batch_tokens, seed: int = ClassifierTraining.Config.seed,
-        world: int = 1, rank: int = 0, longest: int = ClassifierTraining.Config.longest,
-    ) -> None:  # fmt: skip
+        self,
+        train: Sequence[Pair],
+        valid: Sequence[Pair],
+        classes: Sequence[str],
+        tokeniser: Tokeniser,
+        *,
+        batch_tokens: int = ClassifierTraining.Config.batch_tokens,
+        seed: int = ClassifierTraining.Config.seed,
+        world: int = 1,
+        rank: int = 0,
+        longest: int = ClassifierTraining.Config.longest,
+    ) -> None:
         if not train:
             raise ArgumentError("no texts were given: there is nothing to learn from")
         self.classes = tuple(classes)
@@ -269,7 +324,9 @@ class ClassificationTask(Described):
         self.cut = 0
         self._train, self._valid = self.encode(train), self.encode(valid)
         self._batch_tokens = batch_tokens
-        self.batches = TokenBatches([len(ids) for ids, _ in self._train], batch_tokens, seed, world, rank)
+        self.batches = TokenBatches(
+            [len(ids) for ids, _ in self._train], batch_tokens, seed, world, rank
+        )
         self._settings = {"batch_tokens": batch_tokens, "longest": self._longest, "order": seed}
 
     def encode(self, pairs: Sequence[Pair]) -> list[tuple[list[int], int]]:
@@ -280,7 +337,9 @@ class ClassificationTask(Described):
         """
         numbers = {label: number for number, label in enumerate(self.classes)}
         if strange := sorted({pair.target for pair in pairs} - numbers.keys()):
-            raise ArgumentError(f"{strange[0]!r} is no class; there are {', '.join(self.classes[:20])}")
+            raise ArgumentError(
+                f"{strange[0]!r} is no class; there are {', '.join(self.classes[:20])}"
+            )
         encoded = [(self._tokeniser.encode(pair.source), numbers[pair.target]) for pair in pairs]
         room = self._longest - 2
         self.cut += sum(len(ids) > room for ids, _ in encoded)
@@ -292,7 +351,9 @@ class ClassificationTask(Described):
 
     def loss(self, model: torch.nn.Module, batch: LabelledTexts) -> tuple[torch.Tensor, int]:
         """Sum of the cross entropies of the classes in nats, and the number of texts."""
-        return F.cross_entropy(model(batch.ids).float(), batch.labels, reduction="sum"), len(batch.labels)
+        return F.cross_entropy(model(batch.ids).float(), batch.labels, reduction="sum"), len(
+            batch.labels
+        )
 
     def validation_batches(self) -> Sequence[LabelledTexts]:
         return self._ordered(self._valid)
@@ -305,13 +366,20 @@ class ClassificationTask(Described):
         model.eval()
         batches = self._ordered(self.encode(pairs))
         device = next(model.parameters()).device
-        hits = sum(int((model(ids.to(device)).argmax(-1).cpu() == labels).sum()) for ids, labels in batches)
+        hits = sum(
+            int((model(ids.to(device)).argmax(-1).cpu() == labels).sum()) for ids, labels in batches
+        )
         return hits / len(pairs)
 
     def fingerprint(self) -> dict[str, Any]:
         """What differs between these data, in this order, and others."""
         digest = hash_of(self._train, self._valid)
-        return {"texts": len(self._train), "classes": list(self.classes), "hash": digest, **self._settings}
+        return {
+            "texts": len(self._train),
+            "classes": list(self.classes),
+            "hash": digest,
+            **self._settings,
+        }
 
     def _ordered(self, texts: Sequence[tuple[list[int], int]]) -> list[LabelledTexts]:
         groups = in_order([len(ids) for ids, _ in texts], self._batch_tokens)
@@ -324,4 +392,7 @@ def labelled(texts: Sequence[tuple[list[int], int]]) -> LabelledTexts:
     >>> labelled([([2, 5, 3], 1), ([2, 3], 0)]).ids.tolist()
     [[2, 5, 3], [2, 3, 0]]
     """
-    return LabelledTexts(pad([ids for ids, _ in texts]), torch.tensor([label for _, label in texts], dtype=torch.long))
+    return LabelledTexts(
+        pad([ids for ids, _ in texts]),
+        torch.tensor([label for _, label in texts], dtype=torch.long),
+    )

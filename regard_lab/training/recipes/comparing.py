@@ -17,16 +17,30 @@ from regard_lab.training.loop import make_folder
 from regard_lab.training.recipes.evaluation import Counting, evaluate_run, evaluate_text, uncounted
 from regard_lab.training.recipes.recipe import Tell, silent
 
-MARKDOWN, JSON = "compare.md", "compare.json"
-OF_TRANSLATORS = ("bleu", "chrf", "exact_match", "perplexity", "empty", "unfinished", "count", "trained_on")
+MARKDOWN = "compare.md"
+JSON = "compare.json"
+OF_TRANSLATORS = (
+    "bleu",
+    "chrf",
+    "exact_match",
+    "perplexity",
+    "empty",
+    "unfinished",
+    "count",
+    "trained_on",
+)
 OF_WRITERS = ("loss", "perplexity", "bits_per_character", "line_count", "trained_on")
 OF_TRAINING = ("parameters", "steps", "tokens", "best_step", "best_loss")
 
 
 def compare_runs(
-    runs: Sequence[str | Path], tests: Sequence[str | Path], out: str | Path, *, tell: Tell = silent,
+    runs: Sequence[str | Path],
+    tests: Sequence[str | Path],
+    out: str | Path,
+    *,
+    tell: Tell = silent,
     counting: Counting = uncounted,
-) -> tuple[str, str]:  # fmt: skip
+) -> tuple[str, str]:
     """Evaluate each run on each file, and write `compare.md` and `compare.json` into a folder after each of them.
 
     Args:
@@ -44,11 +58,17 @@ def compare_runs(
         CheckpointError: a folder that holds no such model, or cannot be written.
     """
     if len(runs) < 2 or not tests:
-        raise ArgumentError("runs are compared on the same data: name two or more by --runs A,B, and files by --data")
+        raise ArgumentError(
+            "runs are compared on the same data: name two or more by --runs A,B, and files by --data"
+        )
     kinds = {str(run): kind_of_model(run) == LanguageModel.KIND for run in runs}
     if len(set(kinds.values())) > 1:
-        raise ArgumentError(f"{' and '.join(kinds)} are a translator and a language model; compare models of one kind")
-    writes, out, rows = all(kinds.values()), Path(out), list[dict[str, Any]]()
+        raise ArgumentError(
+            f"{' and '.join(kinds)} are a translator and a language model; compare models of one kind"
+        )
+    writes = all(kinds.values())
+    out = Path(out)
+    rows = list[dict[str, Any]]()
     trained = {str(run): _training(run) for run in runs}
     markdown = record = ""
     make_folder(out)
@@ -83,18 +103,25 @@ def _report(
     runs, tests = (len({row[name] for row in rows}) for name in ("run", "test"))
     done = [{"run": run, **training} for run, training in trained.items()]
     lines = [
-        f"# {count_of(runs, 'runs')} on {count_of(tests, 'files')}", "",
-        *_table(rows, ("run", "test"), names), "",
-        "## Training", "",
-        *_table(done, ("run",), OF_TRAINING), "",
-    ]  # fmt: skip
+        f"# {count_of(runs, 'runs')} on {count_of(tests, 'files')}",
+        "",
+        *_table(rows, ("run", "test"), names),
+        "",
+        "## Training",
+        "",
+        *_table(done, ("run",), OF_TRAINING),
+        "",
+    ]
     record = {"rows": rows, "training": done}
     return "\n".join(lines), json.dumps(record, ensure_ascii=False, indent=1) + "\n"
 
 
 def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str], names: Sequence[str]) -> list[str]:
     head = [name.replace("_", " ") for name in (*keys, *names)]
-    return markdown_table(head, [[*(row[key] for key in keys), *(_shown(row[name]) for name in names)] for row in rows])
+    return markdown_table(
+        head,
+        [[*(row[key] for key in keys), *(_shown(row[name]) for name in names)] for row in rows],
+    )
 
 
 def _shown(value: float | None) -> str:

@@ -23,7 +23,14 @@ from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.decoding.translator import Ends, Translation, rows_of
 from regard_lab.models import LanguageModel, TranslationTransformer
 from regard_lab.models.encoder import TextEncoder
-from regard_lab.seeing import Agreement, HeadChoice, SwapCheck, choose_head, referent_agreement, swap_check
+from regard_lab.seeing import (
+    Agreement,
+    HeadChoice,
+    SwapCheck,
+    choose_head,
+    referent_agreement,
+    swap_check,
+)
 from regard_lab.seeing.maps import has_encoder_weights
 from regard_lab.text import Pair, read_pairs
 from regard_lab.text.documents import read_documents, read_labelled, read_texts
@@ -54,19 +61,25 @@ class PronounReport:
     baseline: float
     contrast: float
     swaps: SwapCheck
-    head: HeadChoice | None = None  # recurrent translators have no self-attention for *it* to look with
+    head: HeadChoice | None = (
+        None  # recurrent translators have no self-attention for *it* to look with
+    )
     agreement: Agreement | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The rates, 0 to 1, as JSON values."""
         rates: dict[str, Any] = {
-            "pronoun_accuracy": self.pronouns, "majority_baseline": self.baseline, "contrast_accuracy": self.contrast,
-        }  # fmt: skip
+            "pronoun_accuracy": self.pronouns,
+            "majority_baseline": self.baseline,
+            "contrast_accuracy": self.contrast,
+        }
         if self.head is not None and (found := self.agreement) is not None:
             rates |= {
-                "referent_agreement": found.agreement, "referent_preference": found.preference,
-                "referent_chance": found.chance, "referent_head": {"layer": self.head.layer, "head": self.head.head},
-            }  # fmt: skip
+                "referent_agreement": found.agreement,
+                "referent_preference": found.preference,
+                "referent_chance": found.chance,
+                "referent_head": {"layer": self.head.layer, "head": self.head.head},
+            }
         return rates | {"swap_followed": self.swaps.followed, "swap_kept": self.swaps.kept}
 
     def lines(self) -> list[str]:
@@ -74,12 +87,14 @@ class PronounReport:
         looked = []
         if self.head is not None and (found := self.agreement) is not None:
             head = f"encoder layer {self.head.layer}, head {self.head.head}, from 0, chosen on validation sentences"
-            most, more = rate(found.agreement), rate(found.preference)
+            most = rate(found.agreement)
+            more = rate(found.preference)
             looked = [
                 f"  agreement    {most} of *it* look most at their noun, {more} more than at the other noun;",
                 f"               chance {rate(found.chance)} ({head})",
             ]
-        followed, kept = rate(self.swaps.followed), rate(self.swaps.kept)
+        followed = rate(self.swaps.followed)
+        kept = rate(self.swaps.kept)
         return [
             f"  pronouns     {rate(self.pronouns)} right; the commonest pronoun alone would get {rate(self.baseline)}",
             f"  contrast     {rate(self.contrast)} of pairs with one word changed have both pronouns right",
@@ -104,7 +119,12 @@ class RunScores:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         pronouns = self.pronouns.to_dict() if self.pronouns else {}
-        return {"test": self.name, "trained_on": self.trained, **self.evaluation.to_dict(), **pronouns}
+        return {
+            "test": self.name,
+            "trained_on": self.trained,
+            **self.evaluation.to_dict(),
+            **pronouns,
+        }
 
     def rows(self) -> list[dict[str, Any]]:
         """Each sentence with its scores, as `Evaluation.rows` has them."""
@@ -190,7 +210,9 @@ class PartlyEvaluated(KeyboardInterrupt):
 
 
 @contextmanager
-def _keeping(what: str, total: int, done: Sized, rows: Callable[[], list[dict[str, Any]]] = list) -> Generator[None]:
+def _keeping(
+    what: str, total: int, done: Sized, rows: Callable[[], list[dict[str, Any]]] = list
+) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -198,9 +220,13 @@ def _keeping(what: str, total: int, done: Sized, rows: Callable[[], list[dict[st
 
 
 def evaluate_run(
-    run: str | Path, test: Sequence[str | Path] = (), *, tell: Tell = silent, counting: Counting = uncounted,
+    run: str | Path,
+    test: Sequence[str | Path] = (),
+    *,
+    tell: Tell = silent,
+    counting: Counting = uncounted,
     **search: Any,
-) -> RunScores:  # fmt: skip
+) -> RunScores:
     """Score the best model of a run, or a saved one: BLEU, chrF, exact match and perplexity.
 
     Args:
@@ -221,12 +247,20 @@ def evaluate_run(
     if test:
         read = read_pairs(*test)
         tell(read.report())
-        pairs, name = read.pairs, " + ".join(map(str, test))
+        pairs = read.pairs
+        name = " + ".join(map(str, test))
     else:
-        pairs, name = read_test(Path(run)), OWN_TEST
-    settings, pronouns = read_settings(Path(run)) or {}, None
+        pairs = read_test(Path(run))
+        name = OWN_TEST
+    settings = read_settings(Path(run)) or {}
+    pronouns = None
     kept: dict[int, list[Translation]] = {}
-    rows = lambda: rows_of([kept[at][0] for at in sorted(kept)], [pairs[at].target for at in sorted(kept)])  # noqa: E731
+
+    def rows():
+        return rows_of(
+            [kept[at][0] for at in sorted(kept)], [pairs[at].target for at in sorted(kept)]
+        )
+
     with _keeping("sentences", len(pairs), kept, rows):
         with counting(len(pairs)) as progress:
             evaluation = evaluate(translator, pairs, progress=progress, kept=kept, **search)
@@ -244,7 +278,9 @@ def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounR
     model, tokeniser = translator.model, translator.tokeniser
     test = make_split("test", PRONOUN_COUNTS["test"], seed)
     contrast = make_contrast_pairs(CONTRAST_PAIRS, seed)
-    both = [translate([sentence.source for sentence in side]) for side in zip(*contrast, strict=True)]
+    both = [
+        translate([sentence.source for sentence in side]) for side in zip(*contrast, strict=True)
+    ]
     head = agreement = None
     if isinstance(model, TranslationTransformer) and has_encoder_weights(model):
         head = choose_head(model, tokeniser, make_split("valid", PRONOUN_COUNTS["valid"], seed))
@@ -254,8 +290,9 @@ def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounR
         baseline=majority_baseline(test),
         contrast=contrast_accuracy(contrast, list(zip(*both, strict=True))),
         swaps=swap_check(translate, test[:SWAPS], seed),
-        head=head, agreement=agreement,
-    )  # fmt: skip
+        head=head,
+        agreement=agreement,
+    )
 
 
 @dataclass(frozen=True)
@@ -290,10 +327,12 @@ class TextScores:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         return {
-            "test": self.name, "trained_on": self.trained,
+            "test": self.name,
+            "trained_on": self.trained,
             **{key: value for key, value in asdict(self).items() if key not in ("name", "trained")},
-            "perplexity": self.perplexity, "bits_per_character": self.bits_per_character,
-        }  # fmt: skip
+            "perplexity": self.perplexity,
+            "bits_per_character": self.bits_per_character,
+        }
 
     def lines(self) -> list[str]:
         """Everything in lines of text."""
@@ -312,9 +351,13 @@ class TextScores:
 
 @torch.inference_mode()
 def evaluate_text(
-    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, counting: Counting = uncounted,
+    run: str | Path,
+    texts: Sequence[str | Path],
+    *,
+    tell: Tell = silent,
+    counting: Counting = uncounted,
     share: SharedWork | None = None,
-) -> TextScores:  # fmt: skip
+) -> TextScores:
     """The loss of a language model on texts, cut into blocks as those that it was validated on.
 
         loss = -Σ log p(id | BEGIN, the ids before it in its block) / ids
@@ -344,22 +387,33 @@ def evaluate_text(
     block = int(settings.get("block", LanguageModelTraining.Config.block))
     if model.config.positions == "learned":
         block = min(block, model.config.max_length)
-    task = LanguageTask(read.texts[:1], read.texts, tokeniser, block=block, batch_tokens=max(block, 2048))
+    task = LanguageTask(
+        read.texts[:1], read.texts, tokeniser, block=block, batch_tokens=max(block, 2048)
+    )
     rank, processes = (0, 1) if share is None else (share.rank, share.count)
-    own, batches = [], task.validation_batches()
+    own = []
+    batches = task.validation_batches()
     with _keeping("batches", len(batches), own), counting(len(batches)) as progress:
         for number, batch in enumerate(batches):
             if number % processes == rank:
                 loss, count = task.loss(model, batch)
                 own.append((number, float(loss), count))
             progress(1)
-    found = own if share is None else sorted(share.gathered(own))  # summed in the order of one process
-    total, ids = sum(loss for _, loss, _ in found), sum(count for _, _, count in found)
+    found = (
+        own if share is None else sorted(share.gathered(own))
+    )  # summed in the order of one process
+    total = sum(loss for _, loss, _ in found)
+    ids = sum(count for _, _, count in found)
     lines = lines_of(read.texts)
     return TextScores(
-        " + ".join(map(str, texts)), total / ids, ids, read.characters, block, len(lines),
+        " + ".join(map(str, texts)),
+        total / ids,
+        ids,
+        read.characters,
+        block,
+        len(lines),
         count_trained(Path(run), lines),
-    )  # fmt: skip
+    )
 
 
 BINS = 10  # of probabilities, for a classifier's calibration
@@ -387,7 +441,9 @@ class ClassScores:
     def confusion(self) -> list[list[int]]:
         """How many texts of each class (row) were given each class (column)."""
         counts = Counter(zip((pair.target for pair in self.pairs), self.best, strict=True))
-        return [[counts[label, given] for given in range(len(self.classes))] for label in self.classes]
+        return [
+            [counts[label, given] for given in range(len(self.classes))] for label in self.classes
+        ]
 
     @property
     def accuracy(self) -> float:
@@ -404,11 +460,13 @@ class ClassScores:
         columns = list(map(sum, zip(*self.confusion, strict=True)))
         return [
             {
-                "class": label, "count": sum(row), "recall": row[at] / sum(row) if sum(row) else None,
+                "class": label,
+                "count": sum(row),
+                "recall": row[at] / sum(row) if sum(row) else None,
                 "precision": row[at] / columns[at] if columns[at] else None,
             }
             for at, (label, row) in enumerate(zip(self.classes, self.confusion, strict=True))
-        ]  # fmt: skip
+        ]
 
     def calibration(self) -> tuple[float, list[dict[str, float]]]:
         """The expected calibration error, and of each tenth of probabilities: texts, mean probability, share right.
@@ -419,19 +477,28 @@ class ClassScores:
         """
         bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
         for pair, row, best in zip(self.pairs, self.guesses, self.best, strict=True):
-            bins[min(BINS - 1, int(BINS * row[best]))].append((row[best], self.classes[best] == pair.target))
+            bins[min(BINS - 1, int(BINS * row[best]))].append(
+                (row[best], self.classes[best] == pair.target)
+            )
         columns = [tuple(zip(*one, strict=True)) for one in bins if one]
         filled = [
             {"count": len(right), "probability": fmean(probabilities), "right": fmean(right)}
             for probabilities, right in columns
         ]
-        error = sum(one["count"] * abs(one["right"] - one["probability"]) for one in filled) / len(self.pairs)
+        error = sum(one["count"] * abs(one["right"] - one["probability"]) for one in filled) / len(
+            self.pairs
+        )
         return error, filled
 
     def rows(self) -> list[dict[str, Any]]:
         """Each text with its label, the label that it was given and its probability, as JSON values."""
         return [
-            {"text": pair.source, "label": pair.target, "given": self.classes[best], "probability": row[best]}
+            {
+                "text": pair.source,
+                "label": pair.target,
+                "given": self.classes[best],
+                "probability": row[best],
+            }
             for pair, row, best in zip(self.pairs, self.guesses, self.best, strict=True)
         ]
 
@@ -439,10 +506,16 @@ class ClassScores:
         """Everything but the texts as JSON values."""
         error, bins = self.calibration()
         return {
-            "test": self.name, "trained_on": self.trained, "count": len(self.pairs), "accuracy": self.accuracy,
-            "majority_baseline": self.baseline, "classes": self.by_class(), "confusion": self.confusion,
-            "calibration_error": error, "calibration": bins,
-        }  # fmt: skip
+            "test": self.name,
+            "trained_on": self.trained,
+            "count": len(self.pairs),
+            "accuracy": self.accuracy,
+            "majority_baseline": self.baseline,
+            "classes": self.by_class(),
+            "confusion": self.confusion,
+            "calibration_error": error,
+            "calibration": bins,
+        }
 
     def lines(self) -> list[str]:
         """Everything in lines of text."""
@@ -461,21 +534,30 @@ class ClassScores:
             f"expected calibration error {error:.3f}",
         }
         by_class = {
-            one["class"]: f"recall {or_none(one['recall'])}, precision {or_none(one['precision'])}, "
+            one[
+                "class"
+            ]: f"recall {or_none(one['recall'])}, precision {or_none(one['precision'])}, "
             f"{count_of(one['count'], 'texts', ',')}"
             for one in self.by_class()
         }
         return [
             f"{count_of(count, 'texts', ',')} of {self.name}",
             *on_training(self.trained, count, "texts", "new texts"),
-            *named(values), *named(by_class),
-            *(f"  {number:,} of {true!r} were taken for {given!r}"
-              for number, true, given in sorted(confused, reverse=True)[:CONFUSED]),
-        ]  # fmt: skip
+            *named(values),
+            *named(by_class),
+            *(
+                f"  {number:,} of {true!r} were taken for {given!r}"
+                for number, true, given in sorted(confused, reverse=True)[:CONFUSED]
+            ),
+        ]
 
 
 def evaluate_classifier(
-    run: str | Path, test: Sequence[str | Path] = (), *, tell: Tell = silent, counting: Counting = uncounted
+    run: str | Path,
+    test: Sequence[str | Path] = (),
+    *,
+    tell: Tell = silent,
+    counting: Counting = uncounted,
 ) -> ClassScores:
     """Sort texts whose labels are known, by default those of the run's own test split."""
     classifier = Classifier.load(run)
@@ -484,15 +566,22 @@ def evaluate_classifier(
     if test:
         read = read_labelled(test[0], least=1)
         tell(read.report)
-        pairs, name = read.pairs, str(test[0])
+        pairs = read.pairs
+        name = str(test[0])
     else:
-        pairs, name = tuple(read_test(Path(run))), OWN_TEST
+        pairs = tuple(read_test(Path(run)))
+        name = OWN_TEST
     if strange := sorted({pair.target for pair in pairs} - set(classifier.classes)):
         known = ", ".join(classifier.classes[:12])
-        raise DataError(f"{name} has the label {strange[0]!r}, which {run} does not know; it knows {known}")
+        raise DataError(
+            f"{name} has the label {strange[0]!r}, which {run} does not know; it knows {known}"
+        )
     guesses: list[list[float]] = []
     sorted_so = lambda: ClassScores(name, tuple(classifier.classes), pairs[: len(guesses)], guesses)  # noqa: E731
-    with _keeping("texts", len(pairs), guesses, lambda: sorted_so().rows()), counting(len(pairs)) as progress:
+    with (
+        _keeping("texts", len(pairs), guesses, lambda: sorted_so().rows()),
+        counting(len(pairs)) as progress,
+    ):
         for start in range(0, len(pairs), TEXTS_AT_ONCE):
             some = pairs[start : start + TEXTS_AT_ONCE]
             guesses += classifier.probabilities([pair.source for pair in some])
@@ -513,9 +602,13 @@ class HiddenWordScores:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         return {
-            "test": self.name, "words": self.words, "loss": self.loss, "perplexity": perplexity_of(self.loss),
-            "accuracy": self.accuracy, "majority_baseline": self.baseline,
-        }  # fmt: skip
+            "test": self.name,
+            "words": self.words,
+            "loss": self.loss,
+            "perplexity": perplexity_of(self.loss),
+            "accuracy": self.accuracy,
+            "majority_baseline": self.baseline,
+        }
 
     def lines(self) -> list[str]:
         """Everything in lines of text."""
@@ -529,13 +622,19 @@ class HiddenWordScores:
 
 @torch.inference_mode()
 def evaluate_encoder(
-    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, counting: Counting = uncounted
+    run: str | Path,
+    texts: Sequence[str | Path],
+    *,
+    tell: Tell = silent,
+    counting: Counting = uncounted,
 ) -> HiddenWordScores:
     """Hide words of texts, a text a line, as validation hides them, and find them again."""
     saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
     model = TextEncoder.from_saved(saved, str(run)).eval()
     if model.config.head != "words":
-        raise NotFoundError(f"{run} holds an encoder whose head is {model.config.head!r}; it finds no hidden words")
+        raise NotFoundError(
+            f"{run} holds an encoder whose head is {model.config.head!r}; it finds no hidden words"
+        )
     if not texts:
         raise ArgumentError(
             f"{run} holds an encoder, which keeps no test split; name a text: regard evaluate {run} TEXT.txt"
@@ -543,8 +642,12 @@ def evaluate_encoder(
     read = read_texts(*texts)
     tell(read.report())
     longest = min(MaskedWordsTraining.Config.longest, model.config.max_length)
-    losses, hits, words = [], 0, Counter[int]()
-    batches = MaskedWordTask(read.texts[:1], read.texts, tokeniser, longest=longest).validation_batches()
+    losses = []
+    hits = 0
+    words = Counter[int]()
+    batches = MaskedWordTask(
+        read.texts[:1], read.texts, tokeniser, longest=longest
+    ).validation_batches()
     with _keeping("batches", len(batches), losses), counting(len(batches)) as progress:
         for batch in batches:
             scores = model(batch.ids, batch.places).double()
@@ -552,5 +655,8 @@ def evaluate_encoder(
             hits += int((scores.argmax(-1) == batch.words).sum())
             words.update(batch.words.tolist())
             progress(1)
-    name, total = " + ".join(map(str, texts)), words.total()
-    return HiddenWordScores(name, total, sum(losses) / total, hits / total, max(words.values()) / total)
+    name = " + ".join(map(str, texts))
+    total = words.total()
+    return HiddenWordScores(
+        name, total, sum(losses) / total, hits / total, max(words.values()) / total
+    )

@@ -101,15 +101,33 @@ class LanguageModelTraining(Recipe):
 
         def model_config(self, vocab_size: int) -> LanguageConfig:
             return LanguageConfig(
-                vocab_size=vocab_size, norm=self.norm, activation=self.activation, latent_dim=self.latent_dim,
-                rotary_scaling=self.rotary_scaling, **{name: getattr(self, name) for name in (*LAYER_OPTIONS, *CHOICE)},
+                vocab_size=vocab_size,
+                norm=self.norm,
+                activation=self.activation,
+                latent_dim=self.latent_dim,
+                rotary_scaling=self.rotary_scaling,
+                **{name: getattr(self, name) for name in (*LAYER_OPTIONS, *CHOICE)},
                 **self.model_settings(),
-            )  # fmt: skip
+            )
 
     OF_THE_RUN = (
-        "attention", "mechanism", "positions", "dim", "heads", "kv_heads", "layers", "latent_dim", "rotary_scaling",
-        *LAYER_OPTIONS, *CHOICE, "norm", "activation", "max_length", "tokeniser", "vocab_size",
-    )  # fmt: skip
+        "attention",
+        "mechanism",
+        "positions",
+        "dim",
+        "heads",
+        "kv_heads",
+        "layers",
+        "latent_dim",
+        "rotary_scaling",
+        *LAYER_OPTIONS,
+        *CHOICE,
+        "norm",
+        "activation",
+        "max_length",
+        "tokeniser",
+        "vocab_size",
+    )
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         return self.choose_stack(amount, requested, self.config.block, **self.rate())
@@ -125,27 +143,42 @@ class LanguageModelTraining(Recipe):
         _check_block(config)
         before = SeenWords(frozenset(), 0)
         if (start := self.model_from(begun, train)) is None:
-            self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
+            self.remark_on_scripts(
+                (line for text in train for line in text.split("\n")), config.tokeniser
+            )
             tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
             model = LanguageModel(config.model_config(tokeniser.vocab_size))
         else:
             saved, tokeniser, where = start
-            model, before = LanguageModel.from_saved(saved, where), seen_words_of(saved, where) or before
+            model = LanguageModel.from_saved(saved, where)
+            before = seen_words_of(saved, where) or before
         task = LanguageTask(
-            train, valid, tokeniser, block=config.block, batch_tokens=config.batch_tokens, seed=config.seed,
+            train,
+            valid,
+            tokeniser,
+            block=config.block,
+            batch_tokens=config.batch_tokens,
+            seed=config.seed,
             **share_of_work(),
-        )  # fmt: skip
+        )
 
         def judge(folder: Path, result: TrainingResult) -> str | None:
             if result.valid_loss is None:
                 return None
             bits = task.bits_per_character(result.valid_loss)
-            return f"best validation {result.valid_loss:.4f} nats an id, {bits:.3f} bits a character,"
+            return (
+                f"best validation {result.valid_loss:.4f} nats an id, {bits:.3f} bits a character,"
+            )
 
         return self.ready(
-            "a language model", model=model, task=task, tokeniser=tokeniser, learned=lines_of(train), judge=judge,
+            "a language model",
+            model=model,
+            task=task,
+            tokeniser=tokeniser,
+            learned=lines_of(train),
+            judge=judge,
             files={WORDS_FILE: SeenWords.of(train).joined(before).to_json()},
-        )  # fmt: skip
+        )
 
 
 def _check_block(config: LanguageModelTraining.Config) -> None:
@@ -156,13 +189,17 @@ def _check_block(config: LanguageModelTraining.Config) -> None:
             f"least one block, so give --batch-tokens {config.block} or more"
         )
     if config.positions == "learned" and config.block > config.max_length:
-        raise ArgumentError(f"block is {config.block}, but positions are learned up to max_length {config.max_length}")
+        raise ArgumentError(
+            f"block is {config.block}, but positions are learned up to max_length {config.max_length}"
+        )
 
 
 def read_running_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:
     """Documents to learn from and to validate on; without files to validate on, the ends of the others."""
     if config.data == (PRONOUNS,):
-        train, valid = ("".join(f"{source}\n" for source in part) for part in pronoun_sentences(config, tell))
+        train, valid = (
+            "".join(f"{source}\n" for source in part) for part in pronoun_sentences(config, tell)
+        )
         return [train], [valid]
     return read_parts(config, read_documents, HELD_OUT, MOST_HELD_OUT, tell)
 
@@ -223,10 +260,17 @@ class LanguageTask(Described):
     """
 
     def __init__(
-        self, train: Sequence[str], valid: Sequence[str], tokeniser: Tokeniser, *,
-        block: int = LanguageModelTraining.Config.block, batch_tokens: int = LanguageModelTraining.Config.batch_tokens,
-        seed: int = LanguageModelTraining.Config.seed, world: int = 1, rank: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        train: Sequence[str],
+        valid: Sequence[str],
+        tokeniser: Tokeniser,
+        *,
+        block: int = LanguageModelTraining.Config.block,
+        batch_tokens: int = LanguageModelTraining.Config.batch_tokens,
+        seed: int = LanguageModelTraining.Config.seed,
+        world: int = 1,
+        rank: int = 0,
+    ) -> None:
         if not 2 <= block <= batch_tokens:
             raise ArgumentError(
                 f"block is {block}; it needs 2 ids or more, and no more than batch_tokens {batch_tokens}"
@@ -249,13 +293,17 @@ class LanguageTask(Described):
         ids there are."""
         with choice_losses(model if model.training else torch.nn.Module()) as losses:
             scores = model(batch.ids)  # (batch, length, vocab_size)
-        loss = F.cross_entropy(scores.flatten(0, 1).float(), batch.next.flatten(), ignore_index=PAD, reduction="sum")
+        loss = F.cross_entropy(
+            scores.flatten(0, 1).float(), batch.next.flatten(), ignore_index=PAD, reduction="sum"
+        )
         return sum(losses, loss), int((batch.next != PAD).sum())
 
     def validation_batches(self) -> Sequence[LanguageBatch]:
         rows = range(len(self._valid.cuts))
         size = self._batch_tokens // self._block
-        return [self._valid.batch(rows[start : start + size]) for start in range(0, len(rows), size)]
+        return [
+            self._valid.batch(rows[start : start + size]) for start in range(0, len(rows), size)
+        ]
 
     validation_loss = loss
 

@@ -73,7 +73,8 @@ class MaskedWordsTraining(Recipe):
 
     COMMAND = "masked-words"
     DATA = (
-        f"a file of text, a text a line, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
+        'a file of text, a text a line, a .jsonl of objects with a "text", '
+        f"or '{PRONOUNS}' for the embedded corpus"
     )
 
     @brief
@@ -97,9 +98,14 @@ class MaskedWordsTraining(Recipe):
         tokeniser = config.new_tokeniser(train)
         model = TextEncoder(config.model_config(tokeniser.vocab_size))
         task = MaskedWordTask(
-            train, valid, tokeniser, batch_tokens=config.batch_tokens, seed=config.seed, longest=config.longest,
+            train,
+            valid,
+            tokeniser,
+            batch_tokens=config.batch_tokens,
+            seed=config.seed,
+            longest=config.longest,
             **share_of_work(),
-        )  # fmt: skip
+        )
         return self.ready("an encoder", model=model, task=task, tokeniser=tokeniser, judge=_judge)
 
 
@@ -112,7 +118,11 @@ def read_lines_of_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str
 
 def _judge(folder: Path, result: TrainingResult) -> str | None:
     loss = result.valid_loss
-    return None if loss is None else f"best validation {loss:.4f} nats a word (perplexity {math.exp(loss):.1f})"
+    return (
+        None
+        if loss is None
+        else f"best validation {loss:.4f} nats a word (perplexity {math.exp(loss):.1f})"
+    )
 
 
 class HiddenWords(NamedTuple):
@@ -124,7 +134,9 @@ class HiddenWords(NamedTuple):
     words: torch.Tensor
 
 
-def hide_words(ids: torch.Tensor, vocab_size: int, generator: torch.Generator, share: float = 0.15) -> HiddenWords:
+def hide_words(
+    ids: torch.Tensor, vocab_size: int, generator: torch.Generator, share: float = 0.15
+) -> HiddenWords:
     """Hide words that are to be found again: `share` of each text's, at least one.
 
     Of those to be found, 80 in 100 become MASK, 10 another word drawn from all, and 10 stay, so that a model must have
@@ -171,16 +183,26 @@ class MaskedWordTask(Described):
     """
 
     def __init__(
-        self, train: Sequence[str], valid: Sequence[str], tokeniser: Tokeniser, *,
-        batch_tokens: int = MaskedWordsTraining.Config.batch_tokens, seed: int = MaskedWordsTraining.Config.seed,
-        world: int = 1, rank: int = 0, longest: int = MaskedWordsTraining.Config.longest,
-    ) -> None:  # fmt: skip
+        self,
+        train: Sequence[str],
+        valid: Sequence[str],
+        tokeniser: Tokeniser,
+        *,
+        batch_tokens: int = MaskedWordsTraining.Config.batch_tokens,
+        seed: int = MaskedWordsTraining.Config.seed,
+        world: int = 1,
+        rank: int = 0,
+        longest: int = MaskedWordsTraining.Config.longest,
+    ) -> None:
         longest = min(longest, batch_tokens)
         self._train, self._valid = (
-            [piece for text in texts for piece in pieces(tokeniser.encode(text), longest)] for texts in (train, valid)
+            [piece for text in texts for piece in pieces(tokeniser.encode(text), longest)]
+            for texts in (train, valid)
         )
         if not self._train:
-            raise ArgumentError(f"no words are in {count_of(len(train), 'texts')}: there is nothing to learn from")
+            raise ArgumentError(
+                f"no words are in {count_of(len(train), 'texts')}: there is nothing to learn from"
+            )
         self._vocab_size, self._seed, self._rank = tokeniser.vocab_size, seed, rank
         self._batch_tokens = batch_tokens
         self.batches = TokenBatches(list(map(len, self._train)), batch_tokens, seed, world, rank)
@@ -189,7 +211,9 @@ class MaskedWordTask(Described):
     def batch(self, index: int) -> HiddenWords:
         """The micro-batch number `index` with its words hidden, a function of it and of the seed."""
         rows = [self._train[at] for at in self.batches.at(index)]
-        return hide_words(pad(rows), self._vocab_size, seeded("train", self._seed, index, self._rank))
+        return hide_words(
+            pad(rows), self._vocab_size, seeded("train", self._seed, index, self._rank)
+        )
 
     def loss(self, model: torch.nn.Module, batch: HiddenWords) -> tuple[torch.Tensor, int]:
         """Sum of the cross entropies of the words that are to be found, and their number."""
@@ -198,7 +222,9 @@ class MaskedWordTask(Described):
 
     def validation_batches(self) -> Sequence[HiddenWords]:
         return [
-            hide_words(pad([self._valid[at] for at in rows]), self._vocab_size, seeded("valid", number))
+            hide_words(
+                pad([self._valid[at] for at in rows]), self._vocab_size, seeded("valid", number)
+            )
             for number, rows in enumerate(in_order(list(map(len, self._valid)), self._batch_tokens))
         ]
 
@@ -206,7 +232,11 @@ class MaskedWordTask(Described):
 
     def fingerprint(self) -> dict[str, Any]:
         """What differs between these data, in this order, and others."""
-        return {"texts": len(self._train), "hash": hash_of(self._train, self._valid), **self._settings}
+        return {
+            "texts": len(self._train),
+            "hash": hash_of(self._train, self._valid),
+            **self._settings,
+        }
 
 
 def pieces(ids: list[int], longest: int) -> list[list[int]]:

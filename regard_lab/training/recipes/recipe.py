@@ -11,11 +11,23 @@ from typing import Any, ClassVar, Self
 import torch
 
 from regard.arguments import absent, count_of, of_kind, one_of, suggest
-from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError, RegardError, UnsupportedError
+from regard.errors import (
+    ArgumentError,
+    CheckpointError,
+    NotFoundError,
+    OccupiedError,
+    RegardError,
+    UnsupportedError,
+)
 from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import TOKENISER_FILE, load_with_tokeniser, with_pieces
-from regard_lab.models import LanguageConfig, RecurrentTranslator, SavedModel, TranslationTransformer
+from regard_lab.models import (
+    LanguageConfig,
+    RecurrentTranslator,
+    SavedModel,
+    TranslationTransformer,
+)
 from regard_lab.models.base import Storable
 from regard_lab.models.encoder import EncoderConfig
 from regard_lab.models.storage import read_checkpoints
@@ -31,7 +43,14 @@ from regard_lab.training.config import CHOSEN, GONE, TrainingConfig, setting
 from regard_lab.training.engine import Task
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.loop import TrainingResult, check_run_folder, check_writable, train
-from regard_lab.training.recipes.choosing import SIZES, STACK, Amount, Choice, TrainingBudget, choose
+from regard_lab.training.recipes.choosing import (
+    SIZES,
+    STACK,
+    Amount,
+    Choice,
+    TrainingBudget,
+    choose,
+)
 from regard_lab.training.recipes.run_folder import (
     MAY_MOVE,
     SETTINGS_FILE,
@@ -47,7 +66,10 @@ from regard_lab.training.recipes.run_folder import (
 from regard_lab.training.record import Progress
 
 FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
-SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
+SOME, SOME_PIECES = (
+    Amount(1_000, 100_000),
+    1_000,
+)  # of any data, to check settings before the data are read
 LEAST_CHARACTERS = 1_000  # to learn from; with fewer, only the command can be tried out
 FOREIGN = 0.01  # new data are refused if this share of their characters or more is in no piece of a run's vocabulary
 
@@ -125,7 +147,16 @@ class StackConfig(RunConfig):
 
     def model_settings(self) -> dict[str, Any]:
         """What every such model takes; patterns and mechanisms where they were named."""
-        names = ("positions", "dim", "heads", "kv_heads", "layers", "dropout", "max_length", "gradient_checkpointing")
+        names = (
+            "positions",
+            "dim",
+            "heads",
+            "kv_heads",
+            "layers",
+            "dropout",
+            "max_length",
+            "gradient_checkpointing",
+        )
         named = {"pattern": self.attention, "mechanism": self.mechanism}
         own = {name: getattr(self, name) for name in names}
         return own | {name: texts for name, texts in named.items() if texts}
@@ -158,9 +189,14 @@ class Training:
     tell: Tell = silent
 
     def run(
-        self, folder: Path, *, resume: bool = False, cpu: bool = False,
-        samples: bool = False, progress: Progress | None = None,
-    ) -> TrainingResult:  # fmt: skip
+        self,
+        folder: Path,
+        *,
+        resume: bool = False,
+        cpu: bool = False,
+        samples: bool = False,
+        progress: Progress | None = None,
+    ) -> TrainingResult:
         """Train into the folder: settings and test split are written before the first step, curves after the last.
 
         Args:
@@ -175,14 +211,23 @@ class Training:
         resumed = read_checkpoints(folder) is not None
         settings = asdict(self.config)
         result = train(
-            self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
-            model_config=self.model.config.to_dict(), resume=resume, progress=progress,
-            cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
+            self.model,
+            self.task,
+            self.config.training_config(),
+            folder,
+            kind=self.model.KIND,
+            model_config=self.model.config.to_dict(),
+            resume=resume,
+            progress=progress,
+            cpu=cpu,
+            extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
             on_begin=lambda: write_run(folder, settings, self.test, self.learned, resumed=resumed),
             on_validation=show_each(self.samples, self.tell) if samples else None,
-        )  # fmt: skip
+        )
         if not share_of_work()["rank"]:
-            draw_run(folder, silent if result.stopped == "interrupted" else self.tell, tell_lost=True)
+            draw_run(
+                folder, silent if result.stopped == "interrupted" else self.tell, tell_lost=True
+            )
         return result
 
 
@@ -197,8 +242,12 @@ class Requested:
     @property
     def budget(self) -> TrainingBudget:
         """What ends the training, as far as it was given."""
-        steps, minutes, patience = (self.given.get(name) for name in ("steps", "minutes", "patience"))
-        return TrainingBudget(steps, minutes, patience, accelerated=not self.cpu and torch.accelerator.is_available())
+        steps, minutes, patience = (
+            self.given.get(name) for name in ("steps", "minutes", "patience")
+        )
+        return TrainingBudget(
+            steps, minutes, patience, accelerated=not self.cpu and torch.accelerator.is_available()
+        )
 
 
 class Recipe(Described, ABC):
@@ -215,7 +264,9 @@ class Recipe(Described, ABC):
     COMMAND: ClassVar[str]  # the word under `regard train`
     DATA: ClassVar[str]  # what `data` names, for an error
     Config: ClassVar[type[RunConfig]]  # nested in each recipe
-    OF_THE_RUN: ClassVar[tuple[str, ...]] = ()  # settings that come from the run of `from_run`, where one is named
+    OF_THE_RUN: ClassVar[
+        tuple[str, ...]
+    ] = ()  # settings that come from the run of `from_run`, where one is named
     pieces_are_given: bool = False  # the tokeniser comes from elsewhere
 
     def __init__(self, config: Any, tell: Tell = silent) -> None:
@@ -226,9 +277,15 @@ class Recipe(Described, ABC):
 
     @classmethod
     def of(
-        cls, folder: str | Path, given: Mapping[str, Any], *, size: str | None = None, resume: bool = False,
-        cpu: bool = False, tell: Tell = silent,
-    ) -> Self:  # fmt: skip
+        cls,
+        folder: str | Path,
+        given: Mapping[str, Any],
+        *,
+        size: str | None = None,
+        resume: bool = False,
+        cpu: bool = False,
+        tell: Tell = silent,
+    ) -> Self:
         """The recipe of a new run, or of the run in the folder with what may change changed.
 
         Args:
@@ -254,7 +311,9 @@ class Recipe(Described, ABC):
         given = {name: value for name, value in given.items() if value is not None}
         begun = resume and read_settings(folder) is not None
         if given.get("new_pieces") is not None and given.get("from_run") is None and not begun:
-            raise ArgumentError("--new-pieces adds to the vocabulary of a run; name the run by --from, or leave it out")
+            raise ArgumentError(
+                "--new-pieces adds to the vocabulary of a run; name the run by --from, or leave it out"
+            )
         if not begun and (source := given.get("from_run")) is not None:
             kept = cls.settings_from(source)
             cls.refuse_those_of(source, given, size)
@@ -262,19 +321,29 @@ class Recipe(Described, ABC):
         recipe = cls(cls.decide(folder, given, resume=resume), tell)
         if begun:
             if size is not None:
-                raise ArgumentError(f"the sizes of the run in {folder} are decided; leave --size out")
+                raise ArgumentError(
+                    f"the sizes of the run in {folder} are decided; leave --size out"
+                )
             return recipe
         if resume:
             tell(f"there is no training run in {folder} to resume; a new one begins")
-        recipe._requested = Requested(given, None if size is None else one_of("size", size, SIZES), cpu)
+        recipe._requested = Requested(
+            given, None if size is None else one_of("size", size, SIZES), cpu
+        )
         recipe.check_early(recipe._requested)
         return recipe
 
     @classmethod
     def refuse_those_of(cls, source: str, given: Mapping[str, Any], size: str | None) -> None:
         """Raise an ArgumentError that names the given settings which the run in `source` decides."""
-        if named := [name for name in (*cls.OF_THE_RUN, "size") if {**given, "size": size}.get(name) is not None]:
-            raise ArgumentError(f"--from {source} decides {', '.join(named)}; leave that out, or leave out --from")
+        if named := [
+            name
+            for name in (*cls.OF_THE_RUN, "size")
+            if {**given, "size": size}.get(name) is not None
+        ]:
+            raise ArgumentError(
+                f"--from {source} decides {', '.join(named)}; leave that out, or leave out --from"
+            )
 
     @classmethod
     def settings_from(cls, source: str) -> dict[str, Any]:
@@ -286,12 +355,18 @@ class Recipe(Described, ABC):
         settings = read_settings(run_of(Path(source)))
         if settings is None:
             load_with_tokeniser(source)  # says what is wrong with a folder that holds no model
-            raise NotFoundError(f"{source} holds a model without {SETTINGS_FILE}; name the run that it was made from")
-        if strange := sorted(settings.keys() - {one.name for one in fields(cls.Config)} - GONE.keys()):
+            raise NotFoundError(
+                f"{source} holds a model without {SETTINGS_FILE}; name the run that it was made from"
+            )
+        if strange := sorted(
+            settings.keys() - {one.name for one in fields(cls.Config)} - GONE.keys()
+        ):
             raise NotFoundError(
                 f"{source} is a run of another command than train {cls.COMMAND} (it has {strange[0]!r})"
             )
-        return {name: settings[name] for name in cls.OF_THE_RUN if settings.get(name) not in (None, [])}
+        return {
+            name: settings[name] for name in cls.OF_THE_RUN if settings.get(name) not in (None, [])
+        }
 
     def model_from(
         self, begun: Path | None, lines: Sequence[str], targets: Sequence[str] = ()
@@ -312,7 +387,9 @@ class Recipe(Described, ABC):
         if begun is not None and begun.is_dir() and read_checkpoints(begun) is not None:
             source = begun
         saved, tokeniser = load_with_tokeniser(source)
-        changes = {name: getattr(self.config, name) for name in ("dropout", "gradient_checkpointing")}
+        changes = {
+            name: getattr(self.config, name) for name in ("dropout", "gradient_checkpointing")
+        }
         own = {name: value for name, value in changes.items() if name in saved.config}
         self.pieces_are_given = True
         if source != begun:
@@ -323,10 +400,13 @@ class Recipe(Described, ABC):
                 f"{source} decides the model and its vocabulary of {tokeniser.vocab_size:,} pieces"
                 f"{more if wider is not tokeniser else ', which spells any text'}; its optimiser starts anew"
             )
-            saved, tokeniser = with_pieces(saved, tokeniser, wider), wider
+            saved = with_pieces(saved, tokeniser, wider)
+            tokeniser = wider
         return replace(saved, config={**saved.config, **own}), tokeniser, str(source)
 
-    def extended(self, source: Any, tokeniser: Tokeniser, lines: Sequence[str], targets: Sequence[str]) -> Tokeniser:
+    def extended(
+        self, source: Any, tokeniser: Tokeniser, lines: Sequence[str], targets: Sequence[str]
+    ) -> Tokeniser:
         """The tokeniser of the run in `source` with the pieces that `new_pieces` adds, if any."""
         given: int | None = getattr(self.config, "new_pieces", None)
         if given:
@@ -353,7 +433,9 @@ class Recipe(Described, ABC):
         for path in {*config.data, *config.valid} - {PRONOUNS}:
             check_there(table_of(Path(path)).path)
         if config.tokeniser not in UNITS:
-            raise ArgumentError(f"tokeniser {config.tokeniser!r} does not exist; {suggest(config.tokeniser, UNITS)}")
+            raise ArgumentError(
+                f"tokeniser {config.tokeniser!r} does not exist; {suggest(config.tokeniser, UNITS)}"
+            )
         refusals: list[RegardError] = []
         for size in (requested.size,) if requested.size else SIZES:
             try:
@@ -371,7 +453,11 @@ class Recipe(Described, ABC):
         kept = read_settings(folder) if resume else None
         if kept is None:
             if not given.get("data"):
-                nothing = f"there is no training run in {folder} to resume; to begin one, " if resume else ""
+                nothing = (
+                    f"there is no training run in {folder} to resume; to begin one, "
+                    if resume
+                    else ""
+                )
                 raise ArgumentError(f"{nothing}--data is missing: name {cls.DATA}")
             return cls.new_config(given)
         if gone := [name for name, now in GONE.items() if kept.pop(name, now) != now]:
@@ -379,16 +465,21 @@ class Recipe(Described, ABC):
             raise ArgumentError(f"{gone}; begin a new run in another folder")
         known = [one.name for one in fields(cls.Config)]
         if strange := sorted(kept.keys() - set(known)):
-            raise ArgumentError(f"{folder} holds a run of another command (it has {strange[0]!r}); take another folder")
+            raise ArgumentError(
+                f"{folder} holds a run of another command (it has {strange[0]!r}); take another folder"
+            )
         try:
             before = cls.Config(**kept)
         except ArgumentError as error:
-            raise CheckpointError(f"{folder / SETTINGS_FILE} holds settings that cannot be used: {error}") from error
+            raise CheckpointError(
+                f"{folder / SETTINGS_FILE} holds settings that cannot be used: {error}"
+            ) from error
         after = cls.Config(**{**asdict(before), **given})
         changed = [
             f"{name} {getattr(before, name)!r} -> {getattr(after, name)!r}"
             for name in sorted(known)
-            if getattr(before, name) != getattr(after, name) and name not in (*MAY_CHANGE, *MAY_MOVE)
+            if getattr(before, name) != getattr(after, name)
+            and name not in (*MAY_CHANGE, *MAY_MOVE)
         ]
         if changed:
             raise ArgumentError(
@@ -404,16 +495,24 @@ class Recipe(Described, ABC):
 
     def rate(self) -> dict[str, float]:
         """The learning rate of a training that starts from a run, which is low so that it forgets little."""
-        return {} if getattr(self.config, "from_run", None) is None else {"learning_rate": FINE_TUNING_RATE}
+        return (
+            {}
+            if getattr(self.config, "from_run", None) is None
+            else {"learning_rate": FINE_TUNING_RATE}
+        )
 
     @abstractmethod
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         """Choose the settings that were not given, by the amount of data."""
 
-    def choose_stack(self, amount: Amount, requested: Requested, longest: int, **more: Any) -> Choice:
+    def choose_stack(
+        self, amount: Amount, requested: Requested, longest: int, **more: Any
+    ) -> Choice:
         """The choice for a model that is one stack of layers, whose batch holds four of the longest rows."""
         more = {"batch_tokens": max(requested.budget.batch_tokens, 4 * longest), **more}
-        return choose(STACK, amount, requested.budget, requested.given, size=requested.size, more=more)
+        return choose(
+            STACK, amount, requested.budget, requested.given, size=requested.size, more=more
+        )
 
     def settle(self, amount: Amount) -> None:
         """Choose the settings that were not given, once the data are read, and set the seed; report what and why."""
@@ -441,7 +540,9 @@ class Recipe(Described, ABC):
     def train(self, folder: str | Path, *, resume: bool = False, **session: Any) -> TrainingResult:
         """Prepare and train into a folder; `session` is what `Training.run` takes beside."""
         check_run_folder(folder)
-        return self.prepare(Path(folder) if resume else None).run(Path(folder), resume=resume, **session)
+        return self.prepare(Path(folder) if resume else None).run(
+            Path(folder), resume=resume, **session
+        )
 
     def ready(self, name: str, more: str = "", **parts: Any) -> Training:
         """The training, after a remark such as
@@ -450,11 +551,17 @@ class Recipe(Described, ABC):
         """
         training: Any = Training(config=self.config, tell=self.tell, **parts)
         parameters = sum(parameter.numel() for parameter in training.model.parameters())
-        config, kind, size = self.config, training.tokeniser.kind, training.tokeniser.vocab_size
+        config = self.config
+        kind = training.tokeniser.kind
+        size = training.tokeniser.vocab_size
         pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[kind]
         if kind == "bpe" and size < config.vocab_size and not self.pieces_are_given:
             dropped = getattr(config, "trim_vocabulary", False)
-            reason = "those that occur only inside longer ones are dropped" if dropped else "the text has no more"
+            reason = (
+                "those that occur only inside longer ones are dropped"
+                if dropped
+                else "the text has no more"
+            )
             pieces += f" (of at most {config.vocab_size:,}; {reason})"
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
@@ -475,7 +582,9 @@ def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any])
                 continue
             if name in given:
                 raise NotFoundError(absent(file))
-            relative = "" if file.is_absolute() else ", relative to the folder in which it was begun"
+            relative = (
+                "" if file.is_absolute() else ", relative to the folder in which it was begun"
+            )
             raise NotFoundError(
                 f"{file} does not exist here, and the run in {folder} was begun with this path{relative}; name the "
                 f"place of the file by --{name}, or resume the run where that path is right"
@@ -510,7 +619,8 @@ def tell_of_equal(train: Iterable[str], valid: Iterable[str], tell: Tell) -> Non
     1 of 2 validation lines is also learned from ('a bird sang'): the validation loss is lower than that of a new text
     """
     learned, held_out = (
-        {line for text in texts for line in text.split("\n") if " " in line.strip()} for texts in (train, valid)
+        {line for text in texts for line in text.split("\n") if " " in line.strip()}
+        for texts in (train, valid)
     )
     if equal := sorted(learned & held_out, key=lambda line: (-len(line), line)):
         verb = "is" if len(equal) == 1 else "are"

@@ -25,9 +25,14 @@ from regard_lab.training.record import draw_curves
 
 TEST_FILE = "test.jsonl"
 TRAINED_FILE = "trained-pairs.hashes"
-MAY_MOVE = ("data", "valid")  # files of a run that goes on; that they hold the same is checked by their hash
+MAY_MOVE = (
+    "data",
+    "valid",
+)  # files of a run that goes on; that they hold the same is checked by their hash
 SAMPLES_FOLDER = "samples"
-DRAW_EVERY = 10.0  # seconds between drawings of the curves in training; the last one follows the last step
+DRAW_EVERY = (
+    10.0  # seconds between drawings of the curves in training; the last one follows the last step
+)
 HASH_BYTES = 8  # two of a billion pairs share them with a probability of 3 %
 NO_TEST = "{} keeps no test split; name a file of pairs to evaluate it on"
 FILES_OF_RECIPES = {
@@ -51,11 +56,20 @@ def silent(remark: str) -> None:
 
 
 def write_run(
-    run: Path, settings: dict[str, Any], test: Sequence[Pair], learned: Sequence[Pair] = (), *, resumed: bool = False
+    run: Path,
+    settings: dict[str, Any],
+    test: Sequence[Pair],
+    learned: Sequence[Pair] = (),
+    *,
+    resumed: bool = False,
 ) -> None:
     """Keep the settings, the test split and hashes of the pairs that are learned from, each whole or not at all."""
     lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
-    if resumed and (run / SETTINGS_FILE).exists() and _sealed_hash(run, TEST_FILE) != hashlib.sha256(lines).hexdigest():
+    if (
+        resumed
+        and (run / SETTINGS_FILE).exists()
+        and _sealed_hash(run, TEST_FILE) != hashlib.sha256(lines).hexdigest()
+    ):
         raise OccupiedError(
             f"{run} was begun with other data (its {TEST_FILE} does not hold the {count_of(len(test), 'test pairs')} "
             f"that they give now); name the files that it was begun with, unchanged, or choose another folder"
@@ -95,7 +109,9 @@ def read_test(run: Path) -> list[Pair]:
     """
     path = run / TEST_FILE
     if not (run / SETTINGS_FILE).exists():
-        raise NotFoundError(f"{NO_TEST.format(run)}; a model that was made from a run is evaluated on its {TEST_FILE}")
+        raise NotFoundError(
+            f"{NO_TEST.format(run)}; a model that was made from a run is evaluated on its {TEST_FILE}"
+        )
     data = _sealed_bytes(path)
     if not data:
         raise NotFoundError(NO_TEST.format(run))
@@ -111,7 +127,11 @@ def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
 def run_of(folder: Path) -> Path:
     """The run to which a folder belongs: that of a checkpoint, else the folder itself."""
     place = folder.resolve()
-    return place.parent if SAVED.fullmatch(place.name) and not (folder / SETTINGS_FILE).exists() else folder
+    return (
+        place.parent
+        if SAVED.fullmatch(place.name) and not (folder / SETTINGS_FILE).exists()
+        else folder
+    )
 
 
 def _trained_in(run: Path) -> set[bytes] | None:
@@ -164,7 +184,9 @@ def show_each(samples: Samples | None, tell: Tell) -> Callable[[torch.nn.Module,
     return show
 
 
-def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path, tell: Tell = silent) -> None:
+def write_samples(
+    samples: Samples, model: torch.nn.Module, step: int, run: Path, tell: Tell = silent
+) -> None:
     """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
 
     What cannot be shown (logits that are not finite, a picture without matplotlib) is noted in the file. What cannot
@@ -177,7 +199,9 @@ def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path
             lines = samples(model, path.with_suffix(".png"))
         except RegardError as error:
             lines = [f"there is nothing to show: {error}"]
-        replace_file(path, "".join(f"{printable(line)}\n" for line in lines).encode(), durable=False)
+        replace_file(
+            path, "".join(f"{printable(line)}\n" for line in lines).encode(), durable=False
+        )
     except OSError as error:
         tell(f"no samples: {error.filename or path}: {error.strerror or error}")
     except RegardError as error:
@@ -189,7 +213,9 @@ def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None
     try:
         lost = draw_curves(run / "log.jsonl", run / "curves.png")
     except Exception as error:  # whatever a drawing library raises for numbers that cannot be drawn
-        reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
+        reason = (
+            str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
+        )
         tell(f"no picture: {reason}")
         return
     for sentence in lost if tell_lost else ():

@@ -40,7 +40,15 @@ from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_tra
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
-from regard_lab.training.recipes.choosing import FEW, RECURRENT_TRANSLATOR, TRANSFORMER, Amount, Choice, choose, passes
+from regard_lab.training.recipes.choosing import (
+    FEW,
+    RECURRENT_TRANSLATOR,
+    TRANSFORMER,
+    Amount,
+    Choice,
+    choose,
+    passes,
+)
 from regard_lab.training.recipes.recipe import (
     Recipe,
     Requested,
@@ -62,15 +70,29 @@ FED: dict[str, Any] = {**RECURRENT, "learning_rate": 4e-3, "input_feeding": True
 
 # The models by name, with the defaults that differ from the Transformer's. What is chosen for a new run comes first.
 MODELS: dict[str, dict[str, Any]] = {
-    "transformer": {}, "bahdanau": RECURRENT, "luong-dot": FED, "luong-general": RECURRENT, "luong-concat": RECURRENT,
+    "transformer": {},
+    "bahdanau": RECURRENT,
+    "luong-dot": FED,
+    "luong-general": RECURRENT,
+    "luong-concat": RECURRENT,
     "none": RECURRENT,
-}  # fmt: skip
+}
 OF_THE_TRANSFORMER = (
-    "attention", "mechanism", "decoder_attention", "cross_attention", "kv_heads", "heads", "norm", "positions",
+    "attention",
+    "mechanism",
+    "decoder_attention",
+    "cross_attention",
+    "kv_heads",
+    "heads",
+    "norm",
+    "positions",
     "gradient_checkpointing",
-)  # fmt: skip
+)
 OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
-SHOWN, LONGEST_SHOWN = 4, 120  # validation pairs that samples show, and the characters of a source at most
+SHOWN, LONGEST_SHOWN = (
+    4,
+    120,
+)  # validation pairs that samples show, and the characters of a source at most
 LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
 
 
@@ -131,12 +153,16 @@ class TranslationTraining(Recipe):
         cross_attention: str = setting(TranslationConfig.cross_pattern, metavar="PATTERN")
         layers: int = setting(3, least=1, shown=CHOSEN)
         norm: str = setting(TranslationConfig.norm, metavar="pre|post")
-        positions: str = setting(TranslationConfig.positions, metavar="sinusoidal|learned|rotary", shown=CHOSEN)
+        positions: str = setting(
+            TranslationConfig.positions, metavar="sinusoidal|learned|rotary", shown=CHOSEN
+        )
         hidden: int | None = setting(None, least=2, shown="4, or 2, times dim")
         cell: str = setting(RecurrentConfig.cell, metavar="gru|lstm")
         reach: str = setting(RecurrentConfig.reach, metavar="global|local-m|local-p")
         window: int = setting(RecurrentConfig.window, least=1)
-        input_feeding: bool = setting(RecurrentConfig.input_feeding, option="--input-feeding/--no-input-feeding")
+        input_feeding: bool = setting(
+            RecurrentConfig.input_feeding, option="--input-feeding/--no-input-feeding"
+        )
         batch_tokens: int = setting(2_048, least=16, shown=CHOSEN)
         steps: int | None = setting(10_000, least=1, shown=CHOSEN)
         warmup_steps: int = setting(TrainingConfig.warmup_steps, least=0, shown=CHOSEN)
@@ -152,39 +178,66 @@ class TranslationTraining(Recipe):
 
         def model_config(self, vocab_size: int) -> TranslationConfig | RecurrentConfig:
             sizes: dict[str, Any] = {
-                "vocab_size": vocab_size, "dim": self.dim, "dropout": self.dropout,
-                "encoder_layers": self.layers, "decoder_layers": self.layers,
-            }  # fmt: skip
+                "vocab_size": vocab_size,
+                "dim": self.dim,
+                "dropout": self.dropout,
+                "encoder_layers": self.layers,
+                "decoder_layers": self.layers,
+            }
             if self.model != "transformer":
                 return RecurrentConfig(
-                    **sizes, hidden=self.hidden or 2 * self.dim, cell=self.cell, attention=self.model,
-                    reach=self.reach, window=self.window, input_feeding=self.input_feeding,
-                )  # fmt: skip
+                    **sizes,
+                    hidden=self.hidden or 2 * self.dim,
+                    cell=self.cell,
+                    attention=self.model,
+                    reach=self.reach,
+                    window=self.window,
+                    input_feeding=self.input_feeding,
+                )
             return TranslationConfig(
-                **sizes, hidden_dim=self.hidden or 4 * self.dim, heads=self.heads, norm=self.norm,
-                positions=self.positions, gradient_checkpointing=self.gradient_checkpointing,
-                encoder_kv_heads=self.kv_heads, decoder_kv_heads=self.kv_heads, cross_kv_heads=self.kv_heads,
-                encoder_pattern=self.attention, encoder_mechanism=self.mechanism,
-                decoder_pattern=self.decoder_attention, cross_pattern=self.cross_attention,
-            )  # fmt: skip
+                **sizes,
+                hidden_dim=self.hidden or 4 * self.dim,
+                heads=self.heads,
+                norm=self.norm,
+                positions=self.positions,
+                gradient_checkpointing=self.gradient_checkpointing,
+                encoder_kv_heads=self.kv_heads,
+                decoder_kv_heads=self.kv_heads,
+                cross_kv_heads=self.kv_heads,
+                encoder_pattern=self.attention,
+                encoder_mechanism=self.mechanism,
+                decoder_pattern=self.decoder_attention,
+                cross_pattern=self.cross_attention,
+            )
 
         def new_model(self, vocab_size: int) -> TranslationModel:
             """The model, its weights drawn from torch's generator."""
             config = self.model_config(vocab_size)
             return (
-                RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TranslationTransformer(config)
+                RecurrentTranslator(config)
+                if isinstance(config, RecurrentConfig)
+                else TranslationTransformer(config)
             )
 
     OF_THE_RUN = (
-        "model", *OF_THE_TRANSFORMER[:-1], *OF_THE_RECURRENT, "layers", "dim", "hidden", "tokeniser", "vocab_size",
+        "model",
+        *OF_THE_TRANSFORMER[:-1],
+        *OF_THE_RECURRENT,
+        "layers",
+        "dim",
+        "hidden",
+        "tokeniser",
+        "vocab_size",
         "trim_vocabulary",
-    )  # fmt: skip
+    )
     # Defaults that differ from those of the Config, by the words for which models.
     VARIANTS: ClassVar[dict[str, dict[str, Any]]] = {
         "for luong-dot": {"input_feeding": FED["input_feeding"]},
     }
 
-    def __init__(self, config: Config, tell: Tell = silent, *, data: TranslationData | None = None) -> None:
+    def __init__(
+        self, config: Config, tell: Tell = silent, *, data: TranslationData | None = None
+    ) -> None:
         super().__init__(config, tell)
         self._data = data
 
@@ -206,7 +259,9 @@ class TranslationTraining(Recipe):
         others = OF_THE_RECURRENT if model == "transformer" else OF_THE_TRANSFORMER
         if strange := [f"--{name.replace('_', '-')}" for name in others if name in given]:
             whose = "recurrent models" if model == "transformer" else "the Transformer"
-            raise ArgumentError(f"{', '.join(strange)} belongs to {whose}, and --model is {model}; leave it out")
+            raise ArgumentError(
+                f"{', '.join(strange)} belongs to {whose}, and --model is {model}; leave it out"
+            )
         return cls.Config(**{**MODELS[model], **given})
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
@@ -215,7 +270,9 @@ class TranslationTraining(Recipe):
         often = passes(amount, requested.budget.completed(amount)) >= FEW
         more: dict[str, Any] = {"label_smoothing": self.Config.label_smoothing if often else 0.0}
         more |= ({"positions": "rotary"} if is_transformer else {}) | self.rate()
-        return choose(sizes, amount, requested.budget, requested.given, size=requested.size, more=more)
+        return choose(
+            sizes, amount, requested.budget, requested.given, size=requested.size, more=more
+        )
 
     def prepare(self, begun: Path | None = None) -> Training:
         if (data := self._data) is None:
@@ -223,23 +280,40 @@ class TranslationTraining(Recipe):
             data = load_translation_data(given.data, given.valid, given.seed, given.twins)
             for note in data.notes:
                 self.tell(note)
-        sources, targets = [one.source for one in data.train], [one.target for one in data.train]
+        sources = [one.source for one in data.train]
+        targets = [one.target for one in data.train]
         self.settle(Amount.of([*sources, *targets], "pairs", sides=2))
-        config, before = self.config, SeenWords(frozenset(), 0)
+        config = self.config
+        before = SeenWords(frozenset(), 0)
         if (start := self.model_from(begun, sources, targets)) is None:
             self.remark_on_scripts([*sources, *targets], config.tokeniser)
             tokeniser = Tokeniser.train(
-                sources, config.vocab_size, config.tokeniser, targets=targets, trim=config.trim_vocabulary
+                sources,
+                config.vocab_size,
+                config.tokeniser,
+                targets=targets,
+                trim=config.trim_vocabulary,
             )
             model = config.new_model(tokeniser.vocab_size)
         else:
             saved, tokeniser, where = start
-            model, before = translation_model(saved, where), seen_words_of(saved, where) or before
-        _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)
+            model = translation_model(saved, where)
+            before = seen_words_of(saved, where) or before
+        _check_lengths(
+            model,
+            [pair.source for part in (data.train, data.valid, data.test) for pair in part],
+            tokeniser,
+        )
         task = TranslationTask(
-            data.train, data.valid, tokeniser, batch_tokens=config.batch_tokens,
-            label_smoothing=config.label_smoothing, seed=config.seed, together=data.together, **share_of_work(),
-        )  # fmt: skip
+            data.train,
+            data.valid,
+            tokeniser,
+            batch_tokens=config.batch_tokens,
+            label_smoothing=config.label_smoothing,
+            seed=config.seed,
+            together=data.together,
+            **share_of_work(),
+        )
         if begun is None and config.batch_tokens < task.needed:
             raise ArgumentError(
                 f"--batch-tokens is {config.batch_tokens}: {task.left_out:,} of "
@@ -252,10 +326,20 @@ class TranslationTraining(Recipe):
                 f"left out of training"
             )
         training = self.ready(
-            config.model, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test), learned=task.learned,
-            samples=translation_samples(tokeniser, data.valid), judge=_judge,
-            files={WORDS_FILE: SeenWords.of(pair.source for pair in task.learned).joined(before).to_json()},
-        )  # fmt: skip
+            config.model,
+            model=model,
+            task=task,
+            tokeniser=tokeniser,
+            test=tuple(data.test),
+            learned=task.learned,
+            samples=translation_samples(tokeniser, data.valid),
+            judge=_judge,
+            files={
+                WORDS_FILE: SeenWords.of(pair.source for pair in task.learned)
+                .joined(before)
+                .to_json()
+            },
+        )
         if config.label_smoothing:
             self.tell(
                 f"the loss of a step includes label smoothing ({config.label_smoothing:g}), so it stays above that of "
@@ -274,13 +358,21 @@ def _check_lengths(model: TranslationModel, sources: Sequence[str], tokeniser: T
     """Raise an UnsupportedError if the encoder's mechanism cannot read some source that training would learn from."""
     if isinstance(model, RecurrentTranslator) or model.config.encoder_refusal(LONGEST_PAIR) is None:
         return  # the mechanism reads sources of any length
-    fitting = [length for source in sources if (length := len(tokeniser.encode(source)) + 1) <= LONGEST_PAIR]
+    fitting = [
+        length
+        for source in sources
+        if (length := len(tokeniser.encode(source)) + 1) <= LONGEST_PAIR
+    ]
     if fitting and (reason := model.config.encoder_refusal(max(fitting))):
-        raise UnsupportedError(f"the longest source has {count_of(max(fitting), 'ids')} with its end, and {reason}")
+        raise UnsupportedError(
+            f"the longest source has {count_of(max(fitting), 'ids')} with its end, and {reason}"
+        )
 
 
 def _enough(batch_tokens: int) -> str:
-    return f"give {batch_tokens} or more, which holds every pair of up to {LONGEST_PAIR} ids on a side"
+    return (
+        f"give {batch_tokens} or more, which holds every pair of up to {LONGEST_PAIR} ids on a side"
+    )
 
 
 def _judge(folder: Path, result: TrainingResult) -> str | None:
@@ -311,14 +403,23 @@ class TranslationTask(Described):
     """
 
     def __init__(
-        self, train: Sequence[Pair], valid: Sequence[Pair], tokeniser: Tokeniser, *,
+        self,
+        train: Sequence[Pair],
+        valid: Sequence[Pair],
+        tokeniser: Tokeniser,
+        *,
         batch_tokens: int = TranslationTraining.Config.batch_tokens,
         label_smoothing: float = TranslationTraining.Config.label_smoothing,
-        seed: int = TranslationTraining.Config.seed, world: int = 1, rank: int = 0,
-        longest: int = LONGEST_PAIR, together: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        seed: int = TranslationTraining.Config.seed,
+        world: int = 1,
+        rank: int = 0,
+        longest: int = LONGEST_PAIR,
+        together: Sequence[int] = (),
+    ) -> None:
         if not 0 <= label_smoothing < 1:
-            raise ArgumentError(f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1")
+            raise ArgumentError(
+                f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1"
+            )
         pairs = encode_pairs(train, tokeniser)
         sizes = [1 + max(map(len, pair)) for pair in pairs]
         self.needed = max((size for size in sizes if size <= longest), default=0)
@@ -331,15 +432,28 @@ class TranslationTask(Described):
             raise ArgumentError(
                 f"none of {count_of(len(pairs), 'pairs')} has fewer than {count_of(longest, 'ids')} "
                 f"on both sides: there is nothing to learn from"
-                + (f"; batch_tokens is {batch_tokens}, {_enough(self.needed)}" if self.needed else "")
+                + (
+                    f"; batch_tokens is {batch_tokens}, {_enough(self.needed)}"
+                    if self.needed
+                    else ""
+                )
             )
-        self._valid = [pair for pair in encode_pairs(valid, tokeniser) if max(map(len, pair)) < longest]
+        self._valid = [
+            pair for pair in encode_pairs(valid, tokeniser) if max(map(len, pair)) < longest
+        ]
         self.label_smoothing = label_smoothing
         self._batch_tokens = batch_tokens
         self._groups = _groups(pairs, together, longest)
-        costs = [len(group) * (1 + max(len(side) for pair in group for side in pair)) for group in self._groups]
+        costs = [
+            len(group) * (1 + max(len(side) for pair in group for side in pair))
+            for group in self._groups
+        ]
         self.batches = TokenBatches(costs, batch_tokens, seed, world, rank)
-        self._settings = {"batch_tokens": batch_tokens, "label_smoothing": label_smoothing, "order": seed}
+        self._settings = {
+            "batch_tokens": batch_tokens,
+            "label_smoothing": label_smoothing,
+            "order": seed,
+        }
         if together:
             self._settings["groups"] = len(self._groups)
 
@@ -355,7 +469,9 @@ class TranslationTask(Described):
     def validation_batches(self) -> Sequence[TranslationBatch]:
         return self._validation
 
-    def validation_loss(self, model: torch.nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, int]:
+    def validation_loss(
+        self, model: torch.nn.Module, batch: TranslationBatch
+    ) -> tuple[torch.Tensor, int]:
         """Sum of the plain cross entropies in nats, and the number of target ids."""
         return self._cross_entropy(model, batch, 0.0)
 
@@ -369,25 +485,36 @@ class TranslationTask(Described):
         return [batch for _, batch in batches_in_order(self._valid, self._batch_tokens)]
 
     @staticmethod
-    def _cross_entropy(model: torch.nn.Module, batch: TranslationBatch, smoothing: float) -> tuple[torch.Tensor, int]:
+    def _cross_entropy(
+        model: torch.nn.Module, batch: TranslationBatch, smoothing: float
+    ) -> tuple[torch.Tensor, int]:
         scores = model(batch.source, batch.target)  # (batch, target_length, vocab_size)
         loss = F.cross_entropy(
-            scores.flatten(0, 1).float(), batch.next.flatten(), ignore_index=PAD, label_smoothing=smoothing,
+            scores.flatten(0, 1).float(),
+            batch.next.flatten(),
+            ignore_index=PAD,
+            label_smoothing=smoothing,
             reduction="sum",
-        )  # fmt: skip
+        )
         return loss, int((batch.next != PAD).sum())
 
 
-def _groups(pairs: Sequence[EncodedPair], together: Sequence[int], longest: int) -> list[list[EncodedPair]]:
+def _groups(
+    pairs: Sequence[EncodedPair], together: Sequence[int], longest: int
+) -> list[list[EncodedPair]]:
     """The pairs that share a batch, `together` of them in a row; without those that are too long for a batch."""
     if together and sum(together) != len(pairs):
         raise ArgumentError(
             f"together counts {count_of(sum(together), 'pairs')}, and there are {len(pairs)} to learn from"
         )
-    groups, rest = [], iter(pairs)
+    groups = []
+    rest = iter(pairs)
     for count in together or [1] * len(pairs):
         group = [pair for pair in islice(rest, count) if max(map(len, pair)) < longest]
-        fits = len(group) * (1 + max((len(side) for pair in group for side in pair), default=0)) <= longest
+        fits = (
+            len(group) * (1 + max((len(side) for pair in group for side in pair), default=0))
+            <= longest
+        )
         groups += [group] if group and fits else [[pair] for pair in group]
     return groups
 
@@ -402,7 +529,11 @@ def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
         translations = translator.translate([pair.source for pair in shown])
         lines = []
         for pair, translation in zip(shown, translations, strict=True):
-            parts = {"source": pair.source, "should be": pair.target, "is": tidy_target(translation.text)}
+            parts = {
+                "source": pair.source,
+                "should be": pair.target,
+                "is": tidy_target(translation.text),
+            }
             lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
         return [*lines, *_draw(translator, translations[:1], picture)]
 
@@ -416,5 +547,7 @@ def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -
             maps = look(translator.model, translator.tokeniser, one.source, one.ids)
             draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy_target(one.text)}")
     except Exception as error:  # whatever a drawing library raises: a picture stops no training
-        return [f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"]
+        return [
+            f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"
+        ]
     return []

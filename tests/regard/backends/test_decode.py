@@ -35,7 +35,9 @@ def calls(monkeypatch):
     real = flash.forward
 
     def forward(q, k, v, call):
-        made.append((tuple(q.shape), tuple(k.shape), None if call.mask is None else tuple(call.mask.shape)))
+        made.append(
+            (tuple(q.shape), tuple(k.shape), None if call.mask is None else tuple(call.mask.shape))
+        )
         return real(q, k, v, call)
 
     monkeypatch.setattr(flash, "forward", forward)
@@ -45,11 +47,23 @@ def calls(monkeypatch):
 WINDOW_AND_FIRST = "causal & (causal_window(8) | key_span(0, 4))"
 # batch 2, 6 heads over 2, head_dim 5, 50 keys: the queries, the pattern, and the fused calls; values are the fuzzer's
 CALLS = {
-    "a group of heads is one matrix, and the last query needs no mask": (1, "causal", [(3, 50, None)]),
+    "a group of heads is one matrix, and the last query needs no mask": (
+        1,
+        "causal",
+        [(3, 50, None)],
+    ),
     "a window cuts the keys and needs no mask": (1, "causal_window(8)", [(3, 8, None)]),
-    "several queries need a mask for the last keys alone": (4, "causal", [(12, 47, None), (12, 3, (1, 1, 12, 3))]),
+    "several queries need a mask for the last keys alone": (
+        4,
+        "causal",
+        [(12, 47, None), (12, 3, (1, 1, 12, 3))],
+    ),
     "first keys and a window are two pieces": (1, WINDOW_AND_FIRST, [(3, 4, None), (3, 8, None)]),
-    "scattered keys are one masked piece": (1, p.Where(lambda i, j: j % 2 == 1), [(3, 50, (1, 1, 3, 50))]),
+    "scattered keys are one masked piece": (
+        1,
+        p.Where(lambda i, j: j % 2 == 1),
+        [(3, 50, (1, 1, 3, 50))],
+    ),
 }
 
 
@@ -58,7 +72,9 @@ def test_a_call_is_few_fused_calls(q_len, pattern, expected, calls):
     qkv = make_qkv(batch=2, heads=6, kv_heads=2, q_len=q_len, k_len=50, v_dim=5)
     plan = plan_of(*qkv, pattern=pattern, want=("log_sum_exp",))
     plan.detail(*qkv)
-    assert sorted(calls) == sorted([((2, 2, rows, 5), (2, 2, keys, 5), mask) for rows, keys, mask in expected])
+    assert sorted(calls) == sorted(
+        [((2, 2, rows, 5), (2, 2, keys, 5), mask) for rows, keys, mask in expected]
+    )
     assert pattern != WINDOW_AND_FIRST or plan.cost.pairs == 2 * 6 * 12
 
 
@@ -67,7 +83,9 @@ class TestSplits:
     @pytest.mark.parametrize(("q_len", "pattern"), [(1, "causal"), (3, "causal"), (3, "full")])
     def test_a_long_cache_is_cut_for_idle_workers(self, calls, monkeypatch, batch, q_len, pattern):
         monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-        q, k, v = make_qkv(batch=batch, heads=2, kv_heads=1, q_len=q_len, k_len=4 * 512 + 203, v_dim=5)
+        q, k, v = make_qkv(
+            batch=batch, heads=2, kv_heads=1, q_len=q_len, k_len=4 * 512 + 203, v_dim=5
+        )
         found = run(q, k, v, pattern=pattern, want=("log_sum_exp",))
         keys = (4 * 512 + 203 - (q_len > 1 and pattern == "causal") * 2) // 4
         assert sum(call[1] == (4, 1, keys, 5) for call in calls) == batch
@@ -90,18 +108,25 @@ class TestSplits:
 
 class TestStorage:
     @pytest.mark.parametrize("fast", [True, False])
-    def test_keys_in_bfloat16_are_read_by_the_fused_operation_on_every_processor(self, fast, calls, monkeypatch):
+    def test_keys_in_bfloat16_are_read_by_the_fused_operation_on_every_processor(
+        self, fast, calls, monkeypatch
+    ):
         monkeypatch.setattr(flash, "_BFLOAT16", fast)
         q, k, v = (x.bfloat16() for x in make_qkv(heads=6, kv_heads=2, q_len=1, k_len=700))
         output = run(q, k, v, pattern="causal").output
-        assert [(q_shape, k_shape) for q_shape, k_shape, _ in calls] == [((2, 2, 3, 5), tuple(k.shape))]
+        assert [(q_shape, k_shape) for q_shape, k_shape, _ in calls] == [
+            ((2, 2, 3, 5), tuple(k.shape))
+        ]
         expected = run(*(x.double() for x in (q, k, v)), pattern="causal").output
         assert (output.double() - expected).abs().max() < 2**-7 * expected.abs().max()
 
     def test_a_cache_is_never_widened_whole(self, monkeypatch):
         monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # each thread has a workspace
-        q, k, v = make_qkv(batch=1, heads=4, kv_heads=2, q_len=1, k_len=6_000, head_dim=64, v_dim=64)
-        k, v = Stored(k.bfloat16()), Stored(v.bfloat16())
+        q, k, v = make_qkv(
+            batch=1, heads=4, kv_heads=2, q_len=1, k_len=6_000, head_dim=64, v_dim=64
+        )
+        k = Stored(k.bfloat16())
+        v = Stored(v.bfloat16())
         plan = plan_of(q, k, v, pattern="causal")
         with Largest(torch.float32) as seen:
             plan.run(q, k, v)
@@ -123,8 +148,16 @@ class TestStorage:
         ({"q_len": 1, "k_len": 0}, {}, "nothing to compute"),
         ({"q_len": 1, "requires_grad": True}, {}, "it has no gradient"),
         ({"q_len": 1}, {"bias": torch.zeros(11, requires_grad=True)}, "it has no gradient"),
-        ({"q_len": 1, "k_len": 90}, {"strict": True, "pattern": p.Strided(9, local=False)}, "more than twice as many"),
-        ({"q_len": 1}, {"strict": True, "pattern": p.Where(lambda i, j: j < i)}, "unknown without evaluating them"),
+        (
+            {"q_len": 1, "k_len": 90},
+            {"strict": True, "pattern": p.Strided(9, local=False)},
+            "more than twice as many",
+        ),
+        (
+            {"q_len": 1},
+            {"strict": True, "pattern": p.Where(lambda i, j: j < i)},
+            "unknown without evaluating them",
+        ),
     ],
 )
 def test_it_refuses_in_words(sizes, options, reason):
@@ -137,7 +170,9 @@ def test_a_narrower_cache_costs_less():
     q, k, v = make_qkv(batch=1, heads=8, kv_heads=2, q_len=1, k_len=5000, head_dim=64, v_dim=64)
     costs = []
     for dtype in (torch.int8, torch.bfloat16, torch.float32):
-        offer = Decode().assess(make_problem(q, Stored(*rounded("k", k, dtype)), Stored(*rounded("v", v, dtype))))
+        offer = Decode().assess(
+            make_problem(q, Stored(*rounded("k", k, dtype)), Stored(*rounded("v", v, dtype)))
+        )
         assert isinstance(offer, Offer)
         costs.append(offer.cost.bytes)
     assert costs == sorted(costs)

@@ -15,7 +15,9 @@ def test_nothing_and_everything():
     output.sum().backward()
     for x in (output, q.grad, k.grad, v.grad):
         assert (x == 0).all()
-    assert torch.equal(drop(torch.ones(1, 1, 2, 3), 1.0, 0, Grid.whole(2, 3)), torch.zeros(1, 1, 2, 3))
+    assert torch.equal(
+        drop(torch.ones(1, 1, 2, 3), 1.0, 0, Grid.whole(2, 3)), torch.zeros(1, 1, 2, 3)
+    )
 
 
 def test_seeds_are_taken_modulo_2_to_the_64():
@@ -27,7 +29,8 @@ def test_seeds_are_taken_modulo_2_to_the_64():
 def test_without_a_seed_one_draw_of_torchs_generator_decides():
     q, k, v = make_qkv()
     torch.manual_seed(5)
-    first, second = rg.attention(q, k, v, dropout=0.5), rg.attention(q, k, v, dropout=0.5)
+    first = rg.attention(q, k, v, dropout=0.5)
+    second = rg.attention(q, k, v, dropout=0.5)
     torch.manual_seed(5)
     assert torch.equal(rg.attention(q, k, v, dropout=0.5), first)
     assert not torch.equal(first, second)

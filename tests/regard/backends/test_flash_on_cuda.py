@@ -15,9 +15,12 @@ from regard.testing import make_qkv
 
 
 @pytest.mark.parametrize("q_len", [1, 31, 32, 33, 97])
-def test_the_backward_pass_pads_the_log_sum_exp_to_a_multiple_of_32_with_infinity(monkeypatch, q_len):
+def test_the_backward_pass_pads_the_log_sum_exp_to_a_multiple_of_32_with_infinity(
+    monkeypatch, q_len
+):
     q, k, v = make_qkv(q_len=q_len, k_len=7, head_dim=4, v_dim=4)
-    call, seen = FusedCall(None, False, 0.5), []
+    call = FusedCall(None, False, 0.5)
+    seen = []
 
     def backward(grad, q, k, v, mask, output, log_sum_exp, *others, **options):
         seen.append(log_sum_exp)
@@ -47,7 +50,9 @@ def flash_attention(q, k, v, dropout, causal, *, scale):
     """Stands in for FlashAttention, which gives rows with NaN a log-sum-exp of inf."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-    output, log_sum_exp = torch._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, scale=scale)
+    output, log_sum_exp = torch._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, dropout, causal, scale=scale
+    )
     broken = ~q.isfinite().all(-1)
     return output, log_sum_exp.masked_fill(broken, math.inf), None, None
 
@@ -59,7 +64,11 @@ def given(monkeypatch):
 
     def other(q, k, v, mask, sums, dropout, causal, *, scale):
         seen.append(("other", k.shape[1]))
-        return *torch._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale), None, None
+        return (
+            *torch._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale),
+            None,
+            None,
+        )
 
     def first(q, k, *others, **options):
         seen.append(("flash", k.shape[1]))
@@ -79,9 +88,13 @@ def given(monkeypatch):
         (torch.bfloat16, True, ("other", 4)),
     ],
 )
-def test_flash_attention_computes_half_precision_without_a_mask_and_repeats_no_keys(given, dtype, masked, chosen):
+def test_flash_attention_computes_half_precision_without_a_mask_and_repeats_no_keys(
+    given, dtype, masked, chosen
+):
     q, k, v = make_qkv(heads=4, kv_heads=2, head_dim=8, v_dim=8, dtype=dtype)
-    flash._forward_cuda(q, k, v, FusedCall(q.new_zeros(1, 1, 7, 11) if masked else None, False, 0.5))
+    flash._forward_cuda(
+        q, k, v, FusedCall(q.new_zeros(1, 1, 7, 11) if masked else None, False, 0.5)
+    )
     assert given == [chosen]
 
 
@@ -108,10 +121,13 @@ def test_what_flash_attention_takes(dtype, size, device, has):
 
 
 @pytest.mark.parametrize(("dtype", "heads"), [(torch.bfloat16, 2), (torch.float32, 4)])
-def test_an_output_alone_is_left_to_the_kernel_that_pytorch_chooses(given, monkeypatch, dtype, heads):
+def test_an_output_alone_is_left_to_the_kernel_that_pytorch_chooses(
+    given, monkeypatch, dtype, heads
+):
     """With keys repeated where that kernel would otherwise write out all scores."""
     q, k, v = make_qkv(heads=4, kv_heads=2, head_dim=8, v_dim=8, dtype=dtype)
-    real, seen = torch.nn.functional.scaled_dot_product_attention, []
+    real = torch.nn.functional.scaled_dot_product_attention
+    seen = []
 
     def chosen(q, k, v, **options):
         seen.append((k.shape[1], options["enable_gqa"]))
@@ -126,8 +142,12 @@ def test_an_output_alone_is_left_to_the_kernel_that_pytorch_chooses(given, monke
 
 @pytest.mark.parametrize("scale", [0.5, -0.5, 0.0])
 def test_kernels_that_pytorch_chooses_have_first_and_second_derivatives(scale):
-    leaves = [x.requires_grad_() for x in make_qkv(q_len=9, k_len=9, head_dim=6, v_dim=4, dtype=torch.float64)]
-    call, answers = FusedCall(None, True, scale, sums=False), []
+    leaves = [
+        x.requires_grad_()
+        for x in make_qkv(q_len=9, k_len=9, head_dim=6, v_dim=4, dtype=torch.float64)
+    ]
+    call = FusedCall(None, True, scale, sums=False)
+    answers = []
 
     def formula(q, k, v, call):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))

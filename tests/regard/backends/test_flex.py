@@ -28,7 +28,9 @@ from regard.patterns import Grid
 from regard.testing import Budget, answer, make_qkv
 
 TRACED = Flex(devices=("cpu",), compiled=False)
-IMPORTING = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")  # torch, of its own compiler
+IMPORTING = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning:torch.*"
+)  # torch, of its own compiler
 DOCUMENTS = torch.tensor([0] * 90 + [1] * 110 + [0] * 30 + [2] * 170)
 PATTERNS: dict[str, p.Pattern] = {
     "window": p.SlidingWindow(300),
@@ -45,15 +47,33 @@ PATTERNS: dict[str, p.Pattern] = {
     "far": ~p.SlidingWindow(90),
     "nobody at first": p.Diagonals(ahead=-150),
     "documents": p.SameDocument(DOCUMENTS) & p.Causal(),
-    "documents by row": p.SameDocument(torch.stack([DOCUMENTS, DOCUMENTS.flip(0)])) & p.SlidingWindow(200),
-    "padding by row": p.SlidingWindow(60) & p.KeySpan(torch.tensor([30, 0]), torch.tensor([280, 33])),
+    "documents by row": p.SameDocument(torch.stack([DOCUMENTS, DOCUMENTS.flip(0)]))
+    & p.SlidingWindow(200),
+    "padding by row": p.SlidingWindow(60)
+    & p.KeySpan(torch.tensor([30, 0]), torch.tensor([280, 33])),
     "by head": p.PerHead([p.CausalWindow(30), p.Strided(50), p.SlidingWindow(4), p.Full()]),
-    "by head and row": p.PerHead([p.Causal(), p.Full()] * 2) & p.KeySpan(0, torch.tensor([150, 301])),
+    "by head and row": p.PerHead([p.Causal(), p.Full()] * 2)
+    & p.KeySpan(0, torch.tensor([150, 301])),
 }
-LENGTHS = {"equal": (257, 257, None), "keys": (130, 380, None), "queries": (300, 140, None), "shifted": (140, 301, 77)}
+LENGTHS = {
+    "equal": (257, 257, None),
+    "keys": (130, 380, None),
+    "queries": (300, 140, None),
+    "shifted": (140, 301, 77),
+}
 # Each pattern with two of the lengths, in turn.
-SAMPLE = [(name, [*LENGTHS][(at + 2 * turn + at // 4) % 4]) for at, name in enumerate(PATTERNS) for turn in range(2)]
-MASKS = ("narrow window", "strided", "sieve", "by head", "documents by row")  # by limits, runs, bits, head and row
+SAMPLE = [
+    (name, [*LENGTHS][(at + 2 * turn + at // 4) % 4])
+    for at, name in enumerate(PATTERNS)
+    for turn in range(2)
+]
+MASKS = (
+    "narrow window",
+    "strided",
+    "sieve",
+    "by head",
+    "documents by row",
+)  # by limits, runs, bits, head and row
 BIASES = {
     "every pair": (2, 4, 150, 290),
     "by head": (4, 1, 290),
@@ -77,18 +97,25 @@ def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_backend, "_kernel", lambda compiled: flex_attention)
 
 
-def told(backend: Any, qkv: tuple[torch.Tensor, ...], want: Any = ("log_sum_exp",), **options: Any) -> Any:
+def told(
+    backend: Any, qkv: tuple[torch.Tensor, ...], want: Any = ("log_sum_exp",), **options: Any
+) -> Any:
     """What a backend that need not be in the table answers."""
     with torch.no_grad():
-        plan = make_plan(make_problem(*qkv, want=want, **options), {backend.name: backend}, backend.name)
+        plan = make_plan(
+            make_problem(*qkv, want=want, **options), {backend.name: backend}, backend.name
+        )
         return plan.detail(*qkv, bias=options.get("bias"))
 
 
-def assert_equals_the_oracle(qkv: tuple[torch.Tensor, ...], pattern: p.Pattern, **options: Any) -> None:
+def assert_equals_the_oracle(
+    qkv: tuple[torch.Tensor, ...], pattern: p.Pattern, **options: Any
+) -> None:
     q, k, _ = qkv
     found = told(TRACED, qkv, pattern=pattern, **options)
     allowed = pattern.dense(q.shape[2], k.shape[2], q_start=options.get("q_start"))
-    bias, scale = options.get("bias"), options.get("scale", q.shape[3] ** -0.5)
+    bias = options.get("bias")
+    scale = options.get("scale", q.shape[3] ** -0.5)
     four = None if bias is None else bias.double()[(None,) * (4 - bias.dim())].numpy()
     wide = [x.double() for x in qkv]
     expected = answer(*wide, allowed, scale=scale, softcap=options.get("softcap"), bias=four)
@@ -99,7 +126,9 @@ def assert_equals_the_oracle(qkv: tuple[torch.Tensor, ...], pattern: p.Pattern, 
 
 
 @pytest.mark.parametrize(("name", "lengths"), SAMPLE[::2])
-def test_every_pattern_equals_the_oracle(name: str, lengths: str, request: pytest.FixtureRequest) -> None:
+def test_every_pattern_equals_the_oracle(
+    name: str, lengths: str, request: pytest.FixtureRequest
+) -> None:
     """One of each kind of mask is traced as well; the slow test below compiles every pattern."""
     if name not in MASKS or (name, lengths) != next(one for one in SAMPLE if one[0] == name):
         request.getfixturevalue("untraced")
@@ -157,7 +186,8 @@ def test_head_groups_dtypes_and_layouts_equal_the_oracle(
 @pytest.mark.parametrize(("name", "lengths"), SAMPLE)
 def test_tiles_are_those_that_torch_finds_by_looking_at_every_pair(name: str, lengths: str) -> None:
     q_len, k_len, q_start = LENGTHS[lengths]
-    pattern, grid = PATTERNS[name].canonical(), Grid.whole(q_len, k_len, q_start)
+    pattern = PATTERNS[name].canonical()
+    grid = Grid.whole(q_len, k_len, q_start)
     grid = grid.block(grid.rows, range(9, k_len))  # keys do not begin at a whole tile
     allowed = pattern.dense(q_len, k_len, q_start=q_start)[..., 9:]
     allowed = allowed[(None,) * (4 - allowed.dim())].expand(2, 4, -1, -1)
@@ -165,12 +195,17 @@ def test_tiles_are_those_that_torch_finds_by_looking_at_every_pair(name: str, le
     look = lambda b, h, q, k: allowed[b, h, q, k]  # noqa: E731
     torchs = create_block_mask(look, 2, 4, q_len, k_len - 9, device="cpu")
     for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
-        counts, theirs = getattr(mine, name), getattr(torchs, name)
+        counts = getattr(mine, name)
+        theirs = getattr(torchs, name)
         assert torch.equal(counts.expand(theirs.shape), theirs), name
-        indices, others = (getattr(mask, name.replace("num_blocks", "indices")) for mask in (mine, torchs))
+        indices, others = (
+            getattr(mask, name.replace("num_blocks", "indices")) for mask in (mine, torchs)
+        )
         chosen = torch.arange(others.shape[-1]) < theirs[..., None]
         assert torch.equal(indices.expand(others.shape)[chosen], others[chosen]), name
-        assert indices.is_contiguous(), f"{name}: the kernels of the gradients ignore the stride of a row's tiles"
+        assert indices.is_contiguous(), (
+            f"{name}: the kernels of the gradients ignore the stride of a row's tiles"
+        )
     assert mine.shape == (*mine.kv_num_blocks.shape[:2], q_len, k_len - 9)
 
 
@@ -188,13 +223,17 @@ def test_the_pairs_inside_of_tiles_are_those_of_the_pattern(name: str, lengths: 
     by = "limits" if tiles.limits is not None else "runs" if runs <= 8 else "bits"
     assert mask.mask_mod.__qualname__ == f"_by_{by}.<locals>.allows"
     places = [torch.arange(size) for size in (2, 4, q_len, k_len - 9)]
-    batch, head, query, key = (x.view([-1 if at == axis else 1 for at in range(4)]) for axis, x in enumerate(places))
+    batch, head, query, key = (
+        x.view([-1 if at == axis else 1 for at in range(4)]) for axis, x in enumerate(places)
+    )
     found = mask.mask_mod(*torch.broadcast_tensors(batch, head, query, key))
     assert torch.equal(found, allowed[(None,) * (4 - allowed.dim())].expand(found.shape))
 
 
 def test_a_run_of_keys_goes_on_over_full_tiles() -> None:
-    pattern, rows, keys = ~p.SlidingWindow(90) | p.KeySpan(0, 5), torch.arange(300), torch.arange(1300)
+    pattern = ~p.SlidingWindow(90) | p.KeySpan(0, 5)
+    rows = torch.arange(300)
+    keys = torch.arange(1300)
     tiles = tile_map(pattern, Grid.whole(300, 1300, 500), 1, 1)
     firsts, _ = runs_of(tiles.kinds, tiles.bits)
     assert len(firsts) == 2
@@ -206,19 +245,31 @@ def test_a_run_of_keys_goes_on_over_full_tiles() -> None:
 @pytest.mark.parametrize("first", [0, 130])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_pairs_are_counted(name: str, first: int) -> None:
-    pattern, grid = PATTERNS[name].canonical(), Grid.whole(257, 300)
+    pattern = PATTERNS[name].canonical()
+    grid = Grid.whole(257, 300)
     dense = pattern.dense(257, 300)
     dense = dense[(None,) * (4 - dense.dim())].expand(2, 4, -1, -1)[..., first:]
-    boxes = torch.nn.functional.pad(dense, (0, -(300 - first) % 128, 0, 127)).unflatten(3, (-1, 128))
-    seen = boxes.unflatten(2, (3, 128)).any(5).any(3)  # (batch, heads, rows of tiles, columns of tiles)
-    real = torch.tensor([128, 128, 1])[:, None] * torch.tensor([128, 128, 44] if first == 0 else [128, 42])
-    assert pairs_of_tiles(pattern, grid.block(grid.rows, range(first, 300)), 2, 4) == (seen * real).sum()
+    boxes = torch.nn.functional.pad(dense, (0, -(300 - first) % 128, 0, 127)).unflatten(
+        3, (-1, 128)
+    )
+    seen = (
+        boxes.unflatten(2, (3, 128)).any(5).any(3)
+    )  # (batch, heads, rows of tiles, columns of tiles)
+    real = torch.tensor([128, 128, 1])[:, None] * torch.tensor(
+        [128, 128, 44] if first == 0 else [128, 42]
+    )
+    assert (
+        pairs_of_tiles(pattern, grid.block(grid.rows, range(first, 300)), 2, 4)
+        == (seen * real).sum()
+    )
 
 
 @pytest.mark.parametrize(
     "names", [("bigbird", "window and global", "fixed"), ("far", "documents"), ("dilated", "sieve")]
 )
-def test_another_pattern_with_as_many_runs_of_keys_and_another_cap_compile_nothing(names: tuple[str, ...]) -> None:
+def test_another_pattern_with_as_many_runs_of_keys_and_another_cap_compile_nothing(
+    names: tuple[str, ...],
+) -> None:
     qkv = make_qkv(heads=4, kv_heads=2, q_len=300, k_len=300)
     torch._dynamo.reset()
     graphs = torch._dynamo.utils.counters["stats"]
@@ -249,13 +300,26 @@ def test_a_kernel_that_reads_tables_gets_smaller_blocks(monkeypatch: pytest.Monk
         return v.new_zeros(*q.shape[:3], v.shape[3]), AuxOutput()
 
     monkeypatch.setattr(flex_backend, "_kernel", lambda compiled: kernel)
-    for rows, name in ((128, "bigbird"), (128, "strided"), (128, "window"), (127, "bigbird"), (60, "bigbird")):
-        told(TRACED, make_qkv(heads=4, kv_heads=2, q_len=rows, k_len=700), pattern=PATTERNS[name], want=())
+    for rows, name in (
+        (128, "bigbird"),
+        (128, "strided"),
+        (128, "window"),
+        (127, "bigbird"),
+        (60, "bigbird"),
+    ):
+        told(
+            TRACED,
+            make_qkv(heads=4, kv_heads=2, q_len=rows, k_len=700),
+            pattern=PATTERNS[name],
+            want=(),
+        )
     smaller = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64}
     assert handed == [smaller, smaller, None, {"BACKEND": "TRITON"}, None]
 
 
-def test_a_query_that_sees_nobody_is_blanked_before_any_gradient_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_sees_nobody_is_blanked_before_any_gradient_meets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     handed: list[torch.Tensor] = []
 
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Any:
@@ -272,7 +336,11 @@ def test_a_query_that_sees_nobody_is_blanked_before_any_gradient_meets_it(monkey
 
 def test_statistics_are_those_of_the_reference() -> None:
     qkv = make_qkv(heads=4, kv_heads=2, q_len=130, k_len=260)
-    options = {"pattern": PATTERNS["bigbird"], "softcap": 2.0, "want": ("entropy", "received", rg.top_keys(3))}
+    options = {
+        "pattern": PATTERNS["bigbird"],
+        "softcap": 2.0,
+        "want": ("entropy", "received", rg.top_keys(3)),
+    }
     found, expected = (told(backend, qkv, **options) for backend in (TRACED, BACKENDS["reference"]))
     torch.testing.assert_close(found.entropy, expected.entropy)
     torch.testing.assert_close(found.received, expected.received)
@@ -282,7 +350,13 @@ def test_statistics_are_those_of_the_reference() -> None:
 def on_cuda(**options: Any) -> Problem:
     """A problem as cuda poses it; plans read no tensor, so none is needed there."""
     needs_grad = options.pop("needs_grad", False)
-    sizes: dict[str, Any] = {"q_len": 4096, "k_len": 4096, "head_dim": 64, "v_dim": 64, "dtype": torch.float32}
+    sizes: dict[str, Any] = {
+        "q_len": 4096,
+        "k_len": 4096,
+        "head_dim": 64,
+        "v_dim": 64,
+        "dtype": torch.float32,
+    }
     sizes |= {name: options.pop(name) for name in tuple(sizes) if name in options}
     qkv = make_qkv(batch=1, heads=8, kv_heads=8, **sizes)
     return replace(make_problem(*qkv, **options), device="cuda", needs_grad=needs_grad)
@@ -296,7 +370,10 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "everything": ({"pattern": None}, "fused needs no compiling"),
     "a causal square": ({"pattern": p.Causal()}, "fused needs no compiling"),
-    "a causal square of the last keys": ({"pattern": p.Causal() & p.KeySpan(96), "q_len": 4000}, "fused needs no"),
+    "a causal square of the last keys": (
+        {"pattern": p.Causal() & p.KeySpan(96), "q_len": 4000},
+        "fused needs no",
+    ),
     "float64": ({"dtype": torch.float64}, "not in float64"),
     "dropout": ({"dropout": 0.1}, "no dropout"),
     "long values": ({"v_dim": 257}, "at most 256 numbers"),
@@ -321,7 +398,12 @@ def test_what_it_cannot_do_is_refused_in_words(name: str) -> None:
 @pytest.mark.usefixtures("triton")
 @pytest.mark.parametrize(
     "options",
-    [{"softcap": 20.0}, {"bias": ALiBi()}, {"k_len": 5000}, {"needs_grad": True, "pattern": p.SlidingWindow(9)}],
+    [
+        {"softcap": 20.0},
+        {"bias": ALiBi()},
+        {"k_len": 5000},
+        {"needs_grad": True, "pattern": p.SlidingWindow(9)},
+    ],
 )
 def test_what_fused_does_not_do_at_once_is_offered(options: dict[str, Any]) -> None:
     assert isinstance(Flex().assess(on_cuda(**{"pattern": p.Causal(), **options})), Offer)
@@ -332,7 +414,9 @@ def test_other_devices_and_a_missing_triton_are_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(flex_backend, "find_spec", lambda name: None)
     assert "triton" in str(Flex().assess(problem))
     assert "without compiling" in str(Flex().assess(replace(problem, device="cpu")))
-    assert "no gradients on cpu" in str(TRACED.assess(replace(problem, device="cpu", needs_grad=True)))
+    assert "no gradients on cpu" in str(
+        TRACED.assess(replace(problem, device="cpu", needs_grad=True))
+    )
 
 
 @pytest.mark.usefixtures("triton")
@@ -346,7 +430,9 @@ def test_other_devices_and_a_missing_triton_are_refused(monkeypatch: pytest.Monk
         ({"pattern": p.Causal() & p.Strided(64)}, False),
     ],
 )
-def test_a_plan_on_cuda_takes_flex_where_it_saves_work(options: dict[str, Any], takes: bool) -> None:
+def test_a_plan_on_cuda_takes_flex_where_it_saves_work(
+    options: dict[str, Any], takes: bool
+) -> None:
     plan = make_plan(on_cuda(**options), {**BACKENDS, "flex": Flex()})
     assert (plan.backend == "flex") == takes
 
@@ -356,7 +442,9 @@ def test_any_pattern_is_one_call_and_doubling_the_length_doubles_the_cost_of_a_w
     offer = Flex().assess(on_cuda(pattern=PATTERNS["bigbird"]))
     assert isinstance(offer, Offer)
     assert offer.cost.calls == 1
-    offers = [Flex().assess(on_cuda(pattern=p.CausalWindow(512), q_len=n, k_len=n)) for n in (4096, 8192)]
+    offers = [
+        Flex().assess(on_cuda(pattern=p.CausalWindow(512), q_len=n, k_len=n)) for n in (4096, 8192)
+    ]
     costs: list[Cost] = [offer.cost for offer in offers if isinstance(offer, Offer)]
     assert costs[1].pairs == pytest.approx(2 * costs[0].pairs, rel=0.1)
     assert costs[1].peak_bytes < 2.5 * costs[0].peak_bytes
@@ -365,12 +453,22 @@ def test_any_pattern_is_one_call_and_doubling_the_length_doubles_the_cost_of_a_w
 @IMPORTING
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
-def test_kernels_compiled_for_cpu_equal_the_traced_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo, "maybe_mark_dynamic", lambda *_: None)  # torch's kernels for cpu misname sizes
+def test_kernels_compiled_for_cpu_equal_the_traced_ones(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        torch._dynamo, "maybe_mark_dynamic", lambda *_: None
+    )  # torch's kernels for cpu misname sizes
     block_mask.cache_clear()
     torch._dynamo.reset()
     qkv = make_qkv(heads=4, kv_heads=2, q_len=300, k_len=390, head_dim=32, v_dim=32)
-    options = {"pattern": PATTERNS[name], "softcap": 5.0, "bias": torch.randn(4, 1, 390), "q_start": 60, "want": ()}
+    options = {
+        "pattern": PATTERNS[name],
+        "softcap": 5.0,
+        "bias": torch.randn(4, 1, 390),
+        "q_start": 60,
+        "want": (),
+    }
     found, expected = (told(Flex(("cpu",), compiled), qkv, **options) for compiled in (True, False))
     block_mask.cache_clear()
     torch.testing.assert_close(found.output, expected.output)
@@ -381,7 +479,9 @@ def test_kernels_compiled_for_cpu_equal_the_traced_ones(name: str, monkeypatch: 
 @pytest.mark.filterwarnings("ignore")  # of PyTorch's compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PATTERNS)
-def test_kernels_compiled_for_cuda_equal_the_reference_with_their_gradients(name: str, dtype: torch.dtype) -> None:
+def test_kernels_compiled_for_cuda_equal_the_reference_with_their_gradients(
+    name: str, dtype: torch.dtype
+) -> None:
     answers = []
     for backend in (Flex(), BACKENDS["reference"]):
         qkv = [x.cuda() for x in make_qkv(heads=4, kv_heads=2, q_len=300, k_len=380, dtype=dtype)]

@@ -26,11 +26,17 @@ def calls_of(pattern: str, length: int) -> RowBlockCalls:
 def test_keys_with_large_gaps_are_gathered_and_equal_the_reference_with_gradients(pattern):
     blocks = calls_of(pattern, 1000).blocks
     assert any(len(block.runs) > 1 for block in blocks)
-    qkv = make_qkv(q_len=1000, k_len=1000, heads=2, kv_heads=1, dtype=torch.float64, requires_grad=True)
-    found, expected = (rg.attention(*qkv, pattern=pattern, backend=name) for name in ("fused", "reference"))
+    qkv = make_qkv(
+        q_len=1000, k_len=1000, heads=2, kv_heads=1, dtype=torch.float64, requires_grad=True
+    )
+    found, expected = (
+        rg.attention(*qkv, pattern=pattern, backend=name) for name in ("fused", "reference")
+    )
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
     pull = torch.randn_like(expected)
-    for one, other in zip(*(torch.autograd.grad(x, qkv, pull) for x in (found, expected)), strict=True):
+    for one, other in zip(
+        *(torch.autograd.grad(x, qkv, pull) for x in (found, expected)), strict=True
+    ):
         torch.testing.assert_close(one, other, atol=1e-11, rtol=0)
 
 
@@ -38,7 +44,11 @@ def test_keys_with_large_gaps_are_gathered_and_equal_the_reference_with_gradient
     ("pattern", "length", "most"),
     [
         ("sliding_window(512)", 4096, 1.25),
-        ("sliding_window(192) | global_tokens(0..127) | random_blocks(3, block=64, seed=0)", 16_384, 1.6),
+        (
+            "sliding_window(192) | global_tokens(0..127) | random_blocks(3, block=64, seed=0)",
+            16_384,
+            1.6,
+        ),
         ("causal & fixed(64)", 4096, 3),
     ],
 )
@@ -52,7 +62,8 @@ def test_strict_counts_the_pairs_of_patterns_that_differ_by_batch_row():
     q, k, v = make_qkv(q_len=500, k_len=500)
     pattern = p.Causal() & p.KeySpan(0, torch.tensor([400, 500]))
     found, expected = (
-        rg.attention(q, k, v, pattern=pattern, backend=one, strict=one == "fused") for one in ("fused", "reference")
+        rg.attention(q, k, v, pattern=pattern, backend=one, strict=one == "fused")
+        for one in ("fused", "reference")
     )
     torch.testing.assert_close(found, expected)
     with pytest.raises(rg.UnsupportedError, match="more than twice as many"):

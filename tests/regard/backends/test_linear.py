@@ -19,8 +19,11 @@ from regard.mechanisms.features import Features, Kernelised
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 LINEAR = m.LinearTransformer()
-CAUSAL, SPANS = p.Causal(), p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 23]))
-TEXTS = p.SameDocument(torch.tensor([[3, 3, 8, 3, 1, 8, 8] * 4, [5, 5, 5, 5, 5, 5, 5] + [9, 2, 9] * 7]))
+CAUSAL = p.Causal()
+SPANS = p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 23]))
+TEXTS = p.SameDocument(
+    torch.tensor([[3, 3, 8, 3, 1, 8, 8] * 4, [5, 5, 5, 5, 5, 5, 5] + [9, 2, 9] * 7])
+)
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,12 @@ class Fading(Kernelised):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return dict.fromkeys(("k_log", "decay_log"), (sizes.batch, sizes.kv_heads, sizes.k_len))
 
-    def lift(self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]) -> Features:
+    def lift(
+        self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]
+    ) -> Features:
         if self.floor is None:
-            q, k = q.exp(), k.exp()
+            q = q.exp()
+            k = k.exp()
         return Features(q, k, parameters["k_log"], parameters["decay_log"], self.floor)
 
     def __str__(self) -> str:
@@ -69,7 +75,9 @@ def logarithms(kv_heads=3, k_len=28, learn=False):
 
 
 def detail(q, k, v, mechanism=LINEAR, backend="linear", **options):
-    return rg.attention_detail(q, k, v, mechanism=mechanism, want="log_sum_exp", backend=backend, **options)
+    return rg.attention_detail(
+        q, k, v, mechanism=mechanism, want="log_sum_exp", backend=backend, **options
+    )
 
 
 def computed(places):
@@ -81,13 +89,29 @@ def computed(places):
 
 
 PLACES = [  # pattern, q_len, q_start
-    (p.Full(), 28, None), (p.Full(), 5, None), (p.Full() & p.KeySpan(4, 11), 31, None), (SPANS, 28, None),
-    (CAUSAL, 28, None), (CAUSAL, 5, None), (CAUSAL, 31, None), (CAUSAL, 11, 3), (CAUSAL, 11, -4), (CAUSAL, 4, -9),
-    (CAUSAL, 40, -3), (CAUSAL, 3, 90), (CAUSAL & SPANS, 28, None), (CAUSAL & SPANS, 11, 3),
-    (CAUSAL & p.KeySpan(6, 17), 28, None), (CAUSAL & p.KeySpan(6, 17), 9, -2), (CAUSAL & p.KeySpan(50), 28, None),
-    (TEXTS, 28, None), (TEXTS & CAUSAL, 28, None), (TEXTS & CAUSAL & SPANS, 28, None),
-    (TEXTS & p.KeySpan(6, 17), 28, None), (TEXTS & SPANS & p.SameDocument(torch.arange(28) % 2), 28, None),
-]  # fmt: skip
+    (p.Full(), 28, None),
+    (p.Full(), 5, None),
+    (p.Full() & p.KeySpan(4, 11), 31, None),
+    (SPANS, 28, None),
+    (CAUSAL, 28, None),
+    (CAUSAL, 5, None),
+    (CAUSAL, 31, None),
+    (CAUSAL, 11, 3),
+    (CAUSAL, 11, -4),
+    (CAUSAL, 4, -9),
+    (CAUSAL, 40, -3),
+    (CAUSAL, 3, 90),
+    (CAUSAL & SPANS, 28, None),
+    (CAUSAL & SPANS, 11, 3),
+    (CAUSAL & p.KeySpan(6, 17), 28, None),
+    (CAUSAL & p.KeySpan(6, 17), 9, -2),
+    (CAUSAL & p.KeySpan(50), 28, None),
+    (TEXTS, 28, None),
+    (TEXTS & CAUSAL, 28, None),
+    (TEXTS & CAUSAL & SPANS, 28, None),
+    (TEXTS & p.KeySpan(6, 17), 28, None),
+    (TEXTS & SPANS & p.SameDocument(torch.arange(28) % 2), 28, None),
+]
 
 
 @pytest.mark.parametrize(
@@ -98,10 +122,13 @@ PLACES = [  # pattern, q_len, q_start
 )
 def test_blocks_and_chunks_equal_the_formula_with_gradients(place, kv_heads, backend):
     pattern, q_len, q_start = PLACES[place]
-    fading = (Fading(), Fading(0.7)) if CAUSAL in pattern.canonical().factors else ()  # it fades from left to right
+    fading = (
+        (Fading(), Fading(0.7)) if CAUSAL in pattern.canonical().factors else ()
+    )  # it fades from left to right
     for mechanism in (LINEAR, *fading):
         logs = None if mechanism == LINEAR else logarithms(kv_heads, learn=True)
-        leaves, answers = [*tensors(q_len, kv_heads=kv_heads, learn=True), *(logs or {}).values()], []
+        leaves = [*tensors(q_len, kv_heads=kv_heads, learn=True), *(logs or {}).values()]
+        answers = []
         for name in (backend, "reference"):
             options = {"pattern": pattern, "q_start": q_start, "parameters": logs}
             found = detail(*leaves[:3], mechanism, name, **options)
@@ -120,27 +147,50 @@ def test_second_derivatives_keep_their_digits_where_gates_are_small():
     def seconds(dtype, backend):
         given = [x.to(dtype).requires_grad_() for x in leaves]
         found = rg.attention(
-            *given[:3], pattern="causal", mechanism=m.RandomFeature(16, gated=True), parameters={"gate": given[3]},
+            *given[:3],
+            pattern="causal",
+            mechanism=m.RandomFeature(16, gated=True),
+            parameters={"gate": given[3]},
             backend=backend,
-        )  # fmt: skip
+        )
         firsts = torch.autograd.grad(found.square().sum(), given, create_graph=True)
-        return torch.autograd.grad(sum((x * y).sum() for x, y in zip(firsts, directions, strict=True)), given[:3])
+        return torch.autograd.grad(
+            sum((x * y).sum() for x, y in zip(firsts, directions, strict=True)), given[:3]
+        )
 
-    for found, exact in zip(seconds(torch.float32, "linear"), seconds(torch.float64, "reference"), strict=True):
-        assert (found - exact).abs().max() / exact.abs().max() < 131 * torch.finfo(torch.float32).eps
+    for found, exact in zip(
+        seconds(torch.float32, "linear"), seconds(torch.float64, "reference"), strict=True
+    ):
+        assert (found - exact).abs().max() / exact.abs().max() < 131 * torch.finfo(
+            torch.float32
+        ).eps
 
 
-@pytest.mark.parametrize("mechanism", [LINEAR, m.LinearTransformer(m.Relu()), m.Performer(23), Fading()], ids=str)
+@pytest.mark.parametrize(
+    "mechanism", [LINEAR, m.LinearTransformer(m.Relu()), m.Performer(23), Fading()], ids=str
+)
 def test_no_later_key_changes_one_bit_or_flushes_what_came_before(mechanism):
     q, k, v = (x.float() for x in tensors(300, 300))
-    logs = {name: x.float() for name, x in logarithms(k_len=300).items()} if mechanism == Fading() else None
-    before = rg.attention(q, k, v, pattern=CAUSAL, mechanism=mechanism, parameters=logs, backend="linear")
-    k, v = k.clone(), v.clone()
-    k[:, :, 131], v[:, :, 131] = (1e4 if logs is None else 60.0), 1e4  # 60: its features are exponentials
+    logs = (
+        {name: x.float() for name, x in logarithms(k_len=300).items()}
+        if mechanism == Fading()
+        else None
+    )
+    before = rg.attention(
+        q, k, v, pattern=CAUSAL, mechanism=mechanism, parameters=logs, backend="linear"
+    )
+    k = k.clone()
+    v = v.clone()
+    k[:, :, 131], v[:, :, 131] = (
+        (1e4 if logs is None else 60.0),
+        1e4,
+    )  # 60: its features are exponentials
     if logs is not None:
         logs["k_log"][:, :, 131] += 1e4
         logs["decay_log"][:, :, 140] -= 1e4
-    after = rg.attention(q, k, v, pattern=CAUSAL, mechanism=mechanism, parameters=logs, backend="linear")
+    after = rg.attention(
+        q, k, v, pattern=CAUSAL, mechanism=mechanism, parameters=logs, backend="linear"
+    )
     assert torch.equal(before[:, :, :131], after[:, :, :131])
     assert after.isfinite().all()
     assert (after != 0).any(-1).all()
@@ -149,7 +199,9 @@ def test_no_later_key_changes_one_bit_or_flushes_what_came_before(mechanism):
 def test_steep_decays_forget_and_stay_finite():
     q, k, v = (x.float() for x in tensors(300, 300))
     logs = {"k_log": torch.zeros(2, 3, 300), "decay_log": torch.full((2, 3, 300), -1000.0)}
-    output = rg.attention(q, k, v, pattern=CAUSAL, mechanism=Fading(), parameters=logs, backend="linear")
+    output = rg.attention(
+        q, k, v, pattern=CAUSAL, mechanism=Fading(), parameters=logs, backend="linear"
+    )
     torch.testing.assert_close(output, v.repeat_interleave(2, 1))
 
 
@@ -170,7 +222,9 @@ def test_features_that_are_all_zero_give_zeros_and_zero_gradient():
         ({"mechanism": m.Softmax()}, "linear attention by feature maps"),
     ],
 )
-def test_what_it_does_not_compute_is_refused_with_the_reason_and_answered_by_the_reference(options, reason):
+def test_what_it_does_not_compute_is_refused_with_the_reason_and_answered_by_the_reference(
+    options, reason
+):
     q, k, v = tensors()
     options = {"mechanism": LINEAR, **options}
     with pytest.raises(rg.UnsupportedError, match=reason):
@@ -180,7 +234,10 @@ def test_what_it_does_not_compute_is_refused_with_the_reason_and_answered_by_the
 
 def test_it_is_chosen_but_for_tiny_calls():
     long = tensors(200, 200)
-    assert rg.plan_attention(*long, pattern=CAUSAL, mechanism=LINEAR).backend in ("native", "linear")
+    assert rg.plan_attention(*long, pattern=CAUSAL, mechanism=LINEAR).backend in (
+        "native",
+        "linear",
+    )
     assert rg.plan_attention(*long, mechanism=m.Performer(64)).backend == "linear"
 
 
@@ -205,8 +262,12 @@ class Held(TorchDispatchMode):
                 storage = x.untyped_storage()
                 self.alive[storage._cdata] = weakref.ref(storage)
         storages = {one: ref() for one, ref in self.alive.items()}
-        self.alive = {one: self.alive[one] for one, storage in storages.items() if storage is not None}
-        self.most = max(self.most, sum(storage.nbytes() for storage in storages.values() if storage is not None))
+        self.alive = {
+            one: self.alive[one] for one, storage in storages.items() if storage is not None
+        }
+        self.most = max(
+            self.most, sum(storage.nbytes() for storage in storages.values() if storage is not None)
+        )
         return found
 
 
@@ -216,7 +277,9 @@ def test_twice_the_length_takes_twice_the_memory_forward_and_backward(mechanism,
     def most(length):
         q, k, v = (torch.randn(1, 1, length, 16, requires_grad=True) for _ in range(3))
         with Held() as seen:
-            rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, backend="linear").sum().backward()
+            rg.attention(
+                q, k, v, pattern=pattern, mechanism=mechanism, backend="linear"
+            ).sum().backward()
         return seen.most
 
     assert most(2048) <= 2.2 * most(1024)
@@ -227,16 +290,26 @@ def test_longer_chunks_as_on_a_gpu_give_the_same(pattern, monkeypatch):
     monkeypatch.setattr(recurrence, "CHUNK", 2)
     monkeypatch.setattr(recurrence, "BLOCK", 4)
     q, k, v = tensors(learn=True)
-    answers, sizes = [], set()
+    answers = []
+    sizes = set()
     plain = recurrence._products
-    monkeypatch.setattr(recurrence, "_products", lambda rows, k: (sizes.add(k.shape[-2]), plain(rows, k))[1])
+    monkeypatch.setattr(
+        recurrence, "_products", lambda rows, k: (sizes.add(k.shape[-2]), plain(rows, k))[1]
+    )
     for times in (1, 4):
         for module in (kernelised, recurrence):
             monkeypatch.setattr(module, "longer_on", lambda device, heads, times=times: times)
         found = detail(q, k, v, pattern=pattern)
         gradients = torch.autograd.grad(found.output.square().sum(), (q, k, v))
         with torch.no_grad():
-            answers.append([found.output, found.log_sum_exp, *gradients, detail(q, k, v, pattern=pattern).output])
+            answers.append(
+                [
+                    found.output,
+                    found.log_sum_exp,
+                    *gradients,
+                    detail(q, k, v, pattern=pattern).output,
+                ]
+            )
     if CAUSAL in pattern.canonical().factors:  # chunks inside of documents may be shorter
         assert ({4, 16} <= sizes, max(sizes)) == (True, 16)
     else:

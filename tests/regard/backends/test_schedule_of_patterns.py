@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.schedule import Arrays, Kind, RowBlock, Run, Schedule, aligned, packed, strict_refusal
+from regard.backends.schedule import (
+    Arrays,
+    Kind,
+    RowBlock,
+    Run,
+    Schedule,
+    aligned,
+    packed,
+    strict_refusal,
+)
 from regard.core.call import make_problem
 from regard.testing import make_qkv
 
@@ -35,7 +44,9 @@ def allowed_by(arrays: Arrays, q_len: int, k_len: int) -> torch.Tensor:
     return found
 
 
-def check(pattern: p.Pattern, q_len: int, k_len: int, q_start: int | None, rows: int, align: int) -> None:
+def check(
+    pattern: p.Pattern, q_len: int, k_len: int, q_start: int | None, rows: int, align: int
+) -> None:
     schedule = Schedule.of(pattern.canonical(), q_len, k_len, q_start, rows=rows, align=align)
     dense = pattern.dense(q_len, k_len, q_start=q_start)
     arrays = schedule.arrays()
@@ -51,7 +62,9 @@ def check(pattern: p.Pattern, q_len: int, k_len: int, q_start: int | None, rows:
             inside = dense[block.rows.start : block.rows.stop, run.keys.start : run.keys.stop]
             assert run.kind != Kind.WHOLE or inside.all()
             if run.kind == Kind.BOUNDED:  # the allowed keys of each row have no gap
-                assert (inside.int().diff(dim=-1, prepend=torch.zeros(len(inside), 1)) > 0).sum(-1).max() <= 1
+                assert (inside.int().diff(dim=-1, prepend=torch.zeros(len(inside), 1)) > 0).sum(
+                    -1
+                ).max() <= 1
     assert schedule.pairs >= int(dense.sum())
 
 
@@ -65,8 +78,18 @@ simple = st.one_of(
     st.builds(p.Fixed, st.integers(3, 9), st.integers(1, 2)),
     st.builds(p.GlobalTokens, st.sets(st.integers(0, 40), min_size=1, max_size=3)),
     st.builds(p.KeySpan, st.integers(0, 30), st.integers(20, 70)),
-    st.builds(p.RandomBlocks, st.integers(1, 2), st.integers(5, 8), st.integers(0, 9), st.booleans()),
-    st.sampled_from([p.Causal(), p.Full(), p.Prefix(19), p.SameDocument(IDS), p.Where(lambda i, j: (i * j) % 5 < 2)]),
+    st.builds(
+        p.RandomBlocks, st.integers(1, 2), st.integers(5, 8), st.integers(0, 9), st.booleans()
+    ),
+    st.sampled_from(
+        [
+            p.Causal(),
+            p.Full(),
+            p.Prefix(19),
+            p.SameDocument(IDS),
+            p.Where(lambda i, j: (i * j) % 5 < 2),
+        ]
+    ),
 )
 patterns = st.recursive(
     simple,
@@ -81,9 +104,15 @@ patterns = st.recursive(
 
 @settings(deadline=None, max_examples=150)
 @given(
-    patterns, lengths, lengths, st.none() | st.integers(-40, 60), st.sampled_from([(3, 1), (8, 1), (19, 1), (32, 4)])
+    patterns,
+    lengths,
+    lengths,
+    st.none() | st.integers(-40, 60),
+    st.sampled_from([(3, 1), (8, 1), (19, 1), (32, 4)]),
 )
-def test_any_combination_is_rebuilt_from_its_flat_arrays(pattern, q_len, k_len, q_start, rows) -> None:
+def test_any_combination_is_rebuilt_from_its_flat_arrays(
+    pattern, q_len, k_len, q_start, rows
+) -> None:
     check(pattern, q_len, k_len, q_start, *rows)
 
 
@@ -95,7 +124,9 @@ def test_equal_row_blocks_are_stored_once() -> None:
 
 def test_a_far_window_that_comes_into_sight_ends_a_repetition() -> None:
     pattern = (p.CausalWindow(8) | p.Diagonals(back=900, ahead=-896)).canonical()
-    counted = sum(block.times * len(block.runs) for block in Schedule.of(pattern, 4096, 4096, rows=32))
+    counted = sum(
+        block.times * len(block.runs) for block in Schedule.of(pattern, 4096, 4096, rows=32)
+    )
     assert counted > 4096 // 32 + 90  # two runs a block once the far one has begun
 
 
@@ -106,7 +137,11 @@ def test_positions_that_differ_by_batch_row_are_covered_together() -> None:
         for run in block.runs:
             met[block.rows.start : block.rows.stop, run.keys.start : run.keys.stop] = True
             if run.kind == Kind.WHOLE:
-                assert p.Causal().dense(29, 37, q_start=2)[block.rows.start : block.rows.stop, run.keys.stop - 1].all()
+                assert (
+                    p.Causal()
+                    .dense(29, 37, q_start=2)[block.rows.start : block.rows.stop, run.keys.stop - 1]
+                    .all()
+                )
     assert met[allowed].all()
     assert not met.all()
 
@@ -123,8 +158,10 @@ def test_alignment_cuts_whole_runs_and_closes_gaps() -> None:
     runs = (Run(range(3), Kind.BITS), Run(range(3, 21), Kind.WHOLE), Run(range(23, 30), Kind.BITS))
     found = aligned(RowBlock(range(5), runs), 8)
     assert [(run.keys, run.kind) for run in found.runs] == [
-        (range(8), Kind.BITS), (range(8, 21), Kind.WHOLE), (range(23, 30), Kind.BITS),
-    ]  # fmt: skip
+        (range(8), Kind.BITS),
+        (range(8, 21), Kind.WHOLE),
+        (range(23, 30), Kind.BITS),
+    ]
 
 
 def test_words_hold_32_keys_each() -> None:
@@ -150,7 +187,11 @@ def test_the_one_strict_check_compares_with_the_pairs_kept() -> None:
 
 
 def test_one_row_that_looks_at_fewer_keys_than_the_pattern_reaches() -> None:
-    pattern = ~(p.Strided(2, local=False) | p.KeySpan(0, 2))  # key 3 of 5 alone; the pattern says 0 to 5 may be reached
+    pattern = ~(
+        p.Strided(2, local=False) | p.KeySpan(0, 2)
+    )  # key 3 of 5 alone; the pattern says 0 to 5 may be reached
     qkv = make_qkv(q_len=1, k_len=5)
-    found, expected = (rg.attention(*qkv, pattern=pattern, backend=name) for name in ("fused", "reference"))
+    found, expected = (
+        rg.attention(*qkv, pattern=pattern, backend=name) for name in ("fused", "reference")
+    )
     torch.testing.assert_close(found, expected)

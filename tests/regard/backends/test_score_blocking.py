@@ -13,9 +13,17 @@ from regard.core.call import make_problem
 from regard.patterns.row_blocks import Kind
 
 PATTERNS = (
-    "full", "causal", "causal_window(5)", "sliding_window(9)", "key_span(3, 31)", "~causal", "~sliding_window(6)",
-    "causal & (causal_window(3) | key_span(0, 4))", "causal & ~causal", "random_blocks(12, block=1, seed=1)",
-)  # fmt: skip
+    "full",
+    "causal",
+    "causal_window(5)",
+    "sliding_window(9)",
+    "key_span(3, 31)",
+    "~causal",
+    "~sliding_window(6)",
+    "causal & (causal_window(3) | key_span(0, 4))",
+    "causal & ~causal",
+    "random_blocks(12, block=1, seed=1)",
+)
 
 
 @pytest.fixture
@@ -26,13 +34,16 @@ def small(monkeypatch):
 
 
 def cut(pattern, *, batch=3, heads=6, kv_heads=3, q_len=29, k_len=37, q_start=None):
-    q, k = torch.zeros(batch, heads, q_len, 2), torch.zeros(batch, kv_heads, k_len, 2)
+    q = torch.zeros(batch, heads, q_len, 2)
+    k = torch.zeros(batch, kv_heads, k_len, 2)
     return blocking_of(make_problem(q, k, k, pattern=pattern, q_start=q_start))
 
 
 @pytest.mark.parametrize(("q_start", "kv_heads"), [(None, 3), (0, 1), (11, 3), (-9, 1)])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_runs_hold_every_allowed_pair_once_and_whole_ones_nothing_else(pattern, q_start, kv_heads, small):
+def test_runs_hold_every_allowed_pair_once_and_whole_ones_nothing_else(
+    pattern, q_start, kv_heads, small
+):
     found = cut(pattern, q_start=q_start, heads=4 if kv_heads == 1 else 6, kv_heads=kv_heads)
     start = 8 if q_start is None else q_start
     allowed = p.parse(pattern).dense(29, 37, q_start=q_start)
@@ -52,7 +63,9 @@ def test_runs_hold_every_allowed_pair_once_and_whole_ones_nothing_else(pattern, 
 @pytest.mark.parametrize("lengths", [(1, 3), (2, 2), (29, 37)])
 def test_lots_hold_every_head_once_and_fit(sizes, lengths, small):
     batch, heads, kv_heads = sizes
-    found = cut("full", batch=batch, heads=heads, kv_heads=kv_heads, q_len=lengths[0], k_len=lengths[1])
+    found = cut(
+        "full", batch=batch, heads=heads, kv_heads=kv_heads, q_len=lengths[0], k_len=lengths[1]
+    )
     met = torch.zeros(batch, kv_heads, dtype=torch.int64)
     for lot in found.lots:
         met[lot.batch, lot.kv_heads] += 1
@@ -62,8 +75,13 @@ def test_lots_hold_every_head_once_and_fit(sizes, lengths, small):
 
 def test_a_score_block_is_never_larger_than_the_workspace(small):
     found = cut("causal")
-    largest = max(len(block.rows) * len(run.keys) for block in found.row_blocks((8, 8)) for run in block.runs)
-    units = max((one.batch.stop - one.batch.start) * (one.kv_heads.stop - one.kv_heads.start) for one in found.lots)
+    largest = max(
+        len(block.rows) * len(run.keys) for block in found.row_blocks((8, 8)) for run in block.runs
+    )
+    units = max(
+        (one.batch.stop - one.batch.start) * (one.kv_heads.stop - one.kv_heads.start)
+        for one in found.lots
+    )
     assert largest * units * 2 <= found.largest
 
 

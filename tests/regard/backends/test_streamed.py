@@ -58,9 +58,12 @@ def held(length: int, backend: str = "streamed", **options) -> int:
 
 
 def test_no_tensor_is_larger_than_a_block_or_the_inputs():
-    limit, options = max(blocking.PAIRS + 1024, 2 * 2048 * 8), {"dropout": 0.1, "dropout_seed": 3, "softcap": 9.0}
+    limit = max(blocking.PAIRS + 1024, 2 * 2048 * 8)
+    options = {"dropout": 0.1, "dropout_seed": 3, "softcap": 9.0}
     assert held(2048, **options) <= limit
-    assert held(2048, **options, bias=T5Relative(2)) <= 2 * limit  # the padded copy of one block's gradient
+    assert (
+        held(2048, **options, bias=T5Relative(2)) <= 2 * limit
+    )  # the padded copy of one block's gradient
     assert limit * 2 < 2 * 2048 * 2048 / 8
 
 
@@ -68,7 +71,9 @@ def test_the_tanh_of_all_pairs_is_never_in_memory_at_once():
     mechanism = m.Softmax(m.Additive(8, 8, 64))
     given = {"mechanism": mechanism, "parameters": dict(mechanism.new_parameters())}
     assert held(512, **given) <= 1 << 17
-    assert held(128, "reference", **given) >= 128 * 128 * 64  # the measure sees what the formula holds
+    assert (
+        held(128, "reference", **given) >= 128 * 128 * 64
+    )  # the measure sees what the formula holds
 
 
 @pytest.mark.parametrize("learns", [False, True])
@@ -91,7 +96,10 @@ def test_the_gradient_of_a_bias_is_the_only_tensor_of_its_size():
     class Made(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             found = func(*args, **(kwargs or {}))
-            if isinstance(found, torch.Tensor) and found.untyped_storage().nbytes() >= 8 * length**2:
+            if (
+                isinstance(found, torch.Tensor)
+                and found.untyped_storage().nbytes() >= 8 * length**2
+            ):
                 large.append(found.untyped_storage().data_ptr())
             return found
 
@@ -104,7 +112,9 @@ def test_the_gradient_of_a_bias_is_the_only_tensor_of_its_size():
 
 
 def plan(q, k, v, backend: str = "auto", **options) -> Plan:
-    return make_plan(make_problem(q, k, v, **options), {name: BACKENDS[name] for name in BLOCKWISE}, backend)
+    return make_plan(
+        make_problem(q, k, v, **options), {name: BACKENDS[name] for name in BLOCKWISE}, backend
+    )
 
 
 def test_it_is_chosen_for_what_only_the_reference_did():
@@ -145,12 +155,16 @@ def test_blocks_without_a_chosen_row_are_not_computed(monkeypatch):
     from regard.backends.scores.blocks import Scores
 
     plain = Scores.compute
-    monkeypatch.setattr(Scores, "compute", lambda *a, **b: computed.append(a[1].rows) or plain(*a, **b))
+    monkeypatch.setattr(
+        Scores, "compute", lambda *a, **b: computed.append(a[1].rows) or plain(*a, **b)
+    )
     ask("fused", q, k, v, want=weights_of([2, 3], heads=[0]))
     assert set(computed) == {range(2, 4)}
 
 
-@pytest.mark.parametrize(("asked", "words"), [({"rows": [7]}, "row 7"), ({"rows": [0], "heads": [6]}, "head 6")])
+@pytest.mark.parametrize(
+    ("asked", "words"), [({"rows": [7]}, "row 7"), ({"rows": [0], "heads": [6]}, "head 6")]
+)
 def test_a_row_or_head_that_is_not_there_is_refused(asked, words):
     for backend in BLOCKWISE:
         with pytest.raises(rg.ArgumentError, match=f"requests {words}"):
@@ -166,7 +180,8 @@ def test_a_list_that_names_no_rows_is_refused_and_so_is_a_second_one():
 
 
 def test_distance_is_the_mean_distance_however_far_out_the_positions_are():
-    q, k = torch.zeros(1, 1, 2, 4, dtype=torch.float64), torch.zeros(1, 1, 3, 4, dtype=torch.float64)
+    q = torch.zeros(1, 1, 2, 4, dtype=torch.float64)
+    k = torch.zeros(1, 1, 3, 4, dtype=torch.float64)
     for backend in BLOCKWISE:
         far = ask(backend, q, k, k, q_start=2**40, want="distance").distance
         assert far[0, 0].tolist() == pytest.approx([2**40 - 1, 2**40], rel=1e-15)
@@ -181,7 +196,9 @@ def test_a_bias_that_learns_by_chosen_weights_alone_gets_zeros_elsewhere(want):
     asked = (rg.weights_of(rows=[1], heads=[0]), *(() if want == "chosen" else ("entropy",)))
     found = []
     for backend in ("reference", "streamed"):
-        bias = torch.randn(7, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        bias = torch.randn(
+            7, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+        ).requires_grad_()
         chosen = ask(backend, q, k, v, bias=bias, want=asked).chosen_weights
         found += torch.autograd.grad(chosen[..., :3].sum(), bias)
     torch.testing.assert_close(*found)

@@ -16,17 +16,34 @@ from regard.testing import make_qkv
 
 BUILT = not isinstance(load(), str)
 PATTERNS = (
-    "strided(7)", "causal & strided(11)", "strided(5, local=false)", "strided(5) | strided(7, local=false)",
-    "dilated_window(10, 3)", "causal & dilated_window(30, 2)", "causal & (strided(13) | global_tokens(2, 40))",
+    "strided(7)",
+    "causal & strided(11)",
+    "strided(5, local=false)",
+    "strided(5) | strided(7, local=false)",
+    "dilated_window(10, 3)",
+    "causal & dilated_window(30, 2)",
+    "causal & (strided(13) | global_tokens(2, 40))",
     "causal & strided(7) & key_span(20, 25)",
-)  # fmt: skip
+)
 VARYING = {
     "by batch row": p.Strided(6) & p.KeySpan(torch.tensor([3, 0]), torch.tensor([80, 33])),
     "by head": p.PerHead(
-        [p.CausalWindow(3), p.Strided(5), p.SlidingWindow(4), p.CausalWindow(3), p.DilatedWindow(4, 8), p.Full()]
+        [
+            p.CausalWindow(3),
+            p.Strided(5),
+            p.SlidingWindow(4),
+            p.CausalWindow(3),
+            p.DilatedWindow(4, 8),
+            p.Full(),
+        ]
     ),
 }
-SIZES = ((127, 127, None), (31, 131, None), (131, 31, None), (67, 101, 13))  # more queries than keys: empty rows
+SIZES = (
+    (127, 127, None),
+    (31, 131, None),
+    (131, 31, None),
+    (67, 101, 13),
+)  # more queries than keys: empty rows
 
 
 class Slopes(Bias):
@@ -49,7 +66,9 @@ def calls_of_kernel(
     calls: list[str] = []
     for name in ("forward", "backward"):
         own = getattr(Differentiated, name)
-        monkeypatch.setattr(Differentiated, name, lambda *given, n=name, own=own: calls.append(n) or own(*given))
+        monkeypatch.setattr(
+            Differentiated, name, lambda *given, n=name, own=own: calls.append(n) or own(*given)
+        )
     return calls
 
 
@@ -69,10 +88,16 @@ def results(backend: str, qkv: Any, **options: Any) -> list[torch.Tensor]:
     found = rg.attention_detail(q, k, v, backend=backend, **options)
     lse = found.log_sum_exp
     generator = torch.Generator().manual_seed(3)
-    pulls = [torch.randn(x.shape, generator=generator, dtype=torch.float64) for x in (found.output, lse)]
-    loss = (found.output * pulls[0]).sum() + (lse.masked_fill(lse == -torch.inf, 0) * pulls[1]).sum()
+    pulls = [
+        torch.randn(x.shape, generator=generator, dtype=torch.float64) for x in (found.output, lse)
+    ]
+    loss = (found.output * pulls[0]).sum() + (
+        lse.masked_fill(lse == -torch.inf, 0) * pulls[1]
+    ).sum()
     assert found.output.dtype == q.dtype
-    return [x.detach().double() for x in (found.output, lse.exp(), *torch.autograd.grad(loss, leaves))]
+    return [
+        x.detach().double() for x in (found.output, lse.exp(), *torch.autograd.grad(loss, leaves))
+    ]
 
 
 @pytest.mark.parametrize("number", range(len(SIZES)))
@@ -81,7 +106,8 @@ def test_values_and_gradients_equal_the_reference(pattern, number, calls_of_kern
     """Every two of heads, dtypes and options meet in some pattern."""
     q_len, k_len, q_start = SIZES[number]
     for turn, heads in enumerate(HEADS if pattern != "by head" else HEADS[1:]):
-        dtype, options = [*BOUNDS][(number + turn) % 4], OPTIONS[(len(pattern) + number + turn) % 3]
+        dtype = [*BOUNDS][(number + turn) % 4]
+        options = OPTIONS[(len(pattern) + number + turn) % 3]
         qkv = make_qkv(heads=heads[0], kv_heads=heads[1], q_len=q_len, k_len=k_len, dtype=dtype)
         given = {"pattern": VARYING.get(pattern, pattern), "q_start": q_start, **options}
         exact = results("reference", [x.double() for x in qkv], **given)
@@ -108,12 +134,17 @@ def test_equal_residues_are_one_part_and_few_pairs_are_computed():
         ({"bias": torch.zeros(5)}, "no structure"),
         ({"q_start": torch.tensor([0, 1])}, "plan does not know the positions"),
         ({"pattern": p.Where(lambda i, j: i > j)}, "pair by pair"),
-        ({"pattern": "sliding_window(4)"}, "not dense among every n-th position; native and fused compute it"),
+        (
+            {"pattern": "sliding_window(4)"},
+            "not dense among every n-th position; native and fused compute it",
+        ),
     ],
 )
 def test_what_it_does_not_compute_it_refuses(options: dict[str, Any], words: str) -> None:
     with pytest.raises(rg.UnsupportedError, match=words):
-        rg.attention(*make_qkv(q_len=5, k_len=5), backend="tiled", **{"pattern": "strided(2)", **options})
+        rg.attention(
+            *make_qkv(q_len=5, k_len=5), backend="tiled", **{"pattern": "strided(2)", **options}
+        )
 
 
 @pytest.mark.skipif(not BUILT, reason="the native library is not built here")
@@ -122,13 +153,24 @@ def test_what_it_does_not_compute_it_refuses(options: dict[str, Any], words: str
     [
         ("tiled", "strided(64)", 4096, {}, "native, "),
         ("tiled", "causal & strided(64)", 4096, {}, "native, "),
-        ("native", "strided(64)", 4096, {"softcap": 30.0}, "tiled refused: the fused operations have no softcap"),
+        (
+            "native",
+            "strided(64)",
+            4096,
+            {"softcap": 30.0},
+            "tiled refused: the fused operations have no softcap",
+        ),
         ("native", "causal & strided(64)", 128, {}, "tiled, "),
         ("tiled", "strided(64)", 1, {}, "native, "),
     ],
 )
-def test_the_plan_names_the_backend_of_a_strided_pattern(backend, pattern, q_len, options, why, calls_of_kernel):
-    q, k = (torch.empty(1, 1, 1, 64).expand(1, 8, length, 64) for length in (q_len, 4096 if q_len == 1 else q_len))
+def test_the_plan_names_the_backend_of_a_strided_pattern(
+    backend, pattern, q_len, options, why, calls_of_kernel
+):
+    q, k = (
+        torch.empty(1, 1, 1, 64).expand(1, 8, length, 64)
+        for length in (q_len, 4096 if q_len == 1 else q_len)
+    )
     plan = rg.plan_attention(q, k, k, pattern=pattern, **options)
     if calls_of_kernel is not None:
         assert (plan.backend, why in str(plan)) == (backend, True), plan
@@ -137,6 +179,11 @@ def test_the_plan_names_the_backend_of_a_strided_pattern(backend, pattern, q_len
 def test_random_blocks_of_a_head_are_drawn_among_all_keys_where_the_call_reaches_fewer() -> None:
     random = p.RandomBlocks(2, block=1, seed=3)  # a draw depends on the number of keys
     q, k, v = make_qkv(batch=2, heads=2, kv_heads=2, q_len=3, k_len=29, dtype=torch.float64)
-    options = {"pattern": p.PerHead([random, p.DilatedWindow(3, 5)]) & p.KeySpan(0, 13), "q_start": 5}
-    found, expected = (rg.attention(q, k, v, backend=name, **options) for name in ("tiled", "reference"))
+    options = {
+        "pattern": p.PerHead([random, p.DilatedWindow(3, 5)]) & p.KeySpan(0, 13),
+        "q_start": 5,
+    }
+    found, expected = (
+        rg.attention(q, k, v, backend=name, **options) for name in ("tiled", "reference")
+    )
     torch.testing.assert_close(found, expected)

@@ -27,7 +27,9 @@ def test_every_changed_byte_is_refused(ring, tmp_path):
 
 
 def test_a_file_of_another_kind_is_refused(ring, tmp_path):
-    with pytest.raises(rg.errors.CheckpointError, match="'ring' in format '1'; this version reads static"):
+    with pytest.raises(
+        rg.errors.CheckpointError, match="'ring' in format '1'; this version reads static"
+    ):
         StaticCache.load(tmp_path / "ring")
     save_tensors(tmp_path / "weights", {"k": torch.zeros(1, 1, 1, 1)})
     with pytest.raises(rg.errors.CheckpointError, match="holds a cache of kind None"):
@@ -41,7 +43,11 @@ def planes(**changes) -> dict[str, torch.Tensor]:
 
 def bytes_with(**changes) -> dict[str, torch.Tensor]:
     """The planes of an int8 cache, some of them others."""
-    return {n: x.to(torch.int8) for n, x in planes().items()} | {n: torch.ones(1, 2, 3, 1) for n in SCALES} | changes
+    return (
+        {n: x.to(torch.int8) for n, x in planes().items()}
+        | {n: torch.ones(1, 2, 3, 1) for n in SCALES}
+        | changes
+    )
 
 
 SCALES = ("k_scales", "v_scales")
@@ -53,25 +59,87 @@ SCALES = ("k_scales", "v_scales")
         ("dynamic", {"first": "x"}, planes(), "first is 'x'"),
         ("ring", {"first": "9" * 30, "capacity": "4"}, planes(), "not a whole number"),
         ("static", {"first": "0"}, planes(), "capacity is ''"),
-        ("static", {"first": "0", "capacity": "2"}, planes(), "3 entries from position 0, which a static"),
+        (
+            "static",
+            {"first": "0", "capacity": "2"},
+            planes(),
+            "3 entries from position 0, which a static",
+        ),
         ("dynamic", {"first": "0"}, planes(v=None), "not the keys and values"),
         ("dynamic", {"first": "0"}, planes(v=torch.zeros(1, 2, 2, 5)), "not the keys and values"),
-        ("dynamic", {"first": "0"}, planes(k=torch.zeros(1, 2, 3, 4, dtype=torch.int8)), "not the keys and values"),
-        ("dynamic", {"first": "0"}, planes(k_scales=torch.zeros(1, 2, 3, 1)), "not the keys and values"),
-        ("dynamic", {"first": "0"}, bytes_with(k_scales=torch.ones(1, 2, 3, 1).double()), "not the keys and values"),
-        ("dynamic", {"first": "0"}, bytes_with(v_scales=torch.ones(1, 2, 2, 1)), "not the keys and values"),
-        ("dynamic", {"first": "0"}, planes(forgotten=torch.zeros(1, 2, 3, 1)), "not the keys and values"),  # float32
+        (
+            "dynamic",
+            {"first": "0"},
+            planes(k=torch.zeros(1, 2, 3, 4, dtype=torch.int8)),
+            "not the keys and values",
+        ),
+        (
+            "dynamic",
+            {"first": "0"},
+            planes(k_scales=torch.zeros(1, 2, 3, 1)),
+            "not the keys and values",
+        ),
+        (
+            "dynamic",
+            {"first": "0"},
+            bytes_with(k_scales=torch.ones(1, 2, 3, 1).double()),
+            "not the keys and values",
+        ),
+        (
+            "dynamic",
+            {"first": "0"},
+            bytes_with(v_scales=torch.ones(1, 2, 2, 1)),
+            "not the keys and values",
+        ),
+        (
+            "dynamic",
+            {"first": "0"},
+            planes(forgotten=torch.zeros(1, 2, 3, 1)),
+            "not the keys and values",
+        ),  # float32
         ("dynamic", {"first": "0", "v_dim": "2"}, planes(), "not the keys and values"),
-        ("dynamic", {"first": "0", "v_dim": "5"}, planes(v=None), "values of 5 numbers in keys of 4"),
+        (
+            "dynamic",
+            {"first": "0", "v_dim": "5"},
+            planes(v=None),
+            "values of 5 numbers in keys of 4",
+        ),
         ("dynamic", {"first": "2"}, planes(), "3 entries from position 2, which a dynamic"),
-        ("dynamic", {"first": "2"}, planes(places=torch.tensor([[[0, 5]]])), "places .* not those of entries"),
-        ("dynamic", {"first": "2"}, planes(places=torch.tensor([[[3, 1]]])), "places .* not those of entries"),
-        ("dynamic", {"first": "2"}, planes(places=torch.tensor([[[0.0]]])), "places .* not those of entries"),
-        ("dynamic", {"first": "0"}, planes(places=torch.tensor([[[0]]])), "places .* not those of entries"),
-        ("ring", {"first": "2", "capacity": "4"}, planes(places=torch.tensor([[[0]]])), "places .* not those of"),
+        (
+            "dynamic",
+            {"first": "2"},
+            planes(places=torch.tensor([[[0, 5]]])),
+            "places .* not those of entries",
+        ),
+        (
+            "dynamic",
+            {"first": "2"},
+            planes(places=torch.tensor([[[3, 1]]])),
+            "places .* not those of entries",
+        ),
+        (
+            "dynamic",
+            {"first": "2"},
+            planes(places=torch.tensor([[[0.0]]])),
+            "places .* not those of entries",
+        ),
+        (
+            "dynamic",
+            {"first": "0"},
+            planes(places=torch.tensor([[[0]]])),
+            "places .* not those of entries",
+        ),
+        (
+            "ring",
+            {"first": "2", "capacity": "4"},
+            planes(places=torch.tensor([[[0]]])),
+            "places .* not those of",
+        ),
     ],
 )
-def test_a_well_sealed_file_that_says_what_cannot_be_is_refused(tmp_path, kind, words, tensors, reason):
+def test_a_well_sealed_file_that_says_what_cannot_be_is_refused(
+    tmp_path, kind, words, tensors, reason
+):
     save_tensors(tmp_path / "forged", tensors, {"cache": kind, "format": "1", **words})
     with pytest.raises(rg.errors.CheckpointError, match=reason):
         load_cache(tmp_path / "forged")

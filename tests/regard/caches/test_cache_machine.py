@@ -15,7 +15,9 @@ from regard.core.tensors import Stored
 from regard.layers.caches import load_cache, new_cache, paged
 from regard.layers.caches.entries import DTYPES
 
-KV_HEADS, HEAD_DIM, V_DIM = 2, 3, 5
+KV_HEADS = 2
+HEAD_DIM = 3
+V_DIM = 5
 
 
 def off_by(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -43,7 +45,10 @@ class CacheIsAList(RuleBasedStateMachine):
     """The model: for each batch row a list of all (key, value) so far; of them those from `first` on are held, and not
     those at the positions in `gone`."""
 
-    kind, dtype, unlimited, joined = "dynamic", "float32", False, False
+    kind = "dynamic"
+    dtype = "float32"
+    unlimited = False
+    joined = False
 
     @initialize(capacity=st.integers(1, 9))
     def start(self, capacity):
@@ -61,8 +66,13 @@ class CacheIsAList(RuleBasedStateMachine):
         generator = torch.Generator().manual_seed(self.appended)
         self.appended += 1
         given = torch.float64 if self.dtype == "float64" else torch.float32
-        sizes = ((len(self.rows), KV_HEADS, added, HEAD_DIM), (len(self.rows), KV_HEADS, added, V_DIM))
-        k, v = (torch.randn(size, generator=generator, dtype=torch.float64).to(given) for size in sizes)
+        sizes = (
+            (len(self.rows), KV_HEADS, added, HEAD_DIM),
+            (len(self.rows), KV_HEADS, added, V_DIM),
+        )
+        k, v = (
+            torch.randn(size, generator=generator, dtype=torch.float64).to(given) for size in sizes
+        )
         return k, v
 
     def added(self, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -81,9 +91,14 @@ class CacheIsAList(RuleBasedStateMachine):
         with torch.set_grad_enabled(grad):
             keys, values = self.added(k, v)
         for row, entries in enumerate(self.rows):
-            entries += [(k[row, :, at].detach().clone(), v[row, :, at].detach().clone()) for at in range(added)]
+            entries += [
+                (k[row, :, at].detach().clone(), v[row, :, at].detach().clone())
+                for at in range(added)
+            ]
         self.holds(keys, values, self.first)
-        assert isinstance(keys, torch.Tensor) == (not self.first and not self.gone and keys.dtype == k.dtype)
+        assert isinstance(keys, torch.Tensor) == (
+            not self.first and not self.gone and keys.dtype == k.dtype
+        )
         if self.kind == "ring":
             self.first = max(self.first, len(self.rows[0]) - self.capacity)
 
@@ -163,7 +178,11 @@ class CacheIsAList(RuleBasedStateMachine):
             self.added(*self.fresh(min(added, self.left)))
             raise KeyboardInterrupt
 
-    @rule(wrong=st.sampled_from(["rank", "heads", "dim", "integers", "pairs", "crop", "crop below", "reorder", "keep"]))
+    @rule(
+        wrong=st.sampled_from(
+            ["rank", "heads", "dim", "integers", "pairs", "crop", "crop below", "reorder", "keep"]
+        )
+    )
     def refuse(self, wrong):
         k, v = self.fresh(2)
         calls = {
@@ -196,21 +215,35 @@ class CacheIsAList(RuleBasedStateMachine):
         for found, part in ((wide(keys), 0), (wide(values), 1)):
             if found.numel():
                 of = 0 if self.joined else part  # values in the keys are rounded with them
-                wanted = torch.stack([torch.stack([row[at][of] for at in places], 1) for row in self.rows])
-                size, bound = found.shape[-1], off_by(wanted.double(), DTYPES[self.dtype])
+                wanted = torch.stack(
+                    [torch.stack([row[at][of] for at in places], 1) for row in self.rows]
+                )
+                size = found.shape[-1]
+                bound = off_by(wanted.double(), DTYPES[self.dtype])
                 assert ((found - wanted[..., :size]).abs() <= bound[..., :size]).all()
 
 
 PAIRS = {
-    "dynamic": ("float32", "bfloat16", "int8"), "static": ("float64", "float16"), "ring": ("float32", "int8"),
-    "paged": ("float32", "int8"), "unlimited": ("float64",),
-    "joined dynamic": ("float32", "int8"), "joined static": ("bfloat16",), "joined ring": ("int8",),
+    "dynamic": ("float32", "bfloat16", "int8"),
+    "static": ("float64", "float16"),
+    "ring": ("float32", "int8"),
+    "paged": ("float32", "int8"),
+    "unlimited": ("float64",),
+    "joined dynamic": ("float32", "int8"),
+    "joined static": ("bfloat16",),
+    "joined ring": ("int8",),
     "joined paged": ("float32", "int8"),
-}  # fmt: skip
+}
 for _kind, _dtype in [(kind, dtype) for kind, dtypes in PAIRS.items() for dtype in dtypes]:
-    limits = {"kind": "paged", "unlimited": True} if _kind == "unlimited" else {"kind": _kind.split()[-1]}
+    limits = (
+        {"kind": "paged", "unlimited": True}
+        if _kind == "unlimited"
+        else {"kind": _kind.split()[-1]}
+    )
     limits["joined"] = _kind.startswith("joined")
-    machine = type(f"{_kind}_{_dtype}".replace(" ", "_"), (CacheIsAList,), {**limits, "dtype": _dtype})
+    machine = type(
+        f"{_kind}_{_dtype}".replace(" ", "_"), (CacheIsAList,), {**limits, "dtype": _dtype}
+    )
     machine.TestCase.settings = settings(max_examples=15, stateful_step_count=25)
     globals()[f"Test_{machine.__name__}"] = machine.TestCase
 del machine, CacheIsAList

@@ -13,7 +13,9 @@ WINDOW = p.CausalWindow(7) | (p.Causal() & p.Prefix(3))
 
 def layer_of(**options) -> rg.MultiHeadAttention:
     torch.manual_seed(2)
-    return rg.MultiHeadAttention(24, 4, kv_heads=2, pattern=WINDOW, positions="rotary", **options).double()
+    return rg.MultiHeadAttention(
+        24, 4, kv_heads=2, pattern=WINDOW, positions="rotary", **options
+    ).double()
 
 
 def continued(layer, x, cache, sizes) -> torch.Tensor:
@@ -31,14 +33,18 @@ def test_a_window_with_first_keys_goes_on_as_the_whole_text(sizes, backend):
         torch.testing.assert_close(continued(layer, x, cache, sizes), layer(x), rtol=0, atol=1e-12)
     assert cache.length == 71
     assert cache.keys.numbers.shape[2] == 9
-    assert cache.nbytes == 2 * 2 * 2 * 6 * 25 * 8  # keys and values of 2 rows, 2 heads, room for 3 + 6 + 16
+    assert (
+        cache.nbytes == 2 * 2 * 2 * 6 * 25 * 8
+    )  # keys and values of 2 rows, 2 heads, room for 3 + 6 + 16
 
 
 def test_gradients_go_through_the_first_entries():
     layer = layer_of()
     x = torch.randn(1, 40, 24).double()
     outputs = continued(layer, x, layer.new_cache(1, "ring", first=3), [9, 1, 20, 1, 9]), layer(x)
-    found, expected = (torch.autograd.grad(one.square().sum(), layer.to_k.weight)[0] for one in outputs)
+    found, expected = (
+        torch.autograd.grad(one.square().sum(), layer.to_k.weight)[0] for one in outputs
+    )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
@@ -52,7 +58,8 @@ def test_latents_and_int8_keep_first_entries_too(tmp_path):
             cache = layer.new_cache(1, "ring", first=3)
             parts = [layer(part, cache=cache, form=form) for part in x.split([30, 1, 19], 1)]
             torch.testing.assert_close(torch.cat(parts, 1), layer(x), rtol=0, atol=1e-12)
-        layer, x = layer_of(), torch.randn(2, 50, 24).double()
+        layer = layer_of()
+        x = torch.randn(2, 50, 24).double()
         small = layer.new_cache(2, "ring", dtype="int8", first=3)
         continued(layer, x[:, :45], small, [9] * 5)
         small.reorder(torch.tensor([1, 0]))
@@ -61,24 +68,32 @@ def test_latents_and_int8_keep_first_entries_too(tmp_path):
         assert repr(again) == repr(small)
         whole = layer(x[[1, 0]])[:, 45:]
         for cache in (small, again):
-            torch.testing.assert_close(continued(layer, x[[1, 0], 45:], cache, [1] * 5), whole, rtol=0, atol=0.02)
+            torch.testing.assert_close(
+                continued(layer, x[[1, 0], 45:], cache, [1] * 5), whole, rtol=0, atol=0.02
+            )
 
 
 def test_crop_keeps_first_entries_or_ends_behind_what_was_dropped():
-    layer, x = layer_of(), torch.randn(1, 60, 24).double()
+    layer = layer_of()
+    x = torch.randn(1, 60, 24).double()
     with torch.no_grad():
         cache = layer.new_cache(1, "ring", 12, first=3)
         continued(layer, x, cache, [1] * 60)
         cache.crop(57)
-        torch.testing.assert_close(layer(x[:, 57:], cache=cache), layer(x)[:, 57:], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            layer(x[:, 57:], cache=cache), layer(x)[:, 57:], rtol=0, atol=1e-12
+        )
         with pytest.raises(ArgumentError, match=r"crop\(20\): this cache holds entries 0 to 2 and"):
             cache.crop(20)
         cache.crop(2)
-        torch.testing.assert_close(layer(x[:, 2:9], cache=cache), layer(x[:, :9])[:, 2:], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            layer(x[:, 2:9], cache=cache), layer(x[:, :9])[:, 2:], rtol=0, atol=1e-12
+        )
 
 
 def test_what_would_count_dropped_positions_is_refused_and_leaves_the_cache():
-    layer, x = layer_of(), torch.randn(1, 60, 24).double()
+    layer = layer_of()
+    x = torch.randn(1, 60, 24).double()
     cache = layer.new_cache(1, "ring", first=3)
     with torch.no_grad():
         continued(layer, x, cache, [59, 1])
@@ -86,9 +101,15 @@ def test_what_would_count_dropped_positions_is_refused_and_leaves_the_cache():
         keys, values = cache.keys, cache.values
         q = torch.randn(1, 4, 1, 6).double()
         for options, message in (
-            ({"pattern": "causal"}, "may look at keys that this cache dropped: it holds the first 3"),
+            (
+                {"pattern": "causal"},
+                "may look at keys that this cache dropped: it holds the first 3",
+            ),
             ({"pattern": WINDOW | p.Prefix(4)}, "may look at keys that this cache dropped"),
-            ({"pattern": WINDOW & p.SameDocument(torch.zeros(60, dtype=torch.int64))}, "this cache dropped"),
+            (
+                {"pattern": WINDOW & p.SameDocument(torch.zeros(60, dtype=torch.int64))},
+                "this cache dropped",
+            ),
             ({"pattern": WINDOW, "bias": torch.zeros(60).double()}, "bias counts positions"),
             ({"pattern": WINDOW, "dropout": 0.5}, "dropout counts positions"),
         ):

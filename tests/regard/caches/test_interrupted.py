@@ -13,8 +13,13 @@ from regard.core.tensors import Stored
 from regard.layers.caches import RecurrentState, new_cache, paged
 from regard.mechanisms import LinearTransformer
 
-BATCH, KV_HEADS, HEAD_DIM, V_DIM = 3, 2, 5, 7
-PAST, ADDED, LENGTH = 7, 2, 13
+BATCH = 3
+KV_HEADS = 2
+HEAD_DIM = 5
+V_DIM = 7
+PAST = 7
+ADDED = 2
+LENGTH = 13
 KINDS = ("dynamic", "static", "ring", "paged")
 MOST = 30  # lines outside of the layers
 ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
@@ -50,13 +55,16 @@ def some_of(run: Callable[[], Any]) -> Iterator[Line]:
         ("latents", "float64", False),
     ],
 )
-def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(kind: str, dtype: str, recorded: bool) -> None:
+def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(
+    kind: str, dtype: str, recorded: bool
+) -> None:
     torch.manual_seed(3)
     mechanism = "linear_transformer" if kind == "state" else None
     options = {"mechanism": mechanism, "forgetting": kind in ("dynamic", "paged")}
     layer = rg.MultiHeadAttention(28, 4, kv_heads=2, pattern="causal", **options).double()
     if kind == "latents":
-        kind, sizes = "paged", {"latent_dim": 9, "rope_dim": 4, "head_dim": 5}
+        kind = "paged"
+        sizes = {"latent_dim": 9, "rope_dim": 4, "head_dim": 5}
         layer = rg.LatentAttention(28, 4, pattern="causal", **sizes).double()
     x = torch.randn(BATCH, LENGTH, 28, dtype=torch.float64)
     bound = 0.1 if dtype == "int8" else 1e-12
@@ -72,7 +80,8 @@ def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(kind: str, dt
             return lambda: layer(x[:, PAST : PAST + ADDED], cache=cache)
 
         go_on(cache_with(PAST))()
-        lengths, stopped = set(), []
+        lengths = set()
+        stopped = []
         for number, line in enumerate(some_of(go_on(cache_with(PAST)))):
             cache = cache_with(PAST)
             stopped.append(interrupted(go_on(cache), line, ERRORS[number % 2]))
@@ -81,7 +90,9 @@ def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(kind: str, dt
             rest = layer(x[:, cache.length :], cache=cache)
             assert (rest - whole[:, -rest.shape[1] :]).abs().max() < bound, line
     assert PAST in lengths
-    assert sum(stopped) > 0.9 * len(stopped)  # a call after an interrupted one may do without a line, or need another
+    assert sum(stopped) > 0.9 * len(
+        stopped
+    )  # a call after an interrupted one may do without a line, or need another
 
 
 def contents(cache: Any) -> list[torch.Tensor]:
@@ -90,7 +101,9 @@ def contents(cache: Any) -> list[torch.Tensor]:
         summed = cache._so_far.summed
         sums = [] if summed is None else [*summed.tensors.values()]
         return [torch.tensor([cache.length, cache.batch]), *sums]
-    parts = [x.widened(torch.float64) if isinstance(x, Stored) else x for x in (cache.keys, cache.values)]
+    parts = [
+        x.widened(torch.float64) if isinstance(x, Stored) else x for x in (cache.keys, cache.values)
+    ]
     return [torch.tensor([cache.length, cache.batch]), *parts]
 
 
@@ -101,7 +114,10 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 def fresh(added: int, seed: int, recorded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     sizes = (HEAD_DIM, V_DIM)
-    k, v = (torch.randn(BATCH, KV_HEADS, added, size, generator=generator, dtype=torch.float64) for size in sizes)
+    k, v = (
+        torch.randn(BATCH, KV_HEADS, added, size, generator=generator, dtype=torch.float64)
+        for size in sizes
+    )
     return k.requires_grad_(recorded), v.requires_grad_(recorded)
 
 
@@ -116,9 +132,12 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def check_every_line(make: Callable[[], Any], change: Callable[[Any], Any], after: Callable[[Any], Any]) -> None:
+def check_every_line(
+    make: Callable[[], Any], change: Callable[[Any], Any], after: Callable[[Any], Any]
+) -> None:
     """Stop a change at each of its lines: what is held is what was held before or is held after it, then and later."""
-    before, changed = make(), make()
+    before = make()
+    changed = make()
     change(changed)
     wanted = [contents(before), contents(changed)]
     for cache in (before, changed):
@@ -137,7 +156,11 @@ def check_every_line(make: Callable[[], Any], change: Callable[[Any], Any], afte
 @pytest.mark.parametrize(
     ("kind", "dtype", "name", "recorded"),
     [
-        *(one for one in product(KINDS, ("float64",), CHANGES, (False, True)) if one[::2] != ("ring", "keep")),
+        *(
+            one
+            for one in product(KINDS, ("float64",), CHANGES, (False, True))
+            if one[::2] != ("ring", "keep")
+        ),
         ("paged", "int8", "append", False),
     ],
 )
@@ -166,7 +189,9 @@ def attend(state: RecurrentState, added: int, seed: int) -> None:
 @pytest.mark.parametrize("name", ["attend", "crop to nothing", "reorder", "reorder to more"])
 def test_a_change_of_a_state_that_is_stopped_at_any_line_was_made_or_was_not(name: str) -> None:
     def make() -> RecurrentState:
-        state = RecurrentState(LinearTransformer(), BATCH, KV_HEADS, HEAD_DIM, V_DIM, dtype=torch.float64)
+        state = RecurrentState(
+            LinearTransformer(), BATCH, KV_HEADS, HEAD_DIM, V_DIM, dtype=torch.float64
+        )
         attend(state, PAST, 0)
         return state
 

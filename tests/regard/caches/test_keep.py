@@ -15,7 +15,14 @@ BY_HEAD = torch.tensor([[[0, 3, 4, 9, 11], [12, 1, 2, 5, 7]], [[6, 7, 8, 9, 10],
 OTHERS = p.PerHead([p.Causal(), p.CausalWindow(5), p.Causal() & p.Strided(2), p.Causal()])
 PADDED = p.Causal() & p.KeySpan(torch.tensor([0, 3]))
 NEAR_A_GAP = ("causal_window(1) | (causal & prefix(2))", p.Diagonals(99, -3))
-PATTERNS = ["causal", "causal_window(4)", "causal & (strided(3) | prefix(2))", *NEAR_A_GAP, OTHERS, PADDED]
+PATTERNS = [
+    "causal",
+    "causal_window(4)",
+    "causal & (strided(3) | prefix(2))",
+    *NEAR_A_GAP,
+    OTHERS,
+    PADDED,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +35,9 @@ def layer_of(pattern="causal", *, latent=False, **options):
     if latent:
         sizes = {"latent_dim": 8, "rope_dim": 4, "head_dim": 8}
         return rg.LatentAttention(24, 4, pattern=pattern, **sizes).double()
-    return rg.MultiHeadAttention(24, 4, kv_heads=2, pattern=pattern, **({"positions": "rotary"} | options)).double()
+    return rg.MultiHeadAttention(
+        24, 4, kv_heads=2, pattern=pattern, **({"positions": "rotary"} | options)
+    ).double()
 
 
 def allowed(kept: torch.Tensor, batch: int = 2) -> torch.Tensor:
@@ -37,7 +46,9 @@ def allowed(kept: torch.Tensor, batch: int = 2) -> torch.Tensor:
     mask = torch.ones(batch, 4, TOTAL, TOTAL, dtype=torch.bool)
     mask[:, :, LENGTH:, :LENGTH] = False
     by_head = kept.repeat_interleave(4 // kept.shape[1], 1).expand(batch, 4, -1)
-    mask[:, :, LENGTH:] |= torch.zeros(batch, 4, TOTAL, dtype=torch.bool).scatter(-1, by_head, True)[:, :, None]
+    mask[:, :, LENGTH:] |= torch.zeros(batch, 4, TOTAL, dtype=torch.bool).scatter(
+        -1, by_head, True
+    )[:, :, None]
     return mask
 
 
@@ -52,7 +63,8 @@ def continued(layer, x, cache, kept, sizes=(1, 3, 2, 1), **options):
 @pytest.mark.parametrize("kind", ["dynamic", "static", "paged"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_going_on_is_the_whole_text_with_the_dropped_keys_hidden(kind, pattern):
-    layer, x = layer_of(pattern), torch.randn(2, TOTAL, 24).double()
+    layer = layer_of(pattern)
+    x = torch.randn(2, TOTAL, 24).double()
     with torch.no_grad():
         for kept in (ALIKE, BY_ROW, BY_HEAD):
             cache = layer.new_cache(2, kind, LENGTH if kind == "static" else None)
@@ -63,30 +75,44 @@ def test_going_on_is_the_whole_text_with_the_dropped_keys_hidden(kind, pattern):
 
 @pytest.mark.parametrize("kept", [ALIKE, BY_ROW, BY_HEAD])
 def test_biases_gradients_latents_and_full_attention_too(kept):
-    x, mask = torch.randn(2, TOTAL, 24).double(), p.Explicit(allowed(kept))
+    x = torch.randn(2, TOTAL, 24).double()
+    mask = p.Explicit(allowed(kept))
     for bias in (rg.bias.ALiBi(), rg.bias.T5Relative(4, buckets=8, max_distance=16).double()):
         layer = layer_of(positions=None)
         found = continued(layer, x, layer.new_cache(2), kept, bias=bias)
         wanted = layer(x, pattern=mask, bias=bias)[:, LENGTH:]
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
-        for learned in (layer.to_k.weight, *(bias.parameters() if isinstance(bias, torch.nn.Module) else ())):
-            grads = [torch.autograd.grad(y.square().sum(), learned, retain_graph=True)[0] for y in (found, wanted)]
+        for learned in (
+            layer.to_k.weight,
+            *(bias.parameters() if isinstance(bias, torch.nn.Module) else ()),
+        ):
+            grads = [
+                torch.autograd.grad(y.square().sum(), learned, retain_graph=True)[0]
+                for y in (found, wanted)
+            ]
             torch.testing.assert_close(*grads, rtol=0, atol=1e-10)
     for pattern, form in (("causal", "absorbed"), ("causal_window(6)", "expanded")):
-        layer, of_latents = layer_of(pattern, latent=True), kept[:, :1] if kept.dim() == 3 else kept
+        layer = layer_of(pattern, latent=True)
+        of_latents = kept[:, :1] if kept.dim() == 3 else kept
         with torch.no_grad():
             found = continued(layer, x, layer.new_cache(2, "paged"), of_latents, form=form)
             wanted = layer(x, pattern=p.Explicit(allowed(of_latents)))[:, LENGTH:]
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     layer = layer_of("full")
     found = continued(layer, x, layer.new_cache(2), kept, sizes=(1,))
-    wanted = layer(x[:, : LENGTH + 1], pattern=p.Explicit(allowed(kept)[..., : LENGTH + 1, : LENGTH + 1]))
+    wanted = layer(
+        x[:, : LENGTH + 1], pattern=p.Explicit(allowed(kept)[..., : LENGTH + 1, : LENGTH + 1])
+    )
     torch.testing.assert_close(found, wanted[:, LENGTH:], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("int8", 0.02), ("bfloat16", 0.02), ("float64", 1e-12)])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [("int8", 0.02), ("bfloat16", 0.02), ("float64", 1e-12)]
+)
 def test_kept_entries_are_kept_again_reordered_cropped_and_read_from_a_file(tmp_path, dtype, bound):
-    layer, x, rows = layer_of(), torch.randn(2, TOTAL, 24).double(), torch.tensor([1, 0])
+    layer = layer_of()
+    x = torch.randn(2, TOTAL, 24).double()
+    rows = torch.tensor([1, 0])
     with torch.no_grad():
         for kind in ("dynamic", "paged"):
             cache = layer.new_cache(2, kind, dtype=dtype)
@@ -104,11 +130,14 @@ def test_kept_entries_are_kept_again_reordered_cropped_and_read_from_a_file(tmp_
             for one in (cache, load_cache(tmp_path / kind)):
                 assert (one.length, one.entries) == (15, 6)
                 assert torch.equal(one.positions[:, 0, :5], BY_ROW.sort(-1).values[rows])
-                torch.testing.assert_close(layer(x[rows, 15:], cache=one), wanted, rtol=0, atol=bound)
+                torch.testing.assert_close(
+                    layer(x[rows, 15:], cache=one), wanted, rtol=0, atol=bound
+                )
 
 
 def test_statistics_have_the_positions_of_the_text():
-    x, want = torch.randn(2, TOTAL, 24).double(), ("received", "weights", rg.top_keys(3), rg.weights_of([1], [3]))
+    x = torch.randn(2, TOTAL, 24).double()
+    want = ("received", "weights", rg.top_keys(3), rg.weights_of([1], [3]))
     for kept in (ALIKE, BY_HEAD):
         layer = layer_of()
         cache = layer.new_cache(2)
@@ -122,15 +151,22 @@ def test_statistics_have_the_positions_of_the_text():
         torch.testing.assert_close(found.chosen_weights, wanted[:, 3:, 1:2])
         torch.testing.assert_close(found.top_keys.weights, wanted.topk(3).values)
         assert torch.equal(found.top_keys.indices, wanted.topk(3).indices)
-        with pytest.raises(UnsupportedError, match="distance counts positions, and this cache dropped 8 of them by"):
-            rg.attention_detail(torch.randn(2, 4, 1, 6).double(), cache.keys, cache.values, want="distance")
+        with pytest.raises(
+            UnsupportedError, match="distance counts positions, and this cache dropped 8 of them by"
+        ):
+            rg.attention_detail(
+                torch.randn(2, 4, 1, 6).double(), cache.keys, cache.values, want="distance"
+            )
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static", "paged"])
 def test_the_accepted_path_of_a_tree_goes_on_as_its_branch_alone(kind):
-    layer, text = layer_of(), torch.randn(2, 11, 24).double()
-    drafts, more = torch.randn(2, 6, 24).double(), torch.randn(2, 3, 24).double()
-    tree, path = p.Tree(torch.tensor([-1, 0, 0, 2, -1, 2])), torch.tensor([0, 2, 5])
+    layer = layer_of()
+    text = torch.randn(2, 11, 24).double()
+    drafts = torch.randn(2, 6, 24).double()
+    more = torch.randn(2, 3, 24).double()
+    tree = p.Tree(torch.tensor([-1, 0, 0, 2, -1, 2]))
+    path = torch.tensor([0, 2, 5])
     assert tree.depths.tolist() == [0, 1, 1, 2, 0, 2]
     with torch.no_grad():
         for kept in (None, torch.tensor([0, 1, 5, 10])):
@@ -160,12 +196,16 @@ def test_a_window_with_first_entries_stays_a_plan_of_its_pattern():
     q = torch.randn(1, 4, 1, 6).double()
     plan = rg.plan_attention(q, cache.keys, cache.values, pattern=layer.pattern)
     assert (plan.problem.pattern, plan.problem.k_len) == (layer.pattern.canonical(), 8)
-    assert "explicit" in str(rg.plan_attention(q, cache.keys, cache.values, pattern="causal & strided(5)").problem)
+    assert "explicit" in str(
+        rg.plan_attention(q, cache.keys, cache.values, pattern="causal & strided(5)").problem
+    )
 
 
 def test_policies_choose_for_each_key_head_among_what_is_held():
-    of_one, of_other = [[0, 5, 0, 1, 0, 2, 0], [0, 0, 3, 3, 0, 0, 1]], [[4, 0, 0, 3, 1, 0, 0], [0, 2, 0, 3, 0, 0, 1]]
-    received, held = torch.tensor([of_one + of_other]).double(), torch.tensor([[[0, 2, 3, 5, 6], [0, 3, 4, 5, 6]]])
+    of_one = [[0, 5, 0, 1, 0, 2, 0], [0, 0, 3, 3, 0, 0, 1]]
+    of_other = [[4, 0, 0, 3, 1, 0, 0], [0, 2, 0, 3, 0, 0, 1]]
+    received = torch.tensor([of_one + of_other]).double()
+    held = torch.tensor([[[0, 2, 3, 5, 6], [0, 3, 4, 5, 6]]])
     assert heavy_hitters(received, 4, kv_heads=2).tolist() == [[[1, 3, 5, 6], [0, 3, 5, 6]]]
     found = observed_keys(received, 4, kv_heads=2, window=2, pool=3, positions=held)
     assert found.tolist() == [[[0, 2, 5, 6], [3, 4, 5, 6]]]
@@ -179,29 +219,59 @@ def test_what_cannot_be_kept_is_refused_and_leaves_the_cache():
     for kept, options, error, message in (
         ([0, 3], {}, ShapeError, "keep takes positions as an int64 tensor"),
         (torch.tensor([0.0]), {}, ShapeError, "keep takes positions as an int64 tensor"),
-        (torch.zeros(3, 1, dtype=torch.int64), {}, ShapeError, r"\(batch, n\) or \(batch, kv_heads, n\)"),
-        (torch.tensor([4]), {}, ArgumentError, "keep: 4 is not held; this cache holds 3 entries of 9 positions"),
+        (
+            torch.zeros(3, 1, dtype=torch.int64),
+            {},
+            ShapeError,
+            r"\(batch, n\) or \(batch, kv_heads, n\)",
+        ),
+        (
+            torch.tensor([4]),
+            {},
+            ArgumentError,
+            "keep: 4 is not held; this cache holds 3 entries of 9 positions",
+        ),
         (torch.tensor([3, 3]), {}, ArgumentError, "keep: 3 is named twice"),
         (torch.tensor([-1]), {}, ArgumentError, "keep: -1 is not held"),
-        (torch.tensor([3]), {"after": 5}, ArgumentError, "keep: 3 is before 5, where entries stay in any case"),
+        (
+            torch.tensor([3]),
+            {"after": 5},
+            ArgumentError,
+            "keep: 3 is before 5, where entries stay in any case",
+        ),
         (torch.tensor([]).long(), {"after": 10}, ArgumentError, "after"),
-        (torch.tensor([]).long(), {"after": 1}, ArgumentError, "rows or heads kept different numbers of entries"),
+        (
+            torch.tensor([]).long(),
+            {"after": 1},
+            ArgumentError,
+            "rows or heads kept different numbers of entries",
+        ),
     ):
         with pytest.raises(error, match=message):
             cache.keep(kept, **options)
-    with pytest.raises(ArgumentError, match=r"different numbers of entries before position 6, .* give 8 or more, or 0"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"different numbers of entries before position 6, .* give 8 or more, or 0",
+    ):
         cache.crop(6)
     assert torch.equal(cache.keys.numbers, before)
-    assert repr(cache) == "GrowingCache(batch=2, kv_heads=2, length=9, head_dim=4, entries=3, float32)"
+    assert (
+        repr(cache) == "GrowingCache(batch=2, kv_heads=2, length=9, head_dim=4, entries=3, float32)"
+    )
     cache.crop(5)  # two entries of each row are before it
     ring = new_cache("ring", 1, 2, 4, capacity=3)
     with pytest.raises(UnsupportedError, match="a ring itself drops its oldest entries"):
         ring.keep(torch.tensor([], dtype=torch.int64))
-    q, k, v = torch.randn(2, 2, 1, 4), cache.keys, cache.values
+    q = torch.randn(2, 2, 1, 4)
+    k = cache.keys
+    v = cache.values
     for options, message in (
         ({"dropout": 0.5}, "dropout counts positions"),
         ({"q_start": torch.tensor([3, 3])}, "q_start by batch row counts positions"),
-        ({"mechanism": "linear_transformer", "pattern": "causal"}, "works only with softmax; keep all entries"),
+        (
+            {"mechanism": "linear_transformer", "pattern": "causal"},
+            "works only with softmax; keep all entries",
+        ),
     ):
         with pytest.raises(UnsupportedError, match=message):
             rg.attention(q, k, v, **options)

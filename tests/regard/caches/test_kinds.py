@@ -50,10 +50,13 @@ class TestGrowing:
 class TestRing:
     def test_its_room_is_fixed_and_it_moves_seldom(self):
         cache = RingCache(1, 1, 4, capacity=100)
-        before, places = cache.nbytes, []
+        before = cache.nbytes
+        places = []
         for _ in range(1000):
             cache.append(*ones(1))
-            places.append(cache.keys.numbers.untyped_storage().data_ptr() if cache.length > 100 else 0)
+            places.append(
+                cache.keys.numbers.untyped_storage().data_ptr() if cache.length > 100 else 0
+            )
         moves = sum(one != other for one, other in pairwise(places))
         assert moves <= 1000 // 25 + 1
         assert cache.nbytes == before == 2 * 125 * 4 * 4
@@ -81,7 +84,8 @@ class TestRing:
         cache = RingCache(1, 1, 4, capacity=4)
         cache.append(*ones(7))
         with pytest.raises(
-            rg.ArgumentError, match=r"crop\(3\): .* holds entries 3 to 6, and the first 3 were dropped; give 4 to 7"
+            rg.ArgumentError,
+            match=r"crop\(3\): .* holds entries 3 to 6, and the first 3 were dropped; give 4 to 7",
         ):
             cache.crop(3)
         assert cache.length == 7
@@ -91,8 +95,12 @@ class TestRing:
 
 class TestNumbers:
     def test_a_wider_number_is_not_rounded_unasked(self):
-        with pytest.raises(rg.ShapeError, match=r"would round it; make the cache with dtype=torch\.float64"):
-            GrowingCache(1, 1, 4).append(torch.zeros(1, 1, 1, 4).double(), torch.zeros(1, 1, 1, 4).double())
+        with pytest.raises(
+            rg.ShapeError, match=r"would round it; make the cache with dtype=torch\.float64"
+        ):
+            GrowingCache(1, 1, 4).append(
+                torch.zeros(1, 1, 1, 4).double(), torch.zeros(1, 1, 1, 4).double()
+            )
 
     def test_a_narrower_number_is_kept_as_it_is(self):
         cache = GrowingCache(1, 1, 4)
@@ -124,7 +132,9 @@ class TestNumbers:
             cache.append(x, x)
         assert cache.length == 1
 
-    @pytest.mark.parametrize(("dtype", "size"), [("float32", 64 * 4), ("bfloat16", 64 * 2), ("int8", 64 + 4)])
+    @pytest.mark.parametrize(
+        ("dtype", "size"), [("float32", 64 * 4), ("bfloat16", 64 * 2), ("int8", 64 + 4)]
+    )
     def test_an_entry_takes_the_bytes_of_its_dtype(self, dtype, size):
         assert StaticCache(3, 2, 64, dtype=dtype, capacity=10).nbytes == 2 * 3 * 2 * 10 * size
 
@@ -150,7 +160,8 @@ def test_what_cannot_be_is_refused_in_words(kind, options, words):
 # A paged cache shares pages between batch rows and forks, and copies no entry to do so
 
 
-HEADS, DIM = 2, 4
+HEADS = 2
+DIM = 4
 
 
 @pytest.fixture(autouse=True)
@@ -170,13 +181,19 @@ def filled(batch: int, length: int, **options) -> PagedCache:
 
 def test_reorder_and_fork_take_no_page_and_write_no_memory():
     cache = filled(2, 10)
-    planes, before = cache._pool.planes, {name: plane.clone() for name, plane in cache._pool.planes.items()}
+    planes, before = (
+        cache._pool.planes,
+        {name: plane.clone() for name, plane in cache._pool.planes.items()},
+    )
     cache.reorder(torch.tensor([1, 1, 0, 1, 1]))
     forks = [cache.fork() for _ in range(9)]
     assert cache.pages == 6  # ten entries in pages of four, of two texts
     assert all(fork._pool is cache._pool and fork.length == 10 for fork in forks)
     assert all(planes[name] is cache._pool.planes[name] for name in before)
-    assert all(torch.equal(planes[name].view(torch.int32), before[name].view(torch.int32)) for name in before)
+    assert all(
+        torch.equal(planes[name].view(torch.int32), before[name].view(torch.int32))
+        for name in before
+    )
 
 
 def test_a_row_that_continues_copies_the_begun_page_and_no_other():

@@ -66,7 +66,9 @@ MECHANISMS: dict[str, Mechanism] = {
 }
 
 
-def make_call(name: str, *, dtype: torch.dtype = torch.float64, requires_grad: bool = False, **sizes: Any) -> Call:
+def make_call(
+    name: str, *, dtype: torch.dtype = torch.float64, requires_grad: bool = False, **sizes: Any
+) -> Call:
     """A call of this mechanism over LENGTH keys; numbers are the same for equal sizes."""
     mechanism = MECHANISMS[name]
     given: dict[str, Any] = {"q_len": LENGTH, "k_len": LENGTH, "dtype": dtype, **sizes}
@@ -75,9 +77,14 @@ def make_call(name: str, *, dtype: torch.dtype = torch.float64, requires_grad: b
     q, k, v = (x.requires_grad_(requires_grad) for x in make_qkv(**given))
     if mechanism.shares_keys:
         q = k if given["q_len"] == given["k_len"] else k[:, :, -given["q_len"] :]
-    shapes = mechanism.parameter_shapes(Sizes(q.shape[0], q.shape[1], k.shape[1], k.shape[2], k.shape[3]))
+    shapes = mechanism.parameter_shapes(
+        Sizes(q.shape[0], q.shape[1], k.shape[1], k.shape[2], k.shape[3])
+    )
     drawn = torch.Generator().manual_seed(3)
-    parameters = {one: torch.randn(shape, generator=drawn, dtype=torch.float64) for one, shape in shapes.items()}
+    parameters = {
+        one: torch.randn(shape, generator=drawn, dtype=torch.float64)
+        for one, shape in shapes.items()
+    }
     for one in parameters.keys() & {"gate", "strength"}:
         parameters[one] = parameters[one].sigmoid() / 3  # of keys that are not of length 1
     if "log_decay" in parameters:

@@ -16,11 +16,17 @@ learning = pytest.mark.parametrize("backend", [name for name in LEARNING if name
 
 def seen(pattern, q_len: int, k_len: int, **options) -> list[str]:
     """Which pairs have weight, one text for each query; equal for every backend that computes them."""
-    q, k, v = torch.zeros(1, 1, q_len, 2), torch.zeros(1, 1, k_len, 2), torch.eye(k_len)[None, None]
+    q = torch.zeros(1, 1, q_len, 2)
+    k = torch.zeros(1, 1, k_len, 2)
+    v = torch.eye(k_len)[None, None]
     pictures = []
     for backend in computing(q, k, v, pattern=pattern, **options):
-        output = ask(backend, q, k, v, pattern=pattern, **options).output  # with such values: the weights
-        pictures.append(["".join("x" if weight > 0 else "." for weight in row) for row in output[0, 0].tolist()])
+        output = ask(
+            backend, q, k, v, pattern=pattern, **options
+        ).output  # with such values: the weights
+        pictures.append(
+            ["".join("x" if weight > 0 else "." for weight in row) for row in output[0, 0].tolist()]
+        )
     assert all(picture == pictures[0] for picture in pictures)
     return pictures[0]
 
@@ -63,28 +69,46 @@ def test_query_head_h_reads_key_value_head_h_over_group(backend):
 
 @plain
 def test_the_scale_is_one_over_the_root_of_head_dim_unless_given(backend):
-    q, k, v = torch.full((1, 1, 1, 16), 1.0), torch.tensor([[[[1.0] * 16, [0.0] * 16]]]), torch.eye(2)[None, None]
+    q = torch.full((1, 1, 1, 16), 1.0)
+    k = torch.tensor([[[[1.0] * 16, [0.0] * 16]]])
+    v = torch.eye(2)[None, None]
     for scale, difference in ((None, 4.0), (0.125, 2.0), (0, 0.0)):
         output = rg.attention(q, k, v, scale=scale, backend=backend).flatten()
         assert float((output[0] / output[1]).log()) == pytest.approx(difference, abs=1e-5)
 
 
 def test_softcap_comes_before_bias_and_bias_before_the_pattern():
-    q, k = torch.tensor([[[[8.0]]]]), torch.tensor([[[[1.0], [-1.0], [5.0]]]])
+    q = torch.tensor([[[[8.0]]]])
+    k = torch.tensor([[[[1.0], [-1.0], [5.0]]]])
     bias = torch.tensor([0.0, 9.0, 99.0])
     detail = rg.attention_detail(
-        q, k, torch.ones(1, 1, 3, 1), scale=0.5, softcap=2.0, bias=bias, pattern=p.KeySpan(0, 2), want="weights"
+        q,
+        k,
+        torch.ones(1, 1, 3, 1),
+        scale=0.5,
+        softcap=2.0,
+        bias=bias,
+        pattern=p.KeySpan(0, 2),
+        want="weights",
     )
     capped = 2 * math.tanh(8 * 0.5 / 2)
     expected = 1 / (1 + math.exp((9 - capped) - capped))
-    assert detail.weights.flatten().tolist() == pytest.approx([expected, 1 - expected, 0.0], rel=1e-5)
+    assert detail.weights.flatten().tolist() == pytest.approx(
+        [expected, 1 - expected, 0.0], rel=1e-5
+    )
 
 
 def test_dropout_comes_last_on_weights_that_are_not_normalised_again():
     q, k, v = make_qkv(q_len=40, k_len=50)
-    detail = rg.attention_detail(q, k, torch.ones_like(v), dropout=0.5, dropout_seed=3, want="weights")
-    kept = rg.attention_detail(q, k, torch.eye(50).expand(2, 3, 50, 50), dropout=0.5, dropout_seed=3, want="weights")
-    torch.testing.assert_close(kept.weights.sum(-1), torch.ones(2, 6, 40))  # statistics are those before dropout
+    detail = rg.attention_detail(
+        q, k, torch.ones_like(v), dropout=0.5, dropout_seed=3, want="weights"
+    )
+    kept = rg.attention_detail(
+        q, k, torch.eye(50).expand(2, 3, 50, 50), dropout=0.5, dropout_seed=3, want="weights"
+    )
+    torch.testing.assert_close(
+        kept.weights.sum(-1), torch.ones(2, 6, 40)
+    )  # statistics are those before dropout
     assert set((kept.output / kept.weights).round(decimals=4).unique().tolist()) == {0.0, 2.0}
     assert detail.output.std() > 0.01
 
@@ -93,14 +117,24 @@ def test_dropout_comes_last_on_weights_that_are_not_normalised_again():
 def test_an_option_equal_to_its_default_changes_no_bit(backend):
     q, k, v = make_qkv()
     plain = rg.attention(q, k, v, pattern="causal", backend=backend)
-    for options in ({"scale": 5**-0.5}, {"q_start": 4}, {"dropout": 0.0}, {"softcap": None}, {"dropout_seed": 3}):
-        assert torch.equal(rg.attention(q, k, v, pattern="causal", backend=backend, **options), plain)
+    for options in (
+        {"scale": 5**-0.5},
+        {"q_start": 4},
+        {"dropout": 0.0},
+        {"softcap": None},
+        {"dropout_seed": 3},
+    ):
+        assert torch.equal(
+            rg.attention(q, k, v, pattern="causal", backend=backend, **options), plain
+        )
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", "bias"])
 @pytest.mark.parametrize("backend", LEARNING)
 def test_an_input_edited_before_the_backward_pass_never_makes_a_wrong_gradient(backend, name):
-    leaves = [x.requires_grad_() for x in make_qkv(batch=1, heads=2, kv_heads=1, q_len=600, k_len=600)]
+    leaves = [
+        x.requires_grad_() for x in make_qkv(batch=1, heads=2, kv_heads=1, q_len=600, k_len=600)
+    ]
     q, k, v = (x * 1 for x in leaves)
     bias = torch.zeros(600)
     given = {"pattern": "causal_window(8)", "bias": bias}
@@ -122,7 +156,9 @@ def test_an_input_edited_before_the_backward_pass_never_makes_a_wrong_gradient(b
 def test_q_start_edited_after_the_call_changes_no_gradient(backend):
     q, k, v = (x.requires_grad_() for x in make_qkv(heads=1, kv_heads=1, q_len=1500, k_len=1500))
     start = torch.tensor([0, 3])
-    output = rg.attention(q, k, v, pattern=p.Causal() & p.CausalWindow(4), q_start=start, backend=backend)
+    output = rg.attention(
+        q, k, v, pattern=p.Causal() & p.CausalWindow(4), q_start=start, backend=backend
+    )
     gradients = torch.autograd.grad(output.sum(), [q, k, v], retain_graph=True)
     start += 2
     assert all(map(torch.equal, torch.autograd.grad(output.sum(), [q, k, v]), gradients))
@@ -139,7 +175,11 @@ OVERFLOWING = {
     "every score of a causal row": ([-HUGE] * 3, {"pattern": "causal"}, [0.0] * 3),
     "every score, beside a bias": ([-HUGE] * 3, {"bias": torch.zeros(3)}, [0.0] * 3),
     "every score, by a bias": ([-1e8] * 3, {"bias": torch.full((3,), -3.4e38)}, [0.0] * 3),
-    "every score, before a softcap": ([-HUGE, -HUGE, HUGE], {"softcap": 0.0625}, [CAPPED, CAPPED, 1 - 2 * CAPPED]),
+    "every score, before a softcap": (
+        [-HUGE, -HUGE, HUGE],
+        {"softcap": 0.0625},
+        [CAPPED, CAPPED, 1 - 2 * CAPPED],
+    ),
     "every score, beside a sink": ([-HUGE] * 3, {"sink": 0.5}, [0.0] * 3),
 }
 
@@ -147,27 +187,42 @@ OVERFLOWING = {
 @pytest.mark.parametrize("name", OVERFLOWING)
 def test_a_score_that_overflows_to_minus_infinity_has_the_weight_0_and_a_row_of_them_is_empty(name):
     keys, options, weights = OVERFLOWING[name]
-    empty, sink = not any(weights), options.get("sink", -math.inf)
+    empty = not any(weights)
+    sink = options.get("sink", -math.inf)
     want = ("log_sum_exp", "entropy", "received", "distance", "weights", rg.top_keys(2))
     for backend in HERE:
         for learning in (False, True):
-            leaves = [torch.full((1, 1, 2, 1), HUGE), torch.tensor(keys).view(1, 1, 3, 1), VALUES.clone()]
+            leaves = [
+                torch.full((1, 1, 2, 1), HUGE),
+                torch.tensor(keys).view(1, 1, 3, 1),
+                VALUES.clone(),
+            ]
             q, k, v = (x.requires_grad_(learning) for x in leaves)
             if not computes(backend, q, k, v, want=want, **options):
                 continue
             detail = ask(backend, q, k, v, want=want, **options)
             output = ask(backend, q, k, v, **options).output
             assert torch.equal(output, detail.output)
-            assert output[0, 0, 1].item() == pytest.approx(float(torch.tensor(weights) @ VALUES[0, 0]))
+            assert output[0, 0, 1].item() == pytest.approx(
+                float(torch.tensor(weights) @ VALUES[0, 0])
+            )
             assert detail.weights[0, 0, 1].tolist() == pytest.approx(weights)
-            assert detail.entropy[0, 0, 1].item() == pytest.approx(-sum(w * math.log(w) for w in weights if w))
-            assert detail.top_keys.weights[0, 0, 1].tolist() == pytest.approx(sorted(weights)[:0:-1])
+            assert detail.entropy[0, 0, 1].item() == pytest.approx(
+                -sum(w * math.log(w) for w in weights if w)
+            )
+            assert detail.top_keys.weights[0, 0, 1].tolist() == pytest.approx(
+                sorted(weights)[:0:-1]
+            )
             if empty:
                 assert detail.log_sum_exp[0, 0].tolist() == pytest.approx([sink] * 2)
                 assert detail.top_keys.indices.eq(-1).all()
             if learning:
-                grads = torch.autograd.grad((output**2).sum() + detail.entropy.sum(), [q, k, v], create_graph=True)
-                second = torch.autograd.grad(sum(x.sum() for x in grads), [q, k, v], allow_unused=True)
+                grads = torch.autograd.grad(
+                    (output**2).sum() + detail.entropy.sum(), [q, k, v], create_graph=True
+                )
+                second = torch.autograd.grad(
+                    sum(x.sum() for x in grads), [q, k, v], allow_unused=True
+                )
                 for x in (*grads, *second):
                     assert x is None or not (x.any() if empty else x.isnan().any())
 
@@ -218,10 +273,17 @@ def test_a_bias_of_0_and_1_is_added_as_numbers_and_a_span_may_end_behind_the_key
     mask = (torch.arange(11) < 8).float()
     weights = rg.attention_detail(q * 0, k, v, bias=mask, want="weights").weights
     torch.testing.assert_close(weights[..., 0] / weights[..., 8], torch.full((2, 6, 7), math.e))
-    assert torch.equal(rg.attention(q, k, v, pattern=p.KeySpan(2, 99)), rg.attention(q, k, v, pattern=p.KeySpan(2, 11)))
+    assert torch.equal(
+        rg.attention(q, k, v, pattern=p.KeySpan(2, 99)),
+        rg.attention(q, k, v, pattern=p.KeySpan(2, 11)),
+    )
     layer = rg.MultiHeadAttention(dim=8, heads=2, pattern="causal")
-    x, lengths = torch.randn(2, 5, 8), torch.tensor([3, 5])
-    cache, padded = layer.new_cache(batch=2), p.KeySpan(0, lengths)  # the final lengths, while the cache grows
+    x = torch.randn(2, 5, 8)
+    lengths = torch.tensor([3, 5])
+    cache, padded = (
+        layer.new_cache(batch=2),
+        p.KeySpan(0, lengths),
+    )  # the final lengths, while the cache grows
     steps = torch.cat([layer(x[:, i : i + 1], pattern=padded, cache=cache) for i in range(5)], 1)
     torch.testing.assert_close(steps, layer(x, pattern=padded))
 
@@ -229,15 +291,20 @@ def test_a_bias_of_0_and_1_is_added_as_numbers_and_a_span_may_end_behind_the_key
 @pytest.mark.parametrize("pattern", [None, "causal", p.SlidingWindow(4), "causal & strided(4)"])
 def test_rows_whose_scores_all_overflow_are_empty_and_the_rows_beside_them_are_not(pattern):
     q, k, v = (x.abs() for x in make_qkv(heads=2, kv_heads=1, q_len=16, k_len=16))
-    q, k = q * torch.tensor([1 / HUGE, HUGE]).view(2, 1, 1), k * -HUGE
-    ordinary = rg.attention(q[:, :1].double(), k.double(), v.double(), pattern=pattern, backend="reference")
+    q = q * torch.tensor([1 / HUGE, HUGE]).view(2, 1, 1)
+    k = k * -HUGE
+    ordinary = rg.attention(
+        q[:, :1].double(), k.double(), v.double(), pattern=pattern, backend="reference"
+    )
     for backend in HERE:
         for learning in (False, True):
             leaves = [x.clone().requires_grad_(learning) for x in (q, k, v)]
             if not computes(backend, *leaves, pattern=pattern):
                 continue
             detail = ask(backend, *leaves, pattern=pattern, want="log_sum_exp")
-            torch.testing.assert_close(detail.output[:, :1].double(), ordinary, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(
+                detail.output[:, :1].double(), ordinary, atol=1e-5, rtol=1e-4
+            )
             assert not detail.output[:, 1].any()
             assert detail.log_sum_exp[:, 1].eq(-math.inf).all()
             if learning:

@@ -39,11 +39,15 @@ def _fresh_memory_is_poisoned() -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_calls_equal_the_formulas_on_cuda(part, monkeypatch):
-    monkeypatch.setattr(judging, "SECOND", tuple(name for name in ON_CUDA if name != "flex"))  # it refuses them
+    monkeypatch.setattr(
+        judging, "SECOND", tuple(name for name in ON_CUDA if name != "flex")
+    )  # it refuses them
     tally = Tally()
     for seed in range(part * CASES, (part + 1) * CASES):
         case = draw_case(seed)
-        asked = [one for one in ON_CUDA if one != "flex" or tally.counts["flex", "right"] < COMPILED]
+        asked = [
+            one for one in ON_CUDA if one != "flex" or tally.counts["flex", "right"] < COMPILED
+        ]
         verdicts = judge(case, tuple(asked), device="cuda")
         tally.add(verdicts)
         wrong = [one for one in verdicts if one.outcome == "off"]
@@ -63,22 +67,36 @@ def test_a_mechanism_and_its_gradients_are_those_of_the_cpu(name):
     alike(call)
 
 
-@pytest.mark.parametrize("name", ["retention", "ssd", "gated_linear", "delta_rule", "gated_delta", "kimi_delta"])
+@pytest.mark.parametrize(
+    "name", ["retention", "ssd", "gated_linear", "delta_rule", "gated_delta", "kimi_delta"]
+)
 def test_the_kernels_of_flash_linear_attention_compute_the_step(name):
     pytest.importorskip("fla.ops")
     mechanism = m.parse(name)
     tensors = [drawn(2, heads, 203, 64) for heads in (2, 2, 4)]
     shapes = mechanism.parameter_shapes(Sizes(2, 4, 4, 203, 64))
-    parameters = [torch.rand(shape, generator=torch.Generator().manual_seed(0)) for shape in shapes.values()]
-    parameters = [-x if kind == "log_decay" else x for kind, x in zip(shapes, parameters, strict=True)]
+    parameters = [
+        torch.rand(shape, generator=torch.Generator().manual_seed(0)) for shape in shapes.values()
+    ]
+    parameters = [
+        -x if kind == "log_decay" else x for kind, x in zip(shapes, parameters, strict=True)
+    ]
     tensors[:2] = (torch.nn.functional.normalize(x, dim=-1) for x in tensors[:2])
     answers = []
-    for device, dtype, backend in (("cuda", torch.bfloat16, "fla"), ("cpu", torch.float64, "reference")):
+    for device, dtype, backend in (
+        ("cuda", torch.bfloat16, "fla"),
+        ("cpu", torch.float64, "reference"),
+    ):
         qkv = [x.bfloat16().to(device, dtype).requires_grad_() for x in tensors]
-        given = [x.to(device, torch.promote_types(dtype, torch.float32)).requires_grad_() for x in parameters]
+        given = [
+            x.to(device, torch.promote_types(dtype, torch.float32)).requires_grad_()
+            for x in parameters
+        ]
         options = {"mechanism": mechanism, "parameters": dict(zip(shapes, given, strict=True))}
         output = rg.attention(*qkv, pattern="causal", backend=backend, **options)
-        answers.append([output, *torch.autograd.grad(output.double().square().sum(), [*qkv, *given])])
+        answers.append(
+            [output, *torch.autograd.grad(output.double().square().sum(), [*qkv, *given])]
+        )
     for one, exact in zip(*answers, strict=True):
         assert (one.cpu() - exact).norm() <= 2**-6 * exact.norm()
 
@@ -87,11 +105,16 @@ def test_the_kernels_of_flash_linear_attention_compute_the_step(name):
 def test_a_layer_and_its_caches_are_those_of_the_cpu(kind):
     def call(device: str) -> Iterable[torch.Tensor]:
         torch.manual_seed(0)
-        layer = rg.MultiHeadAttention(dim=32, heads=4, kv_heads=2, pattern=p.Causal(), positions=pos.Rotary())
-        layer, x = layer.to(device), drawn(2, 24, 32).to(device)
+        layer = rg.MultiHeadAttention(
+            dim=32, heads=4, kv_heads=2, pattern=p.Causal(), positions=pos.Rotary()
+        )
+        layer = layer.to(device)
+        x = drawn(2, 24, 32).to(device)
         if kind is None:
             return [layer(x)]
-        cache = layer.new_cache(batch=2, kind=kind, **({} if kind == "dynamic" else {"capacity": 32}))
+        cache = layer.new_cache(
+            batch=2, kind=kind, **({} if kind == "dynamic" else {"capacity": 32})
+        )
         with torch.no_grad():
             return [layer(x[:, first : first + 3], cache=cache) for first in range(0, 24, 3)]
 
@@ -120,7 +143,9 @@ def alike(call: Callable[[str], Iterable[torch.Tensor]]) -> None:
     """The results on both devices are equal within float32's rounding, and finite at the same places."""
     for here, there in zip(call("cpu"), call("cuda"), strict=True):
         size = here.detach().nan_to_num(0, 0, 0).abs().max().item()
-        torch.testing.assert_close(there.detach().cpu(), here.detach(), rtol=1e-4, atol=1e-4 * max(size / 10, 1.0))
+        torch.testing.assert_close(
+            there.detach().cpu(), here.detach(), rtol=1e-4, atol=1e-4 * max(size / 10, 1.0)
+        )
 
 
 def tensors(device: str, requires_grad: bool = True) -> tuple[torch.Tensor, ...]:

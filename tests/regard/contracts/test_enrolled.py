@@ -33,7 +33,9 @@ KINDS_OF_PATTERN = Pattern.registry.of_package("regard")
 KINDS_OF_MECHANISM = Mechanism.registry.of_package("regard")
 SCORES = m.Score.registry.of_package("regard")
 PARTS = SCORES | m.FeatureMap.registry.of_package("regard")
-PUBLIC = sorted(set(KINDS_OF_PATTERN) - {"per_document"})  # attention makes it of nested tensors; see test_jagged.py
+PUBLIC = sorted(
+    set(KINDS_OF_PATTERN) - {"per_document"}
+)  # attention makes it of nested tensors; see test_jagged.py
 WRITTEN = [name for name in PUBLIC if KINDS_OF_PATTERN[name].no_text is None]
 OF_MECHANISMS = [*KINDS_OF_MECHANISM.values(), *PARTS.values()]
 JUDGED = sorted(set(PUBLIC) - {"per_head"})  # the lists build it of other patterns
@@ -45,28 +47,38 @@ def examples(name: str) -> list[Pattern]:
 
 
 def test_every_pattern_has_a_formula_for_the_tests():
-    missing = [f"FORMULA in tests/regard/patterns/test_{name}.py" for name in JUDGED if name not in LEAVES]
+    missing = [
+        f"FORMULA in tests/regard/patterns/test_{name}.py" for name in JUDGED if name not in LEAVES
+    ]
     assert not missing, (
         f"write how to draw, judge and build it, as in LEAVES of tests/regard/fuzz/meanings.py: {missing}"
     )
-    wrong = [name for name in JUDGED if {type(one) for one in examples(name)} != {KINDS_OF_PATTERN[name]}]
+    wrong = [
+        name for name in JUDGED if {type(one) for one in examples(name)} != {KINDS_OF_PATTERN[name]}
+    ]
     assert not wrong, f"their formulas build another pattern: {wrong}"
 
 
 def test_the_text_of_every_pattern_reads_back():
-    for pattern in [one for name in JUDGED if name in WRITTEN and name in LEAVES for one in examples(name)]:
+    for pattern in [
+        one for name in JUDGED if name in WRITTEN and name in LEAVES for one in examples(name)
+    ]:
         assert p.parse(str(pattern)) == pattern
         assert str(p.parse(str(pattern))) == str(pattern)
 
 
 def test_a_pattern_without_a_text_says_why():
     for name in sorted(set(KINDS_OF_PATTERN) - set(WRITTEN)):
-        with pytest.raises(ArgumentError, match=f"'{name}' is no pattern that a text can hold: .*it|attention"):
+        with pytest.raises(
+            ArgumentError, match=f"'{name}' is no pattern that a text can hold: .*it|attention"
+        ):
             p.parse(f"{name}(3)")
 
 
 def test_every_pattern_with_a_text_is_drawn_for_the_laws():
-    assert not set(WRITTEN) - {*pattern_strategies.READABLE, "per_head"}, "the laws draw none of these"
+    assert not set(WRITTEN) - {*pattern_strategies.READABLE, "per_head"}, (
+        "the laws draw none of these"
+    )
 
 
 def test_everything_is_exported():
@@ -79,7 +91,10 @@ def test_everything_is_exported():
 def test_everything_is_documented():
     """On the page that says what it computes, or on the page that `make figures` writes from docstrings."""
     public = [KINDS_OF_PATTERN[name] for name in PUBLIC]
-    for package, kinds, page in ((p, public, "conventions.md"), (m, OF_MECHANISMS, "mechanisms.md")):
+    for package, kinds, page in (
+        (p, public, "conventions.md"),
+        (m, OF_MECHANISMS, "mechanisms.md"),
+    ):
         made = f"reference/{package.__name__}.md"
         text = "".join((ROOT / "docs" / name).read_text("utf-8") for name in (page, made))
         shown = set(re.findall(r"^\| `(\w+)", text, re.M)) | set(
@@ -94,12 +109,17 @@ def test_every_mechanism_has_a_formula_an_example_and_a_text_that_reads_back():
     shown = {type(one) for one in MECHANISMS.values()}
     missing = [
         f"FORMULA in tests/regard/mechanisms/test_{name}.py"
-        for name, kind in KINDS_OF_MECHANISM.items() if kind not in made or kind not in shown
-    ]  # fmt: skip
-    assert not missing, f"write how to declare it, as in KERNELS of tests/regard/fuzz/mechanism_formulas.py: {missing}"
+        for name, kind in KINDS_OF_MECHANISM.items()
+        if kind not in made or kind not in shown
+    ]
+    assert not missing, (
+        f"write how to declare it, as in KERNELS of tests/regard/fuzz/mechanism_formulas.py: {missing}"
+    )
     assert not [one for one in MECHANISMS.values() if m.parse(str(one)) != one]
     scores = {type(one.score) for one in MECHANISMS.values() if isinstance(one, m.Softmax)}
-    assert not [name for name, kind in SCORES.items() if kind not in scores], "no Softmax of these in MECHANISMS"
+    assert not [name for name, kind in SCORES.items() if kind not in scores], (
+        "no Softmax of these in MECHANISMS"
+    )
 
 
 # --- patterns answer for themselves ---
@@ -125,4 +145,8 @@ def test_no_file_outside_patterns_asks_for_the_class_of_a_pattern():
         if "patterns" not in path.parts and (kinds := [*asked(path.read_text("utf-8"))]):
             found[path.relative_to(ROOT).as_posix()] = kinds
     assert found == ASKING, "make the question a method of Pattern"
-    assert [*asked("isinstance(x, p.Causal | Prefix) or isinstance(y, (int, Both))")] == ["Causal", "Prefix", "Both"]
+    assert [*asked("isinstance(x, p.Causal | Prefix) or isinstance(y, (int, Both))")] == [
+        "Causal",
+        "Prefix",
+        "Both",
+    ]

@@ -36,15 +36,25 @@ def drawn(*shape: int) -> torch.Tensor:
 
 
 AT = torch.arange(11)
-LATE = (torch.arange(7)[:, None] >= 4) & (AT == 8)  # with q_start=4: the pairs of key 8 that a causal pattern allows
+LATE = (torch.arange(7)[:, None] >= 4) & (
+    AT == 8
+)  # with q_start=4: the pairs of key 8 that a causal pattern allows
 CAUSAL = np.tri(7, 11, 4, dtype=bool)
 SECOND = torch.tensor([False, True])[:, None, None]  # the second batch row
 # options, the pairs that their pattern allows, and which keys are hidden: (batch or 1, kv_heads or 1, 11)
 HIDDEN = {
-    "bias by key": ({"bias": drawn(2, 1, 1, 11).masked_fill(AT >= 8, -math.inf)}, np.True_, AT >= 8),
+    "bias by key": (
+        {"bias": drawn(2, 1, 1, 11).masked_fill(AT >= 8, -math.inf)},
+        np.True_,
+        AT >= 8,
+    ),
     "bias by pair": ({"bias": drawn(7, 11).masked_fill(AT >= 8, -math.inf)}, np.True_, AT >= 8),
     "bias by head": (
-        {"bias": drawn(1, 6, 7, 11).masked_fill((AT >= 8) & (torch.arange(6) > 1)[:, None, None], -math.inf)},
+        {
+            "bias": drawn(1, 6, 7, 11).masked_fill(
+                (AT >= 8) & (torch.arange(6) > 1)[:, None, None], -math.inf
+            )
+        },
         np.True_,
         (AT >= 8) & (torch.arange(3) > 0)[:, None],
     ),
@@ -86,14 +96,23 @@ STATISTICS = ("log_sum_exp", "entropy", "received", "distance", "weights", rg.to
 def results(backend, options, tensors, learning=False, want=()) -> dict[str, torch.Tensor]:
     """Output, statistics and gradients by name."""
     leaves = {name: x.clone().requires_grad_(learning) for name, x in tensors.items()}
-    if learning and isinstance(options["bias"], torch.Tensor) and backend != "fused":  # which has no gradient of a bias
+    if (
+        learning and isinstance(options["bias"], torch.Tensor) and backend != "fused"
+    ):  # which has no gradient of a bias
         leaves["bias"] = options["bias"].clone().requires_grad_()
     detail = ask(backend, **{**options, **leaves}, want=want)
-    found = {"output": detail.output} | {one: getattr(detail, one) for one in want if isinstance(one, str)}
+    found = {"output": detail.output} | {
+        one: getattr(detail, one) for one in want if isinstance(one, str)
+    }
     if want:
-        found |= {"top keys": detail.top_keys.indices, "weights of top keys": detail.top_keys.weights}
+        found |= {
+            "top keys": detail.top_keys.indices,
+            "weights of top keys": detail.top_keys.weights,
+        }
     if learning:
-        (detail.output.sum() + (detail.entropy.sum() + detail.distance.sum() if want else 0)).backward()
+        (
+            detail.output.sum() + (detail.entropy.sum() + detail.distance.sum() if want else 0)
+        ).backward()
         found |= {f"gradient of {name}": x.grad for name, x in leaves.items()}
     return {name: x.detach() for name, x in found.items()}
 
@@ -121,24 +140,34 @@ def test_a_key_hidden_by_a_bias_changes_no_bit_of_output_statistic_or_gradient(n
                 computed.add((backend, learning))
                 clean = results(backend, given, spoilt_by(hidden, 0.0, "kv"), learning, want)
                 for filling, where in SPOILT if option == "plain" else SPOILT[:2]:
-                    found = results(backend, given, spoilt_by(hidden, filling, where), learning, want)
+                    found = results(
+                        backend, given, spoilt_by(hidden, filling, where), learning, want
+                    )
                     different = [one for one in clean if not torch.equal(clean[one], found[one])]
                     assert not different, f"{filling} in {where}, {option}, {want} on {backend}"
-    assert computed >= {(one, learning) for one in ("reference", "streamed") for learning in (False, True)}
+    assert computed >= {
+        (one, learning) for one in ("reference", "streamed") for learning in (False, True)
+    }
 
 
 def second_derivatives(options, q, k, v):
     q, k, v = (x.requires_grad_() for x in (q, k, v))
-    (first,) = torch.autograd.grad((rg.attention(q, k, v, **options) ** 2).sum(), q, create_graph=True)
+    (first,) = torch.autograd.grad(
+        (rg.attention(q, k, v, **options) ** 2).sum(), q, create_graph=True
+    )
     return torch.autograd.grad((first * q.detach().cos()).sum(), [q, k, v])
 
 
 def forward_mode(options, q, k, v):
-    return torch.func.jvp(lambda *x: rg.attention(*x, **options), (q, k, v), (q.cos(), k * 0 + 1, v * 0 + 1))
+    return torch.func.jvp(
+        lambda *x: rg.attention(*x, **options), (q, k, v), (q.cos(), k * 0 + 1, v * 0 + 1)
+    )
 
 
 def functional(options, q, k, v):
-    return torch.func.grad(lambda *x: rg.attention(*x, **options).square().sum(), argnums=(0, 1, 2))(q, k, v)
+    return torch.func.grad(
+        lambda *x: rg.attention(*x, **options).square().sum(), argnums=(0, 1, 2)
+    )(q, k, v)
 
 
 GRAPHS = {}  # by the identity of the options
@@ -166,9 +195,16 @@ def stored(options, q, k, v):
     of_half = rg.attention_detail(q, *(Stored(x.bfloat16()) for x in (k, v)), **options)
     scales = (x.abs().amax(-1, keepdim=True) for x in (k, v))
     of_int8 = rg.attention_detail(
-        q, *(Stored(torch.ones_like(x, dtype=torch.int8), s) for x, s in zip((k, v), scales, strict=True)), **options
+        q,
+        *(
+            Stored(torch.ones_like(x, dtype=torch.int8), s)
+            for x, s in zip((k, v), scales, strict=True)
+        ),
+        **options,
     )
-    return [getattr(one, name) for one in (of_half, of_int8) for name in ("output", *STATISTICS[:5])]
+    return [
+        getattr(one, name) for one in (of_half, of_int8) for name in ("output", *STATISTICS[:5])
+    ]
 
 
 WAYS = (second_derivatives, forward_mode, functional, compiled, additive, stored)
@@ -186,7 +222,10 @@ def test_what_a_bias_hides_stays_hidden_in(way):
 
 PATTERNS = {
     "causal": ({"pattern": "causal", "q_start": 4}, CAUSAL),
-    "explicit": ({"pattern": p.Explicit((torch.arange(77) % 3 > 0).view(7, 11))}, np.arange(77).reshape(7, 11) % 3 > 0),
+    "explicit": (
+        {"pattern": p.Explicit((torch.arange(77) % 3 > 0).view(7, 11))},
+        np.arange(77).reshape(7, 11) % 3 > 0,
+    ),
 }
 
 
@@ -194,7 +233,8 @@ PATTERNS = {
 def test_a_bias_of_nan_or_inf_at_a_masked_pair_changes_no_bit(name, monkeypatch):
     cut(monkeypatch)
     given, allowed = PATTERNS[name]
-    tensors, bias = dict(zip("qkv", make_qkv(), strict=True)), drawn(7, 11)
+    tensors = dict(zip("qkv", make_qkv(), strict=True))
+    bias = drawn(7, 11)
     for backend in HERE:
         for learning in (False, True):
             for want in ((), STATISTICS):
@@ -211,7 +251,9 @@ def test_a_bias_of_nan_or_inf_at_a_masked_pair_changes_no_bit(name, monkeypatch)
 
 def test_a_bias_of_nan_reaches_only_the_queries_that_may_look_there():
     bias = drawn(1, 11)
-    bias[0, 8] = math.nan  # for every query; with a causal pattern the first four may not look at key 8
+    bias[0, 8] = (
+        math.nan
+    )  # for every query; with a causal pattern the first four may not look at key 8
     options = {"pattern": "causal", "q_start": 4}
     for backend in HERE:
         if computes(backend, *make_qkv(), bias=bias, **options):
@@ -228,7 +270,11 @@ def test_where_no_number_can_be_read_keys_that_a_bias_hides_are_zeroed(name, mon
     for start in ({}, {"q_start": torch.full((2,), options.get("q_start", 4))}):
         call = Call(*make_qkv(), **{**options, **start})
         problem = call.problem()
-        operands = prepare(problem, grid_of_call(problem, reachable_keys(problem), call.q_start, call.q.device), call)
+        operands = prepare(
+            problem,
+            grid_of_call(problem, reachable_keys(problem), call.q_start, call.q.device),
+            call,
+        )
         monkeypatch.setattr("regard.core.hidden._can_be_read", lambda x: False)
         found = without_masked(problem, operands)
         for before, after in ((operands.k, found.k), (operands.v, found.v)):
@@ -241,7 +287,9 @@ def test_a_call_with_a_bias_inside_vmap_of_a_derivative_reads_no_number():
     spoilt = k.index_fill(2, torch.tensor([2]), math.nan)
 
     def slope(keys: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-        return lambda x: torch.func.jvp(lambda one: rg.attention(one, keys, v, bias=bias), (x,), (x,))[1]
+        return lambda x: torch.func.jvp(
+            lambda one: rg.attention(one, keys, v, bias=bias), (x,), (x,)
+        )[1]
 
     found = torch.func.vmap(slope(spoilt))(torch.stack([q, 2 * q]))
     torch.testing.assert_close(found, torch.stack([slope(k)(q), slope(k)(2 * q)]))

@@ -10,7 +10,9 @@ import regard as rg
 from regard import patterns as p
 from regard.testing import make_qkv
 
-BY_HEAD = (torch.arange(11) >= torch.arange(3).repeat_interleave(2)[:, None])[None, :, None].expand(1, 6, 7, 11)
+BY_HEAD = (torch.arange(11) >= torch.arange(3).repeat_interleave(2)[:, None])[None, :, None].expand(
+    1, 6, 7, 11
+)
 
 FILLINGS = (math.nan, math.inf, -math.inf, 3e38)
 
@@ -22,7 +24,8 @@ def test_a_hidden_key_changes_no_bit_wherever_the_keys_begin_in_memory(ahead):
     draw = lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)  # noqa: E731
     hidden = torch.arange(64) % 7 == 2
     for turn in range(8):
-        q, v = draw(2, 3, 2, 8), draw(2, 1, 64, 8)
+        q = draw(2, 3, 2, 8)
+        v = draw(2, 1, 64, 8)
         k = draw(2 * 64 * 8 + ahead)[ahead:].view(2, 1, 64, 8)
         pattern = (
             p.Where(lambda i, j: (j % 7 != 2) & (i >= 0))
@@ -56,7 +59,11 @@ SOME_HIDDEN = {
     "q_start by row": ("causal", {"q_start": torch.tensor([2, 4])}),
     "a bias that hides": (
         None,
-        {"bias": torch.zeros(7, 11).masked_fill(torch.arange(11) > torch.arange(7)[:, None], -math.inf)},
+        {
+            "bias": torch.zeros(7, 11).masked_fill(
+                torch.arange(11) > torch.arange(7)[:, None], -math.inf
+            )
+        },
     ),
 }
 
@@ -68,7 +75,12 @@ def test_a_key_that_is_not_finite_reaches_only_the_queries_that_may_see_it(numbe
     q, k, v = make_qkv()
     spoilt = {"k": k.clone(), "v": v.clone()}
     spoilt["kv"[number % 2]][1, 1, 6, 2] = FILLINGS[number % 3]
-    sees = rg.attention_detail(q * 0, k * 0, v, pattern=pattern, want="weights", **options).weights[..., 6] > 0
+    sees = (
+        rg.attention_detail(q * 0, k * 0, v, pattern=pattern, want="weights", **options).weights[
+            ..., 6
+        ]
+        > 0
+    )
     sees[0], sees[1, :2], sees[1, 4:] = False, False, False  # another text, other heads
     assert sees.any()
     backends = [one for one in PLAIN if computes(one, q, k, v, pattern=pattern, **options)]
@@ -80,7 +92,9 @@ def test_a_key_that_is_not_finite_reaches_only_the_queries_that_may_see_it(numbe
         torch.testing.assert_close(found[~sees], clean[~sees])
 
 
-@pytest.mark.parametrize("backend", [one for one in LEARNING if one != "tiled"])  # which computes lattices
+@pytest.mark.parametrize(
+    "backend", [one for one in LEARNING if one != "tiled"]
+)  # which computes lattices
 def test_what_uses_no_query_that_sees_such_a_key_has_its_gradients(backend):
     q, k, v = make_qkv(heads=2, kv_heads=1)
     v[0, 0, 9] = math.nan

@@ -19,7 +19,8 @@ from regard.testing import make_qkv
 
 backends = pytest.mark.parametrize("backend", HERE)
 several = law(12)
-kv_heads, lengths = st.sampled_from([patterns.HEADS, 1]), st.integers(1, 9)
+kv_heads = st.sampled_from([patterns.HEADS, 1])
+lengths = st.integers(1, 9)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,13 @@ def _small_blocks(monkeypatch):
 
 
 def qkv(kv_heads: int, q_len: int, k_len: int) -> list[torch.Tensor]:
-    sizes = {"batch": patterns.ROWS, "heads": patterns.HEADS, "kv_heads": kv_heads, "q_len": q_len, "k_len": k_len}
+    sizes = {
+        "batch": patterns.ROWS,
+        "heads": patterns.HEADS,
+        "kv_heads": kv_heads,
+        "q_len": q_len,
+        "k_len": k_len,
+    }
     return list(make_qkv(**sizes, v_dim=4, seed=k_len))
 
 
@@ -53,7 +60,9 @@ def test_an_edit_of_the_future_changes_no_bit_of_the_past(backend, kv_heads, len
 
 @backends
 @several
-@given(kv_heads, lengths, lengths, patterns.anything, st.sampled_from([math.nan, math.inf, -math.inf]))
+@given(
+    kv_heads, lengths, lengths, patterns.anything, st.sampled_from([math.nan, math.inf, -math.inf])
+)
 def test_a_key_that_no_query_sees_changes_no_bit(backend, kv_heads, q_len, k_len, pattern, filling):
     seen = pattern.dense(q_len, k_len).expand(patterns.ROWS, patterns.HEADS, q_len, k_len).any(2)
     hidden = ~seen.unflatten(1, (kv_heads, -1)).any(2)
@@ -74,7 +83,8 @@ def test_a_key_that_no_query_sees_changes_no_bit(backend, kv_heads, q_len, k_len
 
 @pytest.mark.parametrize("backend", PLAIN)
 def test_what_stands_beside_a_text_in_a_batch_changes_no_bit(backend):
-    mine, others = make_qkv(batch=5, seed=1), make_qkv(batch=5, seed=2)
+    mine = make_qkv(batch=5, seed=1)
+    others = make_qkv(batch=5, seed=2)
     pattern = "causal & (causal_window(3) | global_tokens(0))"
     before = ask(backend, *mine, pattern=pattern).output
     for row in range(5):

@@ -31,13 +31,17 @@ def test_every_backend_equals_the_formula_with_gradients(name, kv_heads):
     """The keys have padding and holes if the mechanism supports them; one batch row sees no key."""
     call = make_call(name, requires_grad=True, kv_heads=kv_heads)
     hidden = p.KeySpan(torch.tensor([0, 3]), torch.tensor([9, 3]))
-    hidden &= p.KeyMask(torch.arange(LENGTH) % 3 > 0) if takes(call.mechanism, p.KeyMask) else p.Full()
+    hidden &= (
+        p.KeyMask(torch.arange(LENGTH) % 3 > 0) if takes(call.mechanism, p.KeyMask) else p.Full()
+    )
     pattern = hidden if takes(call.mechanism, p.KeySpan) else p.Full()
     pattern &= p.Causal() if call.always_causal else p.Full()
     answers = {}
     for backend in ("reference", *fast(call, pattern=pattern)):
         output = ask(backend, *call.tensors, **call.options, pattern=pattern).output
-        sent = torch.autograd.grad(output.sin().sum(), call.learning, allow_unused=True, materialize_grads=True)
+        sent = torch.autograd.grad(
+            output.sin().sum(), call.learning, allow_unused=True, materialize_grads=True
+        )
         answers[backend] = [output, *sent]
         torch.testing.assert_close(answers[backend], answers["reference"], **EXACT)
     assert len(answers) > 1, "only the reference computes it"
@@ -48,8 +52,11 @@ def test_every_backend_equals_the_formula_with_gradients(name, kv_heads):
 def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan_on_any_backend(name):
     if not takes(MECHANISMS[name], p.KeySpan):
         return
-    starts, stops = torch.tensor([1, 3]), torch.tensor([9, 8])
-    hidden = (torch.arange(LENGTH) < starts[:, None]) | (torch.arange(LENGTH) >= stops[:, None])  # (batch, keys)
+    starts = torch.tensor([1, 3])
+    stops = torch.tensor([9, 8])
+    hidden = (torch.arange(LENGTH) < starts[:, None]) | (
+        torch.arange(LENGTH) >= stops[:, None]
+    )  # (batch, keys)
     clean = make_call(name, requires_grad=True)
     pattern = p.KeySpan(starts, stops) & (p.Causal() if clean.always_causal else p.Full())
     for backend in ("reference", *fast(clean, pattern=pattern)):
@@ -61,20 +68,28 @@ def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan_on_any_ba
                     x.masked_fill_(hidden[:, None, :, None], spoilt)
                 for one in call.mechanism.computed & set(call.parameters or {}):
                     x = call.parameters[one]
-                    x.masked_fill_(hidden[:, None] if x.dim() == 3 else hidden[:, None, :, None], spoilt)
-            rows = slice(3, 8)  # of the queries: those that are keys themselves may be spoilt where they are hidden
+                    x.masked_fill_(
+                        hidden[:, None] if x.dim() == 3 else hidden[:, None, :, None], spoilt
+                    )
+            rows = slice(
+                3, 8
+            )  # of the queries: those that are keys themselves may be spoilt where they are hidden
             output = ask(backend, *call.tensors, **call.options, pattern=pattern).output
             sent = torch.autograd.grad(output[:, :, rows].square().sum(), call.learning)
             sent = [x.nan_to_num() if x.shape == call.q.shape else x for x in sent]
             found.append((output[:, :, rows].detach(), *sent))
             assert all(x.isfinite().all() for x in found[-1])
         for other in found[1:]:
-            assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True)), backend
+            assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True)), (
+                backend
+            )
 
 
 @every
 @pytest.mark.parametrize(
-    "sizes", [{"batch": 0}, {"q_len": 0}, {"k_len": 0}, {"v_dim": 0}, {"q_len": 0, "k_len": 0}], ids=str
+    "sizes",
+    [{"batch": 0}, {"q_len": 0}, {"k_len": 0}, {"v_dim": 0}, {"q_len": 0, "k_len": 0}],
+    ids=str,
 )
 def test_sizes_of_zero_are_answered(name, sizes):
     if MECHANISMS[name].shares_keys and {"q_len", "k_len"} & set(sizes):
@@ -98,7 +113,11 @@ def test_the_table_holds_what_it_does_not_list_is_refused(name):
                 answer(call, **base, **{option: value})
         else:
             answer(call, **base, **{option: value})
-    refused = () if call.mechanism.patterns is None else ("sliding_window(4)", "~key_span(1, 3)", "causal | prefix(2)")
+    refused = (
+        ()
+        if call.mechanism.patterns is None
+        else ("sliding_window(4)", "~key_span(1, 3)", "causal | prefix(2)")
+    )
     for pattern in refused:
         with pytest.raises(rg.UnsupportedError, match="use softmax"):
             answer(call, pattern=pattern)
@@ -134,7 +153,8 @@ def test_parameters_that_are_missing_too_many_or_misshapen_are_refused(name):
 
 @every
 def test_equal_declarations_are_one_plan(name):
-    call, again = make_call(name), make_call(name)
+    call = make_call(name)
+    again = make_call(name)
     assert call.mechanism == again.mechanism
     assert hash(call.mechanism) == hash(again.mechanism)
     base = {"pattern": "causal"} if call.always_causal else {}

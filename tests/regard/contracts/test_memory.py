@@ -57,4 +57,6 @@ def test_second_derivatives_make_no_dense_matrix(backend):
 
 
 def test_twice_the_length_takes_twice_the_memory():
-    assert largest("causal_window(256)", "fused") <= 2.2 * largest("causal_window(256)", "fused", LENGTH // 2)
+    assert largest("causal_window(256)", "fused") <= 2.2 * largest(
+        "causal_window(256)", "fused", LENGTH // 2
+    )

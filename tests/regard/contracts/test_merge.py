@@ -28,7 +28,9 @@ CUTS = [(0, 11), (0, 4, 11), (0, 0, 1, 1, 6, 11), (0, 3, 5, 8, 9, 11)]
 
 @pytest.mark.parametrize("backend", [name for name in LEARNING if name in PLAIN])
 @pytest.mark.parametrize(
-    ("cuts", "pattern"), [(CUTS[(a + b) % 4], PATTERNS[a]) for a in range(4) for b in (0, 1)], ids=str
+    ("cuts", "pattern"),
+    [(CUTS[(a + b) % 4], PATTERNS[a]) for a in range(4) for b in (0, 1)],
+    ids=str,
 )
 def test_merged_pieces_equal_the_whole_in_values_and_gradients(cuts, pattern, backend):
     found = []
@@ -58,7 +60,9 @@ def test_rows_that_no_piece_has_a_key_for_stay_empty_with_zero_gradient():
 def test_gradients_of_a_merge_pass_gradcheck():
     outputs = torch.randn(3, 1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
     sums = torch.randn(3, 1, 2, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda o, s: rg.merge_attention(list(zip(o, s, strict=True))), (outputs, sums))
+    assert torch.autograd.gradcheck(
+        lambda o, s: rg.merge_attention(list(zip(o, s, strict=True))), (outputs, sums)
+    )
 
 
 def test_pieces_of_half_precision_are_merged_in_float32():
@@ -69,7 +73,9 @@ def test_pieces_of_half_precision_are_merged_in_float32():
 
 def test_huge_log_sum_exps_do_not_overflow():
     one = torch.ones(1, 1, 1, 1)
-    output, lse = rg.merge_attention([(one, torch.full((1, 1, 1), 1e4)), (3 * one, torch.full((1, 1, 1), 1e4))])
+    output, lse = rg.merge_attention(
+        [(one, torch.full((1, 1, 1), 1e4)), (3 * one, torch.full((1, 1, 1), 1e4))]
+    )
     assert output.item() == 2
     assert lse.item() == pytest.approx(1e4 + math.log(2))
 
@@ -79,14 +85,19 @@ def test_huge_log_sum_exps_do_not_overflow():
 @pytest.mark.parametrize("gap", [0.0, -math.inf, math.inf])
 def test_a_thousand_pieces_merged_one_by_one_are_rounded_as_few_are(dtype, equal, gap):
     """Some rows are empty in many of them, one in all, and each piece covers only some of the rows."""
-    count, rows, eps = 1024, 37, torch.finfo(dtype).eps
+    count = 1024
+    rows = 37
+    eps = torch.finfo(dtype).eps
     sums = torch.full((count, 1, 2, rows), 0.1) if equal else 7 + torch.randn(count, 1, 2, rows)
     sums[0] += 2
     sums[::3, ..., 5:9] = -math.inf
     sums[:, ..., 30] = -math.inf
     sums[500, ..., 3] += gap
-    sums, outputs = sums.to(dtype), torch.randn(count, 1, 2, rows, 3, dtype=dtype)
-    merging = Merging(torch.zeros(1, 2, rows, 3, dtype=dtype), torch.full((1, 2, rows), -math.inf, dtype=dtype))
+    sums = sums.to(dtype)
+    outputs = torch.randn(count, 1, 2, rows, 3, dtype=dtype)
+    merging = Merging(
+        torch.zeros(1, 2, rows, 3, dtype=dtype), torch.full((1, 2, rows), -math.inf, dtype=dtype)
+    )
     every = slice(None)
     for number in range(count):
         for part in (slice(0, 20), slice(20, rows)):

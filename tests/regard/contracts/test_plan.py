@@ -31,7 +31,13 @@ def test_running_the_plan_is_the_call():
 
 def test_a_plan_says_the_backend_the_costs_and_every_reason():
     plan = rg.plan_attention(Q, K, V, pattern="causal", softcap=2.0, want="entropy")
-    words = plan.backend, "fused refused: the fused operations have no softcap", "causal", "FLOP", "of pairs"
+    words = (
+        plan.backend,
+        "fused refused: the fused operations have no softcap",
+        "causal",
+        "FLOP",
+        "of pairs",
+    )
     assert all(word in str(plan) for word in words)
     record = json.loads(plan.to_json())
     assert record["backend"] == plan.backend
@@ -49,12 +55,16 @@ def test_a_more_expensive_backend_is_listed_with_its_cost():
     assert plan.backend in ("native", "fused")
     other = json.loads(plan.to_json())["others"]["reference"]
     assert other["cost"]["flops"] > 0
-    assert other["times_the_estimated_time"] > 1  # the chosen backend is the one estimated to be the fastest
+    assert (
+        other["times_the_estimated_time"] > 1
+    )  # the chosen backend is the one estimated to be the fastest
     assert re.search(r"reference, [0-9.e+]+x the estimated time: ", str(plan))
 
 
 def test_a_plan_says_that_gradients_are_counted():
-    plain, learning = (rg.plan_attention(q, K, V, pattern="causal") for q in (Q, Q.detach().requires_grad_()))
+    plain, learning = (
+        rg.plan_attention(q, K, V, pattern="causal") for q in (Q, Q.detach().requires_grad_())
+    )
     assert "with gradients" in str(learning)
     assert "with gradients" not in str(plain)
     assert learning.cost.flops > plain.cost.flops
@@ -70,7 +80,9 @@ def test_equal_problems_share_one_plan_and_tensor_patterns_one_of_their_own():
     def planned(**options):
         return rg.plan_attention(Q, K, V, **options)
 
-    assert planned(pattern="causal & key_span(0, 9)") is planned(pattern=p.Causal() & p.KeySpan(0, 9))
+    assert planned(pattern="causal & key_span(0, 9)") is planned(
+        pattern=p.Causal() & p.KeySpan(0, 9)
+    )
     spans = [p.KeySpan(torch.tensor([0, stop])) for stop in (1, 2)]
     before = len(PLANS.problems)
     assert planned(pattern=spans[0]) is planned(pattern=spans[0])
@@ -108,10 +120,14 @@ def test_a_plan_refuses_another_bias_than_it_was_made_for():
         plan.run(Q, K, V)
     with pytest.raises(rg.ArgumentError, match=r"\(1, 1, 7, 11\).*\(1, 1, 1, 11\)"):
         plan.run(Q, K, V, bias=torch.zeros(11))
-    with pytest.raises(rg.ArgumentError, match="bias_learns True"):  # fused would drop its gradient without a word
+    with pytest.raises(
+        rg.ArgumentError, match="bias_learns True"
+    ):  # fused would drop its gradient without a word
         plan.run(Q, K, V, bias=torch.zeros(7, 11, requires_grad=True))
     with pytest.raises(rg.ArgumentError, match="int64"):
-        rg.plan_attention(Q, K, V, q_start=torch.tensor([0, 1])).run(Q, K, V, q_start=torch.tensor([0]))
+        rg.plan_attention(Q, K, V, q_start=torch.tensor([0, 1])).run(
+            Q, K, V, q_start=torch.tensor([0])
+        )
 
 
 def test_a_plan_is_made_without_learned_tensors_and_run_with_them():
@@ -125,42 +141,62 @@ def test_a_plan_is_made_without_learned_tensors_and_run_with_them():
 
 
 def test_a_statistic_is_requested_by_its_text_too():
-    one, other = (rg.attention_detail(Q, K, V, want=want) for want in ("top_keys(3)", rg.top_keys(3)))
+    one, other = (
+        rg.attention_detail(Q, K, V, want=want) for want in ("top_keys(3)", rg.top_keys(3))
+    )
     assert torch.equal(one.top_keys.indices, other.top_keys.indices)
     chosen = rg.attention_detail(Q, K, V, want="weights_of(rows=[0, 2], heads=[1])").chosen_weights
     assert chosen.shape[1:3] == (1, 2)
 
 
-@pytest.mark.parametrize(("want", "said"), [((), "the output alone"), (("entropy", "received"), "entropy, received")])
+@pytest.mark.parametrize(
+    ("want", "said"), [((), "the output alone"), (("entropy", "received"), "entropy, received")]
+)
 def test_what_was_not_asked_for_is_answered_with_what_was(want, said):
     detail = rg.attention_detail(Q, K, V, want=want)
-    with pytest.raises(rg.RegardError, match=rf"log_sum_exp was not requested; .*requested: {said}\)"):
+    with pytest.raises(
+        rg.RegardError, match=rf"log_sum_exp was not requested; .*requested: {said}\)"
+    ):
         _ = detail.log_sum_exp
 
 
 @pytest.mark.parametrize("but", [None, "native"])
 @pytest.mark.parametrize(
     ("pattern", "q_len", "k_len", "dim"),
-    [("full", 1, 2000, 128), ("causal", 700, 700, 64), ("causal_window(64)", 1000, 1000, 16),
-     ("dilated_window(32, 16)", 1, 64, 16), ("strided(8, local=false)", 1, 64, 128),
-     ("causal & strided(16)", 900, 900, 64), ("sliding_window(8) | global_tokens(0)", 700, 700, 64),
-     ("causal", 2000, 2, 64)],
-)  # fmt: skip
+    [
+        ("full", 1, 2000, 128),
+        ("causal", 700, 700, 64),
+        ("causal_window(64)", 1000, 1000, 16),
+        ("dilated_window(32, 16)", 1, 64, 16),
+        ("strided(8, local=false)", 1, 64, 128),
+        ("causal & strided(16)", 900, 900, 64),
+        ("sliding_window(8) | global_tokens(0)", 700, 700, 64),
+        ("causal", 2000, 2, 64),
+    ],
+)
 def test_no_backend_that_was_not_assessed_would_have_been_cheaper(pattern, q_len, k_len, dim, but):
     backends = {name: one for name, one in BACKENDS.items() if name != but}
     for device, kv_heads, learning in itertools.product(("cpu", "cuda"), (1, 8), (False, True)):
-        q, k = (Outline((2, heads, length, dim), torch.float32, torch.device(device), learning)
-                for heads, length in ((8, q_len), (kv_heads, k_len)))  # fmt: skip
+        q, k = (
+            Outline((2, heads, length, dim), torch.float32, torch.device(device), learning)
+            for heads, length in ((8, q_len), (kv_heads, k_len))
+        )
         problem = make_problem(q, k, k, pattern=pattern)
-        offers = [offer for one in backends.values() if isinstance(offer := one.assess(problem), Offer)]
+        offers = [
+            offer for one in backends.values() if isinstance(offer := one.assess(problem), Offer)
+        ]
         least = min(offer.cost.work_on(device) for offer in offers)
         assert plans.make_plan(problem, backends).cost.work_on(device) == least
 
 
 @pytest.mark.parametrize("q_len", [63, 64])
 def test_many_lists_of_keys_assess_no_other_backend_before_the_plan_is_printed(q_len, monkeypatch):
-    assessed, verdict, lists = list[str](), plans._verdict, p.ChosenKeys(torch.zeros(1, 1, q_len, 3).long())
-    monkeypatch.setattr(plans, "_verdict", lambda name, *given: assessed.append(name) or verdict(name, *given))
+    assessed = list[str]()
+    verdict = plans._verdict
+    lists = p.ChosenKeys(torch.zeros(1, 1, q_len, 3).long())
+    monkeypatch.setattr(
+        plans, "_verdict", lambda name, *given: assessed.append(name) or verdict(name, *given)
+    )
     plan = plans.make_plan(make_problem(*make_qkv(q_len=q_len), pattern=lists), BACKENDS)
     assert assessed == ([*BACKENDS] if q_len == 63 or isinstance(load(), str) else ["native"])
     assert ("reference" in str(plan), assessed) == (True, [*BACKENDS])

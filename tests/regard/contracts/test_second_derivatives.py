@@ -35,11 +35,16 @@ def doubly_right(call: Any, inputs: list[torch.Tensor]) -> None:
     like = lambda x: torch.randn(x.shape, generator=generator, dtype=x.dtype)  # noqa: E731
     arriving = [like(x).requires_grad_() for x in call(*inputs)]
     moved = [*inputs, *arriving]
-    weights, direction = [like(x) for x in inputs], [like(x) for x in moved]
+    weights = [like(x) for x in inputs]
+    direction = [like(x) for x in moved]
 
     def slope(graph: bool) -> torch.Tensor:
-        firsts = torch.autograd.grad(call(*inputs), inputs, arriving, create_graph=graph, materialize_grads=True)
-        return torch.stack([(first * weight).sum() for first, weight in zip(firsts, weights, strict=True)]).sum()
+        firsts = torch.autograd.grad(
+            call(*inputs), inputs, arriving, create_graph=graph, materialize_grads=True
+        )
+        return torch.stack(
+            [(first * weight).sum() for first, weight in zip(firsts, weights, strict=True)]
+        ).sum()
 
     def moved_by(step: float) -> float:
         with torch.no_grad():
@@ -48,11 +53,16 @@ def doubly_right(call: Any, inputs: list[torch.Tensor]) -> None:
         return slope(graph=False).item()
 
     seconds = torch.autograd.grad(slope(graph=True), moved, materialize_grads=True)
-    found = sum((second * along).sum().item() for second, along in zip(seconds, direction, strict=True))
+    found = sum(
+        (second * along).sum().item() for second, along in zip(seconds, direction, strict=True)
+    )
     step = 1e-5
     quotient = (moved_by(step) - moved_by(-2 * step)) / (2 * step)
     moved_by(step)
-    size = sum((second.abs() * along.abs()).sum().item() for second, along in zip(seconds, direction, strict=True))
+    size = sum(
+        (second.abs() * along.abs()).sum().item()
+        for second, along in zip(seconds, direction, strict=True)
+    )
     assert abs(found - quotient) <= 1e-6 * (1 + size), (found, quotient)
 
 
@@ -67,9 +77,15 @@ def calls_of(name: str, causal: bool) -> list[tuple[Any, list[torch.Tensor]]]:
     def told(backend: str) -> list[torch.Tensor]:
         detail = ask(backend, *call.tensors, want=want, **options)
         found = [detail.output, *([detail.log_sum_exp] if want else [])]
-        return [x.masked_fill(~x.isfinite(), 0) for x in found]  # a log-sum-exp of -inf has no difference
+        return [
+            x.masked_fill(~x.isfinite(), 0) for x in found
+        ]  # a log-sum-exp of -inf has no difference
 
-    names = [one for one in (*BACKENDS, "linear", "linformer", "lsh") if computes(one, *call.tensors, **options)]
+    names = [
+        one
+        for one in (*BACKENDS, "linear", "linformer", "lsh")
+        if computes(one, *call.tensors, **options)
+    ]
     return [(lambda *_, one=one: told(one), call.learning) for one in names]
 
 
@@ -84,7 +100,9 @@ def test_second_derivatives_of_every_mechanism_are_true(name, causal):
 
 @pytest.mark.slow
 def test_gradgradcheck_finds_the_same():
-    every = [one for name in MECHANISMS for causal in (False, True) for one in calls_of(name, causal)]
+    every = [
+        one for name in MECHANISMS for causal in (False, True) for one in calls_of(name, causal)
+    ]
     for call, inputs in every:
         torch.autograd.gradgradcheck(call, inputs, fast_mode=True)
     print(f"\n{len(every)} calls checked")
@@ -102,7 +120,9 @@ def test_a_gradient_that_is_asked_for_a_graph_has_one_even_where_none_arrives(ba
 
 def test_a_plan_and_a_layer_have_second_derivatives_too():
     x = torch.randn(1, 6, 8, dtype=torch.float64, requires_grad=True)
-    layer = rg.MultiHeadAttention(dim=8, heads=2, kv_heads=1, pattern="causal & causal_window(3)").double()
+    layer = rg.MultiHeadAttention(
+        dim=8, heads=2, kv_heads=1, pattern="causal & causal_window(3)"
+    ).double()
     assert torch.autograd.gradgradcheck(layer, [x], fast_mode=True)
     q = torch.randn(1, 1, 5, 3, dtype=torch.float64, requires_grad=True)
     plan = rg.plan_attention(q, q, q, pattern="causal", backend="fused")
@@ -141,7 +161,9 @@ def test_gradients_that_arrive_as_a_batch_give_a_batch(backend):
     q, k, v = (x.requires_grad_() for x in make_qkv(**SIZES, dtype=torch.float64))
     output = rg.attention(q, k, v, pattern="strided(2, local=false)", backend=backend)
     arriving = torch.randn(3, *output.shape, dtype=torch.float64)
-    batched = torch.autograd.grad(output, [q, k, v], arriving, is_grads_batched=True, retain_graph=True)
+    batched = torch.autograd.grad(
+        output, [q, k, v], arriving, is_grads_batched=True, retain_graph=True
+    )
     for at, one in enumerate(arriving):
         expected = torch.autograd.grad(output, [q, k, v], one, retain_graph=True)
         for found, wanted in zip(batched, expected, strict=True):

@@ -21,8 +21,12 @@ def qkv(**sizes):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_gradients_of_a_call_with_a_sink_are_rounded_once(dtype, learning):
     """Exact gradients rounded to the dtype are off by as much, in norm; rounding the parts too would add 40%."""
-    numbers = [x.to(dtype) for x in make_qkv(heads=3, kv_heads=3, q_len=199, k_len=211, head_dim=16, v_dim=16)]
-    sink, grad = SINK[:3].to(dtype), torch.randn(numbers[0].shape, dtype=torch.float64).to(dtype)
+    numbers = [
+        x.to(dtype)
+        for x in make_qkv(heads=3, kv_heads=3, q_len=199, k_len=211, head_dim=16, v_dim=16)
+    ]
+    sink = SINK[:3].to(dtype)
+    grad = torch.randn(numbers[0].shape, dtype=torch.float64).to(dtype)
     exact = leaves_after(numbers, sink, grad, torch.float64, learning, "reference")
     for backend in computing(*numbers, sink=sink):
         found = leaves_after(numbers, sink, grad, dtype, learning, backend)
@@ -45,7 +49,9 @@ def test_a_sink_as_heavy_as_all_keys_has_half_of_the_gradient():
     for backend in computing(q, k, v, sink=torch.zeros(6)):
         sink = torch.zeros(6, dtype=torch.float64, requires_grad=True)
         told = ask(backend, q, k + 1, v, sink=sink, want=("log_sum_exp",)).log_sum_exp
-        torch.testing.assert_close(torch.autograd.grad(told.sum(), sink)[0], torch.full_like(sink, 0.5))
+        torch.testing.assert_close(
+            torch.autograd.grad(told.sum(), sink)[0], torch.full_like(sink, 0.5)
+        )
 
 
 def test_a_sink_that_weighs_little_has_exact_derivatives():
@@ -62,7 +68,9 @@ def test_a_sink_that_weighs_little_has_exact_derivatives():
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
             (first,) = torch.autograd.grad(detail.log_sum_exp.sum(), sink, create_graph=True)
             (second,) = torch.autograd.grad(first.sum(), sink)
-            torch.testing.assert_close(second, (weight * (1 - weight)).sum((0, 2)), rtol=1e-12, atol=0)
+            torch.testing.assert_close(
+                second, (weight * (1 - weight)).sum((0, 2)), rtol=1e-12, atol=0
+            )
 
 
 def test_logits_of_minus_infinity_change_no_bit():
@@ -87,14 +95,17 @@ def test_merged_pieces_take_the_sink_once():
 
 
 def test_documents_of_a_jagged_batch_share_the_logits_of_heads():
-    lengths, sink = (3, 5), torch.linspace(-1, 1, 4)
+    lengths = (3, 5)
+    sink = torch.linspace(-1, 1, 4)
     documents = [torch.randn(n, 4, 8) for n in lengths]
     nested = torch.nested.nested_tensor(documents, layout=torch.jagged).transpose(1, 2)
     output = rg.attention(nested, nested, nested, pattern="causal", sink=sink)
     for one, document in zip(output.unbind(), documents, strict=True):
         x = document.transpose(0, 1)[None]
         torch.testing.assert_close(one[None], rg.attention(x, x, x, pattern="causal", sink=sink))
-    with pytest.raises(rg.UnsupportedError, match="a sink for each batch row is not computed for documents"):
+    with pytest.raises(
+        rg.UnsupportedError, match="a sink for each batch row is not computed for documents"
+    ):
         rg.attention(nested, nested, nested, sink=torch.zeros(2, 4))
 
 
@@ -104,7 +115,9 @@ def test_a_plan_takes_sinks_like_those_it_was_made_for():
     plan = rg.plan_attention(q, k, v, sink=sink)
     assert "with sinks" in str(plan)
     assert torch.equal(plan.run(q, k, v, sink=2 * sink), rg.attention(q, k, v, sink=2 * sink))
-    with pytest.raises(rg.ArgumentError, match=r"made with a tensor as sink; hand it to run\(sink=...\)"):
+    with pytest.raises(
+        rg.ArgumentError, match=r"made with a tensor as sink; hand it to run\(sink=...\)"
+    ):
         plan.run(q, k, v)
     with pytest.raises(rg.ArgumentError, match="made without a tensor as sink"):
         rg.plan_attention(q, k, v).run(q, k, v, sink=sink)
@@ -115,7 +128,11 @@ def test_a_plan_takes_sinks_like_those_it_was_made_for():
 @pytest.mark.parametrize(
     ("sink", "error", "words"),
     [
-        (torch.zeros(5), rg.ShapeError, r"one logit for each query head: floating-point \(heads,\) = \(6,\)"),
+        (
+            torch.zeros(5),
+            rg.ShapeError,
+            r"one logit for each query head: floating-point \(heads,\) = \(6,\)",
+        ),
         (torch.zeros(3, 6), rg.ShapeError, r"\(batch, heads\) = \(2, 6\)"),
         (torch.zeros(2, 6, 7), rg.ShapeError, "one logit for each query head"),
         (torch.zeros(6, dtype=torch.int64), rg.ShapeError, "floating-point"),
@@ -123,7 +140,7 @@ def test_a_plan_takes_sinks_like_those_it_was_made_for():
         ("6", rg.ArgumentError, "sink is '6'"),
         (True, rg.ArgumentError, "sink is True"),
     ],
-)  # fmt: skip
+)
 def test_other_sinks_are_refused_with_the_numbers(sink, error, words):
     q, k, v = make_qkv(**SIZES)
     with pytest.raises(error, match=words):
@@ -139,14 +156,18 @@ def test_mechanisms_without_a_softmax_over_keys_refuse_sinks(mechanism):
     x = torch.randn(1, 6, 8, 4)
     with pytest.raises(rg.UnsupportedError, match="has no sink, since its paper defines none"):
         rg.attention(x, x, x, mechanism=mechanism, sink=torch.zeros(6))
-    with pytest.raises(rg.UnsupportedError, match="has no sinks, since its weights are no softmax over the keys"):
+    with pytest.raises(
+        rg.UnsupportedError, match="has no sinks, since its weights are no softmax over the keys"
+    ):
         rg.MultiHeadAttention(dim=12, heads=6, mechanism=mechanism, sinks=True)
 
 
 def test_every_softmax_score_takes_sinks():
     q, k, v = qkv()
     score = m.Softmax(m.Additive(5, 5, hidden=4))
-    parameters = score.new_parameters(heads=6, kv_heads=3, generator=torch.Generator().manual_seed(1)).double()
+    parameters = score.new_parameters(
+        heads=6, kv_heads=3, generator=torch.Generator().manual_seed(1)
+    ).double()
     options = {"mechanism": score, "parameters": parameters, "sink": SINK}
     with torch.no_grad():
         expected = ask("reference", q, k, v, want=WANT, **options)

@@ -50,7 +50,9 @@ print(done, refused)
 
 
 def test_zero_and_one_in_every_dimension_answer_or_refuse():
-    run = subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT], capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr[-2000:]
     done, refused = map(int, run.stdout.split())
     assert done > 150

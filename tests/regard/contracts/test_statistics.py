@@ -8,14 +8,25 @@ import regard as rg
 from regard.core.tensors import Stored
 from regard.testing import make_qkv
 
-NAMES = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights", "chosen_weights", "top_keys")
+NAMES = (
+    "log_sum_exp",
+    "entropy",
+    "received",
+    "distance",
+    "sink",
+    "weights",
+    "chosen_weights",
+    "top_keys",
+)
 WANT = (*NAMES[:6], rg.weights_of((0, 2, 3), (1, 0)), rg.top_keys(4))
 
 
 @pytest.mark.parametrize("backend", ["auto", "decode"])
 @pytest.mark.parametrize("sink", [None, -0.5])
 def test_weights_over_an_int8_cache_sum_to_1_though_the_queries_are_narrow(backend, sink):
-    drawn = torch.randn(2, 1, 2, 67, 16, generator=torch.Generator().manual_seed(0)).clamp(-3, 3) * 40
+    drawn = (
+        torch.randn(2, 1, 2, 67, 16, generator=torch.Generator().manual_seed(0)).clamp(-3, 3) * 40
+    )
     k, v = (Stored(x.round().to(torch.int8), torch.full((1, 2, 67, 1), 0.0517)) for x in drawn)
     q = 4 * torch.randn(1, 4, 3, 16, generator=torch.Generator().manual_seed(1)).bfloat16()
     found = rg.attention_detail(q, k, v, want=("weights", "sink"), sink=sink, backend=backend)
@@ -36,5 +47,7 @@ def test_what_was_not_asked_for_is_refused_and_not_none():
         detail = ask(backend, x, x, x, pattern="causal_window(2)", want="sink")
         for name in set(NAMES) - {"sink"}:
             asked = "weights_of" if name == "chosen_weights" else name
-            with pytest.raises(rg.RegardError, match=rf"{asked} was not requested.*requested: sink"):
+            with pytest.raises(
+                rg.RegardError, match=rf"{asked} was not requested.*requested: sink"
+            ):
                 getattr(detail, name)

@@ -14,14 +14,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=1000, help="how many")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--no-shrink", action="store_true", help="do not look for smaller cases")
-    parser.add_argument("--describe", action="store_true", help="print each case and compute nothing")
+    parser.add_argument(
+        "--describe", action="store_true", help="print each case and compute nothing"
+    )
     asked = parser.parse_args(arguments)
     seeds = range(asked.first, asked.first + asked.cases)
     if asked.describe:
         for seed in seeds:
             print(case_of(seed))
         return 0
-    tally, following = Tally(), asked.first
+    tally = Tally()
+    following = asked.first
     try:
         for seed in run(seeds, tally, shrink=not asked.no_shrink, progress=True):
             following = seed + 1

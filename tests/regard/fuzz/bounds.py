@@ -58,7 +58,9 @@ class Number:
         return Number(self.size.mT, self.error.mT, self.u)
 
 
-def errors(made: Made, answer: Answer, picked: torch.Tensor | None = None, second: bool = False) -> Tensors:
+def errors(
+    made: Made, answer: Answer, picked: torch.Tensor | None = None, second: bool = False
+) -> Tensors:
     """Errors by name: output and statistics, "d q" and so on of gradients, "dd q" of second ones."""
     return _Analysis(made, answer, picked).told(second)
 
@@ -68,13 +70,17 @@ class _Analysis:
         self.made, self.answer, self.picked = made, answer, picked
         case = made.case
         self.u = torch.finfo(torch.promote_types(made.dtype, torch.float32)).eps / 2
-        rounds_weights = made.dtype == torch.bfloat16 or (made.dtype == torch.float16 and made.device == "cuda")
+        rounds_weights = made.dtype == torch.bfloat16 or (
+            made.dtype == torch.float16 and made.device == "cuda"
+        )
         self.half = torch.finfo(made.dtype).eps / 2 if rounds_weights else 0.0
         self.group = case.heads // case.kv_heads
         clean = {name: made.given[name].double() for name in ("q", "k", "v")}
         self.q, self.k, self.v = (self._exact(clean[name]) for name in ("q", "k", "v"))
         for one in (self.k, self.v):
-            one.size = one.size.masked_fill(made.hidden[..., None], 0).repeat_interleave(self.group, 1)
+            one.size = one.size.masked_fill(made.hidden[..., None], 0).repeat_interleave(
+                self.group, 1
+            )
             one.error = torch.zeros_like(one.size)
         self.scale = self._exact(torch.tensor(made.scale, dtype=torch.float64))
         self._weigh()
@@ -94,25 +100,37 @@ class _Analysis:
         capped = 0 * whole
         if (cap := made.case.softcap) is not None:
             capped = (whole + bias).clamp_max(cap)
-            t = ((answer.scores - torch.where(torch.isinf(self._signed()), 0, self._signed())) / cap).clamp(-1, 1)
+            t = (
+                (answer.scores - torch.where(torch.isinf(self._signed()), 0, self._signed())) / cap
+            ).clamp(-1, 1)
             steep = 1 - t.square()
             self.slope = Number(steep, 8 * u + 2 * t.abs() * steep / cap * x.error, u)
             self.curve = Number(2 * t.abs() * steep / cap, 2 / cap**2 * x.error + 8 * u / cap, u)
-        score_error = self.slope.size * x.error + 4 * u * capped + u * (bias + whole) + self.half * bias
+        score_error = (
+            self.slope.size * x.error + 4 * u * capped + u * (bias + whole) + self.half * bias
+        )
         score_error = torch.where(answer.live, score_error, 0)
         lse = answer.values["log_sum_exp"][..., None]
         lse = torch.where(lse == -torch.inf, 0, lse).abs()
         w = answer.weights
         self.mean_error = (w * score_error).sum(-1, keepdim=True)
-        relative = score_error + self.mean_error + u * (2 * whole + 2 * lse + made.case.k_len + 8) + self.half
-        vanishing = torch.finfo(torch.promote_types(made.dtype, torch.float32)).tiny * 2.0**27  # may be taken for 0
+        relative = (
+            score_error
+            + self.mean_error
+            + u * (2 * whole + 2 * lse + made.case.k_len + 8)
+            + self.half
+        )
+        vanishing = (
+            torch.finfo(torch.promote_types(made.dtype, torch.float32)).tiny * 2.0**27
+        )  # may be taken for 0
         self.w = Number(w, w * relative + w.clamp_max(vanishing), u)
         self.score_error, self.lse, self.whole = score_error, lse, whole
         self.sink = self._weight_of_sink()
 
     def _weight_of_sink(self) -> Number:
         """What the sink weighs in each row, (batch, heads, q_len, 1)."""
-        made, lse = self.made, self._signed_lse()
+        made = self.made
+        lse = self._signed_lse()
         sink = made.spread_sink(made.sink)[..., None].expand(lse.shape)
         there = sink > -torch.inf
         weight = torch.where(there, sink - lse, -torch.inf).exp()
@@ -122,7 +140,9 @@ class _Analysis:
         return Number(weight, weight * relative + weight.clamp_max(vanishing), self.u)
 
     def _signed(self) -> torch.Tensor:
-        return self.made.spread(self.made.added["learned"].double() if "learned" in self.made.added else None)
+        return self.made.spread(
+            self.made.added["learned"].double() if "learned" in self.made.added else None
+        )
 
     def told(self, second: bool) -> Tensors:
         made, answer, u, w = self.made, self.answer, self.u, self.w
@@ -132,10 +152,15 @@ class _Analysis:
         surprise = torch.where(answer.live, (answer.scores - self._signed_lse()).abs(), 0)
         told: Tensors = {
             "output": (kept @ self.v).error,
-            "log_sum_exp": (self.mean_error + u * (2 * self.lse + made.case.k_len + 8))[..., 0] + self.half,
+            "log_sum_exp": (self.mean_error + u * (2 * self.lse + made.case.k_len + 8))[..., 0]
+            + self.half,
             "entropy": (w.error * (surprise + 1)).sum(-1)
             + (w.size * (self.score_error + self.mean_error + self.half)).sum(-1)
-            + u * (2 * self.lse[..., 0] + (made.case.k_len + 4) * (w.size * (self.whole + surprise)).sum(-1)),
+            + u
+            * (
+                2 * self.lse[..., 0]
+                + (made.case.k_len + 4) * (w.size * (self.whole + surprise)).sum(-1)
+            ),
             "received": w.sum(2).error[:, :, 0],
             "distance": (w * far).sum(-1).error[..., 0],
             "weights": w.error,
@@ -144,7 +169,9 @@ class _Analysis:
         for one in made.case.want:
             if not isinstance(one, str) and one[0] == "weights_of":
                 rows, heads = made.reduced(one)
-                told["weights_of"] = w.error[:, slice(None) if heads is None else list(heads)][:, :, list(rows)]
+                told["weights_of"] = w.error[:, slice(None) if heads is None else list(heads)][
+                    :, :, list(rows)
+                ]
         if not answer.first:
             return told
 
@@ -154,7 +181,9 @@ class _Analysis:
         if "log_sum_exp" in come:
             through = through + self._column(come["log_sum_exp"])
         d_score = w * through
-        inner = (w * pull).sum(-1)  # what a larger sink takes from every weight, and adds to the log-sum-exp
+        inner = (w * pull).sum(
+            -1
+        )  # what a larger sink takes from every weight, and adds to the log-sum-exp
         if "log_sum_exp" in come:
             inner = inner + self._column(come["log_sum_exp"])
         if "entropy" in come:
@@ -168,13 +197,18 @@ class _Analysis:
             "bias": d_score,
             "sink": self.sink * inner,
         }
-        told |= {f"d {name}": self._of(name, first[name], pieces=1 + (len(come) > 1)) for name in answer.first}
+        told |= {
+            f"d {name}": self._of(name, first[name], pieces=1 + (len(come) > 1))
+            for name in answer.first
+        }
         if not second:
             return told
 
         along = {
             name: self._exact(
-                made.directions[name].double() if name in answer.first else torch.zeros_like(made.given[name]).double()
+                made.directions[name].double()
+                if name in answer.first
+                else torch.zeros_like(made.given[name]).double()
             )
             for name in ("q", "k", "v")
         }
@@ -190,7 +224,9 @@ class _Analysis:
         moved_score = moved * self.slope
         if "bias" in answer.first:
             moved_score = moved_score + self._exact(
-                torch.where(torch.isinf(self._signed()), 0, made.spread(made.directions["bias"].double()))
+                torch.where(
+                    torch.isinf(self._signed()), 0, made.spread(made.directions["bias"].double())
+                )
             )
         moved_lse = (w * moved_score).sum(-1)
         if "sink" in answer.first:
@@ -201,12 +237,16 @@ class _Analysis:
         moved_pull = factors * (go @ a_v.mT)
         if "entropy" in come:
             moved_pull = moved_pull + self._column(come["entropy"]) * moved_through
-        moved_d = moved_w * through + w * (moved_pull + (w * moved_pull).sum(-1) + (moved_w * pull).sum(-1))
+        moved_d = moved_w * through + w * (
+            moved_pull + (w * moved_pull).sum(-1) + (moved_w * pull).sum(-1)
+        )
         moved_dot = (moved_d * self.slope + d_score * self.curve * moved) * self.scale
         moved_inner = (w * moved_pull).sum(-1) + (moved_w * pull).sum(-1)
         if "entropy" in come:
             moved_inner = moved_inner + self._column(come["entropy"]) * moved_w.sum(-1)
-        moved_weight = self.sink * (moved_lse if "sink" not in answer.first else moved_lse + moved_sink)
+        moved_weight = self.sink * (
+            moved_lse if "sink" not in answer.first else moved_lse + moved_sink
+        )
         moved_kept = moved_w * factors
         twice = {
             "q": moved_dot @ self.k + d_dot @ a_k,
@@ -216,7 +256,9 @@ class _Analysis:
             "sink": moved_weight * inner + self.sink * moved_inner,
             "grad_output": moved_kept @ self.v + kept @ a_v,
         }
-        return told | {f"dd {name}": self._of(name, twice[name], pieces=4) for name in answer.second}
+        return told | {
+            f"dd {name}": self._of(name, twice[name], pieces=4) for name in answer.second
+        }
 
     def _signed_lse(self) -> torch.Tensor:
         lse = self.answer.values["log_sum_exp"][..., None]
@@ -225,7 +267,9 @@ class _Analysis:
     def _column(self, of_rows: Number) -> Number:
         return Number(of_rows.size[..., None], of_rows.error[..., None], self.u)
 
-    def _pull(self, come: dict[str, Number], factors: Number, far: Number, surprise: torch.Tensor) -> Number:
+    def _pull(
+        self, come: dict[str, Number], factors: Number, far: Number, surprise: torch.Tensor
+    ) -> Number:
         """The gradient by the weights."""
         pull = factors * (come["output"] @ self.v.mT)
         if "weights" in come:
@@ -238,10 +282,19 @@ class _Analysis:
         if "entropy" in come:
             # log w + entropy: the log-sum-exp and the entropy, at most as large, are each rounded once and added once;
             # the native kernel takes one sum over weighted keys from another, and each is rounded as the keys are
-            uneven = self.score_error + self.mean_error + self.half + self.u * (2 * self.whole + 4 * self.lse + 1)
+            uneven = (
+                self.score_error
+                + self.mean_error
+                + self.half
+                + self.u * (2 * self.whole + 4 * self.lse + 1)
+            )
             pull = pull + self._column(come["entropy"]) * Number(surprise, uneven, self.u)
         if "weights_of" in come:
-            want = next(one for one in self.made.case.want if not isinstance(one, str) and one[0] == "weights_of")
+            want = next(
+                one
+                for one in self.made.case.want
+                if not isinstance(one, str) and one[0] == "weights_of"
+            )
             rows, heads = self.made.reduced(want)
             placed = torch.zeros_like(pull.size + self.w.size)
             heads = range(self.made.case.heads) if heads is None else heads
@@ -249,7 +302,9 @@ class _Analysis:
                 placed[:, head, list(rows)] += come["weights_of"].size[:, at]
             pull = pull + self._exact(placed)
         if "top_keys" in come and self.picked is not None:
-            placed = torch.zeros(*self.w.size.shape[:3], self.w.size.shape[3] + 1, dtype=torch.float64)
+            placed = torch.zeros(
+                *self.w.size.shape[:3], self.w.size.shape[3] + 1, dtype=torch.float64
+            )
             at = torch.where(self.picked < 0, self.w.size.shape[3], self.picked)
             pull = pull + self._exact(placed.scatter_add(-1, at, come["top_keys"].size)[..., :-1])
         return pull
@@ -257,7 +312,9 @@ class _Analysis:
     def _grouped(self, by_head: Number) -> Number:
         """Summed over the query heads that share a key/value head."""
         kv_heads = self.made.case.kv_heads
-        size, error = (x.unflatten(1, (kv_heads, self.group)).sum(2) for x in (by_head.size, by_head.error))
+        size, error = (
+            x.unflatten(1, (kv_heads, self.group)).sum(2) for x in (by_head.size, by_head.error)
+        )
         return Number(size, error + self.group * self.u * size, self.u)
 
     def _of(self, name: str, found: Number, pieces: int) -> torch.Tensor:
@@ -266,7 +323,9 @@ class _Analysis:
         kind = made.added["learned"].dtype if name == "bias" else made.dtype
         if name == "sink":
             return self._of_sink(found, pieces)
-        rounding = pieces * torch.finfo(kind).eps / SLACK if pieces > 1 and kind.itemsize == 2 else 0.0
+        rounding = (
+            pieces * torch.finfo(kind).eps / SLACK if pieces > 1 and kind.itemsize == 2 else 0.0
+        )
         found = Number(found.size, found.error + rounding * found.size, self.u)
         if name != "bias":
             return found.error
@@ -274,7 +333,9 @@ class _Analysis:
         spread = made.spread(learned).expand(found.error.shape)
         terms = max(1, found.error.numel() // max(1, learned.numel()))
         by_table = made.case.bias is not None and made.case.bias.kind == "t5"
-        if by_table:  # summed by distance, then over the distances of a bucket in the table's own dtype
+        if (
+            by_table
+        ):  # summed by distance, then over the distances of a bucket in the table's own dtype
             terms = made.case.q_len + made.case.k_len
         u = torch.finfo(kind).eps / 2 if by_table or kind == torch.float32 else self.u
         whole = torch.where(self.answer.live, found.error + terms * max(u, self.u) * found.size, 0)
@@ -288,6 +349,14 @@ class _Analysis:
         learned = torch.zeros(self.made.sink.shape, dtype=torch.float64).requires_grad_()
         spread = self.made.spread_sink(learned)[..., None].expand(found.error.shape)
         terms = found.error.numel() // max(1, learned.numel())
-        rounding = pieces * torch.finfo(self.made.dtype).eps / SLACK if self.made.dtype.itemsize == 2 else 0.0
+        rounding = (
+            pieces * torch.finfo(self.made.dtype).eps / SLACK
+            if self.made.dtype.itemsize == 2
+            else 0.0
+        )
         whole = found.error + (terms * self.u + rounding) * found.size
-        return torch.autograd.grad(spread, learned, whole)[0] if spread.numel() else torch.zeros_like(learned)
+        return (
+            torch.autograd.grad(spread, learned, whole)[0]
+            if spread.numel()
+            else torch.zeros_like(learned)
+        )

@@ -54,15 +54,21 @@ class Case:
     dropout: float = 0.0
     dropout_seed: int = 0
     q_start: int | tuple[int, ...] | None = None
-    learners: tuple[str, ...] = ()  # of q, k, v, bias, sink: what needs a gradient; none: computed under no_grad
+    learners: tuple[
+        str, ...
+    ] = ()  # of q, k, v, bias, sink: what needs a gradient; none: computed under no_grad
     want: tuple[Any, ...] = ()  # names of statistics, ("top_keys", n), ("weights_of", rows, heads)
     pulled: tuple[str, ...] = ()  # the statistics that a gradient comes in by, besides the output
     grad_layout: str = "contiguous"
     hidden: str = ""  # what stands in keys and values that no query may see: "", "nan" or "inf"
     blocks: str = "shipped"  # or "small"
     second: bool = False  # second derivatives too
-    sink: str = ""  # "number", "heads" (heads,), "rows" (batch, heads) or "one" (batch, 1): logits of sinks
-    stored: str = ""  # the dtype in which a cache keeps keys and values, which have no gradient then
+    sink: str = (
+        ""  # "number", "heads" (heads,), "rows" (batch, heads) or "one" (batch, 1): logits of sinks
+    )
+    stored: str = (
+        ""  # the dtype in which a cache keeps keys and values, which have no gradient then
+    )
 
     @property
     def places(self) -> Places:
@@ -82,7 +88,9 @@ def start_of(case: Any) -> tuple[int, ...]:
 def described(case: Any, plain: Any) -> str:
     """The case as it is written, without what equals a plain one."""
     names = [
-        one.name for one in fields(case) if one.name == "seed" or getattr(case, one.name) != getattr(plain, one.name)
+        one.name
+        for one in fields(case)
+        if one.name == "seed" or getattr(case, one.name) != getattr(plain, one.name)
     ]
     return f"Case({', '.join(f'{name}={getattr(case, name)!s}' for name in names)})"
 
@@ -91,10 +99,13 @@ def draw_case(seed: int) -> Case:
     """The call that this number stands for."""
     r = random.Random(seed)
     q_len, k_len = _lengths(r)
-    kv_heads, group = r.choice((1, 1, 2, 3)), r.choice((1, 1, 2, 3))
+    kv_heads = r.choice((1, 1, 2, 3))
+    group = r.choice((1, 1, 2, 3))
     batch = r.choice((1, 1, 2, 2, 3))
     if q_len * k_len > 20_000:
-        batch, kv_heads, group = 1, 1, r.choice((1, 2))
+        batch = 1
+        kv_heads = 1
+        group = r.choice((1, 2))
     learning, plain = r.random() < 0.6, r.random() < 0.4  # plain: what fused operations compute too
     bias = _bias(r, plain) if r.random() < (0.25 if plain else 0.45) else None
     learners = tuple(x for x in EVERYTHING if r.random() < 0.75) if learning else ()
@@ -102,7 +113,14 @@ def draw_case(seed: int) -> Case:
         learners = tuple(x for x in learners if x != "bias")
     want = _want(r, q_len, group * kv_heads) if r.random() < 0.35 else ()
     case = Case(
-        seed, batch, kv_heads * group, kv_heads, q_len, k_len, r.choice(DIMS), r.choice(DIMS),
+        seed,
+        batch,
+        kv_heads * group,
+        kv_heads,
+        q_len,
+        k_len,
+        r.choice(DIMS),
+        r.choice(DIMS),
         dtype=r.choice(DTYPES[:2] + DTYPES) if learning else r.choice(DTYPES),
         pattern=drawn(r, max(q_len, k_len), list(LEAVES)),
         spelled=r.random() < 0.15,
@@ -119,10 +137,12 @@ def draw_case(seed: int) -> Case:
         pulled=tuple(one for one in map(_name, want) if r.random() < 0.6),
         grad_layout=r.choice(("contiguous", "contiguous", "transposed", "one number")),
         hidden=r.choice(("", "nan", "inf")),
-        blocks=r.choice(("shipped", "shipped", "small", "small")) if q_len * k_len < 400 else "shipped",
+        blocks=r.choice(("shipped", "shipped", "small", "small"))
+        if q_len * k_len < 400
+        else "shipped",
         second=r.random() < 0.4 and q_len * k_len < 2000,
         sink=r.choice(("", "", "", "number", "heads", "rows", "one")),
-    )  # fmt: skip
+    )
     # Drawn last, so that a seed stands for the call that it stood for before sinks learned and caches were read.
     learns = learning and case.sink in TENSOR_SINKS and r.random() < 0.75
     stored = not learning and r.random() < 0.4
@@ -162,17 +182,29 @@ def _bias(r: random.Random, by_distance: bool) -> Added:
         return Added("alibi")
     if turn < 0.25:
         return Added("slopes")
-    if turn < 0.4:  # no distance but the farthest is a power of another here: rounding decides no bucket
-        return Added("t5", buckets=r.choice((4, 8, 16)), distance=r.choice((11, 13, 37)), sides=r.random() < 0.5)
+    if (
+        turn < 0.4
+    ):  # no distance but the farthest is a power of another here: rounding decides no bucket
+        return Added(
+            "t5",
+            buckets=r.choice((4, 8, 16)),
+            distance=r.choice((11, 13, 37)),
+            sides=r.random() < 0.5,
+        )
     axes = tuple(r.randint(0, 1) for _ in range(r.choice((0, 1, 2, 3, 4, 4))))
     return Added(
-        "tensor", axes, r.choice(("same", "same", "float32", "float64")), r.choice((0.0, 0.0, 0.2, 0.7)),
+        "tensor",
+        axes,
+        r.choice(("same", "same", "float32", "float64")),
+        r.choice((0.0, 0.0, 0.2, 0.7)),
         r.choice(("contiguous", "transposed", "expanded", "strided")),
-    )  # fmt: skip
+    )
 
 
 def _want(r: random.Random, q_len: int, heads: int) -> tuple[Any, ...]:
-    found: list[Any] = [one for one in ("log_sum_exp", "entropy", "received", "distance") if r.random() < 0.5]
+    found: list[Any] = [
+        one for one in ("log_sum_exp", "entropy", "received", "distance") if r.random() < 0.5
+    ]
     if r.random() < 0.3:
         found.append("weights")
     if r.random() < 0.4:
@@ -186,8 +218,25 @@ def _want(r: random.Random, q_len: int, heads: int) -> tuple[Any, ...]:
 def simpler(case: Case) -> Iterator[Case]:
     """Cases with one thing less, the largest steps first."""
     plain = Case(case.seed)
-    for name in ("want", "bias", "sink", "dropout", "softcap", "scale", "hidden", "stored", "layouts", "grad_layout",
-                 "blocks", "second", "spelled", "q_start", "learners", "dtype", "gain"):  # fmt: skip
+    for name in (
+        "want",
+        "bias",
+        "sink",
+        "dropout",
+        "softcap",
+        "scale",
+        "hidden",
+        "stored",
+        "layouts",
+        "grad_layout",
+        "blocks",
+        "second",
+        "spelled",
+        "q_start",
+        "learners",
+        "dtype",
+        "gain",
+    ):
         if getattr(case, name) != getattr(plain, name):
             changes = {name: getattr(plain, name)} | ({"pulled": ()} if name == "want" else {})
             if name in ("bias", "sink"):

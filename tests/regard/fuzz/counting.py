@@ -2,8 +2,12 @@
 
 import numpy as np
 
-_ROW, _HEAD, _QUERY, _KEY = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
-_OWN, _STEP = _ROW, _HEAD
+_ROW = 0x9E3779B97F4A7C15
+_HEAD = 0xC2B2AE3D27D4EB4F
+_QUERY = 0x165667B19E3779F9
+_KEY = 0x85EBCA77C2B2AE63
+_OWN = _ROW
+_STEP = _HEAD
 
 
 def mixed(state: np.ndarray) -> np.ndarray:
@@ -36,7 +40,9 @@ def distinct(count: int, seed: int, own: int, choices: int) -> set[int]:
     return chosen
 
 
-def kept(dropout: float, seed: int, batch: int, heads: int, q_pos: np.ndarray, k_pos: np.ndarray) -> np.ndarray:
+def kept(
+    dropout: float, seed: int, batch: int, heads: int, q_pos: np.ndarray, k_pos: np.ndarray
+) -> np.ndarray:
     """Which weights dropout keeps, (batch, heads, q_len, k_len); q_pos (batch or 1, 1, q_len, 1), k_pos (k_len,)."""
     state = np.full((1, 1, 1, 1), seed % 2**64, np.uint64)
     for place, stride in (

@@ -30,21 +30,36 @@ def limit_of(backend: str, problem: Problem) -> str | None:
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def takes_softmax(patterns: tuple[str, ...], learns: bool = False, device: str = "cpu") -> list[str]:
+def takes_softmax(
+    patterns: tuple[str, ...], learns: bool = False, device: str = "cpu"
+) -> list[str]:
     """The backends that compute a small call of softmax with one of these patterns, by their declared limits."""
     one = torch.zeros(1, 1, 4, 2, requires_grad=learns)
-    calls = [replace(make_problem(one, one, one, pattern=pattern), device=device) for pattern in patterns]
+    calls = [
+        replace(make_problem(one, one, one, pattern=pattern), device=device) for pattern in patterns
+    ]
     return [name for name in BACKENDS if any(limit_of(name, call) is None for call in calls)]
 
 
-EACH = ("causal", "strided(2)", "causal_window(3)")  # for each backend of softmax one that it computes
+EACH = (
+    "causal",
+    "strided(2)",
+    "causal_window(3)",
+)  # for each backend of softmax one that it computes
 NAMES = ("auto", *takes_softmax(EACH))
 # Blocks of a few rows and keys, so that short texts pass the borders of blocks as long ones do.
 SMALL: tuple[tuple[Any, str, Any], ...] = (
-    (composed, "ROWS", {3: (1.0, 1.0)}), (composed, "MASK_LIMIT", 64), (blocking, "ROWS", 6), (blocking, "PAIRS", 96),
-    (blocking, "ALIGNED", 4), (dropout, "_CHUNK", 24), (decode, "WORKSPACE", 16), (decode, "FEWEST", 3),
-    (decode, "SPLIT", 2), (decode, "PART_ROWS", 1),
-)  # fmt: skip
+    (composed, "ROWS", {3: (1.0, 1.0)}),
+    (composed, "MASK_LIMIT", 64),
+    (blocking, "ROWS", 6),
+    (blocking, "PAIRS", 96),
+    (blocking, "ALIGNED", 4),
+    (dropout, "_CHUNK", 24),
+    (decode, "WORKSPACE", 16),
+    (decode, "FEWEST", 3),
+    (decode, "SPLIT", 2),
+    (decode, "PART_ROWS", 1),
+)
 # The backends that are asked for second derivatives; None for all of them.
 SECOND: tuple[str, ...] | None = None
 
@@ -78,7 +93,9 @@ def judge(case: Case, backends: tuple[str, ...] = NAMES, device: str = "cpu") ->
     with cut(case.blocks):
         made = Made(case, device)
         expected = _Expected(made)
-        if case.stored and made.dtype.itemsize == 2:  # others round what a cache keeps to the dtype of the queries
+        if (
+            case.stored and made.dtype.itemsize == 2
+        ):  # others round what a cache keeps to the dtype of the queries
             backends = tuple(name for name in backends if name in ("decode", "native"))
         return [_verdict(made, expected, backend) for backend in backends]
 
@@ -88,11 +105,14 @@ def _verdict(made: Made, expected: _Expected, backend: str) -> Verdict:
     try:
         found = _compute(made, backend, second, bad=bool(made.case.hidden))
     except rg.UnsupportedError as refusal:
-        outcome = "refused" if _declared(made, backend, str(refusal)) else "off"  # the reference computes everything
+        outcome = (
+            "refused" if _declared(made, backend, str(refusal)) else "off"
+        )  # the reference computes everything
         return Verdict(backend, outcome, str(refusal))
     except Exception:
         return Verdict(backend, "off", "raised " + "".join(traceback.format_exc(limit=-4)))
-    share, wrong = 0.0, []
+    share = 0.0
+    wrong = []
     for reason, one in expected.compare(found, second):
         share = max(share, one)
         wrong += [reason] if one > 1 else []
@@ -114,7 +134,11 @@ def _same(one: torch.Tensor, other: torch.Tensor, bits: bool) -> bool:
     equal = (one == other) | (one.isnan() & other.isnan())
     if bits or not one.is_floating_point():
         return bool(equal.all())
-    rounding = 16 * torch.finfo(one.dtype).eps * other[other.isfinite()].abs().amax() if other.isfinite().any() else 0
+    rounding = (
+        16 * torch.finfo(one.dtype).eps * other[other.isfinite()].abs().amax()
+        if other.isfinite().any()
+        else 0
+    )
     return bool((equal | ((one - other).abs() <= rounding)).all())
 
 
@@ -130,7 +154,9 @@ def _compute(made: Made, backend: str, second: bool, bad: bool) -> Tensors:
     # Without a graph of its own the gradient that comes in is a constant: where fast paths may forget the second ones.
     come["output"] = come["output"].detach().requires_grad_(second and case.seed % 2 == 0)
     learning = {name: leaves[name] for name in case.learners}
-    directions = {name: x.to(made.device) for name, x in made.directions.items()} if second else None
+    directions = (
+        {name: x.to(made.device) for name, x in made.directions.items()} if second else None
+    )
     return detached(found | named(*differentiated(found, learning, come, directions)))
 
 
@@ -144,10 +170,15 @@ def _arguments(made: Made, bad: bool) -> tuple[Tensors, dict[str, Any]]:
     if "sink" in case.learners:
         leaves["sink"] = made.given_sink()
     return leaves, {
-        "pattern": made.pattern(), "bias": bias, "softcap": case.softcap, "scale": case.scale,
-        "dropout": case.dropout, "dropout_seed": case.dropout_seed, "q_start": made.q_start(),
+        "pattern": made.pattern(),
+        "bias": bias,
+        "softcap": case.softcap,
+        "scale": case.scale,
+        "dropout": case.dropout,
+        "dropout_seed": case.dropout_seed,
+        "q_start": made.q_start(),
         "sink": leaves.get("sink", made.given_sink()),
-    }  # fmt: skip
+    }
 
 
 def _declared(made: Made, backend: str, refusal: str) -> bool:
@@ -157,12 +188,16 @@ def _declared(made: Made, backend: str, refusal: str) -> bool:
     leaves, options = _arguments(made, bad=False)
     del options["dropout_seed"]
     with torch.set_grad_enabled(bool(made.case.learners)):
-        problem = make_problem(*(leaves[name] for name in "qkv"), want=checked_wants(made.wants()), **options)
+        problem = make_problem(
+            *(leaves[name] for name in "qkv"), want=checked_wants(made.wants()), **options
+        )
     limit = limit_of(backend, problem)
     return limit is not None and limit in refusal
 
 
-def _called(case: Case, backend: str, leaves: Tensors, wants: Any, options: dict[str, Any]) -> Tensors:
+def _called(
+    case: Case, backend: str, leaves: Tensors, wants: Any, options: dict[str, Any]
+) -> Tensors:
     """The call as a user writes it; blocks of other sizes are planned anew, since plans are kept."""
     q, k, v = (leaves[name] for name in ("q", "k", "v"))
     if case.blocks == "shipped" and not wants:
@@ -175,7 +210,9 @@ def _called(case: Case, backend: str, leaves: Tensors, wants: Any, options: dict
         backends = BACKENDS if backend == "auto" else {backend: BACKENDS[backend]}
         start = options["q_start"] if isinstance(options["q_start"], torch.Tensor) else None
         plan = make_plan(problem, dict(backends), backend)
-        detail = plan.detail(q, k, v, bias=options["bias"], q_start=start, dropout_seed=seed, sink=options["sink"])
+        detail = plan.detail(
+            q, k, v, bias=options["bias"], q_start=start, dropout_seed=seed, sink=options["sink"]
+        )
     found = {"output": detail.output}
     for one in case.want:
         if isinstance(one, str):
@@ -196,7 +233,9 @@ class _Expected:
 
     def of(self, picked: torch.Tensor | None, second: bool) -> tuple[Answer, Tensors]:
         for other, twice, found, bounds in self._known:
-            if twice >= second and (picked is None if other is None else picked is not None and picked.equal(other)):
+            if twice >= second and (
+                picked is None if other is None else picked is not None and picked.equal(other)
+            ):
                 return found, bounds
         found = answer(self.made, picked, second)
         bounds = errors(self.made, found, picked, second)
@@ -245,7 +284,11 @@ class _Expected:
         if bool(((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any()):
             return "top_keys: a key twice"
         largest = known.weights.sort(-1, descending=True).values[..., :count]
-        mine = self._at(known.weights, picked)[..., : largest.shape[-1]].sort(-1, descending=True).values
+        mine = (
+            self._at(known.weights, picked)[..., : largest.shape[-1]]
+            .sort(-1, descending=True)
+            .values
+        )
         room = 2 * SLACK * bounds["weights"].amax(-1, keepdim=True) if largest.numel() else 0
         if bool((largest - mine > room + 1e-30).any()):
             return "top_keys: a key with a larger weight was passed over"
@@ -254,17 +297,26 @@ class _Expected:
         return ""
 
 
-def share_of(name: str, x: torch.Tensor, expected: torch.Tensor, error: torch.Tensor, dtype: torch.dtype) -> Any:
+def share_of(
+    name: str, x: torch.Tensor, expected: torch.Tensor, error: torch.Tensor, dtype: torch.dtype
+) -> Any:
     """The largest error over its bound; infinite for another shape, dtype or a number that is not finite."""
     if x.shape != expected.shape or x.dtype != dtype:
-        return f"{name} is {tuple(x.shape)} {x.dtype} instead of {tuple(expected.shape)} {dtype}", torch.inf
+        return (
+            f"{name} is {tuple(x.shape)} {x.dtype} instead of {tuple(expected.shape)} {dtype}",
+            torch.inf,
+        )
     kind = torch.finfo(dtype)
     wide = torch.finfo(torch.promote_types(dtype, torch.float32))
     bound = SLACK * error + kind.eps * torch.where(expected.isinf(), 0, expected).abs()
     bound = bound + kind.tiny * kind.eps + 1e8 * wide.tiny
     got = x.double()
-    beyond = ~expected.isinf() & (expected.abs() + bound >= kind.max)  # of float16: infinity is right there
-    gap = torch.where((got == expected) | beyond, 0, (got - expected).abs() / bound).nan_to_num(torch.inf, torch.inf)
+    beyond = ~expected.isinf() & (
+        expected.abs() + bound >= kind.max
+    )  # of float16: infinity is right there
+    gap = torch.where((got == expected) | beyond, 0, (got - expected).abs() / bound).nan_to_num(
+        torch.inf, torch.inf
+    )
     if not gap.numel():
         return name, 0.0
     worst = int(gap.argmax())

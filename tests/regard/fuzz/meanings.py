@@ -35,7 +35,9 @@ class Places:
 
     @property
     def i(self) -> np.ndarray:
-        return np.arange(self.q_len).reshape(-1, 1) + np.array(self.start, np.int64).reshape(-1, 1, 1, 1)
+        return np.arange(self.q_len).reshape(-1, 1) + np.array(self.start, np.int64).reshape(
+            -1, 1, 1, 1
+        )
 
     @property
     def j(self) -> np.ndarray:
@@ -43,7 +45,9 @@ class Places:
 
     def by_row(self, numbers: tuple[int, ...]) -> np.ndarray:
         """One number for each batch row, (batch, 1, 1, 1); given ones are repeated in turn."""
-        return np.array([numbers[b % len(numbers)] for b in range(self.batch)], np.int64).reshape(-1, 1, 1, 1)
+        return np.array([numbers[b % len(numbers)] for b in range(self.batch)], np.int64).reshape(
+            -1, 1, 1, 1
+        )
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -108,7 +112,8 @@ def _draw_blocks(r: random.Random, n: int, past: bool) -> tuple[int, int, int, b
 
 
 def _random_blocks(at: Places, count: int, block: int, seed: int, past: bool) -> np.ndarray:
-    own, keys = at.i // block, at.j // block
+    own = at.i // block
+    keys = at.j // block
     allowed = np.zeros(np.broadcast_shapes(own.shape, keys.shape), bool)
     for one in np.unique(own).tolist():
         for chosen in distinct(count, seed, one, one + 1 if past else -(-at.k_len // block)):
@@ -128,18 +133,24 @@ def _same_document(at: Places, *rows: tuple[int, ...]) -> np.ndarray:
     i = np.broadcast_to(at.i, (max(len(at.start), len(ids)), 1, at.q_len, 1))
     found = []
     for b in range(len(i)):
-        of, where = ids[b % len(ids)], i[b]
+        of = ids[b % len(ids)]
+        where = i[b]
         known = (where >= 0) & (where < len(of))
         found.append((of[np.where(known, where, 0)] == of[at.j[0]]) & known)
     return np.stack(found)
 
 
-def _of_rows(build: Callable[[torch.Tensor], p.Pattern], *rows: tuple[int, ...], at: Places) -> p.Pattern:
+def _of_rows(
+    build: Callable[[torch.Tensor], p.Pattern], *rows: tuple[int, ...], at: Places
+) -> p.Pattern:
     """The pattern of one row for the whole batch, or of a row for each batch row, in turn."""
-    return build(torch.tensor([rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else rows[0]))
+    return build(
+        torch.tensor([rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else rows[0])
+    )
 
 
-_ids, _live = partial(_of_rows, p.SameDocument), partial(_of_rows, p.KeyMask)
+_ids = partial(_of_rows, p.SameDocument)
+_live = partial(_of_rows, p.KeyMask)
 
 
 def _holes(r: random.Random, n: int) -> tuple[bool, ...]:
@@ -148,7 +159,9 @@ def _holes(r: random.Random, n: int) -> tuple[bool, ...]:
 
 
 def _key_mask(at: Places, *rows: tuple[bool, ...]) -> np.ndarray:
-    live = np.array([rows[b % len(rows)][: at.k_len] for b in range(at.batch if len(rows) > 1 else 1)], bool)
+    live = np.array(
+        [rows[b % len(rows)][: at.k_len] for b in range(at.batch if len(rows) > 1 else 1)], bool
+    )
     return live[:, None, None, :]
 
 
@@ -169,13 +182,20 @@ def _span_mask(at: Places, start: Any, stop: Any) -> np.ndarray:
 
 
 def _span(start: Any, stop: Any, *, at: Places) -> p.Pattern:
-    ends = [torch.from_numpy(at.by_row(end).ravel()) if isinstance(end, tuple) else end for end in (start, stop)]
+    ends = [
+        torch.from_numpy(at.by_row(end).ravel()) if isinstance(end, tuple) else end
+        for end in (start, stop)
+    ]
     return p.KeySpan(*ends)
 
 
 def _draw_spans(r: random.Random, n: int) -> tuple[Any, Any]:
     starts = tuple(r.randint(-2, n // 2) for _ in range(3)) if r.random() < 0.7 else r.randint(0, 3)
-    stops = tuple(r.randint(0, n + 2) for _ in range(3)) if r.random() < 0.7 or not isinstance(starts, tuple) else None
+    stops = (
+        tuple(r.randint(0, n + 2) for _ in range(3))
+        if r.random() < 0.7 or not isinstance(starts, tuple)
+        else None
+    )
     return starts, stops
 
 
@@ -189,7 +209,9 @@ def listed_mask(listed: np.ndarray, at: Places, block: int, rows: int) -> np.nda
     return mask
 
 
-def _listed(at: Places, seed: int, block: int, rows: int, n: int, by_row: bool, by_head: bool) -> np.ndarray:
+def _listed(
+    at: Places, seed: int, block: int, rows: int, n: int, by_row: bool, by_head: bool
+) -> np.ndarray:
     sizes = at.batch if by_row else 1, at.heads if by_head else 1, -(-at.q_len // rows), n
     return np.random.default_rng(seed).integers(-1, -(-at.k_len // block), sizes)
 
@@ -218,7 +240,8 @@ def _tree_mask(at: Places, *numbers: Any) -> np.ndarray:
     mask = (at.j < at.i[..., :1, :]) & np.ones(at.shape, bool)
     trees = _trees(at, *numbers)
     for b, row in np.ndindex(at.batch, at.q_len):
-        start, node = at.start[b % len(at.start)], row
+        start = at.start[b % len(at.start)]
+        node = row
         while node >= 0:
             if 0 <= start + node < at.k_len:
                 mask[b, :, row, start + node] = True
@@ -241,9 +264,13 @@ def _ranges(runs: tuple[tuple[int, int], ...]) -> tuple[range, ...]:
 LEAVES: dict[str, Leaf] = {
     "full": Leaf(lambda r, n: (), lambda at: at.j >= 0, p.Full),
     "causal": Leaf(lambda r, n: (), lambda at: at.j <= at.i, p.Causal),
-    "sliding_window": Leaf(lambda r, n: (_size(r, n),), lambda at, w: np.abs(at.i - at.j) <= w // 2, p.SlidingWindow),
+    "sliding_window": Leaf(
+        lambda r, n: (_size(r, n),), lambda at, w: np.abs(at.i - at.j) <= w // 2, p.SlidingWindow
+    ),
     "causal_window": Leaf(
-        lambda r, n: (_size(r, n),), lambda at, w: (at.i - at.j >= 0) & (at.i - at.j < w), p.CausalWindow
+        lambda r, n: (_size(r, n),),
+        lambda at, w: (at.i - at.j >= 0) & (at.i - at.j < w),
+        p.CausalWindow,
     ),
     "dilated_window": Leaf(
         lambda r, n: (_size(r, n), r.randint(1, 5)),
@@ -251,7 +278,9 @@ LEAVES: dict[str, Leaf] = {
         p.DilatedWindow,
     ),
     "compressed": Leaf(
-        lambda r, n: (r.randint(1, 7), r.randint(1, 4)), lambda at, w, s: at.j * s + w - 1 <= at.i, p.Compressed
+        lambda r, n: (r.randint(1, 7), r.randint(1, 4)),
+        lambda at, w, s: at.j * s + w - 1 <= at.i,
+        p.Compressed,
     ),
     "global_tokens": Leaf(
         lambda r, n: tuple(r.randint(0, n) for _ in range(r.randint(0, 4))),
@@ -273,7 +302,10 @@ LEAVES: dict[str, Leaf] = {
     "prefix": Leaf(lambda r, n: (r.randint(0, n + 1),), lambda at, n: at.j < n, p.Prefix),
     "same_document": Leaf(lambda r, n: (_documents(r, n),), _same_document, _ids, readable=False),
     "documents_by_row": Leaf(
-        lambda r, n: _alike([_documents(r, n + 7)[: n + 7] for _ in range(3)]), _same_document, _ids, readable=False
+        lambda r, n: _alike([_documents(r, n + 7)[: n + 7] for _ in range(3)]),
+        _same_document,
+        _ids,
+        readable=False,
     ),
     "key_span": Leaf(
         lambda r, n: (r.randint(-3, n), None if r.random() < 0.3 else r.randint(-1, n + 3)),
@@ -282,9 +314,16 @@ LEAVES: dict[str, Leaf] = {
     ),
     "spans_by_row": Leaf(_draw_spans, _span_mask, _span, readable=False),
     "key_mask": Leaf(lambda r, n: (_holes(r, n),), _key_mask, _live, readable=False),
-    "masks_by_row": Leaf(lambda r, n: tuple(_holes(r, n) for _ in range(3)), _key_mask, _live, readable=False),
+    "masks_by_row": Leaf(
+        lambda r, n: tuple(_holes(r, n) for _ in range(3)), _key_mask, _live, readable=False
+    ),
     "explicit": Leaf(
-        lambda r, n: (r.randint(0, 999), r.choice((0.1, 0.5, 0.9)), r.random() < 0.4, r.random() < 0.4),
+        lambda r, n: (
+            r.randint(0, 999),
+            r.choice((0.1, 0.5, 0.9)),
+            r.random() < 0.4,
+            r.random() < 0.4,
+        ),
         _noise,
         _explicit,
         readable=False,
@@ -317,8 +356,12 @@ LEAVES: dict[str, Leaf] = {
         readable=False,
     ),
     "summary": Leaf(_block, lambda at, s, c: at.j % s >= s - c, p.Summary),
-    "key_set": Leaf(_runs, lambda at, *runs: _within(at.j, runs), lambda *runs: p.KeySet(_ranges(runs))),
-    "query_set": Leaf(_runs, lambda at, *runs: _within(at.i, runs), lambda *runs: p.QuerySet(_ranges(runs))),
+    "key_set": Leaf(
+        _runs, lambda at, *runs: _within(at.j, runs), lambda *runs: p.KeySet(_ranges(runs))
+    ),
+    "query_set": Leaf(
+        _runs, lambda at, *runs: _within(at.i, runs), lambda *runs: p.QuerySet(_ranges(runs))
+    ),
     "chosen_blocks": _of_lists(p.ChosenBlocks, True),
     "chosen_keys": _of_lists(lambda keys, block, rows: p.ChosenKeys(keys), False),
     "tree": Leaf(
@@ -330,9 +373,17 @@ LEAVES: dict[str, Leaf] = {
     **{name: Leaf(**formula) for name, formula in formulas("patterns").items()},
 }
 TENSORS = {
-    "documents_by_row", "same_document", "spans_by_row", "blocks_by_row", "key_mask", "masks_by_row", "explicit",
-    "chosen_blocks", "chosen_keys", "tree",
-}  # fmt: skip  # their sizes are those of the call
+    "documents_by_row",
+    "same_document",
+    "spans_by_row",
+    "blocks_by_row",
+    "key_mask",
+    "masks_by_row",
+    "explicit",
+    "chosen_blocks",
+    "chosen_keys",
+    "tree",
+}  # their sizes are those of the call
 
 
 def _alike(rows: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
@@ -349,7 +400,9 @@ def drawn(r: random.Random, n: int, allowed: list[str], depth: int = 0) -> Node:
     if turn < 0.50:
         return Node("not", (), (drawn(r, n, allowed, depth + 1),))
     if turn < 0.58:
-        return Node("per_head", (), tuple(drawn(r, n, allowed, depth + 1) for _ in range(r.randint(1, 3))))
+        return Node(
+            "per_head", (), tuple(drawn(r, n, allowed, depth + 1) for _ in range(r.randint(1, 3)))
+        )
     return plain_leaf(r, r.choice(allowed), n)
 
 

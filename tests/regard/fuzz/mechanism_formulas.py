@@ -34,7 +34,9 @@ class Kernel:
     """A mechanism of features: how a case declares it, φ of vectors in float64, and the least weight there can be."""
 
     declare: Callable[[Any], Any]
-    features: Callable[[Any, torch.Tensor, Moved], torch.Tensor]  # a case, vectors, and what marks rounded numbers
+    features: Callable[
+        [Any, torch.Tensor, Moved], torch.Tensor
+    ]  # a case, vectors, and what marks rounded numbers
     least: float = 0.0
 
 
@@ -46,7 +48,10 @@ def _positive(case: Any, x: torch.Tensor, moved: Moved) -> torch.Tensor:
     like = torch.empty(0, dtype=torch.float64)
     omega = directions(case.seed % 5, case.features, case.head_dim, case.seed % 2 == 0, like)
     x = x * (case.head_dim**-0.5 if case.scale is None else case.scale) ** 0.5
-    return moved((moved(x @ omega.T) - moved(x.square().sum(-1, keepdim=True) / 2)).exp() / case.features**0.5)
+    return moved(
+        (moved(x @ omega.T) - moved(x.square().sum(-1, keepdim=True) / 2)).exp()
+        / case.features**0.5
+    )
 
 
 def _waves(case: Any, x: torch.Tensor, moved: Moved) -> torch.Tensor:
@@ -65,9 +70,13 @@ def _random(case: Any, gated: bool) -> m.RandomFeature:
 SIGMA = 1.5
 KERNELS: dict[str, Kernel] = {
     "linear": Kernel(lambda case: m.LinearTransformer(), _elu),
-    "relu": Kernel(lambda case: m.LinearTransformer(m.Relu(0.1)), lambda case, x, moved: moved(x.clamp_min(0) + 0.1)),
+    "relu": Kernel(
+        lambda case: m.LinearTransformer(m.Relu(0.1)),
+        lambda case, x, moved: moved(x.clamp_min(0) + 0.1),
+    ),
     "performer": Kernel(
-        lambda case: m.Performer(case.features, seed=case.seed % 5, orthogonal=case.seed % 2 == 0), _positive
+        lambda case: m.Performer(case.features, seed=case.seed % 5, orthogonal=case.seed % 2 == 0),
+        _positive,
     ),
     "features": Kernel(lambda case: _random(case, gated=False), _waves, math.exp(-2 / SIGMA**2)),
     "gated": Kernel(lambda case: _random(case, gated=True), _waves, math.exp(-2 / SIGMA**2)),
@@ -77,9 +86,14 @@ KERNELS |= FOUND
 
 
 RECURRENT: dict[str, Any] = {
-    "retention": m.Retention(), "lightning": m.Lightning(0.5), "ssd": m.SSD(), "gated_linear": m.GatedLinear(),
-    "delta_rule": m.DeltaRule(), "gated_delta": m.GatedDelta(), "kimi_delta": m.KimiDelta(),
-}  # fmt: skip
+    "retention": m.Retention(),
+    "lightning": m.Lightning(0.5),
+    "ssd": m.SSD(),
+    "gated_linear": m.GatedLinear(),
+    "delta_rule": m.DeltaRule(),
+    "gated_delta": m.GatedDelta(),
+    "kimi_delta": m.KimiDelta(),
+}
 CORRECTING = {"delta_rule", "gated_delta", "kimi_delta"}
 
 
@@ -96,20 +110,29 @@ def _recurred(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
     each = lambda x: x.repeat_interleave(case.heads // x.shape[1], 1)  # noqa: E731
     q, k, v = (each(leaves[name]) for name in ("q", "k", "v"))
     decay = leaves.get("log_decay", _constant_log_decay(case.kind, case.kv_heads))
-    decay = moved(each(decay).exp()) if "log_decay" in leaves or case.kind in ("retention", "lightning") else None
+    decay = (
+        moved(each(decay).exp())
+        if "log_decay" in leaves or case.kind in ("retention", "lightning")
+        else None
+    )
     memory = v.new_zeros(case.batch, case.heads, case.q_len, case.head_dim, case.v_dim)
     for t in range(case.k_len):
         key = k[:, :, t, None, :, None]  # (batch, heads, 1, head_dim, 1)
         faded = memory
         if decay is not None:
             now = decay[:, :, min(t, decay.shape[2] - 1)]
-            faded = moved((now[:, :, None, :, None] if now.dim() == 3 else now[:, :, None, None, None]) * memory)
+            faded = moved(
+                (now[:, :, None, :, None] if now.dim() == 3 else now[:, :, None, None, None])
+                * memory
+            )
         update = v[:, :, t, None, None]
         if case.kind in CORRECTING:
             update = moved(update - moved((key * faded).sum(-2, keepdim=True)))
         if "strength" in leaves:
             update = moved(each(leaves["strength"])[:, :, t, None, None, None] * update)
-        memory = torch.where(mask[:, :, :, t, None, None], moved(faded + moved(key * update)), memory)
+        memory = torch.where(
+            mask[:, :, :, t, None, None], moved(faded + moved(key * update)), memory
+        )
     return moved((memory * q[..., None]).sum(-2)) * made.scale
 
 
@@ -121,15 +144,23 @@ def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
     leaves = {name: moved(x) for name, x in leaves.items()}
     if case.kind in RECURRENT:
         return _recurred(made, leaves, moved)
-    v, mask = each(leaves["v"]), made.mask
+    v = each(leaves["v"])
+    mask = made.mask
     if case.kind == "lsh":
         x = leaves["k"]
         unit = moved(x / moved(x.square().sum(-1, keepdim=True).sqrt()))
-        return _softmax(moved(x[:, :, case.k_len - case.q_len :] @ unit.mT) * made.scale, made.seen, moved) @ v
+        return (
+            _softmax(
+                moved(x[:, :, case.k_len - case.q_len :] @ unit.mT) * made.scale, made.seen, moved
+            )
+            @ v
+        )
     if case.kind == "linformer":
         live = mask[:, ::group, 0, :, None] if case.q_len else mask.any(2)[:, ::group, :, None]
         E, F = (leaves[name][:, :, : case.k_len] for name in ("key_projection", "value_projection"))
-        k, v = (moved(one @ leaves[name].masked_fill(~live, 0)) for one, name in ((E, "k"), (F, "v")))
+        k, v = (
+            moved(one @ leaves[name].masked_fill(~live, 0)) for one, name in ((E, "k"), (F, "v"))
+        )
         scores = moved(leaves["q"] @ each(k).mT) * made.scale
         return _softmax(scores, mask.any(-1, keepdim=True).expand(scores.shape), moved) @ each(v)
     kernel = KERNELS[case.kind]
@@ -137,7 +168,9 @@ def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
     alike = moved(of_q @ each(of_k).mT)
     share = mask.double()
     if case.kind == "gated":
-        gate = each(leaves["gate"])[:, :, None].expand(mask.shape)  # keys that a query does not see forget nothing
+        gate = each(leaves["gate"])[:, :, None].expand(
+            mask.shape
+        )  # keys that a query does not see forget nothing
         forgets = torch.where(mask, gate, 1)
         later = forgets.flip(-1).cumprod(-1).flip(-1)
         later = torch.cat([later[..., 1:], torch.ones_like(later[..., :1])], -1)
@@ -152,7 +185,12 @@ def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
 def _softmax(scores: torch.Tensor, seen: torch.Tensor, moved: Moved) -> torch.Tensor:
     blind = ~seen.any(-1, keepdim=True)
     scores = moved(scores)
-    return moved(scores.masked_fill(~seen, -torch.inf).masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0))
+    return moved(
+        scores.masked_fill(~seen, -torch.inf)
+        .masked_fill(blind, 0)
+        .softmax(-1)
+        .masked_fill(blind, 0)
+    )
 
 
 def _told(made: Made, second: bool, moved: Moved) -> Tensors:
@@ -171,7 +209,9 @@ def expected(made: Made, second: bool) -> tuple[Tensors, Tensors]:
     """What a backend should answer, by name, and how far from it rounding may lead."""
     case = made.case
     u = torch.finfo(torch.promote_types(made.dtype, torch.float32)).eps / 2
-    if made.dtype == torch.bfloat16:  # machines that multiply bfloat16 round the weights to it, once: SLACK times this
+    if (
+        made.dtype == torch.bfloat16
+    ):  # machines that multiply bfloat16 round the weights to it, once: SLACK times this
         u = torch.finfo(torch.bfloat16).eps / 8
     terms = 4 * case.features + case.head_dim + case.k_len + case.q_len + 8
     exact = _told(made, second, lambda x: x)
@@ -191,12 +231,19 @@ def expected(made: Made, second: bool) -> tuple[Tensors, Tensors]:
 
         for name, x in _told(made, second, moved).items():
             known[name] = torch.maximum(known[name], (x - exact[name]).abs())
-    errors = {name: torch.full_like(x, float(x.max()) if x.numel() else 0) for name, x in known.items()}
+    errors = {
+        name: torch.full_like(x, float(x.max()) if x.numel() else 0) for name, x in known.items()
+    }
     # differences that cancel exactly in the formula, such as those of a single weight of 1, leave a rounding behind
-    tensors = [made.grad_output, *(x for name, x in made.clean().items() if name in ("q", "k", "v"))]
+    tensors = [
+        made.grad_output,
+        *(x for name, x in made.clean().items() if name in ("q", "k", "v")),
+    ]
     left = 8 * u * math.prod(max(1.0, float(x.abs().max())) for x in tensors if x.numel())
     errors = {name: x if name == "output" else x + left for name, x in errors.items()}
-    half = torch.finfo(made.dtype).eps if made.dtype.itemsize == 2 else 0.0  # sums of rounded gradients
+    half = (
+        torch.finfo(made.dtype).eps if made.dtype.itemsize == 2 else 0.0
+    )  # sums of rounded gradients
     for name, x in exact.items():
         if name != "output" and x.numel():
             errors[name] = errors[name] + half * x.abs().max()

@@ -35,7 +35,10 @@ KINDS = (
     *FOUND,
 )
 LOOPS = module_of(TESTS / "mechanisms" / "lsh_by_loops.py")
-FAST = {"linformer": "linformer", "lsh": "lsh"}  # the backend beside the reference; "linear" for the others
+FAST = {
+    "linformer": "linformer",
+    "lsh": "lsh",
+}  # the backend beside the reference; "linear" for the others
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,9 @@ class Case:
     q_start: int | tuple[int, ...] | None = None
     learners: tuple[str, ...] = ()
     second: bool = False
-    value_group: int = 1  # value heads that share a query and a key head; heads and kv_heads are those of v
+    value_group: int = (
+        1  # value heads that share a query and a key head; heads and kv_heads are those of v
+    )
     chunks: int = 0  # the length of chunks by which a state continues the text; 0: computed at once
 
     @property
@@ -73,10 +78,15 @@ def draw_mechanism(seed: int) -> Case:
     """The call that this number stands for."""
     r = random.Random(f"mechanism {seed}")
     kind = r.choice(KINDS)
-    kv_heads, group = r.choice((1, 2, 3)), 1 if kind == "lsh" else r.choice((1, 2))
+    kv_heads = r.choice((1, 2, 3))
+    group = 1 if kind == "lsh" else r.choice((1, 2))
     value_group = r.choice((1, 2)) if kind in RECURRENT and group == 1 else 1
     kv_heads *= value_group
-    k_len = r.choice((1, 2, 3, 5, 8, 13, 19, 31)) if r.random() < 0.95 or kind == "lsh" else r.choice((67, 130, 200))
+    k_len = (
+        r.choice((1, 2, 3, 5, 8, 13, 19, 31))
+        if r.random() < 0.95 or kind == "lsh"
+        else r.choice((67, 130, 200))
+    )
     k_len = min(k_len, 67) if kind in RECURRENT else k_len  # the formula has a memory for each row
     q_len = k_len if r.random() < 0.5 else r.randint(1, k_len if kind == "lsh" else k_len + 5)
     batch = r.choice((1, 2, 3))
@@ -86,8 +96,16 @@ def draw_mechanism(seed: int) -> Case:
         masks = ("key_mask", "masks_by_row") if kind in RECURRENT else ()
         leaves.append(plain_leaf(r, r.choice(("key_span", "spans_by_row", *masks)), k_len))
     if kind not in ("linformer", "lsh") and r.random() < 0.3:
-        leaves.append(plain_leaf(r, r.choice(("same_document", "documents_by_row")), max(q_len, k_len)))
-    pattern = Node("full") if not leaves else leaves[0] if len(leaves) == 1 else Node("and", (), tuple(leaves))
+        leaves.append(
+            plain_leaf(r, r.choice(("same_document", "documents_by_row")), max(q_len, k_len))
+        )
+    pattern = (
+        Node("full")
+        if not leaves
+        else leaves[0]
+        if len(leaves) == 1
+        else Node("and", (), tuple(leaves))
+    )
     scales: dict[str, tuple[Any, ...]] = {
         "performer": (None, 0.3),
         "linformer": (None, 0.7, 0, -0.5),
@@ -97,12 +115,24 @@ def draw_mechanism(seed: int) -> Case:
     learned = ("q", "k", "v", "gate", "log_decay", "strength", "key_projection", "value_projection")
     learning = r.random() < 0.6
     case = Case(
-        seed, kind, batch, kv_heads * group, kv_heads, q_len, k_len, r.choice((1, 2, 5, 8)), r.choice((1, 3, 7)),
-        r.choice(DTYPES[:2] + DTYPES), pattern, r.choice((2, 5, 16)), r.choice(scales.get(kind, (None,))),
+        seed,
+        kind,
+        batch,
+        kv_heads * group,
+        kv_heads,
+        q_len,
+        k_len,
+        r.choice((1, 2, 5, 8)),
+        r.choice((1, 3, 7)),
+        r.choice(DTYPES[:2] + DTYPES),
+        pattern,
+        r.choice((2, 5, 16)),
+        r.choice(scales.get(kind, (None,))),
         None if kind in ("lsh", "gated") or r.random() < 0.6 else r.randint(-3, k_len + 3),
         tuple(x for x in learned if r.random() < 0.8) if learning else (),
-        r.random() < 0.4, value_group,
-    )  # fmt: skip
+        r.random() < 0.4,
+        value_group,
+    )
     continued = (
         kind not in FAST
         and "causal" in pattern.leaves()
@@ -111,7 +141,13 @@ def draw_mechanism(seed: int) -> Case:
     if continued and r.random() < 0.4:
         wide = case.dtype if case.dtype in DTYPES[:2] else "float32"
         return replace(
-            case, q_len=k_len, q_start=None, chunks=r.choice((1, 2, 3, 7)), dtype=wide, learners=(), second=False
+            case,
+            q_len=k_len,
+            q_start=None,
+            chunks=r.choice((1, 2, 3, 7)),
+            dtype=wide,
+            learners=(),
+            second=False,
         )
     return case
 
@@ -141,11 +177,15 @@ class Made:
                 self.given[name] = normal(case.kv_heads, 3, case.k_len + 2) * case.k_len**-0.5
         if case.kind == "lsh":  # queries are the last keys
             self.given.pop("q")
-        seen = self.mask.any(2).view(case.batch, case.kv_heads, -1, case.k_len) if case.k_len else None
+        seen = (
+            self.mask.any(2).view(case.batch, case.kv_heads, -1, case.k_len) if case.k_len else None
+        )
         self.hidden = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
         if seen is not None and case.kind != "lsh":  # there, a hidden key is a query too
             self.hidden = ~seen.any(2)[..., None]
-            self.hidden = self.hidden[:, :1] if case.value_group > 1 else self.hidden  # alike for all heads
+            self.hidden = (
+                self.hidden[:, :1] if case.value_group > 1 else self.hidden
+            )  # alike for all heads
         self.given = {name: x.to(self.dtype) for name, x in self.given.items()}
         self.learners = tuple(x for x in case.learners if x in self.given)
         self.grad_output = normal(case.batch, case.heads, case.q_len, case.v_dim).to(self.dtype)
@@ -168,15 +208,28 @@ class Made:
         shapes = {"log_decay": by_key, "strength": by_key}
         if case.kind in ("gated_linear", "kimi_delta"):
             shapes["log_decay"] = (*by_key, case.head_dim)
-        takes = {"ssd": shapes, "gated_linear": ("log_decay",), "delta_rule": ("strength",), "gated_delta": shapes,
-                 "kimi_delta": shapes, "retention": ("log_decay",), "lightning": ("log_decay",)}[case.kind]  # fmt: skip
-        optional = {"ssd": "strength", "retention": "log_decay", "lightning": "log_decay"}.get(case.kind)
+        takes = {
+            "ssd": shapes,
+            "gated_linear": ("log_decay",),
+            "delta_rule": ("strength",),
+            "gated_delta": shapes,
+            "kimi_delta": shapes,
+            "retention": ("log_decay",),
+            "lightning": ("log_decay",),
+        }[case.kind]
+        optional = {"ssd": "strength", "retention": "log_decay", "lightning": "log_decay"}.get(
+            case.kind
+        )
         given = {}
         for name in [one for one in takes if one != optional or case.seed % 3]:
             x = normal(*shapes[name])
-            given[name] = x.sigmoid() if name == "strength" else -x.abs() * (0.01, 0.3, 2.0)[case.seed % 3]
+            given[name] = (
+                x.sigmoid() if name == "strength" else -x.abs() * (0.01, 0.3, 2.0)[case.seed % 3]
+            )
             if name == "log_decay" and case.seed % 4 == 0:
-                extreme = torch.tensor([0.0, -1e6, -torch.inf])[(normal(*x.shape).abs() * 3).long() % 3].double()
+                extreme = torch.tensor([0.0, -1e6, -torch.inf])[
+                    (normal(*x.shape).abs() * 3).long() % 3
+                ].double()
                 given[name] = torch.where(normal(*x.shape) > 0.8, extreme, given[name])
         return given
 
@@ -186,13 +239,25 @@ class Made:
         like = torch.empty(0, dtype=torch.float64)
         every = directions(mechanism.seed, mechanism.rounds * 2, case.head_dim, False, like)
         rotations = [one.T.numpy() for one in every.split(2)]
-        alive = self.mask.any(2)  # (batch, heads, k_len): causal hides no key from all but those of the span
-        span = [one for one in (case.pattern.parts or (case.pattern,)) if one.kind in ("key_span", "spans_by_row")]
-        alive = torch.from_numpy(mask_of(span[0], self.at)[:, :, 0].copy()) if span else torch.ones_like(alive)
+        alive = self.mask.any(
+            2
+        )  # (batch, heads, k_len): causal hides no key from all but those of the span
+        span = [
+            one
+            for one in (case.pattern.parts or (case.pattern,))
+            if one.kind in ("key_span", "spans_by_row")
+        ]
+        alive = (
+            torch.from_numpy(mask_of(span[0], self.at)[:, :, 0].copy())
+            if span
+            else torch.ones_like(alive)
+        )
         found = torch.zeros(case.batch, case.heads, case.k_len, case.k_len, dtype=torch.bool)
         causal = "causal" in case.pattern.leaves()
         for b, h in np.ndindex(case.batch, case.heads):
-            sees = LOOPS.seen(self.given["k"][b, h].double().numpy(), rotations, 3, causal, alive[b, h].tolist())
+            sees = LOOPS.seen(
+                self.given["k"][b, h].double().numpy(), rotations, 3, causal, alive[b, h].tolist()
+            )
             for i, js in enumerate(sees):
                 found[b, h, i, sorted(js)] = True
         return found[:, :, case.k_len - case.q_len :]
@@ -200,7 +265,9 @@ class Made:
     def clean(self) -> Tensors:
         """What is given, in float64; zeros for keys and values that no query may see."""
         return {
-            name: x.double().masked_fill(self.hidden, 0) if name in ("k", "v") else x.double().clone()
+            name: x.double().masked_fill(self.hidden, 0)
+            if name in ("k", "v")
+            else x.double().clone()
             for name, x in self.given.items()
         }
 
@@ -244,16 +311,28 @@ def _verdict(made: Made, backend: str, second: bool, expected: Tensors, errors: 
         return Verdict(name, "off", "raised " + traceback.format_exc(limit=-4))
     told = [share_of(one, x, expected[one], errors[one], made.dtype) for one, x in found.items()]
     wrong = [reason for reason, share in told if share > 1]
-    return Verdict(name, "off" if wrong else "right", "; ".join(wrong), max(share for _, share in told))
+    return Verdict(
+        name, "off" if wrong else "right", "; ".join(wrong), max(share for _, share in told)
+    )
 
 
 def _compute(made: Made, backend: str, second: bool) -> Tensors:
     case = made.case
     leaves = {name: x.requires_grad_(name in made.learners) for name, x in made.poisoned().items()}
     k = leaves["k"]
-    q = leaves["q"] if "q" in leaves else k if case.q_len == case.k_len else k[:, :, case.k_len - case.q_len :]
+    q = (
+        leaves["q"]
+        if "q" in leaves
+        else k
+        if case.q_len == case.k_len
+        else k[:, :, case.k_len - case.q_len :]
+    )
     start = torch.tensor(made.at.start) if isinstance(case.q_start, tuple) else case.q_start
-    options = {"pattern": made.pattern(), "mechanism": made.mechanism, "parameters": made.parameters(leaves)}
+    options = {
+        "pattern": made.pattern(),
+        "mechanism": made.mechanism,
+        "parameters": made.parameters(leaves),
+    }
     if case.scale is not None:
         options["scale"] = case.scale
     with torch.set_grad_enabled(bool(made.learners)):
@@ -261,7 +340,9 @@ def _compute(made: Made, backend: str, second: bool) -> Tensors:
     found = {"output": output}
     if made.learners:
         learning = {name: leaves[name] for name in made.learners}
-        come = made.grad_output.clone().requires_grad_(second and case.seed % 20 < 10)  # see judging.py
+        come = made.grad_output.clone().requires_grad_(
+            second and case.seed % 20 < 10
+        )  # see judging.py
         along = made.directions if second else None
         found |= named(*differentiated(found, learning, {"output": come}, along))
     return detached(found)
@@ -269,13 +350,22 @@ def _compute(made: Made, backend: str, second: bool) -> Tensors:
 
 def _continued(made: Made) -> Tensors:
     """The text in chunks, by a state of constant size."""
-    case, given = made.case, made.poisoned()
-    state = RecurrentState(made.mechanism, case.batch, case.kv_heads, case.head_dim, case.v_dim, dtype=made.dtype)
+    case = made.case
+    given = made.poisoned()
+    state = RecurrentState(
+        made.mechanism, case.batch, case.kv_heads, case.head_dim, case.v_dim, dtype=made.dtype
+    )
     outputs = []
     with torch.no_grad():
         for at in range(0, case.k_len, case.chunks):
             part = slice(at, at + case.chunks)
             q, k, v = (given[name][:, :, part] for name in ("q", "k", "v"))
-            parameters = {name: x[:, :, part] for name, x in (made.parameters(given) or {}).items()} or None
-            outputs.append(state.attend(q, k, v, pattern=made.pattern(), scale=case.scale, parameters=parameters))
+            parameters = {
+                name: x[:, :, part] for name, x in (made.parameters(given) or {}).items()
+            } or None
+            outputs.append(
+                state.attend(
+                    q, k, v, pattern=made.pattern(), scale=case.scale, parameters=parameters
+                )
+            )
     return {"output": torch.cat(outputs, 2)}

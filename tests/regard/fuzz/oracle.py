@@ -27,7 +27,10 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
     """What a case must give; `picked`: the keys that a backend chose as top_keys, for the gradient of their weights."""
     case = made.case
     leaves = {name: made.given[name].double() for name in ("q", "k", "v")}
-    leaves = {name: x.masked_fill(made.hidden[..., None], 0) if name != "q" else x for name, x in leaves.items()}
+    leaves = {
+        name: x.masked_fill(made.hidden[..., None], 0) if name != "q" else x
+        for name, x in leaves.items()
+    }
     if "learned" in made.added:
         leaves["bias"] = made.added["learned"].double()
     if made.sink is not None:
@@ -42,7 +45,9 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
     bias = made.spread(leaves.get("bias"))
     live = torch.from_numpy(made.mask.copy()) & (bias != -torch.inf)
     scores = scores + torch.where(bias == -torch.inf, 0, bias)
-    sink = made.spread_sink(leaves.get("sink")).expand(scores.shape[:3])  # one more key, which has no value
+    sink = made.spread_sink(leaves.get("sink")).expand(
+        scores.shape[:3]
+    )  # one more key, which has no value
     every = torch.cat([live.expand(scores.shape), (sink > -torch.inf)[..., None]], -1)
     empty_sum = ~every.any(-1)  # nothing to divide by
     masked = torch.cat([scores, sink[..., None]], -1).masked_fill(~every, -torch.inf)
@@ -62,29 +67,48 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
     for one in case.want:
         if not isinstance(one, str) and one[0] == "weights_of":
             rows, heads = made.reduced(one)
-            values["weights_of"] = weights[:, slice(None) if heads is None else list(heads)][:, :, list(rows)]
+            values["weights_of"] = weights[:, slice(None) if heads is None else list(heads)][
+                :, :, list(rows)
+            ]
     if picked is not None:
-        padded = torch.cat([weights, weights.new_zeros(*weights.shape[:3], 1)], -1)  # what is missing weighs nothing
+        padded = torch.cat(
+            [weights, weights.new_zeros(*weights.shape[:3], 1)], -1
+        )  # what is missing weighs nothing
         values["top_keys"] = padded.gather(-1, torch.where(picked < 0, case.k_len, picked))
 
     first: Tensors = {}
     twice: Tensors = {}
     if case.learners:
-        came = {name: x.double().clone().requires_grad_() for name, x in made.cotangents.items() if name in values}
+        came = {
+            name: x.double().clone().requires_grad_()
+            for name, x in made.cotangents.items()
+            if name in values
+        }
         learning = {name: leaves[name] for name in case.learners}
         along = {name: made.directions[name].double() for name in learning}
         first, twice = differentiated(values, learning, came, along if second else None)
-    return Answer(detached(values), detached(first), detached(twice), scores.detach(), weights.detach(), live)
+    return Answer(
+        detached(values), detached(first), detached(twice), scores.detach(), weights.detach(), live
+    )
 
 
 def differentiated(
-    values: Tensors, learning: Tensors, came: Tensors, along: Tensors | None, incoming: torch.Tensor | None = None
+    values: Tensors,
+    learning: Tensors,
+    came: Tensors,
+    along: Tensors | None,
+    incoming: torch.Tensor | None = None,
 ) -> tuple[Tensors, Tensors]:
     """The gradients of what learns, by those that come in, and theirs along the directions, if there are any.
 
     `incoming` is the leaf of the gradient of the output; it has a second derivative if it needs one.
     """
-    first = _gradients([values[name] for name in came], list(learning.values()), list(came.values()), along is not None)
+    first = _gradients(
+        [values[name] for name in came],
+        list(learning.values()),
+        list(came.values()),
+        along is not None,
+    )
     twice: Tensors = {}
     if along is not None:
         incoming = came["output"] if incoming is None else incoming
@@ -96,14 +120,18 @@ def differentiated(
 
 def named(first: Tensors, twice: Tensors) -> Tensors:
     """Gradients ("d q") and second ones ("dd q") by their names in a verdict."""
-    return {f"d {name}": x for name, x in first.items()} | {f"dd {name}": x for name, x in twice.items()}
+    return {f"d {name}": x for name, x in first.items()} | {
+        f"dd {name}": x for name, x in twice.items()
+    }
 
 
 def detached(tensors: Tensors) -> Tensors:
     return {name: x.detach().cpu() for name, x in tensors.items()}
 
 
-def _gradients(outputs: list[Any], inputs: list[Any], came: list[Any], again: bool) -> list[torch.Tensor]:
+def _gradients(
+    outputs: list[Any], inputs: list[Any], came: list[Any], again: bool
+) -> list[torch.Tensor]:
     """Gradients of the inputs; zeros where there is no way to one."""
     pairs = [(x, g) for x, g in zip(outputs, came, strict=True) if x.requires_grad]
     if not pairs:

@@ -31,7 +31,9 @@ class Off:
         lines += [f"  {one.backend}: {one.reason.strip()}" for one in self.verdicts]
         if self.smaller is not None and self.smaller != self.case:
             lines.append(f"  smaller: {self.smaller}")
-        return "\n".join([*lines, f"  replay: python -m tests.regard.fuzz --cases 1 --from {self.seed}"])
+        return "\n".join(
+            [*lines, f"  replay: python -m tests.regard.fuzz --cases 1 --from {self.seed}"]
+        )
 
 
 @dataclass
@@ -54,7 +56,9 @@ class Tally:
         names = sorted({name for name, _ in self.counts})
         lines = [f"{'':24}{'right':>9}{'refused':>9}{'off':>6}   largest error in bounds"]
         for name in names:
-            right, refused, off = (self.counts[name, outcome] for outcome in ("right", "refused", "off"))
+            right, refused, off = (
+                self.counts[name, outcome] for outcome in ("right", "refused", "off")
+            )
             lines.append(f"{name:24}{right:9}{refused:9}{off:6}   {self.worst.get(name, 0.0):.2f}")
         return "\n".join([*lines, f"{self.cases} cases, {len(self.off)} off"])
 
@@ -80,15 +84,20 @@ def judged(seed: int, shrink: bool = True) -> tuple[list[Verdict], Off | None]:
 
 def _smallest(case: Any, wrong: tuple[Verdict, ...]) -> Any:
     """The simplest case found that is still off on the same backend, with the same kind of reason."""
-    backend, raised = wrong[0].backend, wrong[0].reason.startswith("raised")
+    backend = wrong[0].backend
+    raised = wrong[0].reason.startswith("raised")
     last = wrong[0].reason.strip().splitlines()[-1] if raised else ""
 
     def still(other: Any) -> bool:
         try:
-            again = [one for one in verdicts_of(other) if one.backend == backend and one.outcome == "off"]
+            again = [
+                one for one in verdicts_of(other) if one.backend == backend and one.outcome == "off"
+            ]
         except Exception:  # a smaller case that the fuzzer itself cannot make
             return False
-        return any(one.reason.startswith("raised") == raised and last in one.reason for one in again)
+        return any(
+            one.reason.startswith("raised") == raised and last in one.reason for one in again
+        )
 
     tried = 0
     while True:
@@ -109,14 +118,19 @@ def _simpler(case: Any) -> Iterator[Any]:
         return
     plain = mechanisms.Case(case.seed, case.kind)
     for name in ("second", "dtype", "scale", "q_start", "learners", "pattern"):
-        if getattr(case, name) != getattr(plain, name) and (name, case.kind) != ("pattern", "gated"):
+        if getattr(case, name) != getattr(plain, name) and (name, case.kind) != (
+            "pattern",
+            "gated",
+        ):
             yield replace(case, **{name: getattr(plain, name)})
     for name in ("batch", "head_dim", "v_dim", "features", "q_len", "k_len"):
         if getattr(case, name) > 1:
             yield replace(case, **{name: getattr(case, name) // 2})
 
 
-def run(seeds: Iterable[int], tally: Tally, shrink: bool = True, progress: bool = False) -> Iterator[int]:
+def run(
+    seeds: Iterable[int], tally: Tally, shrink: bool = True, progress: bool = False
+) -> Iterator[int]:
     """Judge the seeds, counting in `tally`; yields each one when it is done."""
     torch.set_num_threads(1)
     spoken = began = time.monotonic()
@@ -130,5 +144,9 @@ def run(seeds: Iterable[int], tally: Tally, shrink: bool = True, progress: bool 
         if progress and time.monotonic() - spoken > 10:
             spoken = time.monotonic()
             speed = tally.cases / (spoken - began)
-            print(f"{tally.cases} cases, {len(tally.off)} off, {speed:.0f} a second", file=sys.stderr, flush=True)
+            print(
+                f"{tally.cases} cases, {len(tally.off)} off, {speed:.0f} a second",
+                file=sys.stderr,
+                flush=True,
+            )
         yield seed

@@ -100,7 +100,8 @@ class Made:
         if case.stored:  # the numbers of a call are those that its cache keeps
             self.unstored = {name: self.given[name] for name in ("k", "v")}
             self.given |= {
-                name: self._stored(name, x).widened(torch.float64).cpu() for name, x in self.unstored.items()
+                name: self._stored(name, x).widened(torch.float64).cpu()
+                for name, x in self.unstored.items()
             }
         self.added = self._added()
         self.cotangents = self._cotangents()
@@ -182,13 +183,22 @@ class Made:
             return {}
         far = self.at.j - self.at.i
         if added.kind in ("alibi", "slopes"):
-            by_head = slopes(case.heads) if added.kind == "alibi" else self.numbers(case.heads).tolist()
+            by_head = (
+                slopes(case.heads) if added.kind == "alibi" else self.numbers(case.heads).tolist()
+            )
             whole = -np.array(by_head).reshape(1, -1, 1, 1) * np.abs(far)
-            return {"slopes": by_head, "whole": torch.from_numpy(np.broadcast_to(whole, self.at.shape).copy())}
+            return {
+                "slopes": by_head,
+                "whole": torch.from_numpy(np.broadcast_to(whole, self.at.shape).copy()),
+            }
         if added.kind == "t5":
             return {
-                "learned": self.numbers(added.buckets, case.heads).to(torch.float32 if case.seed % 2 else self.dtype),
-                "places": torch.from_numpy(np.broadcast_to(bucket(far, added), self.at.shape).copy()),
+                "learned": self.numbers(added.buckets, case.heads).to(
+                    torch.float32 if case.seed % 2 else self.dtype
+                ),
+                "places": torch.from_numpy(
+                    np.broadcast_to(bucket(far, added), self.at.shape).copy()
+                ),
                 "heads": torch.arange(case.heads).view(1, -1, 1, 1),
             }
         whole = self.at.shape[4 - len(added.axes) :]
@@ -206,7 +216,12 @@ class Made:
         case = self.case
         if not case.sink:
             return None
-        shape = {"number": (), "heads": (case.heads,), "rows": (case.batch, case.heads), "one": (case.batch, 1)}
+        shape = {
+            "number": (),
+            "heads": (case.heads,),
+            "rows": (case.batch, case.heads),
+            "one": (case.batch, 1),
+        }
         drawn = torch.Generator().manual_seed(case.seed % 2**62 + 1)
         logits = 2 * torch.randn(shape[case.sink], generator=drawn, dtype=torch.float64)
         if case.sink in ("heads", "rows"):
@@ -217,7 +232,9 @@ class Made:
         """The sink as the call gets it; a tensor is a leaf of its own, which may learn."""
         if self.sink is None or not self.sink.dim():
             return None if self.sink is None else float(self.sink)
-        return self.sink.to(self.device, self.dtype, copy=True).requires_grad_("sink" in self.case.learners)
+        return self.sink.to(self.device, self.dtype, copy=True).requires_grad_(
+            "sink" in self.case.learners
+        )
 
     def spread_sink(self, sink: torch.Tensor | None) -> torch.Tensor:
         """The logit of the sink in every row, (batch or 1, heads or 1, 1) in float64; -inf without one."""
@@ -240,19 +257,35 @@ class Made:
         case = self.case
         if not 0 < case.dropout < 1:
             return torch.full((1, 1, 1, 1), 0.0 if case.dropout else 1.0, dtype=torch.float64)
-        stays = not_dropped(case.dropout, case.dropout_seed, case.batch, case.heads, self.at.i, np.arange(case.k_len))
+        stays = not_dropped(
+            case.dropout,
+            case.dropout_seed,
+            case.batch,
+            case.heads,
+            self.at.i,
+            np.arange(case.k_len),
+        )
         return torch.from_numpy(np.broadcast_to(stays, self.at.shape) / (1 - case.dropout))
 
     def wants(self) -> tuple[Any, ...]:
         make = {"top_keys": rg.top_keys, "weights_of": rg.weights_of}
-        return tuple(one if isinstance(one, str) else make[one[0]](*self.reduced(one)) for one in self.case.want)
+        return tuple(
+            one if isinstance(one, str) else make[one[0]](*self.reduced(one))
+            for one in self.case.want
+        )
 
     def reduced(self, want: tuple[Any, ...]) -> tuple[Any, ...]:
         """Rows and heads that there are in a smaller case too."""
         if want[0] == "top_keys":
             return want[1:]
-        rows = tuple(dict.fromkeys(row % self.case.q_len for row in want[1])) if self.case.q_len else (0,)
-        return rows, None if want[2] is None else tuple(dict.fromkeys(head % self.case.heads for head in want[2]))
+        rows = (
+            tuple(dict.fromkeys(row % self.case.q_len for row in want[1]))
+            if self.case.q_len
+            else (0,)
+        )
+        return rows, None if want[2] is None else tuple(
+            dict.fromkeys(head % self.case.heads for head in want[2])
+        )
 
     def _cotangents(self) -> dict[str, torch.Tensor]:
         """The gradients that come in, of the output and of statistics."""
@@ -261,16 +294,24 @@ class Made:
             return {}
         rows = case.batch, case.heads, case.q_len
         shapes: dict[str, tuple[int, ...]] = {
-            "log_sum_exp": rows, "entropy": rows, "distance": rows, "received": (case.batch, case.heads, case.k_len),
+            "log_sum_exp": rows,
+            "entropy": rows,
+            "distance": rows,
+            "received": (case.batch, case.heads, case.k_len),
             "weights": self.at.shape,
-        }  # fmt: skip
+        }
         for one in case.want:
             if not isinstance(one, str):
                 values = self.reduced(one)
                 shapes[one[0]] = (
                     (*rows, values[0])
                     if one[0] == "top_keys"
-                    else (case.batch, case.heads if values[1] is None else len(values[1]), len(values[0]), case.k_len)
+                    else (
+                        case.batch,
+                        case.heads if values[1] is None else len(values[1]),
+                        len(values[0]),
+                        case.k_len,
+                    )
                 )
         out = self.numbers(*rows, case.v_dim).to(self.dtype)
         if case.grad_layout == "transposed":

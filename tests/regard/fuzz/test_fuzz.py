@@ -11,7 +11,8 @@ from .meanings import LEAVES
 from .mechanisms import KINDS, Case, draw_mechanism, judge_mechanism
 from .running import Tally, case_of, run
 
-FEW, PARTS = 300, 12
+FEW = 300
+PARTS = 12
 MANY = 20_000
 
 
@@ -56,9 +57,29 @@ def test_every_pattern_bias_statistic_and_option_occurs_in_the_first_seeds():
     assert set().union(*(case.pattern.leaves() for case in drawn)) == set(LEAVES)
     assert {case.bias.kind for case in drawn if case.bias} == {"tensor", "alibi", "slopes", "t5"}
     asked = {one if isinstance(one, str) else one[0] for case in drawn for one in case.want}
-    assert asked == {"log_sum_exp", "entropy", "received", "distance", "weights", "sink", "top_keys", "weights_of"}
-    for name in ("dtype", "layouts", "hidden", "blocks", "softcap", "scale", "grad_layout", "spelled", "second",
-                 "sink", "stored"):  # fmt: skip
+    assert asked == {
+        "log_sum_exp",
+        "entropy",
+        "received",
+        "distance",
+        "weights",
+        "sink",
+        "top_keys",
+        "weights_of",
+    }
+    for name in (
+        "dtype",
+        "layouts",
+        "hidden",
+        "blocks",
+        "softcap",
+        "scale",
+        "grad_layout",
+        "spelled",
+        "second",
+        "sink",
+        "stored",
+    ):
         assert len({getattr(case, name) for case in drawn}) > 1, name
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-LAYER, HEAD = 10, 5
+LAYER = 10
+HEAD = 5
 TOKEN = re.compile(r"\[[^\]]+\]|Br|Cl|>>|%\d\d|[BCNOSPFIbcnosp]|[().=#\-+\\/:~@?*$\d]")
 ATOM = re.compile(r"\[[^\]]+\]|Br|Cl|[BCNOSPFIbcnosp]")
 
@@ -38,43 +39,109 @@ class Reaction:
 
     def is_right(self, product_atom: int, reactant_atom: int) -> bool:
         origin = self.origins[product_atom]
-        return reactant_atom == origin or any({reactant_atom, origin} <= set(group) for group in self.alike)
+        return reactant_atom == origin or any(
+            {reactant_atom, origin} <= set(group) for group in self.alike
+        )
 
 
 REACTIONS = [
-    Reaction("amide from an acid chloride", "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1",
-             (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11), ((7, 11), (8, 10))),
-    Reaction("the same, the product written backwards", "CC(=O)Cl.NCc1ccccc1>>c1ccccc1CNC(C)=O",
-             (7, 8, 9, 10, 11, 6, 5, 4, 1, 0, 2), ((7, 11), (8, 10))),
-    Reaction("amide from an acid", "CC(C)C(=O)O.NC1CC1>>CC(C)C(=O)NC1CC1",
-             (0, 1, 2, 3, 4, 6, 7, 8, 9), ((0, 2), (8, 9))),
-    Reaction("esterification", "O=C(O)CCc1ccccc1.CO>>COC(=O)CCc1ccccc1",
-             (11, 12, 1, 0, 3, 4, 5, 6, 7, 8, 9, 10), ((0, 2), (6, 10), (7, 9))),
-    Reaction("hydrolysis of an ester", "CCOC(=O)c1ccccc1.[OH-].[Na+]>>O=C(O)c1ccccc1",
-             (4, 3, 11, 5, 6, 7, 8, 9, 10), ((4, 11), (6, 10), (7, 9))),
-    Reaction("ether synthesis", "CCBr.Oc1ccccc1>>CCOc1ccccc1",
-             (0, 1, 3, 4, 5, 6, 7, 8, 9), ((5, 9), (6, 8))),
-    Reaction("Suzuki coupling", "OB(O)c1ccccc1.Brc1ccncc1>>c1ccc(-c2ccncc2)cc1",
-             (6, 5, 4, 3, 10, 11, 12, 13, 14, 15, 8, 7), ((4, 8), (5, 7), (11, 15), (12, 14))),
-    Reaction("Sonogashira coupling", "C#Cc1ccccc1.Ic1ccc(OC)cc1>>COc1ccc(C#Cc2ccccc2)cc1",
-             (14, 13, 12, 11, 10, 9, 0, 1, 2, 3, 4, 5, 6, 7, 16, 15), ((3, 7), (4, 6), (10, 16), (11, 15))),
-    Reaction("Buchwald-Hartwig amination", "Brc1ccc(C#N)cc1.C1COCCN1>>N#Cc1ccc(N2CCOCC2)cc1",
-             (6, 5, 4, 3, 2, 1, 14, 13, 12, 11, 10, 9, 8, 7), ((2, 8), (3, 7), (9, 13), (10, 12))),
-    Reaction("reduction of a ketone", "CC(=O)c1ccc(F)cc1.[BH4-].[Na+]>>CC(O)c1ccc(F)cc1",
-             (0, 1, 2, 3, 4, 5, 6, 7, 8, 9), ((4, 9), (5, 8))),
-    Reaction("reduction of a nitro group", "O=[N+]([O-])c1ccc(C)cc1.[Fe]>>Nc1ccc(C)cc1",
-             (1, 3, 4, 5, 6, 7, 8, 9), ((4, 9), (5, 8))),
-    Reaction("azide substitution", "CCCBr.[N-]=[N+]=[N-].[Na+]>>CCCN=[N+]=[N-]",
-             (0, 1, 2, 4, 5, 6), ((4, 6),)),
-    Reaction("removal of a Boc group", "CC(C)(C)OC(=O)NCCc1ccccc1.Cl>>NCCc1ccccc1",
-             (7, 8, 9, 10, 11, 12, 13, 14, 15), ((11, 15), (12, 14))),
-    Reaction("sulfonamide", "CS(=O)(=O)Cl.Nc1ccccc1>>CS(=O)(=O)Nc1ccccc1",
-             (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11), ((2, 3), (7, 11), (8, 10))),
-    Reaction("Grignard addition", "C[Mg]Br.O=Cc1ccccc1>>CC(O)c1ccccc1",
-             (0, 4, 3, 5, 6, 7, 8, 9, 10), ((6, 10), (7, 9))),
-    Reaction("reductive amination", "CCC=O.NCc1ccccc1>>CCCNCc1ccccc1",
-             (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11), ((7, 11), (8, 10))),
-]  # fmt: skip
+    Reaction(
+        "amide from an acid chloride",
+        "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1",
+        (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11),
+        ((7, 11), (8, 10)),
+    ),
+    Reaction(
+        "the same, the product written backwards",
+        "CC(=O)Cl.NCc1ccccc1>>c1ccccc1CNC(C)=O",
+        (7, 8, 9, 10, 11, 6, 5, 4, 1, 0, 2),
+        ((7, 11), (8, 10)),
+    ),
+    Reaction(
+        "amide from an acid",
+        "CC(C)C(=O)O.NC1CC1>>CC(C)C(=O)NC1CC1",
+        (0, 1, 2, 3, 4, 6, 7, 8, 9),
+        ((0, 2), (8, 9)),
+    ),
+    Reaction(
+        "esterification",
+        "O=C(O)CCc1ccccc1.CO>>COC(=O)CCc1ccccc1",
+        (11, 12, 1, 0, 3, 4, 5, 6, 7, 8, 9, 10),
+        ((0, 2), (6, 10), (7, 9)),
+    ),
+    Reaction(
+        "hydrolysis of an ester",
+        "CCOC(=O)c1ccccc1.[OH-].[Na+]>>O=C(O)c1ccccc1",
+        (4, 3, 11, 5, 6, 7, 8, 9, 10),
+        ((4, 11), (6, 10), (7, 9)),
+    ),
+    Reaction(
+        "ether synthesis",
+        "CCBr.Oc1ccccc1>>CCOc1ccccc1",
+        (0, 1, 3, 4, 5, 6, 7, 8, 9),
+        ((5, 9), (6, 8)),
+    ),
+    Reaction(
+        "Suzuki coupling",
+        "OB(O)c1ccccc1.Brc1ccncc1>>c1ccc(-c2ccncc2)cc1",
+        (6, 5, 4, 3, 10, 11, 12, 13, 14, 15, 8, 7),
+        ((4, 8), (5, 7), (11, 15), (12, 14)),
+    ),
+    Reaction(
+        "Sonogashira coupling",
+        "C#Cc1ccccc1.Ic1ccc(OC)cc1>>COc1ccc(C#Cc2ccccc2)cc1",
+        (14, 13, 12, 11, 10, 9, 0, 1, 2, 3, 4, 5, 6, 7, 16, 15),
+        ((3, 7), (4, 6), (10, 16), (11, 15)),
+    ),
+    Reaction(
+        "Buchwald-Hartwig amination",
+        "Brc1ccc(C#N)cc1.C1COCCN1>>N#Cc1ccc(N2CCOCC2)cc1",
+        (6, 5, 4, 3, 2, 1, 14, 13, 12, 11, 10, 9, 8, 7),
+        ((2, 8), (3, 7), (9, 13), (10, 12)),
+    ),
+    Reaction(
+        "reduction of a ketone",
+        "CC(=O)c1ccc(F)cc1.[BH4-].[Na+]>>CC(O)c1ccc(F)cc1",
+        (0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
+        ((4, 9), (5, 8)),
+    ),
+    Reaction(
+        "reduction of a nitro group",
+        "O=[N+]([O-])c1ccc(C)cc1.[Fe]>>Nc1ccc(C)cc1",
+        (1, 3, 4, 5, 6, 7, 8, 9),
+        ((4, 9), (5, 8)),
+    ),
+    Reaction(
+        "azide substitution",
+        "CCCBr.[N-]=[N+]=[N-].[Na+]>>CCCN=[N+]=[N-]",
+        (0, 1, 2, 4, 5, 6),
+        ((4, 6),),
+    ),
+    Reaction(
+        "removal of a Boc group",
+        "CC(C)(C)OC(=O)NCCc1ccccc1.Cl>>NCCc1ccccc1",
+        (7, 8, 9, 10, 11, 12, 13, 14, 15),
+        ((11, 15), (12, 14)),
+    ),
+    Reaction(
+        "sulfonamide",
+        "CS(=O)(=O)Cl.Nc1ccccc1>>CS(=O)(=O)Nc1ccccc1",
+        (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11),
+        ((2, 3), (7, 11), (8, 10)),
+    ),
+    Reaction(
+        "Grignard addition",
+        "C[Mg]Br.O=Cc1ccccc1>>CC(O)c1ccccc1",
+        (0, 4, 3, 5, 6, 7, 8, 9, 10),
+        ((6, 10), (7, 9)),
+    ),
+    Reaction(
+        "reductive amination",
+        "CCC=O.NCc1ccccc1>>CCCNCc1ccccc1",
+        (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11),
+        ((7, 11), (8, 10)),
+    ),
+]
 
 
 def folder() -> Path | None:
@@ -82,7 +149,12 @@ def folder() -> Path | None:
     found = find_spec("rxnmapper")
     if found is None or not found.submodule_search_locations:
         return None
-    return Path(found.submodule_search_locations[0]) / "models" / "transformers" / "albert_heads_8_uspto_all_1310k"
+    return (
+        Path(found.submodule_search_locations[0])
+        / "models"
+        / "transformers"
+        / "albert_heads_8_uspto_all_1310k"
+    )
 
 
 def load() -> Any:
@@ -96,7 +168,10 @@ def load_with_own_layers() -> Any:
     """The same model with twelve copies of the layer that ALBERT uses twelve times."""
     model = load()
     (group,) = model.encoder.albert_layer_groups
-    copies = (copy.deepcopy(group, {id(model.config): model.config}) for _ in range(model.config.num_hidden_layers))
+    copies = (
+        copy.deepcopy(group, {id(model.config): model.config})
+        for _ in range(model.config.num_hidden_layers)
+    )
     model.encoder.albert_layer_groups = torch.nn.ModuleList(copies)
     model.config.num_hidden_groups = model.config.num_hidden_layers
     return model
@@ -116,15 +191,24 @@ def tokens_of(smiles: str, vocabulary: dict[str, int]) -> Tokens:
     words = ["[CLS]", *TOKEN.findall(smiles), "[SEP]"]
     assert "".join(words[1:-1]) == smiles
     arrow = words.index(">>")
-    atoms = [place for place, word in enumerate(words) if 0 < place < len(words) - 1 and ATOM.fullmatch(word)]
+    atoms = [
+        place
+        for place, word in enumerate(words)
+        if 0 < place < len(words) - 1 and ATOM.fullmatch(word)
+    ]
     ids = torch.tensor([[vocabulary[word] for word in words]])
-    return Tokens(words, ids, [one for one in atoms if one < arrow], [one for one in atoms if one > arrow])
+    return Tokens(
+        words, ids, [one for one in atoms if one < arrow], [one for one in atoms if one > arrow]
+    )
 
 
 def vocabulary() -> dict[str, int]:
     place = folder()
     assert place is not None
-    return {word: number for number, word in enumerate((place / "vocab.txt").read_text("utf-8").splitlines())}
+    return {
+        word: number
+        for number, word in enumerate((place / "vocab.txt").read_text("utf-8").splitlines())
+    }
 
 
 def chosen_atoms(weights: torch.Tensor, tokens: Tokens) -> list[int]:

@@ -9,13 +9,27 @@ from typing import Any
 
 import torch
 import transformers as tf
-from hugging_face_families import ENCODES, GENERATES, HEARS, REFUSED, REPLACED, SEES, TRANSLATES, VOCAB, WORKS, Family
+from hugging_face_families import (
+    ENCODES,
+    GENERATES,
+    HEARS,
+    REFUSED,
+    REPLACED,
+    SEES,
+    TRANSLATES,
+    VOCAB,
+    WORKS,
+    Family,
+)
 from transformers_versions import CACHE
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers import attach, detach, explain, regard_mask
 
-LENGTH, ROWS, TARGETS, NEW = 14, 4, 9, 10
+LENGTH = 14
+ROWS = 4
+TARGETS = 9
+NEW = 10
 PADDINGS = ("none", "left", "right", "holes", "random")
 TOLERANCE, GRADIENTS = 1e-5, 1e-4  # of logits, absolute; of gradients, relative
 
@@ -38,14 +52,19 @@ def live_keys(padding: str) -> torch.Tensor:
     return live
 
 
-def inputs_of(family: Family, padding: str = "none") -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+def inputs_of(
+    family: Family, padding: str = "none"
+) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
     """Inputs of a model, and which positions of its output are compared; None for all."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(3, VOCAB, (ROWS, LENGTH), generator=generator)
     if family.kind == SEES:
         return {"pixel_values": torch.randn(2, 3, 32, 32, generator=generator)}, None
     if family.kind == HEARS:
-        return {"input_features": torch.randn(ROWS, 8, 60, generator=generator), "decoder_input_ids": ids}, None
+        return {
+            "input_features": torch.randn(ROWS, 8, 60, generator=generator),
+            "decoder_input_ids": ids,
+        }, None
     live = live_keys(padding)
     inputs = {"input_ids": ids.masked_fill(~live, 0)}
     if padding != "none":
@@ -84,10 +103,13 @@ def both(family: Family, model: Any, compute: Callable[[], Any]) -> tuple[Any, A
     return found[0], found[1]
 
 
-def farthest(found: torch.Tensor, expected: torch.Tensor, live: torch.Tensor | None = None) -> float:
+def farthest(
+    found: torch.Tensor, expected: torch.Tensor, live: torch.Tensor | None = None
+) -> float:
     """The largest difference, of live positions alone."""
     if live is not None:
-        found, expected = found[live], expected[live]
+        found = found[live]
+        expected = expected[live]
     assert found.numel()
     assert bool(found.isfinite().all())
     return float((found - expected).abs().max())
@@ -112,7 +134,9 @@ def dropped(*names: str) -> Generator[None]:
     """Leave some arguments out of every mask: "attention_mask" for padding, "mask_function" for the structure."""
 
     def careless(*args: Any, **given: Any) -> Any:
-        return regard_mask(*args, **{name: value for name, value in given.items() if name not in names})
+        return regard_mask(
+            *args, **{name: value for name, value in given.items() if name not in names}
+        )
 
     tf.AttentionMaskInterface.register("regard", careless)
     try:
@@ -139,7 +163,9 @@ def chunked(family: Family, model: Any, padding: str) -> float:
     def in_chunks() -> torch.Tensor:
         cache = tf.DynamicCache(config=model.config)
         model(input_ids=inputs["input_ids"][:, :8], attention_mask=mask[:, :8], **{CACHE: cache})
-        return model(input_ids=inputs["input_ids"][:, 8:], attention_mask=mask, **{CACHE: cache}).logits
+        return model(
+            input_ids=inputs["input_ids"][:, 8:], attention_mask=mask, **{CACHE: cache}
+        ).logits
 
     expected, found = both(family, model, in_chunks)
     return farthest(found, expected, None if live is None else live[:, 8:])
@@ -165,7 +191,12 @@ def same_tokens(family: Family, model: Any, way: str) -> bool:
     given = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
     if way == "prompt lookup":  # which takes one prompt
         given = {name: value[:1] for name, value in given.items()}
-    options = {"max_new_tokens": NEW, "do_sample": False, "disable_compile": True, **GENERATIONS[way]}
+    options = {
+        "max_new_tokens": NEW,
+        "do_sample": False,
+        "disable_compile": True,
+        **GENERATIONS[way],
+    }
     expected, found = both(family, model, lambda: model.generate(**given, **options))
     return expected.shape == found.shape and torch.equal(expected, found)
 
@@ -197,13 +228,17 @@ def gradients_of(
     family: Family, model: Any, implementation: str, run: Any = None, padding: str | None = None
 ) -> dict[str, torch.Tensor]:
     """The gradients of a model that is run itself or compiled."""
-    inputs, live = inputs_of(family, padding or ("right" if family.kind in (ENCODES, TRANSLATES) else "none"))
+    inputs, live = inputs_of(
+        family, padding or ("right" if family.kind in (ENCODES, TRANSLATES) else "none")
+    )
     use(family, model, implementation)
     model.zero_grad()
     torch.manual_seed(5)
     output = output_of(model if run is None else run, inputs)
     output = output if live is None else output[live]
-    factors = torch.randn(output.shape, generator=torch.Generator().manual_seed(9)).to(output.device)
+    factors = torch.randn(output.shape, generator=torch.Generator().manual_seed(9)).to(
+        output.device
+    )
     (output * factors).sum().backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
@@ -214,7 +249,10 @@ def relative(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) 
     worst = 0.0
     for name, gradient in expected.items():
         assert bool(found[name].isfinite().all()), name
-        worst = max(worst, float((found[name] - gradient).norm()) / max(float(gradient.norm()), 1e-3 * largest))
+        worst = max(
+            worst,
+            float((found[name] - gradient).norm()) / max(float(gradient.norm()), 1e-3 * largest),
+        )
     return worst
 
 
@@ -230,8 +268,11 @@ def control(family: Family, model: Any) -> dict[str, float]:
 def row(family: Family) -> dict[str, Any]:
     """Everything that is compared for a family, for the report."""
     found: dict[str, Any] = {
-        "name": family.name, "kind": family.kind, "attention": family.attention, "status": family.status,
-    }  # fmt: skip
+        "name": family.name,
+        "kind": family.kind,
+        "attention": family.attention,
+        "status": family.status,
+    }
     model = family.model()
     if family.status == REFUSED:
         try:
@@ -256,11 +297,29 @@ def row(family: Family) -> dict[str, Any]:
 def faults(row: dict[str, Any]) -> list[str]:
     """What is wrong in a row; nothing if the family is as its status says."""
     if row["status"] == REFUSED:
-        return [] if "does not call registered attention" in row.get("reason", "") else ["attach took it"]
-    wrong = [f"logits, {name}: {far:.1e}" for name, far in row["logits"].items() if not far <= TOLERANCE]
-    wrong += [f"{name}: {row[name]:.1e}" for name in ("packed", "chunked") if not row.get(name, 0) <= TOLERANCE]
-    wrong += [f"{name}: {row[name]:.1e}" for name in ("gradients", "checkpointed") if not row.get(name, 0) <= GRADIENTS]
+        return (
+            []
+            if "does not call registered attention" in row.get("reason", "")
+            else ["attach took it"]
+        )
+    wrong = [
+        f"logits, {name}: {far:.1e}" for name, far in row["logits"].items() if not far <= TOLERANCE
+    ]
+    wrong += [
+        f"{name}: {row[name]:.1e}"
+        for name in ("packed", "chunked")
+        if not row.get(name, 0) <= TOLERANCE
+    ]
+    wrong += [
+        f"{name}: {row[name]:.1e}"
+        for name in ("gradients", "checkpointed")
+        if not row.get(name, 0) <= GRADIENTS
+    ]
     wrong += [f"other tokens: {way}" for way, same in row["tokens"].items() if not same]
     wrong += [f"never called: {', '.join(row['silent'])}"] if row["silent"] else []
-    wrong += [f"control, {name}: {far:.1e}" for name, far in row.get("control", {}).items() if not far > 1e-2]
+    wrong += [
+        f"control, {name}: {far:.1e}"
+        for name, far in row.get("control", {}).items()
+        if not far > 1e-2
+    ]
     return wrong

@@ -13,34 +13,76 @@ from transformers_versions import needs_t5
 
 VOCAB = 99
 SIZES = {
-    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
-}  # fmt: skip
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
 IDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 LLAMA = {**SIZES, **IDS, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
 WITHOUT_HEAD_DIM = {name: value for name, value in LLAMA.items() if name != "head_dim"}
 GPT = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128, **IDS}
 TRANSLATOR: dict[str, Any] = {
-    "vocab_size": VOCAB, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 128,
-    "decoder_start_token_id": 1, "forced_eos_token_id": None, **IDS, "eos_token_id": 2,
-}  # fmt: skip
-WHISPER = {name: value for name, value in TRANSLATOR.items() if name != "max_position_embeddings"} | {
-    "num_mel_bins": 8, "max_source_positions": 30, "max_target_positions": 64, "begin_suppress_tokens": None,
+    "vocab_size": VOCAB,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 128,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+    **IDS,
+    "eos_token_id": 2,
+}
+WHISPER = {
+    name: value for name, value in TRANSLATOR.items() if name != "max_position_embeddings"
+} | {
+    "num_mel_bins": 8,
+    "max_source_positions": 30,
+    "max_target_positions": 64,
+    "begin_suppress_tokens": None,
     "suppress_tokens": None,
-}  # fmt: skip
+}
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 IMAGE = {
-    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
     "patch_size": 8,
-}  # fmt: skip
+}
 DEEPSEEK = {
-    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 16,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1,
-    "topk_group": 1, "num_experts_per_tok": 2, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
-    "v_head_dim": 8, "qk_nope_head_dim": 8, **IDS,
-}  # fmt: skip
-GENERATES, ENCODES, TRANSLATES, HEARS, SEES = "generates", "encodes", "translates", "hears", "sees"
-WORKS, REPLACED, REFUSED = "works", "works by replacement", "refused"
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    **IDS,
+}
+GENERATES = "generates"
+ENCODES = "encodes"
+TRANSLATES = "translates"
+HEARS = "hears"
+SEES = "sees"
+WORKS = "works"
+REPLACED = "works by replacement"
+REFUSED = "refused"
 
 
 @dataclass(frozen=True)
@@ -52,7 +94,9 @@ class Family:
     attention: str
     make: Callable[[], Any]
     status: str = WORKS
-    needs: Callable[[], None] | None = None  # skips a test with a version of transformers that is too old
+    needs: Callable[[], None] | None = (
+        None  # skips a test with a version of transformers that is too old
+    )
 
     def model(self) -> Any:
         """A model with weights drawn at standard deviation 0.1, in eval mode."""
@@ -85,75 +129,255 @@ class Family:
 
 
 def _encoder(kind: str, **settings: Any) -> Callable[[], Any]:
-    config, model = getattr(tf, f"{kind}Config"), getattr(tf, f"{kind}Model")
+    config = getattr(tf, f"{kind}Config")
+    model = getattr(tf, f"{kind}Model")
     sizes = {**SIZES, "max_position_embeddings": 128, **settings}
-    pooling = {"add_pooling_layer": False} if kind in ("Bert", "Roberta", "Longformer", "BigBird") else {}
+    pooling = (
+        {"add_pooling_layer": False} if kind in ("Bert", "Roberta", "Longformer", "BigBird") else {}
+    )
     return lambda: model(config(**sizes), **pooling)
 
 
 def _decoder(kind: str, **settings: Any) -> Callable[[], Any]:
-    config, model = getattr(tf, f"{kind}Config"), getattr(tf, f"{kind}ForCausalLM")
+    config = getattr(tf, f"{kind}Config")
+    model = getattr(tf, f"{kind}ForCausalLM")
     return lambda: model(config(**settings))
 
 
 FAMILIES = [
     Family("Llama", GENERATES, "grouped heads", _decoder("Llama", **LLAMA)),
     Family("Mistral", GENERATES, "window", _decoder("Mistral", **LLAMA, sliding_window=5)),
-    Family("Mixtral", GENERATES, "window, experts", _decoder(
-        "Mixtral", **LLAMA, sliding_window=5, num_local_experts=2)),
-    Family("Gemma 2", GENERATES, "softcap; windows and full layers", _decoder(
-        "Gemma2", **LLAMA, sliding_window=5, attn_logit_softcapping=2.0, query_pre_attn_scalar=8)),
-    Family("Gemma 3", GENERATES, "windows and full layers", lambda: tf.Gemma3ForCausalLM(tf.Gemma3TextConfig(
-        **LLAMA, sliding_window=5, layer_types=MIXED, query_pre_attn_scalar=8))),
+    Family(
+        "Mixtral",
+        GENERATES,
+        "window, experts",
+        _decoder("Mixtral", **LLAMA, sliding_window=5, num_local_experts=2),
+    ),
+    Family(
+        "Gemma 2",
+        GENERATES,
+        "softcap; windows and full layers",
+        _decoder(
+            "Gemma2", **LLAMA, sliding_window=5, attn_logit_softcapping=2.0, query_pre_attn_scalar=8
+        ),
+    ),
+    Family(
+        "Gemma 3",
+        GENERATES,
+        "windows and full layers",
+        lambda: tf.Gemma3ForCausalLM(
+            tf.Gemma3TextConfig(
+                **LLAMA, sliding_window=5, layer_types=MIXED, query_pre_attn_scalar=8
+            )
+        ),
+    ),
     Family("Qwen 2", GENERATES, "grouped heads", _decoder("Qwen2", **WITHOUT_HEAD_DIM)),
     Family("Qwen 3", GENERATES, "norms of queries and keys", _decoder("Qwen3", **LLAMA)),
-    Family("Llama 4", GENERATES, "chunks and full layers", lambda: tf.Llama4ForCausalLM(tf.Llama4TextConfig(
-        **LLAMA, intermediate_size_mlp=64, attention_chunk_size=5, num_local_experts=2,
-        layer_types=["chunked_attention", "full_attention", "chunked_attention"]))),
-    Family("gpt-oss", GENERATES, "sinks; windows and full layers", _decoder(
-        "GptOss", **LLAMA, sliding_window=5, num_local_experts=2, num_experts_per_tok=1, layer_types=MIXED,
-        rope_scaling=None)),
-    Family("Phi 3", GENERATES, "one projection for q, k and v", _decoder("Phi3", **WITHOUT_HEAD_DIM)),
-    Family("StableLM", GENERATES, "rotary on a part of the head", _decoder("StableLm", **WITHOUT_HEAD_DIM)),
-    Family("DeepSeek-V3", GENERATES, "latent keys; v_dim differs from head_dim", _decoder("DeepseekV3", **DEEPSEEK)),
-    Family("GPT-2", GENERATES, "learned positions", lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT))),
-    Family("GPT-NeoX", GENERATES, "rotary on a part of the head", _decoder(
-        "GPTNeoX", **SIZES, **IDS, max_position_embeddings=128)),
+    Family(
+        "Llama 4",
+        GENERATES,
+        "chunks and full layers",
+        lambda: tf.Llama4ForCausalLM(
+            tf.Llama4TextConfig(
+                **LLAMA,
+                intermediate_size_mlp=64,
+                attention_chunk_size=5,
+                num_local_experts=2,
+                layer_types=["chunked_attention", "full_attention", "chunked_attention"],
+            )
+        ),
+    ),
+    Family(
+        "gpt-oss",
+        GENERATES,
+        "sinks; windows and full layers",
+        _decoder(
+            "GptOss",
+            **LLAMA,
+            sliding_window=5,
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            layer_types=MIXED,
+            rope_scaling=None,
+        ),
+    ),
+    Family(
+        "Phi 3", GENERATES, "one projection for q, k and v", _decoder("Phi3", **WITHOUT_HEAD_DIM)
+    ),
+    Family(
+        "StableLM",
+        GENERATES,
+        "rotary on a part of the head",
+        _decoder("StableLm", **WITHOUT_HEAD_DIM),
+    ),
+    Family(
+        "DeepSeek-V3",
+        GENERATES,
+        "latent keys; v_dim differs from head_dim",
+        _decoder("DeepseekV3", **DEEPSEEK),
+    ),
+    Family(
+        "GPT-2", GENERATES, "learned positions", lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT))
+    ),
+    Family(
+        "GPT-NeoX",
+        GENERATES,
+        "rotary on a part of the head",
+        _decoder("GPTNeoX", **SIZES, **IDS, max_position_embeddings=128),
+    ),
     Family("GPTBigCode", GENERATES, "one key/value head", _decoder("GPTBigCode", **GPT)),
-    Family("OPT", GENERATES, "learned positions", _decoder(
-        "OPT", vocab_size=VOCAB, hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=128, word_embed_proj_dim=32, **IDS)),
+    Family(
+        "OPT",
+        GENERATES,
+        "learned positions",
+        _decoder(
+            "OPT",
+            vocab_size=VOCAB,
+            hidden_size=32,
+            ffn_dim=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=128,
+            word_embed_proj_dim=32,
+            **IDS,
+        ),
+    ),
     Family("BERT", ENCODES, "full", _encoder("Bert")),
     Family("RoBERTa", ENCODES, "full", _encoder("Roberta", pad_token_id=0)),
-    Family("ALBERT", ENCODES, "full, shared layers", lambda: tf.AlbertModel(tf.AlbertConfig(
-        **SIZES, embedding_size=16, max_position_embeddings=128), add_pooling_layer=False)),
-    Family("DistilBERT", ENCODES, "full", lambda: tf.DistilBertModel(tf.DistilBertConfig(
-        vocab_size=VOCAB, dim=32, hidden_dim=64, n_layers=2, n_heads=4))),
-    Family("ModernBERT", ENCODES, "windows on both sides and full layers", _encoder(
-        "ModernBert", local_attention=6, global_attn_every_n_layers=2, pad_token_id=0, reference_compile=False)),
-    Family("SigLIP text", ENCODES, "full", lambda: tf.SiglipTextModel(tf.SiglipTextConfig(
-        **SIZES, max_position_embeddings=64, pad_token_id=0))),
-    Family("CLIP text", ENCODES, "causal", lambda: tf.CLIPTextModel(tf.CLIPTextConfig(
-        **SIZES, max_position_embeddings=64, **IDS | {"eos_token_id": 2}))),
-    Family("ViT", SEES, "full", lambda: tf.ViTModel(tf.ViTConfig(**IMAGE), add_pooling_layer=False)),
-    Family("T5", TRANSLATES, "bias by distance", lambda: tf.T5ForConditionalGeneration(tf.T5Config(
-        vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, relative_attention_num_buckets=8,
-        relative_attention_max_distance=20, decoder_start_token_id=0, eos_token_id=None)),
-        needs=needs_t5),
-    Family("BART", TRANSLATES, "cross-attention", lambda: tf.BartForConditionalGeneration(tf.BartConfig(**TRANSLATOR))),
-    Family("Marian", TRANSLATES, "cross-attention", lambda: tf.MarianMTModel(tf.MarianConfig(**TRANSLATOR))),
-    Family("Whisper", HEARS, "cross-attention", lambda: tf.WhisperForConditionalGeneration(
-        tf.WhisperConfig(**WHISPER))),
-    Family("Longformer", ENCODES, "windows and global tokens", _encoder(
-        "Longformer", attention_window=4, pad_token_id=0), REPLACED),
-    Family("BigBird", ENCODES, "windows, global and random blocks", _encoder(
-        "BigBird", block_size=1, num_random_blocks=2), REPLACED),
-    Family("Falcon", GENERATES, "ALiBi in its own code", _decoder(
-        "Falcon", vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True), REFUSED),
-    Family("Bloom", GENERATES, "ALiBi", _decoder("Bloom", vocab_size=VOCAB, hidden_size=32, n_layer=3, n_head=4)),
+    Family(
+        "ALBERT",
+        ENCODES,
+        "full, shared layers",
+        lambda: tf.AlbertModel(
+            tf.AlbertConfig(**SIZES, embedding_size=16, max_position_embeddings=128),
+            add_pooling_layer=False,
+        ),
+    ),
+    Family(
+        "DistilBERT",
+        ENCODES,
+        "full",
+        lambda: tf.DistilBertModel(
+            tf.DistilBertConfig(vocab_size=VOCAB, dim=32, hidden_dim=64, n_layers=2, n_heads=4)
+        ),
+    ),
+    Family(
+        "ModernBERT",
+        ENCODES,
+        "windows on both sides and full layers",
+        _encoder(
+            "ModernBert",
+            local_attention=6,
+            global_attn_every_n_layers=2,
+            pad_token_id=0,
+            reference_compile=False,
+        ),
+    ),
+    Family(
+        "SigLIP text",
+        ENCODES,
+        "full",
+        lambda: tf.SiglipTextModel(
+            tf.SiglipTextConfig(**SIZES, max_position_embeddings=64, pad_token_id=0)
+        ),
+    ),
+    Family(
+        "CLIP text",
+        ENCODES,
+        "causal",
+        lambda: tf.CLIPTextModel(
+            tf.CLIPTextConfig(**SIZES, max_position_embeddings=64, **IDS | {"eos_token_id": 2})
+        ),
+    ),
+    Family(
+        "ViT", SEES, "full", lambda: tf.ViTModel(tf.ViTConfig(**IMAGE), add_pooling_layer=False)
+    ),
+    Family(
+        "T5",
+        TRANSLATES,
+        "bias by distance",
+        lambda: tf.T5ForConditionalGeneration(
+            tf.T5Config(
+                vocab_size=VOCAB,
+                d_model=32,
+                d_kv=8,
+                d_ff=64,
+                num_layers=2,
+                num_heads=4,
+                relative_attention_num_buckets=8,
+                relative_attention_max_distance=20,
+                decoder_start_token_id=0,
+                eos_token_id=None,
+            )
+        ),
+        needs=needs_t5,
+    ),
+    Family(
+        "BART",
+        TRANSLATES,
+        "cross-attention",
+        lambda: tf.BartForConditionalGeneration(tf.BartConfig(**TRANSLATOR)),
+    ),
+    Family(
+        "Marian",
+        TRANSLATES,
+        "cross-attention",
+        lambda: tf.MarianMTModel(tf.MarianConfig(**TRANSLATOR)),
+    ),
+    Family(
+        "Whisper",
+        HEARS,
+        "cross-attention",
+        lambda: tf.WhisperForConditionalGeneration(tf.WhisperConfig(**WHISPER)),
+    ),
+    Family(
+        "Longformer",
+        ENCODES,
+        "windows and global tokens",
+        _encoder("Longformer", attention_window=4, pad_token_id=0),
+        REPLACED,
+    ),
+    Family(
+        "BigBird",
+        ENCODES,
+        "windows, global and random blocks",
+        _encoder("BigBird", block_size=1, num_random_blocks=2),
+        REPLACED,
+    ),
+    Family(
+        "Falcon",
+        GENERATES,
+        "ALiBi in its own code",
+        _decoder(
+            "Falcon",
+            vocab_size=VOCAB,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            alibi=True,
+        ),
+        REFUSED,
+    ),
+    Family(
+        "Bloom",
+        GENERATES,
+        "ALiBi",
+        _decoder("Bloom", vocab_size=VOCAB, hidden_size=32, n_layer=3, n_head=4),
+    ),
     Family("MPNet", ENCODES, "bias by distance", _encoder("MPNet")),
-    Family("LED", TRANSLATES, "windows and global tokens", lambda: tf.LEDForConditionalGeneration(tf.LEDConfig(
-        **{n: v for n, v in TRANSLATOR.items() if n != "max_position_embeddings"}, attention_window=[4, 4],
-        max_encoder_position_embeddings=128, max_decoder_position_embeddings=128)), REPLACED),
-]  # fmt: skip
+    Family(
+        "LED",
+        TRANSLATES,
+        "windows and global tokens",
+        lambda: tf.LEDForConditionalGeneration(
+            tf.LEDConfig(
+                **{n: v for n, v in TRANSLATOR.items() if n != "max_position_embeddings"},
+                attention_window=[4, 4],
+                max_encoder_position_embeddings=128,
+                max_decoder_position_embeddings=128,
+            )
+        ),
+        REPLACED,
+    ),
+]
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -14,34 +14,62 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 VOCAB, LARGEST = 99, 30_000_000  # parameters of the largest model that is built
 # The mappings from which the class of a model is taken, the first that has one.
 MAPPINGS = (
-    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM", "MODEL_FOR_CAUSAL_LM", "MODEL_FOR_IMAGE_TEXT_TO_TEXT", "MODEL_FOR_MULTIMODAL_LM",
-    "MODEL_FOR_SPEECH_SEQ_2_SEQ", "MODEL", "MODEL_FOR_MASKED_LM", "MODEL_FOR_CTC", "MODEL_FOR_PRETRAINING",
-)  # fmt: skip
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM",
+    "MODEL_FOR_CAUSAL_LM",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT",
+    "MODEL_FOR_MULTIMODAL_LM",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ",
+    "MODEL",
+    "MODEL_FOR_MASKED_LM",
+    "MODEL_FOR_CTC",
+    "MODEL_FOR_PRETRAINING",
+)
 # By the end of a setting's name: its size. The first that fits is taken.
 SIZES: tuple[tuple[str, int], ...] = (
     (r"(num|n)_(key_value|kv|query)_(heads|groups)|num_query_groups|multi_query_group_num", 2),
-    (r"(num|n)_(attention_|attn_|self_attention_|cross_attention_)?heads?(_kv)?|n_head|.*attention_heads|num_heads", 4),
+    (
+        r"(num|n)_(attention_|attn_|self_attention_|cross_attention_)?heads?(_kv)?|n_head|.*attention_heads|num_heads",
+        4,
+    ),
     (r"(mamba|linear|ssm)_.*heads?", 4),
     (r"num_feat_extract_layers|.*conv.*layers", 100),
-    (r"(num|n)_(hidden_|encoder_|decoder_)?layers?|(encoder|decoder)_layers|depth|n_layer|.*_layers", 2),
+    (
+        r"(num|n)_(hidden_|encoder_|decoder_)?layers?|(encoder|decoder)_layers|depth|n_layer|.*_layers",
+        2,
+    ),
     (r"num_(decoder|encoder)_blocks|num_blocks", 2),
     (r"(attention_)?(head_dim|head_size|kv_channels|d_kv)|.*_head_dim|.*head_size", 8),
     (r".*(lora_rank|_rank|lora_dim)", 16),
     (r"(n|num)_(routed_|local_|shared_)?experts|moe_num_experts", 4),
     (r"moe_(top)?k|top_?k|num_selected_experts|.*experts_per_tok(en)?", 2),
     (r"n_group|topk_group|num_groups|n_groups|mamba_n_groups|first_k_dense_replace|o_groups", 1),
-    (r"sliding_window(_size)?|window_size|attention_window(_size)?|local_window_size|attention_chunk_size", 5),
-    (r"max_position_embeddings|n_positions|n_ctx|max_seq(uence)?_len(gth)?|max_target_positions|seq_length", 128),
+    (
+        r"sliding_window(_size)?|window_size|attention_window(_size)?|local_window_size|attention_chunk_size",
+        5,
+    ),
+    (
+        r"max_position_embeddings|n_positions|n_ctx|max_seq(uence)?_len(gth)?|max_target_positions|seq_length",
+        128,
+    ),
     (r"max_.*position_embeddings|model_max_length", 128),
     (r"max_source_positions", 30),
     (r"vocab_size.*|.*_vocab_size|num_tokens", VOCAB),
     (r"image_size|img_size|input_size", 32),
     (r"patch_size|.*_patch_size", 8),
     (r"num_mel_bins|n_mels|num_mels|mel_bins|input_feat_per_channel|num_channels_mel", 8),
-    (r"(moe_|shared_expert_|ffn_)?(intermediate|inner|feedforward|ffn)_(size|dim)|d_ff|ffn_dim|dim_feedforward", 64),
+    (
+        r"(moe_|shared_expert_|ffn_)?(intermediate|inner|feedforward|ffn)_(size|dim)|d_ff|ffn_dim|dim_feedforward",
+        64,
+    ),
     (r"n_inner|.*ffn_dim|.*(intermediate|inner)_size.*|.*ffn_hidden_size|mlp_dim|dim_ff", 64),
-    (r"hidden_sizes?|hidden_dim|d_model|n_embd|embed_dim|dim|embedding_size|.*_hidden_size|.*hidden_dim", 32),
-    (r".*embed_dim|.*_embedding_size|projection_dim|emb_dim|word_embed_proj_dim|output_dim|lru_width|.*d_model", 32),
+    (
+        r"hidden_sizes?|hidden_dim|d_model|n_embd|embed_dim|dim|embedding_size|.*_hidden_size|.*hidden_dim",
+        32,
+    ),
+    (
+        r".*embed_dim|.*_embedding_size|projection_dim|emb_dim|word_embed_proj_dim|output_dim|lru_width|.*d_model",
+        32,
+    ),
     (r".*proj.*_(dim|size)|text_dim|hidden_channels", 32),
     (r"(mamba_)?(d_state|state_size)|ssm_state_size", 8),
     (r"hidden_size_per_layer_input", 8),
@@ -51,26 +79,51 @@ SIZES: tuple[tuple[str, int], ...] = (
 NEAR = re.compile(r".*(token_id|token_ids|token_index|_id|_token|idx|token)$")
 SPECIAL: dict[str, dict[str, Any]] = {
     "qwen3_next": {"linear_num_key_heads": 2},
-    "zamba2": {"mamba_headdim": 8, "attention_hidden_size": 64, "attention_head_dim": 16, "hybrid_layer_ids": [1]},
-    "mamba2": {"head_dim": 16}, "bamba": {"mamba_d_head": 16, "attn_layer_indices": [1]},
+    "zamba2": {
+        "mamba_headdim": 8,
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
+        "hybrid_layer_ids": [1],
+    },
+    "mamba2": {"head_dim": 16},
+    "bamba": {"mamba_d_head": 16, "attn_layer_indices": [1]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "granitemoehybrid": {"mamba_d_head": 16, "layer_types": ["mamba", "attention"]},
-    "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16}, "informer": {"prediction_length": 4},
-    "time_series_transformer": {"prediction_length": 4}, "autoformer": {"prediction_length": 4},
-    "longformer": {"attention_window": [4, 4]}, "led": {"attention_window": [4, 4]},
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "reformer": {"is_decoder": True},
-    "esm": {"vocab_size": VOCAB, "pad_token_id": 1, "mask_token_id": 2}, "glm5_next_text": {"num_key_value_heads": 4},
-    "esmc": {"num_key_value_heads": 4}, "bridgetower_vision_model": {"hidden_size": 128},
-    "clipseg": {"extract_layers": [0, 1]}, "laguna": {"num_attention_heads_per_layer": None},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
+    "informer": {"prediction_length": 4},
+    "time_series_transformer": {"prediction_length": 4},
+    "autoformer": {"prediction_length": 4},
+    "longformer": {"attention_window": [4, 4]},
+    "led": {"attention_window": [4, 4]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "reformer": {"is_decoder": True},
+    "esm": {"vocab_size": VOCAB, "pad_token_id": 1, "mask_token_id": 2},
+    "glm5_next_text": {"num_key_value_heads": 4},
+    "esmc": {"num_key_value_heads": 4},
+    "bridgetower_vision_model": {"hidden_size": 128},
+    "clipseg": {"extract_layers": [0, 1]},
+    "laguna": {"num_attention_heads_per_layer": None},
     "gemma3n_text": {"intermediate_size": 64},
-    "deepseek_v2": {"num_experts_per_tok": 2}, "mistral4": {"head_dim": 16}, "longcat_flash": {"qk_head_dim": 16},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "mistral4": {"head_dim": 16},
+    "longcat_flash": {"qk_head_dim": 16},
     "kimi_linear": {"num_experts": 8, "num_experts_per_token": 2},
     "bailing_hybrid": {"num_expert_group": 1, "num_experts_per_token": 2},
-    "gemma4_assistant": {}, "mistral_large4_text": {"kv_source_layers": None}, "falcon": {"alibi": False},
-}  # fmt: skip
+    "gemma4_assistant": {},
+    "mistral_large4_text": {"kv_source_layers": None},
+    "falcon": {"alibi": False},
+}
 SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")
-DROPPED = ("transformers_version", "architectures", "dtype", "_attn_implementation", "out_features", "out_indices",
-           "stage_names", "per_layer_config")  # fmt: skip
+DROPPED = (
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "_attn_implementation",
+    "out_features",
+    "out_indices",
+    "stage_names",
+    "per_layer_config",
+)
 
 
 def types() -> list[str]:
@@ -100,7 +153,9 @@ def _settings(config: Any, kind: str) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, value in values.items():
         if name in subs and getattr(config, name, None) is not None:
-            given[name] = _settings(getattr(config, name), getattr(getattr(config, name), "model_type", ""))
+            given[name] = _settings(
+                getattr(config, name), getattr(getattr(config, name), "model_type", "")
+            )
             given[name].update(SPECIAL.get(given[name].get("model_type", ""), {}))
         else:
             given[name] = _smaller(name, value)
@@ -116,9 +171,20 @@ def _settings(config: Any, kind: str) -> dict[str, Any]:
     if isinstance(values.get("num_heads"), list | tuple) and "embed_dim" in values:
         given["embed_dim"] = values["embed_dim"]
     layers = next(
-        (given[n] for n in ("num_hidden_layers", "num_layers", "n_layer") if isinstance(given.get(n), int)), 2
+        (
+            given[n]
+            for n in ("num_hidden_layers", "num_layers", "n_layer")
+            if isinstance(given.get(n), int)
+        ),
+        2,
     )
-    for name in ("layer_types", "layers_block_type", "mlp_layer_types", "block_types", "hybrid_override_pattern"):
+    for name in (
+        "layer_types",
+        "layers_block_type",
+        "mlp_layer_types",
+        "block_types",
+        "hybrid_override_pattern",
+    ):
         value = values.get(name)
         if isinstance(value, list) and value:
             kinds = list(dict.fromkeys(value))
@@ -135,9 +201,14 @@ def _settings(config: Any, kind: str) -> dict[str, Any]:
 
 def _with_sections(rope: dict[str, Any], kind: str) -> dict[str, Any]:
     """Rotary settings whose sections fit heads of eight numbers; some models have default sections in their code."""
-    nested = {name: _with_sections(value, kind) if isinstance(value, dict) else value for name, value in rope.items()}
+    nested = {
+        name: _with_sections(value, kind) if isinstance(value, dict) else value
+        for name, value in rope.items()
+    }
     sections = [1, 1, 0] if kind.startswith("glm4v_moe") else [2, 1, 1]
-    return nested | ({"mrope_section": sections} if "mrope_section" in rope or SECTIONS.search(kind) else {})
+    return nested | (
+        {"mrope_section": sections} if "mrope_section" in rope or SECTIONS.search(kind) else {}
+    )
 
 
 def _smaller(name: str, value: Any) -> Any:
@@ -149,7 +220,11 @@ def _smaller(name: str, value: Any) -> Any:
         for pattern, size in SIZES:
             if re.fullmatch(pattern, name):
                 return min(value, size) if value > 0 else value
-    if isinstance(value, list | tuple) and NEAR.fullmatch(name) and {type(one) for one in value} == {int}:
+    if (
+        isinstance(value, list | tuple)
+        and NEAR.fullmatch(name)
+        and {type(one) for one in value} == {int}
+    ):
         return [_smaller(name, one) for one in value]
     return value
 

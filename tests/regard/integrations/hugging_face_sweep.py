@@ -20,11 +20,23 @@ from regard.errors import RegardError
 from regard.integrations.transformers import attach, explain
 from regard.integrations.transformers.attaching import live_positions, tiny_inputs
 
-REPORT = Path(__file__).parents[3] / "benchmarks" / "results" / "pretrained_families_cpu" / "architectures.json"
-ROWS, LENGTH, SECONDS = 4, 14, 60
+REPORT = (
+    Path(__file__).parents[3]
+    / "benchmarks"
+    / "results"
+    / "pretrained_families_cpu"
+    / "architectures.json"
+)
+ROWS = 4
+LENGTH = 14
+SECONDS = 60
 TOLERANCE, CAUSAL = 1e-4, 1e-4  # relative to the norm of an output
 REPLACED = ("longformer", "led", "big_bird")
-EQUAL, PARTLY, ATTACHED, REFUSED, UNBUILT = "equal", "equal, parts outside", "not compared", "refused", "not built"
+EQUAL = "equal"
+PARTLY = "equal, parts outside"
+ATTACHED = "not compared"
+REFUSED = "refused"
+UNBUILT = "not built"
 WRONG = "wrong"
 
 
@@ -80,7 +92,11 @@ def _row(kind: str) -> dict[str, Any]:
     far = max([_far(numbers, expected, inputs, name) for name in expected], default=0.0)
     if not far <= TOLERANCE or _sees_ahead(numbers, expected):
         return found | {"status": WRONG, "far": far}
-    return found | {"status": PARTLY if found["outside"] else EQUAL, "far": far, "calls": len(calls)}
+    return found | {
+        "status": PARTLY if found["outside"] else EQUAL,
+        "far": far,
+        "calls": len(calls),
+    }
 
 
 def _eager(model: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor] | None]:
@@ -107,10 +123,19 @@ def _outputs(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     with torch.no_grad():
         output = model(**inputs)
-    return {name: x for name, x in output.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    return {
+        name: x
+        for name, x in output.items()
+        if isinstance(x, torch.Tensor) and x.is_floating_point()
+    }
 
 
-def _far(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], inputs: dict[str, Any], name: str) -> float:
+def _far(
+    found: dict[str, torch.Tensor],
+    expected: dict[str, torch.Tensor],
+    inputs: dict[str, Any],
+    name: str,
+) -> float:
     """The norm of a difference over that of the output, of live positions; rows with padding are left out otherwise."""
     live = live_positions(inputs, expected[name])
     theirs = expected[name][live]
@@ -124,7 +149,10 @@ def _sees_ahead(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     """Whether another last word changes earlier outputs, where it does not with eager attention."""
     for name, theirs in expected.items():
         if theirs.dim() == 3 and theirs.shape[:2] == (ROWS, LENGTH):
-            alone, ours = (float((one[0, :-1] - one[2, :-1]).norm() / one.norm()) for one in (theirs, found[name]))
+            alone, ours = (
+                float((one[0, :-1] - one[2, :-1]).norm() / one.norm())
+                for one in (theirs, found[name])
+            )
             if alone <= CAUSAL < ours:
                 return True
     return False
@@ -142,4 +170,6 @@ def architectures() -> list[str]:
 
 def committed() -> dict[str, dict[str, Any]]:
     """The rows of the committed report, by type."""
-    return {one["type"]: one for one in json.loads(REPORT.read_text(encoding="utf-8"))["architectures"]}
+    return {
+        one["type"]: one for one in json.loads(REPORT.read_text(encoding="utf-8"))["architectures"]
+    }

@@ -12,23 +12,40 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those o
 diffusers = pytest.importorskip("diffusers", reason="needs pip install 'regard[diffusers]'")
 from regard.integrations.diffusers import attach, detach, observe  # noqa: E402
 
-SIDE, WORDS = 8, 5
+SIDE = 8
+WORDS = 5
 
 
 def unet() -> tuple[Any, dict[str, Any]]:
     model = diffusers.UNet2DConditionModel(
-        sample_size=SIDE, in_channels=2, out_channels=2, layers_per_block=1, block_out_channels=(8, 16),
-        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-        cross_attention_dim=6, attention_head_dim=2, norm_num_groups=2,
-    )  # fmt: skip
+        sample_size=SIDE,
+        in_channels=2,
+        out_channels=2,
+        layers_per_block=1,
+        block_out_channels=(8, 16),
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=6,
+        attention_head_dim=2,
+        norm_num_groups=2,
+    )
     mask = torch.arange(WORDS) < torch.tensor([[5], [3]])
     given = {"sample": torch.randn(2, 2, SIDE, SIDE), "timestep": torch.tensor([3, 7])}
-    return model, {**given, "encoder_hidden_states": torch.randn(2, WORDS, 6), "encoder_attention_mask": mask}
+    return model, {
+        **given,
+        "encoder_hidden_states": torch.randn(2, WORDS, 6),
+        "encoder_attention_mask": mask,
+    }
 
 
 def dit() -> tuple[Any, dict[str, Any]]:
     model = diffusers.DiTTransformer2DModel(
-        num_attention_heads=2, attention_head_dim=4, in_channels=2, num_layers=2, sample_size=SIDE, norm_num_groups=1
+        num_attention_heads=2,
+        attention_head_dim=4,
+        in_channels=2,
+        num_layers=2,
+        sample_size=SIDE,
+        norm_num_groups=1,
     )
     kinds = {"timestep": torch.tensor([3, 7]), "class_labels": torch.tensor([1, 2])}
     return model, {"hidden_states": torch.randn(2, 2, SIDE, SIDE), **kinds}
@@ -36,15 +53,25 @@ def dit() -> tuple[Any, dict[str, Any]]:
 
 def flux() -> tuple[Any, dict[str, Any]]:
     model = diffusers.FluxTransformer2DModel(
-        patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=8, num_attention_heads=2,
-        joint_attention_dim=6, pooled_projection_dim=6, axes_dims_rope=(2, 2, 4),
-    )  # fmt: skip
+        patch_size=1,
+        in_channels=4,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        joint_attention_dim=6,
+        pooled_projection_dim=6,
+        axes_dims_rope=(2, 2, 4),
+    )
     places = torch.stack([torch.zeros(16), torch.arange(16.0) // 4, torch.arange(16.0) % 4], -1)
     return model, {
-        "hidden_states": torch.randn(2, 16, 4), "encoder_hidden_states": torch.randn(2, WORDS, 6),
-        "pooled_projections": torch.randn(2, 6), "timestep": torch.tensor([0.3, 0.7]), "img_ids": places,
+        "hidden_states": torch.randn(2, 16, 4),
+        "encoder_hidden_states": torch.randn(2, WORDS, 6),
+        "pooled_projections": torch.randn(2, 6),
+        "timestep": torch.tensor([0.3, 0.7]),
+        "img_ids": places,
         "txt_ids": torch.zeros(WORDS, 3),
-    }  # fmt: skip
+    }
 
 
 MODELS = {"U-Net": unet, "DiT": dit, "Flux": flux}
@@ -70,17 +97,26 @@ def test_an_attached_model_gives_what_it_gave_before(kind):
 
 def test_every_model_of_an_attached_pipeline_gives_what_it_gave_before():
     torch.manual_seed(0)
-    vae = diffusers.AutoencoderKL(latent_channels=2, block_out_channels=(4,), norm_num_groups=2, sample_size=SIDE)
+    vae = diffusers.AutoencoderKL(
+        latent_channels=2, block_out_channels=(4,), norm_num_groups=2, sample_size=SIDE
+    )
     transformer = diffusers.DiTTransformer2DModel(
-        num_attention_heads=2, attention_head_dim=4, in_channels=2, out_channels=4, num_layers=1, sample_size=SIDE,
+        num_attention_heads=2,
+        attention_head_dim=4,
+        in_channels=2,
+        out_channels=4,
+        num_layers=1,
+        sample_size=SIDE,
         norm_num_groups=1,
-    )  # fmt: skip
+    )
     pipeline = diffusers.DiTPipeline(transformer, vae, diffusers.DDIMScheduler())
     pipeline.set_progress_bar_config(disable=True)
 
     def image() -> torch.Tensor:
         drawn = torch.Generator().manual_seed(0)
-        return torch.from_numpy(pipeline([1, 2], generator=drawn, num_inference_steps=2, output_type="np").images)
+        return torch.from_numpy(
+            pipeline([1, 2], generator=drawn, num_inference_steps=2, output_type="np").images
+        )
 
     before = image()
     with observe(attach(pipeline), "entropy") as seen:
@@ -122,7 +158,9 @@ def test_a_unet_shows_which_words_each_place_looks_at_and_takes_a_window_for_the
     attach(model.eval(), lambda call: None if call.cross else "sliding_window(8)")
     with observe(model) as seen:
         output(model, given)
-    places = {detail.weights.shape[2] for detail in seen.of("attn2")}  # of (batch, heads, places, words)
+    places = {
+        detail.weights.shape[2] for detail in seen.of("attn2")
+    }  # of (batch, heads, places, words)
     assert places == {SIDE * SIDE, SIDE * SIDE // 4}
     for detail in seen.of("attn2"):
         assert detail.weights.shape[3] == WORDS
@@ -140,5 +178,8 @@ def test_a_processor_that_computes_attention_by_itself_is_refused_by_name():
         output(attach(model), given)
     with pytest.raises(rg.ArgumentError, match="no attention layer of diffusers"):
         attach(torch.nn.Linear(2, 2))
-    with pytest.raises(rg.ArgumentError, match="needs an attached model"), observe(torch.nn.Linear(2, 2)):
+    with (
+        pytest.raises(rg.ArgumentError, match="needs an attached model"),
+        observe(torch.nn.Linear(2, 2)),
+    ):
         pass

@@ -12,9 +12,14 @@ import regard as rg
 from regard import patterns as p
 from regard.integrations.torch import MultiheadAttention, ReplacedCall, replaced_attention
 
-BATCH, HEADS, LENGTH, DIM = 2, 4, 7, 12
+BATCH = 2
+HEADS = 4
+LENGTH = 7
+DIM = 12
 X = torch.randn(BATCH, LENGTH, DIM, generator=torch.Generator().manual_seed(1))
-PADDED = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])  # True: ignored, as nn.MultiheadAttention means it
+PADDED = torch.tensor(
+    [[False] * 7, [False] * 4 + [True] * 3]
+)  # True: ignored, as nn.MultiheadAttention means it
 LIVE = ~PADDED[:, None, None]
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(LENGTH)
 
@@ -36,20 +41,29 @@ SDPA = {
     "grouped": (lambda: qkv(kv_heads=2), {"enable_gqa": True}),
     "(q, k) booleans": (qkv, {"attn_mask": torch.eye(LENGTH) + torch.rand(LENGTH, LENGTH) > 0.3}),
     "(b, 1, 1, k) booleans": (qkv, {"attn_mask": LIVE}),
-    "(1, h, q, k) booleans": (qkv, {"attn_mask": torch.eye(LENGTH) + torch.rand(1, HEADS, LENGTH, LENGTH) > 0.2}),
+    "(1, h, q, k) booleans": (
+        qkv,
+        {"attn_mask": torch.eye(LENGTH) + torch.rand(1, HEADS, LENGTH, LENGTH) > 0.2},
+    ),
     "numbers": (qkv, {"attn_mask": torch.randn(HEADS, LENGTH, LENGTH)}),
     "three axes": (lambda: qkv(lead=()), {"attn_mask": torch.randn(LENGTH, LENGTH)}),
     "five axes": (
         lambda: qkv(lead=(3, 2)),
         {"attn_mask": torch.eye(LENGTH) + torch.rand(3, 2, 1, LENGTH, LENGTH) > 0.2},
     ),
-    "one row of queries": (lambda: shaped((1, 4, 7, 5), (3, 4, 7, 5), (3, 4, 7, 3)), {"is_causal": True}),
+    "one row of queries": (
+        lambda: shaped((1, 4, 7, 5), (3, 4, 7, 5), (3, 4, 7, 3)),
+        {"is_causal": True},
+    ),
     "one row of keys": (lambda: shaped((3, 4, 7, 5), (1, 4, 7, 5), (1, 4, 7, 3)), {}),
     "one row of queries, grouped": (
         lambda: shaped((1, 4, 7, 5), (3, 2, 7, 5), (3, 1, 7, 3)),
         {"enable_gqa": True, "attn_mask": torch.eye(7) + torch.rand(3, 1, 7, 7) > 0.3},
     ),
-    "one head of keys, others of values": (lambda: shaped((3, 4, 7, 5), (3, 1, 7, 5), (3, 4, 7, 3)), {}),
+    "one head of keys, others of values": (
+        lambda: shaped((3, 4, 7, 5), (3, 1, 7, 5), (3, 4, 7, 3)),
+        {},
+    ),
     "other numbers of axes": (
         lambda: shaped((4, 7, 5), (2, 3, 4, 7, 5), (3, 1, 7, 3)),
         {"attn_mask": torch.rand(7) > 0.4},
@@ -72,17 +86,29 @@ def test_the_function_gives_the_same_numbers_and_gradients(name):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     grad = torch.randn_like(expected)
     for mine, theirs in zip(
-        torch.autograd.grad(found, tensors, grad), torch.autograd.grad(expected, tensors, grad), strict=True
+        torch.autograd.grad(found, tensors, grad),
+        torch.autograd.grad(expected, tensors, grad),
+        strict=True,
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 REFUSED = [
-    ((3, 4, 7, 5), (3, 2, 7, 5), {}, r"do not broadcast: query \(3, 4, 7, 5\).*; give enable_gqa=True"),
+    (
+        (3, 4, 7, 5),
+        (3, 2, 7, 5),
+        {},
+        r"do not broadcast: query \(3, 4, 7, 5\).*; give enable_gqa=True",
+    ),
     ((3, 4, 7, 5), (3, 3, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
     ((3, 2, 7, 5), (3, 4, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
     ((2, 4, 7, 5), (3, 4, 7, 5), {}, "do not broadcast"),
-    ((1, 4, 7, 5), (1, 4, 7, 5), {"attn_mask": torch.ones(2, 1, 7, 7)}, "attn_mask .* does not broadcast"),
+    (
+        (1, 4, 7, 5),
+        (1, 4, 7, 5),
+        {"attn_mask": torch.ones(2, 1, 7, 7)},
+        "attn_mask .* does not broadcast",
+    ),
 ]
 
 
@@ -96,7 +122,10 @@ def test_axes_that_pytorch_refuses_are_refused_with_a_sentence(q, k, options, se
 
 
 def test_a_causal_mask_whose_ends_align_is_refused_for_other_lengths():
-    with pytest.raises(rg.errors.ShapeError, match=r"give causal_lower_right\(5, 9\)"), replaced_attention():
+    with (
+        pytest.raises(rg.errors.ShapeError, match=r"give causal_lower_right\(5, 9\)"),
+        replaced_attention(),
+    ):
         F.scaled_dot_product_attention(*qkv(5, 9), attn_mask=causal_lower_right(9, 9))
 
 
@@ -108,13 +137,20 @@ def test_a_query_without_a_key_under_a_causal_mask_of_pytorch_gets_zeros():
         found = F.scaled_dot_product_attention(*tensors, attn_mask=mask)
     assert not found[:, :, :4].any()
     torch.testing.assert_close(
-        found[:, :, 4:], F.scaled_dot_product_attention(tensors[0][:, :, 4:], *tensors[1:], is_causal=True)
+        found[:, :, 4:],
+        F.scaled_dot_product_attention(tensors[0][:, :, 4:], *tensors[1:], is_causal=True),
     )
 
 
 def test_a_multi_head_layer_refuses_the_causal_masks_of_pytorch_by_name():
-    for layer in (nn.MultiheadAttention(DIM, 1, batch_first=True), MultiheadAttention(DIM, 1, batch_first=True)):
-        with pytest.raises(rg.errors.ShapeError, match="attn_mask is a CausalBias"), replaced_attention():
+    for layer in (
+        nn.MultiheadAttention(DIM, 1, batch_first=True),
+        MultiheadAttention(DIM, 1, batch_first=True),
+    ):
+        with (
+            pytest.raises(rg.errors.ShapeError, match="attn_mask is a CausalBias"),
+            replaced_attention(),
+        ):
             layer(X, X, X, attn_mask=causal_upper_left(LENGTH, LENGTH))
 
 
@@ -125,7 +161,14 @@ def test_a_multi_head_layer_refuses_the_causal_masks_of_pytorch_by_name():
         ({"attn_mask": CAUSAL}, p.Causal),
         ({"attn_mask": CAUSAL == 0}, p.Causal),
         ({"attn_mask": ~PADDED[:, None, None]}, p.KeyMask),
-        ({"attn_mask": torch.where(PADDED, -torch.inf, 0.0)[:, None, None].repeat(1, HEADS, 1, 1)}, p.KeyMask),
+        (
+            {
+                "attn_mask": torch.where(PADDED, -torch.inf, 0.0)[:, None, None].repeat(
+                    1, HEADS, 1, 1
+                )
+            },
+            p.KeyMask,
+        ),
         ({"attn_mask": torch.rand(LENGTH, LENGTH) > 0.4}, p.Explicit),
         ({"attn_mask": torch.randn(LENGTH, LENGTH)}, p.Full),
     ],
@@ -135,7 +178,12 @@ def test_a_mask_reaches_the_plan_as_the_pattern_that_it_is(options, kind):
     with replaced_attention(lambda call: found.append(call)):
         F.scaled_dot_product_attention(*qkv(), **options)
     assert [type(call.pattern) for call in found] == [kind]
-    assert (found[0].number, found[0].heads, found[0].q_len, found[0].k_len) == (0, HEADS, LENGTH, LENGTH)
+    assert (found[0].number, found[0].heads, found[0].q_len, found[0].k_len) == (
+        0,
+        HEADS,
+        LENGTH,
+        LENGTH,
+    )
 
 
 LAYERS = {
@@ -175,12 +223,17 @@ def test_an_encoder_is_seen_on_its_fast_path_too(training):
         expected = encoder(X, src_key_padding_mask=PADDED)
         with replaced_attention(want="entropy") as seen:
             found = encoder(X, src_key_padding_mask=PADDED)
-    assert (seen.calls, [detail.entropy.shape for detail in seen.details]) == (3, [(BATCH, HEADS, LENGTH)] * 3)
+    assert (seen.calls, [detail.entropy.shape for detail in seen.details]) == (
+        3,
+        [(BATCH, HEADS, LENGTH)] * 3,
+    )
     torch.testing.assert_close(found[~PADDED], expected[~PADDED], rtol=1e-5, atol=1e-5)
 
 
 def test_patterns_can_be_exchanged_layer_by_layer():
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True), 2).eval()
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True), 2
+    ).eval()
     chosen = {0: "sliding_window(2)", 1: None}
     with replaced_attention(lambda call: chosen[call.number], want="weights") as seen:
         encoder(X)
@@ -190,7 +243,8 @@ def test_patterns_can_be_exchanged_layer_by_layer():
 
 
 def test_everything_is_as_before_after_the_block_even_after_an_error():
-    own, fast = F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+    own = F.scaled_dot_product_attention
+    fast = torch.backends.mha.get_fastpath_enabled()
     layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
     with pytest.raises(rg.RegardError, match="attn_mask"), replaced_attention():
         F.scaled_dot_product_attention(*qkv(), attn_mask=CAUSAL, is_causal=True)
@@ -202,7 +256,8 @@ def test_everything_is_as_before_after_the_block_even_after_an_error():
 
 def test_other_threads_are_answered_by_pytorch():
     layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
-    inside, outside = threading.Event(), threading.Event()
+    inside = threading.Event()
+    outside = threading.Event()
     found = []
 
     def other() -> None:

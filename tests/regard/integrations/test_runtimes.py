@@ -19,7 +19,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # those of the exporters
 ]
-B, S, C = Dim("b", min=1, max=8), Dim("s", min=1, max=64), Dim("c", min=1, max=64)
+B = Dim("b", min=1, max=8)
+S = Dim("s", min=1, max=64)
+C = Dim("c", min=1, max=64)
 Tensors = tuple[torch.Tensor, ...]
 Run = Callable[[Tensors], Tensors]
 
@@ -48,7 +50,9 @@ def ids(batch: int, length: int) -> torch.Tensor:
 
 def language_model() -> LanguageModel:
     torch.manual_seed(0)
-    return LanguageModel(LanguageConfig(vocab_size=30, dim=16, layers=2, heads=4, kv_heads=2)).eval()
+    return LanguageModel(
+        LanguageConfig(vocab_size=30, dim=16, layers=2, heads=4, kv_heads=2)
+    ).eval()
 
 
 def step(holder: Any, new: torch.Tensor, *past: torch.Tensor) -> Tensors:
@@ -91,35 +95,50 @@ def layer(call: Callable[..., Any] = lambda held, x: held.layer(x), **options: A
     return Calling(call, layer=rg.MultiHeadAttention(dim=16, heads=4, **options))
 
 
-TEXTS, CONTEXTS = {0: B, 1: S}, {0: B, 1: C}
+TEXTS = {0: B, 1: S}
+CONTEXTS = {0: B, 1: C}
 # The module, the inputs of a batch and a length, and which of their axes may change.
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], Tensors], Any]] = {
     "window": (
-        lambda: layer(kv_heads=2, pattern="causal_window(8)"), lambda b, n: (vectors(b, n, 16),), ((TEXTS,),),
+        lambda: layer(kv_heads=2, pattern="causal_window(8)"),
+        lambda b, n: (vectors(b, n, 16),),
+        ((TEXTS,),),
     ),
     "sinks and softcap": (
-        lambda: layer(pattern="causal & (strided(3) | global_tokens(0, 4))", sinks=True, softcap=3.0),
-        lambda b, n: (vectors(b, n, 16),), ((TEXTS,),),
+        lambda: layer(
+            pattern="causal & (strided(3) | global_tokens(0, 4))", sinks=True, softcap=3.0
+        ),
+        lambda b, n: (vectors(b, n, 16),),
+        ((TEXTS,),),
     ),
     "padded context": (  # of which the first row has no key
         lambda: layer(lambda held, x, c, stop: held.layer(x, c, pattern=p.KeySpan(0, stop))),
-        lambda b, n: (vectors(b, n, 16), vectors(b, n + 2, 16), torch.arange(b)), ((TEXTS, CONTEXTS, {0: B}),),
+        lambda b, n: (vectors(b, n, 16), vectors(b, n + 2, 16), torch.arange(b)),
+        ((TEXTS, CONTEXTS, {0: B}),),
     ),
     "recurrent": (
-        lambda: layer(lambda held, x, stop: held.layer(x, pattern=p.KeySpan(0, stop)), kv_heads=2, pattern="causal",
-                      mechanism="kimi_delta"),
-        lambda b, n: (vectors(b, n, 16), n - torch.arange(b)), ((TEXTS, {0: B}),),
+        lambda: layer(
+            lambda held, x, stop: held.layer(x, pattern=p.KeySpan(0, stop)),
+            kv_heads=2,
+            pattern="causal",
+            mechanism="kimi_delta",
+        ),
+        lambda b, n: (vectors(b, n, 16), n - torch.arange(b)),
+        ((TEXTS, {0: B}),),
     ),
     "language model": (
-        lambda: Calling(lambda held, x: held.model(x), model=language_model()), lambda b, n: (ids(b, n),), ((TEXTS,),),
+        lambda: Calling(lambda held, x: held.model(x), model=language_model()),
+        lambda b, n: (ids(b, n),),
+        ((TEXTS,),),
     ),
     "language model with a cache": (
         lambda: Calling(step, model=language_model()),
-        lambda b, n: (ids(b, 1), *(vectors(b, 2, n, 4) for _ in range(4))), (({0: B}, *[{0: B, 2: S}] * 4),),
+        lambda b, n: (ids(b, 1), *(vectors(b, 2, n, 4) for _ in range(4))),
+        (({0: B}, *[{0: B, 2: S}] * 4),),
     ),
     "attached BERT": (lambda: attached("Bert"), padded, ((TEXTS, TEXTS),)),
     "attached Llama": (lambda: attached("Llama"), padded, ((TEXTS, TEXTS),)),
-}  # fmt: skip
+}
 
 
 def decomposed(program: ExportedProgram, tmp_path: Any) -> Run:
@@ -128,7 +147,9 @@ def decomposed(program: ExportedProgram, tmp_path: Any) -> Run:
 
 def by_onnx(opset: int, program: ExportedProgram, tmp_path: Any) -> Run:
     runtime = pytest.importorskip("onnxruntime")
-    torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False).save(tmp_path / "program.onnx")
+    torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False).save(
+        tmp_path / "program.onnx"
+    )
     session = runtime.InferenceSession(tmp_path / "program.onnx")
     names = [one.name for one in session.get_inputs()]
 
@@ -141,12 +162,17 @@ def by_onnx(opset: int, program: ExportedProgram, tmp_path: Any) -> Run:
 
 def by_openvino(program: ExportedProgram, tmp_path: Any) -> Run:
     openvino = pytest.importorskip("openvino")
-    model = openvino.Core().compile_model(openvino.convert_model(program), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return lambda *given: tuple(torch.from_numpy(x.copy()) for x in model([x.numpy() for x in given]).values())
+    model = openvino.Core().compile_model(
+        openvino.convert_model(program), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    return lambda *given: tuple(
+        torch.from_numpy(x.copy()) for x in model([x.numpy() for x in given]).values()
+    )
 
 
 def by_executorch(program: ExportedProgram, tmp_path: Any) -> Run:
-    exir, runtime = pytest.importorskip("executorch.exir"), pytest.importorskip("executorch.runtime")
+    exir = pytest.importorskip("executorch.exir")
+    runtime = pytest.importorskip("executorch.runtime")
     edge = exir.to_edge(program, compile_config=exir.EdgeCompileConfig(_check_ir_validity=False))
     (tmp_path / "program.pte").write_bytes(edge.to_executorch().buffer)
     method = runtime.Runtime.get().load_program(tmp_path / "program.pte").load_method("forward")
@@ -154,7 +180,9 @@ def by_executorch(program: ExportedProgram, tmp_path: Any) -> Run:
 
 
 def by_inductor(program: ExportedProgram, tmp_path: Any) -> Run:
-    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "program.pt2"))
+    path = torch._inductor.aoti_compile_and_package(
+        program, package_path=str(tmp_path / "program.pt2")
+    )
     return torch._inductor.aoti_load_package(path)
 
 
@@ -169,10 +197,14 @@ def kept(program: ExportedProgram) -> int:
 
 
 ROUTES = {
-    "decomposed": decomposed, "onnx 18": partial(by_onnx, 18), "onnx 23": partial(by_onnx, 23),
-    "openvino": by_openvino, "executorch": by_executorch, "inductor": by_inductor,
+    "decomposed": decomposed,
+    "onnx 18": partial(by_onnx, 18),
+    "onnx 23": partial(by_onnx, 23),
+    "openvino": by_openvino,
+    "executorch": by_executorch,
+    "inductor": by_inductor,
     "inductor, whole": by_inductor_whole,
-}  # fmt: skip
+}
 
 
 def as_tuple(found: Any) -> Tensors:
@@ -182,14 +214,19 @@ def as_tuple(found: Any) -> Tensors:
 # PyTorch writes the rotation of Llama as one operation of ONNX 23, which onnxruntime 1.32 computes for a batch of 1
 # only; with "sdpa" in place of regard it fails in the same way.
 # They fail with `scan`, by which recurrent mechanisms serve every length: two do not know it, inductor loses its sizes.
-FAILS = {("attached Llama", "onnx 23"): pytest.mark.xfail(strict=True, reason="RotaryEmbedding of onnxruntime")} | {
+FAILS = {
+    ("attached Llama", "onnx 23"): pytest.mark.xfail(
+        strict=True, reason="RotaryEmbedding of onnxruntime"
+    )
+} | {
     ("recurrent", one): pytest.mark.xfail(strict=True, reason="no scan")
     for one in ("openvino", "executorch", "inductor")
 }
 
 
 @pytest.mark.parametrize(
-    ("case", "route"), [pytest.param(*pair, marks=FAILS.get(pair, ())) for pair in product(CASES, ROUTES)]
+    ("case", "route"),
+    [pytest.param(*pair, marks=FAILS.get(pair, ())) for pair in product(CASES, ROUTES)],
 )
 def test_an_exported_program_gives_in_its_runtime_what_regard_gives(case, route, tmp_path):
     make, inputs, axes = CASES[case]

@@ -9,8 +9,14 @@ from torch import nn
 import regard as rg
 from regard.integrations.torch import MultiheadAttention, replaced_attention
 
-DIM, HEADS, BATCH, QUERIES, KEYS = 12, 4, 3, 5, 7
-PADDED = torch.tensor([[False] * 7, [False] * 4 + [True] * 3, [True, False, True, False, False, True, False]])
+DIM = 12
+HEADS = 4
+BATCH = 3
+QUERIES = 5
+KEYS = 7
+PADDED = torch.tensor(
+    [[False] * 7, [False] * 4 + [True] * 3, [True, False, True, False, False, True, False]]
+)
 OPTIONS = {
     "plain": {},
     "batch first": {"batch_first": True},
@@ -22,10 +28,17 @@ OPTIONS = {
 MASKS = {
     "none": {},
     "padding": {"key_padding_mask": PADDED},
-    "pairs": {"attn_mask": torch.rand(QUERIES, KEYS, generator=torch.Generator().manual_seed(1)) > 0.7},
-    "numbers": {"attn_mask": torch.randn(QUERIES, KEYS, generator=torch.Generator().manual_seed(1))},
+    "pairs": {
+        "attn_mask": torch.rand(QUERIES, KEYS, generator=torch.Generator().manual_seed(1)) > 0.7
+    },
+    "numbers": {
+        "attn_mask": torch.randn(QUERIES, KEYS, generator=torch.Generator().manual_seed(1))
+    },
     "by head": {
-        "attn_mask": torch.rand(BATCH * HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(2)) > 0.7
+        "attn_mask": torch.rand(
+            BATCH * HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(2)
+        )
+        > 0.7
     },
     "padding and numbers": {
         "key_padding_mask": PADDED.float().masked_fill(PADDED, -torch.inf),
@@ -35,7 +48,8 @@ MASKS = {
 
 
 def layers(**options):
-    theirs, ours = nn.MultiheadAttention(DIM, HEADS, **options), MultiheadAttention(DIM, HEADS, **options)
+    theirs = nn.MultiheadAttention(DIM, HEADS, **options)
+    ours = MultiheadAttention(DIM, HEADS, **options)
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.4)
@@ -45,9 +59,14 @@ def layers(**options):
 
 def inputs(options, queries=QUERIES, keys=KEYS, batch=(BATCH,)):
     widths = DIM, options.get("kdim", DIM), options.get("vdim", DIM)
-    shapes = [(length, *batch, width) for length, width in zip((queries, keys, keys), widths, strict=True)]
+    shapes = [
+        (length, *batch, width) for length, width in zip((queries, keys, keys), widths, strict=True)
+    ]
     first = options.get("batch_first") and batch
-    tensors = [torch.randn(shape).transpose(0, 1).contiguous() if first else torch.randn(shape) for shape in shapes]
+    tensors = [
+        torch.randn(shape).transpose(0, 1).contiguous() if first else torch.randn(shape)
+        for shape in shapes
+    ]
     return [x.requires_grad_() for x in tensors]
 
 
@@ -63,8 +82,13 @@ CASES = [
 def test_it_gives_the_numbers_of_pytorchs_layer(options, mask, weights):
     theirs, ours = layers(**OPTIONS[options])
     given = inputs(OPTIONS[options])
-    asked = {**MASKS[mask], "need_weights": weights is not None, "average_attn_weights": bool(weights)}
-    expected, found = theirs(*given, **asked), ours(*given, **asked)
+    asked = {
+        **MASKS[mask],
+        "need_weights": weights is not None,
+        "average_attn_weights": bool(weights),
+    }
+    expected = theirs(*given, **asked)
+    found = ours(*given, **asked)
     close = {"rtol": 1e-5, "atol": 2e-5}
     torch.testing.assert_close(found[0], expected[0], **close)
     assert (found[1] is None) == (weights is None)
@@ -81,7 +105,9 @@ def test_a_causal_mask_is_recognised_and_alone_is_refused():
     theirs, ours = layers()
     x = torch.randn(6, BATCH, DIM)
     mask = nn.Transformer.generate_square_subsequent_mask(6)
-    torch.testing.assert_close(ours(x, x, x, attn_mask=mask, is_causal=True)[0], theirs(x, x, x, attn_mask=mask)[0])
+    torch.testing.assert_close(
+        ours(x, x, x, attn_mask=mask, is_causal=True)[0], theirs(x, x, x, attn_mask=mask)[0]
+    )
     with pytest.raises(rg.ArgumentError, match="attn_mask"):
         ours(x, x, x, is_causal=True)
 
@@ -102,7 +128,8 @@ def encoder_of(count, nested=False, **options):
 @pytest.mark.parametrize("training", [True, False])
 def test_inside_pytorchs_encoder_its_fast_path_does_not_skip_the_layer(training):
     theirs, encoder = (one.train(training) for one in encoder_of(2))
-    x, padded = torch.randn(BATCH, KEYS, DIM), torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
+    x = torch.randn(BATCH, KEYS, DIM)
+    padded = torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
     with torch.set_grad_enabled(training):
         expected, found = (one(x, src_key_padding_mask=padded) for one in (theirs, encoder))
         torch.testing.assert_close(found[~padded], expected[~padded], rtol=1e-5, atol=1e-5)
@@ -116,11 +143,15 @@ def test_nested_tensors_of_pytorchs_encoder_are_refused_with_the_way_out():
     padded = torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
     x = torch.randn(BATCH, KEYS, DIM)
     with torch.no_grad():
-        with pytest.raises(rg.UnsupportedError, match=r"set encoder\.use_nested_tensor = False, or"):
+        with pytest.raises(
+            rg.UnsupportedError, match=r"set encoder\.use_nested_tensor = False, or"
+        ):
             encoder(x, src_key_padding_mask=padded)
         encoder.use_nested_tensor = False
         expected = theirs.layers[0](x, src_key_padding_mask=padded)
-        torch.testing.assert_close(encoder(x, src_key_padding_mask=padded)[~padded], expected[~padded])
+        torch.testing.assert_close(
+            encoder(x, src_key_padding_mask=padded)[~padded], expected[~padded]
+        )
 
 
 def test_its_attention_is_recorded_inside_pytorchs_encoder():
@@ -138,12 +169,16 @@ def test_its_attention_is_recorded_inside_pytorchs_encoder():
 
 def test_recording_pytorchs_own_layer_names_the_way():
     layer = nn.MultiheadAttention(DIM, HEADS)
-    with pytest.raises(rg.ArgumentError, match=r"replaced_attention\(want=...\)"), rg.record_attention(layer):
+    with (
+        pytest.raises(rg.ArgumentError, match=r"replaced_attention\(want=...\)"),
+        rg.record_attention(layer),
+    ):
         pass
 
 
 def test_a_block_in_which_no_call_arrives_says_so_unless_another_error_ends_it():
-    layer, x = rg.MultiHeadAttention(dim=DIM, heads=HEADS), torch.randn(BATCH, KEYS, DIM)
+    layer = rg.MultiHeadAttention(dim=DIM, heads=HEADS)
+    x = torch.randn(BATCH, KEYS, DIM)
     said = r"no call of F\.scaled_dot_product_attention was seen .* rg\.record_attention"
     with pytest.raises(rg.RegardError, match=said), replaced_attention(want="weights"):
         layer(x)
@@ -163,7 +198,8 @@ def test_dropout_is_applied_in_training_alone_and_never_to_the_weights():
     layer = MultiheadAttention(DIM, HEADS, dropout=0.5)
     x = torch.randn(KEYS, BATCH, DIM)
     layer.train()
-    first, second = layer(x, x, x), layer(x, x, x)
+    first = layer(x, x, x)
+    second = layer(x, x, x)
     assert not torch.equal(first[0], second[0])
     torch.testing.assert_close(first[1].sum(-1), torch.ones(BATCH, KEYS))
     layer.eval()
@@ -176,9 +212,21 @@ X = torch.zeros(BATCH, QUERIES, DIM)
 @pytest.mark.parametrize(
     ("given", "masks", "words"),
     [
-        ((X, X, X), {"key_padding_mask": PADDED}, r"key_padding_mask has shape \(3, 7\); .*\(batch, keys\) = \(3, 5\)"),
-        ((X, X, X), {"attn_mask": torch.zeros(5, 6)}, r"attn_mask has shape \(5, 6\); .*\(queries, keys\) = \(5, 5\)"),
-        ((X[..., :6], X, X), {}, r"query has shape \(3, 5, 6\); this layer needs \(batch, length, 12\)"),
+        (
+            (X, X, X),
+            {"key_padding_mask": PADDED},
+            r"key_padding_mask has shape \(3, 7\); .*\(batch, keys\) = \(3, 5\)",
+        ),
+        (
+            (X, X, X),
+            {"attn_mask": torch.zeros(5, 6)},
+            r"attn_mask has shape \(5, 6\); .*\(queries, keys\) = \(5, 5\)",
+        ),
+        (
+            (X[..., :6], X, X),
+            {},
+            r"query has shape \(3, 5, 6\); this layer needs \(batch, length, 12\)",
+        ),
         ((X, X[:1], X[:1]), {}, r"batch is 3 in query \(3, 5, 12\) and 1 in key"),
         ((X, X, X[:, :4]), {}, "has length 5 and value .* 4; each key needs its value"),
         ((X, X[0], X[0]), {}, "all need a batch axis, or none"),

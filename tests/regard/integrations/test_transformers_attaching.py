@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import hugging_face_checks as checks
 import hugging_face_small as small
@@ -26,7 +28,16 @@ def needs(kind):
         pytest.skip(f"this version of transformers has no {kind}")
 
 
-WHOLE = ("deepseek_v4", "deepseek_v32", "glm_moe_dsa", "hy_v4", "falcon", "bridgetower", "qwen2_vl", "gemma4_text")
+WHOLE = (
+    "deepseek_v4",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "hy_v4",
+    "falcon",
+    "bridgetower",
+    "qwen2_vl",
+    "gemma4_text",
+)
 PARTS = {
     "longt5": "LongT5LocalAttention: its windows are blocks in its own code",
     "pegasus_x": "PegasusXGlobalLocalAttention: its windows are blocks in its own code",
@@ -48,12 +59,16 @@ def test_an_architecture_gives_the_numbers_of_eager_attention(kind):
 
 def test_outside_names_the_modules_and_explain_lists_them():
     model = attach(small.built("jamba"))
-    scanned = [name for name, one in model.named_modules() if type(one).__name__ == "JambaMambaMixer"]
+    scanned = [
+        name for name, one in model.named_modules() if type(one).__name__ == "JambaMambaMixer"
+    ]
     assert scanned
     assert [*model.outside] == scanned
     explained = explain(model, IDS)
     assert list(explained.silent) == scanned
-    assert "outside: model.layers.0.mamba (JambaMambaMixer: a recurrent or linear layer" in repr(explained)
+    assert "outside: model.layers.0.mamba (JambaMambaMixer: a recurrent or linear layer" in repr(
+        explained
+    )
     assert len(explained.calls) == model.config.num_hidden_layers - len(scanned)
     assert "outside" not in detach(model).__dict__
 
@@ -72,17 +87,29 @@ def test_the_audio_of_gemma_4_stays_and_its_text_is_computed():
 @pytest.mark.parametrize("kind", ["mamba", "falcon_mamba", "fnet", "resnet"])
 def test_a_model_without_attention_is_refused(kind):
     model = small.built(kind)
-    with pytest.raises(rg.UnsupportedError, match="has no attention layer that regard could compute"):
+    with pytest.raises(
+        rg.UnsupportedError, match="has no attention layer that regard could compute"
+    ):
         attach(model)
     assert model.config._attn_implementation != "regard"
 
 
-@pytest.mark.parametrize(("alibi", "name"), [(True, "falcon-rw"), (False, "falcon-7b"), (False, "falcon-40b")])
+@pytest.mark.parametrize(
+    ("alibi", "name"), [(True, "falcon-rw"), (False, "falcon-7b"), (False, "falcon-40b")]
+)
 def test_falcon_is_refused_for_alibi_alone(alibi, name):
     config = tf.FalconConfig(
-        vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=alibi, num_kv_heads=2,
-        new_decoder_architecture=name == "falcon-40b", initializer_range=0.2, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=99,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        alibi=alibi,
+        num_kv_heads=2,
+        new_decoder_architecture=name == "falcon-40b",
+        initializer_range=0.2,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     model = tf.FalconForCausalLM(config).eval()
     if alibi:
         with pytest.raises(rg.UnsupportedError, match="adds ALiBi"):
@@ -94,7 +121,8 @@ def test_falcon_is_refused_for_alibi_alone(alibi, name):
     given = {"max_new_tokens": 5, "do_sample": False, "attention_mask": live, "pad_token_id": 0}
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        expected, words = model(IDS, attention_mask=live).logits, model.generate(IDS, **given)
+        expected = model(IDS, attention_mask=live).logits
+        words = model.generate(IDS, **given)
         attach(model)
         found = model(IDS, attention_mask=live).logits
         assert checks.farthest(found, expected, live.bool()) <= 1e-5
@@ -102,14 +130,19 @@ def test_falcon_is_refused_for_alibi_alone(alibi, name):
     assert explain(model, IDS).silent == ()
     assert explain(model, IDS).calls[0].pattern == "causal"
     detach(model)
-    assert {type(layer.self_attention).__name__ for layer in model.transformer.h} == {"FalconAttention"}
+    assert {type(layer.self_attention).__name__ for layer in model.transformer.h} == {
+        "FalconAttention"
+    }
 
 
 @pytest.mark.parametrize("left_out", ["attention_mask", "mask_function"])
 def test_a_model_that_would_give_other_numbers_is_refused_and_stays_as_it_was(left_out):
     """What is left out is the mask of padding, or the window of five ids."""
     model = BY_NAME["Mistral"].model().train()
-    with checks.dropped(left_out), pytest.raises(rg.UnsupportedError, match="differs from its own eager attention"):
+    with (
+        checks.dropped(left_out),
+        pytest.raises(rg.UnsupportedError, match="differs from its own eager attention"),
+    ):
         attach(model)
     assert model.config._attn_implementation == "sdpa"
     assert not {"outside", "unchecked", "_regard_before", "_regard_hooks"} & model.__dict__.keys()
@@ -194,10 +227,13 @@ def test_a_wrapper_is_opened():
 
 OWN_ANSWERS = {
     "OPT": lambda: BY_NAME["OPT"].model(),
-    "Persimmon": lambda: tf.PersimmonModel(tf.PersimmonConfig(**SIZES)), "BERT": lambda: BY_NAME["BERT"].model(),
+    "Persimmon": lambda: tf.PersimmonModel(tf.PersimmonConfig(**SIZES)),
+    "BERT": lambda: BY_NAME["BERT"].model(),
     "BART": lambda: tf.BartModel(tf.BartConfig(**TRANSLATOR)),
-    "YOLOS": lambda: tf.YolosModel(tf.YolosConfig(**{**IMAGE, "image_size": [32, 32]}, num_detection_tokens=3)),
-}  # fmt: skip
+    "YOLOS": lambda: tf.YolosModel(
+        tf.YolosConfig(**{**IMAGE, "image_size": [32, 32]}, num_detection_tokens=3)
+    ),
+}
 
 
 @torch.no_grad()
@@ -205,7 +241,9 @@ OWN_ANSWERS = {
 def test_output_attentions_is_refused_by_every_model_with_one_sentence(name):
     model = attach(OWN_ANSWERS[name]().eval())
     given = {"pixel_values": pixels(1)} if name == "YOLOS" else {"input_ids": IDS}
-    with pytest.raises(rg.UnsupportedError, match=r"stores no weights; leave it out and collect them with.*observe"):
+    with pytest.raises(
+        rg.UnsupportedError, match=r"stores no weights; leave it out and collect them with.*observe"
+    ):
         model(**given, output_attentions=True)
     model(**given, output_attentions=False)
     detach(model).set_attn_implementation("eager")
@@ -215,7 +253,9 @@ def test_output_attentions_is_refused_by_every_model_with_one_sentence(name):
 
 @pytest.mark.parametrize("kind", ["GPT2", "StableLm"])
 def test_a_model_that_was_loaded_by_name_refuses_output_attentions(kind):
-    config = getattr(tf, f"{kind}Config")(**(SIZES if kind != "GPT2" else {"n_embd": 32, "n_layer": 1, "n_head": 4}))
+    config = getattr(tf, f"{kind}Config")(
+        **(SIZES if kind != "GPT2" else {"n_embd": 32, "n_layer": 1, "n_head": 4})
+    )
     model = getattr(tf, f"{kind}Model")._from_config(config, attn_implementation="regard").eval()
     with torch.no_grad(), pytest.raises(rg.UnsupportedError, match="stores no weights"):
         model(IDS, output_attentions=True)
@@ -243,14 +283,21 @@ def pixels(*shape):
 # Models whose modules hold copies of their config, and inputs that reach them.
 COPIED = {
     "ViTMAEForPreTraining": ("vit_mae", lambda config: {"pixel_values": pixels(2)}),
-    "CLIPSegForImageSegmentation": ("clipseg", lambda config: {"pixel_values": pixels(2), "input_ids": IDS}),
-}  # fmt: skip
+    "CLIPSegForImageSegmentation": (
+        "clipseg",
+        lambda config: {"pixel_values": pixels(2), "input_ids": IDS},
+    ),
+}
 
 
 def implementations(model):
     """The implementation that each module reads from its config, by name."""
     held = {name: getattr(module, "config", None) for name, module in model.named_modules()}
-    return {name: one._attn_implementation for name, one in held.items() if isinstance(one, tf.PreTrainedConfig)}
+    return {
+        name: one._attn_implementation
+        for name, one in held.items()
+        if isinstance(one, tf.PreTrainedConfig)
+    }
 
 
 @torch.no_grad()
@@ -258,7 +305,8 @@ def implementations(model):
 def test_modules_that_hold_a_copy_of_a_config_call_regard_too(name):
     kind, inputs_of = COPIED[name]
     model = small.drawn(getattr(tf, name), kind)
-    inputs, before = inputs_of(model.config), implementations(model)
+    inputs = inputs_of(model.config)
+    before = implementations(model)
     expected = sweep._outputs(model, inputs)
     explained = explain(attach(model), inputs)
     assert explained.silent == ()
@@ -273,7 +321,9 @@ def test_a_copy_that_cannot_be_set_is_refused_and_nothing_changes():
     model = small.drawn(tf.ViTMAEForPreTraining, "vit_mae")
     model.decoder.decoder_layers[1].attention.config = SimpleNamespace(_attn_implementation="sdpa")
     before = implementations(model)
-    with pytest.raises(rg.UnsupportedError, match="cannot be set on ViTMAEAttention inside of ViTMAEForPreTraining"):
+    with pytest.raises(
+        rg.UnsupportedError, match="cannot be set on ViTMAEAttention inside of ViTMAEForPreTraining"
+    ):
         attach(model)
     assert implementations(model) == before
 

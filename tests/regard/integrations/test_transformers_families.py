@@ -2,7 +2,9 @@
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import hugging_face_checks as checks
 import hugging_face_sweep as sweep
@@ -15,9 +17,20 @@ import regard as rg
 from regard.integrations.transformers import attach, detach, explain, observe
 
 QUICK = (
-    "Mistral", "Gemma 2", "gpt-oss", "Llama 4", "BERT", "ModernBERT", "Longformer", "LED", "BigBird", "Bloom",
-    "MPNet", "T5", "Falcon",
-)  # fmt: skip
+    "Mistral",
+    "Gemma 2",
+    "gpt-oss",
+    "Llama 4",
+    "BERT",
+    "ModernBERT",
+    "Longformer",
+    "LED",
+    "BigBird",
+    "Bloom",
+    "MPNet",
+    "T5",
+    "Falcon",
+)
 EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BY_NAME]
 
 
@@ -34,7 +47,11 @@ def test_no_architecture_is_wrong_and_none_is_lost(part):
     rows = [sweep.row(kind) for kind in sweep.architectures()[part::16]]
     assert [row for row in rows if row["status"] == sweep.WRONG] == []
     held = (sweep.EQUAL, sweep.PARTLY)
-    lost = [row for row in rows if known.get(row["type"], row)["status"] in held and row["status"] not in held]
+    lost = [
+        row
+        for row in rows
+        if known.get(row["type"], row)["status"] in held and row["status"] not in held
+    ]
     assert lost == []
 
 
@@ -69,12 +86,21 @@ def test_a_name_given_at_loading_is_refused_where_nothing_would_call_regard(name
     """transformers accepts the name there, and the model would read the mask as numbers."""
     config = getattr(tf, name.replace("Model", "Config"))(**SIZES, attn_implementation="regard")
     model = getattr(tf, name)(config).eval()
-    with pytest.raises(rg.UnsupportedError, match=r"computes with this mask itself.*give it to attach"):
-        model(input_ids=torch.randint(3, 99, (2, 14)), attention_mask=torch.ones(2, 14, dtype=torch.long))
+    with pytest.raises(
+        rg.UnsupportedError, match=r"computes with this mask itself.*give it to attach"
+    ):
+        model(
+            input_ids=torch.randint(3, 99, (2, 14)),
+            attention_mask=torch.ones(2, 14, dtype=torch.long),
+        )
 
 
-@pytest.mark.parametrize("marks", [[(0, 0), (1, 0), (2, 0), (3, 0)], [(0, 0), (1, 4), (3, 7), (3, 8)]])
-@pytest.mark.parametrize(("name", "padding"), [("Longformer", "none"), ("Longformer", "holes"), ("LED", "left")])
+@pytest.mark.parametrize(
+    "marks", [[(0, 0), (1, 0), (2, 0), (3, 0)], [(0, 0), (1, 4), (3, 7), (3, 8)]]
+)
+@pytest.mark.parametrize(
+    ("name", "padding"), [("Longformer", "none"), ("Longformer", "holes"), ("LED", "left")]
+)
 def test_global_tokens_may_differ_by_row(name, marks, padding):
     family = BY_NAME[name]
     model = family.model()
@@ -96,7 +122,9 @@ def test_big_birds_blocks(length):
     outputs = []
     for ours in (False, True):
         torch.manual_seed(1)
-        model = tf.BigBirdModel(tf.BigBirdConfig(**settings, initializer_range=0.1), add_pooling_layer=False).eval()
+        model = tf.BigBirdModel(
+            tf.BigBirdConfig(**settings, initializer_range=0.1), add_pooling_layer=False
+        ).eval()
         model = attach(model, replace=True) if ours else model
         with torch.no_grad():
             outputs.append(model(ids, attention_mask=live).last_hidden_state)
@@ -113,14 +141,19 @@ def test_a_model_with_replaced_modules_reads_its_cache(kind):
     """Its keyword differs between versions of transformers, and an unknown keyword is no reason to forget the keys."""
     if kind == "BigBird":
         model = tf.BigBirdForCausalLM(
-            tf.BigBirdConfig(**SIZES, is_decoder=True, attention_type="original_full", initializer_range=0.3)
+            tf.BigBirdConfig(
+                **SIZES, is_decoder=True, attention_type="original_full", initializer_range=0.3
+            )
         )
     elif kind == "Falcon":
         sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.3}
-        model = tf.FalconForCausalLM(tf.FalconConfig(vocab_size=99, hidden_size=32, alibi=False, **sizes))
+        model = tf.FalconForCausalLM(
+            tf.FalconConfig(vocab_size=99, hidden_size=32, alibi=False, **sizes)
+        )
     else:
         model = BY_NAME["LED"].model()
-    model, ids = model.eval(), torch.randint(3, 99, (2, 13))
+    model = model.eval()
+    ids = torch.randint(3, 99, (2, 13))
     given, name = ({"input_ids": ids}, "decoder_input_ids") if kind == "LED" else ({}, "input_ids")
     outputs = []
     for ours in (False, True):
@@ -147,14 +180,20 @@ def test_explain_shows_windows_and_the_share_of_pairs():
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an old name of transformers
 def test_a_model_of_peft_is_opened():
     peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
-    adapted = peft.LoraConfig(target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    adapted = peft.LoraConfig(
+        target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False
+    )
     model = peft.get_peft_model(BY_NAME["Llama"].model(), adapted).eval()
     ids = torch.randint(3, 99, (2, 9))
     with torch.no_grad():
         expected = model(ids).logits
         found = attach(model)(ids).logits
     assert float((found - expected).abs().max()) <= 1e-5
-    assert (model.outside, model.unchecked, len(explain(model, {"input_ids": ids}).calls)) == ({}, (), 3)
+    assert (model.outside, model.unchecked, len(explain(model, {"input_ids": ids}).calls)) == (
+        {},
+        (),
+        3,
+    )
 
 
 IDS = torch.randint(3, VOCAB, (3, 20), generator=torch.Generator().manual_seed(8))
@@ -175,7 +214,9 @@ class Int8(tf.cache_utils.QuantizedLayer):
 
 def quantised(model):
     cache = tf.DynamicCache(config=model.config)
-    cache.layers = [Int8(residual_length=4) for _ in cache.layers or range(model.config.num_hidden_layers)]
+    cache.layers = [
+        Int8(residual_length=4) for _ in cache.layers or range(model.config.num_hidden_layers)
+    ]
     return cache
 
 
@@ -186,7 +227,9 @@ def test_a_quantised_cache_gives_the_logits_of_eager_attention_and_rounds():
     def run(cache):
         for start in (0, 8, 14):  # the second part is quantised, the third reads what was stored
             part = slice(start, {0: 8, 8: 14, 14: 20}[start])
-            logits = model(IDS[:, part], attention_mask=LIVE[:, : part.stop], **{CACHE: cache}).logits
+            logits = model(
+                IDS[:, part], attention_mask=LIVE[:, : part.stop], **{CACHE: cache}
+            ).logits
         return logits
 
     expected, found = checks.both(family, model, lambda: run(quantised(model)))
@@ -200,8 +243,15 @@ def test_a_quantised_cache_gives_the_logits_of_eager_attention_and_rounds():
 def test_a_prompt_that_generate_reads_in_chunks(name):
     family = BY_NAME[name]
     model = family.model()
-    given = {"attention_mask": LIVE, "max_new_tokens": 8, "do_sample": False, "disable_compile": True}
-    expected, found = checks.both(family, model, lambda: model.generate(IDS, prefill_chunk_size=6, **given))
+    given = {
+        "attention_mask": LIVE,
+        "max_new_tokens": 8,
+        "do_sample": False,
+        "disable_compile": True,
+    }
+    expected, found = checks.both(
+        family, model, lambda: model.generate(IDS, prefill_chunk_size=6, **given)
+    )
     assert torch.equal(expected, found)
     with torch.no_grad(), observe(model, "log_sum_exp", layers=0) as observed:
         whole = model.generate(IDS, prefill_chunk_size=6, **given)
@@ -211,7 +261,8 @@ def test_a_prompt_that_generate_reads_in_chunks(name):
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma 2"])
 def test_a_model_with_an_assistant_writes_what_it_writes_alone(name):
-    family, assistant = BY_NAME[name], BY_NAME["GPT-2"].model()
+    family = BY_NAME[name]
+    assistant = BY_NAME["GPT-2"].model()
     model = family.model()
     given = {"max_new_tokens": 12, "do_sample": False}
     alone, found = checks.both(family, model, lambda: model.generate(IDS[1:2, 1:], **given))
@@ -220,7 +271,9 @@ def test_a_model_with_an_assistant_writes_what_it_writes_alone(name):
     with torch.no_grad(), observe(model, "log_sum_exp", layers=0) as observed:
         assisted = model.generate(IDS[1:2, 1:], assistant_model=assistant, **given)
     assert torch.equal(assisted, alone)
-    assert max(call.q_len for call in observed.calls[1:]) > 1  # several ids of the assistant in one call
+    assert (
+        max(call.q_len for call in observed.calls[1:]) > 1
+    )  # several ids of the assistant in one call
 
 
 def test_a_compiled_model_has_the_gradients_of_eager_attention():
@@ -228,7 +281,9 @@ def test_a_compiled_model_has_the_gradients_of_eager_attention():
     model = family.shallow()
     expected = checks.gradients_of(family, model, "eager", padding="left")
     torch._dynamo.reset()
-    found = checks.gradients_of(family, model, "regard", torch.compile(model, backend="aot_eager"), "left")
+    found = checks.gradients_of(
+        family, model, "regard", torch.compile(model, backend="aot_eager"), "left"
+    )
     assert checks.relative(found, expected) <= checks.GRADIENTS
 
 
@@ -237,7 +292,9 @@ def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
     """Without masks, and with a bias by distance: one graph each, forward."""
     family = BY_NAME[name]
     model = family.model()
-    inputs, live = checks.inputs_of(family, "right" if "right" in checks.paddings_of(family) else "none")
+    inputs, live = checks.inputs_of(
+        family, "right" if "right" in checks.paddings_of(family) else "none"
+    )
     given = inputs | ({} if name == "ViT" else {"use_cache": False})
     checks.use(family, model, "eager")
     graphs = []

@@ -2,7 +2,9 @@
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import torch
 import transformers
@@ -13,13 +15,19 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers import attach, keep_entries, observe
 from regard.layers.caches import heavy_hitters
 
-PROMPT, LATER = 11, 5
+PROMPT = 11
+LATER = 5
 IDS = torch.randint(1, 40, (2, PROMPT + LATER), generator=torch.Generator().manual_seed(3))
 
 
 def model_of(sliding: bool = False):
     torch.manual_seed(1)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     sizes |= {"num_key_value_heads": 2, "vocab_size": 40, "max_position_embeddings": 64}
     if sliding:
         config = transformers.MistralConfig(**sizes, sliding_window=6)
@@ -35,8 +43,14 @@ def logits_with_hidden(model, ids, kept):
         scores = q @ k.mT * scaling + mask[..., : k.shape[2]]
         if (chosen := kept[module.layer_idx]) is not None:
             chosen = chosen.expand(2, 2, -1) if chosen.dim() == 1 else chosen
-            live = torch.zeros(2, 2, PROMPT, dtype=torch.bool).scatter(-1, chosen, True).repeat_interleave(2, 1)
-            scores[:, :, PROMPT:, :PROMPT] = scores[:, :, PROMPT:, :PROMPT].masked_fill(~live[:, :, None], -torch.inf)
+            live = (
+                torch.zeros(2, 2, PROMPT, dtype=torch.bool)
+                .scatter(-1, chosen, True)
+                .repeat_interleave(2, 1)
+            )
+            scores[:, :, PROMPT:, :PROMPT] = scores[:, :, PROMPT:, :PROMPT].masked_fill(
+                ~live[:, :, None], -torch.inf
+            )
         return (scores.softmax(-1) @ v).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register("hiding", hiding)
@@ -46,7 +60,10 @@ def logits_with_hidden(model, ids, kept):
 
 
 def test_a_model_goes_on_as_if_the_dropped_keys_were_hidden():
-    kept = [torch.tensor([[[0, 2, 9, 10], [3, 4, 5, 10]], [[1, 2, 3, 4], [0, 5, 9, 10]]]), torch.tensor([0, 1, 7])]
+    kept = [
+        torch.tensor([[[0, 2, 9, 10], [3, 4, 5, 10]], [[1, 2, 3, 4], [0, 5, 9, 10]]]),
+        torch.tensor([0, 1, 7]),
+    ]
     with torch.no_grad():
         for chosen in (kept, [kept[0], None]):
             wanted = logits_with_hidden(model_of(), IDS, chosen)
@@ -56,12 +73,15 @@ def test_a_model_goes_on_as_if_the_dropped_keys_were_hidden():
             assert cache.get_seq_length() == PROMPT
             with observe(model, "received") as observed:
                 found = [
-                    model(IDS[:, at : at + n], past_key_values=cache).logits for at, n in ((11, 1), (12, 3), (15, 1))
+                    model(IDS[:, at : at + n], past_key_values=cache).logits
+                    for at, n in ((11, 1), (12, 3), (15, 1))
                 ]
             torch.testing.assert_close(torch.cat(found, 1), wanted[:, PROMPT:], rtol=0, atol=1e-12)
             received = observed[0][-1].received
             assert received.shape == (2, 4, PROMPT + LATER)
-            assert torch.equal(received[0, 0].nonzero().flatten(), torch.tensor([0, 2, 9, 10, 11, 12, 13, 14, 15]))
+            assert torch.equal(
+                received[0, 0].nonzero().flatten(), torch.tensor([0, 2, 9, 10, 11, 12, 13, 14, 15])
+            )
 
 
 def test_padding_beams_and_generate_go_on_too():
@@ -74,21 +94,29 @@ def test_padding_beams_and_generate_go_on_too():
         keep_entries(cache, kept)
         more = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
         alone = []
-        for row in range(2):  # each row without its padding, at its own positions: rotary angles are of float32
-            ids, first = IDS[row : row + 1], 3 * row
+        for row in range(
+            2
+        ):  # each row without its padding, at its own positions: rotary angles are of float32
+            ids = IDS[row : row + 1]
+            first = 3 * row
             places = torch.arange(PROMPT + 1)[None, first:]
-            single = model(ids[:, first:PROMPT], position_ids=places[:, :-1], use_cache=True).past_key_values
+            single = model(
+                ids[:, first:PROMPT], position_ids=places[:, :-1], use_cache=True
+            ).past_key_values
             keep_entries(single, kept[kept >= first] - first)
             last = ids[:, PROMPT : PROMPT + 1]
             alone.append(model(last, position_ids=places[:, -1:], past_key_values=single).logits)
-        found = model(IDS[:, PROMPT : PROMPT + 1], attention_mask=more, past_key_values=cache).logits
+        found = model(
+            IDS[:, PROMPT : PROMPT + 1], attention_mask=more, past_key_values=cache
+        ).logits
         torch.testing.assert_close(found, torch.cat(alone), rtol=0, atol=1e-12)
         cache = model(IDS[:, :PROMPT], use_cache=True).past_key_values
         keep_entries(cache, kept)
         cache.reorder_cache(torch.tensor([1, 1]))
         cache.batch_repeat_interleave(2)
         cache.batch_select_indices(torch.tensor([0, 3]))
-        text, steps = IDS[[1, 1], : PROMPT + 1], []
+        text = IDS[[1, 1], : PROMPT + 1]
+        steps = []
         written = model.generate(text, past_key_values=cache, max_new_tokens=4, do_sample=False)
         cache = model(text[:, :PROMPT], use_cache=True).past_key_values
         keep_entries(cache, kept)
@@ -106,19 +134,26 @@ def test_heavy_hitters_of_observed_weights_are_kept():
     model = attach(model_of())
     with torch.no_grad(), observe(model, "received") as observed:
         cache = model(IDS[:, :PROMPT], use_cache=True).past_key_values
-    chosen = [heavy_hitters(observed[layer][0].received, 4, kv_heads=2, recent=1) for layer in range(2)]
+    chosen = [
+        heavy_hitters(observed[layer][0].received, 4, kv_heads=2, recent=1) for layer in range(2)
+    ]
     keep_entries(cache, chosen)
     assert torch.equal(cache.layers[1].held.positions, chosen[1])
     for kv_head in range(2):
         summed = observed[1][0].received[0, 2 * kv_head : 2 * kv_head + 2].sum(0)[: PROMPT - 1]
-        assert chosen[1][0, kv_head].tolist() == [*summed.topk(3).indices.sort().values.tolist(), PROMPT - 1]
+        assert chosen[1][0, kv_head].tolist() == [
+            *summed.topk(3).indices.sort().values.tolist(),
+            PROMPT - 1,
+        ]
 
 
 def test_what_is_no_plain_cache_is_refused():
     model = attach(model_of(sliding=True))
     with torch.no_grad():
         cache = model(IDS[:, :PROMPT], use_cache=True).past_key_values
-    with pytest.raises(UnsupportedError, match="layer 0 of this cache is DynamicSlidingWindowLayer"):
+    with pytest.raises(
+        UnsupportedError, match="layer 0 of this cache is DynamicSlidingWindowLayer"
+    ):
         keep_entries(cache, torch.tensor([0]))
     with pytest.raises(ArgumentError, match="cache"):
         keep_entries((1, 2), torch.tensor([0]))

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import hugging_face_checks as checks
 import hugging_face_small as small
@@ -19,15 +21,40 @@ from torch import nn
 from transformers_versions import CACHE
 
 import regard as rg
-from regard.integrations.transformers import attach, detach, explain, latent_cache, replace_attention
+from regard.integrations.transformers import (
+    attach,
+    detach,
+    explain,
+    latent_cache,
+    replace_attention,
+)
 from regard.integrations.transformers.latents import EXPAND, LatentLayer, wanted_form
 
 KINDS = (
-    "axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm5_next_text",
-    "glm_moe_dsa", "hy_v4", "kimi_k25", "kimi_linear", "longcat_flash", "minicpm3", "mistral4", "mistral_large4_text",
+    "axk1",
+    "axk2",
+    "bailing_hybrid",
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm4_moe_lite",
+    "glm5_next_text",
+    "glm_moe_dsa",
+    "hy_v4",
+    "kimi_k25",
+    "kimi_linear",
+    "longcat_flash",
+    "minicpm3",
+    "mistral4",
+    "mistral_large4_text",
     "youtu",
-)  # fmt: skip
-INDEXED = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # their caches keep keys of an indexer too
+)
+INDEXED = (
+    "axk2",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "hy_v4",
+)  # their caches keep keys of an indexer too
 QUICK = ("deepseek_v3", "mistral4", "minicpm3")
 EVERY = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS]
 
@@ -50,7 +77,9 @@ def in_form(form: str) -> Generator[None]:
 def forms(model: Any, inputs: Any) -> set[str]:
     """The forms that `explain` names."""
     options = [option for call in explain(model, inputs).calls for option in call.options]
-    return {option.removeprefix("latents: ") for option in options if option.startswith("latents: ")}
+    return {
+        option.removeprefix("latents: ") for option in options if option.startswith("latents: ")
+    }
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -60,7 +89,10 @@ def test_logits_gradients_and_words_are_those_of_eager_attention(kind):
     for form in ("absorbed", "expanded"):
         with in_form(form):
             assert forms(attach(model, check=False), checks.inputs_of(family, "left")[0]) == {form}
-            assert max(checks.logits(family, model, padding) for padding in ("left", "right")) <= checks.TOLERANCE
+            assert (
+                max(checks.logits(family, model, padding) for padding in ("left", "right"))
+                <= checks.TOLERANCE
+            )
             assert checks.gradients(family, model) <= checks.GRADIENTS
     assert not hasattr(model, "generate") or checks.same_tokens(family, model, "greedy")
 
@@ -76,7 +108,8 @@ def test_our_cache_writes_the_words_of_theirs(kind):
     inputs, _ = checks.inputs_of(family, "left")
     options = {**inputs, "max_new_tokens": 80, "do_sample": False, "disable_compile": True}
     with torch.no_grad():
-        expected, cache = model.generate(**options), latent_cache(model)
+        expected = model.generate(**options)
+        cache = latent_cache(model)
         assert torch.equal(model.generate(**options, **{CACHE: cache}), expected)
     ours = [layer for layer in cache.layers if isinstance(layer, LatentLayer)]
     assert ours
@@ -95,7 +128,8 @@ def test_generate_writes_the_same_words(way):
 
 def test_forms_are_equal_in_float64():
     model = attach(family_of("minicpm3").model()).double()
-    ids, found = torch.randint(3, 99, (2, 14)), []
+    ids = torch.randint(3, 99, (2, 14))
+    found = []
     for form in ("absorbed", "expanded"):
         model.zero_grad()
         with in_form(form):
@@ -111,14 +145,22 @@ def test_few_queries_are_absorbed_and_a_prompt_is_expanded():
     cache = latent_cache(model)
     with torch.no_grad():
         model(torch.randint(3, 99, (2, 40)), **{CACHE: cache})
-        assert forms(model, {"input_ids": torch.tensor([[5], [6]]), CACHE: copy.deepcopy(cache)}) == {"absorbed"}
+        assert forms(
+            model, {"input_ids": torch.tensor([[5], [6]]), CACHE: copy.deepcopy(cache)}
+        ) == {"absorbed"}
     assert forms(model, torch.randint(3, 99, (2, 40))) == {"expanded"}
 
 
 def test_our_cache_is_cropped_reordered_and_continued_as_theirs():
-    model, ids = deepseek(), torch.randint(3, 99, (3, 60))
-    order, found = torch.tensor([2, 0, 0]), []
-    caches = (latent_cache, lambda model: tf.DynamicCache(), lambda model: tf.DynamicCache(config=model.config))
+    model = deepseek()
+    ids = torch.randint(3, 99, (3, 60))
+    order = torch.tensor([2, 0, 0])
+    found = []
+    caches = (
+        latent_cache,
+        lambda model: tf.DynamicCache(),
+        lambda model: tf.DynamicCache(config=model.config),
+    )
     for make in (*caches, caches[-1]):
         cache = make(model)
         if len(found) == 12:
@@ -134,13 +176,16 @@ def test_our_cache_is_cropped_reordered_and_continued_as_theirs():
         found.append(model(ids[:, 33:], **{CACHE: cache}).logits)  # with gradients
         assert cache.get_seq_length() == 62
         assert found[-1].requires_grad
-        assert {type(layer) is LatentLayer for layer in [*cache.layers, *other.layers]} == {len(found) < 16}
+        assert {type(layer) is LatentLayer for layer in [*cache.layers, *other.layers]} == {
+            len(found) < 16
+        }
     for ours, theirs in zip(found[:12], found[12:] * 3, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_why_a_call_is_expanded_is_named():
-    model, ids = deepseek(), torch.tensor([[5, 6, 7]])
+    model = deepseek()
+    ids = torch.tensor([[5, 6, 7]])
     with in_form("absorbed"):
         assert forms(model, ids) == {"absorbed"}
         with torch.autocast("cpu", torch.bfloat16):

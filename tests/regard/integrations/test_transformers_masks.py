@@ -2,7 +2,9 @@
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import copy
 import pickle
@@ -34,7 +36,8 @@ POSITIONS = torch.tensor([[0, 1, 0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 0, 1, 0, 0]])
 HOLES = torch.tensor([[1, 0, 1, 1, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1, 0, 1]]).bool()
 LEFT = torch.arange(8) >= torch.tensor([[3], [1]])
 RIGHT = torch.arange(8) < torch.tensor([[8], [5]])
-CAUSAL, WINDOW = theirs.causal_mask_function, theirs.sliding_window_causal_mask_function(3)
+CAUSAL = theirs.causal_mask_function
+WINDOW = theirs.sliding_window_causal_mask_function(3)
 CHUNKS = theirs.chunked_causal_mask_function(3, torch.tensor([0, 2]))
 FUNCTIONS = {
     "causal": CAUSAL,
@@ -53,11 +56,19 @@ if hasattr(theirs, "packed_sequence_compatibility_function"):
     }
 else:  # older versions only hide documents from each other
     FUNCTIONS["packed"] = theirs.and_masks(CAUSAL, theirs.packed_sequence_mask_function(IDS))
-PADDINGS = {"none": None, "left": LEFT, "right": RIGHT, "holes": HOLES, "all live": torch.ones(2, 8).bool()}
+PADDINGS = {
+    "none": None,
+    "left": LEFT,
+    "right": RIGHT,
+    "holes": HOLES,
+    "all live": torch.ones(2, 8).bool(),
+}
 
 
 def mask_of(function, padding=None, q_length=8, kv_length=8, **offsets):
-    return regard_mask(2, q_length, kv_length, mask_function=function, attention_mask=padding, **offsets)
+    return regard_mask(
+        2, q_length, kv_length, mask_function=function, attention_mask=padding, **offsets
+    )
 
 
 def dense_of(mask):
@@ -73,24 +84,38 @@ def test_a_pattern_allows_the_pairs_of_the_mask(function, padding):
     assert not mask.written
     assert not isinstance(mask.pattern, Explicit)
     expected = theirs.sdpa_mask(
-        2, 8, 8, mask_function=FUNCTIONS[function], attention_mask=PADDINGS[padding], allow_is_causal_skip=False
+        2,
+        8,
+        8,
+        mask_function=FUNCTIONS[function],
+        attention_mask=PADDINGS[padding],
+        allow_is_causal_skip=False,
     ).expand(2, 1, 8, 8)
     assert torch.equal(dense_of(mask), expected)
     assert torch.equal(mask.pairs(), expected)
     assert mask.written
 
 
-@pytest.mark.parametrize(("q_offset", "kv_offset", "kv_length"), [(0, 0, 8), (5, 0, 8), (5, 3, 5), (7, 2, 6)])
+@pytest.mark.parametrize(
+    ("q_offset", "kv_offset", "kv_length"), [(0, 0, 8), (5, 0, 8), (5, 3, 5), (7, 2, 6)]
+)
 @pytest.mark.parametrize("function", ["window", "chunks", "causal or in one block"])
-def test_caches_that_begin_later_and_hold_more_than_the_queries(function, q_offset, kv_offset, kv_length):
+def test_caches_that_begin_later_and_hold_more_than_the_queries(
+    function, q_offset, kv_offset, kv_length
+):
     q_length = min(3, 8 - q_offset)
-    mask = mask_of(FUNCTIONS[function], LEFT, q_length, kv_length, q_offset=q_offset, kv_offset=kv_offset)
+    mask = mask_of(
+        FUNCTIONS[function], LEFT, q_length, kv_length, q_offset=q_offset, kv_offset=kv_offset
+    )
     assert mask.reason is None
     assert torch.equal(dense_of(mask), mask.pairs())
 
 
 def test_left_padding_is_one_pattern_for_every_length_of_a_cache():
-    patterns = {mask_of(CAUSAL, LEFT[:, :length], 1, length, q_offset=length - 1).pattern for length in (5, 6, 7, 8)}
+    patterns = {
+        mask_of(CAUSAL, LEFT[:, :length], 1, length, q_offset=length - 1).pattern
+        for length in (5, 6, 7, 8)
+    }
     assert len(patterns) == 1
 
 
@@ -100,7 +125,9 @@ def test_a_function_of_the_model_is_used_as_it_is_and_said_once():
 
     mask = mask_of(theirs.and_masks(CAUSAL, mine))
     assert "mine" in mask.reason
-    assert torch.equal(dense_of(mask)[0, 0], torch.ones(8, 8).tril().bool() & (torch.arange(8) != 2))
+    assert torch.equal(
+        dense_of(mask)[0, 0], torch.ones(8, 8).tril().bool() & (torch.arange(8) != 2)
+    )
 
     model = attach(BY_NAME["Llama"].model())
     warned.clear()
@@ -121,7 +148,12 @@ def test_a_mask_behaves_like_eagers_mask_and_stays_a_pattern_where_it_is_cut():
     mask = mask_of(WINDOW, LEFT)
     numbers = theirs.eager_mask(2, 8, 8, mask_function=WINDOW, attention_mask=LEFT)
     assert isinstance(mask, torch.Tensor)
-    assert (mask.shape, mask.dtype, mask.dim(), mask.device.type) == ((2, 1, 8, 8), torch.float32, 4, "cpu")
+    assert (mask.shape, mask.dtype, mask.dim(), mask.device.type) == (
+        (2, 1, 8, 8),
+        torch.float32,
+        4,
+        "cpu",
+    )
     assert isinstance(mask[:, :, :, :5], PatternMask)
     assert mask[..., :5].shape == (2, 1, 8, 5)
     assert isinstance(mask[:, :, slice(-3, None), :], PatternMask)
@@ -153,17 +185,22 @@ def test_a_mask_of_the_users_own_is_taken_as_it_is():
         attach(model)
         for mask in (allowed, added):
             assert float((model(ids, attention_mask=mask).logits - expected).abs().max()) <= 1e-5
-    assert "a mask (2, 1, 8, 8) of bool: pattern" in repr(explain(model, {"input_ids": ids, "attention_mask": allowed}))
+    assert "a mask (2, 1, 8, 8) of bool: pattern" in repr(
+        explain(model, {"input_ids": ids, "attention_mask": allowed})
+    )
 
 
 @pytest.mark.parametrize("name", ["Mistral", "Gemma 2", "gpt-oss", "BERT"])
 def test_observed_weights_and_entropy_are_those_of_eager_attention(name):
     model = BY_NAME[name].model()
-    ids, live = torch.randint(3, 99, (2, 14)), torch.ones(2, 14, dtype=torch.long)
+    ids = torch.randint(3, 99, (2, 14))
+    live = torch.ones(2, 14, dtype=torch.long)
     live[0, :5] = 0
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        theirs_weights = model(input_ids=ids, attention_mask=live, output_attentions=True).attentions
+        theirs_weights = model(
+            input_ids=ids, attention_mask=live, output_attentions=True
+        ).attentions
         attach(model)
         with observe(model, ("weights", "entropy")) as observed:
             model(input_ids=ids, attention_mask=live)
@@ -179,9 +216,14 @@ def test_observed_weights_and_entropy_are_those_of_eager_attention(name):
 def test_observing_chooses_layers_and_heads_and_refuses_what_is_not_there():
     model = attach(BY_NAME["Llama"].model())
     ids = torch.randint(3, 99, (1, 6))
-    with observe(model, ("weights", rg.top_keys(2)), layers=["model.layers.1.self_attn", 2], heads=[3, 0]) as observed:
+    with observe(
+        model, ("weights", rg.top_keys(2)), layers=["model.layers.1.self_attn", 2], heads=[3, 0]
+    ) as observed:
         model.generate(ids, max_new_tokens=3, do_sample=False)
-    assert [call.layer for call in observed.calls[:2]] == ["model.layers.1.self_attn", "model.layers.2.self_attn"]
+    assert [call.layer for call in observed.calls[:2]] == [
+        "model.layers.1.self_attn",
+        "model.layers.2.self_attn",
+    ]
     assert [call.q_len for call in observed[1]] == [6, 1, 1]
     assert observed.calls[0].weights.shape == (1, 2, 6, 6)
     assert observed.calls[0].top_keys.indices.shape == (1, 2, 6, 2)
@@ -219,25 +261,40 @@ def test_a_compiled_model_carries_patterns_in_one_graph_and_gives_the_same_numbe
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True)
     for length in (12, 17):
-        ids, live = torch.randint(3, 99, (2, length)), torch.ones(2, length, dtype=torch.long)
+        ids = torch.randint(3, 99, (2, length))
+        live = torch.ones(2, length, dtype=torch.long)
         live[0, :4] = live[1, 7] = 0
         given = {"input_ids": ids} | ({"use_cache": False} if name != "ModernBERT" else {})
         given |= {"attention_mask": live} if padded else {}
         with torch.no_grad():
-            found, expected = compiled(**given)[0], model(**given)[0]
+            found = compiled(**given)[0]
+            expected = model(**given)[0]
         assert float((found - expected)[live.bool()].abs().max()) <= 1e-5
-    nodes = [node for graph in counter.graphs for node in graph.graph.nodes if "regard.attention" in str(node.target)]
+    nodes = [
+        node
+        for graph in counter.graphs
+        for node in graph.graph.nodes
+        if "regard.attention" in str(node.target)
+    ]
     patterns = {node.kwargs["pattern"] for node in nodes}
     assert counter.frame_count <= 2
     assert all(node.args[3] is None for node in nodes), "no mask is added as a bias"
-    assert all("key_mask" in text for text in patterns) if padded else patterns == {"diagonals(3, 3)", "full"}
+    assert (
+        all("key_mask" in text for text in patterns)
+        if padded
+        else patterns == {"diagonals(3, 3)", "full"}
+    )
 
 
-@pytest.mark.parametrize(("name", "graphs"), [("Llama", 1), ("Gemma 2", 2)])  # whose windows transformers counts
+@pytest.mark.parametrize(
+    ("name", "graphs"), [("Llama", 1), ("Gemma 2", 2)]
+)  # whose windows transformers counts
 @torch.no_grad()
 def test_one_graph_serves_every_step_of_a_static_cache(name, graphs):
-    model, ids = attach(BY_NAME[name].shallow()).eval(), torch.randint(3, 99, (2, 40))
-    cache, counter = tf.StaticCache(config=model.config, max_cache_len=40), CompileCounterWithBackend("eager")
+    model = attach(BY_NAME[name].shallow()).eval()
+    ids = torch.randint(3, 99, (2, 40))
+    cache = tf.StaticCache(config=model.config, max_cache_len=40)
+    counter = CompileCounterWithBackend("eager")
     torch._dynamo.reset()
     step = torch.compile(model, backend=counter, fullgraph=True)
     found = [model(ids[:, :5], past_key_values=cache).logits]
@@ -252,9 +309,10 @@ def test_a_compiled_model_keeps_packed_documents_apart():
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for lengths in ((5, 4, 3), (1, 1, 10)):
         given = {
-            "input_ids": torch.randint(3, 99, (1, 12)), "use_cache": False,
+            "input_ids": torch.randint(3, 99, (1, 12)),
+            "use_cache": False,
             "position_ids": torch.cat([torch.arange(length) for length in lengths])[None],
-        }  # fmt: skip
+        }
         with torch.no_grad():
             assert float((compiled(**given).logits - model(**given).logits).abs().max()) <= 1e-5
 
@@ -271,7 +329,9 @@ def test_a_mask_that_a_graph_cannot_see_is_dense_and_said():
 
 def test_a_mask_that_hides_nothing_serves_any_number_of_queries_and_another_mask_does_not():
     """BridgeTower of transformers 5.17 gives text queries the mask that it made for image queries."""
-    q, k, v = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)
+    q = torch.randn(2, 3, 5, 7)
+    k = torch.randn(2, 3, 11, 7)
+    v = torch.randn(2, 3, 11, 7)
     for mask_function, fits in ((theirs.bidirectional_mask_function, True), (CAUSAL, False)):
         mask = regard_mask(2, 11, 11, mask_function=mask_function)
         if fits:
@@ -285,7 +345,8 @@ def test_a_mask_that_hides_nothing_serves_any_number_of_queries_and_another_mask
 
 def functions_of_a_call(run):
     """How many functions of Python a call of a model's third layer runs, from regard_attention on."""
-    counted, inside = [], []
+    counted = []
+    inside = []
 
     def profile(frame, event, _):
         if event == "call" and frame.f_code is regard_attention.__code__:
@@ -309,12 +370,15 @@ def functions_of_a_call(run):
 
 @pytest.mark.parametrize(("way", "most"), [("decoding", 12), ("prompt", 15), ("gradients", 22)])
 def test_a_warm_call_runs_few_functions(way, most):
-    model, ids = attach(BY_NAME["Llama"].model()), torch.randint(3, 99, (1, 40))
-    given, cache = {"use_cache": False}, tf.DynamicCache()
+    model = attach(BY_NAME["Llama"].model())
+    ids = torch.randint(3, 99, (1, 40))
+    given = {"use_cache": False}
+    cache = tf.DynamicCache()
     with torch.set_grad_enabled(way == "gradients"):
         if way == "decoding":
             model(ids, **{CACHE: cache})
-            ids, given = ids[:, :1], {CACHE: cache}
+            ids = ids[:, :1]
+            given = {CACHE: cache}
         found = functions_of_a_call(lambda: model(ids, **given))
     without_native = isinstance(load(), str)
     assert found <= most + 2 * without_native

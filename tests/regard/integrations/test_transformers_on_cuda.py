@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import hugging_face_checks as checks
 from hugging_face_families import BY_NAME
@@ -16,7 +18,17 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device"),
     pytest.mark.filterwarnings("ignore"),  # of PyTorch's compiler
 ]
-NAMES = ("Llama", "Mistral", "Gemma 2", "gpt-oss", "BERT", "ModernBERT", "BART", "Longformer", "BigBird")
+NAMES = (
+    "Llama",
+    "Mistral",
+    "Gemma 2",
+    "gpt-oss",
+    "BERT",
+    "ModernBERT",
+    "BART",
+    "Longformer",
+    "BigBird",
+)
 WAYS = ("greedy", "beams", "static")
 ROUNDING = 1e-4  # of logits; the kernels add in another order than eager attention
 
@@ -32,7 +44,9 @@ def _inputs_on_the_gpu(monkeypatch):
 
     def inputs_of(*args):
         inputs, live = made(*args)
-        return {name: x.to("cuda") for name, x in inputs.items()}, None if live is None else live.to("cuda")
+        return {
+            name: x.to("cuda") for name, x in inputs.items()
+        }, None if live is None else live.to("cuda")
 
     monkeypatch.setattr(checks, "inputs_of", inputs_of)
 
@@ -45,7 +59,9 @@ def test_logits_are_those_of_eager_attention(name, padding):
 
 @pytest.mark.parametrize("name", ["Mistral", "gpt-oss", "BART"])
 def test_gradients_are_those_of_eager_attention(name):
-    assert checks.gradients(BY_NAME[name], BY_NAME[name].model().to("cuda")) <= 10 * checks.GRADIENTS
+    assert (
+        checks.gradients(BY_NAME[name], BY_NAME[name].model().to("cuda")) <= 10 * checks.GRADIENTS
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -55,7 +71,8 @@ def test_generate_writes_the_same_tokens(name, way):
 
 
 def test_observed_statistics_are_those_of_the_cpu():
-    family, found = BY_NAME["Mistral"], []
+    family = BY_NAME["Mistral"]
+    found = []
     for device in ("cuda", "cpu"):
         model = family.model().to(device)
         checks.use(family, model, "regard")
@@ -70,7 +87,8 @@ def test_observed_statistics_are_those_of_the_cpu():
 def test_replaced_attention_computes_pytorchs_encoder():
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    model, x = torch.nn.TransformerEncoder(layer, 2).to("cuda"), torch.randn(3, 19, 32, device="cuda")
+    model = torch.nn.TransformerEncoder(layer, 2).to("cuda")
+    x = torch.randn(3, 19, 32, device="cuda")
     padding = torch.arange(19, device="cuda") >= torch.tensor([19, 11, 5], device="cuda")[:, None]
     model.train(mode=False)
     expected = model(x, src_key_padding_mask=padding)

@@ -5,7 +5,9 @@ import io
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import hugging_face_checks as checks
 import hugging_face_small as small
@@ -15,12 +17,23 @@ import regard as rg
 from regard.integrations.transformers import attach, detach, explain, modules, observe, recurring
 
 MECHANISMS = {
-    "qwen3_next": "gated_delta", "qwen3_5_text": "gated_delta", "olmo_hybrid": "gated_delta",
-    "kimi_linear": "kimi_delta", "bamba": "ssd", "falcon_h1": "ssd", "granitemoehybrid": "ssd", "nemotron_h": "ssd",
-    "zamba2": "ssd", "mamba2": "ssd", "minimax": "lightning(rate=0)",
-}  # fmt: skip
+    "qwen3_next": "gated_delta",
+    "qwen3_5_text": "gated_delta",
+    "olmo_hybrid": "gated_delta",
+    "kimi_linear": "kimi_delta",
+    "bamba": "ssd",
+    "falcon_h1": "ssd",
+    "granitemoehybrid": "ssd",
+    "nemotron_h": "ssd",
+    "zamba2": "ssd",
+    "mamba2": "ssd",
+    "minimax": "lightning(rate=0)",
+}
 EACH = ("qwen3_next", "kimi_linear", "bamba", "minimax")  # one of each mechanism
-LENGTH, CUT = 70, 41  # more than a chunk of regard's and of transformers'; ids of a prompt's first part
+LENGTH, CUT = (
+    70,
+    41,
+)  # more than a chunk of regard's and of transformers'; ids of a prompt's first part
 IDS = torch.randint(3, 98, (3, LENGTH), generator=torch.Generator().manual_seed(2))
 
 
@@ -33,7 +46,9 @@ def built(kind):
     with torch.no_grad():
         for name, one in model.named_parameters():
             if name.endswith(("A_log", "dt_bias", ".D")):
-                one.copy_(torch.randn(one.shape, generator=generator) - (3.0 if "A_log" in name else 0.0))
+                one.copy_(
+                    torch.randn(one.shape, generator=generator) - (3.0 if "A_log" in name else 0.0)
+                )
     model.set_attn_implementation("eager")
     model.set_experts_implementation("eager")  # which float64 needs
     return model
@@ -53,11 +68,16 @@ def logits(model, **given):
 
 def continued(model):
     """The logits of a prompt in three parts with one cache: many ids, more ids, one id at a time."""
-    cache, found, start = None, [], 0
+    cache = None
+    found = []
+    start = 0
     for end in (CUT, LENGTH - 3, LENGTH - 2, LENGTH - 1, LENGTH):
-        names = {"cache_params" if model.config.model_type == "mamba2" else "past_key_values": cache}
+        names = {
+            "cache_params" if model.config.model_type == "mamba2" else "past_key_values": cache
+        }
         output = model(IDS[:, start:end], use_cache=True, **names)
-        cache, start = output.get("past_key_values", output.get("cache_params")), end
+        cache = output.get("past_key_values", output.get("cache_params"))
+        start = end
         found.append(output.logits)
     return torch.cat(found, 1)
 
@@ -67,8 +87,12 @@ def continued(model):
 def test_logits_and_caches_are_those_of_the_layers_own_functions(kind):
     model = built(kind)
     kinds = {name: type(one) for name, one in model.named_modules()}
-    expected = {padding: logits(model, attention_mask=live(padding)) for padding in ("none", "left", "right")}
-    parts, words = continued(model), model.generate(IDS, max_new_tokens=4, do_sample=False)
+    expected = {
+        padding: logits(model, attention_mask=live(padding))
+        for padding in ("none", "left", "right")
+    }
+    parts = continued(model)
+    words = model.generate(IDS, max_new_tokens=4, do_sample=False)
     attach(model)
     assert (model.outside, model.unchecked) == ({}, ())
     for padding, theirs in expected.items():
@@ -93,7 +117,9 @@ def test_gradients_are_those_of_the_layers_own_functions(kind):
         change(model).zero_grad()
         model.set_attn_implementation("eager") if change is detach else None
         logits(model).square().mean().backward()
-        found.append({name: one.grad for name, one in model.named_parameters() if one.grad is not None})
+        found.append(
+            {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+        )
     assert checks.relative(*reversed(found)) <= checks.GRADIENTS
 
 
@@ -109,10 +135,13 @@ def test_float64_bfloat16_copies_and_files(kind):
     buffer.seek(0)
     for other in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
         assert torch.equal(logits(other), ours)
-        assert any(modules.RECURRING == type(one).__module__ for one in other.modules()) == (kind != "minimax")
+        assert any(modules.RECURRING == type(one).__module__ for one in other.modules()) == (
+            kind != "minimax"
+        )
     exact = logits(model.double())
     assert float((exact - ours).norm() / exact.norm()) <= 1e-5
-    half, own = logits(model.bfloat16()).float(), logits(detach(model)).float()
+    half = logits(model.bfloat16()).float()
+    own = logits(detach(model)).float()
     assert float((half - theirs).norm()) <= 1.5 * float((own - theirs).norm())
 
 
@@ -131,7 +160,9 @@ def test_a_stuck_memory_fails_the_comparison(monkeypatch):
     with torch.no_grad():
         expected = continued(model)
         given = recurring.Given
-        monkeypatch.setattr(recurring, "Given", lambda *tensors: given(*tensors[:-1], torch.zeros_like(tensors[-1])))
+        monkeypatch.setattr(
+            recurring, "Given", lambda *tensors: given(*tensors[:-1], torch.zeros_like(tensors[-1]))
+        )
         assert float((continued(model) - expected).abs().max()) > 1e-3
 
 

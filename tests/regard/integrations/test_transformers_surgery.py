@@ -2,7 +2,9 @@
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import hugging_face_checks as checks
 import torch
@@ -45,25 +47,36 @@ BLOCKS = "sliding_window(4) | global_tokens(0) | random_blocks(2, 3, seed=1)"
 @pytest.mark.parametrize(
     ("name", "pattern"),
     [
-        ("Llama", "causal_window(5) | prefix(2)"), ("Llama", "strided(4) | global_tokens(0)"),
-        ("Qwen 3", "sliding_window(6)"), ("GPT-2", "strided(4) | global_tokens(0)"),
-        ("GPT-NeoX", "causal_window(5) | prefix(2)"), ("OPT", "sliding_window(6)"),
-        ("BERT", BLOCKS), ("ALBERT", BLOCKS), ("RoBERTa", "sliding_window(6) | global_tokens(0, 3)"),
+        ("Llama", "causal_window(5) | prefix(2)"),
+        ("Llama", "strided(4) | global_tokens(0)"),
+        ("Qwen 3", "sliding_window(6)"),
+        ("GPT-2", "strided(4) | global_tokens(0)"),
+        ("GPT-NeoX", "causal_window(5) | prefix(2)"),
+        ("OPT", "sliding_window(6)"),
+        ("BERT", BLOCKS),
+        ("ALBERT", BLOCKS),
+        ("RoBERTa", "sliding_window(6) | global_tokens(0, 3)"),
         ("DistilBERT", "sliding_window(6) | global_tokens(0)"),
     ],
-)  # fmt: skip
+)
 def test_a_model_computes_the_pattern_and_a_causal_one_stays_causal(name, pattern):
-    model, own = model_of(name), p.Causal() if BY_NAME[name].kind == GENERATES else p.Full()
+    model = model_of(name)
+    own = p.Causal() if BY_NAME[name].kind == GENERATES else p.Full()
     replace_attention(model, pattern=pattern)
     found = output(model)
     detach(model)
-    assert checks.farthest(found, eager(model, (p.parse(pattern) & own).dense(24, 24))) <= checks.TOLERANCE
+    assert (
+        checks.farthest(found, eager(model, (p.parse(pattern) & own).dense(24, 24)))
+        <= checks.TOLERANCE
+    )
     assert checks.farthest(found, eager(model, own.dense(24, 24))) > 1e-2
 
 
 def test_layers_are_chosen_by_number_and_by_name():
     model = model_of("Llama")
-    replacement = replace_attention(model, [0, "model.layers.2.self_attn"], pattern="causal_window(5)")
+    replacement = replace_attention(
+        model, [0, "model.layers.2.self_attn"], pattern="causal_window(5)"
+    )
     assert replacement.layers == ("model.layers.0.self_attn", "model.layers.2.self_attn")
     patterns = [call.pattern for call in explain(model, IDS).calls]
     assert patterns == ["causal_window(5)", "causal", "causal_window(5)"]
@@ -72,7 +85,11 @@ def test_layers_are_chosen_by_number_and_by_name():
     with pytest.raises(rg.ArgumentError, match="replaced already"):
         replace_attention(model, pattern="causal_window(8)")
     replacement.undo()
-    assert [call.pattern for call in explain(model, IDS).calls] == ["causal", "causal_window(3)", "causal"]
+    assert [call.pattern for call in explain(model, IDS).calls] == [
+        "causal",
+        "causal_window(3)",
+        "causal",
+    ]
     second.undo()
     assert model.config._attn_implementation == "sdpa"
 
@@ -88,15 +105,21 @@ def test_the_end_of_a_block_and_detach_take_everything_back():
     detach(model)
     assert torch.equal(output(model), before)
     assert model.embeddings.position_embeddings.weight is table
-    assert (model.config.max_position_embeddings, model.config._attn_implementation) == (128, "sdpa")
-    assert not [name for module in model.modules() for name in module.__dict__ if name.startswith("_regard")]
+    assert (model.config.max_position_embeddings, model.config._attn_implementation) == (
+        128,
+        "sdpa",
+    )
+    assert not [
+        name for module in model.modules() for name in module.__dict__ if name.startswith("_regard")
+    ]
 
 
 @pytest.mark.parametrize("padding", ["left", "right", "holes"])
 @pytest.mark.parametrize("pattern", [STREAMING, STREAMING & ~p.KeySpan(3, 5), p.CausalWindow(4)])
 def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
     """The first keys of a row are those behind its padding."""
-    model, live = model_of("Llama"), torch.ones(3, 24, dtype=torch.bool)
+    model = model_of("Llama")
+    live = torch.ones(3, 24, dtype=torch.bool)
     live[0, :7], live[1, :2] = False, False
     if padding == "right":
         live = live.flip(1)
@@ -106,13 +129,17 @@ def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
     positions = (live.long().cumsum(-1) - 1).clamp_min(0)
     together = output(model, attention_mask=live.long(), position_ids=positions)
     for row in range(3):
-        if padding == "holes":  # positions of the pattern count keys in holes; eager attention gets the pairs
+        if (
+            padding == "holes"
+        ):  # positions of the pattern count keys in holes; eager attention gets the pairs
             start = int(live[row].int().argmax())
             allowed = torch.zeros(24, 24, dtype=torch.bool)
             allowed[start:, start:] = (pattern & p.Causal()).dense(24 - start, 24 - start)
             allowed = (allowed & live[row]) | torch.diag(~live[row])
             detach(model)
-            alone = eager(model, allowed, IDS[row : row + 1], position_ids=positions[row : row + 1])[0][live[row]]
+            alone = eager(
+                model, allowed, IDS[row : row + 1], position_ids=positions[row : row + 1]
+            )[0][live[row]]
             replace_attention(model, pattern=pattern)
         else:
             alone = output(model, IDS[row : row + 1, live[row]])[0]
@@ -122,17 +149,28 @@ def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("Llama", {"num_beams": 3}), ("Mistral", {}), ("gpt-oss", {}), ("Mistral", {"cache_implementation": "static"}),
+        ("Llama", {"num_beams": 3}),
+        ("Mistral", {}),
+        ("gpt-oss", {}),
+        ("Mistral", {"cache_implementation": "static"}),
         ("gpt-oss", {"cache_implementation": "static"}),
     ],
-)  # fmt: skip
+)
 def test_caches_generate_the_tokens_of_no_cache(name, options):
     """Also where a cache drops keys before the window of the model."""
-    model, live = model_of(name), torch.ones(3, 24, dtype=torch.long)
+    model = model_of(name)
+    live = torch.ones(3, 24, dtype=torch.long)
     live[0, :7] = 0
     replace_attention(model, pattern=p.CausalWindow(4) | p.Prefix(3))
     ways = [
-        model.generate(IDS, attention_mask=live, max_new_tokens=8, do_sample=False, disable_compile=True, **given)
+        model.generate(
+            IDS,
+            attention_mask=live,
+            max_new_tokens=8,
+            do_sample=False,
+            disable_compile=True,
+            **given,
+        )
         for given in (options, {**options, "use_cache": False, "cache_implementation": None})
     ]
     assert torch.equal(*ways)
@@ -150,18 +188,27 @@ def test_gradients_are_those_of_eager_attention():
             detach(model).set_attn_implementation("eager")
         model.zero_grad()
         model(IDS, attention_mask=None if ours else mask, labels=IDS).loss.backward()
-        found.append({name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None})
+        found.append(
+            {
+                name: one.grad.clone()
+                for name, one in model.named_parameters()
+                if one.grad is not None
+            }
+        )
     assert checks.relative(*found) <= checks.GRADIENTS
 
 
-@pytest.mark.parametrize(("name", "offset"), [("RoBERTa", 1), ("GPT-2", 0), ("OPT", 2), ("BART", 2)])
+@pytest.mark.parametrize(
+    ("name", "offset"), [("RoBERTa", 1), ("GPT-2", 0), ("OPT", 2), ("BART", 2)]
+)
 def test_tables_of_positions_are_lengthened_by_repeating_their_rows(name, offset):
     """BART's two tables, and the row for padding before the first position of RoBERTa."""
     model = model_of(name)
     tables = [
         one
         for path, one in model.named_modules()
-        if path.endswith(("position_embeddings", "embed_positions", "wpe")) and isinstance(one, torch.nn.Embedding)
+        if path.endswith(("position_embeddings", "embed_positions", "wpe"))
+        and isinstance(one, torch.nn.Embedding)
     ]
     own = [table.weight.detach().clone() for table in tables]
     count = len(own[0]) - offset
@@ -186,13 +233,18 @@ def test_a_lengthened_model_is_saved_and_loaded_by_transformers(tmp_path):
     with replace_attention(model, pattern="sliding_window(4)", length=300):
         model.save_pretrained(tmp_path)
     loaded = tf.BertModel.from_pretrained(tmp_path, add_pooling_layer=False)
-    assert loaded.embeddings.position_embeddings.num_embeddings == loaded.config.max_position_embeddings == 300
+    assert (
+        loaded.embeddings.position_embeddings.num_embeddings
+        == loaded.config.max_position_embeddings
+        == 300
+    )
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_linear_mechanism_computes_its_formula(padded):
     """Each layer's output is compared with the mechanism on the layer's own queries, keys and values."""
-    model, live = model_of("Llama"), torch.ones(3, 24, dtype=torch.long)
+    model = model_of("Llama")
+    live = torch.ones(3, 24, dtype=torch.long)
     live[0, :7] = 0
     replace_attention(model, 1, mechanism="linear_transformer")
     given = {"attention_mask": live} if padded else {}
@@ -202,7 +254,9 @@ def test_a_linear_mechanism_computes_its_formula(padded):
     by_linear = output(model, **given)
     detach(model)
     calls = []
-    tf.AttentionInterface.register("linear_oracle", lambda *args, **more: calls.append(0) or _linear(calls, *args))
+    tf.AttentionInterface.register(
+        "linear_oracle", lambda *args, **more: calls.append(0) or _linear(calls, *args)
+    )
     tf.AttentionMaskInterface.register("linear_oracle", tf.masking_utils.sdpa_mask)
     model.set_attn_implementation("linear_oracle")
     assert checks.farthest(by_linear, output(model, **given), live.bool()) <= checks.TOLERANCE
@@ -216,7 +270,9 @@ def _linear(calls, module, q, k, v, mask):
         weights = (torch.nn.functional.elu(q) + 1) @ (torch.nn.functional.elu(k) + 1).mT * allowed
         weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
     else:
-        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~allowed, torch.finfo(torch.float32).min)
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(
+            ~allowed, torch.finfo(torch.float32).min
+        )
         weights = scores.softmax(-1)
     return (weights @ v).transpose(1, 2).contiguous(), None
 
@@ -232,7 +288,11 @@ def _linear(calls, module, q, k, v, mask):
         ("T5", {"pattern": "sliding_window(4)", "length": 999}, "no learned table"),
         ("Marian", {"pattern": "sliding_window(4)", "length": 999}, "computed"),
         ("BERT", {"pattern": "sliding_window(4)", "length": 128}, "128 positions already"),
-        ("BART", {"pattern": "sliding_window(4)", "layers": "model.decoder.layers.0.encoder_attn"}, "common origin"),
+        (
+            "BART",
+            {"pattern": "sliding_window(4)", "layers": "model.decoder.layers.0.encoder_attn"},
+            "common origin",
+        ),
         ("Llama", {"pattern": p.Explicit(torch.ones(4, 4).bool())}, "rows of one call"),
         ("Llama", {"pattern": p.PerHead([p.Causal()] * 3)}, "has 4 heads"),
         ("Llama", {"mechanism": m.Linformer(length=24, rank=4)}, "learned tensors"),
@@ -248,7 +308,9 @@ def test_what_cannot_be_honoured_is_refused_and_changes_nothing(name, options, w
     with pytest.raises(rg.RegardError, match=words):
         replace_attention(model, **options)
     assert model.config._attn_implementation == before
-    assert not [key for module in model.modules() for key in module.__dict__ if key.startswith("_regard")]
+    assert not [
+        key for module in model.modules() for key in module.__dict__ if key.startswith("_regard")
+    ]
 
 
 def test_calls_whose_positions_are_unknown_are_refused():
@@ -276,16 +338,26 @@ def test_packed_documents_take_a_window():
 
 
 PATTERNS = [
-    p.Causal(), p.CausalWindow(3), p.Strided(3), p.Prefix(4), p.KeySpan(2, 5), ~p.Prefix(3), p.SameBlock(4),
-    p.GlobalTokens([0, 5]), p.CausalWindow(3) | p.Prefix(2), p.PerHead([p.Prefix(2), p.Causal()]),
-]  # fmt: skip
+    p.Causal(),
+    p.CausalWindow(3),
+    p.Strided(3),
+    p.Prefix(4),
+    p.KeySpan(2, 5),
+    ~p.Prefix(3),
+    p.SameBlock(4),
+    p.GlobalTokens([0, 5]),
+    p.CausalWindow(3) | p.Prefix(2),
+    p.PerHead([p.Prefix(2), p.Causal()]),
+]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_a_moved_pattern_allows_the_pairs_counted_from_its_origin(pattern):
     for origin in (-3, 0, 3, 5):
-        moved, at = pattern.moved((origin,)), torch.arange(max(0, origin), 14)
-        q, k = at[:, None], at[None]
+        moved = pattern.moved((origin,))
+        at = torch.arange(max(0, origin), 14)
+        q = at[:, None]
+        k = at[None]
         assert torch.equal(moved.allows(q, k), pattern.allows(q - origin, k - origin))
 
 
@@ -301,7 +373,8 @@ def test_a_pattern_moved_by_row_has_the_pairs_of_each_row():
 
 
 LIVE = torch.ones(3, 24, dtype=torch.long)
-LEFT, RIGHT = LIVE.clone(), LIVE.clone()
+LEFT = LIVE.clone()
+RIGHT = LIVE.clone()
 LEFT[0, :7] = LEFT[1, :2] = 0
 RIGHT[0, -7:] = RIGHT[2, -1] = 0
 NEAR = p.CausalWindow(3) | p.Prefix(2)
@@ -315,7 +388,9 @@ def compiled(model, backend="eager"):
 def farthest(run, model, live=LIVE, **given):
     """The largest difference, at live positions if there are outputs for them."""
     found, expected = (output(one, **given) for one in (run, model))
-    return checks.farthest(found, expected, live.bool() if live.shape == expected.shape[:2] else None)
+    return checks.farthest(
+        found, expected, live.bool() if live.shape == expected.shape[:2] else None
+    )
 
 
 def test_a_window_with_first_keys_is_one_graph_for_every_padding():
@@ -323,7 +398,8 @@ def test_a_window_with_first_keys_is_one_graph_for_every_padding():
     own = output(model)
     replace_attention(model, pattern=NEAR)
     counter = CompileCounterWithBackend("eager")
-    run, options = compiled(model, counter), {"use_cache": False}
+    run = compiled(model, counter)
+    options = {"use_cache": False}
     assert farthest(run, model, **options) <= checks.TOLERANCE
     for live in (LIVE, LEFT, RIGHT):
         assert farthest(run, model, live, attention_mask=live, **options) <= checks.TOLERANCE
@@ -337,35 +413,52 @@ def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_firs
     run = compiled(model)
     for live in (LIVE, RIGHT):
         assert farthest(run, model, live, attention_mask=live, use_cache=False) <= checks.TOLERANCE
-    with pytest.raises(rg.UnsupportedError, match=r"whose first keys are different.*pad on the right"):
+    with pytest.raises(
+        rg.UnsupportedError, match=r"whose first keys are different.*pad on the right"
+    ):
         output(run, attention_mask=LEFT, use_cache=False)
 
 
 @pytest.mark.parametrize("given", ["packed", "padding"])
 def test_a_graph_checks_once_what_all_layers_share(given):
     """Each check reads a boolean, which waits for a GPU."""
-    model, checked = BY_NAME["Llama"].shallow(), []
+    model = BY_NAME["Llama"].shallow()
+    checked = []
 
     def counting(graph, inputs):
         checked.append(sum("checked" in str(node.target) for node in graph.graph.nodes))
         return graph.forward
 
     replace_attention(model, pattern=NEAR if given == "packed" else "strided(4) | global_tokens(0)")
-    options = {"position_ids": torch.arange(24)[None]} if given == "packed" else {"attention_mask": LIVE[:1]}
-    assert farthest(compiled(model, counting), model, ids=IDS[:1], use_cache=False, **options) <= checks.TOLERANCE
+    options = (
+        {"position_ids": torch.arange(24)[None]}
+        if given == "packed"
+        else {"attention_mask": LIVE[:1]}
+    )
+    assert (
+        farthest(compiled(model, counting), model, ids=IDS[:1], use_cache=False, **options)
+        <= checks.TOLERANCE
+    )
     assert model.config.num_hidden_layers > 1
     assert checked == [1]
 
 
 def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
-    model, places = BY_NAME["Llama"].shallow(1), torch.cat([torch.arange(10), torch.arange(14)])[None]
+    model = BY_NAME["Llama"].shallow(1)
+    places = torch.cat([torch.arange(10), torch.arange(14)])[None]
     with replace_attention(model, pattern=NEAR):
         run = compiled(model)
-        assert farthest(run, model, ids=IDS[:1], use_cache=False, position_ids=torch.arange(24)[None]) <= 1e-5
+        assert (
+            farthest(run, model, ids=IDS[:1], use_cache=False, position_ids=torch.arange(24)[None])
+            <= 1e-5
+        )
         with pytest.raises(rg.UnsupportedError, match="packs several documents"):
             output(run, IDS[:1], use_cache=False, position_ids=places)
     replace_attention(model, pattern="causal_window(5)")
-    assert farthest(compiled(model), model, ids=IDS[:1], use_cache=False, position_ids=places) <= checks.TOLERANCE
+    assert (
+        farthest(compiled(model), model, ids=IDS[:1], use_cache=False, position_ids=places)
+        <= checks.TOLERANCE
+    )
 
 
 def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live_keys():
@@ -376,11 +469,17 @@ def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live
         cache = tf.StaticCache(model.config, max_cache_len=32)
         with torch.no_grad():
             model(IDS[:, :20], attention_mask=LEFT[:, :20], **{CACHE: cache})
-            found.append([
-                run(IDS[:, at : at + 1], attention_mask=LEFT[:, : at + 1], **{CACHE: cache},
-                    position_ids=torch.full((3, 1), at)).logits
-                for at in range(20, 24)
-            ])  # fmt: skip
+            found.append(
+                [
+                    run(
+                        IDS[:, at : at + 1],
+                        attention_mask=LEFT[:, : at + 1],
+                        **{CACHE: cache},
+                        position_ids=torch.full((3, 1), at),
+                    ).logits
+                    for at in range(20, 24)
+                ]
+            )
     assert checks.farthest(torch.cat(found[1], 1), torch.cat(found[0], 1)) <= checks.TOLERANCE
 
 
@@ -390,6 +489,10 @@ def test_gradients_of_a_compiled_model_are_those_of_the_uncompiled_one():
     gradients = []
     for run in (model, compiled(model, "aot_eager")):
         model.zero_grad()
-        run(input_ids=IDS, attention_mask=LEFT, use_cache=False).logits[LEFT.bool()].square().mean().backward()
-        gradients.append(torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None]))
+        run(input_ids=IDS, attention_mask=LEFT, use_cache=False).logits[
+            LEFT.bool()
+        ].square().mean().backward()
+        gradients.append(
+            torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+        )
     assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) <= 1e-4

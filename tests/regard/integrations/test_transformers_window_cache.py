@@ -2,7 +2,9 @@
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import torch
 import transformers as tf
@@ -27,7 +29,8 @@ def live(padding, length):
 
 @torch.no_grad()
 def logits(model, cache, padding, parts):
-    found, at = [], 0
+    found = []
+    at = 0
     for size in parts:
         mask = live(padding, at + size) if any(padding) else None
         found.append(model(IDS[:, at : at + size], attention_mask=mask, **{CACHE: cache}).logits)
@@ -52,7 +55,8 @@ def entries(cache):
 def test_decoding_gives_the_numbers_of_the_whole_cache_and_of_no_cache(pattern, padding, parts):
     model = BY_NAME["Llama"].model()
     with replace_attention(model, pattern=pattern) as replacement:
-        whole, small = tf.DynamicCache(), replacement.new_cache(live(padding, parts[0]))
+        whole = tf.DynamicCache()
+        small = replacement.new_cache(live(padding, parts[0]))
         expected = logits(model, whole, padding, parts)
         found = logits(model, small, padding, parts)
         at_once = logits(model, None, padding, (sum(parts),))
@@ -70,14 +74,24 @@ def test_the_room_is_that_of_the_window():
     with replace_attention(model, pattern=SINKS) as replacement:
         cache = replacement.new_cache()
         logits(model, cache, (0, 0, 0), (10, *[1] * 50))
-    rooms = {layer.keys.untyped_storage().nbytes() // layer.keys[:, :, :1].nbytes for layer in cache.layers}
-    assert rooms == {2 + 5 + 16}  # sinks, the window without the query's own, and the least spare room
+    rooms = {
+        layer.keys.untyped_storage().nbytes() // layer.keys[:, :, :1].nbytes
+        for layer in cache.layers
+    }
+    assert rooms == {
+        2 + 5 + 16
+    }  # sinks, the window without the query's own, and the least spare room
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}])
 def test_generate_writes_the_same_tokens(options):
     model = BY_NAME["Llama"].model()
-    given = {"attention_mask": live((3, 0, 1), 12), "max_new_tokens": 20, "do_sample": False, **options}
+    given = {
+        "attention_mask": live((3, 0, 1), 12),
+        "max_new_tokens": 20,
+        "do_sample": False,
+        **options,
+    }
     with replace_attention(model, pattern=SINKS) as replacement:
         torch.manual_seed(0)
         expected = model.generate(IDS[:, :12], **given)
@@ -92,10 +106,14 @@ def test_layers_with_a_window_of_their_own_and_layers_that_stay_keep_their_kind(
     with replace_attention(model, layers=[1], pattern=SINKS) as replacement:
         cache = replacement.new_cache()
         assert [type(layer).__name__ for layer in cache.layers] == [
-            "DynamicSlidingWindowLayer", "WindowLayer", "DynamicSlidingWindowLayer",
-        ]  # fmt: skip
+            "DynamicSlidingWindowLayer",
+            "WindowLayer",
+            "DynamicSlidingWindowLayer",
+        ]
         expected = logits(model, tf.DynamicCache(config=model.config), (0, 0, 0), (9, *[1] * 30))
-        assert float((logits(model, cache, (0, 0, 0), (9, *[1] * 30)) - expected).abs().max()) <= 1e-5
+        assert (
+            float((logits(model, cache, (0, 0, 0), (9, *[1] * 30)) - expected).abs().max()) <= 1e-5
+        )
     with replace_attention(BY_NAME["Llama"].model(), layers=[1], pattern=SINKS) as replacement:
         kinds = [type(layer).__name__ for layer in replacement.new_cache().layers]
         assert kinds == ["DynamicLayer", "WindowLayer", "DynamicLayer"]
@@ -115,7 +133,10 @@ def test_a_cache_of_an_inference_block_is_used_outside_of_it():
 
 def test_what_a_cache_cannot_keep_is_refused():
     model = BY_NAME["Llama"].model()
-    with replace_attention(model, pattern="strided(4)") as replacement, pytest.raises(rg.UnsupportedError, match="any"):
+    with (
+        replace_attention(model, pattern="strided(4)") as replacement,
+        pytest.raises(rg.UnsupportedError, match="any"),
+    ):
         replacement.new_cache()
     other = replace_attention(BY_NAME["Mistral"].model(), pattern=SINKS)
     with pytest.raises(rg.UnsupportedError, match="none to drop"):
@@ -135,7 +156,9 @@ def test_what_a_cache_cannot_keep_is_refused():
         with torch.no_grad(), pytest.raises(rg.UnsupportedError, match="positions are not known"):
             model(IDS[:, :1], attention_mask=holes, **{CACHE: cache})
     attach(model)
-    with pytest.raises(rg.ShapeError, match="another layer or cache"):  # the pattern is gone, the cache is not
+    with pytest.raises(
+        rg.ShapeError, match="another layer or cache"
+    ):  # the pattern is gone, the cache is not
         logits(model, cache, (0, 0, 0), (1,))
 
 

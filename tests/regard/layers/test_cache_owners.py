@@ -13,7 +13,10 @@ import regard as rg
 from regard.errors import ArgumentError
 from regard.layers.caches import RecurrentState, load_cache
 
-BATCH, LENGTH, DIM, HEADS = 3, 7, 10, 2
+BATCH = 3
+LENGTH = 7
+DIM = 10
+HEADS = 2
 KINDS: dict[str, dict[str, Any]] = {
     "dynamic": {},
     "static": {"capacity": 29},
@@ -27,7 +30,10 @@ KINDS: dict[str, dict[str, Any]] = {
 def stack(kind: str, depth: int = 3) -> list[rg.MultiHeadAttention]:
     torch.manual_seed(5)
     mechanism = "linear_transformer" if kind == "state" else None
-    return [rg.MultiHeadAttention(DIM, HEADS, pattern="causal", mechanism=mechanism).double() for _ in range(depth)]
+    return [
+        rg.MultiHeadAttention(DIM, HEADS, pattern="causal", mechanism=mechanism).double()
+        for _ in range(depth)
+    ]
 
 
 def cache_of(layer: rg.MultiHeadAttention, kind: str, **options: Any) -> Any:
@@ -36,7 +42,9 @@ def cache_of(layer: rg.MultiHeadAttention, kind: str, **options: Any) -> Any:
 
 
 def inputs(length: int = LENGTH) -> torch.Tensor:
-    return torch.randn(BATCH, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    return torch.randn(
+        BATCH, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(7)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +56,14 @@ def _no_gradients():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_second_layer_is_refused_with_the_way_and_changes_nothing(kind):
     first, second, _ = stack(kind)
-    cache, other = cache_of(first, kind), cache_of(first, kind)
+    cache = cache_of(first, kind)
+    other = cache_of(first, kind)
     x = inputs()
     hidden = first(x, cache=cache)
     first(x, cache=other)
     with pytest.raises(
-        ArgumentError, match=r"of another layer.*caches = \[block\.attn\.new_cache\(batch\) for block in"
+        ArgumentError,
+        match=r"of another layer.*caches = \[block\.attn\.new_cache\(batch\) for block in",
     ):
         second(hidden, cache=cache)
     assert cache.length == LENGTH
@@ -77,7 +87,9 @@ def test_a_reordered_or_cropped_cache_keeps_its_owner_and_an_emptied_one_goes_to
     cache.reorder(torch.tensor([2, 0, 1]))
     if kind != "state":
         cache.crop(5)
-    with pytest.raises(ArgumentError, match=f"holds {7 if kind == 'state' else 5} positions of another layer"):
+    with pytest.raises(
+        ArgumentError, match=f"holds {7 if kind == 'state' else 5} positions of another layer"
+    ):
         second(inputs(), cache=cache)
     cache.crop(0)
     second(inputs(), cache=cache)
@@ -123,7 +135,8 @@ def test_a_refused_call_gives_a_cache_no_owner(kind):
 
 def test_a_cache_does_not_keep_its_layer_alive_and_goes_to_the_next_one():
     first, second, _ = stack("dynamic")
-    cache, gone = first.new_cache(BATCH), weakref.ref(first)
+    cache = first.new_cache(BATCH)
+    gone = weakref.ref(first)
     first(inputs(), cache=cache)
     del first
     gc.collect()
@@ -133,7 +146,8 @@ def test_a_cache_does_not_keep_its_layer_alive_and_goes_to_the_next_one():
 
 
 def test_wrapped_and_compiled_layers_are_the_layer_that_they_wrap():
-    layers, x = stack("dynamic"), inputs()
+    layers = stack("dynamic")
+    x = inputs()
     compiled = [torch.compile(layer, backend="eager") for layer in layers]
     caches = [layer.new_cache(BATCH, "static", 29) for layer in layers]
     wanted = x

@@ -36,7 +36,11 @@ def test_each_activation_is_its_formula(activation, bias):
     if gated:
         hidden = hidden * linear(part.widen, x)
     torch.testing.assert_close(part(x), linear(part.narrow, hidden), rtol=0, atol=1e-13)
-    assert all((layer.bias is not None) == bias for layer in part.children() if isinstance(layer, torch.nn.Linear))
+    assert all(
+        (layer.bias is not None) == bias
+        for layer in part.children()
+        if isinstance(layer, torch.nn.Linear)
+    )
 
 
 ROWS = [0, 1, 2, 3, 4, 5, 13, 15, 16, 17]
@@ -48,7 +52,8 @@ def test_a_projection_is_x_times_the_matrix_plus_the_bias(rows, out):
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, 1, 29, generator=generator, dtype=torch.float64)
     weight = torch.randn(out, 29, generator=generator, dtype=torch.float64)
-    bias, expected = torch.randn(out, generator=generator, dtype=torch.float64), (x[:, :, None] * weight).sum(-1)
+    bias = torch.randn(out, generator=generator, dtype=torch.float64)
+    expected = (x[:, :, None] * weight).sum(-1)
     with torch.no_grad():
         found = project(x, weight)
         assert found.shape == (rows, 1, out)
@@ -59,7 +64,9 @@ def test_a_projection_is_x_times_the_matrix_plus_the_bias(rows, out):
 @pytest.mark.parametrize("rows", [1, 2, 7])
 @pytest.mark.parametrize("biased", [False, True])
 def test_of_bfloat16_it_is_as_exact_as_torchs_own(rows, biased):
-    x, weight, bias = torch.randn(rows, 31).bfloat16(), torch.randn(131, 31).bfloat16(), torch.randn(131).bfloat16()
+    x = torch.randn(rows, 31).bfloat16()
+    weight = torch.randn(131, 31).bfloat16()
+    bias = torch.randn(131).bfloat16()
     bias = bias if biased else None
     exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
     with torch.no_grad():
@@ -71,7 +78,9 @@ def test_of_bfloat16_it_is_as_exact_as_torchs_own(rows, biased):
 def test_few_rows_go_block_by_block_and_only_without_gradients(monkeypatch):
     taken = []
     plain = module._by_blocks
-    monkeypatch.setattr(module, "_by_blocks", lambda *given: taken.append(len(given[0])) or plain(*given))
+    monkeypatch.setattr(
+        module, "_by_blocks", lambda *given: taken.append(len(given[0])) or plain(*given)
+    )
     layer = Projection(7, 131)
     for rows in ROWS:
         layer(torch.randn(rows, 7))
@@ -83,19 +92,27 @@ def test_few_rows_go_block_by_block_and_only_without_gradients(monkeypatch):
 
 
 def test_it_learns_as_a_linear_layer_does():
-    layer, x = Projection(7, 131).double(), torch.randn(5, 7, dtype=torch.float64)
+    layer = Projection(7, 131).double()
+    x = torch.randn(5, 7, dtype=torch.float64)
     layer(x).pow(2).sum().backward()
     expected = 2 * (x @ layer.weight.T + layer.bias)
     torch.testing.assert_close(layer.weight.grad, expected.T @ x)
     torch.testing.assert_close(layer.bias.grad, expected.sum(0))
 
 
-@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore::UserWarning:torch.ao")  # torch's own
+@pytest.mark.filterwarnings(
+    "ignore:torch.ao.quantization is deprecated", "ignore::UserWarning:torch.ao"
+)  # torch's own
 def test_pytorchs_dynamic_quantisation_replaces_it_once_it_is_a_linear_layer_as_its_docstring_says():
     quantize = torch.ao.quantization.quantize_dynamic
-    layer, x = MultiHeadAttention(dim=64, heads=4, pattern="causal").eval(), torch.randn(2, 7, 64)
+    layer = MultiHeadAttention(dim=64, heads=4, pattern="causal").eval()
+    x = torch.randn(2, 7, 64)
     for types in ({nn.Linear}, {Projection}):
-        assert all(type(one) is Projection for one in quantize(layer, types).children() if hasattr(one, "weight"))
+        assert all(
+            type(one) is Projection
+            for one in quantize(layer, types).children()
+            if hasattr(one, "weight")
+        )
     expected = layer(x)
     for one in layer.modules():
         if type(one) is Projection:

@@ -6,18 +6,23 @@ from torch import nn
 
 import regard as rg
 
-X, CONTEXT = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 7, 12, dtype=torch.float64)
+X = torch.randn(2, 5, 12, dtype=torch.float64)
+CONTEXT = torch.randn(2, 7, 12, dtype=torch.float64)
 
 
 def theirs(**options):
     torch.manual_seed(0)
-    return nn.MultiheadAttention(12, 3, **{"batch_first": True, "dtype": torch.float64} | options).eval()
+    return nn.MultiheadAttention(
+        12, 3, **{"batch_first": True, "dtype": torch.float64} | options
+    ).eval()
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 7, "vdim": 7}], ids=str)
 def test_a_converted_layer_computes_the_same(options):
     module = theirs(**options)
-    for parameter in module.parameters():  # biases of PyTorch begin as zeros, which would hide a wrong one
+    for (
+        parameter
+    ) in module.parameters():  # biases of PyTorch begin as zeros, which would hide a wrong one
         nn.init.normal_(parameter)
     layer = rg.MultiHeadAttention.from_torch(module)
     context = CONTEXT[..., : options.get("kdim", 12)]
@@ -75,7 +80,9 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), CALLS, ids=[next(iter(options)) for options, _ in CALLS])
+@pytest.mark.parametrize(
+    ("options", "words"), CALLS, ids=[next(iter(options)) for options, _ in CALLS]
+)
 def test_an_argument_of_pytorch_is_answered_with_what_to_write(options, words):
     q = X[:, None]
     layer = rg.MultiHeadAttention(12, 3).double()
@@ -86,7 +93,9 @@ def test_an_argument_of_pytorch_is_answered_with_what_to_write(options, words):
         lambda: layer(X, **options),
     ]
     for call in calls:
-        with pytest.raises(rg.KeywordError, match=f"has no argument '{next(iter(options))}'; .*({words})"):
+        with pytest.raises(
+            rg.KeywordError, match=f"has no argument '{next(iter(options))}'; .*({words})"
+        ):
             call()
 
 
@@ -98,14 +107,23 @@ MADE = "MultiHeadAttention has no argument '{}'; .*"
     ("call", "words"),
     [
         (lambda: LAYER(X, X, X), r"layer\(x\) in place of layer\(x, x, x\)"),
-        (lambda: LAYER(query=X, key=X, value=X), r"no argument 'query', 'key', 'value'; .*layer\(x, context\)"),
-        (lambda: rg.MultiHeadAttention(12, 3, num_heads=1), MADE.format("num_heads") + "write heads="),
+        (
+            lambda: LAYER(query=X, key=X, value=X),
+            r"no argument 'query', 'key', 'value'; .*layer\(x, context\)",
+        ),
+        (
+            lambda: rg.MultiHeadAttention(12, 3, num_heads=1),
+            MADE.format("num_heads") + "write heads=",
+        ),
         (
             lambda: rg.MultiHeadAttention(12, 3, bias=1),
             MADE.format("bias") + r"projection_bias= .*regard.bias.ALiBi\(\)",
         ),
         (lambda: rg.MultiHeadAttention(12, 3, hedas=1), MADE.format("hedas") + "head"),
-        (lambda: rg.MultiHeadAttention(12, 3, is_causal=1), MADE.format("is_causal") + "pattern='causal'"),
+        (
+            lambda: rg.MultiHeadAttention(12, 3, is_causal=1),
+            MADE.format("is_causal") + "pattern='causal'",
+        ),
         (
             lambda: rg.MultiHeadAttention(embed_dim=12, num_heads=3),
             r"'embed_dim' \(write dim=\), 'num_heads' \(write heads=\)",
@@ -123,7 +141,8 @@ def test_positions_and_mechanisms_may_be_texts():
     assert "Rotary" in repr(layer)
     q = X[:, None]
     torch.testing.assert_close(
-        rg.attention(q, q, q, mechanism="linear"), rg.attention(q, q, q, mechanism=rg.mechanisms.LinearTransformer())
+        rg.attention(q, q, q, mechanism="linear"),
+        rg.attention(q, q, q, mechanism=rg.mechanisms.LinearTransformer()),
     )
     for positions, words in (("sinusoidal", "added to embeddings"), ("rotry", "give Rotary")):
         with pytest.raises(rg.ArgumentError, match=words):
@@ -134,5 +153,7 @@ def test_a_bias_or_positions_by_the_name_alibi_are_answered_with_the_bias():
     q = X[:, None]
     with pytest.raises(rg.ArgumentError, match=r"bias is 'alibi'; .*regard.bias.ALiBi\(\)"):
         rg.attention(q, q, q, bias="alibi")
-    with pytest.raises(rg.ArgumentError, match=r"positions is 'alibi', .*layer\(x, bias=regard.bias.ALiBi\(\)\)"):
+    with pytest.raises(
+        rg.ArgumentError, match=r"positions is 'alibi', .*layer\(x, bias=regard.bias.ALiBi\(\)\)"
+    ):
         rg.MultiHeadAttention(12, 3, positions="alibi")

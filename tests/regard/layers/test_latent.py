@@ -14,13 +14,24 @@ from regard.patterns import KeySpan, PerHead, parse
 from regard.positions import Rotary
 
 EXACT = {"rtol": 0, "atol": 1e-12}
-DIM, HEADS, LATENT, ROPE, KEY, VALUE = 13, 3, 7, 4, 5, 11
+DIM = 13
+HEADS = 3
+LATENT = 7
+ROPE = 4
+KEY = 5
+VALUE = 11
 FORMS = ("absorbed", "expanded")
 
 
 def make_layer(**options: Any) -> LatentAttention:
     torch.manual_seed(3)
-    sizes = {"latent_dim": LATENT, "rope_dim": ROPE, "head_dim": KEY, "value_dim": VALUE, "pattern": "causal"}
+    sizes = {
+        "latent_dim": LATENT,
+        "rope_dim": ROPE,
+        "head_dim": KEY,
+        "value_dim": VALUE,
+        "pattern": "causal",
+    }
     layer = LatentAttention(DIM, HEADS, **{**sizes, **options}).double()
     with torch.no_grad():
         for one in layer.parameters():
@@ -29,14 +40,20 @@ def make_layer(**options: Any) -> LatentAttention:
 
 
 def vectors(length: int = 9, batch: int = 2, seed: int = 5) -> torch.Tensor:
-    return torch.randn(batch, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(
+        batch, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def by_pairs(layer: LatentAttention, x: torch.Tensor) -> torch.Tensor:
     """Causal, pair by pair: DeepSeek-V2, equations 37 to 47, without attention or Rotary of regard."""
 
     def norm(one: torch.Tensor, module: Any) -> torch.Tensor:
-        return one if module is None else one / (one.square().mean(-1, keepdim=True) + 1e-6).sqrt() * module.weight
+        return (
+            one
+            if module is None
+            else one / (one.square().mean(-1, keepdim=True) + 1e-6).sqrt() * module.weight
+        )
 
     def rotated(one: torch.Tensor, place: int) -> torch.Tensor:
         pairs = torch.complex(one[..., : ROPE // 2], one[..., ROPE // 2 :])
@@ -47,16 +64,24 @@ def by_pairs(layer: LatentAttention, x: torch.Tensor) -> torch.Tensor:
     def linear(one: torch.Tensor, module: Any) -> torch.Tensor:
         return one @ module.weight.T + (0 if module.bias is None else module.bias)
 
-    of_queries = x if layer.to_query_latent is None else norm(linear(x, layer.to_query_latent), layer.query_norm)
-    q, both = linear(of_queries, layer.to_q).unflatten(-1, (HEADS, -1)), linear(x, layer.to_latent)
+    of_queries = (
+        x
+        if layer.to_query_latent is None
+        else norm(linear(x, layer.to_query_latent), layer.query_norm)
+    )
+    q = linear(of_queries, layer.to_q).unflatten(-1, (HEADS, -1))
+    both = linear(x, layer.to_latent)
     c = norm(both[..., :LATENT], layer.latent_norm)
-    k, v = linear(c, layer.to_k).unflatten(-1, (HEADS, KEY)), linear(c, layer.to_v).unflatten(-1, (HEADS, VALUE))
+    k = linear(c, layer.to_k).unflatten(-1, (HEADS, KEY))
+    v = linear(c, layer.to_v).unflatten(-1, (HEADS, VALUE))
     rows = []
     for i in range(x.shape[1]):
-        turned, heads = rotated(q[:, i, :, KEY:], i), []
+        turned = rotated(q[:, i, :, KEY:], i)
+        heads = []
         for h in range(HEADS):
             scores = [
-                (q[:, i, h, :KEY] * k[:, j, h]).sum(-1) + (turned[:, h] * rotated(both[:, j, LATENT:], j)).sum(-1)
+                (q[:, i, h, :KEY] * k[:, j, h]).sum(-1)
+                + (turned[:, h] * rotated(both[:, j, LATENT:], j)).sum(-1)
                 for j in range(i + 1)
             ]
             logits = torch.stack(scores, -1) / math.sqrt(KEY + ROPE)  # (batch, keys)
@@ -73,8 +98,13 @@ def by_pairs(layer: LatentAttention, x: torch.Tensor) -> torch.Tensor:
     ids=["plain", "latent queries and sinks", "biases without norms"],
 )
 def test_both_forms_equal_the_formula_with_gradients(options):
-    layer, x, found = make_layer(**options), vectors(), []
-    for compute in (lambda: by_pairs(layer, x), *(lambda form=form: layer(x, form=form) for form in FORMS)):
+    layer = make_layer(**options)
+    x = vectors()
+    found = []
+    for compute in (
+        lambda: by_pairs(layer, x),
+        *(lambda form=form: layer(x, form=form) for form in FORMS),
+    ):
         layer.zero_grad()
         y = compute()
         y.sin().sum().backward()
@@ -86,11 +116,23 @@ def test_both_forms_equal_the_formula_with_gradients(options):
 
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "padding": ({}, {"pattern": KeySpan(torch.tensor([2, 0]), torch.tensor([9, 5]))}),
-    "a window and a softcap": ({"pattern": "causal_window(4)", "softcap": 2.0, "scale": 0.7}, {"q_start": 0}),
-    "a pattern for each head": ({"pattern": PerHead(list(map(parse, ("causal", "prefix(3)", "strided(2)"))))}, {}),
+    "a window and a softcap": (
+        {"pattern": "causal_window(4)", "softcap": 2.0, "scale": 0.7},
+        {"q_start": 0},
+    ),
+    "a pattern for each head": (
+        {"pattern": PerHead(list(map(parse, ("causal", "prefix(3)", "strided(2)"))))},
+        {},
+    ),
     "a bias and sinks": ({"sinks": True}, {"bias": ALiBi()}),
-    "other positions": ({"positions": Rotary(pairs="neighbours")}, {"q_start": torch.tensor([0, 3])}),
-    "no positions": ({"rope_dim": 0, "pattern": None}, {"bias": torch.arange(81.0).view(9, 9).double() / 40}),
+    "other positions": (
+        {"positions": Rotary(pairs="neighbours")},
+        {"q_start": torch.tensor([0, 3])},
+    ),
+    "no positions": (
+        {"rope_dim": 0, "pattern": None},
+        {"bias": torch.arange(81.0).view(9, 9).double() / 40},
+    ),
     "no rotation": ({"positions": None, "query_latent_dim": 6}, {}),
 }
 
@@ -98,10 +140,14 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_forms_are_equal_in_values_gradients_and_second_derivatives(name):
     options, given = OPTIONS[name]
-    layer, x, found = make_layer(**options), vectors().requires_grad_(), []
+    layer = make_layer(**options)
+    x = vectors().requires_grad_()
+    found = []
     inputs = (x, *layer.parameters())
     for form in FORMS:
-        first = torch.autograd.grad(layer(x, form=form, **given).sin().sum(), inputs, create_graph=True)
+        first = torch.autograd.grad(
+            layer(x, form=form, **given).sin().sum(), inputs, create_graph=True
+        )
         second = torch.autograd.grad(sum(one.square().sum() for one in first), inputs)
         found.append([layer(x, form=form, **given), *first, *second])
     for one, other in zip(*found, strict=True):
@@ -109,7 +155,8 @@ def test_the_forms_are_equal_in_values_gradients_and_second_derivatives(name):
 
 
 def test_dropout_drops_the_same_weights_in_both_forms():
-    layer, x = make_layer(dropout=0.5), vectors()
+    layer = make_layer(dropout=0.5)
+    x = vectors()
     found = []
     for form in FORMS:
         torch.manual_seed(8)
@@ -120,7 +167,9 @@ def test_dropout_drops_the_same_weights_in_both_forms():
 
 
 def test_recorded_statistics_are_those_of_the_heads():
-    layer, x, found = make_layer(), vectors(), []
+    layer = make_layer()
+    x = vectors()
+    found = []
     for form in FORMS:
         with record_attention(layer, want=("weights", "entropy", "received")) as recording:
             layer(x, form=form)
@@ -132,19 +181,27 @@ def test_recorded_statistics_are_those_of_the_heads():
 
 
 CACHES = [
-    ("dynamic", {}), ("static", {"capacity": 12}), ("paged", {}), ("ring", {}), ("dynamic", {"dtype": "bfloat16"}),
-    ("static", {"dtype": "float16", "capacity": 9}), ("ring", {"dtype": "int8"}), ("paged", {"dtype": "int8"}),
-]  # fmt: skip
+    ("dynamic", {}),
+    ("static", {"capacity": 12}),
+    ("paged", {}),
+    ("ring", {}),
+    ("dynamic", {"dtype": "bfloat16"}),
+    ("static", {"dtype": "float16", "capacity": 9}),
+    ("ring", {"dtype": "int8"}),
+    ("paged", {"dtype": "int8"}),
+]
 BOUNDS = {"bfloat16": 0.05, "float16": 0.01, "int8": 0.05}
 
 
 @pytest.mark.parametrize("form", ["auto", *FORMS])
 @pytest.mark.parametrize(("kind", "options"), CACHES)
 def test_continuing_equals_computing_at_once(kind, options, form):
-    layer, x = make_layer(pattern="causal_window(4)"), vectors()
+    layer = make_layer(pattern="causal_window(4)")
+    x = vectors()
     bound = BOUNDS.get(options.get("dtype"), 1e-12)
     with torch.no_grad():
-        cache, whole = layer.new_cache(2, kind, **options), layer(x)
+        cache = layer.new_cache(2, kind, **options)
+        whole = layer(x)
         parts = [layer(part, cache=cache, form=form) for part in x.split([4, 1, 2, 2], 1)]
         torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=bound)
         assert cache.length == 9
@@ -152,7 +209,8 @@ def test_continuing_equals_computing_at_once(kind, options, form):
 
 
 def test_a_cache_is_trained_through_and_cropped_and_reordered():
-    layer, x = make_layer(), vectors()
+    layer = make_layer()
+    x = vectors()
     cache = layer.new_cache(2)
     torch.cat([layer(part, cache=cache) for part in x.split([5, 4], 1)], 1).sin().sum().backward()
     found = [one.grad.clone() for one in layer.parameters()]
@@ -167,20 +225,25 @@ def test_a_cache_is_trained_through_and_cropped_and_reordered():
         torch.testing.assert_close(layer(other[:, 3:], cache=cache), layer(other)[:, 3:], **EXACT)
 
 
-@pytest.mark.parametrize(("dtype", "each"), [("float64", 8), ("float32", 4), ("bfloat16", 2), ("int8", 1)])
+@pytest.mark.parametrize(
+    ("dtype", "each"), [("float64", 8), ("float32", 4), ("bfloat16", 2), ("int8", 1)]
+)
 @pytest.mark.parametrize("heads", [2, 16])
 def test_a_cache_holds_one_latent_and_one_rotated_key_for_each_token(dtype, each, heads):
     layer = LatentAttention(32, heads, latent_dim=24, rope_dim=8, head_dim=16)
     scale = 4 * (dtype == "int8")
     assert layer.new_cache(3, "static", 50, dtype).nbytes == 3 * 50 * ((24 + 8) * each + scale)
-    keys, values = new_cache("dynamic", 1, 1, 5, v_dim=3, joined=True).append(torch.randn(1, 1, 7, 5))
+    keys, values = new_cache("dynamic", 1, 1, 5, v_dim=3, joined=True).append(
+        torch.randn(1, 1, 7, 5)
+    )
     assert values.data_ptr() == keys.data_ptr()
     assert torch.equal(values, keys[..., :3])
 
 
 def test_auto_is_the_cheaper_form_and_the_plan_says_why():
     layer = LatentAttention(1024, 16, pattern="causal")
-    step, prompt = layer.plan(1, 1, 4096), layer.plan(1, 2048)
+    step = layer.plan(1, 1, 4096)
+    prompt = layer.plan(1, 2048)
     assert (step.form, prompt.form) == ("absorbed", "expanded")
     # The step expands 4,096 latents of 512 numbers to 16 heads of 128 + 128, or projects one query and one output.
     expansion = 2 * 4096 * 16 * 512 * (128 + 128)
@@ -189,7 +252,8 @@ def test_auto_is_the_cheaper_form_and_the_plan_says_why():
     assert str(step).splitlines()[0] == "1 query, 4,096 latents: absorbed, 63.7 times cheaper"
     windowed = LatentAttention(1024, 16, pattern="causal_window(100)").plan(1, 64, 4096)
     assert windowed.absorbed.pairs == 16 * 64 * 163  # keys that one of the queries may look at
-    small, x = make_layer().eval(), vectors(6)
+    small = make_layer().eval()
+    x = vectors(6)
     for length in (1, 6):  # what the plan says is what is computed, bit by bit
         cache = small.new_cache(2, "static", 40)
         with torch.no_grad():
@@ -202,7 +266,8 @@ def test_auto_is_the_cheaper_form_and_the_plan_says_why():
 
 
 def test_it_is_compiled_exported_and_cast():
-    layer, x = make_layer(query_latent_dim=8).float().eval(), vectors().float()
+    layer = make_layer(query_latent_dim=8).float().eval()
+    x = vectors().float()
     with torch.no_grad():
         whole = layer(x)
         compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
@@ -226,8 +291,18 @@ REFUSED = [
     ({"mechanism": "linear_transformer"}, {}, TypeError, "only softmax of dot products"),
     ({}, {"form": "both"}, rg.ArgumentError, "form"),
     ({}, {"cache": 3}, rg.ArgumentError, "cache is 3; make one"),
-    ({}, {"cache": new_cache("dynamic", 2, 1, 11, v_dim=7)}, rg.ShapeError, "values of 7 numbers beside the keys"),
-    ({}, {"cache": new_cache("dynamic", 2, 1, 11, v_dim=6, joined=True)}, rg.ShapeError, "values of 6 numbers in the"),
+    (
+        {},
+        {"cache": new_cache("dynamic", 2, 1, 11, v_dim=7)},
+        rg.ShapeError,
+        "values of 7 numbers beside the keys",
+    ),
+    (
+        {},
+        {"cache": new_cache("dynamic", 2, 1, 11, v_dim=6, joined=True)},
+        rg.ShapeError,
+        "values of 6 numbers in the",
+    ),
     ({}, {"context": vectors()}, TypeError, "context"),
 ]
 
@@ -240,11 +315,15 @@ def test_what_cannot_be_is_refused_in_words(options, given, error, words):
 
 def test_caches_and_layers_of_another_kind_refuse_each_other():
     joined = new_cache("paged", 1, 1, 5, v_dim=3, joined=True)
-    with pytest.raises(rg.ShapeError, match="append to a joined paged cache: values are in the keys"):
+    with pytest.raises(
+        rg.ShapeError, match="append to a joined paged cache: values are in the keys"
+    ):
         joined.append(torch.zeros(1, 1, 2, 5), torch.zeros(1, 1, 2, 3))
     with pytest.raises(rg.ShapeError, match="append to a static cache: give keys and values"):
         new_cache("static", 1, 1, 5, capacity=3).append(torch.zeros(1, 1, 2, 5))
-    with pytest.raises(rg.ArgumentError, match="v_dim is 6, and in a joined cache at most head_dim, 5"):
+    with pytest.raises(
+        rg.ArgumentError, match="v_dim is 6, and in a joined cache at most head_dim, 5"
+    ):
         new_cache("dynamic", 1, 1, 5, v_dim=6, joined=True)
     latent = make_layer().new_cache(2)
     with pytest.raises(rg.ShapeError, match="joined"):

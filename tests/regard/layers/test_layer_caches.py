@@ -16,10 +16,16 @@ WINDOW = 6
 KINDS = {"dynamic": None, "static": 24, "ring": WINDOW - 1, "paged": None}
 
 
-def layer_of(dtype: torch.dtype = torch.float64, pattern: str = f"causal_window({WINDOW})") -> MultiHeadAttention:
+def layer_of(
+    dtype: torch.dtype = torch.float64, pattern: str = f"causal_window({WINDOW})"
+) -> MultiHeadAttention:
     """Its output is the joined heads themselves, so that an error of attention is seen as it is."""
     torch.manual_seed(3)
-    layer = MultiHeadAttention(dim=24, heads=4, kv_heads=2, pattern=pattern, positions=Rotary()).to(dtype).eval()
+    layer = (
+        MultiHeadAttention(dim=24, heads=4, kv_heads=2, pattern=pattern, positions=Rotary())
+        .to(dtype)
+        .eval()
+    )
     with torch.no_grad():
         layer.to_output.weight.copy_(torch.eye(24))
         layer.to_output.bias.zero_()
@@ -27,17 +33,24 @@ def layer_of(dtype: torch.dtype = torch.float64, pattern: str = f"causal_window(
 
 
 def continued(layer, x, cuts, cache, **options) -> torch.Tensor:
-    return torch.cat([layer(x[:, one:two], cache=cache, **options) for one, two in pairwise(cuts)], 1)
+    return torch.cat(
+        [layer(x[:, one:two], cache=cache, **options) for one, two in pairwise(cuts)], 1
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=15)
 @given(data=st.data())
 def test_continuing_equals_the_whole_at_once(kind, data):
-    layer, length = layer_of(), data.draw(st.sampled_from([WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 24]))
+    layer = layer_of()
+    length = data.draw(st.sampled_from([WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 24]))
     cuts = [0, *sorted(data.draw(st.sets(st.integers(1, length - 1)))), length]
-    given = data.draw(st.sampled_from([{}, {"pattern": KeySpan(torch.tensor([0, 4]))}]))  # padding on the left
-    x = torch.randn(2, length, 24, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
+    given = data.draw(
+        st.sampled_from([{}, {"pattern": KeySpan(torch.tensor([0, 4]))}])
+    )  # padding on the left
+    x = torch.randn(
+        2, length, 24, generator=torch.Generator().manual_seed(length), dtype=torch.float64
+    )
     with torch.no_grad():
         cache = layer.new_cache(2, kind, capacity=KINDS[kind])
         assert (continued(layer, x, cuts, cache, **given) - layer(x, **given)).abs().max() <= 1e-12
@@ -53,7 +66,10 @@ def test_a_narrow_cache_stays_within_the_bound_it_states(kind, dtype, cuts):
     x = torch.randn(2, 24, 24, dtype=torch.float64)
     with torch.no_grad():
         whole = layer(x)
-        q, k = (layer._rotated(layer._split(to(x), heads), 0) for to, heads in ((layer.to_q, 4), (layer.to_k, 2)))
+        q, k = (
+            layer._rotated(layer._split(to(x), heads), 0)
+            for to, heads in ((layer.to_q, 4), (layer.to_k, 2))
+        )
         v = layer._split(layer.to_v(x), 2)
         found = continued(layer, x, cuts, layer.new_cache(2, kind, KINDS[kind], dtype))
     part = {"bfloat16": 1 / 256, "float16": 1 / 2048, "int8": 1 / 254 + 2**-24}[dtype]
@@ -70,7 +86,8 @@ def test_a_ring_refuses_what_looks_further_back_than_it_holds():
     with torch.no_grad():
         continued(layer, x, range(6), cache)
         with pytest.raises(
-            rg.ArgumentError, match="keys from position 0 on are needed, and this cache holds those from 1"
+            rg.ArgumentError,
+            match="keys from position 0 on are needed, and this cache holds those from 1",
         ):
             layer(x[:, 5:6], cache=cache)
         assert cache.length == 5
@@ -82,11 +99,16 @@ def test_training_through_a_cache_gives_the_gradients_of_the_whole(kind):
     layer = layer_of()
     x = torch.randn(1, 14, 24, dtype=torch.float64)
     found = []
-    for run in (layer, lambda x: continued(layer, x, (0, 5, 6, 13, 14), layer.new_cache(1, kind, KINDS[kind]))):
+    for run in (
+        layer,
+        lambda x: continued(layer, x, (0, 5, 6, 13, 14), layer.new_cache(1, kind, KINDS[kind])),
+    ):
         layer.zero_grad()
         run(x).square().sum().backward()
         found.append([weight.grad.clone() for weight in layer.parameters()])
-    assert all(torch.allclose(one, two, rtol=0, atol=1e-12) for one, two in zip(*found, strict=True))
+    assert all(
+        torch.allclose(one, two, rtol=0, atol=1e-12) for one, two in zip(*found, strict=True)
+    )
 
 
 BY_LENGTH = r"depends on the number of keys.*past=True"
@@ -95,13 +117,20 @@ OF_ONE_CALL = {
     "in an alternative": (Causal() & (KeySpan(0, 1) | RandomBlocks(1, block=2)), BY_LENGTH),
     "negated": (~RandomBlocks(1, block=2), BY_LENGTH),
     "of one head": (PerHead([Causal(), Causal(), Causal(), RandomBlocks(1, block=2)]), BY_LENGTH),
-    "mask": (PerHead([Full()] * 3 + [Explicit(torch.ones(5, 5, dtype=torch.bool))]), "for the rows of one call"),
+    "mask": (
+        PerHead([Full()] * 3 + [Explicit(torch.ones(5, 5, dtype=torch.bool))]),
+        "for the rows of one call",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", OF_ONE_CALL)
 def test_patterns_of_one_length_are_refused_with_a_cache_and_leave_it_as_it_was(name):
-    (pattern, words), layer, x = OF_ONE_CALL[name], layer_of(), torch.randn(1, 5, 24, dtype=torch.float64)
+    (pattern, words), layer, x = (
+        OF_ONE_CALL[name],
+        layer_of(),
+        torch.randn(1, 5, 24, dtype=torch.float64),
+    )
     with torch.no_grad():
         for kind, capacity in KINDS.items():
             cache = layer.new_cache(1, kind, capacity)
@@ -121,7 +150,10 @@ def test_patterns_of_one_length_are_refused_with_a_cache_and_leave_it_as_it_was(
         ),
         ((2, 4, 1, 6), "^kv_heads is 4 in k .* and the cache has 2; make the cache with the layer"),
         ((2, 2, 1, 5), "^head_dim is 5 in k .* and the cache has 6"),
-        ((2, 2, 6), r"^k has shape \(2, 2, 6\); append takes \(batch, kv_heads, added, head_dim\)$"),
+        (
+            (2, 2, 6),
+            r"^k has shape \(2, 2, 6\); append takes \(batch, kv_heads, added, head_dim\)$",
+        ),
     ],
 )
 def test_entries_of_another_size_are_refused_by_the_axis_that_differs(shape, words):

@@ -11,7 +11,15 @@ from regard.layers.caches.state import RecurrentState
 from regard.positions import Rotary
 
 EXACT = {"rtol": 0, "atol": 1e-11}
-RECURRENT = m.Retention(), m.Lightning(), m.SSD(), m.GatedLinear(), m.DeltaRule(), m.GatedDelta(), m.KimiDelta()
+RECURRENT = (
+    m.Retention(),
+    m.Lightning(),
+    m.SSD(),
+    m.GatedLinear(),
+    m.DeltaRule(),
+    m.GatedDelta(),
+    m.KimiDelta(),
+)
 MECHANISMS: dict[str, m.Mechanism] = {
     "dot": m.Softmax(m.Dot()),
     "general": m.Softmax(m.General(6, 6)),
@@ -32,7 +40,13 @@ CACHED = [name for name, one in MECHANISMS.items() if name != "gated" and one no
 def make_layer(name: str, **options) -> MultiHeadAttention:
     torch.manual_seed(1)
     shared = MECHANISMS[name].shares_keys
-    given = {"dim": 24, "heads": 4, "kv_heads": 4 if shared else 2, "pattern": "causal", "positions": Rotary(dims=2)}
+    given = {
+        "dim": 24,
+        "heads": 4,
+        "kv_heads": 4 if shared else 2,
+        "pattern": "causal",
+        "positions": Rotary(dims=2),
+    }
     return MultiHeadAttention(**{**given, "mechanism": MECHANISMS[name], **options}).double()
 
 
@@ -53,13 +67,18 @@ def test_every_parameter_learns(name):
 @pytest.mark.parametrize("cuts", [[1] * 11, [4, 1, 6]])
 @pytest.mark.parametrize("name", STATES)
 def test_a_state_continues_as_the_whole_in_memory_that_does_not_grow(name, cuts):
-    layer, x = make_layer(name), text()
-    state, at, sizes = layer.new_cache(batch=2), 0, set()
+    layer = make_layer(name)
+    x = text()
+    state = layer.new_cache(batch=2)
+    at = 0
+    sizes = set()
     assert isinstance(state, RecurrentState)
     with torch.no_grad():
         whole = layer(x)
         for cut in cuts:
-            torch.testing.assert_close(layer(x[:, at : at + cut], cache=state), whole[:, at : at + cut], **EXACT)
+            torch.testing.assert_close(
+                layer(x[:, at : at + cut], cache=state), whole[:, at : at + cut], **EXACT
+            )
             at += cut
             sizes.add(state.nbytes)
         assert len(sizes) == 1
@@ -72,24 +91,30 @@ def test_a_state_continues_as_the_whole_in_memory_that_does_not_grow(name, cuts)
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("name", CACHED)
 def test_a_cache_of_keys_continues_as_the_whole(name, kind):
-    layer, x = make_layer(name), text()
+    layer = make_layer(name)
+    x = text()
     cache = layer.new_cache(batch=2, kind=kind, capacity=11 if kind == "static" else None)
     with torch.no_grad():
         whole = layer(x)
         for at, stop in ((0, 4), (4, 5), (5, 11)):
-            torch.testing.assert_close(layer(x[:, at:stop], cache=cache), whole[:, at:stop], **EXACT)
+            torch.testing.assert_close(
+                layer(x[:, at:stop], cache=cache), whole[:, at:stop], **EXACT
+            )
 
 
 @pytest.mark.parametrize("mechanism", RECURRENT, ids=str)
 def test_decays_and_strengths_are_those_of_the_models(mechanism):
-    layer, x = make_layer(str(mechanism)), text(5)
+    layer = make_layer(str(mechanism))
+    x = text(5)
     gates = layer.mechanism.gate(x) or {}
     if "strength" in gates:
         above = float("inf") if mechanism == m.SSD() else 1
         assert ((gates["strength"] > 0) & (gates["strength"] < above)).all()
     if "log_decay" in gates:
         assert (gates["log_decay"] < 0).all()
-        assert gates["log_decay"].shape == (2, 2, 5, 6)[: 4 if mechanism.decays_by == "channel" else 3]
+        assert (
+            gates["log_decay"].shape == (2, 2, 5, 6)[: 4 if mechanism.decays_by == "channel" else 3]
+        )
     if mechanism == m.SSD():  # one step for both
         rate = layer.mechanism.gates.log_rate.exp()
         torch.testing.assert_close(gates["log_decay"], -rate[:, None] * gates["strength"])
@@ -107,25 +132,33 @@ def test_a_cache_keeps_keys_as_the_score_compares_them():
 
 @EVERY
 def test_padding_changes_nothing(name):
-    layer, x = make_layer(name, positions=None), text(7, batch=1)
+    layer = make_layer(name, positions=None)
+    x = text(7, batch=1)
     alone = layer(x)
     padded = torch.cat([torch.full_like(x[:, :2], 9.0), x, torch.full_like(x[:, :3], -7.0)], 1)
     torch.testing.assert_close(layer(padded, pattern=p.KeySpan(2, 9))[:, 2:9], alone, **EXACT)
 
 
-@pytest.mark.parametrize("name", ["general", "additive", "concat", "linear", "performer", "random-feature"])
+@pytest.mark.parametrize(
+    "name", ["general", "additive", "concat", "linear", "performer", "random-feature"]
+)
 def test_a_context_is_projected_once_and_attended_to(name):
     layer = make_layer(name, pattern=None, positions=None, context_dim=10)
-    x, context = text(3), torch.randn(2, 7, 10, dtype=torch.float64)
+    x = text(3)
+    context = torch.randn(2, 7, 10, dtype=torch.float64)
     projected = layer.project_context(context)
     torch.testing.assert_close(layer(x, projected), layer(x, context), **EXACT)
-    torch.testing.assert_close(layer(x, context, pattern=p.KeySpan(0, 5)), layer(x, context[:, :5]), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        layer(x, context, pattern=p.KeySpan(0, 5)), layer(x, context[:, :5]), rtol=0, atol=1e-10
+    )
 
 
 def test_the_words_of_a_state_that_cannot_be():
     with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
         make_layer("additive").new_cache(1, kind="state")
-    with pytest.raises(rg.UnsupportedError, match="decays and strengths of all keys, which a cache lacks"):
+    with pytest.raises(
+        rg.UnsupportedError, match="decays and strengths of all keys, which a cache lacks"
+    ):
         make_layer("gated_delta").new_cache(1, kind="dynamic")
     with pytest.raises(rg.UnsupportedError, match="it cannot attend to a context"):
         make_layer("retention", positions=None).project_context(text(3))
@@ -133,7 +166,9 @@ def test_the_words_of_a_state_that_cannot_be():
         make_layer("gated").new_cache(1, kind="dynamic")
     with pytest.raises(rg.ArgumentError, match="leave out capacity, dtype and first"):
         make_layer("linear").new_cache(1, capacity=5)
-    local = make_layer("dot", mechanism=m.Softmax(m.LocalPredictive(m.Dot(), window=4, query_dim=6)))
+    local = make_layer(
+        "dot", mechanism=m.Softmax(m.LocalPredictive(m.Dot(), window=4, query_dim=6))
+    )
     with pytest.raises(rg.UnsupportedError, match="depends on the number of keys"):
         local.new_cache(1)
     with pytest.raises(rg.UnsupportedError, match="not causal"):

@@ -10,7 +10,9 @@ def buckets(x: Array, rotation: Array) -> list[int]:
     return [int(np.argmax(np.concatenate([row @ rotation, -(row @ rotation)]))) for row in x]
 
 
-def seen(x: Array, rotations: list[Array], chunk: int, causal: bool, live: list[bool]) -> list[set[int]]:
+def seen(
+    x: Array, rotations: list[Array], chunk: int, causal: bool, live: list[bool]
+) -> list[set[int]]:
     """Which positions each position attends to."""
     alive = [i for i in range(len(x)) if live[i]]
     found: list[set[int]] = [set() for _ in x]
@@ -21,7 +23,9 @@ def seen(x: Array, rotations: list[Array], chunk: int, causal: bool, live: list[
         else:
             place = {i: s for s, i in enumerate(sorted(alive, key=lambda j: (h[j], j)))}
         for i in alive:
-            found[i] |= {j for j in alive if h[i] == h[j] and place[i] // chunk - place[j] // chunk in (0, 1)}
+            found[i] |= {
+                j for j in alive if h[i] == h[j] and place[i] // chunk - place[j] // chunk in (0, 1)
+            }
     for rank, i in enumerate(alive):
         if (causal and rank < chunk) or len(alive) <= chunk:
             found[i] |= set(alive)
@@ -32,7 +36,8 @@ def seen(x: Array, rotations: list[Array], chunk: int, causal: bool, live: list[
 
 def attend(x: Array, v: Array, sees: list[set[int]], scale: float) -> tuple[Array, Array]:
     """Output (length, v_dim) and log-sum-exp (length,); zeros and -inf where nobody is seen."""
-    output, log_sum_exp = np.zeros((len(x), v.shape[1])), np.full(len(x), -np.inf)
+    output = np.zeros((len(x), v.shape[1]))
+    log_sum_exp = np.full(len(x), -np.inf)
     for i, js in enumerate(sees):
         if js:
             e = {j: np.exp(scale * (x[i] @ x[j]) / np.sqrt(x[j] @ x[j])) for j in js}

@@ -13,7 +13,14 @@ from regard.core.plan import make_plan
 from regard.core.result import checked_wants
 from regard.mechanisms.base import Sizes
 
-BATCH, Q_LEN, K_LEN, QUERY_DIM, KEY_DIM, V_DIM, HIDDEN, WINDOW = 2, 7, 11, 5, 3, 13, 17, 3
+BATCH = 2
+Q_LEN = 7
+K_LEN = 11
+QUERY_DIM = 5
+KEY_DIM = 3
+V_DIM = 13
+HIDDEN = 17
+WINDOW = 3
 HEADS = ((6, 6), (6, 3), (6, 1))
 SCORES: dict[str, m.Score] = {
     "dot": m.Dot(),
@@ -21,7 +28,9 @@ SCORES: dict[str, m.Score] = {
     "additive": m.Additive(QUERY_DIM, KEY_DIM, HIDDEN),
     "concat": m.Concat(QUERY_DIM, KEY_DIM, HIDDEN),
 }
-SCORES |= {f"local {name}": m.LocalPredictive(score, WINDOW, QUERY_DIM) for name, score in SCORES.items()}
+SCORES |= {
+    f"local {name}": m.LocalPredictive(score, WINDOW, QUERY_DIM) for name, score in SCORES.items()
+}
 
 
 @dataclass
@@ -60,9 +69,14 @@ class Call:
         problem = make_problem(self.q, self.k, self.v, want=checked_wants(want), **options)
         start = options.get("q_start")
         return make_plan(problem, BACKENDS, backend).detail(
-            self.q, self.k, self.v, bias=options.get("bias"), parameters=self.parameters, dropout_seed=seed,
+            self.q,
+            self.k,
+            self.v,
+            bias=options.get("bias"),
+            parameters=self.parameters,
+            dropout_seed=seed,
             q_start=start if isinstance(start, torch.Tensor) else None,
-        )  # fmt: skip
+        )
 
 
 def make_call(
@@ -76,11 +90,24 @@ def make_call(
     """Numbers for a score; with `shared` all heads share every parameter."""
     score, (many, few), (q_len, k_len) = SCORES[name], heads, lengths
     key_dim = KEY_DIM if score.own_key_dim else QUERY_DIM
-    shapes = (BATCH, many, q_len, QUERY_DIM), (BATCH, few, k_len, key_dim), (BATCH, few, k_len, V_DIM)
+    shapes = (
+        (BATCH, many, q_len, QUERY_DIM),
+        (BATCH, few, k_len, key_dim),
+        (BATCH, few, k_len, V_DIM),
+    )
     parameters = score.parameter_shapes(Sizes(BATCH, many, few, k_len))
     drawn = torch.Generator().manual_seed(1)
-    draw = lambda shape: torch.randn(shape, generator=drawn, dtype=torch.float64).to(dtype).requires_grad_(learns)  # noqa: E731
+
+    def draw(shape):
+        return (
+            torch.randn(shape, generator=drawn, dtype=torch.float64)
+            .to(dtype)
+            .requires_grad_(learns)
+        )
+
     return Call(
-        name, score, *map(draw, shapes),
+        name,
+        score,
+        *map(draw, shapes),
         {one: draw((1, *shape[1:]) if shared else shape) for one, shape in parameters.items()},
-    )  # fmt: skip
+    )

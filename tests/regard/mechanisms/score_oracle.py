@@ -26,12 +26,16 @@ def general(q, keys, own):
 
 def concat(q, keys, own):
     """Luong et al. 2015, section 3.1: vᵀ tanh(W [h_t; h_s])."""
-    return np.array([own["energy"] @ np.tanh(own["weight"] @ np.concatenate([q, key])) for key in keys])
+    return np.array(
+        [own["energy"] @ np.tanh(own["weight"] @ np.concatenate([q, key])) for key in keys]
+    )
 
 
 def additive(q, keys, own):
     """Bahdanau et al. 2015, appendix A.1.2: vᵀ tanh(W s + U h)."""
-    return np.array([own["energy"] @ np.tanh(own["query_weight"] @ q + own["key_weight"] @ key) for key in keys])
+    return np.array(
+        [own["energy"] @ np.tanh(own["query_weight"] @ q + own["key_weight"] @ key) for key in keys]
+    )
 
 
 FORMULAS = {"dot": dot, "general": general, "concat": concat, "additive": additive}
@@ -43,14 +47,17 @@ def centre(q, own, live):
     return live[0] + (live[-1] + 1 - live[0]) / (1 + np.exp(-z))
 
 
-def attend(name, q, k, v, parameters, seen, *, scale=1.0, softcap=None, bias=0.0, window=None) -> Expected:
+def attend(
+    name, q, k, v, parameters, seen, *, scale=1.0, softcap=None, bias=0.0, window=None
+) -> Expected:
     """Attention by the formula `name`; with `window`, local-p around a predicted centre.
 
     seen: booleans (batch, heads, q_len, k_len). parameters: arrays whose first axis is heads, kv_heads or 1.
     """
     (batch, heads, q_len, _), (kv_heads, k_len) = q.shape, k.shape[1:3]
     bias = np.broadcast_to(bias, (batch, heads, q_len, k_len))
-    weights, log_sum_exp = np.zeros((batch, heads, q_len, k_len)), np.full((batch, heads, q_len), -np.inf)
+    weights = np.zeros((batch, heads, q_len, k_len))
+    log_sum_exp = np.full((batch, heads, q_len), -np.inf)
     output = np.zeros((batch, heads, q_len, v.shape[-1]))
     for b, h, i in np.ndindex(batch, heads, q_len):
         g = h * kv_heads // heads

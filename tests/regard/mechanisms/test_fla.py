@@ -30,7 +30,8 @@ def stepped(q, k, v, *, scale, initial_state, output_final_state, g=None, beta=N
     assert all(x is None or x.is_contiguous() for x in (q, k, v, g, beta))
     q, k, v = (x.float() for x in (q, k, v))
     q, k = (x.repeat_interleave(v.shape[2] // x.shape[2], 2) for x in (q, k))
-    memory, outputs = initial_state, []
+    memory = initial_state
+    outputs = []
     for t in range(k.shape[1]):
         if g is not None:
             decay = g[:, t].exp()  # (batch, heads) or (batch, heads, head_dim)
@@ -90,11 +91,15 @@ def test_padding_documents_and_later_queries_are_those_of_the_reference(installe
             assert (one - exact).norm() <= 2**-7 * exact.norm(), pattern
     (q, k, v), parameters = drawn(m.GatedDelta(), HEADS["grouped"])
     parameters = {name: x[:, :, :9] for name, x in parameters.items()}
-    for one, exact in both(m.GatedDelta(), (q, k[:, :, :9], v[:, :, :9]), parameters, "causal", q_start=0):
+    for one, exact in both(
+        m.GatedDelta(), (q, k[:, :, :9], v[:, :, :9]), parameters, "causal", q_start=0
+    ):
         assert (one - exact).norm() <= 2**-7 * exact.norm()
 
 
-@pytest.mark.parametrize("mechanism", [m.SSD(), m.GatedLinear(), m.GatedDelta(), m.KimiDelta()], ids=str)
+@pytest.mark.parametrize(
+    "mechanism", [m.SSD(), m.GatedLinear(), m.GatedDelta(), m.KimiDelta()], ids=str
+)
 def test_a_memory_that_forgets_everything_is_exact(installed, mechanism):
     tensors, parameters = drawn(mechanism)
     parameters["log_decay"][:, :, [5, 11]] = -torch.inf
@@ -105,7 +110,11 @@ def test_a_memory_that_forgets_everything_is_exact(installed, mechanism):
 def test_what_it_cannot_honour_is_refused_with_the_reason(installed, monkeypatch):
     def reason(dtype=torch.bfloat16, dims=DIMS, **options):
         q, k, v, parameters = given(m.GatedDelta(), 9, HEADS["equal"], dims, dtype)
-        options = {"mechanism": m.GatedDelta(), "parameters": parameters, "backend": "fla"} | options
+        options = {
+            "mechanism": m.GatedDelta(),
+            "parameters": parameters,
+            "backend": "fla",
+        } | options
         with pytest.raises(rg.UnsupportedError) as refusal:
             rg.attention(q, k, v, pattern="causal", **options)
         return str(refusal.value)
@@ -113,7 +122,9 @@ def test_what_it_cannot_honour_is_refused_with_the_reason(installed, monkeypatch
     assert "rounding float32 to 10 bits, and q is torch.float32" in reason(torch.float32)
     assert "of 16 to 256 numbers, an even number of them, not head_dim 8" in reason(dims=(8, 16))
     assert "v_dim 17" in reason(dims=(16, 17))
-    assert "recurrent memories, not linear" in reason(mechanism=m.LinearTransformer(), parameters=None)
+    assert "recurrent memories, not linear" in reason(
+        mechanism=m.LinearTransformer(), parameters=None
+    )
     with monkeypatch.context() as here:
         here.setattr(fla, "operation", lambda *kind: "flash-linear-attention is not installed")
         assert "not installed" in reason()
@@ -124,7 +135,10 @@ def test_what_it_cannot_honour_is_refused_with_the_reason(installed, monkeypatch
 def test_a_package_that_is_missing_or_broken_gives_the_reason(monkeypatch):
     fla.operation.cache_clear()
     monkeypatch.setitem(sys.modules, "fla", None)
-    assert fla.operation(True, "head") == "flash-linear-attention is not installed; pip install flash-linear-attention"
+    assert (
+        fla.operation(True, "head")
+        == "flash-linear-attention is not installed; pip install flash-linear-attention"
+    )
     fla.operation.cache_clear()
     monkeypatch.setattr(fla, "import_module", lambda name: 1 / 0)
     assert "cannot be loaded: ZeroDivisionError" in str(fla.operation(True, "head"))
@@ -139,15 +153,26 @@ def test_gradients_that_the_package_has_wrong_are_refused(installed, monkeypatch
         monkeypatch.setitem(sys.modules, part, chunk)
     fla._backward_by_head.cache_clear()
     tensors, parameters = drawn(m.GatedDelta(), length=21)  # no plan is kept for this length
-    options = {"pattern": "causal", "mechanism": m.GatedDelta(), "parameters": parameters, "backend": "fla"}
+    options = {
+        "pattern": "causal",
+        "mechanism": m.GatedDelta(),
+        "parameters": parameters,
+        "backend": "fla",
+    }
     assert rg.attention(*tensors, **options).isfinite().all()
-    with pytest.raises(rg.UnsupportedError, match=r"no right gradient for decays by head; install Triton 3\.7\.1"):
+    with pytest.raises(
+        rg.UnsupportedError, match=r"no right gradient for decays by head; install Triton 3\.7\.1"
+    ):
         rg.attention(*(x.requires_grad_() for x in tensors), **options)
-    assert all(one.isfinite().all() for one, _ in both(m.KimiDelta(), *drawn(m.KimiDelta()), "causal"))
+    assert all(
+        one.isfinite().all() for one, _ in both(m.KimiDelta(), *drawn(m.KimiDelta()), "causal")
+    )
     for module, name, value in (
-        (chunk, "IS_NVIDIA_HOPPER", False), (chunk, "TRITON_ABOVE_3_4_0", False), (chunk, "TRITON_ABOVE_3_7_1", True),
+        (chunk, "IS_NVIDIA_HOPPER", False),
+        (chunk, "TRITON_ABOVE_3_4_0", False),
+        (chunk, "TRITON_ABOVE_3_7_1", True),
         (fla, "find_spec", lambda name: name == "tilelang" or None),
-    ):  # fmt: skip
+    ):
         with monkeypatch.context() as here:
             here.setattr(module, name, value)
             fla._backward_by_head.cache_clear()
@@ -158,6 +183,8 @@ def test_gradients_that_the_package_has_wrong_are_refused(installed, monkeypatch
 def test_second_derivatives_are_refused(installed):
     (q, k, v), parameters = drawn(m.GatedDelta())
     q.requires_grad_()
-    output = rg.attention(q, k, v, pattern="causal", mechanism=m.GatedDelta(), parameters=parameters, backend="fla")
+    output = rg.attention(
+        q, k, v, pattern="causal", mechanism=m.GatedDelta(), parameters=parameters, backend="fla"
+    )
     with pytest.raises(rg.UnsupportedError, match="'fla' has no second derivatives"):
         torch.autograd.grad(output.sum(), q, create_graph=True)

@@ -22,12 +22,16 @@ class Squared(Kernelised):
     statistics = frozenset(STATISTICS)
 
     def lift(self, q, k, scale, parameters):
-        of_q, of_k = q.square() + 0.1, k.square() + 0.1
+        of_q = q.square() + 0.1
+        of_k = k.square() + 0.1
         if not self.lowered:
             return Features(of_q, of_k)
         q_log, k_log = (x.square().sum(-1) - 700 for x in (q, k))
         return Features(
-            of_q * (-q_log - 700).exp()[..., None], of_k * (-k_log - 700).exp()[..., None], k_log, q_log=q_log
+            of_q * (-q_log - 700).exp()[..., None],
+            of_k * (-k_log - 700).exp()[..., None],
+            k_log,
+            q_log=q_log,
         )
 
 
@@ -42,11 +46,13 @@ def squared(x: torch.Tensor) -> np.ndarray:
 
 STARTS = torch.tensor([-3, 6])
 CASES: dict[str, tuple[p.Pattern, int | torch.Tensor | None]] = {
-    "ends align": (p.Causal(), None), "before the first key": (p.Causal(), -3), "beyond the last key": (p.Causal(), 9),
+    "ends align": (p.Causal(), None),
+    "before the first key": (p.Causal(), -3),
+    "beyond the last key": (p.Causal(), 9),
     "each row its start": (p.Causal() & p.KeySpan(1, 10), STARTS),
     "each row its padding": (p.KeySpan(torch.tensor([2, 5]), torch.tensor([9, 5])), None),
     "documents by row": (p.SameDocument(torch.tensor([[0] * 5 + [1] * 6, [0, 1] * 5 + [0]])), None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("lowered", [False, True])
@@ -54,15 +60,25 @@ CASES: dict[str, tuple[p.Pattern, int | torch.Tensor | None]] = {
 def test_the_formula_holds_for_every_pattern_and_position(pattern, q_start, lowered):
     q, k, v = tensors()
     options = {"want": ["log_sum_exp", "weights", "received"], "backend": "reference"}
-    found = rg.attention_detail(q, k, v, mechanism=Squared(lowered), pattern=pattern, q_start=q_start, **options)
-    alike = pattern.dense(7, 11, q_start=q_start).numpy() * (squared(q) @ squared(k).repeat(3, 1).swapaxes(-1, -2))
+    found = rg.attention_detail(
+        q, k, v, mechanism=Squared(lowered), pattern=pattern, q_start=q_start, **options
+    )
+    alike = pattern.dense(7, 11, q_start=q_start).numpy() * (
+        squared(q) @ squared(k).repeat(3, 1).swapaxes(-1, -2)
+    )
     sums = alike.sum(-1)
     weights = alike / np.where(sums > 0, sums, 1)[..., None]
     with np.errstate(divide="ignore"):
         log_sum_exp = np.log(sums) - (1400 if lowered else 0)
-    expected = {"output": weights @ v.numpy().repeat(3, 1), "weights": weights, "received": weights.sum(2)}
+    expected = {
+        "output": weights @ v.numpy().repeat(3, 1),
+        "weights": weights,
+        "received": weights.sum(2),
+    }
     for name, one in {**expected, "log_sum_exp": log_sum_exp}.items():
-        np.testing.assert_allclose(getattr(found, name), one, rtol=1e-10, atol=1e-10 if "sum" in name else 1e-13)
+        np.testing.assert_allclose(
+            getattr(found, name), one, rtol=1e-10, atol=1e-10 if "sum" in name else 1e-13
+        )
 
 
 class Cut(Kernelised):
@@ -87,7 +103,11 @@ def test_a_query_whose_features_are_all_0_sees_nobody():
 
 def test_top_keys_of_weights_below_zero_are_still_ranked():
     q, k, v = tensors(k_len=3)
-    options = {"mechanism": RandomFeature(1, sigma=0.3), "want": ["weights", rg.top_keys(5)], "backend": "reference"}
+    options = {
+        "mechanism": RandomFeature(1, sigma=0.3),
+        "want": ["weights", rg.top_keys(5)],
+        "backend": "reference",
+    }
     found = rg.attention_detail(q, k, v, **options)
     assert (found.weights < 0).any()
     assert (found.weights < -1).any()

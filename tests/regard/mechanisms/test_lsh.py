@@ -18,20 +18,32 @@ both = pytest.mark.parametrize("backend", ["reference", "lsh"])
 directed = pytest.mark.parametrize("causal", [False, True])
 
 
-def texts(length: int, head_dim: int = 5, requires_grad: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def texts(
+    length: int, head_dim: int = 5, requires_grad: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries that are keys (2, 3, length, head_dim) and values (2, 3, length, 7)."""
     shapes = (2, 3, length, head_dim), (2, 3, length, 7)
-    x, v = (torch.randn(shape, dtype=torch.float64, requires_grad=requires_grad) for shape in shapes)
+    x, v = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=requires_grad) for shape in shapes
+    )
     return x, v
 
 
 def rotations(mechanism: m.LSH, head_dim: int) -> list[np.ndarray]:
     half = mechanism.buckets // 2
-    drawn = directions(mechanism.seed, mechanism.rounds * half, head_dim, False, torch.empty(0, dtype=torch.float64))
+    drawn = directions(
+        mechanism.seed,
+        mechanism.rounds * half,
+        head_dim,
+        False,
+        torch.empty(0, dtype=torch.float64),
+    )
     return [drawn[r * half : (r + 1) * half].T.numpy() for r in range(mechanism.rounds)]
 
 
-def attend(x: torch.Tensor, v: torch.Tensor, mechanism: m.LSH, pattern: Any = None, **options: Any) -> torch.Tensor:
+def attend(
+    x: torch.Tensor, v: torch.Tensor, mechanism: m.LSH, pattern: Any = None, **options: Any
+) -> torch.Tensor:
     return rg.attention(x, x, v, mechanism=mechanism, pattern=pattern, **options)
 
 
@@ -44,23 +56,32 @@ def attend(x: torch.Tensor, v: torch.Tensor, mechanism: m.LSH, pattern: Any = No
 def test_the_answer_is_that_of_plain_loops(backend, causal, length, chunk, buckets, rounds):
     mechanism = m.LSH(chunk, buckets, rounds, seed=length)
     x, v = texts(length)
-    starts, stops = [0, 5], [length, length - 2]
-    pattern = p.KeySpan(torch.tensor(starts), torch.tensor(stops)) & (p.Causal() if causal else p.Full())
-    found = rg.attention_detail(x, x, v, mechanism=mechanism, pattern=pattern, backend=backend, scale=0.7)
+    starts = [0, 5]
+    stops = [length, length - 2]
+    pattern = p.KeySpan(torch.tensor(starts), torch.tensor(stops)) & (
+        p.Causal() if causal else p.Full()
+    )
+    found = rg.attention_detail(
+        x, x, v, mechanism=mechanism, pattern=pattern, backend=backend, scale=0.7
+    )
     for row in range(2):
         live = [starts[row] <= i < stops[row] for i in range(length)]
         for head in range(3):
-            one, values = x[row, head].numpy(), v[row, head].numpy()
+            one = x[row, head].numpy()
+            values = v[row, head].numpy()
             sees = loops.seen(one, rotations(mechanism, 5), chunk, causal, live)
             output, log_sum_exp = loops.attend(one, values, sees, 0.7)
             np.testing.assert_allclose(found.output[row, head], output, rtol=1e-10, atol=1e-10)
-            np.testing.assert_allclose(found.log_sum_exp[row, head], log_sum_exp, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(
+                found.log_sum_exp[row, head], log_sum_exp, rtol=1e-10, atol=1e-10
+            )
 
 
 @both
 def test_a_bucket_that_is_full_does_not_reach_into_the_next(backend):
     """All but the last key in one bucket, the last in the other, whichever of the two comes first."""
-    direction, v = torch.randn(5, dtype=torch.float64), torch.randn(1, 1, 8, 7, dtype=torch.float64)
+    direction = torch.randn(5, dtype=torch.float64)
+    v = torch.randn(1, 1, 8, 7, dtype=torch.float64)
     for first in (direction, -direction):
         x = torch.stack([first] * 7 + [-first])[None, None]
         for pattern in ("causal", "full"):
@@ -75,10 +96,14 @@ def test_queries_that_are_not_the_keys_are_refused(backend):
     equal = rg.attention(other, x, v, mechanism=m.LSH(2), backend=backend)
     assert torch.equal(attend(x, v, m.LSH(2), backend=backend), equal)
     other[1, 2, 4, 0] += 1e-9
-    with pytest.raises(rg.ArgumentError, match=r"1 of 66 vectors of q are not k's.*pass the same tensor"):
+    with pytest.raises(
+        rg.ArgumentError, match=r"1 of 66 vectors of q are not k's.*pass the same tensor"
+    ):
         rg.attention(other, x, v, mechanism=m.LSH(2), backend=backend)
     with pytest.raises(rg.ArgumentError, match="pass the same tensor"):
-        rg.attention(x[:, :, :4], x, v, mechanism=m.LSH(2), backend=backend)  # by default these are the last four
+        rg.attention(
+            x[:, :, :4], x, v, mechanism=m.LSH(2), backend=backend
+        )  # by default these are the last four
 
 
 @pytest.mark.parametrize(
@@ -98,7 +123,8 @@ def test_numbers_outside_their_range_are_refused(numbers, words):
 
 
 def test_buckets_that_are_a_product_are_hashed_factor_by_factor():
-    mechanism, x = m.LSH(chunk=5, buckets=(4, 6), rounds=3, seed=2), torch.randn(2, 3, 41, 7, dtype=torch.float64)
+    mechanism = m.LSH(chunk=5, buckets=(4, 6), rounds=3, seed=2)
+    x = torch.randn(2, 3, 41, 7, dtype=torch.float64)
     rotations = directions(2, 3 * (2 + 3), 7, orthogonal=False, like=x).split(5)
     found = mechanism.bucket(x)
     for number, R in enumerate(rotations):
@@ -115,16 +141,23 @@ SIZES = [(13, 3, 4, 2), (37, 5, 2, 4), (29, 1, 6, 2), (61, 8, 4, 3), (61, 5, (4,
 
 def patterns(length: int) -> list[p.Pattern]:
     short, nobody = ([3, 0], [length, 4]), ([5, 2], [5, length])  # of each batch row
-    spans = [p.KeySpan(2, length - 3), *(p.KeySpan(*map(torch.tensor, ends)) for ends in (short, nobody))]
+    spans = [
+        p.KeySpan(2, length - 3),
+        *(p.KeySpan(*map(torch.tensor, ends)) for ends in (short, nobody)),
+    ]
     return [p.Full(), p.Causal(), *spans, *(p.Causal() & span for span in spans)]
 
 
-def told(backend: str, q: torch.Tensor, x: torch.Tensor, v: torch.Tensor, **options) -> list[torch.Tensor]:
+def told(
+    backend: str, q: torch.Tensor, x: torch.Tensor, v: torch.Tensor, **options
+) -> list[torch.Tensor]:
     """Output and log-sum-exp, and what both send to x and v."""
     detail = rg.attention_detail(q, x, v, backend=backend, scale=1.3, **options)
     live = detail.log_sum_exp.isfinite()
     sums = detail.log_sum_exp.where(live, 0)
-    pull = torch.linspace(-1, 1, detail.output.numel(), dtype=torch.float64).view(detail.output.shape)
+    pull = torch.linspace(-1, 1, detail.output.numel(), dtype=torch.float64).view(
+        detail.output.shape
+    )
     loss = (detail.output * pull).sum() + (sums * sums).sum()
     sent = torch.autograd.grad(loss, (x, v), allow_unused=True, materialize_grads=True)
     return [detail.output, sums, live.double(), *sent]
@@ -133,11 +166,18 @@ def told(backend: str, q: torch.Tensor, x: torch.Tensor, v: torch.Tensor, **opti
 @pytest.mark.parametrize(("length", "chunk", "buckets", "number"), SIZES)
 def test_values_and_gradients_equal_the_formula(monkeypatch, length, chunk, buckets, number):
     monkeypatch.setattr(fast, "BLOCK", 200)
-    mechanism, (x, v) = m.LSH(chunk, buckets, number, seed=length), texts(length, requires_grad=True)
+    mechanism, (x, v) = (
+        m.LSH(chunk, buckets, number, seed=length),
+        texts(length, requires_grad=True),
+    )
     for pattern in patterns(length):
         options = {"mechanism": mechanism, "pattern": pattern}
-        for found, expected in zip(told("lsh", x, x, v, **options), told("reference", x, x, v, **options), strict=True):
-            torch.testing.assert_close(found, expected, **EXACT, msg=lambda text: f"{pattern}: {text}")  # noqa: B023
+        for found, expected in zip(
+            told("lsh", x, x, v, **options), told("reference", x, x, v, **options), strict=True
+        ):
+            torch.testing.assert_close(
+                found, expected, **EXACT, msg=lambda text, pattern=pattern: f"{pattern}: {text}"
+            )
 
 
 @pytest.mark.parametrize("rows", [1, 3, 11, 23])
@@ -151,7 +191,9 @@ def test_some_queries_equal_their_rows_of_the_whole(rows):
             options = {"mechanism": mechanism, "pattern": pattern, "q_start": start}
             expected = told("reference", q, x, v, **options)
             for one, other in zip(told("lsh", q, x, v, **options), expected, strict=True):
-                torch.testing.assert_close(one, other, **EXACT, msg=lambda text: f"{pattern}: {text}")  # noqa: B023
+                torch.testing.assert_close(
+                    one, other, **EXACT, msg=lambda text, pattern=pattern: f"{pattern}: {text}"
+                )
     whole = rg.attention(x, x, v, mechanism=mechanism, pattern="causal", backend="lsh")
     last = rg.attention(x[:, :, -rows:], x, v, mechanism=mechanism, pattern="causal", backend="lsh")
     torch.testing.assert_close(last, whole[:, :, -rows:], **EXACT)
@@ -160,7 +202,8 @@ def test_some_queries_equal_their_rows_of_the_whole(rows):
 @both
 def test_equal_tensors_apart_share_the_gradient_of_one(backend):
     x, v = texts(29, requires_grad=True)
-    q, k = x.detach().clone().requires_grad_(), x.detach().clone().requires_grad_()
+    q = x.detach().clone().requires_grad_()
+    k = x.detach().clone().requires_grad_()
     options = {"mechanism": m.LSH(4, 4, 2), "pattern": "causal", "backend": backend}
     (one,) = torch.autograd.grad(rg.attention(x, x, v, **options).square().sum(), x)
     of_q, of_k = torch.autograd.grad(rg.attention(q, k, v, **options).square().sum(), (q, k))
@@ -180,7 +223,8 @@ def test_a_vector_of_zeros_has_a_finite_gradient(backend):
 
 
 def test_the_pairs_computed_grow_with_the_length():
-    mechanism, pairs = m.LSH(chunk=32, buckets=16, rounds=3), []
+    mechanism = m.LSH(chunk=32, buckets=16, rounds=3)
+    pairs = []
     for length in (1024, 2048, 4096):
         x = torch.randn(1, 1, length, 8)
         plan = rg.plan_attention(x, x, x, mechanism=mechanism, pattern="causal", strict=True)
@@ -192,6 +236,10 @@ def test_the_pairs_computed_grow_with_the_length():
 
 def test_other_statistics_are_left_to_the_formula():
     x, v = texts(29)
-    with pytest.raises(rg.UnsupportedError, match="does not compute the weights, which entropy needs"):
+    with pytest.raises(
+        rg.UnsupportedError, match="does not compute the weights, which entropy needs"
+    ):
         rg.attention_detail(x, x, v, mechanism=m.LSH(4), want="entropy", backend="lsh")
-    assert rg.attention_detail(x, x, v, mechanism=m.LSH(4), want="entropy").plan.backend == "reference"
+    assert (
+        rg.attention_detail(x, x, v, mechanism=m.LSH(4), want="entropy").plan.backend == "reference"
+    )

@@ -16,10 +16,16 @@ from regard.errors import ArgumentError
         ("performer(features=256)", m.Performer(256)),
         ("performer( 8 , seed = 3, orthogonal=false)", m.Performer(8, 3, False)),
         ("random-feature(5, gated=true, sigma=0.75)", m.RandomFeature(5, gated=True, sigma=0.75)),
-        ("linformer(length=9, rank=3, shared=keys_and_values)", m.Linformer(9, 3, "keys_and_values")),
+        (
+            "linformer(length=9, rank=3, shared=keys_and_values)",
+            m.Linformer(9, 3, "keys_and_values"),
+        ),
         ("lsh(chunk=3, buckets=4 x 6, rounds=1)", m.LSH(3, (4, 6), 1)),
         ("random_feature(64, gated, sigma=1e-0)", m.RandomFeature(64, gated=True)),
-        ("softmax(local-predictive(dot, 4, query_dim=5))", m.Softmax(m.LocalPredictive(m.Dot(), 4, 5))),
+        (
+            "softmax(local-predictive(dot, 4, query_dim=5))",
+            m.Softmax(m.LocalPredictive(m.Dot(), 4, 5)),
+        ),
     ],
 )
 def test_a_text_is_its_mechanism(text, mechanism):
@@ -29,11 +35,17 @@ def test_a_text_is_its_mechanism(text, mechanism):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("perfomer(64)", "at character 1: there is no mechanism 'perfomer'; did you mean 'performer'\\?"),
+        (
+            "perfomer(64)",
+            "at character 1: there is no mechanism 'perfomer'; did you mean 'performer'\\?",
+        ),
         ("performer(features=256", r"at character 23: '\)' is missing"),
         ("os.system", "'.system' is not understood"),
         (3, "a mechanism's text is a string; this is 3"),
-        ("performer(feature=3)", r"performer has no argument 'feature'; it takes features, seed, orthogonal"),
+        (
+            "performer(feature=3)",
+            r"performer has no argument 'feature'; it takes features, seed, orthogonal",
+        ),
         ("linformer", r"takes \(length, rank"),
         ("performer(seed=1, seed=2)", "each name once"),
         ("performer(features=true)", "features"),
@@ -77,8 +89,14 @@ def test_the_text_of_a_mechanism_reads_back(mechanism):
     assert m.parse(str(mechanism)) == mechanism
 
 
-@pytest.mark.parametrize("score", [lambda n: m.General(n, n), lambda n: m.Additive(n, n, n),
-                                   lambda n: m.LocalPredictive(m.Dot(), 4, n)])  # fmt: skip
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda n: m.General(n, n),
+        lambda n: m.Additive(n, n, n),
+        lambda n: m.LocalPredictive(m.Dot(), 4, n),
+    ],
+)
 def test_sizes_of_numpy_are_kept_as_whole_numbers_of_python(score):
     """So that equal scores have one text and one hash, and can be written to JSON."""
     found, plain = (m.Softmax(score(number)) for number in (np.int64(5), 5))

@@ -27,10 +27,16 @@ OPTIONS = {
     "dropout": {"dropout": 0.3, "dropout_seed": 5},
     "start by row": {"q_start": torch.tensor([6, -2]), "pattern": "causal"},
     "everything": {
-        "scale": 0.8, "softcap": 2.0, "dropout": 0.25, "dropout_seed": 9, "pattern": p.Causal() & SPAN,
-        "bias": torch.randn(6, Q_LEN, K_LEN, generator=torch.Generator().manual_seed(2), dtype=torch.float64),
+        "scale": 0.8,
+        "softcap": 2.0,
+        "dropout": 0.25,
+        "dropout_seed": 9,
+        "pattern": p.Causal() & SPAN,
+        "bias": torch.randn(
+            6, Q_LEN, K_LEN, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+        ),
     },
-}  # fmt: skip
+}
 every = pytest.mark.parametrize("name", SCORES)
 
 
@@ -38,36 +44,75 @@ every = pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("backend", ["reference", "streamed"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_it_is_the_formula_of_its_paper(name, backend, shared):
-    bias, options = np.linspace(-1, 1, 6 * K_LEN).reshape(6, 1, K_LEN), {"scale": 0.9, "softcap": 2.5}
+    bias = np.linspace(-1, 1, 6 * K_LEN).reshape(6, 1, K_LEN)
+    options = {"scale": 0.9, "softcap": 2.5}
     for pattern, heads in product(PATTERNS, HEADS):
-        call, seen = make_call(name, heads, shared=shared), pattern.dense(Q_LEN, K_LEN).expand(BATCH, 6, Q_LEN, K_LEN)
-        expected = attend(call.formula, *call.arrays, seen.numpy(), window=call.window, bias=bias, **options)
-        found = call.ask(backend, ("log_sum_exp", "weights"), pattern=pattern, bias=torch.from_numpy(bias), **options)
+        call = make_call(name, heads, shared=shared)
+        seen = pattern.dense(Q_LEN, K_LEN).expand(BATCH, 6, Q_LEN, K_LEN)
+        expected = attend(
+            call.formula, *call.arrays, seen.numpy(), window=call.window, bias=bias, **options
+        )
+        found = call.ask(
+            backend,
+            ("log_sum_exp", "weights"),
+            pattern=pattern,
+            bias=torch.from_numpy(bias),
+            **options,
+        )
         for one in ("output", "log_sum_exp", "weights"):
-            torch.testing.assert_close(getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT)
+            torch.testing.assert_close(
+                getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT
+            )
 
 
 @every
 @pytest.mark.parametrize("option", OPTIONS)
 def test_streaming_equals_the_formula_in_values_statistics_and_gradients(name, option, monkeypatch):
     turn = [*SCORES].index(name) + [*OPTIONS].index(option)
-    for module, size, numbers in ((blocking, "PAIRS", (16, 1 << 17)), (formulas, "SLAB", (90, 1 << 17, 1))):
+    for module, size, numbers in (
+        (blocking, "PAIRS", (16, 1 << 17)),
+        (formulas, "SLAB", (90, 1 << 17, 1)),
+    ):
         monkeypatch.setattr(module, size, numbers[turn % len(numbers)])
     monkeypatch.setattr(blocking, "ROWS", 6 if turn % 2 == 0 else 256)
     monkeypatch.setattr(blocking, "ALIGNED", 4)
-    statistics = ("log_sum_exp", "entropy", "received", "distance", rg.top_keys(3), rg.weights_of([1, 4], [5, 2]))
-    options, drawn = {"pattern": SPAN, **OPTIONS[option]}, torch.Generator().manual_seed(turn)
+    statistics = (
+        "log_sum_exp",
+        "entropy",
+        "received",
+        "distance",
+        rg.top_keys(3),
+        rg.weights_of([1, 4], [5, 2]),
+    )
+    options = {"pattern": SPAN, **OPTIONS[option]}
+    drawn = torch.Generator().manual_seed(turn)
     bias = [options["bias"].clone().requires_grad_()] if "bias" in options else []
     options |= {"bias": bias[0]} if bias else {}
     pull = torch.randn(BATCH, 6, Q_LEN, V_DIM, generator=drawn, dtype=torch.float64)
-    want, answers = statistics if turn % 2 else (), []
+    want = statistics if turn % 2 else ()
+    answers = []
     for backend in ("reference", "streamed"):
         call = make_call(name, HEADS[turn % 3], learns=True, shared=turn % 3 == 0)
         found = call.ask(backend, want, **options)
-        told = (found.output * pull, *([found.log_sum_exp, found.entropy, found.received, found.distance,
-                found.top_keys.weights, found.chosen_weights] if want else []))  # fmt: skip
+        told = (
+            found.output * pull,
+            *(
+                [
+                    found.log_sum_exp,
+                    found.entropy,
+                    found.received,
+                    found.distance,
+                    found.top_keys.weights,
+                    found.chosen_weights,
+                ]
+                if want
+                else []
+            ),
+        )
         loss = sum((x.nan_to_num(neginf=0.0) * (1 + n)).square().sum() for n, x in enumerate(told))
-        sent = torch.autograd.grad(loss, [*call.learning, *bias], allow_unused=True, materialize_grads=True)
+        sent = torch.autograd.grad(
+            loss, [*call.learning, *bias], allow_unused=True, materialize_grads=True
+        )
         answers.append((*told, *sent))
     torch.testing.assert_close(answers[1], answers[0], **EXACT)
 
@@ -75,7 +120,10 @@ def test_streaming_equals_the_formula_in_values_statistics_and_gradients(name, o
 @every
 def test_new_parameters_fit_and_are_the_same_for_a_seed(name):
     call = make_call(name, dtype=torch.float32)
-    made = [m.Softmax(call.score).new_parameters(6, 3, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    made = [
+        m.Softmax(call.score).new_parameters(6, 3, torch.Generator().manual_seed(seed))
+        for seed in (0, 0, 1)
+    ]
     assert all(torch.equal(made[0][one], made[1][one]) for one in made[0])
     assert all(not torch.equal(made[0][one], made[2][one]) for one in made[0])
     call.parameters = dict(made[0])
@@ -83,11 +131,14 @@ def test_new_parameters_fit_and_are_the_same_for_a_seed(name):
 
 
 def test_sizes_that_were_not_declared_are_refused_with_their_numbers():
-    q, k = torch.randn(1, 1, 2, 5), torch.randn(1, 1, 4, 3)
-    for score, found in ((m.General(4, 3), r"5 numbers and keys 3.* queries of 4 with keys of 3"),
-                         (m.Additive(5, 4, 7), "queries of 5 with keys of 4"),
-                         (m.Concat(5, 3, 7, projected_keys=True), "queries of 5 with keys of 7"),
-                         (m.LocalPredictive(m.General(5, 2), 3), "queries of 5 with keys of 2")):  # fmt: skip
+    q = torch.randn(1, 1, 2, 5)
+    k = torch.randn(1, 1, 4, 3)
+    for score, found in (
+        (m.General(4, 3), r"5 numbers and keys 3.* queries of 4 with keys of 3"),
+        (m.Additive(5, 4, 7), "queries of 5 with keys of 4"),
+        (m.Concat(5, 3, 7, projected_keys=True), "queries of 5 with keys of 7"),
+        (m.LocalPredictive(m.General(5, 2), 3), "queries of 5 with keys of 2"),
+    ):
         with pytest.raises(rg.ShapeError, match=found):
             rg.attention(q, k, k, mechanism=m.Softmax(score))
     with pytest.raises(rg.ShapeError, match=r"5 numbers.* queries of 6"):
@@ -105,10 +156,12 @@ def test_backends_of_dot_products_refuse_other_scores_in_words():
 
 
 def test_only_keys_that_have_to_be_are_projected_again():
-    k, parameters = torch.randn(1, 1, 4, KEY_DIM), {"key_weight": torch.randn(1, HIDDEN, KEY_DIM)}
+    k = torch.randn(1, 1, 4, KEY_DIM)
+    parameters = {"key_weight": torch.randn(1, HIDDEN, KEY_DIM)}
     assert m.Dot().project_keys(k, {}) is k
     assert m.General(5, KEY_DIM).project_keys(k, {}) is k
-    additive, sizes = m.Additive(5, KEY_DIM, HIDDEN), rg.mechanisms.base.Sizes(BATCH, 6, 3, K_LEN)
+    additive = m.Additive(5, KEY_DIM, HIDDEN)
+    sizes = rg.mechanisms.base.Sizes(BATCH, 6, 3, K_LEN)
     assert additive.project_keys(k, parameters).shape == (1, 1, 4, HIDDEN)
     assert "key_weight" not in additive.with_projected_keys().parameter_shapes(sizes)
 
@@ -132,9 +185,22 @@ class Cosine(m.Score, enrol=False):
 @pytest.mark.parametrize("backend", ["auto", "reference", "fused", "streamed"])
 def test_a_projected_score_is_the_formula_on_every_backend(backend):
     q, k, v = make_qkv(q_len=12, k_len=12)
-    found = rg.attention(q, k, v, pattern="causal_window(5)", mechanism=m.Softmax(Cosine()), scale=8.0, backend=backend)
+    found = rg.attention(
+        q,
+        k,
+        v,
+        pattern="causal_window(5)",
+        mechanism=m.Softmax(Cosine()),
+        scale=8.0,
+        backend=backend,
+    )
     same = rg.attention(
-        F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, pattern="causal_window(5)", scale=8.0, backend="reference"
+        F.normalize(q, dim=-1),
+        F.normalize(k, dim=-1),
+        v,
+        pattern="causal_window(5)",
+        scale=8.0,
+        backend="reference",
     )
     assert torch.allclose(found, same, atol=1e-5)
 
@@ -143,7 +209,9 @@ def test_a_score_without_a_formula_is_refused():
     class Empty(m.Score, enrol=False):
         pass
 
-    with pytest.raises(rg.ArgumentError, match=r"no backend knows the formula of Empty; define lowered\(\)"):
+    with pytest.raises(
+        rg.ArgumentError, match=r"no backend knows the formula of Empty; define lowered\(\)"
+    ):
         m.Softmax(Empty())
 
 
@@ -164,7 +232,8 @@ def test_a_projection_of_another_size_says_so_or_is_refused(backend):
         projects = True
 
         def project(self, q, k, parameters):
-            ones, lengths = torch.ones_like(q[..., :1]), k.square().sum(-1, keepdim=True)
+            ones = torch.ones_like(q[..., :1])
+            lengths = k.square().sum(-1, keepdim=True)
             return torch.cat([q, ones], -1), torch.cat([k, -lengths / 2], -1), {}
 
         def lowered(self):

@@ -16,7 +16,9 @@ LOCAL = ("local dot", "local general", "local additive", "local concat")
 @pytest.mark.parametrize("backend", ["reference", "streamed"])
 def test_padding_on_either_side_changes_nothing(name, backend):
     call = make_call(name)
-    padded = call.ask(backend, pattern=p.KeySpan(torch.tensor([3, 0]), torch.tensor([9, 6])), q_start=0).output
+    padded = call.ask(
+        backend, pattern=p.KeySpan(torch.tensor([3, 0]), torch.tensor([9, 6])), q_start=0
+    ).output
     k, v = call.k, call.v
     for row, (start, stop) in enumerate(((3, 9), (0, 6))):
         call.k, call.v = k[:, :, start:stop], v[:, :, start:stop]

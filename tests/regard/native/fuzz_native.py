@@ -42,19 +42,35 @@ def size(draw: random.Random, most: int) -> int:
 
 
 def pattern_of(draw: random.Random, q_len: int, k_len: int, heads: int, batch: int) -> p.Pattern:
-    window, start = draw.randint(1, 70), draw.randint(0, k_len)
+    window = draw.randint(1, 70)
+    start = draw.randint(0, k_len)
     seeded = torch.Generator().manual_seed(draw.randrange(2**31))
     mask = torch.rand(q_len, k_len, generator=seeded) < draw.random()
-    block, rows, lists = draw.choice([1, 16, 17, 40]), draw.choice([1, 16, 70]), draw.choice([1, heads])
-    listed = torch.randint(-1, -(-k_len // block), (1, lists, -(-q_len // rows), 5), generator=seeded)
+    block = draw.choice([1, 16, 17, 40])
+    rows = draw.choice([1, 16, 70])
+    lists = draw.choice([1, heads])
+    listed = torch.randint(
+        -1, -(-k_len // block), (1, lists, -(-q_len // rows), 5), generator=seeded
+    )
     choices = [
-        p.Full(), p.Causal(), p.SlidingWindow(window), p.CausalWindow(window + 1), p.Explicit(mask),
-        p.SlidingWindow(window) | p.GlobalTokens([draw.randrange(k_len)]), p.Strided(window + 1) & p.Causal(),
-        p.KeySpan(start, k_len) & p.Causal(), ~p.SlidingWindow(window), p.RandomBlocks(1, block=16, seed=3),
-        p.KeySpan(torch.arange(batch) % (k_len + 1), torch.full((batch,), k_len)) & p.SlidingWindow(window),
+        p.Full(),
+        p.Causal(),
+        p.SlidingWindow(window),
+        p.CausalWindow(window + 1),
+        p.Explicit(mask),
+        p.SlidingWindow(window) | p.GlobalTokens([draw.randrange(k_len)]),
+        p.Strided(window + 1) & p.Causal(),
+        p.KeySpan(start, k_len) & p.Causal(),
+        ~p.SlidingWindow(window),
+        p.RandomBlocks(1, block=16, seed=3),
+        p.KeySpan(torch.arange(batch) % (k_len + 1), torch.full((batch,), k_len))
+        & p.SlidingWindow(window),
         p.PerHead([draw.choice([p.Causal(), p.SlidingWindow(window)]) for _ in range(heads)]),
-        *(p.ChosenBlocks(listed, block, rows) & band for band in (p.Full(), p.Causal(), p.CausalWindow(window))),
-    ]  # fmt: skip
+        *(
+            p.ChosenBlocks(listed, block, rows) & band
+            for band in (p.Full(), p.Causal(), p.CausalWindow(window))
+        ),
+    ]
     return draw.choice(choices)
 
 
@@ -73,7 +89,8 @@ def strided(draw: random.Random, *shape: int) -> torch.Tensor:
 
 def beside_each_other(draw: random.Random) -> None:
     """A plan in several threads of Python, each with threads of the kernel; the results are those of one thread."""
-    q_len, k_len = size(draw, 200), size(draw, 300)
+    q_len = size(draw, 200)
+    k_len = size(draw, 300)
     plans = [torch.randn(1, 2, n, 16) for n in (q_len, k_len, k_len)]
     plan = rg.plan_attention(*plans, pattern=pattern_of(draw, q_len, k_len, 2, 1), backend="native")
     calls = [tuple(torch.randn_like(x) for x in plans) for _ in range(6)]
@@ -85,9 +102,13 @@ def beside_each_other(draw: random.Random) -> None:
 
 def compute(draw: random.Random) -> None:
     """A sound call, forward and backward; its result is finite."""
-    kv_heads, batch = draw.randint(1, 2), draw.randint(1, 2)
+    kv_heads = draw.randint(1, 2)
+    batch = draw.randint(1, 2)
     heads = kv_heads * draw.randint(1, 3)
-    q_len, k_len, head_dim, v_dim = size(draw, 250), size(draw, 300), size(draw, 70), size(draw, 70)
+    q_len = size(draw, 250)
+    k_len = size(draw, 300)
+    head_dim = size(draw, 70)
+    v_dim = size(draw, 70)
     latent = draw.random() < 0.25  # values are the first numbers of the keys
     if latent:
         head_dim = size(draw, 200)
@@ -101,7 +122,9 @@ def compute(draw: random.Random) -> None:
         "pattern": pattern_of(draw, q_len, k_len, heads, batch),
         "softcap": draw.choice([None, None, 3.0]),
         "dropout": draw.choice([0.0, 0.0, 0.3]),
-        "bias": draw.choice([None, None, rg.bias.ALiBi(), torch.randn(heads, 1, k_len, requires_grad=True)]),
+        "bias": draw.choice(
+            [None, None, rg.bias.ALiBi(), torch.randn(heads, 1, k_len, requires_grad=True)]
+        ),
         "scale": draw.choice([None, -0.5]),
         "sink": draw.choice([None, None, 0.5, torch.randn(heads)]),
     }
@@ -129,19 +152,31 @@ def wanted(draw: random.Random, heads: int, q_len: int, k_len: int) -> list[Want
         want.append(rg.top_keys(draw.choice([1, 8, draw.randint(1, MOST_TOP + 1), k_len + 3])))
     if draw.random() < 0.2:
         rows = draw.sample(range(q_len), draw.randint(1, min(q_len, 5)))
-        want.append(rg.weights_of(rows, draw.choice([None, draw.sample(range(heads), draw.randint(1, heads))])))
+        want.append(
+            rg.weights_of(
+                rows, draw.choice([None, draw.sample(range(heads), draw.randint(1, heads))])
+            )
+        )
     return list(dict.fromkeys([*want, "log_sum_exp", "sink"])) if want else []
 
 
 def name_of(want: Want) -> str:
-    return want if isinstance(want, str) else "top_keys" if isinstance(want, TopKeys) else "chosen_weights"
+    return (
+        want
+        if isinstance(want, str)
+        else "top_keys"
+        if isinstance(want, TopKeys)
+        else "chosen_weights"
+    )
 
 
 def check(found: rg.AttentionDetail, want: set[str], k_len: int) -> None:
     """The statistics of a call agree with each other: its weights sum to 1 in every row that is not empty."""
     if not want:
         return
-    total = (found.log_sum_exp > -math.inf).double() - found.sink  # of the weights of the keys of each row
+    total = (
+        found.log_sum_exp > -math.inf
+    ).double() - found.sink  # of the weights of the keys of each row
     close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-3, check_dtype=False)
     if "received" in want:
         close(found.received.sum(-1), total.sum(-1))
@@ -169,9 +204,15 @@ def interrupted(draw: random.Random) -> None:
 
 def damaged(draw: random.Random) -> None:
     """A call whose schedule or sizes were changed at random: the entry refuses it, or it is as sound as any other."""
-    q_len, k_len, dim = draw.randint(1, 200), draw.randint(1, 200), draw.randint(1, 40)
-    q, k, v = torch.randn(1, 2, q_len, dim), torch.randn(1, 1, k_len, dim), torch.randn(1, 1, k_len, dim)
-    plan = rg.plan_attention(q, k, v, pattern=pattern_of(draw, q_len, k_len, 2, 1), backend="native")
+    q_len = draw.randint(1, 200)
+    k_len = draw.randint(1, 200)
+    dim = draw.randint(1, 40)
+    q = torch.randn(1, 2, q_len, dim)
+    k = torch.randn(1, 1, k_len, dim)
+    v = torch.randn(1, 1, k_len, dim)
+    plan = rg.plan_attention(
+        q, k, v, pattern=pattern_of(draw, q_len, k_len, 2, 1), backend="native"
+    )
     if not plan.keys:
         return
     kernel = plan._offer.run.__self__
@@ -181,17 +222,26 @@ def damaged(draw: random.Random) -> None:
     lowered = next(iter(kernel._kept.values()))
     schedules = []
     for arrays, origin in lowered.schedules:
-        arrays = [x.clone() for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)]
+        arrays = [
+            x.clone() for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)
+        ]
         for _ in range(draw.randint(1, 3)):
             x = draw.choice(arrays).view(-1)
             if len(x):
                 at = draw.randrange(len(x))
-                x[at] = draw.choice([int(x[at]) + draw.randint(-40, 40), draw.randint(-(2**31), 2**31 - 1), 0])
+                x[at] = draw.choice(
+                    [int(x[at]) + draw.randint(-40, 40), draw.randint(-(2**31), 2**31 - 1), 0]
+                )
         schedules.append((Arrays(*arrays), draw.choice([origin, origin + draw.randint(-50, 50)])))
     filled = Filled(plan.problem)
-    output, sums = torch.empty(1, 2, q_len, dim), torch.zeros(1, 2, q_len)
+    output = torch.empty(1, 2, q_len, dim)
+    sums = torch.zeros(1, 2, q_len)
     keys = plan.keys
-    filled.call.first_key, filled.call.keys, filled.call.threads = keys.start, len(keys), draw.choice([1, 2, 4])
+    filled.call.first_key, filled.call.keys, filled.call.threads = (
+        keys.start,
+        len(keys),
+        draw.choice([1, 2, 4]),
+    )
     broken = Lowered(schedules, None)
     filled.call.schedules, filled.call.schedule = len(schedules), broken.address
     tensors = q, k[:, :, keys.start : keys.stop], v[:, :, keys.start : keys.stop], output
@@ -201,12 +251,36 @@ def damaged(draw: random.Random) -> None:
     found = [torch.empty(x.shape) for x in tensors[:3]]
     gradients = fill_gradients(output, None, found, None, False)
     if draw.random() < 0.3:
-        name = draw.choice(["batch", "heads", "kv_heads", "q_len", "head_dim", "v_dim", "first_key", "keys", "threads"])
-        setattr(filled.call, name, draw.choice([0, -1, 1, 2, 3, getattr(filled.call, name) + draw.randint(-2, 300)]))
+        name = draw.choice(
+            [
+                "batch",
+                "heads",
+                "kv_heads",
+                "q_len",
+                "head_dim",
+                "v_dim",
+                "first_key",
+                "keys",
+                "threads",
+            ]
+        )
+        setattr(
+            filled.call,
+            name,
+            draw.choice([0, -1, 1, 2, 3, getattr(filled.call, name) + draw.randint(-2, 300)]),
+        )
     if draw.random() < 0.3:
-        into = draw.choice([*filled.tensors, gradients.dout, gradients.dq, gradients.dk, gradients.dv])
+        into = draw.choice(
+            [*filled.tensors, gradients.dout, gradients.dq, gradients.dk, gradients.dv]
+        )
         name = draw.choice(["batch", "head", "row"])
-        strides = [0, -1, 1, getattr(into, name) + draw.randint(-9, 9), draw.randint(-(2**62), 2**62)]
+        strides = [
+            0,
+            -1,
+            1,
+            getattr(into, name) + draw.randint(-9, 9),
+            draw.randint(-(2**62), 2**62),
+        ]
         setattr(into, name, draw.choice(strides))
     filled.call.threads = min(filled.call.threads, 4)
     statistics = damaged_statistics(draw, filled.call, heads=2, q_len=q_len, keys=len(keys))
@@ -228,18 +302,29 @@ def damaged_statistics(draw: random.Random, call: CCall, heads: int, q_len: int,
     """
     if draw.random() < 0.4:
         return None
-    struct, shapes = CStatistics(), {"entropy": (), "distance": (), "top_weights": (MOST_TOP,), "top_keys": (MOST_TOP,)}
-    memory = {name: torch.zeros(heads, q_len, *last, dtype=torch.int64) for name, last in shapes.items()}
+    struct = CStatistics()
+    shapes = {"entropy": (), "distance": (), "top_weights": (MOST_TOP,), "top_keys": (MOST_TOP,)}
+    memory = {
+        name: torch.zeros(heads, q_len, *last, dtype=torch.int64) for name, last in shapes.items()
+    }
     memory |= {"received": torch.zeros(heads, keys), "weights": torch.zeros(heads, q_len, keys)}
-    slots = {"head_slot": torch.arange(heads, dtype=torch.int32), "row_slot": torch.arange(q_len, dtype=torch.int32)}
+    slots = {
+        "head_slot": torch.arange(heads, dtype=torch.int32),
+        "row_slot": torch.arange(q_len, dtype=torch.int32),
+    }
     for x in slots.values():
         if draw.random() < 0.3:
-            x[draw.randrange(len(x))] = draw.choice([-1, -2, len(x), draw.randint(-(2**31), 2**31 - 1)])
+            x[draw.randrange(len(x))] = draw.choice(
+                [-1, -2, len(x), draw.randint(-(2**31), 2**31 - 1)]
+            )
     memory |= slots
     for name, x in memory.items():
         setattr(struct, name, None if draw.random() < 0.2 else x.data_ptr())
     struct.top = draw.choice([0, 1, draw.randint(1, MOST_TOP), MOST_TOP + 1, -1])
-    struct.weight_heads, struct.weight_rows = draw.choice([heads, 0, -1]), draw.choice([q_len, q_len, 0])
+    struct.weight_heads, struct.weight_rows = (
+        draw.choice([heads, 0, -1]),
+        draw.choice([q_len, q_len, 0]),
+    )
     starts = torch.tensor([draw.randint(-9, 9)])
     call.start = draw.choice([None, starts.data_ptr()])
     if draw.random() < 0.2:
@@ -250,14 +335,27 @@ def damaged_statistics(draw: random.Random, call: CCall, heads: int, q_len: int,
 
 def recur(draw: random.Random) -> None:
     """A recurrence with its gradients, as it is or with a damaged struct."""
-    (dims, length), heads = (size(draw, 70), size(draw, 130)), draw.choice([(2, 2, 2), (4, 2, 2), (2, 2, 6), (1, 1, 1)])
-    v_dim, kind, dtype = size(draw, 70), draw.choice([0, 1, 2]), draw.choice(DTYPES)
-    q, k, v = (strided(draw, 2, n, length, dim).to(dtype) for n, dim in zip(heads, (dims, dims, v_dim), strict=True))
+    (dims, length), heads = (
+        (size(draw, 70), size(draw, 130)),
+        draw.choice([(2, 2, 2), (4, 2, 2), (2, 2, 6), (1, 1, 1)]),
+    )
+    v_dim = size(draw, 70)
+    kind = draw.choice([0, 1, 2])
+    dtype = draw.choice(DTYPES)
+    q, k, v = (
+        strided(draw, 2, n, length, dim).to(dtype)
+        for n, dim in zip(heads, (dims, dims, v_dim), strict=True)
+    )
     wide = torch.promote_types(dtype, torch.float32)
-    log_decay = -torch.rand(2, heads[2], length, *((dims,) if kind == 2 else ()), dtype=wide) if kind else None
+    log_decay = (
+        -torch.rand(2, heads[2], length, *((dims,) if kind == 2 else ()), dtype=wide)
+        if kind
+        else None
+    )
     strength = torch.rand(2, heads[2], length, dtype=wide) if draw.random() < 0.5 else None
     memory = torch.rand(2, heads[2], dims, v_dim, dtype=wide)
-    given, learns = Given(q, k / 8, v, log_decay, strength, memory), draw.random() < 0.5
+    given = Given(q, k / 8, v, log_decay, strength, memory)
+    learns = draw.random() < 0.5
     rule = Rule(draw.random() < 0.5, 0.5, 0.0 if learns or draw.random() < 0.5 else 1e-6)
     kernel = Kernel(backend.load())
     if draw.random() < 0.3:

@@ -16,10 +16,15 @@ from regard.backends.native.library import load
 CASES = 30  # of every promise; each is a call of its own
 NATIVE: Any = load()
 CAUSAL = (
-    "causal", "causal & sliding_window(64)", "causal_window(33)", "causal_window(1)", "causal_window(300)",
-    "causal & (sliding_window(8) | global_tokens(0, 3))", "random_blocks(2, 16, 1, past=true) & causal",
+    "causal",
+    "causal & sliding_window(64)",
+    "causal_window(33)",
+    "causal_window(1)",
+    "causal_window(300)",
+    "causal & (sliding_window(8) | global_tokens(0, 3))",
+    "random_blocks(2, 16, 1, past=true) & causal",
     "causal & strided(7)",
-)  # fmt: skip
+)
 BANDS = ("causal", "causal_window(33)", "causal_window(300)", "full", "sliding_window(20)")
 PATTERNS = (*CAUSAL, "full", "prefix(9) | causal", "sliding_window(30) | global_tokens(2)")
 
@@ -33,7 +38,9 @@ class Case:
     v: torch.Tensor
     pattern: str
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: p.Pattern | str) -> torch.Tensor:
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: p.Pattern | str
+    ) -> torch.Tensor:
         return rg.attention(q, k, v, pattern=pattern, backend="native")
 
     @property
@@ -42,12 +49,19 @@ class Case:
 
 
 def make(draw: random.Random, patterns: tuple[str, ...]) -> Case:
-    length = draw.choice([draw.randint(1, 40), draw.randint(40, 300), draw.randint(300, 700)])  # a chunk has 256 keys
-    kv_heads, batch = draw.randint(1, 2), draw.randint(1, 3)
+    length = draw.choice(
+        [draw.randint(1, 40), draw.randint(40, 300), draw.randint(300, 700)]
+    )  # a chunk has 256 keys
+    kv_heads = draw.randint(1, 2)
+    batch = draw.randint(1, 3)
     heads = kv_heads * draw.choice([1, 2, 4])
     if draw.random() < 0.03:  # more than one span
-        length, batch, heads, kv_heads = draw.randint(2100, 4500), 1, 1, 1
-    head_dim, v_dim = draw.choice([5, 8, 16, 33, 64]), draw.choice([5, 8, 16, 33, 64])
+        length = draw.randint(2100, 4500)
+        batch = 1
+        heads = 1
+        kv_heads = 1
+    head_dim = draw.choice([5, 8, 16, 33, 64])
+    v_dim = draw.choice([5, 8, 16, 33, 64])
     dtype = draw.choice([torch.float32, torch.float32, torch.bfloat16, torch.float64])
     q = torch.randn(batch, heads, length, head_dim).to(dtype)
     k, v = (torch.randn(batch, kv_heads, length, dim).to(dtype) for dim in (head_dim, v_dim))
@@ -71,12 +85,16 @@ def continued(case: Case, draw: random.Random) -> tuple[torch.Tensor, torch.Tens
     length = case.q.shape[2]
     first = draw.randrange(length)
     end = min(length, first + draw.choice([1, 2, 20]))
-    part = case.attend(case.q[:, :, first:end], case.k[:, :, :end], case.v[:, :, :end], case.pattern)
+    part = case.attend(
+        case.q[:, :, first:end], case.k[:, :, :end], case.v[:, :, :end], case.pattern
+    )
     return part, case.output[:, :, first:end]
 
 
 def beside_padding(case: Case, draw: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
-    before, after, length = draw.randint(0, 70), draw.randint(0, 70), case.q.shape[2]
+    before = draw.randint(0, 70)
+    after = draw.randint(0, 70)
+    length = case.q.shape[2]
 
     def padded(x: torch.Tensor) -> torch.Tensor:
         shape = (*x.shape[:2], before + length + after, x.shape[3])
@@ -129,7 +147,9 @@ PROMISES: dict[str, tuple[Promise, tuple[str, ...]]] = {
 }
 
 
-def broken(promise: Promise, patterns: tuple[str, ...], cases: int, first: int = 0) -> Iterator[tuple[int, Case]]:
+def broken(
+    promise: Promise, patterns: tuple[str, ...], cases: int, first: int = 0
+) -> Iterator[tuple[int, Case]]:
     """The cases whose bits differ."""
     for number in range(first, first + cases):
         draw = random.Random(number)
@@ -143,14 +163,19 @@ def broken(promise: Promise, patterns: tuple[str, ...], cases: int, first: int =
 @pytest.mark.parametrize("name", PROMISES)
 def test_bits_are_equal(name):
     promise, patterns = PROMISES[name]
-    assert not [(number, case.pattern, case.q.shape) for number, case in broken(promise, patterns, CASES)]
+    assert not [
+        (number, case.pattern, case.q.shape) for number, case in broken(promise, patterns, CASES)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROMISES)
 def test_bits_are_equal_in_thousands_of_cases(name):
     promise, patterns = PROMISES[name]
-    assert not [(number, case.pattern) for number, case in broken(promise, patterns, 40 * CASES, first=CASES)]
+    assert not [
+        (number, case.pattern)
+        for number, case in broken(promise, patterns, 40 * CASES, first=CASES)
+    ]
 
 
 def test_instruction_sets_give_equal_bits():

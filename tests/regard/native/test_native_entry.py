@@ -17,8 +17,12 @@ from regard.backends.schedule import Arrays
 from regard.core.call import make_problem
 from regard.errors import RegardError
 
-Q, K = torch.randn(2, 4, 300, 8), torch.randn(2, 2, 300, 8)
-PATTERN, BITS = "sliding_window(20) | global_tokens(0)", "strided(7, local=false)"  # with BOUNDED runs; with BITS
+Q = torch.randn(2, 4, 300, 8)
+K = torch.randn(2, 2, 300, 8)
+PATTERN, BITS = (
+    "sliding_window(20) | global_tokens(0)",
+    "strided(7, local=false)",
+)  # with BOUNDED runs; with BITS
 
 
 class Call:
@@ -45,7 +49,9 @@ class Call:
 
     def change(self, name: str, place: tuple[int, ...], number: int) -> None:
         """Replace a number of an array of the schedule; the arrays of other calls stay as they are."""
-        arrays = {one: getattr(self.arrays, one).clone() for one in ("blocks", "runs", "lo", "hi", "bits")}
+        arrays = {
+            one: getattr(self.arrays, one).clone() for one in ("blocks", "runs", "lo", "hi", "bits")
+        }
         arrays[name][place] = number
         self.use(Lowered([(Arrays(**arrays), 0)], None))
 
@@ -60,12 +66,21 @@ DAMAGES: dict[str, tuple[int, Callable[[Call], object]]] = {
     "keys beyond 32 bits": (2, lambda c: setattr(c.call, "first_key", 2**31 - 10)),
     "a first row that is not 0": (3, lambda c: c.change("blocks", (0, 0), 1)),
     "a block that ends before it begins": (3, lambda c: c.change("blocks", (0, 1), 0)),
-    "runs that do not exist": (3, lambda c: c.change("blocks", (len(c.arrays.blocks) - 1, 3), len(c.arrays.runs) + 1)),
+    "runs that do not exist": (
+        3,
+        lambda c: c.change("blocks", (len(c.arrays.blocks) - 1, 3), len(c.arrays.runs) + 1),
+    ),
     "a run before the first key": (4, lambda c: c.change("runs", (0, 0), -1)),
     "an empty run": (4, lambda c: c.change("runs", (0, 1), int(c.arrays.runs[0, 0]))),
     "an unknown kind": (4, lambda c: c.change("runs", (0, 2), 3)),
-    "bounds that are not there": (5, lambda c: c.change("runs", (_run_of(1, c), 3), len(c.arrays.lo) - 5)),
-    "bits behind their array": (5, lambda c: c.change("runs", (_run_of(2, c), 3), len(c.arrays.bits) - 1)),
+    "bounds that are not there": (
+        5,
+        lambda c: c.change("runs", (_run_of(1, c), 3), len(c.arrays.lo) - 5),
+    ),
+    "bits behind their array": (
+        5,
+        lambda c: c.change("runs", (_run_of(2, c), 3), len(c.arrays.bits) - 1),
+    ),
     "a stride that leaves the tensor": (6, lambda c: setattr(c.call.k, "row", 9)),
     "a stride that would overflow": (6, lambda c: setattr(c.call.v, "batch", 2**62)),
     "an unknown dtype": (6, lambda c: setattr(c.call.out, "type", 9)),
@@ -73,7 +88,10 @@ DAMAGES: dict[str, tuple[int, Callable[[Call], object]]] = {
     "an output in another precision": (6, lambda c: setattr(c.call.out, "type", 4)),
     "no tensor": (6, lambda c: setattr(c.call.q, "data", None)),
     "no thread": (7, lambda c: setattr(c.call, "threads", 0)),
-    "dropout without positions": (7, lambda c: [setattr(c.call, "dropout", 0.5), setattr(c.call, "start", None)]),
+    "dropout without positions": (
+        7,
+        lambda c: [setattr(c.call, "dropout", 0.5), setattr(c.call, "start", None)],
+    ),
 }
 
 
@@ -85,7 +103,9 @@ class Watched(Call):
         self.starts = torch.zeros(2, dtype=torch.int64)
         self.sums = torch.full((2, 4, 300), 7.0)
         want = ["entropy", "distance", "received", rg.top_keys(5), rg.weights_of([3, 299], [1])]
-        self.asked = KernelStatistics(make_problem(Q, K, K, pattern=pattern, want=want), range(300), torch.float32)
+        self.asked = KernelStatistics(
+            make_problem(Q, K, K, pattern=pattern, want=want), range(300), torch.float32
+        )
         self.struct = self.asked._struct
         self.call.start, self.call.log_sum_exp = self.starts.data_ptr(), self.sums.data_ptr()
         self.call.statistics = self.asked.address
@@ -99,7 +119,8 @@ STATISTICS: dict[str, Callable[[Watched], object]] = {
     "distances without positions": lambda c: setattr(c.call, "start", None),
     "sums for keys without the log-sum-exp": lambda c: setattr(c.call, "log_sum_exp", None),
     "weights without the log-sum-exp": lambda c: (
-        setattr(c.call, "log_sum_exp", None), setattr(c.struct, "received", None)
+        setattr(c.call, "log_sum_exp", None),
+        setattr(c.struct, "received", None),
     ),
     "more top keys than the kernel keeps": lambda c: setattr(c.struct, "top", MOST_TOP + 1),
     "top keys without their weights": lambda c: setattr(c.struct, "top_weights", None),
@@ -108,7 +129,7 @@ STATISTICS: dict[str, Callable[[Watched], object]] = {
     "a head behind the last": lambda c: c.place("head_slot", 3, 1),
     "a head before the first": lambda c: c.place("head_slot", 0, -2),
     "a row behind the last": lambda c: c.place("row_slot", 299, 2),
-}  # fmt: skip
+}
 
 
 def test_a_sound_call_with_statistics_is_computed(native):
@@ -150,9 +171,16 @@ def test_the_structs_of_python_and_c_have_equal_sizes(native):
     sizes = (ctypes.c_int32 * 9)()
     native.handle.rg_sizes(sizes)
     names = (
-        "CSchedule", "CTensor", "CBias", "CCall", "CGradients", "CStatistics", "CRecurrence", "CRecurrenceGradients",
+        "CSchedule",
+        "CTensor",
+        "CBias",
+        "CCall",
+        "CGradients",
+        "CStatistics",
+        "CRecurrence",
+        "CRecurrenceGradients",
         "CLists",
-    )  # fmt: skip
+    )
     structs = [getattr(library, name) for name in names]
     assert list(sizes) == [ctypes.sizeof(one) for one in structs]
 
@@ -160,11 +188,14 @@ def test_the_structs_of_python_and_c_have_equal_sizes(native):
 def test_one_query_is_lowered_without_tensors_as_it_is_with_them(monkeypatch):
     draw = random.Random(1)
     for _ in range(300):
-        k_len, position = draw.randint(1, 200), draw.randint(-20, 220)
+        k_len = draw.randint(1, 200)
+        position = draw.randint(-20, 220)
         left, right = (draw.choice([None, draw.randint(-5, 90)]) for _ in range(2))
-        start, stop = torch.tensor([draw.randint(0, k_len)]), torch.tensor([draw.randint(0, k_len + 5)])
+        start = torch.tensor([draw.randint(0, k_len)])
+        stop = torch.tensor([draw.randint(0, k_len + 5)])
         first = draw.randint(0, k_len)
-        bands, keys = Bands(left, right, start, stop), range(first, draw.randint(first, k_len))
+        bands = Bands(left, right, start, stop)
+        keys = range(first, draw.randint(first, k_len))
         assert bands.bounds_alone([position], 1, keys) is not None
         ((alone, origin),) = bands.arrays([position], 1, keys)
         with monkeypatch.context() as patch:
@@ -172,6 +203,7 @@ def test_one_query_is_lowered_without_tensors_as_it_is_with_them(monkeypatch):
             ((arrays, expected),) = bands.arrays([position], 1, keys)
         assert origin == expected
         for name in ("blocks", "runs", "lo", "hi", "bits"):
-            one, other = getattr(alone, name), getattr(arrays, name)
+            one = getattr(alone, name)
+            other = getattr(arrays, name)
             assert one.dtype == other.dtype
             assert torch.equal(one, other), (name, bands, keys)

@@ -20,7 +20,9 @@ EACH = 40  # injections of each kind of call
 Run = Callable[[], list[torch.Tensor]]
 
 
-def vectors(batch: int, q_len: int, k_len: int, seed: int, views: bool = False) -> list[torch.Tensor]:
+def vectors(
+    batch: int, q_len: int, k_len: int, seed: int, views: bool = False
+) -> list[torch.Tensor]:
     """q, k and v of 4 heads over 2; as views that lie in memory in another order, or not."""
     made = torch.Generator().manual_seed(seed)
     shapes = (batch, 4, q_len, 16), (batch, 2, k_len, 16), (batch, 2, k_len, 16)
@@ -47,32 +49,45 @@ def gradients(*given: torch.Tensor, bias: torch.Tensor | None = None, **options:
         leaves = [x.detach().requires_grad_() for x in (*given, *([] if bias is None else [bias]))]
         learned = {} if bias is None else {"bias": leaves[3]}
         with torch.enable_grad():  # inside of a forward pass it is off
-            return [*torch.autograd.grad(rg.attention(*leaves[:3], **learned, **options).sum(), leaves)]
+            return [
+                *torch.autograd.grad(rg.attention(*leaves[:3], **learned, **options).sum(), leaves)
+            ]
 
     return run
 
 
 def of_int8(x: torch.Tensor) -> Stored:
-    return Stored((x * 30).to(torch.int8), torch.rand(*x.shape[:3], 1, generator=torch.Generator().manual_seed(9)))
+    return Stored(
+        (x * 30).to(torch.int8),
+        torch.rand(*x.shape[:3], 1, generator=torch.Generator().manual_seed(9)),
+    )
 
 
 def two_layouts(of: Callable[..., Run], q_len: int, k_len: int, **options: object) -> list[Run]:
     """The same call with tensors of two layouts, which share the kept struct of one plan."""
-    return [of(*vectors(2, q_len, k_len, seed, views), **options) for seed, views in ((1, False), (2, True))]
+    return [
+        of(*vectors(2, q_len, k_len, seed, views), **options)
+        for seed, views in ((1, False), (2, True))
+    ]
 
 
 def of_steps(**options: object) -> list[Run]:
-    return [outputs(*vectors(2, 1, k_len, k_len, k_len % 2 == 0), **options) for k_len in (37, 38, 53)]
+    return [
+        outputs(*vectors(2, 1, k_len, k_len, k_len % 2 == 0), **options) for k_len in (37, 38, 53)
+    ]
 
 
 def kinds() -> dict[str, Callable[[], list[Run]]]:
     """Kinds of calls by name; calls of one kind share a plan or a step, and so what it keeps between calls."""
     bias = torch.randn(4, 1, 53, generator=torch.Generator().manual_seed(5))
     steps = vectors(2, 1, 37, 1), vectors(2, 1, 38, 2)
-    starts, spans = torch.tensor([40, 31]), p.KeySpan(torch.tensor([0, 5]), torch.tensor([37, 30]))
+    starts = torch.tensor([40, 31])
+    spans = p.KeySpan(torch.tensor([0, 5]), torch.tensor([37, 30]))
     return {
         "forward": lambda: two_layouts(outputs, 37, 53, pattern="causal"),
-        "window with ALiBi": lambda: two_layouts(outputs, 37, 53, pattern=p.SlidingWindow(7), bias=rg.bias.ALiBi()),
+        "window with ALiBi": lambda: two_layouts(
+            outputs, 37, 53, pattern=p.SlidingWindow(7), bias=rg.bias.ALiBi()
+        ),
         "bias, sink and dropout": lambda: two_layouts(
             outputs, 37, 53, bias=bias, sink=0.5, dropout=0.3, dropout_seed=7, backend="native"
         ),
@@ -103,7 +118,8 @@ def interrupt() -> None:
 
 def wrong_after_exceptions(runs: list[Run], count: int, draw: random.Random) -> int:
     """How many of `count` calls return other bits after one that stopped at a random instruction."""
-    expected, lengths = settled(runs), [instructions_of(run) for run in runs]
+    expected = settled(runs)
+    lengths = [instructions_of(run) for run in runs]
     wrong = done = 0
     while done < count:
         at = draw.randrange(len(runs))
@@ -111,20 +127,26 @@ def wrong_after_exceptions(runs: list[Run], count: int, draw: random.Random) -> 
             disturbed(runs[at], draw.randrange(lengths[at]), interrupt)
         except KeyboardInterrupt:
             done += 1
-        wrong += not all(same(runs[i](), expected[i]) for i in draw.sample(range(len(runs)), len(runs)))
+        wrong += not all(
+            same(runs[i](), expected[i]) for i in draw.sample(range(len(runs)), len(runs))
+        )
     return wrong
 
 
 def wrong_with_calls_inside(runs: list[Run], count: int, draw: random.Random) -> int:
     """How many of `count` calls return other bits if another one runs at a random instruction, or that one does."""
-    expected, lengths = settled(runs), [instructions_of(run) for run in runs]
+    expected = settled(runs)
+    lengths = [instructions_of(run) for run in runs]
     wrong = done = 0
     while done < count:
-        outer, inner = draw.randrange(len(runs)), draw.randrange(len(runs))
+        outer = draw.randrange(len(runs))
+        inner = draw.randrange(len(runs))
         inside: list[list[torch.Tensor]] = []
         act = lambda run=runs[inner], into=inside: into.append(run())  # noqa: E731
         found = disturbed(runs[outer], draw.randrange(lengths[outer]), act)
-        wrong += not (same(found, expected[outer]) and all(same(one, expected[inner]) for one in inside))
+        wrong += not (
+            same(found, expected[outer]) and all(same(one, expected[inner]) for one in inside)
+        )
         done += len(inside)
     return wrong
 

@@ -15,11 +15,14 @@ def test_a_library_of_other_sources_is_refused(monkeypatch, tmp_path):
 
 
 def test_a_library_of_earlier_sources_that_lacks_functions_is_refused(tmp_path):
-    source, other = tmp_path / "earlier.cpp", tmp_path / "earlier.so"
+    source = tmp_path / "earlier.cpp"
+    other = tmp_path / "earlier.so"
     source.write_text(
         f'extern "C" {{ int rg_version() {{ return {library.VERSION}; }} const char *rg_sources() {{ return "x"; }} }}'
     )
-    subprocess.run([*find_compiler(), "-shared", "-fPIC", str(source), "-o", str(other)], check=True)
+    subprocess.run(
+        [*find_compiler(), "-shared", "-fPIC", str(source), "-o", str(other)], check=True
+    )
     assert "built from other sources" in str(library.load(other))
 
 
@@ -29,7 +32,11 @@ def test_the_library_carries_the_digest_of_its_sources(native):
 
 def test_constants_of_python_are_those_of_the_header():
     header = (LIBRARY.parent / "source" / "regard_native.h").read_text()
-    for name, value in (("VERSION", library.VERSION), ("MOST_ROWS", library.MOST_ROWS), ("SPAN", library.SPAN)):
+    for name, value in (
+        ("VERSION", library.VERSION),
+        ("MOST_ROWS", library.MOST_ROWS),
+        ("SPAN", library.SPAN),
+    ):
         assert f"#define RG_{name} {value}" in header
     codes = {
         int(line.split("=")[1].split(",")[0])
@@ -43,6 +50,8 @@ def test_the_library_links_to_libc_and_libm_alone():
     """It shares the OpenMP that PyTorch has loaded, and brings none of its own."""
     readelf = shutil.which("readelf")
     assert readelf is not None, "binutils come with every compiler"
-    text = subprocess.run([readelf, "-d", str(LIBRARY)], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        [readelf, "-d", str(LIBRARY)], capture_output=True, text=True, check=True
+    ).stdout
     needed = {line.split("[")[1].split(".")[0] for line in text.splitlines() if "NEEDED" in line}
     assert needed <= {"libc", "libm", "ld-linux-x86-64"}

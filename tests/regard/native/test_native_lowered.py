@@ -15,12 +15,18 @@ from regard.backends.native.library import Library, load
 from .test_native_bits import PATTERNS, Case, broken
 from .test_native_sanitized import disassembled, fuzz, instruction_set
 
-pytestmark = pytest.mark.slow  # it builds a library; where there is AVX-512, test_native_bits.py compares both
+pytestmark = (
+    pytest.mark.slow
+)  # it builds a library; where there is AVX-512, test_native_bits.py compares both
 
 
 @pytest.fixture(scope="module")
 def lowered(tmp_path_factory) -> Path:
-    return build(tmp_path_factory.mktemp("lowered") / "lowered.so", extra=("-O1", "-DRG_LOWERED"), kernels=LOWERED)
+    return build(
+        tmp_path_factory.mktemp("lowered") / "lowered.so",
+        extra=("-O1", "-DRG_LOWERED"),
+        kernels=LOWERED,
+    )
 
 
 @pytest.fixture
@@ -34,7 +40,9 @@ def handle(lowered, monkeypatch, fresh_plans) -> Any:
 
 
 def _widest_of_avx512(library: Path) -> int:
-    return max(instruction_set(code) for name, code in disassembled(library).items() if "avx512::" in name)
+    return max(
+        instruction_set(code) for name, code in disassembled(library).items() if "avx512::" in name
+    )
 
 
 def test_it_has_no_instruction_of_avx512(lowered):
@@ -56,7 +64,9 @@ def test_its_tiles_give_the_bits_of_avx2(handle):
         handle.rg_use_instructions(0)
         return narrow, _outputs_and_gradients(case)
 
-    assert not [(number, case.pattern, case.q.shape) for number, case in broken(promise, PATTERNS, 60)]
+    assert not [
+        (number, case.pattern, case.q.shape) for number, case in broken(promise, PATTERNS, 60)
+    ]
 
 
 def test_random_and_damaged_calls_compute_or_are_refused_by_it(lowered):

@@ -14,17 +14,33 @@ from regard.backends.recurrence import PLAIN, Given, Rule, scan
 from regard.errors import RegardError
 
 HEADS = [(2, 2, 2), (4, 2, 2), (2, 2, 6)]  # of q, of k, of v
-KINDS = [(1, True, True), (2, True, True), (2, False, False), (0, True, True), (1, True, False), (0, False, False)]
+KINDS = [
+    (1, True, True),
+    (2, True, True),
+    (2, False, False),
+    (0, True, True),
+    (1, True, False),
+    (0, False, False),
+]
 CASES = [
-    *((heads, length, (5, 3), kind) for heads, length, kind in itertools.product(HEADS, (1, 2, 17, 70), KINDS)),
-    *(((1, 1, 1), 193, dims, kind) for dims, kind in itertools.product([(33, 40), (64, 16), (16, 130)], KINDS[:4])),
+    *(
+        (heads, length, (5, 3), kind)
+        for heads, length, kind in itertools.product(HEADS, (1, 2, 17, 70), KINDS)
+    ),
+    *(
+        ((1, 1, 1), 193, dims, kind)
+        for dims, kind in itertools.product([(33, 40), (64, 16), (16, 130)], KINDS[:4])
+    ),
 ]
 
 
 def given(heads, length, dims, kind, dtype=torch.float64, extreme=True) -> tuple[Rule, Given]:
     """Tensors with keys of length 1, and log decays of 0, -1e6 and -inf among others."""
     decays, strong, corrects = kind
-    q, k, v = (torch.randn(2, n, length, dim, dtype=dtype) for n, dim in zip(heads, (dims[0], *dims), strict=True))
+    q, k, v = (
+        torch.randn(2, n, length, dim, dtype=dtype)
+        for n, dim in zip(heads, (dims[0], *dims), strict=True)
+    )
     of_decays = (2, heads[2], length, *dims[:1]) if decays == 2 else (2, heads[2], length)
     log_decay = -torch.rand(of_decays, dtype=dtype) / 5 if decays else None
     if log_decay is not None and extreme:
@@ -32,15 +48,24 @@ def given(heads, length, dims, kind, dtype=torch.float64, extreme=True) -> tuple
         log_decay = torch.where(torch.rand(of_decays) < 0.05, ends, log_decay)
     strength = torch.rand(2, heads[2], length, dtype=dtype) if strong else None
     memory = torch.randn(2, heads[2], *dims, dtype=dtype)
-    return Rule(corrects, 0.3), Given(q, torch.nn.functional.normalize(k, dim=-1), v, log_decay, strength, memory)
+    return Rule(corrects, 0.3), Given(
+        q, torch.nn.functional.normalize(k, dim=-1), v, log_decay, strength, memory
+    )
 
 
 def computed(engine, rule, tensors):
     """Output, memory and gradients."""
     output, memory, kept = engine.forward(rule, tensors, True)
     drawn = torch.Generator().manual_seed(5)
-    grads = [torch.randn(x.shape, generator=drawn, dtype=torch.float64).to(x.dtype) for x in (output, memory)]
-    return [output, memory, *(x for x in engine.backward(rule, tensors, kept, grads) if x is not None)]
+    grads = [
+        torch.randn(x.shape, generator=drawn, dtype=torch.float64).to(x.dtype)
+        for x in (output, memory)
+    ]
+    return [
+        output,
+        memory,
+        *(x for x in engine.backward(rule, tensors, kept, grads) if x is not None),
+    ]
 
 
 @pytest.mark.parametrize("instructions", [0, 2])
@@ -50,14 +75,18 @@ def test_values_and_gradients_are_those_of_plain_operations(native, instructions
     for case in CASES:
         rule, tensors = given(*case, dtype)
         wide = Given(*(None if x is None else x.double() for x in tensors))
-        for one, exact in zip(computed(Kernel(native), rule, tensors), computed(PLAIN, rule, wide), strict=True):
+        for one, exact in zip(
+            computed(Kernel(native), rule, tensors), computed(PLAIN, rule, wide), strict=True
+        ):
             assert (one - exact).abs().max() <= bound * exact.abs().max(), case
 
 
 def test_a_step_is_the_first_position_of_a_text(native):
     for heads, kind in itertools.product(HEADS, KINDS):
         rule, tensors = given(heads, 1, (33, 75), kind, torch.float32)
-        step, chunk = (Kernel(native).forward(rule, tensors, learns)[:2] for learns in (False, True))
+        step, chunk = (
+            Kernel(native).forward(rule, tensors, learns)[:2] for learns in (False, True)
+        )
         for one, other in zip(step, chunk, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
@@ -71,10 +100,16 @@ def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native
             native.handle.rg_use_instructions(instructions)
             answers.append(computed(Kernel(native), rule, tensors))
         torch.set_num_threads(1)
-        assert all(torch.equal(x, y) for other in answers[1:] for x, y in zip(answers[0], other, strict=True)), kind
+        assert all(
+            torch.equal(x, y)
+            for other in answers[1:]
+            for x, y in zip(answers[0], other, strict=True)
+        ), kind
         first = tensors.part(slice(0, 2 * CHUNK), tensors.memory)
         output, memory, _ = Kernel(native).forward(rule, first, False)
-        rest, _, _ = Kernel(native).forward(rule, tensors.part(slice(2 * CHUNK, None), memory), False)
+        rest, _, _ = Kernel(native).forward(
+            rule, tensors.part(slice(2 * CHUNK, None), memory), False
+        )
         assert torch.equal(torch.cat((output, rest), 2), answers[2][0])
 
 
@@ -82,7 +117,9 @@ def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native
 def test_half_precision_is_read_as_it_is_and_vectors_are_brought_to_length_1(native, length):
     for heads, kind in itertools.product(HEADS, KINDS):
         rule, tensors = given(heads, length, (33, 20), kind, torch.float32)
-        half = tensors._replace(q=3 * tensors.q.bfloat16(), k=2 * tensors.k.bfloat16(), v=tensors.v.bfloat16())
+        half = tensors._replace(
+            q=3 * tensors.q.bfloat16(), k=2 * tensors.k.bfloat16(), v=tensors.v.bfloat16()
+        )
         found, memory = scan(Kernel(native), rule._replace(unit=1e-3), half)
         wide = Given(*(None if x is None else x.double() for x in half))
         q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-3).sqrt() for x in wide[:2])
@@ -138,5 +175,7 @@ def test_the_kernel_is_chosen_for_long_and_short_texts_and_reads_views():
     options = {"pattern": "causal", "mechanism": m.GatedDelta(), "parameters": parameters}
     unit = torch.nn.functional.normalize(x, dim=-1)
     assert rg.plan_attention(unit, unit, x, **options).backend == "native"
-    found, plain = (rg.attention(unit, unit, x, backend=name, **options) for name in ("native", "linear"))
+    found, plain = (
+        rg.attention(unit, unit, x, backend=name, **options) for name in ("native", "linear")
+    )
     torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-6)

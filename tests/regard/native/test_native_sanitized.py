@@ -15,26 +15,47 @@ from regard.backends.native.build import LIBRARY, build, find_compiler
 FUZZ = Path(__file__).with_name("fuzz_native.py")
 # Threads of the system instead of OpenMP's, which the sanitizer of threads cannot follow into its library.
 THREADS = ("-O1", "-g", "-fsanitize=thread", "-fno-omit-frame-pointer", "-DRG_OWN_THREADS")
-SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+SANITIZERS = (
+    "-O1",
+    "-g",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+)
 PLANTED = "-DRG_PLANTED_FAULT"  # reads one register behind the keys, see packing.h
 RACE = "-DRG_PLANTED_RACE"  # threads take their turns without an atomic operation, see tasks.h
 
 
-def fuzz(library: Path, cases: int, preload: str = "", seed: int = 0) -> subprocess.CompletedProcess[str]:
-    room = {**os.environ, "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "2"}
+def fuzz(
+    library: Path, cases: int, preload: str = "", seed: int = 0
+) -> subprocess.CompletedProcess[str]:
+    room = {
+        **os.environ,
+        "LD_PRELOAD": preload,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "OMP_NUM_THREADS": "2",
+    }
     command = [sys.executable, str(FUZZ), str(library), str(cases), str(seed)]
     if "tsan" in preload:
         command = ["setarch", "--addr-no-randomize", *command]  # its memory lies at fixed addresses
         # Python, PyTorch and the C library wait for each other in ways that it was not built into and cannot see. Its
         # findings in them are left out, and PyTorch gets no threads beside those of the kernel.
-        room |= {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1", "OMP_NUM_THREADS": "1"}
+        room |= {
+            "TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1",
+            "OMP_NUM_THREADS": "1",
+        }
     return subprocess.run(command, env=room, capture_output=True, text=True, check=False)
 
 
 def runtimes(*names: str) -> str:
     """The sanitizers' libraries, which a process must load first."""
     found = [
-        subprocess.run([*find_compiler(), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+        subprocess.run(
+            [*find_compiler(), f"-print-file-name={name}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         for name in names
     ]
     return " ".join(one.stdout.strip() for one in found)
@@ -81,7 +102,9 @@ def disassembled(library: Path = LIBRARY) -> dict[str, str]:
     """The instructions of every function of the library, by its name."""
     objdump = shutil.which("objdump")
     assert objdump is not None, "binutils come with every compiler"
-    text = subprocess.run([objdump, "-d", "-C", str(library)], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        [objdump, "-d", "-C", str(library)], capture_output=True, text=True, check=True
+    ).stdout
     parts = re.split(r"\n[0-9a-f]+ <(.+)>:\n", text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -95,11 +118,22 @@ def instruction_set(code: str) -> int:
 
 def test_instructions_of_some_processors_stay_in_their_namespaces():
     widths = {name: instruction_set(code) for name, code in disassembled().items()}
-    spaces = {"avx512": 512, "avx2": 256, "wide": 256, "bf16_avx2": 256, "bf16_avx512": 512, "bf16_pairs": 512}
+    spaces = {
+        "avx512": 512,
+        "avx2": 256,
+        "wide": 256,
+        "bf16_avx2": 256,
+        "bf16_avx512": 512,
+        "bf16_pairs": 512,
+    }
     for space, most in spaces.items():
         inside = {width for name, width in widths.items() if re.search(rf"\b{space}::", name)}
         assert max(inside) == most, space
-    common = {name: width for name, width in widths.items() if not re.search(rf"\b({'|'.join(spaces)})::", name)}
+    common = {
+        name: width
+        for name, width in widths.items()
+        if not re.search(rf"\b({'|'.join(spaces)})::", name)
+    }
     assert "rg_forward" in common
     assert not {name for name, width in common.items() if width > 128}
     of_pairs = {name for name, code in disassembled().items() if "vdpbf16ps" in code}

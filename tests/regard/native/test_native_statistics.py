@@ -17,9 +17,20 @@ from regard.core.result import Result
 from regard.testing import make_qkv
 
 OF_ROWS = ("entropy", "distance", rg.top_keys(5))
-PATTERNS = ("full", "causal", "sliding_window(40) | global_tokens(1)", "strided(13) & causal", "causal_window(200)")
+PATTERNS = (
+    "full",
+    "causal",
+    "sliding_window(40) | global_tokens(1)",
+    "strided(13) & causal",
+    "causal_window(200)",
+)
 # (q_len, k_len, heads, kv_heads), and how many top keys
-SIZES = [((257, 257, 4, 2), 20), ((33, 401, 6, 2), MOST_TOP), ((3, SPAN + 777, 8, 2), 40), ((1, 70, 2, 2), 1)]
+SIZES = [
+    ((257, 257, 4, 2), 20),
+    ((33, 401, 6, 2), MOST_TOP),
+    ((3, SPAN + 777, 8, 2), 40),
+    ((1, 70, 2, 2), 1),
+]
 
 
 @pytest.mark.parametrize("instructions", [0, 2])
@@ -29,35 +40,60 @@ def test_statistics_equal_the_formula(native, sizes, top, instructions):
     q_len, k_len, heads, kv_heads = sizes
     for number, text in enumerate(PATTERNS):
         q, k, v = make_qkv(
-            batch=2, heads=heads, kv_heads=kv_heads, q_len=q_len, k_len=k_len, dtype=torch.float32, seed=number
+            batch=2,
+            heads=heads,
+            kv_heads=kv_heads,
+            q_len=q_len,
+            k_len=k_len,
+            dtype=torch.float32,
+            seed=number,
         )
         last = [q_len - 1] if q_len == 1 else [q_len - 1, 0]
-        want = ["entropy", "received", "distance", "weights", rg.top_keys(top), rg.weights_of(last, [heads - 1])]
+        want = [
+            "entropy",
+            "received",
+            "distance",
+            "weights",
+            rg.top_keys(top),
+            rg.weights_of(last, [heads - 1]),
+        ]
         found = rg.attention_detail(q, k, v, pattern=text, want=want, backend="native")
         wide = (x.double() for x in (q, k, v))
         expected = rg.attention_detail(*wide, pattern=text, want=want, backend="reference")
-        for name, atol in (("entropy", 3e-6), ("received", 1e-5), ("distance", 1e-3), ("weights", 1e-6),
-                           ("chosen_weights", 1e-6)):  # fmt: skip
+        for name, atol in (
+            ("entropy", 3e-6),
+            ("received", 1e-5),
+            ("distance", 1e-3),
+            ("weights", 1e-6),
+            ("chosen_weights", 1e-6),
+        ):
             one, other = (getattr(detail, name).double() for detail in (found, expected))
             torch.testing.assert_close(one, other, rtol=2e-5, atol=atol)
         _same_keys(found.top_keys, expected)
-        alone = rg.attention_detail(q, k, v, pattern=text, want=rg.weights_of(last, [heads - 1]), backend="native")
+        alone = rg.attention_detail(
+            q, k, v, pattern=text, want=rg.weights_of(last, [heads - 1]), backend="native"
+        )
         assert torch.equal(alone.chosen_weights, found.chosen_weights)
         assert torch.equal(alone.output, found.output)
 
 
 def _same_keys(found: Any, expected: rg.AttentionDetail) -> None:
     """Keys are those of the formula, or others of nearly equal weight."""
-    keys, right = found.indices, expected.top_keys
+    keys = found.indices
+    right = expected.top_keys
     assert ((keys < 0) == (right.indices < 0)).all()
     own = expected.weights.gather(-1, keys.clamp_min(0)).masked_fill(keys < 0, 0)
     for weights in (own, found.weights.double()):
         torch.testing.assert_close(weights, right.weights, rtol=2e-5, atol=1e-6)
-    assert all(len(set(row[row >= 0])) == int((row >= 0).sum()) for row in keys.flatten(0, 2).numpy()[:50])
+    assert all(
+        len(set(row[row >= 0])) == int((row >= 0).sum()) for row in keys.flatten(0, 2).numpy()[:50]
+    )
 
 
 def test_of_equal_scores_the_first_keys_are_the_top_keys():
-    q, k, v = torch.zeros(1, 1, 3, 8), torch.randn(1, 1, 2 * SPAN + 5, 8), torch.randn(1, 1, 2 * SPAN + 5, 8)
+    q = torch.zeros(1, 1, 3, 8)
+    k = torch.randn(1, 1, 2 * SPAN + 5, 8)
+    v = torch.randn(1, 1, 2 * SPAN + 5, 8)
     found = rg.attention_detail(q, k, v, want=rg.top_keys(20), backend="native").top_keys
     assert torch.equal(found.indices, torch.arange(20).expand(1, 1, 3, 20))
     assert torch.equal(found.weights, torch.full((1, 1, 3, 20), 1 / (2 * SPAN + 5)))
@@ -66,7 +102,9 @@ def test_of_equal_scores_the_first_keys_are_the_top_keys():
 def test_more_top_keys_than_the_kernel_keeps_come_from_the_second_pass():
     q, k, v = (torch.randn(1, 1, size, 8) for size in (2, 700, 700))
     found = rg.attention_detail(q, k, v, want=rg.top_keys(MOST_TOP + 1), backend="native").top_keys
-    expected = rg.attention_detail(*(x.double() for x in (q, k, v)), want=rg.top_keys(MOST_TOP + 1)).top_keys
+    expected = rg.attention_detail(
+        *(x.double() for x in (q, k, v)), want=rg.top_keys(MOST_TOP + 1)
+    ).top_keys
     torch.testing.assert_close(found.weights.double(), expected.weights, rtol=2e-5, atol=1e-6)
 
 
@@ -94,10 +132,13 @@ def numbers(found: Result, rows: slice = slice(None)) -> torch.Tensor:
 def make(draw: random.Random, number: int) -> tuple[list[torch.Tensor], str]:
     torch.manual_seed(number)
     length = draw.choice([draw.randint(1, 40), draw.randint(40, 500), draw.randint(2100, 4500)])
-    kv_heads, dim = draw.randint(1, 2), draw.choice([5, 16, 33])
+    kv_heads = draw.randint(1, 2)
+    dim = draw.choice([5, 16, 33])
     dtype = draw.choice([torch.float32, torch.float32, torch.bfloat16, torch.float64])
     shapes = (kv_heads * draw.choice([1, 4]), kv_heads, kv_heads)
-    return [torch.randn(2, heads, length, dim).to(dtype) for heads in shapes], draw.choice(PATTERNS[1:])
+    return [torch.randn(2, heads, length, dim).to(dtype) for heads in shapes], draw.choice(
+        PATTERNS[1:]
+    )
 
 
 @pytest.mark.parametrize("number", range(8))
@@ -119,11 +160,17 @@ def test_statistics_of_a_row_have_equal_bits_alone_in_threads_and_continued(numb
     assert torch.equal(numbers(many), numbers(found))
 
 
-@pytest.mark.parametrize("want", ["entropy", "received", "weights", ("entropy", "received", "distance")])
+@pytest.mark.parametrize(
+    "want", ["entropy", "received", "weights", ("entropy", "received", "distance")]
+)
 @pytest.mark.parametrize("head_dim", [4, 64])
 def test_statistics_never_cost_more_than_the_second_pass_of_another_backend(head_dim, want):
     """Else a call that asks for them could be computed by another backend, with other last bits."""
     q, k, v = make_qkv(head_dim=head_dim)
     problem = make_problem(q, k, v, want=want)
     cost = Cost(flops=1e6, bytes=1e6, peak_bytes=0, pairs=10_000)
-    assert cost.flops < with_kernel_statistics(cost, problem).flops <= with_statistics(cost, problem).flops
+    assert (
+        cost.flops
+        < with_kernel_statistics(cost, problem).flops
+        <= with_statistics(cost, problem).flops
+    )

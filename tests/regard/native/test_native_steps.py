@@ -43,11 +43,17 @@ def nothing_planned():
 def planned(monkeypatch):
     """Counts the calls of `attention` that are planned or checked."""
     counted = []
-    monkeypatch.setattr(api, "_output_of_new", lambda call, new=api._output_of_new: counted.append(call) or new(call))
+    monkeypatch.setattr(
+        api,
+        "_output_of_new",
+        lambda call, new=api._output_of_new: counted.append(call) or new(call),
+    )
     return counted
 
 
-def tensors(batch: int, q_len: int, k_len: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def tensors(
+    batch: int, q_len: int, k_len: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     shapes = (batch, 4, q_len, 16), (batch, 2, k_len, 16), (batch, 2, k_len, 8)
     q, k, v = (torch.randn(shape, dtype=torch.float32).to(dtype) for shape in shapes)
     return q, k, v
@@ -65,7 +71,8 @@ def test_a_step_equals_the_planned_call_bit_for_bit(name, planned):
     lengths = range(2, 150, 5)
     with torch.no_grad():
         for k_len in lengths:
-            k, v = keys[:, :, :k_len], values[:, :, :k_len]
+            k = keys[:, :, :k_len]
+            v = values[:, :, :k_len]
             for start in (None, max(0, k_len - q_len - 2), torch.randint(-3, k_len + 3, (batch,))):
                 found = rg.attention(q, k, v, q_start=start, **options)
                 assert torch.equal(found, whole(q, k, v, q_start=start, **options)), (k_len, start)
@@ -83,22 +90,32 @@ def test_a_growing_cache_is_planned_once_between_two_powers_of_two(planned):
 # Of the length: what a call has beside q, k and v, which changes from step to step.
 CHANGING = {
     "spans in a tensor": lambda n: {"pattern": p.Causal() & p.KeySpan(torch.randint(0, n, (2,)))},
-    "a window and sinks": lambda n: {"pattern": p.Causal() & (p.CausalWindow(20) | p.Prefix(4)), "sink": 0.5},
+    "a window and sinks": lambda n: {
+        "pattern": p.Causal() & (p.CausalWindow(20) | p.Prefix(4)),
+        "sink": 0.5,
+    },
     "a window, sinks and spans": lambda n: {
         "pattern": (p.CausalWindow(9) | p.Prefix(40)) & p.KeySpan(torch.randint(0, n, (2,)))
     },
     "a padded window and sinks by row": lambda n: {
-        "pattern": p.KeySpan([n // 7, n // 3]) & (p.CausalWindow(9) | p.KeySpan([n // 7, n // 3], [n // 7 + 4, n // 2]))
+        "pattern": p.KeySpan([n // 7, n // 3])
+        & (p.CausalWindow(9) | p.KeySpan([n // 7, n // 3], [n // 7 + 4, n // 2]))
     },
     "lists whose order follows their numbers": lambda n: {
-        "pattern": p.SlidingWindow(8) & p.KeySpan([n % 10, 3]) | p.SlidingWindow(80) & p.KeySpan([-n % 10, n - 20])
+        "pattern": p.SlidingWindow(8) & p.KeySpan([n % 10, 3])
+        | p.SlidingWindow(80) & p.KeySpan([-n % 10, n - 20])
     },
     "a bias": lambda n: {"pattern": "causal", "bias": torch.randn(1, 4, 1, n)},
-    "a bias that masks": lambda n: {"bias": torch.randn(n).masked_fill(torch.rand(n) > 0.7, -INF), "softcap": 5.0},
+    "a bias that masks": lambda n: {
+        "bias": torch.randn(n).masked_fill(torch.rand(n) > 0.7, -INF),
+        "softcap": 5.0,
+    },
 }
 
 
-SPANS = {name: options for name, options in CHANGING.items() if not options(64).keys() & {"bias", "sink"}}
+SPANS = {
+    name: options for name, options in CHANGING.items() if not options(64).keys() & {"bias", "sink"}
+}
 
 
 @pytest.mark.parametrize("options", CHANGING.values(), ids=CHANGING)
@@ -107,7 +124,9 @@ def test_one_plan_serves_every_length_and_every_span_and_bias(options, planned):
     q, k, v = tensors(2, 1, 511, torch.float32)
     with torch.no_grad():
         for k_len in range(256, 512, 3):
-            given, keys, values = options(k_len), k[:, :, :k_len], v[:, :, :k_len]
+            given = options(k_len)
+            keys = k[:, :, :k_len]
+            values = v[:, :, :k_len]
             found = rg.attention(q, keys, values, **given)
             assert torch.equal(found, whole(q, keys, values, **given))
     assert len(planned) == 1
@@ -119,11 +138,17 @@ def test_spans_that_leave_more_bands_apart_than_the_first_ones_are_planned(sink)
     q, k, v = tensors(2, 1, 300, torch.float32)
     with torch.no_grad():
         for k_len in range(280, 300):
-            spans = p.KeySpan([k_len - 70, 5], [k_len, 9]), p.KeySpan([k_len - 70, 5], [k_len - k_len // 290, 9])
+            spans = (
+                p.KeySpan([k_len - 70, 5], [k_len, 9]),
+                p.KeySpan([k_len - 70, 5], [k_len - k_len // 290, 9]),
+            )
             pattern = p.Causal() & (p.SlidingWindow(20) & spans[0] | spans[1])
-            keys, values = k[:, :, :k_len], v[:, :, :k_len]
+            keys = k[:, :, :k_len]
+            values = v[:, :, :k_len]
             found = rg.attention(q, keys, values, pattern=pattern, sink=sink)
-            expected = rg.attention(q, keys, values, pattern=pattern, sink=sink, backend="reference")
+            expected = rg.attention(
+                q, keys, values, pattern=pattern, sink=sink, backend="reference"
+            )
             torch.testing.assert_close(found, expected)
 
 
@@ -137,7 +162,9 @@ def test_padding_that_changes_from_batch_to_batch_is_planned_once(planned):
     assert len(planned) == 1
 
 
-@pytest.mark.parametrize("options", [lambda n: {"pattern": "causal"}, *SPANS.values()], ids=["causal", *SPANS])
+@pytest.mark.parametrize(
+    "options", [lambda n: {"pattern": "causal"}, *SPANS.values()], ids=["causal", *SPANS]
+)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
 def test_steps_read_keys_as_a_cache_stores_them(dtype, options, planned):
     q, keys, values = tensors(2, 1, 64, torch.float32)
@@ -157,7 +184,8 @@ def test_steps_keep_numbers_that_are_not_finite_to_their_queries(name):
     with torch.no_grad():
         for k_len in (37, 38, 39, 40, 41):
             options = CHANGING.get(name, lambda n: {"pattern": p.CausalWindow(30)})(k_len)
-            k, v = keys[:, :, :k_len], values[:, :, :k_len]
+            k = keys[:, :, :k_len]
+            v = values[:, :, :k_len]
             found = rg.attention(q, k, v, **options)
             expected = rg.attention(q, k, v, backend="reference", **options)
             torch.testing.assert_close(found, expected, equal_nan=True, atol=1e-5, rtol=1e-5)
@@ -171,18 +199,22 @@ def in_threads(function, *given):
 
 def test_steps_of_threads_do_not_share_their_arrays():
     q, keys, values = tensors(2, 1, 127, torch.float32)
-    pattern, wrong = p.Causal() & p.KeySpan([0, 9]), []
+    pattern = p.Causal() & p.KeySpan([0, 9])
+    wrong = []
 
     def decode(offset: int) -> None:
         with torch.no_grad():
             for at in range(200):
                 k_len = 64 + (at + offset) % 63
-                k, v = keys[:, :, :k_len], values[:, :, :k_len]
+                k = keys[:, :, :k_len]
+                v = values[:, :, :k_len]
                 if not torch.equal(rg.attention(q, k, v, pattern=pattern), expected[k_len]):
                     wrong.append(k_len)
 
     with torch.no_grad():
-        expected = {n: whole(q, keys[:, :, :n], values[:, :, :n], pattern=pattern) for n in range(64, 127)}
+        expected = {
+            n: whole(q, keys[:, :, :n], values[:, :, :n], pattern=pattern) for n in range(64, 127)
+        }
     in_threads(decode, *(17 * number for number in range(4)))
     assert not wrong
 
@@ -190,7 +222,9 @@ def test_steps_of_threads_do_not_share_their_arrays():
 def test_what_a_thread_computes_with_outlives_the_planning_of_another(monkeypatch):
     """Two threads that plan a call at once keep one lowered schedule, as long as their structs point at it."""
     q, k, v = tensors(2, 33, 66, torch.float32)
-    together, made, living = threading.Barrier(2), [], []
+    together = threading.Barrier(2)
+    made = []
+    living = []
 
     def slowly(*args, known=kernel.lower):
         lowered = known(*args)
@@ -218,7 +252,12 @@ def test_wrong_tensors_are_refused_after_right_ones_too():
     with torch.no_grad():
         for k_len in (66, 67, 68):
             rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], pattern="causal")
-        for wrong in ((q, k, v[:, :, :69]), (q, k[:, :1], v), (q, k[:1], v[:1]), (q, k.double(), v.double())):
+        for wrong in (
+            (q, k, v[:, :, :69]),
+            (q, k[:, :1], v),
+            (q, k[:1], v[:1]),
+            (q, k.double(), v.double()),
+        ):
             with pytest.raises(rg.ShapeError):
                 rg.attention(*wrong, pattern="causal")
         with pytest.raises(rg.ShapeError, match="q_start"):

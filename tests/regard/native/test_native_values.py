@@ -16,11 +16,23 @@ from regard.layers.caches.entries import rounded
 from regard.testing import Budget, answer, make_qkv
 
 LAYOUTS = ((1, 1), (2, 2), (6, 3), (6, 1))
-SIZES = ((3, 131, 17, 5), (131, 131, 5, 13), (257, 67, 31, 37), (199, 401, 67, 61), (1, SPAN + 1009, 13, 7))
+SIZES = (
+    (3, 131, 17, 5),
+    (131, 131, 5, 13),
+    (257, 67, 31, 37),
+    (199, 401, 67, 61),
+    (1, SPAN + 1009, 13, 7),
+)
 
 
-PATTERNS = ("full", "causal", "causal & causal_window(29)", "sliding_window(58) | global_tokens(1, 40)",
-            "strided(13) & causal", "key_span(2, 60)")  # fmt: skip
+PATTERNS = (
+    "full",
+    "causal",
+    "causal & causal_window(29)",
+    "sliding_window(58) | global_tokens(1, 40)",
+    "strided(13) & causal",
+    "key_span(2, 60)",
+)
 
 
 @pytest.mark.parametrize(
@@ -39,15 +51,20 @@ def test_values_and_gradients_equal_the_formula(native, heads, sizes, dtype):
     turn = SIZES.index(sizes) + LAYOUTS.index(heads)
     for number, text in [*enumerate(PATTERNS)][turn % 2 :: 2]:
         allowed = rg.patterns.parse(text).dense(q_len, k_len).numpy()
-        q, k, v = make_qkv(batch=2, heads=count, kv_heads=kv_heads, **names, dtype=dtype, seed=number)
+        q, k, v = make_qkv(
+            batch=2, heads=count, kv_heads=kv_heads, **names, dtype=dtype, seed=number
+        )
         options = ({}, {"scale": -0.37}, {"softcap": 2.5})[number % 3]
         grad = torch.randn(2, count, q_len, v_dim).to(dtype)
         scale = options.get("scale", head_dim**-0.5)
         numbers = [x.double() for x in (q, k, v)]
         expected = answer(
-            *(x.numpy() for x in numbers), allowed, scale=scale, softcap=options.get("softcap"),
+            *(x.numpy() for x in numbers),
+            allowed,
+            scale=scale,
+            softcap=options.get("softcap"),
             grad_output=grad.double().numpy(),
-        )  # fmt: skip
+        )
         budget = Budget.of(*numbers, dtype, scale=scale, grad_output=grad.double(), answer=expected)
         for instructions in (0, 2):
             native.handle.rg_use_instructions(instructions)
@@ -56,21 +73,36 @@ def test_values_and_gradients_equal_the_formula(native, heads, sizes, dtype):
             detail.output.backward(grad)
             found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
             found |= dict(zip(("dq", "dk", "dv"), (x.grad for x in leaves), strict=True))
-            errors = {name: budget.share(name, x, getattr(expected, name)) for name, x in found.items()}
+            errors = {
+                name: budget.share(name, x, getattr(expected, name)) for name, x in found.items()
+            }
             assert max(errors.values()) <= 1, (instructions, text, errors)
 
 
 @pytest.mark.parametrize(
     ("heads", "head_dim", "v_dim", "dtype"),
     [(16, 576, 512, torch.float64), (16, 576, 512, torch.float32), (128, 576, 512, torch.bfloat16)]
-    + [(heads, 67, v_dim, dtype) for heads, v_dim in ((6, 61), (30, 67))
-       for dtype in (torch.float32, torch.bfloat16, torch.float64)],
+    + [
+        (heads, 67, v_dim, dtype)
+        for heads, v_dim in ((6, 61), (30, 67))
+        for dtype in (torch.float32, torch.bfloat16, torch.float64)
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_values_in_the_keys_equal_the_formula(native, dtype, heads, head_dim, v_dim):
     """Latent attention: one key/value head, whose values are the first numbers of its keys."""
-    batch, q_len, k_len = {128: (1, 1, 331), 16: (2, 1, 331), 6: (2, 5, 271), 30: (2, 1, 571)}[heads]
-    q, k, _ = make_qkv(batch=batch, heads=heads, kv_heads=1, q_len=q_len, k_len=k_len, head_dim=head_dim, dtype=dtype)
+    batch, q_len, k_len = {128: (1, 1, 331), 16: (2, 1, 331), 6: (2, 5, 271), 30: (2, 1, 571)}[
+        heads
+    ]
+    q, k, _ = make_qkv(
+        batch=batch,
+        heads=heads,
+        kv_heads=1,
+        q_len=q_len,
+        k_len=k_len,
+        head_dim=head_dim,
+        dtype=dtype,
+    )
     grad = torch.randn(batch, heads, q_len, v_dim).to(dtype)
 
     def results(q: torch.Tensor, k: torch.Tensor, backend: str) -> tuple[torch.Tensor, ...]:
@@ -89,27 +121,61 @@ def test_values_in_the_keys_equal_the_formula(native, dtype, heads, head_dim, v_
 @pytest.mark.parametrize("instructions", [0, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (8, 8), (8, 1)])
-def test_one_query_of_values_that_fill_the_registers_and_more(native, heads, kv_heads, dtype, instructions):
+def test_one_query_of_values_that_fill_the_registers_and_more(
+    native, heads, kv_heads, dtype, instructions
+):
     native.handle.rg_use_instructions(instructions)
     sizes = {"q_len": 41, "k_len": 307, "head_dim": 64, "v_dim": 208}
     q, k, v = make_qkv(batch=2, heads=heads, kv_heads=kv_heads, **sizes, dtype=dtype)
-    one, many = (rg.attention(x, k, v, backend="native", pattern="causal")[:, :, -1:] for x in (q[:, :, -1:], q))
+    one, many = (
+        rg.attention(x, k, v, backend="native", pattern="causal")[:, :, -1:]
+        for x in (q[:, :, -1:], q)
+    )
     assert torch.equal(one, many)
     exact = rg.attention(*(x.double() for x in (q[:, :, -1:], k, v)), backend="reference")
     rounding = 2**-7 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(one.double(), exact, rtol=rounding, atol=rounding)
 
 
-TILES = (1, 2, 11, 12, 13, 31, 32, 33, 127, 128, 129, 191, 192, 193)  # lengths around the sizes of tiles
+TILES = (
+    1,
+    2,
+    11,
+    12,
+    13,
+    31,
+    32,
+    33,
+    127,
+    128,
+    129,
+    191,
+    192,
+    193,
+)  # lengths around the sizes of tiles
 ONE_HEAD = {"batch": 1, "heads": 1, "kv_heads": 1}
 CALLS = [
-    *(({"heads": 2, "kv_heads": 1, "q_len": n, "k_len": n}, {"pattern": text})
-      for n in TILES for text in ("causal", "sliding_window(6)", "full")),
-    *((ONE_HEAD | {"q_len": 8, "k_len": 400, "head_dim": 64}, {"pattern": "causal", "q_start": start})
-      for start in range(290, 306)),  # queries of a step that end at different registers
-    (ONE_HEAD | {"batch": 3, "q_len": 7, "k_len": 9}, {"bias": rg.bias.T5Relative(1, buckets=8, max_distance=11)}),
-    (ONE_HEAD | {"heads": 3, "q_len": 1, "k_len": 40, "head_dim": 8, "v_dim": 8}, {"stored": torch.int8}),
-]  # fmt: skip
+    *(
+        ({"heads": 2, "kv_heads": 1, "q_len": n, "k_len": n}, {"pattern": text})
+        for n in TILES
+        for text in ("causal", "sliding_window(6)", "full")
+    ),
+    *(
+        (
+            ONE_HEAD | {"q_len": 8, "k_len": 400, "head_dim": 64},
+            {"pattern": "causal", "q_start": start},
+        )
+        for start in range(290, 306)
+    ),  # queries of a step that end at different registers
+    (
+        ONE_HEAD | {"batch": 3, "q_len": 7, "k_len": 9},
+        {"bias": rg.bias.T5Relative(1, buckets=8, max_distance=11)},
+    ),
+    (
+        ONE_HEAD | {"heads": 3, "q_len": 1, "k_len": 40, "head_dim": 8, "v_dim": 8},
+        {"stored": torch.int8},
+    ),
+]
 
 
 @pytest.mark.parametrize("instructions", [0, 2])
@@ -123,8 +189,15 @@ def test_other_sizes_equal_the_reference(native, instructions):
         answers = []
         for name in ("native", "reference"):
             output = rg.attention(q, *kept, backend=name, **given)
-            answers.append([output, *(torch.autograd.grad(output.square().sum(), learning) if learning else ())])
-        torch.testing.assert_close(*answers, rtol=1e-4 if learning else 1e-5, atol=1e-4 if learning else 1e-5)
+            answers.append(
+                [
+                    output,
+                    *(torch.autograd.grad(output.square().sum(), learning) if learning else ()),
+                ]
+            )
+        torch.testing.assert_close(
+            *answers, rtol=1e-4 if learning else 1e-5, atol=1e-4 if learning else 1e-5
+        )
 
 
 @pytest.mark.parametrize("instructions", [0, 2])
@@ -141,8 +214,12 @@ def test_a_precise_call_is_that_of_float32_numbers_rounded_once(native, instruct
         return output.detach(), *torch.autograd.grad(output, leaves, grad.to(dtype))
 
     exact = results(torch.float64, backend="reference")
-    usual, precise = (results(torch.bfloat16, backend="native", precise=one) for one in (False, True))
-    for one, less, wide, right in zip(precise, usual, results(torch.float32, backend="native"), exact, strict=True):
+    usual, precise = (
+        results(torch.bfloat16, backend="native", precise=one) for one in (False, True)
+    )
+    for one, less, wide, right in zip(
+        precise, usual, results(torch.float32, backend="native"), exact, strict=True
+    ):
         assert torch.equal(one, wide.bfloat16())
         assert (one - right).abs().mean() < 0.9 * (less - right).abs().mean()
     whole = rg.attention(q, k, v, pattern="causal", precise=True)
@@ -150,11 +227,15 @@ def test_a_precise_call_is_that_of_float32_numbers_rounded_once(native, instruct
     assert torch.equal(traced_attention(call), whole)
     for row in (64, 65, 66):  # the third one is a step of a kept plan
         keys = slice(131 - 66 + row)
-        step = rg.attention(q[:1, :, row : row + 1], k[:1, :, keys], v[:1, :, keys], pattern="causal", precise=True)
+        step = rg.attention(
+            q[:1, :, row : row + 1], k[:1, :, keys], v[:1, :, keys], pattern="causal", precise=True
+        )
         assert torch.equal(step, whole[:1, :, row : row + 1])
     layer = rg.MultiHeadAttention(24, 2, precise=True).bfloat16()
     x = torch.randn(2, 9, 24).bfloat16()
-    q, k, v = (to(x).unflatten(-1, (2, 12)).transpose(1, 2) for to in (layer.to_q, layer.to_k, layer.to_v))
+    q, k, v = (
+        to(x).unflatten(-1, (2, 12)).transpose(1, 2) for to in (layer.to_q, layer.to_k, layer.to_v)
+    )
     heads = rg.attention(*(one.float() for one in (q, k, v))).bfloat16()
     assert torch.equal(layer(x), layer.to_output(heads.transpose(1, 2).flatten(2)))
 
@@ -164,15 +245,26 @@ def test_what_would_round_the_weights_of_a_precise_call_refuses_it():
     plan = rg.plan_attention(q, k, v, precise=True)
     computing = {name for name, verdict in plan.others if not isinstance(verdict, Refusal)}
     assert {plan.backend, *computing} == {"native", "reference"}
-    with pytest.raises(rg.UnsupportedError, match=r"precise=True, and it may round weights to torch.bfloat16"):
+    with pytest.raises(
+        rg.UnsupportedError, match=r"precise=True, and it may round weights to torch.bfloat16"
+    ):
         rg.attention(q, k, v, precise=True, backend="fused")
     with pytest.raises(rg.UnsupportedError, match=r"linear_transformer.* has none"):
         rg.attention(q, k, v, precise=True, mechanism="linear_transformer")
     with pytest.raises(rg.ArgumentError, match="precise"):
         rg.attention(q, k, v, precise=1)
-    rg.attention(*(x.float() for x in (q, k, v)), precise=True, backend="fused")  # it rounds nothing here
+    rg.attention(
+        *(x.float() for x in (q, k, v)), precise=True, backend="fused"
+    )  # it rounds nothing here
     q, k, v = (torch.randn(2, heads, 37, 32).bfloat16() for heads in (4, 2, 2))
-    options = {"pattern": "full", "mechanism": None, "first": None, "lowest": None, "softcap": None, "scale": None}
+    options = {
+        "pattern": "full",
+        "mechanism": None,
+        "first": None,
+        "lowest": None,
+        "softcap": None,
+        "scale": None,
+    }
     found = plain_attention(q, k, v, *[None] * 6, **options, dropout=0.0, precise=True)
     heads = (x.repeat_interleave(q.shape[1] // k.shape[1], 1).float() for x in (k, v))
     assert torch.equal(found, F.scaled_dot_product_attention(q.float(), *heads).bfloat16())
@@ -187,8 +279,12 @@ def is_sound(q, k, v) -> bool | None:
 
 @pytest.mark.parametrize("instructions", [0, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("q_len", "k_len", "v_dim"), [(1, 40, 64), (1, 40, 37), (33, 40, 37), (150, 2 * SPAN, 5)])
-def test_the_kernel_says_whether_its_output_is_finite(native, q_len, k_len, v_dim, dtype, instructions):
+@pytest.mark.parametrize(
+    ("q_len", "k_len", "v_dim"), [(1, 40, 64), (1, 40, 37), (33, 40, 37), (150, 2 * SPAN, 5)]
+)
+def test_the_kernel_says_whether_its_output_is_finite(
+    native, q_len, k_len, v_dim, dtype, instructions
+):
     native.handle.rg_use_instructions(instructions)
     for learns in (False, True):
         q, k, v = make_qkv(q_len=q_len, k_len=k_len, v_dim=v_dim, dtype=dtype, requires_grad=learns)

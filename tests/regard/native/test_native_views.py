@@ -55,7 +55,9 @@ def test_native_copies_nothing_and_returns_what_transposes_back_without_a_copy(p
 
 
 SHAPE = (3, 3, 3, 8)  # batch, heads, rows, dim
-APART = 2**30 + 64  # numbers between neighbours on one axis: its last is more than 2^31 numbers behind its first
+APART = (
+    2**30 + 64
+)  # numbers between neighbours on one axis: its last is more than 2^31 numbers behind its first
 NAMES = ("q", "k", "v", "output", "grad", "dq", "dk", "dv")
 NO_RESERVE = 0x4000  # MAP_NORESERVE: pages that nobody touches take no memory
 
@@ -64,21 +66,32 @@ Place = Callable[[torch.Tensor], torch.Tensor]
 
 @pytest.fixture
 def memory() -> torch.Tensor:
-    room = mmap.mmap(-1, 4 * (2 * APART + 2**16), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    room = mmap.mmap(
+        -1, 4 * (2 * APART + 2**16), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+    )
     return torch.frombuffer(room, dtype=torch.float32)
 
 
 def compute(place: Place, native) -> dict[str, torch.Tensor]:
     """A forward and a backward pass with a bias, every tensor of it put into memory by `place`."""
     draw = torch.Generator().manual_seed(1)
-    names = dict(zip(NAMES, (place(torch.randn(SHAPE, generator=draw)) for _ in NAMES), strict=True))
-    bias, dbias = place(torch.randn(3, 3, 3, 8, generator=draw)), place(torch.zeros(3, 3, 3, 8))
+    names = dict(
+        zip(NAMES, (place(torch.randn(SHAPE, generator=draw)) for _ in NAMES), strict=True)
+    )
+    bias = place(torch.randn(3, 3, 3, 8, generator=draw))
+    dbias = place(torch.zeros(3, 3, 3, 8))
     q, k, v, output, grad, dq, dk, dv = names.values()
     problem = make_problem(q, k, v, pattern="causal")
-    filled, lowered, sums = Filled(problem), lower(problem, range(3), [0]), torch.empty(3, 3, 3)
+    filled = Filled(problem)
+    lowered = lower(problem, range(3), [0])
+    sums = torch.empty(3, 3, 3)
     call = filled.call
     call.first_key, call.keys, call.threads = 0, 3, 1
-    call.schedules, call.schedule, call.log_sum_exp = len(lowered.schedules), lowered.address, sums.data_ptr()
+    call.schedules, call.schedule, call.log_sum_exp = (
+        len(lowered.schedules),
+        lowered.address,
+        sums.data_ptr(),
+    )
     for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
         describe(into, x)
     at = torch.arange(3) * bias.stride(0)

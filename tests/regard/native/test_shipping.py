@@ -43,7 +43,9 @@ def distribution(kind: str, folder: Path, setting: str = "auto") -> Path:
 
 def copied(folder: Path) -> Path:
     """The files of this tree that git knows, in another folder: nothing is compiled there."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -67,11 +69,15 @@ class Fresh:
 
     def run(self, *command: str, path: str | None = None, fails: bool = False) -> str:
         """What a command prints, with these programs on its path; none of them if not given."""
-        room = {name: value for name, value in os.environ.items() if name not in ("CXX", "PYTHONPATH")}
+        room = {
+            name: value for name, value in os.environ.items() if name not in ("CXX", "PYTHONPATH")
+        }
         room["PATH"] = str(self.folder / "empty") if path is None else path
         program, *words = command
         full = [str(self.folder / "room" / "bin" / program), *words]
-        done = subprocess.run(full, cwd=self.folder, env=room, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            full, cwd=self.folder, env=room, capture_output=True, text=True, check=False
+        )
         assert (done.returncode != 0) == fails, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -101,7 +107,9 @@ def test_the_wheel_holds_the_kernel_and_the_sources_that_it_is_checked_against(w
         names = set(file.namelist())
         assert file.read("regard/backends/native/libregard_native.so") == LIBRARY.read_bytes()
         assert b"Root-Is-Purelib: false" in file.read("regard-0.1.0.dist-info/WHEEL")
-    assert {f"regard/backends/native/source/{path.name}" for path in (HERE / "source").iterdir()} <= names
+    assert {
+        f"regard/backends/native/source/{path.name}" for path in (HERE / "source").iterdir()
+    } <= names
     assert {str(path.relative_to(ROOT)) for path in (ROOT / "regard").rglob("*.py")} <= names
 
 
@@ -114,7 +122,9 @@ def test_the_tag_of_the_wheel_names_the_c_library_that_the_kernel_needs(wheel):
     versions = [tuple(map(int, found)) for found in re.findall(r"GLIBC_(\d+)\.(\d+)", symbols)]
     assert needed == max(versions) <= OLDEST
     assert f"-py3-none-manylinux_{needed[0]}_{needed[1]}_" in wheel.name
-    shown = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True)
+    shown = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True
+    )
     assert f'"manylinux_{needed[0]}_{needed[1]}_' in shown.stdout, shown.stdout + shown.stderr
 
 
@@ -122,7 +132,9 @@ def test_the_tag_of_the_wheel_names_the_c_library_that_the_kernel_needs(wheel):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_an_environment_uses_the_kernel_of_the_wheel_or_builds_it(fresh, tmp_path, kind):
-    fresh.install(distribution(kind, tmp_path / "dist"), path=None if kind == "wheel" else os.environ["PATH"])
+    fresh.install(
+        distribution(kind, tmp_path / "dist"), path=None if kind == "wheel" else os.environ["PATH"]
+    )
     place, *found = fresh.uses()
     assert str(fresh.folder) in place
     assert found[:2] == ["native", "ok"]
@@ -131,8 +143,11 @@ def test_an_environment_uses_the_kernel_of_the_wheel_or_builds_it(fresh, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["required", "off"])
 @pytest.mark.parametrize("editable", [False, True])
-def test_pip_install_from_a_tree_builds_the_kernel_unless_it_is_off(fresh, tmp_path, monkeypatch, editable, setting):
-    tree, kernel = copied(tmp_path / "tree"), LIBRARY.relative_to(ROOT)
+def test_pip_install_from_a_tree_builds_the_kernel_unless_it_is_off(
+    fresh, tmp_path, monkeypatch, editable, setting
+):
+    tree = copied(tmp_path / "tree")
+    kernel = LIBRARY.relative_to(ROOT)
     monkeypatch.setenv("REGARD_NATIVE_BUILD", setting)
     fresh.install(*(["--editable"] if editable else []), tree, path=os.environ["PATH"])
     place, backend, state, *reasons = fresh.uses()
@@ -157,7 +172,9 @@ def test_without_the_kernel_the_wheel_fits_every_system(tmp_path):
 def test_the_source_distribution_holds_every_file_of_the_package_and_nothing_compiled(tmp_path):
     with tarfile.open(distribution("sdist", tmp_path)) as file:
         names = {name.split("/", 1)[1] for name in file.getnames()}
-    listed = subprocess.run(["git", "ls-files", "regard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "regard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert {*listed.split(), "hatch_build.py", "pyproject.toml", "README.md", "LICENSE"} <= names
     assert not [name for name in names if "libregard_native" in name or name.startswith("tests/")]
 
@@ -167,23 +184,31 @@ def test_a_setting_of_the_build_that_does_not_exist_is_named(tmp_path):
     room = {**os.environ, "REGARD_NATIVE_BUILD": "maybe"}
     done = subprocess.run(command, cwd=ROOT, env=room, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "REGARD_NATIVE_BUILD is 'maybe'; it is auto, required or off" in done.stdout + done.stderr
+    assert (
+        "REGARD_NATIVE_BUILD is 'maybe'; it is auto, required or off" in done.stdout + done.stderr
+    )
 
 
 @pytest.mark.slow
-def test_an_environment_without_a_compiler_installs_the_source_distribution_and_computes_by_pytorch(fresh, tmp_path):
+def test_an_environment_without_a_compiler_installs_the_source_distribution_and_computes_by_pytorch(
+    fresh, tmp_path
+):
     printed = fresh.install(distribution("sdist", tmp_path / "dist"))
     assert "the native backend is left out" in printed
     _, backend, state, *reasons = fresh.uses()
     assert (backend, state) == ("fused", "refused")
     assert BUILD in reasons[0]
     refused = fresh.run("python", "-m", "regard.backends.native.build", fails=True)
-    assert "no C++ compiler was found (g++, c++, clang++, the package ziglang, or the one named by $CXX)" in refused
+    assert (
+        "no C++ compiler was found (g++, c++, clang++, the package ziglang, or the one named by $CXX)"
+        in refused
+    )
 
 
 @pytest.mark.slow
 def test_where_the_kernel_is_required_a_missing_compiler_is_an_error(fresh, tmp_path, monkeypatch):
-    archive, tree = distribution("sdist", tmp_path / "dist"), copied(tmp_path / "tree")
+    archive = distribution("sdist", tmp_path / "dist")
+    tree = copied(tmp_path / "tree")
     monkeypatch.setenv("REGARD_NATIVE_BUILD", "required")
     for what in ([archive], [tree], ["--editable", tree]):
         assert "no C++ compiler was found" in fresh.install(*what, fails=True)

@@ -46,9 +46,14 @@ print(json.dumps({"backend": plan.backend, "others": json.loads(plan.to_json())[
 @pytest.fixture(scope="module")
 def printed() -> tuple[str, str, str]:
     """The record where it is off, the refusals of the probes there, and the record of another setting."""
-    probes = "from regard.testing.health import check_backend; print(check_backend('native').refused)"
+    probes = (
+        "from regard.testing.health import check_backend; print(check_backend('native').refused)"
+    )
     command = [sys.executable, "-c", FORKS, SCRIPT, probes]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a fork has no other threads, and would wait for them
+    alone = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+    }  # a fork has no other threads, and would wait for them
     done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     off, refused, maybe = re.split(r"^---- \w+\n", done.stdout, flags=re.MULTILINE)[1:]
@@ -56,7 +61,8 @@ def printed() -> tuple[str, str, str]:
 
 
 def test_turned_off_it_refuses_with_the_reason_and_another_setting_with_the_two_that_exist(printed):
-    record, off = json.loads(printed[0]), "REGARD_NATIVE=off turns it off"
+    record = json.loads(printed[0])
+    off = "REGARD_NATIVE=off turns it off"
     assert record["backend"] == "fused"
     assert record["others"]["native"] == {"refused": off}
     assert f"native refused: {off}" in record["text"]
@@ -66,7 +72,9 @@ def test_turned_off_it_refuses_with_the_reason_and_another_setting_with_the_two_
     assert "REGARD_NATIVE is 'maybe'; it is on or off" in json.loads(printed[2])["named"]
 
 
-def test_a_missing_library_says_how_to_build_it_and_a_file_that_is_none_says_so(tmp_path, monkeypatch):
+def test_a_missing_library_says_how_to_build_it_and_a_file_that_is_none_says_so(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv(library.SETTING, "on")
     assert "run python -m regard.backends.native.build" in str(library.load(tmp_path / "none.so"))
     (tmp_path / "text.so").write_text("no library")
@@ -84,7 +92,9 @@ def test_without_a_compiler_the_build_says_so(monkeypatch, tmp_path):
 def test_the_package_ziglang_is_used_where_no_other_compiler_is(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(building.shutil, "which", lambda name: "/bin/clang++" if name == "clang++" else None)
+    monkeypatch.setattr(
+        building.shutil, "which", lambda name: "/bin/clang++" if name == "clang++" else None
+    )
     assert building.find_compiler() == ["/bin/clang++"]
     monkeypatch.setattr(building.shutil, "which", lambda name: None)
     compiler = building.find_compiler()

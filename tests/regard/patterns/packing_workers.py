@@ -7,8 +7,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from regard import patterns as p
 
-LENGTHS = [[(3, 5), (4, 2)], [(6, 1), (2, 4)], [(1, 1), (5, 3)], [(2, 2), (7, 1)]]  # documents of each row of a batch
-ROOM, DIM = 8, 6
+LENGTHS = [
+    [(3, 5), (4, 2)],
+    [(6, 1), (2, 4)],
+    [(1, 1), (5, 3)],
+    [(2, 2), (7, 1)],
+]  # documents of each row of a batch
+ROOM = 8
+DIM = 6
 
 
 @dataclass
@@ -36,7 +42,13 @@ def pack(numbers: list[int]) -> Packed:
     lengths = LENGTHS[number]
     ids = torch.tensor([[0] * first + [1] * (ROOM - first) for first, _ in lengths])
     words = torch.tensor([sum(row) for row in lengths])
-    x = torch.randn(len(lengths), ROOM, DIM, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+    x = torch.randn(
+        len(lengths),
+        ROOM,
+        DIM,
+        generator=torch.Generator().manual_seed(number),
+        dtype=torch.float64,
+    )
     live = (torch.arange(ROOM) < words[:, None])[:, None, None, :]
     mask = (ids[:, None, :, None] == ids[:, None, None, :]) & live  # (rows, 1, ROOM, ROOM)
     return Packed(x, lengths, p.SameDocument(ids), p.KeySpan(0, words), p.Explicit(mask))
@@ -44,5 +56,7 @@ def pack(numbers: list[int]) -> Packed:
 
 def packed_batches(context: str) -> list[Packed]:
     """All batches, by two workers that were started so."""
-    loader = DataLoader(Batches(), batch_size=1, num_workers=2, collate_fn=pack, multiprocessing_context=context)
+    loader = DataLoader(
+        Batches(), batch_size=1, num_workers=2, collate_fn=pack, multiprocessing_context=context
+    )
     return list(loader)

@@ -83,10 +83,13 @@ def test_a_drawing_shows_the_pairs_and_their_positions():
 
 
 @pytest.mark.parametrize(
-    ("encoding", "row"), [("ascii", "# # ."), ("cp1252", "# # ·"), ("utf-8", "■ ■ ·"), (None, "■ ■ ·")]
+    ("encoding", "row"),
+    [("ascii", "# # ."), ("cp1252", "# # ·"), ("utf-8", "■ ■ ·"), (None, "■ ■ ·")],
 )
 def test_a_drawing_can_be_printed_on_every_stream(monkeypatch, encoding, row):
-    stream = io.StringIO() if encoding is None else io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    stream = (
+        io.StringIO() if encoding is None else io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    )
     monkeypatch.setattr("sys.stdout", stream)
     drawn = Causal().draw(3)
     print(drawn, flush=True)

@@ -13,7 +13,9 @@ import regard as rg
 from regard import patterns as p
 from regard.layers import MultiHeadAttention
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded, use of fork:DeprecationWarning"
+)  # from Python 3.12
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,10 @@ def _packed_loss(layer: MultiHeadAttention, batch: Packed) -> torch.Tensor:
 def _loss_one_by_one(layer: MultiHeadAttention, batch: Packed) -> torch.Tensor:
     losses = []
     for x, (first, second) in zip(batch.x, batch.lengths, strict=True):
-        losses += [layer(x[None, start:stop]).square().sum() for start, stop in ((0, first), (first, first + second))]
+        losses += [
+            layer(x[None, start:stop]).square().sum()
+            for start, stop in ((0, first), (first, first + second))
+        ]
     return torch.stack(losses).sum()
 
 
@@ -80,7 +85,9 @@ def test_a_forked_process_makes_other_patterns_than_its_parent():
     os.close(writing)
 
 
-@pytest.mark.parametrize("copied", [lambda one: pickle.loads(pickle.dumps(one)), copy.copy, copy.deepcopy])
+@pytest.mark.parametrize(
+    "copied", [lambda one: pickle.loads(pickle.dumps(one)), copy.copy, copy.deepcopy]
+)
 def test_a_copy_holds_the_same_numbers_and_so_is_equal(copied):
     for pattern in made_of_a_tensor():
         again = copied(pattern)
@@ -93,9 +100,14 @@ def test_a_copy_holds_the_same_numbers_and_so_is_equal(copied):
 
 
 def test_they_copy_what_they_are_given_and_are_equal_only_to_themselves():
-    mask, numbers = torch.ones(2, 2, dtype=torch.bool), torch.tensor([1, 2])
-    makers = (lambda: p.Explicit(mask), lambda: p.KeySpan(0, numbers), lambda: p.SameDocument(numbers),
-              lambda: p.KeyMask(mask))  # fmt: skip
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    numbers = torch.tensor([1, 2])
+    makers = (
+        lambda: p.Explicit(mask),
+        lambda: p.KeySpan(0, numbers),
+        lambda: p.SameDocument(numbers),
+        lambda: p.KeyMask(mask),
+    )
     made = [(make(), make()) for make in makers]
     dense = [one.dense(2, 2) for one, _ in made]
     mask.zero_()
@@ -108,7 +120,8 @@ def test_they_copy_what_they_are_given_and_are_equal_only_to_themselves():
 
 
 def test_spans_by_row_as_lists_are_values():
-    one, other = p.KeySpan([0, 3], [5, 9]), p.KeySpan((0, 3), (5, 9))
+    one = p.KeySpan([0, 3], [5, 9])
+    other = p.KeySpan((0, 3), (5, 9))
     assert one == other
     assert hash(one) == hash(other)
     assert one.by_value

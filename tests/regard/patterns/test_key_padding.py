@@ -39,7 +39,9 @@ def test_a_mask_of_pairs_is_refused():
 def test_no_memory_of_pairs_is_needed():
     """A plan over 65,536 keys counts its pairs from the runs of the mask."""
     mask = p.KeyMask(torch.arange(1 << 16) % 1000 < 900)
-    assert (p.CausalWindow(64) & mask).count(1 << 16, 1 << 16) == pytest.approx(0.9 * 64 * (1 << 16), rel=0.01)
+    assert (p.CausalWindow(64) & mask).count(1 << 16, 1 << 16) == pytest.approx(
+        0.9 * 64 * (1 << 16), rel=0.01
+    )
 
 
 def test_an_offset_counts_within_a_block():
@@ -65,7 +67,9 @@ def test_positions_at_a_stride_are_masked_by_every_so_many_keys():
 @pytest.mark.parametrize("mask", [LIVE, LIVE[:, None, None, :]], ids=["(B, M)", "(B, 1, 1, M)"])
 def test_a_key_padding_mask_is_refused_with_two_ways_out_that_agree(mask):
     q, k, v = tensors(5)
-    with pytest.raises(rg.ShapeError, match=r"key padding of 2 rows and 9 keys.*KeySpan\(0, lengths\)") as refusal:
+    with pytest.raises(
+        rg.ShapeError, match=r"key padding of 2 rows and 9 keys.*KeySpan\(0, lengths\)"
+    ) as refusal:
         rg.attention(q, k, v, pattern=p.Explicit(mask))
     way = re.search(r"KeyMask\((mask[^)]*)\)", str(refusal.value))
     assert way is not None

@@ -39,7 +39,10 @@ def _mask(at, shape, window, causal: bool, offset: int) -> np.ndarray:
 def _draw(r, n: int):
     shape = tuple(r.randint(1, 4) for _ in range(r.choice((1, 2))))
     offset = r.choice((0, 0, 3))
-    shape = (-(-max(n + 2 - offset, 1) // prod(shape)), *shape)  # as many cells as the call has positions
+    shape = (
+        -(-max(n + 2 - offset, 1) // prod(shape)),
+        *shape,
+    )  # as many cells as the call has positions
     window = tuple(r.randint(1, size) for size in shape)
     return shape, window, r.random() < 0.4, offset
 
@@ -53,7 +56,9 @@ def test_every_query_of_an_image_sees_a_whole_window():
     assert pattern.dense(2, 54, q_start=54).sum() == 0  # outside of the grid
 
 
-@pytest.mark.parametrize("pattern", [p.Neighbourhood((5, 6, 7), (2, 3, 5), causal=True), p.Neighbourhood((9, 4), 3)])
+@pytest.mark.parametrize(
+    "pattern", [p.Neighbourhood((5, 6, 7), (2, 3, 5), causal=True), p.Neighbourhood((9, 4), 3)]
+)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_reach_is_the_farthest_key_of_a_stack(pattern, layers):
     n = prod(pattern.shape)
@@ -77,7 +82,8 @@ def test_a_token_before_the_image_sees_all_and_is_seen_by_all():
 
 
 @pytest.mark.parametrize(
-    ("shape", "window"), [((8,), 3), (8, 3), ((8, 8), 9), ((8, 8), (3, 3, 3)), ((8, 0), 1), ((8, 8), 0), ((8, 8), 1.5)]
+    ("shape", "window"),
+    [((8,), 3), (8, 3), ((8, 8), 9), ((8, 8), (3, 3, 3)), ((8, 0), 1), ((8, 8), 0), ((8, 8), 1.5)],
 )
 def test_wrong_grids_and_windows_are_refused(shape, window):
     with pytest.raises(ArgumentError):
@@ -92,7 +98,8 @@ def test_more_keys_than_cells_are_refused():
 
 def test_a_function_that_hides_its_structure_is_named_in_the_plan_and_in_a_warning():
     near = p.Where(lambda i, j: (i - j).abs() < 3)
-    small, large = torch.randn(1, 1, 64, 4), torch.randn(1, 1, 4096, 4)
+    small = torch.randn(1, 1, 64, 4)
+    large = torch.randn(1, 1, 4096, 4)
     plan = str(rg.plan_attention(small, small, small, pattern=near))
     assert "keeps an estimated 7.7% of its pairs, and 100.0% are computed" in plan
     with pytest.warns(WastedPairsWarning, match="keeps an estimated 0.1%"):

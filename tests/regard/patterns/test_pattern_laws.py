@@ -15,7 +15,8 @@ from regard.patterns import CausalWindow, Full, Grid, Pattern, RandomBlocks, par
 from regard.patterns.ranges import Ranges
 
 tiling = import_module("regard.patterns.tiles")
-many, several = law(120), law(60)
+many = law(120)
+several = law(60)
 where = st.integers(-6, 14)
 somebody = st.integers(1, 9)
 
@@ -33,7 +34,8 @@ def marked(ranges: Ranges, length: int) -> torch.Tensor:
 
 def same(one: Pattern, other: Pattern, q_len: int = 9, k_len: int = 11) -> bool:
     return all(
-        bool((pairs(one, q_len, k_len, q_start) == pairs(other, q_len, k_len, q_start)).all()) for q_start in (-3, 0, 5)
+        bool((pairs(one, q_len, k_len, q_start) == pairs(other, q_len, k_len, q_start)).all())
+        for q_start in (-3, 0, 5)
     )
 
 
@@ -83,7 +85,8 @@ def test_structure_never_forgets_a_pair(pattern, q_len, k_len, q_start):
                 assert truth[..., low:high].all()
     band = pattern.band()
     if band is not None:
-        rows, columns = torch.arange(q_len)[:, None] + q_start, torch.arange(k_len)
+        rows = torch.arange(q_len)[:, None] + q_start
+        columns = torch.arange(k_len)
         drawn = torch.ones(q_len, k_len, dtype=torch.bool)
         drawn &= columns >= rows - band.left if band.left is not None else drawn
         drawn &= columns <= rows + band.right if band.right is not None else drawn
@@ -94,7 +97,12 @@ def test_structure_never_forgets_a_pair(pattern, q_len, k_len, q_start):
 
 
 @many
-@given(anything, lengths, lengths, st.integers(-6, 14) | st.lists(st.integers(-6, 14), min_size=2, max_size=2))
+@given(
+    anything,
+    lengths,
+    lengths,
+    st.integers(-6, 14) | st.lists(st.integers(-6, 14), min_size=2, max_size=2),
+)
 def test_visible_keys_are_those_that_some_query_sees(pattern, q_len, k_len, q_start):
     start = torch.tensor(q_start) if isinstance(q_start, list) else q_start
     shown = pattern.visible_keys(Grid.whole(q_len, k_len, start))
@@ -108,7 +116,8 @@ def test_visible_keys_are_those_that_some_query_sees(pattern, q_len, k_len, q_st
 def test_segments_are_sound(pattern, q_len, k_len, q_start):
     truth = pairs(pattern, q_len, k_len, q_start).flatten(0, 1)  # (anyone, q_len, k_len)
     found = pattern.segments(q_start, q_start + q_len - 1, k_len)
-    full, some = marked(found.full, k_len), marked(found.some, k_len)
+    full = marked(found.full, k_len)
+    some = marked(found.some, k_len)
     assert not (full & ~truth.all(0).all(0)).any()
     assert not (truth.any(0).any(0) & ~some).any()
 
@@ -120,17 +129,22 @@ def test_a_draw_that_depends_on_the_number_of_keys_is_never_certain_without_it(n
         pattern = ~drawn if negated else drawn
         for key in range(6):
             seen = pattern.sees_all(0, 0, range(key, key + 1))
-            assert not seen or all(pattern.dense(1, length, q_start=0)[0, key] for length in range(key + 1, 9))
+            assert not seen or all(
+                pattern.dense(1, length, q_start=0)[0, key] for length in range(key + 1, 9)
+            )
 
 
 @several
 @given(alike, lengths, lengths, where, st.integers(1, 5), st.sampled_from([1, 16, tiling.AT_ONCE]))
-@example(parse("strided(3)"), 2, 1, 2, 2, tiling.AT_ONCE)  # the last tile has one key, which no rule is certain of
+@example(
+    parse("strided(3)"), 2, 1, 2, 2, tiling.AT_ONCE
+)  # the last tile has one key, which no rule is certain of
 def test_tiles_are_those_of_the_dense_form(pattern, q_len, k_len, q_start, tile, look):
     truth = pairs(pattern, q_len, k_len, q_start)[0, 0]
     with mock.patch.object(tiling, "AT_ONCE", look):  # pairs that are looked at together
         states = pattern.tiles(q_len, k_len, tile, q_start=q_start).states()
-    rows, columns = -(-q_len // tile), -(-k_len // tile)
+    rows = -(-q_len // tile)
+    columns = -(-k_len // tile)
     assert tuple(states.shape) == (rows, columns)
     for row in range(rows):
         for column in range(columns):
@@ -142,7 +156,9 @@ def test_tiles_are_those_of_the_dense_form(pattern, q_len, k_len, q_start, tile,
 @given(alike, lengths, lengths, where)
 def test_empty_rows_see_no_key(pattern, q_len, k_len, q_start):
     truth = pairs(pattern, q_len, k_len, q_start)[0, 0]
-    assert torch.equal(marked(pattern.empty_rows(q_len, k_len, q_start=q_start), q_len), ~truth.any(-1))
+    assert torch.equal(
+        marked(pattern.empty_rows(q_len, k_len, q_start=q_start), q_len), ~truth.any(-1)
+    )
 
 
 @several
@@ -187,7 +203,8 @@ def test_structure_means_the_same(pattern):
 def test_shifting_by_the_period_changes_nothing(pattern, q_len, q_start):
     period = pattern.period
     assume(period is not None)
-    rows, keys = torch.arange(q_len)[:, None] + q_start, torch.arange(9)
+    rows = torch.arange(q_len)[:, None] + q_start
+    keys = torch.arange(9)
     assert bool((pattern.allows(rows, keys) == pattern.allows(rows + period, keys + period)).all())
 
 
@@ -203,7 +220,8 @@ def test_on_a_lattice_it_is_the_pattern_of_every_so_manieth_position(pattern, st
     residue = data.draw(st.integers(0, stride - 1))
     found = pattern.on_lattice(stride, residue)
     assume(found is not None)
-    rows, keys = torch.arange(-2, 5)[:, None], torch.arange(6)
+    rows = torch.arange(-2, 5)[:, None]
+    keys = torch.arange(6)
     there = pattern.allows(rows * stride + residue, keys * stride + residue)
     assert bool((found.allows(rows, keys) == there).all())
 
@@ -224,7 +242,9 @@ def test_one_head_and_one_row_see_what_is_theirs(pattern, q_len, k_len, q_start)
 @given(anything, st.integers(1, 3))
 def test_a_stack_learns_from_nothing_beyond_its_reach(pattern, layers):
     positions = 14
-    seen = pairs(pattern, positions, positions, 0).flatten(0, 1).any(0) | torch.eye(positions, dtype=torch.bool)
+    seen = pairs(pattern, positions, positions, 0).flatten(0, 1).any(0) | torch.eye(
+        positions, dtype=torch.bool
+    )
     learns = torch.eye(positions, dtype=torch.bool)
     for _ in range(layers):
         learns = (seen.float() @ learns.float()) > 0

@@ -12,13 +12,25 @@ from regard.errors import ArgumentError
 from regard.patterns.counts import alike_residues
 
 LEAVES = [
-    p.Compressed(4, 3), p.Diagonals(3, -1), p.DilatedWindow(4, 3), p.Fixed(6, summary=2), p.GlobalTokens([0, 4, 5]),
-    p.KeySet((range(1, 3), range(6, 7))), p.KeySet(()), p.QuerySet((range(1, 3), range(6, 9))),
-    *(p.Lattice(stride) for stride in (1, 2, 3, 4, 6)), *(p.SameBlock(size) for size in (1, 2, 3, 4, 6)),
-    *(p.SameBlock(size, offset=size - 2) for size in (3, 4, 6, 8)), *(p.Summary(6, last) for last in range(1, 7)),
-    p.Summary(4, 3), p.Strided(4), p.Prefix(3), p.RandomBlocks(2, block=3, seed=1),
-    p.RandomBlocks(2, block=2, seed=1, past=True), p.SameDocument(torch.tensor([0, 0, 1, 1, 1, 0, 2, 2, 3])),
-]  # fmt: skip
+    p.Compressed(4, 3),
+    p.Diagonals(3, -1),
+    p.DilatedWindow(4, 3),
+    p.Fixed(6, summary=2),
+    p.GlobalTokens([0, 4, 5]),
+    p.KeySet((range(1, 3), range(6, 7))),
+    p.KeySet(()),
+    p.QuerySet((range(1, 3), range(6, 9))),
+    *(p.Lattice(stride) for stride in (1, 2, 3, 4, 6)),
+    *(p.SameBlock(size) for size in (1, 2, 3, 4, 6)),
+    *(p.SameBlock(size, offset=size - 2) for size in (3, 4, 6, 8)),
+    *(p.Summary(6, last) for last in range(1, 7)),
+    p.Summary(4, 3),
+    p.Strided(4),
+    p.Prefix(3),
+    p.RandomBlocks(2, block=3, seed=1),
+    p.RandomBlocks(2, block=2, seed=1, past=True),
+    p.SameDocument(torch.tensor([0, 0, 1, 1, 1, 0, 2, 2, 3])),
+]
 each_leaf = pytest.mark.parametrize("leaf", LEAVES, ids=str)
 
 
@@ -26,7 +38,13 @@ each_leaf = pytest.mark.parametrize("leaf", LEAVES, ids=str)
 def test_a_pattern_is_its_formula(name):
     for seed in range(6):
         node = plain_leaf(random.Random(seed), name, 9)
-        for q_len, k_len, q_start in ((13, 13, 0), (7, 18, 11), (17, 10, -7), (9, 11, -20), (3, 9, 30)):
+        for q_len, k_len, q_start in (
+            (13, 13, 0),
+            (7, 18, 11),
+            (17, 10, -7),
+            (9, 11, -20),
+            (3, 9, 30),
+        ):
             at = Places(1, 1, q_len, k_len, (q_start,))
             truth = torch.from_numpy(mask_of(node, at)[0, 0].copy())
             pattern = build(node, at)
@@ -35,7 +53,9 @@ def test_a_pattern_is_its_formula(name):
 
 
 def test_global_tokens_are_a_set_of_positions():
-    assert p.GlobalTokens([3, 0, 3]) == p.GlobalTokens((0, 3)) == p.GlobalTokens(torch.tensor([0, 3]))
+    assert (
+        p.GlobalTokens([3, 0, 3]) == p.GlobalTokens((0, 3)) == p.GlobalTokens(torch.tensor([0, 3]))
+    )
     assert p.GlobalTokens(range(3)).indices == (0, 1, 2)
     assert hash(p.GlobalTokens([3, 0])) == hash(p.GlobalTokens({0, 3}))
 
@@ -69,7 +89,10 @@ def test_segments_are_sound_and_a_single_query_is_known_where_it_can_be(leaf):
                 truth = leaf.dense(queries, k_len, q_start=first)
                 found = leaf.segments(first, first + queries - 1, k_len)
                 full, some = (
-                    torch.tensor([any(key in one for one in ranges) for key in range(k_len)], dtype=torch.bool)
+                    torch.tensor(
+                        [any(key in one for one in ranges) for key in range(k_len)],
+                        dtype=torch.bool,
+                    )
                     for ranges in (found.full, found.some)
                 )
                 assert not (full & ~truth.all(0)).any(), (first, queries, k_len)
@@ -89,7 +112,9 @@ def test_residues_that_count_as_alike_have_equal_pairs(leaf):
                     residue = (q_start + row) % stride
                     if (there := leaf.on_lattice(stride, residue)) is not None:
                         sizes = len(range(row, 9, stride)), len(range(residue, 11, stride))
-                        found.add(str(there.dense(*sizes, q_start=(q_start + row) // stride).tolist()))
+                        found.add(
+                            str(there.dense(*sizes, q_start=(q_start + row) // stride).tolist())
+                        )
                 assert len(found) < 2, (q_start, stride, rows)
 
 

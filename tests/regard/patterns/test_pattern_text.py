@@ -68,7 +68,9 @@ def test_a_pattern_has_several_spellings(one, other):
 
 
 def test_what_is_no_pattern_is_named_with_the_class_that_takes_it():
-    with pytest.raises(ArgumentError, match=r"pattern is a function; .* goes into Where\(function\)"):
+    with pytest.raises(
+        ArgumentError, match=r"pattern is a function; .* goes into Where\(function\)"
+    ):
         as_pattern(lambda q_pos, k_pos: k_pos <= q_pos)
     with pytest.raises(ArgumentError, match=r"pattern is a Tensor; .* goes into Explicit\(mask\)"):
         as_pattern(torch.ones(3, 3, dtype=torch.bool))
@@ -86,7 +88,10 @@ def test_what_is_no_pattern_is_named_with_the_class_that_takes_it():
         ("causal_window(" + "9" * 30 + ")", "."),
         (None, "."),
         (7, "."),
-        ("strided(4, nearby=true)", "at character 12: strided has no argument 'nearby'; it takes stride, local"),
+        (
+            "strided(4, nearby=true)",
+            "at character 12: strided has no argument 'nearby'; it takes stride, local",
+        ),
         ("strided(4, stride=4)", r"strided takes \(stride, local\)"),
         ("fixed(4, summary=1, summary=2)", "each name once"),
         ("strided(4, true=1)", "strided has no argument 'true'"),
@@ -99,13 +104,25 @@ def test_what_is_no_pattern_is_named_with_the_class_that_takes_it():
         ("strided(4 true)", r"',' or '\)' is missing"),
         ("per_head(4)", "there is no pattern '4'; 'regard show --list' prints all"),
         ("same_document(4)", "'same_document' is no pattern"),
-        ("causal and full", "at character 8: 'and' follows a pattern that is already complete; write '&' in place of"),
+        (
+            "causal and full",
+            "at character 8: 'and' follows a pattern that is already complete; write '&' in place of",
+        ),
         ("not causal", "at character 1: 'not' is no pattern; write '~' in place of 'not'"),
-        ("random_blocks(3, past=maybe)", "at character 23: a whole number, all, true or false is missing"),
+        (
+            "random_blocks(3, past=maybe)",
+            "at character 23: a whole number, all, true or false is missing",
+        ),
         ("per_head(" * 100 + "full" + ")" * 100, "more than 64 levels"),
-        ("&".join(f"key_set({n})" for n in range(700)), "700 patterns are named, and 128 are the most"),
+        (
+            "&".join(f"key_set({n})" for n in range(700)),
+            "700 patterns are named, and 128 are the most",
+        ),
         ("full |" * 1700, "a pattern's text of 10200 characters; 10000 are read at most"),
-        ("|".join(f"global_tokens({n}..600000)" for n in range(2)), "name more than 1000000 positions"),
+        (
+            "|".join(f"global_tokens({n}..600000)" for n in range(2)),
+            "name more than 1000000 positions",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_place(text, words):
@@ -128,7 +145,9 @@ def test_many_parts_are_compared_with_few_others(sign, monkeypatch):
     pattern = parse(sign.join(f"key_set(0, {2 * n}, {2 * n + 3})" for n in range(128)))
     for _ in range(2):
         assert pattern.canonical() == parse(str(pattern)).canonical()
-    assert compared < 128 * 127 / 2  # fewer than every pair once, in three parsings and two canonical forms
+    assert (
+        compared < 128 * 127 / 2
+    )  # fewer than every pair once, in three parsings and two canonical forms
 
 
 def test_a_pattern_of_many_levels_is_refused_where_it_is_made_and_one_of_64_answers_everything():
@@ -143,11 +162,14 @@ def test_a_pattern_of_many_levels_is_refused_where_it_is_made_and_one_of_64_answ
     assert torch.equal(deepest.canonical().dense(9, 9), deepest.dense(9, 9))
     assert rg.plan_attention(*(torch.zeros(1, 1, 9, 4) for _ in "qkv"), pattern=deepest).backend
     for deeper in (
-        lambda: nested(65, p.Causal()), lambda: ~deepest, lambda: p.PerHead([deepest]),
+        lambda: nested(65, p.Causal()),
+        lambda: ~deepest,
+        lambda: p.PerHead([deepest]),
         lambda: nested(5000, p.Causal()),
-    ):  # fmt: skip
+    ):
         with pytest.raises(
-            ArgumentError, match="a pattern of 65 levels of patterns inside each other; 64 are the most"
+            ArgumentError,
+            match="a pattern of 65 levels of patterns inside each other; 64 are the most",
         ):
             deeper()
 
@@ -176,7 +198,8 @@ def test_a_pattern_has_no_truth_value_and_names_the_signs(ask):
 
 
 def test_a_text_is_read_on_either_side_of_a_sign():
-    causal, window = p.Causal(), p.SlidingWindow(4)
+    causal = p.Causal()
+    window = p.SlidingWindow(4)
     assert causal & "sliding_window(4)" == "sliding_window(4)" & causal == causal & window
     assert causal | "sliding_window(4)" == "sliding_window(4)" | causal == causal | window
     joined = p.Full()
@@ -205,5 +228,10 @@ def same_after_reading(pattern: p.Pattern) -> bool:
 
 @given(joined(readable), joined(readable))
 def test_every_expression_reads_back(one, other):
-    for pattern in (one & IDS & other, (one | LIVE) & other, ~(one & IDS) | other, one & ~(other | IDS)):
+    for pattern in (
+        one & IDS & other,
+        (one | LIVE) & other,
+        ~(one & IDS) | other,
+        one & ~(other | IDS),
+    ):
         assert same_after_reading(pattern), str(pattern)

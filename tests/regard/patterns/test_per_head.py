@@ -22,11 +22,16 @@ def test_a_part_that_differs_by_head_gives_each_head_its_own():
     expected = torch.stack([one.dense(4, 5) for one in heads])[None]
     grid = Grid.whole(4, 5)
     assert torch.equal(pattern.dense(4, 5), expected)
-    assert torch.equal(pattern.allows(torch.arange(4)[:, None], torch.arange(5)[None]).expand_as(expected), expected)
+    assert torch.equal(
+        pattern.allows(torch.arange(4)[:, None], torch.arange(5)[None]).expand_as(expected),
+        expected,
+    )
     assert torch.equal(pattern.evaluate(grid).expand_as(expected), expected)
     assert torch.equal(pattern.visible_keys(grid), expected.any(2))
     assert pattern.count(4, 5) == int(expected.sum())
-    assert [str(pattern.for_head(head).canonical()) for head in range(3)] == [str(one.canonical()) for one in heads]
+    assert [str(pattern.for_head(head).canonical()) for head in range(3)] == [
+        str(one.canonical()) for one in heads
+    ]
 
 
 def test_hidden_keys_are_told_for_each_head():

@@ -71,7 +71,8 @@ def test_a_pattern_of_ones_own_is_compiled_by_its_text():
 
 def test_a_name_is_taken_once():
     with pytest.raises(
-        ArgumentError, match=r"'causal' in a text, which is the name of regard\.patterns\.bands\.Causal"
+        ArgumentError,
+        match=r"'causal' in a text, which is the name of regard\.patterns\.bands\.Causal",
     ):
         type("Causal", (p.Pattern,), {"__module__": __name__})
     with pytest.raises(ArgumentError, match="'linear' in a text"):
@@ -106,8 +107,12 @@ def test_a_registry_lists_what_is_importable_from_a_package():
     assert set(registry.names()) == {"causal", "every_third"}
 
 
-@pytest.mark.parametrize("around", [lambda x: x, lambda x: x & p.Causal(), lambda x: ~x, lambda x: p.PerHead([x] * 4)])
-@pytest.mark.parametrize("answer", [lambda q, k: q - k, lambda q, k: torch.where(k <= q, 0.0, -torch.inf)])
+@pytest.mark.parametrize(
+    "around", [lambda x: x, lambda x: x & p.Causal(), lambda x: ~x, lambda x: p.PerHead([x] * 4)]
+)
+@pytest.mark.parametrize(
+    "answer", [lambda q, k: q - k, lambda q, k: torch.where(k <= q, 0.0, -torch.inf)]
+)
 def test_a_pattern_that_answers_with_numbers_is_refused(answer, around):
     @dataclass(frozen=True)
     class Scores(p.Pattern, enrol=False):

@@ -11,13 +11,19 @@ from regard.errors import ArgumentError, ShapeError
 
 def test_some_queries_of_a_tree_are_its_rows():
     tree = p.Tree(torch.tensor([[-1, 0, 0, 1, 2], [-1, -1, 1, 1, 3]]))
-    assert torch.equal(tree.of_queries(range(2, 4), 13).dense(2, 13, q_start=10), tree.dense(5, 13)[:, :, 2:4])
+    assert torch.equal(
+        tree.of_queries(range(2, 4), 13).dense(2, 13, q_start=10), tree.dense(5, 13)[:, :, 2:4]
+    )
 
 
 @pytest.mark.parametrize(
     ("parents", "error", "message"),
     [
-        (torch.tensor([-1, 2, 0]), ArgumentError, "node 1 has parent 2; a parent comes before its child"),
+        (
+            torch.tensor([-1, 2, 0]),
+            ArgumentError,
+            "node 1 has parent 2; a parent comes before its child",
+        ),
         (torch.tensor([0]), ArgumentError, "node 0 has parent 0"),
         (torch.tensor([-1, -2]), ArgumentError, "node 1 has parent -2"),
         (torch.tensor([-1.0]), ArgumentError, "needs whole numbers"),

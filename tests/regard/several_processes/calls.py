@@ -33,7 +33,13 @@ class Case:
     layout: str = "contiguous"
     form: str = "auto"
     want: tuple[Any, ...] = ()
-    sizes: tuple[int, int, int, int, int] = (2, 4, 2, 5, 3)  # batch, heads, kv_heads, head_dim, v_dim
+    sizes: tuple[int, int, int, int, int] = (
+        2,
+        4,
+        2,
+        5,
+        3,
+    )  # batch, heads, kv_heads, head_dim, v_dim
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
 
@@ -42,7 +48,9 @@ class Case:
 
     @property
     def layouts(self) -> tuple[Layout, Layout]:
-        return Layout(self.layout, self.lengths), Layout(self.layout, self.k_lengths or self.lengths)
+        return Layout(self.layout, self.lengths), Layout(
+            self.layout, self.k_lengths or self.lengths
+        )
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The whole q, k, v, and the gradients of output and log-sum-exp."""
@@ -51,10 +59,12 @@ class Case:
         numbers = torch.Generator().manual_seed(7)
         draw = partial(torch.randn, generator=numbers, dtype=torch.float64)
         drawn = {
-            "q": draw(batch, heads, q_len, head_dim), "k": draw(batch, kv_heads, k_len, head_dim),
-            "v": draw(batch, kv_heads, k_len, v_dim), "grad": draw(batch, heads, q_len, v_dim),
+            "q": draw(batch, heads, q_len, head_dim),
+            "k": draw(batch, kv_heads, k_len, head_dim),
+            "v": draw(batch, kv_heads, k_len, v_dim),
+            "grad": draw(batch, heads, q_len, v_dim),
             "grad_lse": draw(batch, heads, q_len),
-        }  # fmt: skip
+        }
         return {name: one.to(self.device, self.dtype) for name, one in drawn.items()}
 
     def made(self, rank: int | None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -95,7 +105,9 @@ PATTERNS: dict[str, Callable[[int, int, int, int], p.Pattern]] = {
     "explicit": _explicit,
     "where": lambda b, h, q, k: p.Where(_every_third),
     "key_mask": lambda b, h, q, k: p.Causal() & p.KeyMask(_chosen(0.5, b, k)),
-    "spans": lambda b, h, q, k: p.Causal() & p.KeySpan(torch.tensor([0, 3]), torch.tensor([k - 5, k])),
+    "spans": lambda b, h, q, k: (
+        p.Causal() & p.KeySpan(torch.tensor([0, 3]), torch.tensor([k - 5, k]))
+    ),
 }
 
 
@@ -105,7 +117,9 @@ def _starts(case: Case, rank: int | None):
 
 def _bias(case: Case, rank: int | None):
     q_len, k_len = (one.length for one in case.layouts)
-    whole = torch.randn(case.sizes[1], q_len, k_len, dtype=case.dtype, generator=torch.Generator().manual_seed(5))
+    whole = torch.randn(
+        case.sizes[1], q_len, k_len, dtype=case.dtype, generator=torch.Generator().manual_seed(5)
+    )
     here = whole_rows(case, rank, whole).clone().to(case.device).requires_grad_()
     return {"bias": here, "pattern": "causal"}, {"bias": here}
 
@@ -118,7 +132,9 @@ def _t5(case: Case, rank: int | None):
 
 
 def _sinks(case: Case, rank: int | None):
-    sink = torch.linspace(-1, 2, case.sizes[1], dtype=case.dtype, device=case.device, requires_grad=True)
+    sink = torch.linspace(
+        -1, 2, case.sizes[1], dtype=case.dtype, device=case.device, requires_grad=True
+    )
     return {"sink": sink, "pattern": p.CausalWindow(6) & p.KeySpan(4, None)}, {"sink": sink}
 
 
@@ -135,15 +151,20 @@ def _score(case: Case, rank: int | None, kind: str = "general"):
 
 
 MAKERS: dict[str, Any] = {
-    "starts": _starts, "bias": _bias, "t5": _t5, "sinks": _sinks, "general": _score,
+    "starts": _starts,
+    "bias": _bias,
+    "t5": _t5,
+    "sinks": _sinks,
+    "general": _score,
     "additive": partial(_score, kind="additive"),
-}  # fmt: skip
+}
 
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """The bytes of each message that this process sends point to point, by wrapping torch's own function."""
-    plain, sent = dist.batch_isend_irecv, []
+    plain = dist.batch_isend_irecv
+    sent = []
 
     def counting(ops: list[dist.P2POp]) -> Any:
         sent.extend(op.tensor.nbytes for op in ops if op.op is dist.isend)
@@ -153,10 +174,20 @@ def counted() -> Iterator[list[int]]:
         yield sent
 
 
-def computed(case: Case, detail: Any, inputs: list[torch.Tensor], learning: dict[str, torch.Tensor], grads: Any) -> Any:
+def computed(
+    case: Case,
+    detail: Any,
+    inputs: list[torch.Tensor],
+    learning: dict[str, torch.Tensor],
+    grads: Any,
+) -> Any:
     """Output, statistics and gradients of a call by name, given the gradients of output and log-sum-exp."""
     found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
-    found |= {name: getattr(detail, name) for name in ("entropy", "received", "distance", "sink") if name in case.want}
+    found |= {
+        name: getattr(detail, name)
+        for name in ("entropy", "received", "distance", "sink")
+        if name in case.want
+    }
     if not all(isinstance(one, str) for one in case.want):
         found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
     lse = detail.log_sum_exp.masked_fill(detail.log_sum_exp == -torch.inf, 0)
@@ -170,13 +201,22 @@ def on_processes(case: Case) -> dict[str, Any]:
     """What one process computes of a case, and the bytes that it sent."""
     rank, (of_q, of_k) = dist.get_rank(), case.layouts
     whole = case.tensors()
-    q, grad, grad_lse = (distributed.part(whole[name], of_q, rank) for name in ("q", "grad", "grad_lse"))
+    q, grad, grad_lse = (
+        distributed.part(whole[name], of_q, rank) for name in ("q", "grad", "grad_lse")
+    )
     k, v = (distributed.part(whole[name], of_k, rank) for name in ("k", "v"))
     options, learning = case.made(rank)
     inputs = [x.requires_grad_() for x in (q, k, v)]
     with counted() as sent:
         detail = distributed.attention_detail(
-            q, k, v, dist.group.WORLD, layout=case.layout, form=case.form, want=("log_sum_exp", *case.want), **options
+            q,
+            k,
+            v,
+            dist.group.WORLD,
+            layout=case.layout,
+            form=case.form,
+            want=("log_sum_exp", *case.want),
+            **options,
         )
         forward = sum(sent)
         found = computed(case, detail, inputs, learning, (grad, grad_lse))
@@ -218,6 +258,8 @@ def on_a_linear_layer(style: ParallelStyle) -> None:
 
 
 def with_a_recording(style: ParallelStyle) -> None:
-    layer = parallelize_module(MultiHeadAttention(dim=16, heads=4), init_device_mesh("cpu", (2,)), style)
+    layer = parallelize_module(
+        MultiHeadAttention(dim=16, heads=4), init_device_mesh("cpu", (2,)), style
+    )
     with record_attention(layer):
         layer(torch.zeros(1, 3, 16))

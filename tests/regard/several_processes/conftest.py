@@ -14,7 +14,9 @@ def pools() -> Iterator[Callable[[int], Pool]]:
     """A function from a number of processes to their pool."""
 
     def pool(count: int) -> Pool:
-        if count not in started or not started[count].sound:  # processes of a failed test may still wait for another
+        if (
+            count not in started or not started[count].sound
+        ):  # processes of a failed test may still wait for another
             started[count] = Pool(count)
         return started[count]
 

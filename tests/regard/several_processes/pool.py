@@ -18,8 +18,15 @@ PATIENCE = 60  # seconds that one function may take
 START = 300  # seconds for the imports of all processes, on a busy machine
 
 # imported once and not in each process; optimisers import torch._dynamo, which takes seconds
-PRELOADED = ["torch.distributed.tensor.parallel", "torch._dynamo", "regard.distributed", "several_processes.calls"]
-MODELS = "regard.integrations.transformers"  # loaded with them where a test that needs it was collected
+PRELOADED = [
+    "torch.distributed.tensor.parallel",
+    "torch._dynamo",
+    "regard.distributed",
+    "several_processes.calls",
+]
+MODELS = (
+    "regard.integrations.transformers"  # loaded with them where a test that needs it was collected
+)
 
 
 class Pool:
@@ -33,7 +40,11 @@ class Pool:
         pipes = [context.Pipe() for _ in range(count)]
         self.ends = [end for end, _ in pipes]
         self.processes = [
-            context.Process(target=serve, args=(rank, count, str(store), pipes[rank][1], timeout, backend), daemon=True)
+            context.Process(
+                target=serve,
+                args=(rank, count, str(store), pipes[rank][1], timeout, backend),
+                daemon=True,
+            )
             for rank in range(count)
         ]
         for process in self.processes:
@@ -83,9 +94,12 @@ def serve(rank: int, count: int, store: str, end: Connection, timeout: int, back
     if backend == "nccl":
         torch.cuda.set_device(rank)
     torch.distributed.init_process_group(
-        backend, store=torch.distributed.FileStore(store, count), rank=rank, world_size=count,
+        backend,
+        store=torch.distributed.FileStore(store, count),
+        rank=rank,
+        world_size=count,
         timeout=timedelta(seconds=timeout),
-    )  # fmt: skip
+    )
     end.send("ready")
     while True:
         try:

@@ -24,7 +24,10 @@ def options(size: int) -> dict[str, dict[str, Any]]:
     weights = bias.T5Relative(2, buckets=8, max_distance=20)
     with torch.no_grad():
         weights.weight.copy_(torch.arange(16.0).view(8, 2) / size)
-    score = {"mechanism": "softmax(general(4, 4))", "parameters": {"weight": torch.full((2, 4, 4), size / 7)}}
+    score = {
+        "mechanism": "softmax(general(4, 4))",
+        "parameters": {"weight": torch.full((2, 4, 4), size / 7)},
+    }
     return {
         "sink": {"sink": torch.tensor([0.5, size])},
         "bias": {"bias": weights},
@@ -35,13 +38,17 @@ def options(size: int) -> dict[str, dict[str, Any]]:
         "q_start": {"pattern": "causal", "q_start": torch.tensor([size])},
         "sink as a number": {"sink": float(size)},
         "pattern of documents": {"pattern": p.Causal() & p.SameDocument(torch.arange(12) // size)},
-        "pattern with a mask": {"pattern": p.PerHead([p.Full(), ~p.Explicit(torch.ones(12, 12).tril(size).bool())])},
+        "pattern with a mask": {
+            "pattern": p.PerHead([p.Full(), ~p.Explicit(torch.ones(12, 12).tril(size).bool())])
+        },
         "pattern of spans": {"pattern": p.KeySpan(torch.tensor([size]), None)},
     }
 
 
 def call(options: dict[str, Any]) -> torch.Tensor:
-    q, k, v = (torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    q, k, v = (
+        torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(n)) for n in range(3)
+    )
     return distributed.attention(q, k, v, dist.group.WORLD, **options)
 
 
@@ -57,7 +64,9 @@ def differing() -> dict[str, str]:
     return found
 
 
-def test_a_number_that_an_option_holds_and_that_differs_is_refused_with_the_name_of_the_option(pools):
+def test_a_number_that_an_option_holds_and_that_differs_is_refused_with_the_name_of_the_option(
+    pools,
+):
     for messages in pools(2).run(differing):
         for what, message in messages.items():
             assert "process 1 and process 0 make different calls" in message, what
@@ -74,7 +83,9 @@ def equal() -> bool:
     call({"pattern": p.Where(lambda q_pos, k_pos: (q_pos - k_pos).abs() < 3)})
     call({"bias": torch.full((6, 12), float(dist.get_rank()))})  # of the queries of this process
     used = p.SameDocument(torch.arange(12) // 3)
-    used.dense(12, 12) if dist.get_rank() else None  # what a pattern keeps of its use is not compared
+    used.dense(
+        12, 12
+    ) if dist.get_rank() else None  # what a pattern keeps of its use is not compared
     call({"pattern": used})
     return True
 
@@ -85,7 +96,8 @@ def test_equal_numbers_are_one_call(pools):
 
 def stepped() -> list[str]:
     """What each call says while one process changes a sink in ways that PyTorch counts and does not count."""
-    sink, said = torch.zeros(2), []
+    sink = torch.zeros(2)
+    said = []
     for change in range(3):
         if change and dist.get_rank():
             if change == 1:
@@ -107,5 +119,7 @@ def test_a_number_that_changed_since_the_last_call_is_compared_again(pools):
 def test_what_processes_compare_depends_on_every_number_of_an_option():
     """In one process, where a fault can be planted."""
     for what in options(2):
-        first, again, other = ([api.contents(x) for x in options(size)[what].values()] for size in (2, 2, 3))
+        first, again, other = (
+            [api.contents(x) for x in options(size)[what].values()] for size in (2, 2, 3)
+        )
         assert first == again != other, what

@@ -36,10 +36,14 @@ class Late:
 @contextmanager
 def as_nccl():
     """Within it, messages are late, and checked to be such as NCCL sends."""
-    batch, gather, met = dist.batch_isend_irecv, dist.all_gather, []
+    batch = dist.batch_isend_irecv
+    gather = dist.all_gather
+    met = []
 
     def late(ops: list[dist.P2POp]) -> list[Any]:
-        assert met, "the first exchange of a group on NCCL has to be one that all processes take part in"
+        assert met, (
+            "the first exchange of a group on NCCL has to be one that all processes take part in"
+        )
         for op in ops:
             assert op.tensor.is_contiguous()
             if op.op is dist.irecv:
@@ -68,8 +72,11 @@ BIGBIRD = "sliding_window(4) | global_tokens(0, 20) | random_blocks(1, block=4, 
 @pytest.mark.parametrize("form", ["gather", "ring"])
 @pytest.mark.parametrize(("pattern", "layout"), [("causal", "zigzag"), (BIGBIRD, "contiguous")])
 def test_late_messages_give_the_same(pattern, layout, form, pools):
-    case = Case("late", LENGTHS, {"pattern": pattern, "softcap": 2.0}, layout=layout, form=form, want=EVERY)
-    one, many = on_one(case), together(case, pools(4).run(lately, case))
+    case = Case(
+        "late", LENGTHS, {"pattern": pattern, "softcap": 2.0}, layout=layout, form=form, want=EVERY
+    )
+    one = on_one(case)
+    many = together(case, pools(4).run(lately, case))
     for name, expected in one.items():
         torch.testing.assert_close(many[name], expected, rtol=0, atol=1e-10)
 
@@ -89,7 +96,11 @@ def test_late_sums_give_the_same(pools):
     [
         ("cuda:nccl", "cuda", "q is on cpu, and this group sends tensors on cuda by nccl"),
         ("cpu:gloo,cuda:nccl", "cpu", ""),
-        ("cpu:gloo,cuda:gloo,meta:gloo", "cpu", "q is on meta, and this group sends tensors on cpu by gloo;"),
+        (
+            "cpu:gloo,cuda:gloo,meta:gloo",
+            "cpu",
+            "q is on meta, and this group sends tensors on cpu by gloo;",
+        ),
         ("meta:nccl", "meta", ""),
     ],
 )

@@ -23,8 +23,12 @@ class Small(nn.Module):
     def __init__(self, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        heads = MultiHeadAttention(dim=16, heads=4, kv_heads=2, pattern="causal", positions="rotary", sinks=True)
-        latents = LatentAttention(dim=16, heads=4, latent_dim=7, rope_dim=4, head_dim=5, pattern="causal")
+        heads = MultiHeadAttention(
+            dim=16, heads=4, kv_heads=2, pattern="causal", positions="rotary", sinks=True
+        )
+        latents = LatentAttention(
+            dim=16, heads=4, latent_dim=7, rope_dim=4, head_dim=5, pattern="causal"
+        )
         self.layers = nn.ModuleList([heads, latents, FeedForward(16, 22, "swiglu")]).double()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -36,7 +40,9 @@ class Small(nn.Module):
 def divided(how: str, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     model: nn.Module = Small(seed)
     if how == "heads":
-        model = parallelize_module(model, init_device_mesh("cpu", (2,)), tensor_parallel_plan(model))
+        model = parallelize_module(
+            model, init_device_mesh("cpu", (2,)), tensor_parallel_plan(model)
+        )
     elif how == "shards":
         shard_model(model, init_device_mesh("cpu", (2,)))
     return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -56,7 +62,8 @@ def save(folder: str, how: str) -> list[float]:
     model, optimiser = divided(how, 1)
     trained(model, optimiser)
     checkpoints.save(
-        model.state_dict(), storage_writer=HuggingFaceStorageWriter(f"{folder}/weights", save_distributed=True)
+        model.state_dict(),
+        storage_writer=HuggingFaceStorageWriter(f"{folder}/weights", save_distributed=True),
     )
     weights, states = get_state_dict(model, optimiser)
     checkpoints.save({"model": weights, "optimiser": states}, checkpoint_id=f"{folder}/training")
@@ -80,11 +87,21 @@ def load(folder: str, how: str) -> tuple[float, list[float]]:
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-@pytest.mark.parametrize(("saved", "loaded"), [("heads", "one"), ("shards", "heads"), ("one", "shards")])
-def test_a_model_that_one_division_saved_is_loaded_and_trained_by_another(saved, loaded, pools, tmp_path):
-    found = [save(str(tmp_path), saved)] if saved == "one" else pools(2).run(save, str(tmp_path), saved)
+@pytest.mark.parametrize(
+    ("saved", "loaded"), [("heads", "one"), ("shards", "heads"), ("one", "shards")]
+)
+def test_a_model_that_one_division_saved_is_loaded_and_trained_by_another(
+    saved, loaded, pools, tmp_path
+):
+    found = (
+        [save(str(tmp_path), saved)] if saved == "one" else pools(2).run(save, str(tmp_path), saved)
+    )
     expected = found[0]
-    found = [load(str(tmp_path), loaded)] if loaded == "one" else pools(2).run(load, str(tmp_path), loaded)
+    found = (
+        [load(str(tmp_path), loaded)]
+        if loaded == "one"
+        else pools(2).run(load, str(tmp_path), loaded)
+    )
     for loss, losses in found:
         assert loss == pytest.approx(expected[0], abs=1e-12)
         assert losses == pytest.approx(expected, abs=1e-12)

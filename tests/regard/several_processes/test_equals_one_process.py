@@ -30,7 +30,9 @@ PATTERNS = {
     "same block": "same_block(8)",
     "not a window": "~sliding_window(10)",
     "no pair": "causal & ~causal",
-    "heads": p.PerHead([p.Causal(), p.SlidingWindow(4), p.Full(), p.CausalWindow(3) | p.GlobalTokens([2])]),
+    "heads": p.PerHead(
+        [p.Causal(), p.SlidingWindow(4), p.Full(), p.CausalWindow(3) | p.GlobalTokens([2])]
+    ),
 }
 OPTIONS = {
     "softcap": {"pattern": "causal", "softcap": 2.0, "scale": 0.7},
@@ -40,9 +42,24 @@ OPTIONS = {
     "a number as sink": {"pattern": "causal_window(3)", "sink": 0.5},
     "linear": {"pattern": "causal", "mechanism": m.LinearTransformer()},
     "linear, full": {"mechanism": "linear"},
-    "performer": {"pattern": "causal & key_span(3, 40)", "mechanism": m.Performer(features=16, seed=0)},
+    "performer": {
+        "pattern": "causal & key_span(3, 40)",
+        "mechanism": m.Performer(features=16, seed=0),
+    },
 }
-MADE = ("documents", "explicit", "where", "key_mask", "spans", "starts", "bias", "t5", "sinks", "general", "additive")
+MADE = (
+    "documents",
+    "explicit",
+    "where",
+    "key_mask",
+    "spans",
+    "starts",
+    "bias",
+    "t5",
+    "sinks",
+    "general",
+    "additive",
+)
 
 
 def wants_of(options: dict) -> tuple:
@@ -53,7 +70,9 @@ def wants_of(options: dict) -> tuple:
 def cases() -> list[Case]:
     """Each pattern and option once, with layouts, forms and numbers of processes in turn."""
     kinds = [(name, {"pattern": one}, "") for name, one in PATTERNS.items()]
-    kinds += [(name, one, "") for name, one in OPTIONS.items()] + [(name, {}, name) for name in MADE]
+    kinds += [(name, one, "") for name, one in OPTIONS.items()] + [
+        (name, {}, name) for name in MADE
+    ]
     turns = itertools.cycle(itertools.product((4, 2), ("contiguous", "zigzag"), ("gather", "ring")))
     found = []
     for (name, options, make), (count, layout, form) in zip(kinds, turns, strict=False):
@@ -66,7 +85,9 @@ def grid() -> list[Case]:
     """Every pattern and option with every layout, form and number of processes."""
     ways = list(itertools.product((2, 4), ("contiguous", "zigzag"), ("gather", "ring")))
     return [
-        Case(one.name, PRIMES[count], one.options, one.make, layout=layout, form=form, want=one.want)
+        Case(
+            one.name, PRIMES[count], one.options, one.make, layout=layout, form=form, want=one.want
+        )
         for one in cases()
         for count, layout, form in ways
     ]
@@ -74,7 +95,8 @@ def grid() -> list[Case]:
 
 def check(case: Case, pools, compute=on_processes) -> None:
     """Compare each result with that of one process."""
-    one, many = on_one(case), together(case, pools(len(case.lengths)).run(compute, case))
+    one = on_one(case)
+    many = together(case, pools(len(case.lengths)).run(compute, case))
     assert one.keys() == many.keys()
     for name, expected in one.items():
         torch.testing.assert_close(many[name], expected, rtol=0, atol=1e-10)
@@ -98,10 +120,15 @@ def on_processes_in_inference_mode(case: Case):
     """Output and statistics of tensors that were made in inference mode, without gradients."""
     with torch.inference_mode():
         rank, (of_q, of_k) = dist.get_rank(), case.layouts
-        whole, options = case.tensors(), case.made(rank)[0]
-        q, k, v = (distributed.part(whole[name], of_q if name == "q" else of_k, rank) for name in "qkv")
+        whole = case.tensors()
+        options = case.made(rank)[0]
+        q, k, v = (
+            distributed.part(whole[name], of_q if name == "q" else of_k, rank) for name in "qkv"
+        )
         group = dist.group.WORLD
-        detail = distributed.attention_detail(q, k, v, group, layout=case.layout, want=case.want, **options)
+        detail = distributed.attention_detail(
+            q, k, v, group, layout=case.layout, want=case.want, **options
+        )
         return {name: getattr(detail, name).numpy() for name in ("output", "entropy", "received")}
 
 
@@ -109,18 +136,25 @@ def on_processes_in_inference_mode(case: Case):
 def test_inference_mode_gives_the_same(case, pools):
     one = on_one(case)
     many = together(case, pools(len(case.lengths)).run(on_processes_in_inference_mode, case))
-    assert {name: (many[name] - one[name]).abs().max() < 1e-10 for name in many} == dict.fromkeys(many, True)
+    assert {name: (many[name] - one[name]).abs().max() < 1e-10 for name in many} == dict.fromkeys(
+        many, True
+    )
 
 
 def kinds(dtype: torch.dtype) -> dict[str, torch.dtype]:
     case = Case("kinds", PRIMES[2], {"pattern": "causal"}, dtype=dtype, want=EVERY)
     (layout, _), rank = case.layouts, dist.get_rank()
     q, k, v = (distributed.part(case.tensors()[name], layout, rank) for name in "qkv")
-    return dtypes(distributed.attention_detail(q, k, v, dist.group.WORLD, want=EVERY, pattern="causal"))
+    return dtypes(
+        distributed.attention_detail(q, k, v, dist.group.WORLD, want=EVERY, pattern="causal")
+    )
 
 
 def dtypes(detail: Any) -> dict[str, torch.dtype]:
-    found = {name: getattr(detail, name).dtype for name in ("output", "entropy", "received", "distance", "sink")}
+    found = {
+        name: getattr(detail, name).dtype
+        for name in ("output", "entropy", "received", "distance", "sink")
+    }
     return found | {"top_keys": detail.top_keys.weights.dtype}
 
 

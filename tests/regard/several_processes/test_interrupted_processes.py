@@ -30,7 +30,11 @@ def layer_call(number: int, group: object) -> torch.Tensor:
     mesh = DeviceMesh.from_group(group, "cpu")
     layer = parallelize_module(layer, mesh, distributed.ContextParallel())
     with torch.no_grad():
-        return layer(torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(number + 7 * dist.get_rank())))
+        return layer(
+            torch.randn(
+                1, 6, 8, generator=torch.Generator().manual_seed(number + 7 * dist.get_rank())
+            )
+        )
 
 
 CALLS = {"function": call, "layer": layer_call}
@@ -40,16 +44,23 @@ def first_in(function: Any, lines: list[Line]) -> int:
     """The place of the first line of a function of regard among some lines."""
     text, start = inspect.getsourcelines(function)
     of_function = range(start, start + len(text))
-    return next(at for at, (file, line, _) in enumerate(lines) if file.endswith("group.py") and line in of_function)
+    return next(
+        at
+        for at, (file, line, _) in enumerate(lines)
+        if file.endswith("group.py") and line in of_function
+    )
 
 
 def interrupting(name: str, share: float) -> tuple[str, bool]:
     """What the call after an interruption on process 0 says, and whether one with another group gives the same bits."""
     run = CALLS[name]
-    group, other = dist.new_group(), dist.new_group()
-    known, _ = run(2, group), run(1, group)
+    group = dist.new_group()
+    other = dist.new_group()
+    known = run(2, group)
+    _ = run(1, group)
     lines = lines_of(partial(run, 1, group))
-    begun, met = first_in(Group.begin, lines) + 2, first_in(Group.gathered, lines)
+    begun = first_in(Group.begin, lines) + 2
+    met = first_in(Group.gathered, lines)
     if dist.get_rank() == 0:
         assert interrupted(partial(run, 1, group), lines[begun + int(share * (met - begun))])
     try:
@@ -62,7 +73,9 @@ def interrupting(name: str, share: float) -> tuple[str, bool]:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("name", CALLS)
-def test_the_next_call_of_an_interrupted_process_does_not_meet_the_last_one_of_the_others(name, share, pools):
+def test_the_next_call_of_an_interrupted_process_does_not_meet_the_last_one_of_the_others(
+    name, share, pools
+):
     for said, alike in pools(2).run(interrupting, name, share):
         assert "calls: one was interrupted, and the others went on" in said
         assert alike
@@ -71,8 +84,15 @@ def test_the_next_call_of_an_interrupted_process_does_not_meet_the_last_one_of_t
 def interrupted_model() -> bool:
     """Whether a model whose forward was interrupted computes the same bits afterwards."""
     torch.manual_seed(3)
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4}
-    model = tf.LlamaForCausalLM(tf.LlamaConfig(vocab_size=31, num_key_value_heads=2, **sizes)).eval()
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    model = tf.LlamaForCausalLM(
+        tf.LlamaConfig(vocab_size=31, num_key_value_heads=2, **sizes)
+    ).eval()
     attach(model, mesh=dist.new_group())
     ids = torch.arange(12)[None] if dist.get_rank() else torch.arange(12, 24)[None]
     with torch.no_grad():

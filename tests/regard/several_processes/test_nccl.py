@@ -39,7 +39,8 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_processes_on_gpus_compute_what_one_process_computes(case, pool):
     case = replace(case, lengths=LENGTHS[pool.count], k_lengths=None)
-    one, many = on_one(case), together(case, pool.run(calls.on_processes, replace(case, device=DEVICE)))
+    one = on_one(case)
+    many = together(case, pool.run(calls.on_processes, replace(case, device=DEVICE)))
     for name, expected in one.items():
         torch.testing.assert_close(many[name], expected, rtol=0, atol=1e-10)
 
@@ -53,22 +54,32 @@ def test_sums_that_are_passed_on_give_the_same(name, pool):
     parts = pool.run(test_passed_states.passed, count, name, True, DEVICE)
     for what, x in expected.items():
         found = joined(
-            [torch.from_numpy(one[what]) for one in parts], Layout("contiguous", test_passed_states.LENGTHS[count])
+            [torch.from_numpy(one[what]) for one in parts],
+            Layout("contiguous", test_passed_states.LENGTHS[count]),
         )
         assert (found - x).abs().max() < 1e-10, what
 
 
 def half(form: str) -> list[torch.Tensor]:
     """Output and gradients of this process's part in bfloat16, and of the same in float32."""
-    rank, count = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    count = dist.get_world_size()
     layout = Layout("zigzag", (129,) * count)
     found = []
     for dtype in (torch.bfloat16, torch.float32):
         draw = torch.Generator().manual_seed(2)
         tensors = [torch.randn(1, heads, layout.length, 32, generator=draw) for heads in (4, 2, 2)]
-        q, k, v = (distributed.part(x, layout, rank).bfloat16().to(DEVICE, dtype).requires_grad_() for x in tensors)
-        output = distributed.attention(q, k, v, dist.group.WORLD, pattern="causal", layout="zigzag", form=form)
-        found += [one.detach().float().cpu() for one in (output, *torch.autograd.grad(output.sum(), (q, k, v)))]
+        q, k, v = (
+            distributed.part(x, layout, rank).bfloat16().to(DEVICE, dtype).requires_grad_()
+            for x in tensors
+        )
+        output = distributed.attention(
+            q, k, v, dist.group.WORLD, pattern="causal", layout="zigzag", form=form
+        )
+        found += [
+            one.detach().float().cpu()
+            for one in (output, *torch.autograd.grad(output.sum(), (q, k, v)))
+        ]
     return found
 
 

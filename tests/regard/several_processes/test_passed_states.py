@@ -30,7 +30,8 @@ MECHANISMS = {
 
 def tensors(count: int, name: str) -> dict[str, torch.Tensor]:
     """Whole q, k, v, the gradient of the output, and for gates a number for each key."""
-    length, numbers = sum(LENGTHS[count]), torch.Generator().manual_seed(3)
+    length = sum(LENGTHS[count])
+    numbers = torch.Generator().manual_seed(3)
     sizes = {"q": (4, 5), "k": (2, 5), "v": (2, 3), "grad": (4, 3)}
     if "shared" in name:  # two value heads share a query and a key head
         sizes |= {"q": (1, 5), "k": (1, 5), "grad": (2, 3)}
@@ -63,15 +64,21 @@ def computed(call: Any, given: dict[str, torch.Tensor]) -> dict[str, Any]:
 def whole(count: int, name: str, padded: bool) -> dict[str, Any]:
     """What one process computes."""
     chosen = options(name, padded)
-    return computed(lambda q, k, v, **more: regard.attention(q, k, v, **chosen, **more), tensors(count, name))
+    return computed(
+        lambda q, k, v, **more: regard.attention(q, k, v, **chosen, **more), tensors(count, name)
+    )
 
 
 def passed(count: int, name: str, padded: bool, device: str = "cpu") -> dict[str, Any]:
-    layout, rank = Layout("contiguous", LENGTHS[count]), dist.get_rank()
+    layout = Layout("contiguous", LENGTHS[count])
+    rank = dist.get_rank()
     own = {one: part(x, layout, rank).to(device) for one, x in tensors(count, name).items()}
     chosen = options(name, padded)
     found = computed(
-        lambda q, k, v, **more: distributed.attention(q, k, v, dist.group.WORLD, form="state", **chosen, **more), own
+        lambda q, k, v, **more: distributed.attention(
+            q, k, v, dist.group.WORLD, form="state", **chosen, **more
+        ),
+        own,
     )
     return {one: x.cpu().numpy() for one, x in found.items()}
 
@@ -89,7 +96,8 @@ def test_values_and_gradients_are_those_of_one_process(name, count, padded, pool
 
 def bytes_sent(count: int, name: str) -> int:
     """Bytes that this process sends in a forward pass."""
-    layout, rank = Layout("contiguous", LENGTHS[count]), dist.get_rank()
+    layout = Layout("contiguous", LENGTHS[count])
+    rank = dist.get_rank()
     own = [part(tensors(count, name)[one], layout, rank) for one in "qkv"]
     with torch.no_grad(), counted() as sent:
         distributed.attention(*own, dist.group.WORLD, form="state", **options(name, False))
@@ -105,20 +113,33 @@ def test_only_sums_of_a_fixed_size_are_sent(pools):
 def layers(count: int, several: bool) -> dict[str, Any]:
     torch.manual_seed(4)
     layer = MultiHeadAttention(
-        dim=16, heads=4, kv_heads=2, pattern="causal", mechanism="random_feature(6, seed=0, sigma=1, gated=true)"
+        dim=16,
+        heads=4,
+        kv_heads=2,
+        pattern="causal",
+        mechanism="random_feature(6, seed=0, sigma=1, gated=true)",
     ).double()
-    x = torch.randn(2, sum(LENGTHS[count]), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    x = torch.randn(
+        2, sum(LENGTHS[count]), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
+    )
     if several:
-        layer = parallelize_module(layer, init_device_mesh("cpu", (count,)), ContextParallel(form="state"))
+        layer = parallelize_module(
+            layer, init_device_mesh("cpu", (count,)), ContextParallel(form="state")
+        )
         x = part(x, Layout("contiguous", LENGTHS[count]), dist.get_rank(), dim=1)
     output = layer(x)
     output.square().sum().backward()
-    return {"output": output.detach().numpy()} | {name: one.grad.numpy() for name, one in layer.named_parameters()}
+    return {"output": output.detach().numpy()} | {
+        name: one.grad.numpy() for name, one in layer.named_parameters()
+    }
 
 
 def test_a_layer_passes_its_state(pools):
-    expected, parts = layers(4, False), pools(4).run(layers, 4, True)
-    found = joined([torch.from_numpy(one["output"]) for one in parts], Layout("contiguous", LENGTHS[4]), dim=1)
+    expected = layers(4, False)
+    parts = pools(4).run(layers, 4, True)
+    found = joined(
+        [torch.from_numpy(one["output"]) for one in parts], Layout("contiguous", LENGTHS[4]), dim=1
+    )
     assert abs(found.numpy() - expected["output"]).max() < 1e-10
     for name in expected.keys() - {"output"}:
         assert abs(sum(one[name] for one in parts) - expected[name]).max() < 1e-10, name
@@ -126,8 +147,12 @@ def test_a_layer_passes_its_state(pools):
 
 def again(form: str) -> float:
     """How far the gradients of a second backward pass through one call are from those of the first."""
-    q, k, v = (tensors(2, "linear")[name][:, :, : 5 + dist.get_rank()].requires_grad_() for name in "qkv")
-    output = distributed.attention(q, k, v, dist.group.WORLD, form=form, **options("linear", False)).sum()
+    q, k, v = (
+        tensors(2, "linear")[name][:, :, : 5 + dist.get_rank()].requires_grad_() for name in "qkv"
+    )
+    output = distributed.attention(
+        q, k, v, dist.group.WORLD, form=form, **options("linear", False)
+    ).sum()
     first, second = (torch.autograd.grad(output, (q, k, v), retain_graph=True) for _ in range(2))
     return max(float((one - other).abs().max()) for one, other in zip(first, second, strict=True))
 

@@ -26,7 +26,13 @@ PATTERNS = {
     "BigBird": "sliding_window(4) | global_tokens(0, 30) | random_blocks(2, block=4, seed=1)",
 }
 WAYS = [*itertools.product(("contiguous", "zigzag"), ("ring", "gather", "auto"))]
-SIZES: dict[str, Any] = {"kv_heads": 2, "head_dim": 5, "v_dim": 3, "batch": 2, "dtype": torch.float64}  # as of a Case
+SIZES: dict[str, Any] = {
+    "kv_heads": 2,
+    "head_dim": 5,
+    "v_dim": 3,
+    "batch": 2,
+    "dtype": torch.float64,
+}  # as of a Case
 
 
 def observed(case: Case) -> tuple[list[tuple[int, int]], int]:
@@ -55,21 +61,30 @@ def case_of(count: int, pattern: str, layout: str, form: str) -> Case:
     return Case("messages", LENGTHS[count], {"pattern": pattern}, layout=layout, form=form)
 
 
-@pytest.mark.parametrize(("count", "name"), [*zip(itertools.cycle((4, 2)), PATTERNS), (4, "causal"), (4, "BigBird")])
+@pytest.mark.parametrize(
+    ("count", "name"), [*zip(itertools.cycle((4, 2)), PATTERNS), (4, "causal"), (4, "BigBird")]
+)
 def test_the_messages_and_bytes_of_a_run_are_those_of_its_plan(count, name, pools):
-    pattern, lengths = PATTERNS[name], LENGTHS[count]
+    pattern = PATTERNS[name]
+    lengths = LENGTHS[count]
     found = pools(count).run(all_observed, count, pattern)
     for at, (layout, form) in enumerate(WAYS):
         divided = Layout(layout, lengths)
         needs = Needs(parse(pattern).canonical(), divided, divided, 0)
         planned: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        for _, group in itertools.groupby(messages(needs, needs.form(form)), key=lambda one: one.step):
+        for _, group in itertools.groupby(
+            messages(needs, needs.form(form)), key=lambda one: one.step
+        ):
             for one in sorted(group, key=lambda one: one.receiver):
                 planned[one.sender].append((one.receiver, one.keys * 2 * 2 * (5 + 3) * 8))
         assert [of_process[at][0] for of_process in found] == planned, (layout, form)
         options = {**SIZES, "pattern": pattern, "layout": layout, "form": form}
-        assert bytes_exchanged(lengths, **options).sent == tuple(sum(size for _, size in own) for own in planned)
-        assert bytes_exchanged(lengths, **options, backward=True).sent == tuple(own[at][1] for own in found)
+        assert bytes_exchanged(lengths, **options).sent == tuple(
+            sum(size for _, size in own) for own in planned
+        )
+        assert bytes_exchanged(lengths, **options, backward=True).sent == tuple(
+            own[at][1] for own in found
+        )
 
 
 @pytest.mark.parametrize("form", ["ring", "gather"])
@@ -93,18 +108,28 @@ def test_a_window_talks_to_its_neighbours_alone():
     assert pairs == {(rank + 1, rank) for rank in range(7)}
     assert all(of_window.count(to, by) == 511 for to, by in pairs)
     both = Needs(SlidingWindow(512), layout, layout, 0)
-    assert all(bool(both.count(to, by)) == (abs(to - by) == 1) for to in range(8) for by in range(8) if to != by)
+    assert all(
+        bool(both.count(to, by)) == (abs(to - by) == 1)
+        for to in range(8)
+        for by in range(8)
+        if to != by
+    )
 
 
 def test_a_ring_passes_on_and_zigzag_balances_causal_pairs():
     even = Layout("contiguous", (1000,) * 4)
     causal = Needs(Causal(), even, even, 0)
-    assert [causal.sender(3, source, "ring") for source in range(3)] == [2, 2, 2]  # all from the one before
+    assert [causal.sender(3, source, "ring") for source in range(3)] == [
+        2,
+        2,
+        2,
+    ]  # all from the one before
     pairs = {}
     for name in ("contiguous", "zigzag"):
         chunks = Layout(name, (1000,) * 4).chunks
         pairs[name] = [
-            sum(Causal().count(len(rows), 4000, q_start=rows.start) for rows in chunks[rank]) for rank in range(4)
+            sum(Causal().count(len(rows), 4000, q_start=rows.start) for rows in chunks[rank])
+            for rank in range(4)
         ]
     assert max(pairs["contiguous"]) > 6 * min(pairs["contiguous"])
     assert max(pairs["zigzag"]) < 1.01 * min(pairs["zigzag"])
@@ -121,11 +146,23 @@ def test_ranges_that_are_read_back_are_the_rows_that_see_some_key():
 def test_what_cannot_be_planned_is_refused():
     sizes = {"kv_heads": 1, "head_dim": 4}
     for call, words in (
-        (partial(bytes_exchanged, [4, 4], **sizes, form="state"), "exchanges sums of a fixed size and no keys"),
-        (partial(bytes_exchanged, [4, 4], **sizes, k_lengths=[4] * 3), "lengths are those of 2 processes and k_len"),
-        (partial(bytes_exchanged, [4, 4], **sizes, dtype=torch.int64), "dtype is torch.int64; attention takes"),
+        (
+            partial(bytes_exchanged, [4, 4], **sizes, form="state"),
+            "exchanges sums of a fixed size and no keys",
+        ),
+        (
+            partial(bytes_exchanged, [4, 4], **sizes, k_lengths=[4] * 3),
+            "lengths are those of 2 processes and k_len",
+        ),
+        (
+            partial(bytes_exchanged, [4, 4], **sizes, dtype=torch.int64),
+            "dtype is torch.int64; attention takes",
+        ),
         (partial(Layout, "contiguous", (3, -1)), "0 or more"),
-        (partial(distributed.part, torch.zeros(6), Layout("contiguous", (4, 3)), 0, dim=0), "the layout divides 7"),
+        (
+            partial(distributed.part, torch.zeros(6), Layout("contiguous", (4, 3)), 0, dim=0),
+            "the layout divides 7",
+        ),
     ):
         with pytest.raises((ArgumentError, ShapeError, UnsupportedError), match=words):
             call()

@@ -18,7 +18,10 @@ from several_processes.pool import Pool
 
 def call(options: dict[str, Any]) -> None:
     """A call that differs by process where an option is a list."""
-    mine = {name: one[dist.get_rank()] if isinstance(one, list) else one for name, one in options.items()}
+    mine = {
+        name: one[dist.get_rank()] if isinstance(one, list) else one
+        for name, one in options.items()
+    }
     x = torch.randn(1, 2, 6, 4, requires_grad=mine.pop("learning", False))
     distributed.attention_detail(x, x, x, dist.group.WORLD, **mine)
 
@@ -26,14 +29,18 @@ def call(options: dict[str, Any]) -> None:
 def unread():
     """Read a statistic that was not requested."""
     x = torch.randn(1, 2, 6, 4)
-    detail = distributed.attention_detail(x, x, x, dist.group.WORLD, want=("entropy", "log_sum_exp"))
+    detail = distributed.attention_detail(
+        x, x, x, dist.group.WORLD, want=("entropy", "log_sum_exp")
+    )
     assert detail.entropy.shape == (1, 2, 6)
     return detail.received
 
 
 def test_a_statistic_that_was_not_requested_is_not_read_as_none(pools):
     messages = pools(2).refusals(unread)
-    said = "RegardError: received was not requested; add it to want= (requested: entropy, log_sum_exp)"
+    said = (
+        "RegardError: received was not requested; add it to want= (requested: entropy, log_sum_exp)"
+    )
     assert messages == [said] * 2
 
 
@@ -50,23 +57,46 @@ def learning_from(name: str) -> None:
 @pytest.mark.parametrize("name", ["entropy", "received", "distance", "sink", "top_keys"])
 def test_a_statistic_that_has_no_gradient_is_no_constant_of_the_loss(name, pools):
     for message in pools(2).refusals(learning_from, name):
-        assert message.startswith(f"UnsupportedError: the gradient of {name} is not computed over several processes")
+        assert message.startswith(
+            f"UnsupportedError: the gradient of {name} is not computed over several processes"
+        )
 
 
 KEYS_OF_ALL = "the keys of all: (..., 6 or 1, 12 or 1)"
-REFUSED_BY_1, REFUSED_BY_0 = "process 1 refused the call: ", "process 0 refused the call: "
+REFUSED_BY_1 = "process 1 refused the call: "
+REFUSED_BY_0 = "process 0 refused the call: "
 
 
 @pytest.mark.parametrize(
-    ("options", "first", "second"),  # what each process says; the second as the first where it is None
+    (
+        "options",
+        "first",
+        "second",
+    ),  # what each process says; the second as the first where it is None
     [
-        ({"pattern": ["causal", "full"]}, "Process 1 has pattern full; process 0 has pattern causal", None),
-        ({"learning": [True, False]}, "gradients are needed on process 0 and not on the others", None),
+        (
+            {"pattern": ["causal", "full"]},
+            "Process 1 has pattern full; process 0 has pattern causal",
+            None,
+        ),
+        (
+            {"learning": [True, False]},
+            "gradients are needed on process 0 and not on the others",
+            None,
+        ),
         ({"softcap": [-1.0, 2.0]}, "softcap", f"ArgumentError: {REFUSED_BY_0}softcap"),
-        ({"bias": [torch.zeros(1, 2, 6, 12), torch.zeros(1, 3, 6, 12)]}, REFUSED_BY_1, "does not broadcast"),
+        (
+            {"bias": [torch.zeros(1, 2, 6, 12), torch.zeros(1, 3, 6, 12)]},
+            REFUSED_BY_1,
+            "does not broadcast",
+        ),
         ({"dropout": 0.1, "dropout_seed": [3, "a"]}, REFUSED_BY_1, "dropout_seed is 'a'"),
         ({"bias": [torch.zeros(6, 12), torch.zeros(6, 6)]}, KEYS_OF_ALL, None),
-        ({"bias": [torch.zeros(5, 12), torch.zeros(6, 12)]}, "the queries of this one and the keys", REFUSED_BY_0),
+        (
+            {"bias": [torch.zeros(5, 12), torch.zeros(6, 12)]},
+            "the queries of this one and the keys",
+            REFUSED_BY_0,
+        ),
         ({"want": "weights"}, "each row would hold the keys of all", None),
         ({"mechanism": "random_feature(features=8, seed=0)"}, "cannot be merged", None),
         ({"layout": "spiral"}, "layout is 'spiral'; there are contiguous", None),
@@ -94,9 +124,15 @@ def named(options) -> tuple[str, float]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"backend": "decode"}, ("process 1 refused the call: backend", "for at most 16 queries, and there are 20")),
+        (
+            {"backend": "decode"},
+            ("process 1 refused the call: backend", "for at most 16 queries, and there are 20"),
+        ),
         ({"backend": "dense"}, ("backend 'dense' does not exist",) * 2),
-        ({"backend": "native", "want": "entropy", "mechanism": "linear"}, ("backend 'native' does not compute",) * 2),
+        (
+            {"backend": "native", "want": "entropy", "mechanism": "linear"},
+            ("backend 'native' does not compute",) * 2,
+        ),
     ],
 )
 def test_a_piece_that_no_backend_computes_is_refused_before_keys_are_sent(options, words, pools):
@@ -123,13 +159,16 @@ def test_derivatives_that_do_not_reach_other_processes_are_refused(function, poo
 
 
 def compiled() -> list[str]:
-    x, names = torch.randn(1, 2, 6, 4), []
+    x = torch.randn(1, 2, 6, 4)
+    names = []
 
     def noting(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]):
         names.extend(node.name for node in graph.graph.nodes if node.op.startswith("call"))
         return graph.forward
 
-    call = torch.compile(lambda x: distributed.attention(x + 1, x, x, dist.group.WORLD) * 2, backend=noting)
+    call = torch.compile(
+        lambda x: distributed.attention(x + 1, x, x, dist.group.WORLD) * 2, backend=noting
+    )
     assert torch.equal(call(x), distributed.attention(x + 1, x, x, dist.group.WORLD) * 2)
     return names
 
@@ -153,8 +192,14 @@ def with_mesh(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("two dimensions", "the mesh has 2 dimensions; sequences are divided over one of them: mesh['places']"),
-        ("a number", "mesh is an int; it needs to be a DeviceMesh of one dimension or a ProcessGroup"),
+        (
+            "two dimensions",
+            "the mesh has 2 dimensions; sequences are divided over one of them: mesh['places']",
+        ),
+        (
+            "a number",
+            "mesh is an int; it needs to be a DeviceMesh of one dimension or a ProcessGroup",
+        ),
         ("another group", "this process is not one of the group's"),
         ("stored", "takes k and v as tensors, not as a cache stores them"),
     ],
@@ -179,7 +224,9 @@ def test_second_derivatives_are_refused(form, pools):
 
 def twice(form: str) -> None:
     x = torch.randn(1, 1, 4, 4, requires_grad=True)
-    output = distributed.attention(x, x, x, dist.group.WORLD, form=form, mechanism="linear", pattern="causal")
+    output = distributed.attention(
+        x, x, x, dist.group.WORLD, form=form, mechanism="linear", pattern="causal"
+    )
     torch.autograd.grad(output.sum(), x, create_graph=True)
 
 

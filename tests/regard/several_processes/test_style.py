@@ -23,10 +23,14 @@ LENGTHS = {2: (7, 6), 4: (5, 3, 4, 1)}
 def model() -> nn.Module:
     torch.manual_seed(3)
     layers = [
-        MultiHeadAttention(dim=16, heads=4, kv_heads=2, pattern=pattern, positions="rotary", sinks=True)
+        MultiHeadAttention(
+            dim=16, heads=4, kv_heads=2, pattern=pattern, positions="rotary", sinks=True
+        )
         for pattern in ("causal", "causal_window(4)")
     ]
-    latent = LatentAttention(16, 4, latent_dim=9, rope_dim=6, head_dim=5, pattern="causal", sinks=True)
+    latent = LatentAttention(
+        16, 4, latent_dim=9, rope_dim=6, head_dim=5, pattern="causal", sinks=True
+    )
     return nn.Sequential(layers[0], nn.Linear(16, 16), layers[1], latent).double()
 
 
@@ -38,13 +42,20 @@ def whole() -> tuple[torch.Tensor, torch.Tensor]:
 def shared(count: int, layout: str):
     """The output of this process and the gradients of all weights."""
     mesh = init_device_mesh("cpu", (count,))
-    plan = {"0": ContextParallel(layout), "2": ContextParallel(layout, form="ring"), "3": ContextParallel(layout)}
+    plan = {
+        "0": ContextParallel(layout),
+        "2": ContextParallel(layout, form="ring"),
+        "3": ContextParallel(layout),
+    }
     layers = parallelize_module(model(), mesh, plan)
-    division, rank = Layout(layout, LENGTHS[count]), dist.get_rank()
+    division = Layout(layout, LENGTHS[count])
+    rank = dist.get_rank()
     x, grad = (part(one, division, rank, dim=1) for one in whole())
     output = layers(x)
     (output * grad).sum().backward()
-    return output.detach().numpy(), {name: one.grad.numpy() for name, one in layers.named_parameters()}
+    return output.detach().numpy(), {
+        name: one.grad.numpy() for name, one in layers.named_parameters()
+    }
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
@@ -55,10 +66,14 @@ def test_layers_of_a_model_attend_over_all_processes(count, layout, pools):
     output = layers(x)
     (output * grad).sum().backward()
     found = pools(count).run(shared, count, layout)
-    parts = joined([torch.from_numpy(one) for one, _ in found], Layout(layout, LENGTHS[count]), dim=1)
+    parts = joined(
+        [torch.from_numpy(one) for one, _ in found], Layout(layout, LENGTHS[count]), dim=1
+    )
     assert (parts - output).abs().max() < 1e-10
     for name, one in layers.named_parameters():
-        assert (sum(torch.from_numpy(grads[name]) for _, grads in found) - one.grad).abs().max() < 1e-10, name
+        assert (
+            sum(torch.from_numpy(grads[name]) for _, grads in found) - one.grad
+        ).abs().max() < 1e-10, name
 
 
 def shared_and_sharded() -> tuple[float, dict[str, float]]:
@@ -67,9 +82,13 @@ def shared_and_sharded() -> tuple[float, dict[str, float]]:
     alone = model()
     expected = alone(x)
     (expected * grad).sum().backward()
-    layers = parallelize_module(model(), mesh["places"], {name: ContextParallel("zigzag") for name in "023"})
+    layers = parallelize_module(
+        model(), mesh["places"], {name: ContextParallel("zigzag") for name in "023"}
+    )
     layers = shard_model(layers, mesh["rows"])
-    division, place, row = Layout("zigzag", LENGTHS[2]), mesh.get_local_rank("places"), mesh.get_local_rank("rows")
+    division = Layout("zigzag", LENGTHS[2])
+    place = mesh.get_local_rank("places")
+    row = mesh.get_local_rank("rows")
     own = [part(one, division, place, dim=1)[row : row + 1] for one in (x, expected.detach(), grad)]
     output = layers(own[0])
     (output * own[2]).sum().backward()
@@ -80,7 +99,9 @@ def shared_and_sharded() -> tuple[float, dict[str, float]]:
         total = DTensor.from_local(
             local, one.grad.device_mesh, one.grad.placements, shape=one.shape, stride=one.stride()
         )
-        found[name] = float((2 * total.full_tensor() - other.grad).abs().max())  # FSDP2 takes the mean over its rows
+        found[name] = float(
+            (2 * total.full_tensor() - other.grad).abs().max()
+        )  # FSDP2 takes the mean over its rows
     return float((output - own[1]).abs().max()), found
 
 
@@ -97,7 +118,8 @@ def with_a_cache():
 
 
 def on_layers_that_are_no_plain_attention() -> list[str]:
-    mesh, said = init_device_mesh("cpu", (2,)), []
+    mesh = init_device_mesh("cpu", (2,))
+    said = []
     divided = parallelize_module(MultiHeadAttention(dim=16, heads=4), mesh, TensorParallel())
     for layer in (divided, Mine(dim=16, heads=4), nn.Linear(2, 2)):
         with pytest.raises(ArgumentError) as refusal:
@@ -148,11 +170,30 @@ def different(dtype: torch.dtype) -> list[torch.Tensor]:
     """Tensors of which no two are equal, with the differences that sums and XOR overlook."""
     many = 2 * 131_071 * 8 // dtype.itemsize + 3  # more than one chunk of 2^17 words
     drawn = torch.randint(1, 99, (many,), generator=torch.Generator().manual_seed(8)).to(dtype)
-    ones, zeros = torch.ones(14, dtype=dtype), torch.zeros(14, dtype=dtype)
-    alike = [zeros, ones, zeros[:13], ones[:13], zeros.view(2, 7), zeros.view(7, 2), zeros[:0], zeros[:0].view(0, 3)]
+    ones = torch.ones(14, dtype=dtype)
+    zeros = torch.zeros(14, dtype=dtype)
+    alike = [
+        zeros,
+        ones,
+        zeros[:13],
+        ones[:13],
+        zeros.view(2, 7),
+        zeros.view(7, 2),
+        zeros[:0],
+        zeros[:0].view(0, 3),
+    ]
     marked = [torch.eye(14, dtype=dtype)[at] for at in range(14)]
-    pairs = [torch.eye(14, dtype=dtype)[at] + torch.eye(14, dtype=dtype)[at + 1] for at in range(13)]
-    moved = [drawn, drawn.flip(0), drawn.roll(1), drawn.roll(many // 2), torch.cat([drawn, drawn[:1]]), drawn[1:]]
+    pairs = [
+        torch.eye(14, dtype=dtype)[at] + torch.eye(14, dtype=dtype)[at + 1] for at in range(13)
+    ]
+    moved = [
+        drawn,
+        drawn.flip(0),
+        drawn.roll(1),
+        drawn.roll(many // 2),
+        torch.cat([drawn, drawn[:1]]),
+        drawn[1:],
+    ]
     return [*alike, *marked, *pairs, *moved, *([-ones, -drawn] if dtype.is_signed else [])]
 
 
@@ -169,7 +210,9 @@ def test_weights_that_differ_have_other_checksums(dtype):
     wide[:, 0] = 1
     apart = wide[:, 0]  # not contiguous
     assert about_weights([apart]) == texts[1]
-    assert about_weights([torch.cat([tensors[2], tensors[1]])[13:]]) == texts[1]  # where it begins in memory
+    assert (
+        about_weights([torch.cat([tensors[2], tensors[1]])[13:]]) == texts[1]
+    )  # where it begins in memory
 
 
 @pytest.mark.gpu
@@ -183,8 +226,9 @@ def test_equal_weights_have_one_checksum_on_cpu_and_gpu(dtype):
 def test_what_a_layer_over_processes_refuses(pools):
     assert all("without a cache" in message for message in pools(2).refusals(with_a_cache))
     for call, words in (
-        (with_a_recording, "record it on one process"), (on_a_linear_layer, "name the attention layers")
-    ):  # fmt: skip
+        (with_a_recording, "record it on one process"),
+        (on_a_linear_layer, "name the attention layers"),
+    ):
         assert all(words in message for message in pools(2).refusals(call, ContextParallel()))
     with pytest.raises(ArgumentError, match="layout is 'star'"):
         ContextParallel("star")

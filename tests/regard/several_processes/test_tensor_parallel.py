@@ -15,7 +15,17 @@ from regard.bias import ALiBi, Bias, T5Relative
 from regard.distributed import TensorParallel, tensor_parallel_plan
 from regard.errors import ArgumentError
 from regard.layers import FeedForward, LatentAttention, MultiHeadAttention
-from regard.patterns import Causal, CausalWindow, Explicit, Full, KeySpan, Pattern, PerHead, Prefix, Strided
+from regard.patterns import (
+    Causal,
+    CausalWindow,
+    Explicit,
+    Full,
+    KeySpan,
+    Pattern,
+    PerHead,
+    Prefix,
+    Strided,
+)
 from several_processes.calls import on_a_linear_layer, with_a_recording
 
 IDS = torch.randint(4, 60, (3, 11), generator=torch.Generator().manual_seed(2))
@@ -46,21 +56,54 @@ LATENT = {"heads": 8, "latent_dim": 9, "rope_dim": 6, "value_dim": 5}
 LAYERS: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = {
     "heads": ({"heads": 4, "pattern": "causal", "positions": "rotary"}, dict),
     "grouped": ({"heads": 8, "kv_heads": 4, "pattern": "causal_window(4)", "sinks": True}, dict),
-    "one key head": ({"heads": 8, "kv_heads": 1, "pattern": "causal", "projection_bias": False}, dict),
-    "two key heads": ({"heads": 8, "kv_heads": 2, "value_dim": 3, "softcap": 20.0}, lambda: {"bias": ALiBi()}),
-    "three key heads": ({"heads": 12, "kv_heads": 3, "pattern": "causal", "positions": "rotary"}, dict),
-    "a pattern for each head": ({"heads": 12, "kv_heads": 3}, lambda: {"pattern": per_head() & Strided(3)}),
-    "a mask for each head": ({"heads": 8, "kv_heads": 2}, lambda: {"pattern": explicit(8)}),
-    "a tensor of biases": ({"heads": 8, "kv_heads": 2, "pattern": "causal"}, lambda: {"bias": tensor_bias()}),
-    "T5": ({"heads": 8, "kv_heads": 2, "pattern": "causal"}, lambda: {"bias": t5()}),
-    "norms and gates": (
-        {"heads": 8, "kv_heads": 2, "pattern": "causal", "positions": "rotary", "qk_norm": True, "output_gate": True},
+    "one key head": (
+        {"heads": 8, "kv_heads": 1, "pattern": "causal", "projection_bias": False},
         dict,
     ),
-    "additive scores": ({"heads": 8, "kv_heads": 2, "mechanism": "softmax(additive(4, 4, 5))"}, dict),
-    "linear": ({"heads": 8, "kv_heads": 2, "mechanism": "linear_transformer", "pattern": "causal"}, dict),
+    "two key heads": (
+        {"heads": 8, "kv_heads": 2, "value_dim": 3, "softcap": 20.0},
+        lambda: {"bias": ALiBi()},
+    ),
+    "three key heads": (
+        {"heads": 12, "kv_heads": 3, "pattern": "causal", "positions": "rotary"},
+        dict,
+    ),
+    "a pattern for each head": (
+        {"heads": 12, "kv_heads": 3},
+        lambda: {"pattern": per_head() & Strided(3)},
+    ),
+    "a mask for each head": ({"heads": 8, "kv_heads": 2}, lambda: {"pattern": explicit(8)}),
+    "a tensor of biases": (
+        {"heads": 8, "kv_heads": 2, "pattern": "causal"},
+        lambda: {"bias": tensor_bias()},
+    ),
+    "T5": ({"heads": 8, "kv_heads": 2, "pattern": "causal"}, lambda: {"bias": t5()}),
+    "norms and gates": (
+        {
+            "heads": 8,
+            "kv_heads": 2,
+            "pattern": "causal",
+            "positions": "rotary",
+            "qk_norm": True,
+            "output_gate": True,
+        },
+        dict,
+    ),
+    "additive scores": (
+        {"heads": 8, "kv_heads": 2, "mechanism": "softmax(additive(4, 4, 5))"},
+        dict,
+    ),
+    "linear": (
+        {"heads": 8, "kv_heads": 2, "mechanism": "linear_transformer", "pattern": "causal"},
+        dict,
+    ),
     "gates": (
-        {"heads": 8, "kv_heads": 2, "mechanism": "random_feature(6, seed=0, sigma=1, gated=true)", "pattern": "causal"},
+        {
+            "heads": 8,
+            "kv_heads": 2,
+            "mechanism": "random_feature(6, seed=0, sigma=1, gated=true)",
+            "pattern": "causal",
+        },
         dict,
     ),
     "Linformer": ({"heads": 8, "kv_heads": 8, "mechanism": "linformer(11, 4)"}, dict),
@@ -105,10 +148,14 @@ def computed(module: nn.Module, name: str) -> dict[str, Any]:
 
 
 def divided_layer(count: int, name: str) -> dict[str, Any]:
-    return computed(parallelize_module(layer(name), init_device_mesh("cpu", (count,)), TensorParallel()), name)
+    return computed(
+        parallelize_module(layer(name), init_device_mesh("cpu", (count,)), TensorParallel()), name
+    )
 
 
-@pytest.mark.parametrize(("name", "count"), [*zip(LAYERS, cycle((4, 2))), ("grouped", 4), ("T5", 2)])
+@pytest.mark.parametrize(
+    ("name", "count"), [*zip(LAYERS, cycle((4, 2))), ("grouped", 4), ("T5", 2)]
+)
 def test_a_divided_layer_computes_what_one_process_computes(name, count, pools):
     expected = computed(layer(name), name)
     for found in pools(count).run(divided_layer, count, name):
@@ -124,7 +171,9 @@ def trained(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str, An
     losses = []
     for _ in range(5):
         logits = module(*inputs)
-        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), inputs[-1][:, 1:].flatten())
+        loss = nn.functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1), inputs[-1][:, 1:].flatten()
+        )
         optimiser.zero_grad()
         loss.backward()
         losses.append(loss.item())
@@ -141,7 +190,9 @@ class Tied(nn.Module):
         super().__init__()
         torch.manual_seed(6)
         self.embedding, self.head = nn.Embedding(60, 24), nn.Linear(24, 60, bias=False)
-        self.layers = nn.ModuleList(MultiHeadAttention(dim=24, heads=8, pattern="causal") for _ in range(2))
+        self.layers = nn.ModuleList(
+            MultiHeadAttention(dim=24, heads=8, pattern="causal") for _ in range(2)
+        )
         self.forward_part, self.scale = FeedForward(24, 24), nn.Parameter(torch.ones(24))
         for name in ties:
             first, second = name.split(" = ")
@@ -161,7 +212,9 @@ TIES = ("head.weight = embedding.weight", "layers.1.to_q.weight = layers.0.to_q.
 def divided_tied_training(count: int) -> tuple[dict[str, Any], int, bool]:
     module = Tied(*TIES).double()
     del module.scale  # a parameter of the model itself stays a plain tensor
-    module = parallelize_module(module, init_device_mesh("cpu", (count,)), tensor_parallel_plan(module))
+    module = parallelize_module(
+        module, init_device_mesh("cpu", (count,)), tensor_parallel_plan(module)
+    )
     tied = module.head._parameters["weight"] is module.embedding._parameters["weight"]
     return trained(module, (IDS,)), len([*module.parameters()]), tied
 
@@ -169,18 +222,24 @@ def divided_tied_training(count: int) -> tuple[dict[str, Any], int, bool]:
 def test_tied_weights_stay_one_parameter(pools):
     alone = Tied(*TIES).double()
     del alone.scale
-    expected, parameters = trained(alone, (IDS,)), len([*alone.parameters()])
+    expected = trained(alone, (IDS,))
+    parameters = len([*alone.parameters()])
     for found, count, tied in pools(2).run(divided_tied_training, 2):
         assert (count, tied) == (parameters, True)
         assert found["losses"] == pytest.approx(expected["losses"], abs=1e-10)
         for where, one in found["weights"].items():
-            assert abs(one - expected["weights"][where]).max() < 1e-7, where  # Adam divides tiny gradients
+            assert abs(one - expected["weights"][where]).max() < 1e-7, (
+                where
+            )  # Adam divides tiny gradients
 
 
 @pytest.mark.parametrize(
     ("tie", "names"),
     [
-        ("forward_part.narrow.weight = layers.0.to_output.weight", ("layers.0.to_output", "forward_part.narrow")),
+        (
+            "forward_part.narrow.weight = layers.0.to_output.weight",
+            ("layers.0.to_output", "forward_part.narrow"),
+        ),
         ("head.bias = layers.0.to_q.bias", ("head", "layers.0.to_q")),
         ("head.bias = scale", ("the model itself", "head")),
     ],
@@ -199,7 +258,9 @@ def dropping(count: int) -> tuple[Any, Any, int]:
     """The output of layers that drop everything alike in eval mode, and the next draw after they drop in training."""
     torch.manual_seed(7)
     mesh = init_device_mesh("cpu", (count,))
-    attention = parallelize_module(MultiHeadAttention(dim=16, heads=4, dropout=0.5), mesh, TensorParallel())
+    attention = parallelize_module(
+        MultiHeadAttention(dim=16, heads=4, dropout=0.5), mesh, TensorParallel()
+    )
     forward = parallelize_module(FeedForward(16, 1024, dropout=0.25), mesh, TensorParallel())
     seen = []
     forward.narrow.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -218,7 +279,9 @@ def test_each_process_drops_its_own_numbers_and_the_generators_stay_alike(pools)
 
 
 def too_many_processes() -> None:
-    parallelize_module(MultiHeadAttention(dim=18, heads=6), init_device_mesh("cpu", (4,)), TensorParallel())
+    parallelize_module(
+        MultiHeadAttention(dim=18, heads=6), init_device_mesh("cpu", (4,)), TensorParallel()
+    )
 
 
 def with_forget_gates() -> None:
@@ -234,18 +297,27 @@ def with_a_tie_across() -> None:
 
 def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
     words = (
-        "6 query heads cannot be divided among 4 processes, each with as many; numbers of processes that can: 1, 2, 3"
+        "6 query heads cannot be divided among 4 processes, each with as many; "
+        "numbers of processes that can: 1, 2, 3"
     )
     assert all(words in message for message in pools(4).refusals(too_many_processes))
-    assert all("given a Linear" in message for message in pools(2).refusals(on_a_linear_layer, TensorParallel()))
-    assert all("forgetting or a chooser; divide" in message for message in pools(2).refusals(with_forget_gates))
+    assert all(
+        "given a Linear" in message
+        for message in pools(2).refusals(on_a_linear_layer, TensorParallel())
+    )
+    assert all(
+        "forgetting or a chooser; divide" in message
+        for message in pools(2).refusals(with_forget_gates)
+    )
     words = "of another module too, where it was divided along axis 0, and here it would be divided along axis 1; untie"
     assert all(words in message for message in pools(2).refusals(with_a_tie_across))
     refused = pools(2).refusals(with_a_recording, TensorParallel())
     assert all("record it on one process" in message for message in refused)
     with pytest.raises(ArgumentError, match="model is an int; give a module"):
         tensor_parallel_plan(3)  # ty: ignore
-    with pytest.raises(ArgumentError, match="has no MultiHeadAttention, LatentAttention or FeedForward inside"):
+    with pytest.raises(
+        ArgumentError, match="has no MultiHeadAttention, LatentAttention or FeedForward inside"
+    ):
         tensor_parallel_plan(nn.Linear(2, 2))
 
 
@@ -279,8 +351,10 @@ class Loose(Bias):
 
 
 BIASES: dict[str, Callable[[], Any]] = {
-    "T5": t5, "shared by all heads": lambda: Learned(1), "a row for each head": lambda: Learned(8),
-}  # fmt: skip
+    "T5": t5,
+    "shared by all heads": lambda: Learned(1),
+    "a row for each head": lambda: Learned(8),
+}
 
 
 class Biased(nn.Module):
@@ -290,7 +364,8 @@ class Biased(nn.Module):
         super().__init__()
         torch.manual_seed(1)
         self.layers = nn.ModuleList(
-            MultiHeadAttention(dim=24, head_dim=4, heads=8, kv_heads=2, pattern=pattern).double() for _ in range(2)
+            MultiHeadAttention(dim=24, head_dim=4, heads=8, kv_heads=2, pattern=pattern).double()
+            for _ in range(2)
         )
         self.biases = nn.ModuleList(BIASES[bias]() for _ in range(2))
         with torch.no_grad():
@@ -332,7 +407,9 @@ def test_every_call_has_the_present_weights_of_its_own_bias(bias, pools):
     for found in pools(2).run(divided_steps_with_biases, 2, bias):
         for step, other in zip(found, expected, strict=True):
             for one, wanted in zip(step, other, strict=True):
-                torch.testing.assert_close(torch.tensor(one), torch.tensor(wanted), rtol=0, atol=1e-10)
+                torch.testing.assert_close(
+                    torch.tensor(one), torch.tensor(wanted), rtol=0, atol=1e-10
+                )
 
 
 # patterns by head with which the two processes look at different keys
@@ -346,7 +423,9 @@ REACHES: dict[str, list[Pattern]] = {
 def gradients_of_bias(count: int, bias: str, reach: str) -> list[Any]:
     """Gradients of a bias and of the input by one layer, divided where there are several processes."""
     torch.manual_seed(1)
-    module = MultiHeadAttention(dim=24, head_dim=4, heads=8, pattern=PerHead(REACHES[reach])).double()
+    module = MultiHeadAttention(
+        dim=24, head_dim=4, heads=8, pattern=PerHead(REACHES[reach])
+    ).double()
     if count > 1:
         module = parallelize_module(module, init_device_mesh("cpu", (count,)), TensorParallel())
     numbers = torch.Generator().manual_seed(9)
@@ -357,8 +436,12 @@ def gradients_of_bias(count: int, bias: str, reach: str) -> list[Any]:
     return [one.grad.tolist() for one in (x, *learned.parameters())]
 
 
-@pytest.mark.parametrize(("bias", "reach"), [*zip(cycle([*BIASES, "no module"]), [*REACHES, *REACHES], strict=False)])
-def test_the_gradients_of_a_bias_are_summed_where_processes_look_at_different_keys(bias, reach, pools):
+@pytest.mark.parametrize(
+    ("bias", "reach"), [*zip(cycle([*BIASES, "no module"]), [*REACHES, *REACHES], strict=False)]
+)
+def test_the_gradients_of_a_bias_are_summed_where_processes_look_at_different_keys(
+    bias, reach, pools
+):
     expected = gradients_of_bias(1, bias, reach)
     for found in pools(2).run(gradients_of_bias, 2, bias, reach):
         for one, wanted in zip(found, expected, strict=True):

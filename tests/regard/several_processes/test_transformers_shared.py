@@ -16,7 +16,13 @@ from torch import nn
 from regard.distributed import Layout, part
 from regard.distributed.group import Group
 from regard.errors import ArgumentError, UnsupportedError
-from regard.integrations.transformers import attach, detach, observe, part_of_batch, replace_attention
+from regard.integrations.transformers import (
+    attach,
+    detach,
+    observe,
+    part_of_batch,
+    replace_attention,
+)
 from regard.integrations.transformers.attending import regard_attention
 from regard.integrations.transformers.sharing import TYPES, Shared, Sharing, current, forwards
 from regard.patterns import Causal
@@ -35,15 +41,22 @@ def made(kind: str) -> Any:
 @contextmanager
 def in_float64() -> Iterator[None]:
     """Within it, transformers computes norms, softmax and rotary angles in float64 where its code asks for float32."""
-    softmax, to = nn.functional.softmax, torch.Tensor.to
+    softmax = nn.functional.softmax
+    to = torch.Tensor.to
 
-    def wide(x: torch.Tensor, *args: Any, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    def wide(
+        x: torch.Tensor, *args: Any, dtype: torch.dtype | None = None, **options: Any
+    ) -> torch.Tensor:
         return softmax(x, *args, dtype=None if dtype is None else torch.float64, **options)
 
     def moved(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
         """As transformers 5.17 asks for float32."""
         widened = {name: torch.float64 for name, value in options.items() if value is torch.float32}
-        return to(x, *(torch.float64 if one is torch.float32 else one for one in args), **options | widened)
+        return to(
+            x,
+            *(torch.float64 if one is torch.float32 else one for one in args),
+            **options | widened,
+        )
 
     with (
         patch.object(nn.functional, "softmax", wide),
@@ -56,7 +69,11 @@ def in_float64() -> Iterator[None]:
 def batch(padding: str = "none") -> dict[str, torch.Tensor]:
     ids = torch.randint(3, small.VOCAB, (2, LENGTH), generator=torch.Generator().manual_seed(5))
     live = torch.ones_like(ids)
-    live[0] = {"none": live[0], "left": torch.arange(LENGTH) >= 3, "holes": torch.arange(LENGTH) % 4 != 2}[padding]
+    live[0] = {
+        "none": live[0],
+        "left": torch.arange(LENGTH) >= 3,
+        "holes": torch.arange(LENGTH) % 4 != 2,
+    }[padding]
     return {"input_ids": ids} if padding == "none" else {"input_ids": ids, "attention_mask": live}
 
 
@@ -67,26 +84,40 @@ def output_of(model: Any, **inputs: Any) -> torch.Tensor:
 
 @in_float64()
 def differences(
-    kind: str, layout: str = "contiguous", form: str = "auto", padding: str = "none", checkpointing: bool = False,
+    kind: str,
+    layout: str = "contiguous",
+    form: str = "auto",
+    padding: str = "none",
+    checkpointing: bool = False,
     lengths: tuple[int, ...] | None = None,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """The largest difference from one process: of this process's outputs, and of the summed gradients."""
-    model, whole = made(kind), batch(padding)
+    model = made(kind)
+    whole = batch(padding)
     alone = copy.deepcopy(model)
-    alone.set_attn_implementation("eager")  # transformers 5.17 has the softcap of Gemma 2 only there
-    rank, even = dist.get_rank(), Layout.even(layout, LENGTH, dist.get_world_size())
+    alone.set_attn_implementation(
+        "eager"
+    )  # transformers 5.17 has the softcap of Gemma 2 only there
+    rank = dist.get_rank()
+    even = Layout.even(layout, LENGTH, dist.get_world_size())
     divided = even if lengths is None else Layout(layout, lengths)
     expected = output_of(alone, **whole)
-    counted = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)) / expected.numel()
+    counted = (
+        torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)) / expected.numel()
+    )
     if padding != "none":
-        counted = counted * whole["attention_mask"][..., None]  # outputs at padding are not compared
+        counted = (
+            counted * whole["attention_mask"][..., None]
+        )  # outputs at padding are not compared
     (expected * counted).sum().backward()
     attach(model, mesh=dist.group.WORLD, layout=layout, form=form)
     if checkpointing:
         model.train()
         model.gradient_checkpointing_enable({"use_reentrant": False})
     own = part_of_batch(whole, dist.group.WORLD, layout=layout)
-    output = output_of(model, **{**own, "input_ids": part(whole["input_ids"], divided, rank, dim=1)})
+    output = output_of(
+        model, **{**own, "input_ids": part(whole["input_ids"], divided, rank, dim=1)}
+    )
     (output * part(counted, divided, rank, dim=1)).sum().backward()
     worst = 0.0
     for one, other in zip(model.parameters(), alone.parameters(), strict=True):
@@ -94,9 +125,13 @@ def differences(
             continue
         grad = torch.zeros_like(other.grad) if one.grad is None else one.grad
         dist.all_reduce(grad)
-        worst = max(worst, float((grad - other.grad).abs().max() / other.grad.abs().max().clamp(min=1e-3)))
+        worst = max(
+            worst, float((grad - other.grad).abs().max() / other.grad.abs().max().clamp(min=1e-3))
+        )
     heeded = part(counted != 0, divided, rank, dim=1)
-    return float((output.detach() - part(expected, divided, rank, dim=1))[heeded].abs().max()), worst
+    return float(
+        (output.detach() - part(expected, divided, rank, dim=1))[heeded].abs().max()
+    ), worst
 
 
 def close(found: list[tuple[float, float]]) -> None:
@@ -123,7 +158,11 @@ def test_padding_of_the_whole_sequence_is_hidden(kind, layout, padding, pools):
 
 @pytest.mark.parametrize(
     ("kind", "layout", "lengths"),
-    [("mistral", "zigzag", (5, 1, 4, 3)), ("gpt_oss", "contiguous", (1, 8, 2, 2)), ("gemma2", "zigzag", (11, 2))],
+    [
+        ("mistral", "zigzag", (5, 1, 4, 3)),
+        ("gpt_oss", "contiguous", (1, 8, 2, 2)),
+        ("gemma2", "zigzag", (11, 2)),
+    ],
 )
 def test_uneven_parts_equal_one_process(kind, layout, lengths, pools):
     close(pools(len(lengths)).run(differences, kind, layout, "auto", "left", False, lengths))
@@ -147,7 +186,8 @@ def losses(layout: str) -> tuple[float, float, float]:
     attach(model, mesh=dist.group.WORLD, layout=layout)
     loss = model(**part_of_batch(whole, dist.group.WORLD, layout=layout)).loss
     loss.backward()
-    total, worst = loss.detach().clone(), 0.0
+    total = loss.detach().clone()
+    worst = 0.0
     dist.all_reduce(total)
     for one, other in zip(model.parameters(), expected_grads, strict=True):
         dist.all_reduce(one.grad)
@@ -166,7 +206,8 @@ def called(what: str) -> None:
     """A call of a model over processes that is refused."""
     model = attach(made("mistral"), mesh=dist.group.WORLD)
     ids = part_of_batch(batch(), dist.group.WORLD)["input_ids"]
-    rank, places = dist.get_rank(), torch.arange(7 * dist.get_rank(), 7 * dist.get_rank() + ids.shape[1])[None]
+    rank = dist.get_rank()
+    places = torch.arange(7 * dist.get_rank(), 7 * dist.get_rank() + ids.shape[1])[None]
     live = torch.ones(2, LENGTH, dtype=torch.long)
     if what == "shifted on one":
         model(ids, position_ids=places - rank)
@@ -195,20 +236,30 @@ def called(what: str) -> None:
 
         def biased(module: Any, args: Any, given: dict[str, Any]) -> None:
             heads = torch.zeros(3, 2, 4, ids.shape[1], 4).double()
-            regard_attention(module, *heads, given["attention_mask"], position_bias=torch.zeros(1, 4, 1, 1))
+            regard_attention(
+                module, *heads, given["attention_mask"], position_bias=torch.zeros(1, 4, 1, 1)
+            )
 
         model.model.layers[0].self_attn.register_forward_pre_hook(biased, with_kwargs=True)
         model(ids)
     elif what == "other keys":
-        shared = Shared(Sharing(dist.group.WORLD, Group.of(dist.group.WORLD), "contiguous", "auto"), model, LENGTH)
+        shared = Shared(
+            Sharing(dist.group.WORLD, Group.of(dist.group.WORLD), "contiguous", "auto"),
+            model,
+            LENGTH,
+        )
         shared.attention(model, torch.zeros(1, 1, 2, 4), *torch.zeros(2, 1, 1, 3, 4), Causal())
     elif what == "by hand":
-        model.model(ids, attention_mask=live, position_ids=places)  # the inner model counts as well: no error
+        model.model(
+            ids, attention_mask=live, position_ids=places
+        )  # the inner model counts as well: no error
         sharing = Sharing(dist.group.WORLD, Group.of(dist.group.WORLD), "contiguous", "auto")
         shared = current.set(Shared(sharing, model, LENGTH))
         forwards[id(model)] = True
         try:
-            regard_attention(model.model.layers[0].self_attn, *torch.randn(3, 2, 4, 6, 4).double(), None)
+            regard_attention(
+                model.model.layers[0].self_attn, *torch.randn(3, 2, 4, 6, 4).double(), None
+            )
         finally:
             forwards.pop(id(model))
             current.reset(shared)
@@ -219,7 +270,10 @@ def called(what: str) -> None:
     [
         (
             "shifted on one",
-            ("process 1 refused the call", "position_ids on process 1 are not the positions of its part"),
+            (
+                "process 1 refused the call",
+                "position_ids on process 1 are not the positions of its part",
+            ),
         ),
         ("other padding", ("make different calls",) * 2),
         ("padding of a part", ("it is that of the whole sequence, on every process",) * 2),
@@ -245,7 +299,12 @@ def with_a_compiled_layer() -> float:
     model = attach(made("mistral"), mesh=dist.group.WORLD)
     model.model.layers[0].compile(backend="eager")
     found = output_of(model, **part_of_batch(batch(), dist.group.WORLD))
-    expected = part(output_of(made("mistral"), **batch()), Layout.even("contiguous", LENGTH, 2), dist.get_rank(), dim=1)
+    expected = part(
+        output_of(made("mistral"), **batch()),
+        Layout.even("contiguous", LENGTH, 2),
+        dist.get_rank(),
+        dim=1,
+    )
     return float((found - expected).abs().max())
 
 
@@ -262,7 +321,11 @@ def in_step() -> float:
         model(**own, use_cache=True)
     expected = output_of(detach(copy.deepcopy(model)), **batch())
     found = output_of(model, **own)
-    return float((found - part(expected, Layout.even("contiguous", LENGTH, 2), dist.get_rank(), dim=1)).abs().max())
+    return float(
+        (found - part(expected, Layout.even("contiguous", LENGTH, 2), dist.get_rank(), dim=1))
+        .abs()
+        .max()
+    )
 
 
 def test_a_refused_call_leaves_the_processes_in_step(pools):
@@ -271,10 +334,13 @@ def test_a_refused_call_leaves_the_processes_in_step(pools):
 
 def of_other_kinds() -> list[str]:
     """What `attach` says to models that cannot be divided, all of which stay as they were."""
-    said, models = [], [
-        small.built("llama4_text"), small.drawn(tf.LlamaForSequenceClassification, "llama"),
-        small.drawn(tf.BertModel, "bert"), *map(small.built, ("gpt2", "llama", "mixtral")),
-    ]  # fmt: skip
+    said = []
+    models = [
+        small.built("llama4_text"),
+        small.drawn(tf.LlamaForSequenceClassification, "llama"),
+        small.drawn(tf.BertModel, "bert"),
+        *map(small.built, ("gpt2", "llama", "mixtral")),
+    ]
     models[3].config.add_cross_attention = models[5].config.output_router_logits = True
     models[4].model.rotary_emb.rope_type = "dynamic"
     for model in models:
@@ -286,8 +352,14 @@ def of_other_kinds() -> list[str]:
 
 
 def test_models_that_cannot_be_divided_are_refused_and_stay_as_they_were(pools):
-    words = ("'llama4_text' were not compared", "belong to a whole sequence", "pooler reads the first position",
-             "a second sequence", "'dynamic', whose frequencies", "output_router_logits=False")  # fmt: skip
+    words = (
+        "'llama4_text' were not compared",
+        "belong to a whole sequence",
+        "pooler reads the first position",
+        "a second sequence",
+        "'dynamic', whose frequencies",
+        "output_router_logits=False",
+    )
     for said in pools(2).run(of_other_kinds):
         assert len(said) == len(words)
         for one, expected in zip(said, words, strict=True):

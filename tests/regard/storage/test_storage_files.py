@@ -43,7 +43,8 @@ def test_a_folder_is_not_seen_before_it_is_complete_and_is_not_written_over(tmp_
 def test_whichever_call_fails_the_old_folder_or_the_new_one_is_whole(tmp_path, monkeypatch, call):
     """Each system call of a replacement fails once in its turn."""
     write_folder(tmp_path / "x", writes("old"))
-    real, sentences = getattr(os, call), []
+    real = getattr(os, call)
+    sentences = []
     for turn in range(100):
         left = turn
 
@@ -80,9 +81,12 @@ def test_a_kill_between_the_two_renames_leaves_the_old_folder_readable(tmp_path,
     assert hidden(tmp_path) == []
 
 
-def test_an_old_folder_that_stepped_aside_is_back_in_its_place_after_a_failure(tmp_path, monkeypatch):
+def test_an_old_folder_that_stepped_aside_is_back_in_its_place_after_a_failure(
+    tmp_path, monkeypatch
+):
     """Whoever opens the folder by its own name finds it, without asking `existing_folder`."""
-    folder, real = tmp_path / "x", os.rename
+    folder = tmp_path / "x"
+    real = os.rename
     write_folder(folder, writes("old"))
 
     def fails_once(before, after):
@@ -98,7 +102,9 @@ def test_an_old_folder_that_stepped_aside_is_back_in_its_place_after_a_failure(t
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_an_old_folder_left_aside_by_a_kill_is_put_back_before_anything_is_written(tmp_path, replace):
+def test_an_old_folder_left_aside_by_a_kill_is_put_back_before_anything_is_written(
+    tmp_path, replace
+):
     folder = tmp_path / "x"
     write_folder(folder, writes("old"))
     os.rename(folder, tmp_path / ".x.previous")  # what a kill between the two renames leaves
@@ -129,7 +135,23 @@ def test_a_file_that_cannot_be_written_keeps_its_old_content(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", ".hidden", "a\0", "a b", "x" * 200, None, 7, "é"]
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "a/b",
+        "/etc/passwd",
+        "a\\b",
+        ".hidden",
+        "a\0",
+        "a b",
+        "x" * 200,
+        None,
+        7,
+        "é",
+    ],
 )
 def test_a_name_that_could_leave_the_folder_is_refused(name):
     with pytest.raises(CheckpointError, match="names the file"):
@@ -144,10 +166,18 @@ def test_a_file_over_its_limit_is_not_read(tmp_path):
 
 
 BAD_JSON = {
-    "empty": b"", "torn": b"{", "UTF-16": b"\xff\xfe", "repeats a key": b'{"a":1,"a":2}', "NaN": b'{"a":NaN}',
-    "infinity": b"-Infinity", "1e999": b"1e999", "open": b"[" * 100_000, "depth": b"[" * 100_000 + b"]" * 100_000,
-    "digits": b"9" * 10_000, "two": b"{} {}",
-}  # fmt: skip
+    "empty": b"",
+    "torn": b"{",
+    "UTF-16": b"\xff\xfe",
+    "repeats a key": b'{"a":1,"a":2}',
+    "NaN": b'{"a":NaN}',
+    "infinity": b"-Infinity",
+    "1e999": b"1e999",
+    "open": b"[" * 100_000,
+    "depth": b"[" * 100_000 + b"]" * 100_000,
+    "digits": b"9" * 10_000,
+    "two": b"{} {}",
+}
 
 
 @pytest.mark.parametrize("data", BAD_JSON.values(), ids=BAD_JSON)
@@ -166,7 +196,8 @@ def test_sealed_json_comes_back(tmp_path):
 
 @pytest.mark.parametrize("bits", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_flipped_bits_of_each_byte_and_every_truncation_of_sealed_json_are_refused(tmp_path, bits):
-    path, whole = tmp_path / "x", render_sealed(CONTENT)
+    path = tmp_path / "x"
+    whole = render_sealed(CONTENT)
     damaged = [whole[:length] for length in range(0, len(whole), 3)] + [whole + b" ", b" " + whole]
     for place in range(len(whole)):
         for bit in range(bits):

@@ -45,10 +45,14 @@ def saved(folder: Path, tensors: dict[str, torch.Tensor] | None = None) -> Path:
     return path
 
 
-def forge(path: Path, entries: dict, manifest: object, data: bytes = b"", metadata: dict | None = None) -> None:
+def forge(
+    path: Path, entries: dict, manifest: object, data: bytes = b"", metadata: dict | None = None
+) -> None:
     """A file with a right seal and whatever header: what an attacker can write, not what damage can."""
     words = {"regard_seal": "", "regard_manifest": json.dumps(manifest), **(metadata or {})}
-    write_sealed_header(path, json.dumps({"__metadata__": words, **entries}, separators=(",", ":")), data)
+    write_sealed_header(
+        path, json.dumps({"__metadata__": words, **entries}, separators=(",", ":")), data
+    )
 
 
 def write_sealed_header(path: Path, text: str, data: bytes = b"") -> None:
@@ -68,7 +72,10 @@ def test_tensors_come_back_with_values_dtypes_shapes_and_bits(tmp_path):
     for given in (a_few_tensors(), views):
         assert_same(load_tensors(saved(tmp_path, given)), given)
     strange = torch.tensor([0x7FC00001, 0x7F800001], dtype=torch.int32).view(torch.float32)  # NaN
-    assert torch.equal(load_tensors(saved(tmp_path, {"x": strange}))["x"].view(torch.int32), strange.view(torch.int32))
+    assert torch.equal(
+        load_tensors(saved(tmp_path, {"x": strange}))["x"].view(torch.int32),
+        strange.view(torch.int32),
+    )
     for dtype in DTYPES.values():
         tensor = torch.arange(12).reshape(3, 4).to(dtype)
         found = load_tensors(saved(tmp_path, {"x": tensor}))["x"]
@@ -97,7 +104,8 @@ def test_the_same_content_gives_the_same_bytes_and_seal_and_another_one_is_refus
 
 
 def test_the_safetensors_package_reads_the_same_tensors_and_its_own_files_carry_no_seal(tmp_path):
-    path, expected = saved(tmp_path), a_few_tensors()
+    path = saved(tmp_path)
+    expected = a_few_tensors()
     del expected["output"]  # tied: known to that package under its first name alone
     assert_same(safetensors.torch.load_file(path), expected)
     safetensors.torch.save_file({"x": torch.ones(2)}, tmp_path / "x")
@@ -115,7 +123,14 @@ def test_the_safetensors_package_reads_the_same_tensors_and_its_own_files_carry_
         {"x": [1.0]},
         {"x" * 2**24: torch.ones(1)},
     ],
-    ids=["sparse", "complex128", "meta", "reserved name", "list", "a name longer than a header may be"],
+    ids=[
+        "sparse",
+        "complex128",
+        "meta",
+        "reserved name",
+        "list",
+        "a name longer than a header may be",
+    ],
 )
 def test_what_the_format_does_not_have_is_refused_and_nothing_written(tmp_path, tensors):
     with pytest.raises(ArgumentError):
@@ -153,7 +168,10 @@ def test_every_truncation_is_refused(tmp_path):
 
 @pytest.mark.parametrize("bits", [(0, 3), pytest.param(range(8), marks=pytest.mark.slow)])
 def test_flipped_bits_of_each_byte_are_refused(tmp_path, bits):
-    path = saved(tmp_path, {"a": torch.arange(3.0), "b": torch.tensor([True, False])} if len(bits) == 2 else None)
+    path = saved(
+        tmp_path,
+        {"a": torch.arange(3.0), "b": torch.tensor([True, False])} if len(bits) == 2 else None,
+    )
     flips = [(place, (place + bit) % 8) for place in range(path.stat().st_size) for bit in bits]
     assert len(flips) > (500 if len(bits) == 2 else 5000)
     assert silent_flips(path, flips) == []
@@ -200,7 +218,11 @@ def test_the_forger_of_these_tests_can_write_a_good_file(tmp_path):
         (one(shape=[1] * 65), HASH, bytes(4)),
         (one(shape=(0, 2**61, 2**61), offsets=(0, 0)), hashed("F32", [0, 2**61, 2**61], b""), b""),
         (one(offsets=(4, 8)), HASH, bytes(8)),
-        (one() | {"y": one()["x"]}, {"sha256": HASH["sha256"] | {"y": HASH["sha256"]["x"]}, "tied": {}}, bytes(4)),
+        (
+            one() | {"y": one()["x"]},
+            {"sha256": HASH["sha256"] | {"y": HASH["sha256"]["x"]}, "tied": {}},
+            bytes(4),
+        ),
         (one(), HASH, bytes(3)),
         ({"x": None}, HASH, bytes(4)),
         (one(), {}, bytes(4)),
@@ -217,8 +239,10 @@ def test_a_sealed_lie_is_refused(tmp_path, entries, manifest, data):
 
 
 def test_an_empty_tensor_may_be_listed_after_the_one_that_begins_where_it_stands():
-    entries = {"full": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
-               "empty": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}  # fmt: skip
+    entries = {
+        "full": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+        "empty": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]},
+    }
     assert list(checked_entries(entries, 8, 12, Path("model.safetensors"))) == ["full", "empty"]
 
 
@@ -234,7 +258,16 @@ def test_an_empty_tensor_may_be_listed_after_the_one_that_begins_where_it_stands
         OPENING + '","x":' + "[" * 100_000 + "]" * 100_000 + "}}",
         OPENING,
     ],
-    ids=["no manifest", "number", "torn manifest", "repeats a key", "NaN", "not words", "depth", "cut"],
+    ids=[
+        "no manifest",
+        "number",
+        "torn manifest",
+        "repeats a key",
+        "NaN",
+        "not words",
+        "depth",
+        "cut",
+    ],
 )
 def test_a_sealed_header_that_is_no_header_is_refused(tmp_path, text):
     write_sealed_header(tmp_path / "x", text)
@@ -261,7 +294,18 @@ def make_sparse(path: Path, head: bytes = b"") -> None:
         lambda path: make_sparse(path, (9 * 2**30).to_bytes(8, "little")),
         lambda path: torch.save({"x": torch.ones(2)}, path),
     ],
-    ids=["missing", "folder", "pipe", "link", "no bytes", "2**63", "ones", "sparse", "sparse header", "pickle"],
+    ids=[
+        "missing",
+        "folder",
+        "pipe",
+        "link",
+        "no bytes",
+        "2**63",
+        "ones",
+        "sparse",
+        "sparse header",
+        "pickle",
+    ],
 )
 def test_a_file_of_another_world_is_refused_at_once(tmp_path, make):
     path = tmp_path / "x.safetensors"
@@ -269,7 +313,9 @@ def test_a_file_of_another_world_is_refused_at_once(tmp_path, make):
     start = time.process_time()
     with pytest.raises(CheckpointError, match=r"x\.safetensors"):
         load_tensors(path)
-    assert time.process_time() - start < 10  # a guard: to read what a sparse file claims to hold would take longer
+    assert (
+        time.process_time() - start < 10
+    )  # a guard: to read what a sparse file claims to hold would take longer
 
 
 def test_every_tensor_begins_at_a_multiple_of_the_bytes_of_its_numbers(tmp_path):

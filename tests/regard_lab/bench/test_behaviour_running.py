@@ -51,7 +51,9 @@ def use(monkeypatch: pytest.MonkeyPatch, *experiments: Experiment) -> None:
     monkeypatch.setattr(running, "EXPERIMENTS", experiments)
 
 
-def test_every_contender_is_trained_with_every_seed_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_contender_is_trained_with_every_seed_and_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     recorder = Recorder()
     use(monkeypatch, experiment("first", recorder))
     running.main(["--out", str(tmp_path)])
@@ -64,7 +66,9 @@ def test_every_contender_is_trained_with_every_seed_and_judged(tmp_path: Path, m
     assert "- accuracy of one is 0.500 to 0.700, at least 0.6 promised: missed" in page
 
 
-def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     use(monkeypatch, experiment("first", Recorder(interrupted_at=4)))
     with pytest.raises(SystemExit, match="--resume"):
         running.main(["--out", str(tmp_path)])
@@ -117,7 +121,8 @@ def test_each_experiment_judges_what_its_columns_hold(at: int, tmp_path: Path):
         measured = dict.fromkeys(tried.columns, 0.5)
         results.add(tried, contender, seed, {**measured, **WRITTEN})
     write_report(results, [tried], tmp_path)
-    claims, page = tried.judge(results.of(tried)), (tmp_path / "behaviour.md").read_text()
+    claims = tried.judge(results.of(tried))
+    page = (tmp_path / "behaviour.md").read_text()
     assert claims
     assert all(str(claim) in page for claim in claims)
 

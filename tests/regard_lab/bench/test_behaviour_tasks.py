@@ -40,9 +40,12 @@ def test_a_key_that_returns_is_answered_by_its_value():
 def test_a_key_that_was_written_again_is_answered_by_its_last_value():
     tokens, targets = one(DRAWS["overwriting"])
     for text, wanted in zip(tokens.tolist(), targets.tolist(), strict=True):
-        written, last = text[:24:2], dict(zip(text[:24:2], text[1:24:2], strict=True))
+        written = text[:24:2]
+        last = dict(zip(text[:24:2], text[1:24:2], strict=True))
         assert sorted(map(written.count, last)) == [4, 4, 4]
-        assert {key: value for key, value in zip(text, wanted, strict=True) if value != UNSCORED} == last
+        assert {
+            key: value for key, value in zip(text, wanted, strict=True) if value != UNSCORED
+        } == last
 
 
 def one(draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,7 +23,9 @@ def test_names_in_a_contest_are_those_of_its_contenders():
         assert contest.contenders[0].plan is not None, f"the first is regard: {contest}"
         assert {promise.ours for promise in contest.promises} <= set(names), contest
         assert {promise.other for promise in contest.promises} <= set(names), contest
-        assert all(one.plan is not None or PEERS[one.name] == one for one in contest.contenders), contest
+        assert all(one.plan is not None or PEERS[one.name] == one for one in contest.contenders), (
+            contest
+        )
 
 
 def test_every_case_of_a_device_is_computed_there():

@@ -27,12 +27,19 @@ def _quickly(monkeypatch):
 
 def held(*peers, quick=False, **options):
     contest = Contest("here", options.pop("work", WORK), (REGARD, *peers), **options)
-    return hold(Case("case", "A case", (contest,), (contest,)), contest, quick=quick, tell=lambda line: None)
+    return hold(
+        Case("case", "A case", (contest,), (contest,)), contest, quick=quick, tell=lambda line: None
+    )
 
 
 def test_a_wrong_contender_is_reported_and_not_timed():
     record = held(
-        WRONG, FINE, promises=(Promise("faster", "regard", "wrong", 2.0), Promise("faster", "regard", "fine", 0))
+        WRONG,
+        FINE,
+        promises=(
+            Promise("faster", "regard", "wrong", 2.0),
+            Promise("faster", "regard", "fine", 0),
+        ),
     )
     wrong, fine = (record["contenders"][name] for name in ("wrong", "fine"))
     assert wrong["status"] == "wrong"
@@ -54,11 +61,16 @@ def test_refusals_and_failures_are_kept_apart_with_their_reasons():
     def fails(work, tensors):
         raise ZeroDivisionError("by zero\nand more")
 
-    record = held(replace(PEERS["SDPA"], name="no"), Contender("fails", fails), work=replace(WORK, k_len=20))
+    record = held(
+        replace(PEERS["SDPA"], name="no"), Contender("fails", fails), work=replace(WORK, k_len=20)
+    )
     refused = record["contenders"]["no"]
     assert refused["status"] == "refused"
     assert "square causal attention" in refused["reason"]
-    assert record["contenders"]["fails"] == {"status": "failed", "reason": "ZeroDivisionError: by zero"}
+    assert record["contenders"]["fails"] == {
+        "status": "failed",
+        "reason": "ZeroDivisionError: by zero",
+    }
 
 
 def test_our_backend_is_said_and_what_could_not_be_checked():
@@ -83,7 +95,8 @@ def test_a_runtime_is_right_where_it_is_installed_and_named_where_it_is_not(name
 
 
 def test_caches_take_turns_and_what_computes_no_attention_is_timed_unchecked():
-    drawn, called = [], []
+    drawn = []
+    called = []
 
     def prepare(work, tensors):
         drawn.append(float(tensors.k.sum()))
@@ -93,6 +106,8 @@ def test_caches_take_turns_and_what_computes_no_attention_is_timed_unchecked():
     record = held(nothing, work=replace(WORK, caches=3))["contenders"]["nothing"]
     assert len(set(drawn)) == len(drawn) == 3
     assert len(called) > 3
-    assert all((one is other) is (at % 3 == 0) for at, one in enumerate(called) for other in called[:1])
+    assert all(
+        (one is other) is (at % 3 == 0) for at, one in enumerate(called) for other in called[:1]
+    )
     assert (record["status"], record["errors"]) == ("measured", {})
     assert record["notes"] == ["it computes no attention"]

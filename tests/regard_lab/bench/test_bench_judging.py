@@ -7,7 +7,15 @@ import torch
 
 from regard.core.result import top_keys
 from regard.errors import ArgumentError
-from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Performer, RandomFeature, Softmax
+from regard.mechanisms import (
+    LSH,
+    Additive,
+    LinearTransformer,
+    Linformer,
+    Performer,
+    RandomFeature,
+    Softmax,
+)
 from regard.patterns import CausalWindow
 from regard_lab.bench.cases import PLAN_RUN, REGARD, with_statistic
 from regard_lab.bench.judging import Bound, chosen_rows, judge
@@ -50,7 +58,9 @@ MECHANISMS = {
     "additive": (ADDITIVE, CAUSAL),
 }
 WORKS = SOFTMAX | {
-    name: Work(130, heads=2, head_dim=8, v_dim=11, pattern=pattern, mechanism=mechanism, backward=True)
+    name: Work(
+        130, heads=2, head_dim=8, v_dim=11, pattern=pattern, mechanism=mechanism, backward=True
+    )
     for name, (mechanism, pattern) in MECHANISMS.items()
 }
 
@@ -71,7 +81,10 @@ def spoiled(change, work):
 
 @pytest.mark.parametrize("name", WORKS)
 def test_regard_is_right(name):
-    for work in (WORKS[name], *([WORKS[name].as_long_as(600)] if name in MECHANISMS else [])):  # every row, some rows
+    for work in (
+        WORKS[name],
+        *([WORKS[name].as_long_as(600)] if name in MECHANISMS else []),
+    ):  # every row, some rows
         for contender in (REGARD, *([PLAN_RUN] if name in SOFTMAX else [])):
             found = verdict(work, contender)
             assert found.right, found
@@ -99,7 +112,9 @@ def test_wrong_values_and_gradients_are_found(name):
     found = spoiled(one_number, WORKS[name])
     assert found.errors["output"] > 1
     assert "output" in str(found)
-    pulled = spoiled(lambda output, tensors: output + 1e-2 * (tensors.v - tensors.v.detach()), WORKS[name])
+    pulled = spoiled(
+        lambda output, tensors: output + 1e-2 * (tensors.v - tensors.v.detach()), WORKS[name]
+    )
     assert max(pulled.errors["output"], pulled.errors["dq"]) <= 1 < pulled.errors["dv"]
     assert not spoiled(lambda output, tensors: output * torch.nan, WORKS[name]).right
     steep = lambda output, tensors: output + 0 * (tensors.q - tensors.q.detach()).sum().sqrt()  # noqa: E731
@@ -109,7 +124,9 @@ def test_wrong_values_and_gradients_are_found(name):
 def test_wrong_statistics_are_found():
     def prepare(work, tensors):
         attend = with_statistic("received").prepare(work, tensors)
-        return lambda: {name: x * 1.001 if name == "received" else x for name, x in attend().items()}
+        return lambda: {
+            name: x * 1.001 if name == "received" else x for name, x in attend().items()
+        }
 
     found = verdict(SMALL, Contender("spoiled", prepare))
     assert found.errors["output"] <= 1 < found.errors["received"]
@@ -127,7 +144,9 @@ def test_wrong_statistics_are_found():
     ],
 )
 def test_another_pattern_or_mechanism_is_found_out(name, changes):
-    other = replace(REGARD, prepare=lambda work, tensors: REGARD.prepare(replace(work, **changes), tensors))
+    other = replace(
+        REGARD, prepare=lambda work, tensors: REGARD.prepare(replace(work, **changes), tensors)
+    )
     assert verdict(WORKS[name], other).errors["output"] > 1
 
 
@@ -179,10 +198,14 @@ def test_rows_of_a_long_call_hold_its_edges():
     assert chosen_rows(5) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("pattern", [FULL, CAUSAL, SMALL_WINDOW, WINDOW, STRIDED, BIG_BIRD], ids=str)
+@pytest.mark.parametrize(
+    "pattern", [FULL, CAUSAL, SMALL_WINDOW, WINDOW, STRIDED, BIG_BIRD], ids=str
+)
 def test_formulas_agree_with_the_patterns(pattern):
     rows = [0, 1, 63, 64, 300, 700, 1279]
-    assert (allowed_pairs(pattern, rows, 1280, 1280) == pattern.dense(1280, 1280)[rows].numpy()).all()
+    assert (
+        allowed_pairs(pattern, rows, 1280, 1280) == pattern.dense(1280, 1280)[rows].numpy()
+    ).all()
 
 
 def test_a_pattern_without_formula_is_refused():

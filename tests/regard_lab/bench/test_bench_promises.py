@@ -30,7 +30,9 @@ def test_each_kind_divides_the_right_way(kind, bound, found, kept):
     assert promise.sentence(found).endswith(": kept" if kept else ": missed")
 
 
-@pytest.mark.parametrize(("kind", "ours", "other"), [("faster", "regard", "absent"), ("slower", "absent", "peer")])
+@pytest.mark.parametrize(
+    ("kind", "ours", "other"), [("faster", "regard", "absent"), ("slower", "absent", "peer")]
+)
 def test_what_was_not_measured_is_neither_kept_nor_missed(kind, ours, other):
     promise = Promise(kind, ours, other, 2.0)
     assert promise.found(ANSWERS) is None

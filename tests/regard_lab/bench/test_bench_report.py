@@ -6,9 +6,16 @@ from regard_lab.bench.report import describe_results, write_report
 from regard_lab.bench.results import Results
 
 HERE = {
-    "regard": "0", "torch": "2", "python": "3", "packages": {"numpy": "2"}, "system": "s", "processor": "p", "cores": 2,
-    "threads": 2, "device": "cpu",
-}  # fmt: skip
+    "regard": "0",
+    "torch": "2",
+    "python": "3",
+    "packages": {"numpy": "2"},
+    "system": "s",
+    "processor": "p",
+    "cores": 2,
+    "threads": 2,
+    "device": "cpu",
+}
 
 
 def case(*lengths):
@@ -16,7 +23,9 @@ def case(*lengths):
 
 
 def test_lines_show_times_ratio_memory_and_reasons():
-    text = "\n".join(describe_results(Results(HERE, True, "regard bench --quick", {"case": case(64)})))
+    text = "\n".join(
+        describe_results(Results(HERE, True, "regard bench --quick", {"case": case(64)}))
+    )
     ours, peer, absent = (
         next(line for line in text.splitlines() if line.startswith(f"    {name}"))
         for name in ("regard (fused)", "peer", "absent")
@@ -50,7 +59,10 @@ def test_a_page_from_a_gpu_compares_its_times_and_names_it(tmp_path):
             answer.pop("wall", None)
             if "cpu" in answer:
                 answer["cuda"] = answer.pop("cpu")
-    write_report(Results(HERE | {"device": "A GPU"}, True, "regard bench --device cuda", {"case": measured}), tmp_path)
+    write_report(
+        Results(HERE | {"device": "A GPU"}, True, "regard bench --device cuda", {"case": measured}),
+        tmp_path,
+    )
     page = (tmp_path / "bench.md").read_text()
     assert "GPU: A GPU" in page
     assert "2.50x" in page

@@ -13,14 +13,18 @@ def record(case, n=1, status="measured"):
     slower = {**times, "median": 0.005}
     ours = {"status": status, "reason": "off", "backend": "fused", "cpu": times, "wall": times}
     return {
-        "label": f"{case} {n}", "work": f"{n} queries", "ours": "regard",
+        "label": f"{case} {n}",
+        "work": f"{n} queries",
+        "ours": "regard",
         "contenders": {
             "regard": ours,
             "peer": {"status": "measured", "cpu": slower, "notes": ["a note"]},
             "absent": {"status": "missing", "reason": "the package x is not installed"},
         },
-        "promises": [{"found": 2.5, "bound": 3, "kept": False, "text": "regard is 2.50x as fast: missed"}],
-    }  # fmt: skip
+        "promises": [
+            {"found": 2.5, "bound": 3, "kept": False, "text": "regard is 2.50x as fast: missed"}
+        ],
+    }
 
 
 @pytest.fixture
@@ -36,7 +40,9 @@ def cases(monkeypatch):
         return record(case.name, contest)
 
     monkeypatch.setattr(running, "cases_on", lambda device: found)
-    monkeypatch.setattr(running, "contests_of", lambda case, quick: case.quick if quick else case.contests)
+    monkeypatch.setattr(
+        running, "contests_of", lambda case, quick: case.quick if quick else case.contests
+    )
     monkeypatch.setattr(running, "hold", hold)
     return done
 

@@ -25,7 +25,11 @@ def test_contenders_take_turns_and_each_begins_a_round():
     times = take_turns(runners.calls, runners.clock, STEADY)
     timed = "".join(runners.order[6:])  # two calls of each warm up
     assert timed == "abcbcacab" * 2
-    assert {name: found.samples for name, found in times.items()} == {"a": (1.0,) * 6, "b": (2.0,) * 6, "c": (3.0,) * 6}
+    assert {name: found.samples for name, found in times.items()} == {
+        "a": (1.0,) * 6,
+        "b": (2.0,) * 6,
+        "c": (3.0,) * 6,
+    }
 
 
 def test_short_calls_are_repeated_and_the_time_is_of_one():
@@ -37,7 +41,9 @@ def test_short_calls_are_repeated_and_the_time_is_of_one():
 
 def test_slow_calls_have_fewer_turns_spread_over_the_rounds():
     runners = Runners(fast=1.0, slow=2.0)
-    times = take_turns(runners.calls, runners.clock, Pace(rounds=6, slow_rounds=2, slow=1.5, shortest=0.0))
+    times = take_turns(
+        runners.calls, runners.clock, Pace(rounds=6, slow_rounds=2, slow=1.5, shortest=0.0)
+    )
     assert (len(times["fast"].samples), len(times["slow"].samples)) == (6, 2)
     rounds = "".join(name[0] for name in runners.order[4:])
     assert rounds.replace("s", "") == "ffffff"

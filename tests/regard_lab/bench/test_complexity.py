@@ -17,16 +17,32 @@ from regard_lab.bench.complexity.measuring import (
     memory_here,
     memory_of,
     run_complexity,
-)  # fmt: skip
+)
 from regard_lab.bench.complexity.report import crossover, write_table
-from regard_lab.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, CostRow, N, TimedCall, slope
+from regard_lab.bench.complexity.rows import (
+    N_LOG_N,
+    N_ROOT_N,
+    N_SQUARED,
+    ROWS,
+    CostRow,
+    N,
+    TimedCall,
+    slope,
+)
 from regard_lab.bench.measuring import Pace, call_apart
 
 QUICK = Effort(trusted=0.0, wanted=2, reach=400, longest=10.0, pace=Pace(rounds=1, shortest=0.0))
 HERE = {
-    "regard": "0", "torch": "2", "python": "3", "packages": {}, "system": "s", "processor": "p", "cores": 2,
-    "threads": 2, "device": "cpu",
-}  # fmt: skip
+    "regard": "0",
+    "torch": "2",
+    "python": "3",
+    "packages": {},
+    "system": "s",
+    "processor": "p",
+    "cores": 2,
+    "threads": 2,
+    "device": "cpu",
+}
 
 
 def points(lengths, seconds, operations=lambda n: n):
@@ -35,14 +51,24 @@ def points(lengths, seconds, operations=lambda n: n):
 
 def record(seconds, held=lambda n: 64.0 * n, lengths=LENGTHS[3:9], operations=lambda n: n):
     return {
-        "error": 0.0, "times": points(lengths, seconds, operations),
+        "error": 0.0,
+        "times": points(lengths, seconds, operations),
         "memory": [{"length": n, "bytes": held(n)} for n in lengths],
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
 def row():
-    return CostRow("own", "a row", "n·d", N, "O(1)", "O(1)", lambda n: TimedCall(lambda: torch.ones(n), n), "nobody")
+    return CostRow(
+        "own",
+        "a row",
+        "n·d",
+        N,
+        "O(1)",
+        "O(1)",
+        lambda n: TimedCall(lambda: torch.ones(n), n),
+        "nobody",
+    )
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 1.5, 2.0])
@@ -66,13 +92,17 @@ def test_only_lengths_that_take_long_enough_count(row):
 
 
 def test_a_missed_promise_comes_with_the_operations_and_their_rate(row):
-    found = read_row(row, record(lambda n: 1e-9 * n**1.4, operations=lambda n: n**1.3), None, trusted=0.0)
+    found = read_row(
+        row, record(lambda n: 1e-9 * n**1.4, operations=lambda n: n**1.3), None, trusted=0.0
+    )
     assert not found.time.near
     assert "its operations grow as n^1.30, and run at 0.461 to 0.33 GFLOP/s" in found.remarks[0]
     assert "the last two lengths show n^1.40" in found.remarks[0]
 
 
-@pytest.mark.parametrize(("power", "near"), [(1.14, True), (1.16, False), (0.86, True), (0.84, False)])
+@pytest.mark.parametrize(
+    ("power", "near"), [(1.14, True), (1.16, False), (0.86, True), (0.84, False)]
+)
 def test_a_promise_is_kept_within_fifteen_hundredths(row, power, near):
     assert read_row(row, record(lambda n: n**power), None, trusted=0.0).time.near is near
 
@@ -83,7 +113,9 @@ def test_the_crossover_is_where_the_lines_meet():
     assert crossover(points(LENGTHS[:4], lambda n: n), exact) == "not up to 2,304"
     assert crossover(points(LENGTHS, lambda n: 1e-9 * n), exact) == "cheaper from 256 on"
     assert crossover(points([7], lambda n: n), exact) == "no length in common"
-    twice = points(LENGTHS, lambda n: 1e-9 * n**2 * (0.5 if n == 576 else 2e3 / n))  # cheaper once, dearer again
+    twice = points(
+        LENGTHS, lambda n: 1e-9 * n**2 * (0.5 if n == 576 else 2e3 / n)
+    )  # cheaper once, dearer again
     assert crossover(twice, exact) == "2,000"
 
 
@@ -127,7 +159,9 @@ def test_memory_is_what_a_call_holds_at_most(row):
 
     # 40 and 80 MB: what is above 32 MiB is never taken from memory that other tests have freed
     held = memory_here(replace(row, prepare=hoarding), [10_000, 20_000])
-    assert [point["bytes"] / point["length"] for point in held] == pytest.approx([4000, 4000], rel=0.1)
+    assert [point["bytes"] / point["length"] for point in held] == pytest.approx(
+        [4000, 4000], rel=0.1
+    )
 
 
 def test_a_process_that_dies_says_why(monkeypatch):
@@ -143,7 +177,10 @@ def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
     def failing(n):
         raise RegardError("it cannot\nand more")
 
-    for prepare, reason in ((wrong, "relative error is 1, above"), (failing, "RegardError: it cannot")):
+    for prepare, reason in (
+        (wrong, "relative error is 1, above"),
+        (failing, "RegardError: it cannot"),
+    ):
         found = measuring._measured(replace(row, prepare=prepare), True, lambda line: None)
         assert reason in found["reason"]
         assert found["times"] == found["memory"] == []
@@ -153,10 +190,15 @@ def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
 
 
 def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
-    exact, strided = record(lambda n: 1e-9 * n**2, operations=lambda n: n**2), record(lambda n: 5e-8 * n**1.5)
+    exact, strided = (
+        record(lambda n: 1e-9 * n**2, operations=lambda n: n**2),
+        record(lambda n: 5e-8 * n**1.5),
+    )
     table = CostTable(HERE, False, "regard bench complexity", {"causal": exact, "strided": strided})
     text = "\n".join(describe_table(table))
-    line = next(line for line in text.splitlines() if line.startswith("Sparse Transformer, strided"))
+    line = next(
+        line for line in text.splitlines() if line.startswith("Sparse Transformer, strided")
+    )
     assert "1.50 (1.50)" in line
     assert "2,500" in line  # where 5e-8 n^1.5 meets 1e-9 n²
     assert "often listed as O(n); its paper states n·sqrt(n)" in text
@@ -164,9 +206,11 @@ def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
     page = (tmp_path / "complexity.md").read_text()
     assert "Times below 20 ms and memory below 4 MiB are not used for a fit" in page
     assert page.count("| self-attention, causal |") == 1 + len(exact["times"])
-    assert {line.count("|") for line in page.split("## Every measurement")[0].splitlines() if line.startswith("|")} == {
-        8
-    }
+    assert {
+        line.count("|")
+        for line in page.split("## Every measurement")[0].splitlines()
+        if line.startswith("|")
+    } == {8}
 
 
 def test_a_short_table_from_start_to_end(monkeypatch, tmp_path):

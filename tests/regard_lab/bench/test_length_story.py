@@ -7,7 +7,10 @@ from regard_lab.teaching import read_report
 
 
 def test_the_transformer_has_as_many_parameters_as_bahdanaus_model_within_one_percent():
-    sizes = {name: sum(one.numel() for one in new_model(name, StoryRecipe()).parameters()) for name in MODELS}
+    sizes = {
+        name: sum(one.numel() for one in new_model(name, StoryRecipe()).parameters())
+        for name in MODELS
+    }
     assert abs(sizes["transformer"] / sizes["bahdanau"] - 1) < 0.01
     rows = read_report("length_story").figures["rows"]
     assert sorted((row["model"], row["parameters"]) for row in rows) == sorted(3 * [*sizes.items()])

@@ -30,8 +30,12 @@ def catalogue(entries: dict[str, str], order: str = "<") -> bytes:
     return struct.pack(f"{order}7I", *numbers) + b"".join(tables) + texts
 
 
-ENTRIES = {"": "Content-Type: text/plain; charset=UTF-8\n", "open %s": "%s öffnen", "menu\4Close it": "Schließen",
-           "%d file\0%d files": "%d Datei\0%d Dateien"}  # fmt: skip
+ENTRIES = {
+    "": "Content-Type: text/plain; charset=UTF-8\n",
+    "open %s": "%s öffnen",
+    "menu\4Close it": "Schließen",
+    "%d file\0%d files": "%d Datei\0%d Dateien",
+}
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -47,7 +51,12 @@ def test_a_catalogue_is_read_in_both_byte_orders_as_gettext_reads_it(order):
 def test_a_catalogue_is_read_as_pairs_and_another_file_names_the_way_out(tmp_path):
     (tmp_path / "tool.mo").write_bytes(catalogue({**ENTRIES, "two\nlines": "zwei\nZeilen"}))
     pairs = {pair.source: pair.target for pair in read_pairs(tmp_path / "tool.mo").pairs}
-    expected = {"open %s": "%s öffnen", "Close it": "Schließen", "%d file": "%d Datei", "two lines": "zwei Zeilen"}
+    expected = {
+        "open %s": "%s öffnen",
+        "Close it": "Schließen",
+        "%d file": "%d Datei",
+        "two lines": "zwei Zeilen",
+    }
     assert pairs == expected
     (tmp_path / "text.mo").write_text("msgid x")
     with pytest.raises(DataError, match=r"is no compiled catalogue of gettext; .* msgfmt"):
@@ -135,14 +144,19 @@ schließen</seg></tuv></tu>
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin1"])
 @pytest.mark.parametrize("name", ["m.tmx", "m.tmx:en,de", "m.tmx.gz:en-US,DE"])
-def test_a_translation_memory_is_read_in_two_languages_without_its_formatting(name, encoding, tmp_path):
-    content = MEMORY.replace("UTF-8", {"latin1": "ISO-8859-1"}.get(encoding, encoding)).encode(encoding)
+def test_a_translation_memory_is_read_in_two_languages_without_its_formatting(
+    name, encoding, tmp_path
+):
+    content = MEMORY.replace("UTF-8", {"latin1": "ISO-8859-1"}.get(encoding, encoding)).encode(
+        encoding
+    )
     file = tmp_path / name.partition(":")[0]
     file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
     read = read_pairs(tmp_path / name)
     assert read.pairs == [Pair("Open & close", "Öffnen und schließen")]
     assert re.search(
-        r"kept 1 of 2 units; dropped 1 \(1 without 'en\S*' and 'de', first at .* line 7\); 'en", read.report()
+        r"kept 1 of 2 units; dropped 1 \(1 without 'en\S*' and 'de', first at .* line 7\); 'en",
+        read.report(),
     )
 
 
@@ -151,20 +165,41 @@ BOMB = '<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">{}]>'.format(
 )
 
 
-@pytest.mark.parametrize(("changed", "said"), [
-    (('"tmx14.dtd"', '"tmx14.dtd" [<!ENTITY x SYSTEM "file:///etc/hostname">]'), "has the entity 'x'"),
-    (("alone", "&x;"), "has the entity 'x'"),
-    (('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', BOMB), "has the entity 'a'"),
-    (("<tmx", "<xliff"), "begins with <xliff>; a translation memory begins with <tmx><header>; xliff2po"),
-    (("</body></tmx>", ""), r"does not read as XML \(no element found: line 9"),
-    (('srclang="en-US"', 'srclang="*all*"'), r"the source '\*all\*'; name source and target, as in .*m\.tmx:en-us,de"),
-    (("<tu><tuv", "<tuv"), "does not read as XML"),
-    (("m.tmx", "m.tmx:de,fr"), r"no unit of .* has 'de' and 'fr'; it has \['de', 'en-us'\]"),
-    (('"UTF-8"', '"nope"'), r"does not read as XML \(unknown encoding: nope\); export it again in UTF-8"),
-    (('"UTF-8"', '"shift_jis"'), r"does not read as XML \(multi-byte encodings are not supported\)"),
-    ((MEMORY, "open\töffnen\n"), "does not read as XML"), ((MEMORY, "\x1f\x8b"), "let its name end in .gz"),
-])  # fmt: skip
-def test_another_kind_of_memory_names_its_way_out_and_no_entity_is_expanded(changed, said, tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            ('"tmx14.dtd"', '"tmx14.dtd" [<!ENTITY x SYSTEM "file:///etc/hostname">]'),
+            "has the entity 'x'",
+        ),
+        (("alone", "&x;"), "has the entity 'x'"),
+        (('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', BOMB), "has the entity 'a'"),
+        (
+            ("<tmx", "<xliff"),
+            "begins with <xliff>; a translation memory begins with <tmx><header>; xliff2po",
+        ),
+        (("</body></tmx>", ""), r"does not read as XML \(no element found: line 9"),
+        (
+            ('srclang="en-US"', 'srclang="*all*"'),
+            r"the source '\*all\*'; name source and target, as in .*m\.tmx:en-us,de",
+        ),
+        (("<tu><tuv", "<tuv"), "does not read as XML"),
+        (("m.tmx", "m.tmx:de,fr"), r"no unit of .* has 'de' and 'fr'; it has \['de', 'en-us'\]"),
+        (
+            ('"UTF-8"', '"nope"'),
+            r"does not read as XML \(unknown encoding: nope\); export it again in UTF-8",
+        ),
+        (
+            ('"UTF-8"', '"shift_jis"'),
+            r"does not read as XML \(multi-byte encodings are not supported\)",
+        ),
+        ((MEMORY, "open\töffnen\n"), "does not read as XML"),
+        ((MEMORY, "\x1f\x8b"), "let its name end in .gz"),
+    ],
+)
+def test_another_kind_of_memory_names_its_way_out_and_no_entity_is_expanded(
+    changed, said, tmp_path
+):
     content = MEMORY.replace(*changed)
     (tmp_path / "m.tmx").write_bytes(content.encode("latin1" if "\x8b" in content else "utf-8"))
     with pytest.raises(DataError, match=said):
@@ -173,7 +208,12 @@ def test_another_kind_of_memory_names_its_way_out_and_no_entity_is_expanded(chan
 
 def test_messages_are_long_or_short_and_lists_of_names_are_left_out(tmp_path):
     (tmp_path / "iso_639.mo").write_bytes(catalogue({"German": "Deutsch"}))
-    lines = {"two\nlines": "zwei\nZeilen", "--all   show all": "--all   alles", "one line": "eine Zeile", "%d": "%d"}
+    lines = {
+        "two\nlines": "zwei\nZeilen",
+        "--all   show all": "--all   alles",
+        "one line": "eine Zeile",
+        "%d": "%d",
+    }
     (tmp_path / "tool.mo").write_bytes(catalogue(lines))
     kept = {(one.source, one.target, one.short) for one in messages.read_messages(tmp_path)}
     long = {("two lines", "zwei Zeilen", False), ("--all show all", "--all alles", False)}
@@ -186,9 +226,17 @@ def test_no_program_and_no_message_of_the_test_is_in_the_training():
         for program in ("tar", "sed", "git", "apt")
         for n in range(9)
     ]
-    made += [messages.Message("tar", "Out of Memory.", "x", True), messages.Message("git", "out of memory", "x", True)]
+    made += [
+        messages.Message("tar", "Out of Memory.", "x", True),
+        messages.Message("git", "out of memory", "x", True),
+    ]
     parts = messages.split_by_program(made)
     programs = {part: {one.program for one in chosen} for part, chosen in parts.items()}
-    assert programs == {"train": {"git"}, "valid": {"apt"}, "short": {"tar", "sed"}, "long": {"tar", "sed"}}
+    assert programs == {
+        "train": {"git"},
+        "valid": {"apt"},
+        "short": {"tar", "sed"},
+        "long": {"tar", "sed"},
+    }
     assert {len(parts["short"]), len(parts["long"])} == {10, 8}
     assert "Out of Memory." not in {one.source for one in parts["short"]}  # git says it too

@@ -9,7 +9,10 @@ from benchmarks.relation_scores import Gathered, it_figures, received, relation_
 from regard_lab.seeing.maps import TextMaps
 from regard_lab.text import Tokeniser
 
-TEXTS = tuple(f"Return the {word} list of names. The list holds the {word} names." for word in ("old", "new", "long"))
+TEXTS = tuple(
+    f"Return the {word} list of names. The list holds the {word} names."
+    for word in ("old", "new", "long")
+)
 QUICK = relations.RelationsRecipe(vocab_size=400, dim=32)
 TOKENISER = Tokeniser.train(TEXTS, vocab_size=300)
 
@@ -33,8 +36,9 @@ def test_prose_is_kept_and_examples_tables_and_signatures_are_not():
     takes is kept.
     """
     assert list(prose(text)) == [
-        "Return the list of all names that were given.", "The Path of a file that open takes is kept."
-    ]  # fmt: skip
+        "Return the list of all names that were given.",
+        "The Path of a file that open takes is kept.",
+    ]
 
 
 def test_texts_are_whole_paragraphs_of_one_document_up_to_a_length():
@@ -68,6 +72,8 @@ def test_uniform_weights_give_every_word_its_own_share_whatever_its_sub_words(ca
     spans = (("a", range(1)), ("bc", range(1, 4)), ("d", range(4, 5)))
     alike = torch.ones(5, 5).tril() if causal else torch.ones(5, 5)
     pieces = (alike / alike.sum(1, keepdim=True))[None, None]
-    maps = TextMaps(("a", "bc", "d"), relation_scores.merge(pieces, spans, spans), spans, pieces, causal)
+    maps = TextMaps(
+        ("a", "bc", "d"), relation_scores.merge(pieces, spans, spans), spans, pieces, causal
+    )
     expected = [1.0, 1.0, 0.0] if causal else [1.0, 1.0, 1.0]
     torch.testing.assert_close(received(maps), torch.tensor(expected))

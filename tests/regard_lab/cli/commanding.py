@@ -19,9 +19,25 @@ from typing import Any
 from regard_lab.cli import main
 
 STREAMS = (0, 1, 2)
-ERRORS = ("surrogateescape", "strict", "backslashreplace")  # what Python does with signs that a stream cannot hold
+ERRORS = (
+    "surrogateescape",
+    "strict",
+    "backslashreplace",
+)  # what Python does with signs that a stream cannot hold
 LINES = ["the animal sleeps", "a street", "the old animal"]
-SMALL = ("--dim", 16, "--heads", 2, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 256, "--cpu")
+SMALL = (
+    "--dim",
+    16,
+    "--heads",
+    2,
+    "--layers",
+    1,
+    "--vocab-size",
+    300,
+    "--batch-tokens",
+    256,
+    "--cpu",
+)
 
 
 @dataclass
@@ -49,7 +65,9 @@ class Answer:
 class Stream(io.TextIOWrapper):
     """A stream of bytes that may claim to be a terminal."""
 
-    def __init__(self, content: bytes = b"", terminal: bool = False, encoding: str = "utf-8") -> None:
+    def __init__(
+        self, content: bytes = b"", terminal: bool = False, encoding: str = "utf-8"
+    ) -> None:
         super().__init__(io.BytesIO(content), encoding=encoding)
         self.terminal = terminal
 
@@ -57,11 +75,15 @@ class Stream(io.TextIOWrapper):
         return self.terminal
 
 
-def regard(*words: object, stdin: bytes = b"", terminal: bool = False, encoding: str = "utf-8") -> Answer:
+def regard(
+    *words: object, stdin: bytes = b"", terminal: bool = False, encoding: str = "utf-8"
+) -> Answer:
     """A command in this process, with streams of its own."""
     streams = Stream(stdin), *(Stream(terminal=terminal, encoding=encoding) for _ in range(2))
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr
-    sys.modules["__main__"].__package__ = None  # else a command of `python -m pytest` is named after pytest
+    sys.modules[
+        "__main__"
+    ].__package__ = None  # else a command of `python -m pytest` is named after pytest
     sys.argv = ["regard", *map(str, words)]
     sys.stdin, sys.stdout, sys.stderr = streams
     code = None
@@ -120,14 +142,19 @@ class Forked:
     """
 
     def __init__(
-        self, *words: object, streams: Mapping[int, int | None] | None = None,
-        prepare: Callable[[], None] | None = None, **environment: str,
-    ) -> None:  # fmt: skip
+        self,
+        *words: object,
+        streams: Mapping[int, int | None] | None = None,
+        prepare: Callable[[], None] | None = None,
+        **environment: str,
+    ) -> None:
         pipes = [os.pipe() for _ in STREAMS]
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            given = {stream: pipe[stream > 0] for stream, pipe in enumerate(pipes)} | {**(streams or {})}
+            given = {stream: pipe[stream > 0] for stream, pipe in enumerate(pipes)} | {
+                **(streams or {})
+            }
             self._be_regard([str(word) for word in words], given, prepare, environment)
         for stream, (reading, writing) in zip(STREAMS, pipes, strict=True):
             os.close(reading if stream == 0 else writing)
@@ -135,7 +162,11 @@ class Forked:
         self.stdout, self.stderr = (os.fdopen(pipes[stream][0], "rb") for stream in (1, 2))
 
     def _be_regard(
-        self, words: list[str], streams: dict[int, int | None], prepare: Callable[[], None] | None, environment: dict
+        self,
+        words: list[str],
+        streams: dict[int, int | None],
+        prepare: Callable[[], None] | None,
+        environment: dict,
     ) -> None:
         """Does not return. Ends as Python ends a program: streams are flushed, and SystemExit is the exit code."""
         code: object = 70
@@ -152,7 +183,9 @@ class Forked:
                 opened.append(open(stream, "w" if stream else "r", **how))  # noqa: SIM115
             os.closerange(3, 4096)  # among them the other ends of the pipes
             sys.stdin, sys.stdout, sys.stderr = opened
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
+            signal.signal(
+                signal.SIGINT, signal.default_int_handler
+            )  # a job in the background has none
             os.environ |= environment
             sys.argv = ["regard", *words]
             if prepare is not None:
@@ -197,7 +230,11 @@ class Forked:
         def read(name: str) -> None:
             written[name] = getattr(self, name).read()
 
-        reading = [threading.Thread(target=read, args=(name,)) for name in written if not getattr(self, name).closed]
+        reading = [
+            threading.Thread(target=read, args=(name,))
+            for name in written
+            if not getattr(self, name).closed
+        ]
         for thread in reading:
             thread.start()
         with contextlib.suppress(BrokenPipeError):  # it has left without reading everything

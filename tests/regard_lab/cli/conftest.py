@@ -40,7 +40,9 @@ def run_folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     tokeniser = Tokeniser.train(LINES, 300)
     torch.manual_seed(9)  # its translations have words that occur once
-    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    model = TranslationTransformer(
+        TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2)
+    )
     model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
     return folder
 
@@ -49,9 +51,13 @@ def run_folder(tmp_path_factory) -> Path:
 def writer(tmp_path_factory) -> Path:
     """A language model that was never trained."""
     folder = tmp_path_factory.mktemp("runs") / "writer"
-    tokeniser = Tokeniser.train(["the animal sleeps", "a café in the street", "the old animal"], 300)
+    tokeniser = Tokeniser.train(
+        ["the animal sleeps", "a café in the street", "the old animal"], 300
+    )
     torch.manual_seed(0)
-    model = LanguageModel(LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=2))
+    model = LanguageModel(
+        LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=2)
+    )
     model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
     return folder
 
@@ -62,7 +68,9 @@ def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     pairs = "".join(f"the bird number {n} sang\tder Vogel Nummer {n} sang\n" for n in range(90))
     (folder / "pairs.tsv").write_text(pairs)
-    text = "".join(f"the bird number {n} sang in the street,\n  and rain fell.\n\n" for n in range(60))
+    text = "".join(
+        f"the bird number {n} sang in the street,\n  and rain fell.\n\n" for n in range(60)
+    )
     (folder / "text.txt").write_text(text)
     labels = "".join(f"{'odd' if n % 2 else 'even'}\tthe bird number {n} sang\n" for n in range(80))
     (folder / "labels.tsv").write_text(labels)

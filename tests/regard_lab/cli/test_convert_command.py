@@ -28,8 +28,10 @@ def files(tmp_path_factory):
     (folder / "pairs.tsv").write_text(PAIRS)
     torch.manual_seed(0)
     for name, made, verbatim in (
-        ("writer", LanguageModel, True), ("reader", TextEncoder, False), ("translator", TranslationTransformer, False)
-    ):  # fmt: skip
+        ("writer", LanguageModel, True),
+        ("reader", TextEncoder, False),
+        ("translator", TranslationTransformer, False),
+    ):
         lines = [TEXT] if verbatim else [*TEXT.splitlines(), *PAIRS.splitlines()]
         tokeniser = Tokeniser.train(lines, 300, verbatim=verbatim)
         model = made(made.Config(vocab_size=tokeniser.vocab_size, dim=32, heads=8))
@@ -56,13 +58,18 @@ def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
     assert "1/4 of before" in next(line for line in lines if line.startswith("KV bytes per token"))
     assert "removed" in next(line for line in lines if line.startswith("parameters"))
     for part in (
-        "computes what the reference does with these heads", "this says nothing about the quality of the model",
+        "computes what the reference does with these heads",
+        "this says nothing about the quality of the model",
         "train the model before you rely on its outputs, by the same command",
-    ):  # fmt: skip
+    ):
         assert part in answer.err
     assert LanguageModel.load(tmp_path / "two").config.kv_heads == 2
     found, said = converted(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight")
-    assert (found["method"], "train" in said, "quality" in said) == ("repeat", False, False)  # no output has changed
+    assert (found["method"], "train" in said, "quality" in said) == (
+        "repeat",
+        False,
+        False,
+    )  # no output has changed
 
 
 @pytest.mark.parametrize(
@@ -92,17 +99,31 @@ def test_the_rows_are_as_long_as_those_of_the_training(files, tmp_path):
     sizes = ("--block", 24, "--dim", 32, "--layers", 1, "--heads", 4, "--vocab-size", 300, "--cpu")
     data = ("--data", files / "text.txt", "--out", run, "--steps", 4, "--dropout", 0)
     succeeded("train", "language-model", *data, *sizes)
-    last = [line for line in read_log(run / "log.jsonl") if line["kind"] == "validation"][-1]["loss"]
+    last = [line for line in read_log(run / "log.jsonl") if line["kind"] == "validation"][-1][
+        "loss"
+    ]
     for number, block in enumerate(((), ("--block", 48))):
         out = ("--out", tmp_path / f"two{number}")
-        found, _ = converted(run, "--kv-heads", 2, "--text", files / "text.txt", "--cpu", *block, *out)
+        found, _ = converted(
+            run, "--kv-heads", 2, "--text", files / "text.txt", "--cpu", *block, *out
+        )
         assert (found["losses"]["before"] == pytest.approx(last, rel=1e-5)) == (not block)
 
 
 def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, monkeypatch):
     from regard_lab.training.recipes.language import LanguageTask
 
-    arguments = ("--kv-heads", 2, "--method", "mean", "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
+    arguments = (
+        "--kv-heads",
+        2,
+        "--method",
+        "mean",
+        "--text",
+        files / "text.txt",
+        *SMALL,
+        "--uptrain-steps",
+        6,
+    )
     honest = LanguageTask.batch
 
     def interrupting(self, index):
@@ -117,7 +138,9 @@ def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, 
     assert answer.last == "regard: interrupted after 4 of 6 steps; the same command goes on"
     for name in ("stopped", "whole"):
         succeeded(*CONVERT, files / "writer", *arguments, "--out", tmp_path / name)
-    folders = [tmp_path / name / read_checkpoints(tmp_path / name).last for name in ("stopped", "whole")]
+    folders = [
+        tmp_path / name / read_checkpoints(tmp_path / name).last for name in ("stopped", "whole")
+    ]
     weights = [LanguageModel.load(folder).state_dict() for folder in folders]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
     assert "holds another run" in refusal(
@@ -139,7 +162,9 @@ def test_a_hugging_face_folder_is_converted_and_needs_its_tokeniser_for_a_text(f
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     folder = tmp_path / "llama"
-    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, bos_token_id=1, eos_token_id=2)
+    config = transformers.LlamaConfig(
+        **sizes, num_attention_heads=4, bos_token_id=1, eos_token_id=2
+    )
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     words = (folder, "--kv-heads", 1, "--out", tmp_path / "out")
     assert converted(*words)[0]["kv_bytes"] == {"token": {"before": 64, "after": 16}}
@@ -153,19 +178,31 @@ def test_a_hugging_face_folder_is_converted_and_needs_its_tokeniser_for_a_text(f
 def test_a_hugging_face_folder_is_calibrated_and_measured_on_a_text(files, tmp_path):
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
-    tokeniser = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "the": 1, "bird": 2, "sang": 3}, "<unk>"))
+    tokeniser = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"<unk>": 0, "the": 1, "bird": 2, "sang": 3}, "<unk>")
+    )
     tokeniser.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     config = transformers.LlamaConfig(
-        vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=600, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=8,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=600,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "in")
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokeniser, unk_token="<unk>").save_pretrained(tmp_path / "in")
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokeniser, unk_token="<unk>"
+    ).save_pretrained(tmp_path / "in")
     arguments = ("--kv-heads", 2, "--text", files / "text.txt", "--out", tmp_path / "out")
     found, _ = converted(tmp_path / "in", *arguments)
     assert (found["method"], found["kv_bytes"]["token"]) == ("align", {"before": 256, "after": 128})
     assert found["predictions"]["ids"] > 10
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("the bird")["input_ids"] == [1, 2]
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("the bird")[
+        "input_ids"
+    ] == [1, 2]
 
 
 def test_latents_are_calibrated_measured_trained_and_reported(files, tmp_path):
@@ -173,24 +210,38 @@ def test_latents_are_calibrated_measured_trained_and_reported(files, tmp_path):
     answer = succeeded(*latent, "--rope-dim", 8, "--out", tmp_path / "small")
     rows = [" ".join(line.split()) for line in answer.out.splitlines()]
     assert rows[1:3] == [
-        "numbers of a token, each layer 64 32 1/2 of before", "KV bytes per token 1,024 512 1/2 of before"
-    ]  # fmt: skip
+        "numbers of a token, each layer 64 32 1/2 of before",
+        "KV bytes per token 1,024 512 1/2 of before",
+    ]
     assert "in latents that lose nothing changes outputs by at most" in answer.err
     assert "the outputs of latents differ" in answer.err
-    more = ("--text", files / "text.txt", *SMALL, "--uptrain-steps", 6, "--out", tmp_path / "trained", "--json")
+    more = (
+        "--text",
+        files / "text.txt",
+        *SMALL,
+        "--uptrain-steps",
+        6,
+        "--out",
+        tmp_path / "trained",
+        "--json",
+    )
     losses = json.loads(succeeded(*latent, *more).out)["losses"]
     assert losses["uptrained"] < losses["converted"]
     config = LanguageModel.load(tmp_path / "trained").config
     assert (config.latent_dim, config.rope_dim) == (24, 24)
     again = regard(*latent, "--out", tmp_path / "small")
     assert "an earlier conversion (keys and values to latents of 24 numbers)" in again.err
-    for folder, words in ((files / "translator", "a LanguageModel"), (tmp_path / "small", "latent attention already")):
+    for folder, words in (
+        (files / "translator", "a LanguageModel"),
+        (tmp_path / "small", "latent attention already"),
+    ):
         answer = regard("convert", "latent", folder, "--latent-dim", 8, "--out", tmp_path / "no")
         assert (answer.returncode, words in answer.err) == (2, True), answer.err
 
 
 def test_a_model_with_latents_is_trained_from_the_start_and_writes(files, tmp_path):
-    run, sizes = tmp_path / "run", ("--dim", 32, "--layers", 1, "--heads", 4, "--vocab-size", 300, "--latent-dim", 12)
+    run = tmp_path / "run"
+    sizes = ("--dim", 32, "--layers", 1, "--heads", 4, "--vocab-size", 300, "--latent-dim", 12)
     data = ("--data", files / "text.txt", "--out", run, "--steps", 4, "--block", 24, "--cpu")
     succeeded("train", "language-model", *data, *sizes)
     config = LanguageModel.load(run).config

@@ -12,20 +12,39 @@ from regard_lab.text import translation_data
 from regard_lab.training.recipes import evaluation as pronouns
 
 PROMISED = (
-    "train_cpu_seconds", "bleu", "bleu_signature", "exact_match", "pronoun_accuracy", "contrast_accuracy",
-    "majority_baseline", "referent_agreement", "lens_agreement", "pictures",
-)  # fmt: skip
+    "train_cpu_seconds",
+    "bleu",
+    "bleu_signature",
+    "exact_match",
+    "pronoun_accuracy",
+    "contrast_accuracy",
+    "majority_baseline",
+    "referent_agreement",
+    "lens_agreement",
+    "pictures",
+)
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    sizes = {"dim": 16, "heads": 2, "layers": 1, "vocab_size": 400, "batch_tokens": 200, "warmup_steps": 2}
+    sizes = {
+        "dim": 16,
+        "heads": 2,
+        "layers": 1,
+        "vocab_size": 400,
+        "batch_tokens": 200,
+        "warmup_steps": 2,
+    }
     counts = {"train": 100, "valid": 6, "test": 4}
     for module, name, value in (
-        (translation_data, "PRONOUN_COUNTS", counts), (pronouns, "PRONOUN_COUNTS", counts),
-        (pronouns, "CONTRAST_PAIRS", 2), (pronouns, "SWAPS", 2), (demo, "EXPLAINED", 3), (demo, "CHOOSING", 3),
+        (translation_data, "PRONOUN_COUNTS", counts),
+        (pronouns, "PRONOUN_COUNTS", counts),
+        (pronouns, "CONTRAST_PAIRS", 2),
+        (pronouns, "SWAPS", 2),
+        (demo, "EXPLAINED", 3),
+        (demo, "CHOOSING", 3),
         (demo, "SETTINGS", replace(demo.SETTINGS, **sizes, validate_every=3)),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(module, name, value)
 
 
@@ -38,16 +57,26 @@ def test_the_demo_ends_with_one_line_of_json_and_pictures_that_exist(tmp_path):
     assert len(record["pictures"]) >= 4
     for picture in record["pictures"]:
         assert Path(picture).read_bytes().startswith(b"\x89PNG")
-    for rate in ("exact_match", "pronoun_accuracy", "contrast_accuracy", "majority_baseline", "referent_agreement"):
+    for rate in (
+        "exact_match",
+        "pronoun_accuracy",
+        "contrast_accuracy",
+        "majority_baseline",
+        "referent_agreement",
+    ):
         assert 0 <= record[rate] <= 1
     assert all(part in answer.err for part in ("true referent: animal", "not an explanation"))
 
-    again = succeeded("demo", "--steps", 4, "--out", tmp_path / "run")  # finds it trained, and prints the story
+    again = succeeded(
+        "demo", "--steps", 4, "--out", tmp_path / "run"
+    )  # finds it trained, and prints the story
     assert " step 4: validation" not in again.err  # nothing was trained again
     for part in ("4 steps", "1. Training", "2. Results", "3. The sentences", "4. Pictures"):
         assert part in again.out
     assert "which pairs were trained on" not in again.out  # the run of the demo knows them
-    assert "unseen by every head of this layer" in again.out  # *it* is farther from *animal* than the window
+    assert (
+        "unseen by every head of this layer" in again.out
+    )  # *it* is farther from *animal* than the window
 
     assert "other settings" in refusal("demo", "--steps", 5, "--out", tmp_path / "run")
 

@@ -18,14 +18,19 @@ from regard_lab.models import (
 
 SIZES = {"vocab_size": 20, "dim": 8, "heads": 2}
 MODELS = {
-    "language": lambda: LanguageModel(LanguageConfig(layers=1, positions="learned", max_length=12, **SIZES)),
+    "language": lambda: LanguageModel(
+        LanguageConfig(layers=1, positions="learned", max_length=12, **SIZES)
+    ),
     "encoder": lambda: TextEncoder(EncoderConfig(layers=1, head="classes", classes=3, **SIZES)),
     "translator": lambda: TranslationTransformer(TranslationTransformer.Config(**SIZES)),
 }
 
 
-def test_what_cannot_be_exported_is_refused_in_a_sentence_and_nothing_is_written(tmp_path, monkeypatch):
-    language, recurrent = tmp_path / "model", tmp_path / "recurrent"
+def test_what_cannot_be_exported_is_refused_in_a_sentence_and_nothing_is_written(
+    tmp_path, monkeypatch
+):
+    language = tmp_path / "model"
+    recurrent = tmp_path / "recurrent"
     MODELS["language"]().save(language)
     RecurrentTranslator(RecurrentTranslator.Config(vocab_size=20, dim=8, hidden=8)).save(recurrent)
 
@@ -42,14 +47,19 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence_and_nothing_is_written
         (language, file, "an ONNX file needs the package 'onnx'"),
     ):
         answer = regard("export", folder, "--onnx", name)
-        assert (answer.returncode in (1, 2), words in answer.last, name.exists()) == (True, True, False)
+        assert (answer.returncode in (1, 2), words in answer.last, name.exists()) == (
+            True,
+            True,
+            False,
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_an_exported_model_is_computed_by_onnxruntime(kind, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="needs pip install 'regard[onnx]'")
-    model, file = MODELS[kind]().eval(), tmp_path / "model.onnx"
+    model = MODELS[kind]().eval()
+    file = tmp_path / "model.onnx"
     model.save(tmp_path / "model")
     printed = succeeded("export", tmp_path / "model", "--onnx", file).out
     assert float(printed.split()[-1]) < 1e-5
@@ -57,4 +67,6 @@ def test_an_exported_model_is_computed_by_onnxruntime(kind, tmp_path):
     ids = [torch.randint(1, 20, (3, 7)) for _ in session.get_inputs()]
     ids[0][0, :3] = 0
     given = {one.name: x.numpy() for one, x in zip(session.get_inputs(), ids, strict=True)}
-    torch.testing.assert_close(torch.from_numpy(session.run(["scores"], given)[0]), model(*ids), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        torch.from_numpy(session.run(["scores"], given)[0]), model(*ids), rtol=0, atol=1e-5
+    )

@@ -33,7 +33,11 @@ from regard_lab.training import recipes
 
 ROOT = Path(package.__file__).parent
 TABLES = {"": TopLevel, "train ": Train, "convert ": Convert}
-MODULES = {prefix + name: module for prefix, table in TABLES.items() for name, module in table.MODULES.items()}
+MODULES = {
+    prefix + name: module
+    for prefix, table in TABLES.items()
+    for name, module in table.MODULES.items()
+}
 EXPORTED = (getattr(recipes, name) for name in recipes.__all__)
 CONFIGS = {f"train {one.COMMAND}": one.Config for one in EXPORTED if hasattr(one, "COMMAND")}
 CONFIGS["convert kv-heads"] = Uptraining.Config
@@ -49,12 +53,30 @@ for words in json.loads(sys.argv[1]):
 """
 MODULES_AFTER = "import sys\n{program}\nprint('modules:', *sys.modules)"
 HEAVY = (
-    "sympy", "mpmath", "torch.fx", "torch._dynamo", "torch._inductor", "torch._refs", "matplotlib", "rich",
-    "tokenizers", "sacrebleu", "accelerate", "transformers", "regard_lab.models", "regard_lab.decoding",
-    "regard_lab.training", "regard_lab.seeing",
-)  # fmt: skip
+    "sympy",
+    "mpmath",
+    "torch.fx",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch._refs",
+    "matplotlib",
+    "rich",
+    "tokenizers",
+    "sacrebleu",
+    "accelerate",
+    "transformers",
+    "regard_lab.models",
+    "regard_lab.decoding",
+    "regard_lab.training",
+    "regard_lab.seeing",
+)
 LIGHT = (
-    ("show", "causal & (strided(4) | random_blocks(1, block=2, seed=0)) | per_head(full, prefix(2))", "--layers", "3"),
+    (
+        "show",
+        "causal & (strided(4) | random_blocks(1, block=2, seed=0)) | per_head(full, prefix(2))",
+        "--layers",
+        "3",
+    ),
     ("plan", "--q-len", "4096", "--pattern", "causal & causal_window(512)"),
     ("show", "causl"),
 )
@@ -79,11 +101,15 @@ for words in json.loads(sys.argv[1]):
 def alone(program: str, *arguments: str, **environment: str) -> str:
     """What a program prints in a Python of its own."""
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_a_command_that_computes_nothing_imports_what_it_uses_beside_torch():
-    lines = [line for line in alone(RUN, json.dumps(LIGHT)).splitlines() if line.startswith("modules:")]
+    lines = [
+        line for line in alone(RUN, json.dumps(LIGHT)).splitlines() if line.startswith("modules:")
+    ]
     for words, line in zip(LIGHT, lines, strict=True):
         modules = line.split()
         assert "regard_lab.cli.app" in modules
@@ -94,7 +120,8 @@ def test_help_loads_the_parser_and_little_else_so_that_it_is_instant():
     """Counted in modules, which is the same on every machine."""
     main = "try:\n import regard_lab.cli as c; sys.argv = ['regard', '--help']; c.main()\nexcept SystemExit as e: pass"
     (_, parser), (text, loaded) = (
-        alone(MODULES_AFTER.format(program=program)).split("modules:") for program in ("import typer", main)
+        alone(MODULES_AFTER.format(program=program)).split("modules:")
+        for program in ("import typer", main)
     )
     assert "Commands:" in text
     names = set(loaded.split())
@@ -104,7 +131,10 @@ def test_help_loads_the_parser_and_little_else_so_that_it_is_instant():
 
 
 def test_the_help_of_every_command_needs_no_torch_also_after_arguments():
-    commands = [name.split() for name in MODULES] + [["translate", "RUN", "a sentence"], ["show", "a", "--length", "8"]]
+    commands = [name.split() for name in MODULES] + [
+        ["translate", "RUN", "a sentence"],
+        ["show", "a", "--length", "8"],
+    ]
     *answers, (after_options, _) = map(json.loads, alone(ASK, json.dumps(commands)).splitlines())
     for words, (text, heavy) in zip(commands, answers, strict=False):
         name = "translate" if "RUN" in words else " ".join(words)
@@ -114,11 +144,15 @@ def test_the_help_of_every_command_needs_no_torch_also_after_arguments():
 
 
 def test_the_kept_help_is_that_of_the_commands_in_every_width():
-    changed = "a command has changed; make figures, and read what changed in regard_lab/cli/help.json"
+    changed = (
+        "a command has changed; make figures, and read what changed in regard_lab/cli/help.json"
+    )
     assert HELP_FILE.read_text("utf-8") == made_help(), changed
     group = get_command(app)
     for width in (60, 80):
-        ctx = group.context_class(group, info_name="regard", terminal_width=width, **group.context_settings)
+        ctx = group.context_class(
+            group, info_name="regard", terminal_width=width, **group.context_settings
+        )
         for place, command, inner in loaded_commands(group, ctx):
             kept = Unloaded(command.name, place)
             own = kept.context_class(kept, info_name=inner.info_name, parent=inner.parent)
@@ -130,7 +164,9 @@ def test_the_first_head_of_the_first_layer_is_0_everywhere(run_folder):
     translator = Translator.load(run_folder)
     expected = look(translator.model, translator.tokeniser, "the animal sleeps", ()).encoder[0, 0]
     with torch.no_grad(), record_attention(translator.model) as recorded:
-        translator.model.encode(torch.tensor([[*translator.tokeniser.encode("the animal sleeps"), END]]))
+        translator.model.encode(
+            torch.tensor([[*translator.tokeniser.encode("the animal sleeps"), END]])
+        )
     (first, *_), names = recorded["encoder.0.attention"], list(recorded.details)
     assert names[0] == "encoder.0.attention"
     for head, is_first in ((0, True), (1, False)):
@@ -143,9 +179,15 @@ def test_the_first_head_of_the_first_layer_is_0_everywhere(run_folder):
 def complete(line: str) -> tuple[list[str], set[str]]:
     """What Tab offers at the end of a line in bash, and the modules that are imported then."""
     words = line.split(" ")
-    asked = {"_REGARD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    asked = {
+        "_REGARD_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
     program = "import sys\nfrom regard_lab.cli import main\nsys.argv = ['regard']\ntry: main()\n"
-    text, _, modules = alone(f"{program}finally: print('modules:', *sys.modules)", **asked).partition("modules:")
+    text, _, modules = alone(
+        f"{program}finally: print('modules:', *sys.modules)", **asked
+    ).partition("modules:")
     return text.split(), set(modules.split())
 
 
@@ -153,7 +195,10 @@ def test_commands_and_options_are_completed_without_torch():
     for line, offered in (
         ("regard tra", {"train", "translate"}),
         ("regard train translation --data x --valid", {"--valid", "--validate-every"}),
-        ("regard show --", {re.search(r"--[a-z-]+", name)[0] for name in kept_help()["show.show"]["Options"]}),
+        (
+            "regard show --",
+            {re.search(r"--[a-z-]+", name)[0] for name in kept_help()["show.show"]["Options"]},
+        ),
         ("regard translate runs/de", set()),  # files are left to the shell
     ):
         found, modules = complete(line)
@@ -168,13 +213,21 @@ def test_the_script_of_a_shell_is_shown(monkeypatch):
 
 
 def test_python_m_regard_lab_is_the_command_line():
-    done = subprocess.run([sys.executable, "-m", "regard_lab", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "regard_lab", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.startswith("regard ")
 
 
 def test_every_command_is_in_the_table_with_a_test_and_a_line_in_the_documentation():
     tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("*.py"))
-    pages = "".join(path.read_text("utf-8") for path in (ROOT.parent / "README.md", *ROOT.parent.glob("docs/**/*.md")))
+    pages = "".join(
+        path.read_text("utf-8")
+        for path in (ROOT.parent / "README.md", *ROOT.parent.glob("docs/**/*.md"))
+    )
     for command in MODULES:
         words = ", ".join(f'"{word}"' for word in command.split())
         assert re.search(rf"{words}[,)]", tests), f"test `regard {command}` in tests/regard_lab/cli"
@@ -184,16 +237,24 @@ def test_every_command_is_in_the_table_with_a_test_and_a_line_in_the_documentati
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("regard_lab.cli."):
                 used.add(str(node.module).removeprefix("regard_lab.cli."))
-    assert not {path.stem for path in ROOT.glob("cli/[!_]*.py")} - used, "add a row in regard_lab/cli/app.py"
+    assert not {path.stem for path in ROOT.glob("cli/[!_]*.py")} - used, (
+        "add a row in regard_lab/cli/app.py"
+    )
 
 
 def test_every_recipe_is_exported_and_a_command():
-    for module in pkgutil.iter_modules(recipes.__path__, f"{recipes.__name__}."):  # one that is not imported counts too
+    for module in pkgutil.iter_modules(
+        recipes.__path__, f"{recipes.__name__}."
+    ):  # one that is not imported counts too
         importlib.import_module(module.name)
     for recipe in recipes.Recipe.__subclasses__():
         if recipe.__module__.startswith("regard_lab."):
-            assert recipe.__name__ in recipes.__all__, f"export {recipe.__name__} in regard_lab.training.recipes"
-            assert recipe.COMMAND in Train.MODULES, f"add a row {recipe.COMMAND!r} to Train in regard_lab/cli/app.py"
+            assert recipe.__name__ in recipes.__all__, (
+                f"export {recipe.__name__} in regard_lab.training.recipes"
+            )
+            assert recipe.COMMAND in Train.MODULES, (
+                f"add a row {recipe.COMMAND!r} to Train in regard_lab/cli/app.py"
+            )
 
 
 # --- settings as options
@@ -213,7 +274,9 @@ def test_every_setting_is_an_option_with_its_sentence_and_its_default(command, m
     for field in fields_in_order(config):
         name = field.metadata.get("option", f"--{field.name.replace('_', '-')}").split("/")[0]
         assert name in text, name
-        assert squeezed(f"{sentence_of(config, field.name)} {default_text(field, variants)}") in text, name
+        assert (
+            squeezed(f"{sentence_of(config, field.name)} {default_text(field, variants)}") in text
+        ), name
     for own in variants.values():
         assert all(getattr(config, name) != value for name, value in own.items())
     with pytest.raises(LookupError, match="write one under Args"):
@@ -222,16 +285,29 @@ def test_every_setting_is_an_option_with_its_sentence_and_its_default(command, m
 
 def test_no_command_writes_a_default_into_its_help():
     for path in ROOT.glob("cli/*.py"):
-        assert not re.search(r"\[default: ['\"]?-?[\d.]+['\"]?[\];]", path.read_text("utf-8")), path.name
+        assert not re.search(r"\[default: ['\"]?-?[\d.]+['\"]?[\];]", path.read_text("utf-8")), (
+            path.name
+        )
 
 
 CHECKED = (
-    "steps", "warmup_steps", "weight_decay", "accumulate", "validate_every", "patience", "keep", "seed",
-    "heads", "kv_heads", "layers",
-)  # fmt: skip
+    "steps",
+    "warmup_steps",
+    "weight_decay",
+    "accumulate",
+    "validate_every",
+    "patience",
+    "keep",
+    "seed",
+    "heads",
+    "kv_heads",
+    "layers",
+)
 
 
-@pytest.mark.parametrize("config", [one for name, one in CONFIGS.items() if name.startswith("train ")])
+@pytest.mark.parametrize(
+    "config", [one for name, one in CONFIGS.items() if name.startswith("train ")]
+)
 def test_the_least_number_of_an_option_is_the_least_that_python_takes(config):
     for field in fields(config):
         if field.name not in CHECKED:

@@ -28,20 +28,27 @@ START = HEEDED + "sys.argv = ['regard', *sys.argv[1:]]; from regard_lab.cli impo
 
 def real(*words):
     """A Python of its own, in which nothing is imported yet."""
-    return subprocess.Popen([sys.executable, "-c", START, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", START, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 @pytest.mark.parametrize("command", [("show", "--list"), ("translate", "{run}")])
 def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(command, run_folder):
     process = Forked(*(word.format(run=run_folder) for word in command))
     process.stdout.close()
-    _, err = process.communicate(*([b"a street\n" * 600] if "translate" in command else []), timeout=600)
+    _, err = process.communicate(
+        *([b"a street\n" * 600] if "translate" in command else []), timeout=600
+    )
     assert (process.returncode, err) == (-signal.SIGPIPE, b"")
 
 
 @pytest.mark.parametrize(
     ("command", "seconds"),
-    [(("show", "causal"), 0.3), (("train", "translation", "--data", "pronouns", "--out", "{new}", "--cpu"), 1.5)],
+    [
+        (("show", "causal"), 0.3),
+        (("train", "translation", "--data", "pronouns", "--out", "{new}", "--cpu"), 1.5),
+    ],
 )
 def test_ctrl_c_before_the_first_step_is_one_word(command, seconds, tmp_path):
     """Also while modules are imported; the waits are CPU seconds, so that a busy machine changes little."""
@@ -65,7 +72,10 @@ def test_ctrl_c_between_lines_counts_what_is_printed(run_folder):
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
-    assert (process.returncode, err.decode().strip()) == (130, "regard: interrupted; 256 translations printed")
+    assert (process.returncode, err.decode().strip()) == (
+        130,
+        "regard: interrupted; 256 translations printed",
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -79,7 +89,11 @@ def test_a_signal_in_training_saves_and_names_the_command_that_goes_on(data, tmp
     assert process.returncode == 130
     last, command = err.decode().splitlines()[-2:]
     assert command == f"regard train translation --out {out} --resume"
-    steps = int(re.fullmatch("regard: interrupted: ([0-9,]+) steps.*; go on with:", last)[1].replace(",", ""))
+    steps = int(
+        re.fullmatch("regard: interrupted: ([0-9,]+) steps.*; go on with:", last)[1].replace(
+            ",", ""
+        )
+    )
     assert (out / f"step-{steps:06d}").is_dir()
     on = succeeded("train", "translation", "--out", out, "--resume", "--steps", steps + 1, "--cpu")
     assert f"going on after step {steps}" in on.err
@@ -135,12 +149,16 @@ def while_a_sentence_is_read():
     view.ExplorerServer.serve_forever = serve
 
 
-@pytest.mark.parametrize("moment", [before_the_page_is_made, while_an_object_is_freed, while_a_sentence_is_read])
+@pytest.mark.parametrize(
+    "moment", [before_the_page_is_made, while_an_object_is_freed, while_a_sentence_is_read]
+)
 def test_an_interruption_of_a_view_is_one_line_and_a_documented_code(moment, run_folder):
     process = Forked("view", run_folder, "The animal slept.", prepare=moment)
     output, remarks = (text.decode() for text in process.communicate())
     *before, last = [line for line in remarks.splitlines() if "without an end" not in line]
-    assert all(line.startswith("the page is served to this machine until Ctrl-C") for line in before)
+    assert all(
+        line.startswith("the page is served to this machine until Ctrl-C") for line in before
+    )
     if moment is while_a_sentence_is_read:
         assert (process.returncode, last) == (0, "ended")
         assert output.startswith("http://127.0.0.1:")
@@ -162,20 +180,42 @@ def interrupted(file):
 
 KEPT = {
     "train": (
-        ("train", "language-model", "--data", "{text}"), LanguageModelTraining, "prepare", CHECKPOINTS_FILE,
-        ["regard: interrupted; {out} keeps the run as it was last saved; go on with:",
-         "regard train language-model --out {out} --resume"],
+        ("train", "language-model", "--data", "{text}"),
+        LanguageModelTraining,
+        "prepare",
+        CHECKPOINTS_FILE,
+        [
+            "regard: interrupted; {out} keeps the run as it was last saved; go on with:",
+            "regard train language-model --out {out} --resume",
+        ],
     ),
     "compare": (
-        ("compare", "--runs", "{run},{run}", "--data", "{text}"), evaluate.comparing, "compare_runs", "compare.json",
+        ("compare", "--runs", "{run},{run}", "--data", "{text}"),
+        evaluate.comparing,
+        "compare_runs",
+        "compare.json",
         ["regard: interrupted; {out} has the report of what was evaluated"],
     ),
     "convert": (
-        ("convert", "kv-heads", "model", "--kv-heads", "2", "--text", "{text}", "--uptrain-steps", "9"),
-        Uptraining, "convert", CHECKPOINTS_FILE,
-        ["regard: interrupted; {out} keeps the model as it was last saved, and the same command goes on"],
+        (
+            "convert",
+            "kv-heads",
+            "model",
+            "--kv-heads",
+            "2",
+            "--text",
+            "{text}",
+            "--uptrain-steps",
+            "9",
+        ),
+        Uptraining,
+        "convert",
+        CHECKPOINTS_FILE,
+        [
+            "regard: interrupted; {out} keeps the model as it was last saved, and the same command goes on"
+        ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -186,12 +226,18 @@ def test_ctrl_c_names_what_is_kept_and_how_to_go_on(name, tmp_path, monkeypatch,
     for written in (None, out / file):
         monkeypatch.setattr(owner, function, interrupted(written))
         answer = regard(*command, "--out", out)
-        expected = ["regard: interrupted"] if written is None else [line.format(out=out) for line in lines]
+        expected = (
+            ["regard: interrupted"] if written is None else [line.format(out=out) for line in lines]
+        )
         assert (answer.returncode, answer.err.splitlines()[-len(expected) :]) == (130, expected)
 
 
-@pytest.mark.parametrize(("lines", "printed"), [(("a", "a street", "the street is wide"), 2), (("the street", "a"), 0)])
-def test_ctrl_c_in_a_beam_search_prints_the_first_lines_that_were_done(lines, printed, monkeypatch, run_folder):
+@pytest.mark.parametrize(
+    ("lines", "printed"), [(("a", "a street", "the street is wide"), 2), (("the street", "a"), 0)]
+)
+def test_ctrl_c_in_a_beam_search_prints_the_first_lines_that_were_done(
+    lines, printed, monkeypatch, run_folder
+):
     own = translator.batches_in_order
 
     def all_but_the_last(encoded, _):
@@ -202,12 +248,19 @@ def test_ctrl_c_in_a_beam_search_prints_the_first_lines_that_were_done(lines, pr
     monkeypatch.setattr(translator, "batches_in_order", all_but_the_last)
     answer = regard("translate", run_folder, "--beam", "2", *lines)
     assert (answer.returncode, answer.out.splitlines()) == (130, whole[:printed])
-    assert answer.last == f"regard: interrupted{f'; {printed} translations printed' if printed else ''}"
+    assert (
+        answer.last
+        == f"regard: interrupted{f'; {printed} translations printed' if printed else ''}"
+    )
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_ctrl_c_in_an_evaluation_keeps_the_sentences_that_were_done(named, tmp_path, monkeypatch, run_folder, data):
-    own, pairs, out = translator.batches_in_order, data / "pairs.tsv", tmp_path / "rows.tsv"
+def test_ctrl_c_in_an_evaluation_keeps_the_sentences_that_were_done(
+    named, tmp_path, monkeypatch, run_folder, data
+):
+    own = translator.batches_in_order
+    pairs = data / "pairs.tsv"
+    out = tmp_path / "rows.tsv"
 
     def first(encoded, _):
         yield next(iter(own(encoded, 60)))
@@ -223,13 +276,23 @@ def test_ctrl_c_in_an_evaluation_keeps_the_sentences_that_were_done(named, tmp_p
         header, *rows = (line.split("\t") for line in out.read_text().splitlines())
         done = [f"{row[0]}\t{row[1]}" for row in rows]
         assert (header[:3], len(done)) == (["source", "reference", "output"], count)
-        assert [line for line in pairs.read_text().splitlines() if line in done] == done  # in the order of the test
-        again = regard("evaluate", run_folder, pairs, "--out", out)  # its own table may be written anew, others may not
-        assert (again.returncode, regard("evaluate", run_folder, pairs, "--out", pairs).returncode) == (130, 2)
+        assert [
+            line for line in pairs.read_text().splitlines() if line in done
+        ] == done  # in the order of the test
+        again = regard(
+            "evaluate", run_folder, pairs, "--out", out
+        )  # its own table may be written anew, others may not
+        assert (
+            again.returncode,
+            regard("evaluate", run_folder, pairs, "--out", pairs).returncode,
+        ) == (130, 2)
 
 
-def test_ctrl_c_in_a_comparison_of_runs_keeps_what_was_evaluated(run_folder, tmp_path, monkeypatch, data):
-    evaluate_run, done = evaluate.comparing.evaluate_run, []
+def test_ctrl_c_in_a_comparison_of_runs_keeps_what_was_evaluated(
+    run_folder, tmp_path, monkeypatch, data
+):
+    evaluate_run = evaluate.comparing.evaluate_run
+    done = []
 
     def once(run, *rest, **more):
         if done:
@@ -240,19 +303,29 @@ def test_ctrl_c_in_a_comparison_of_runs_keeps_what_was_evaluated(run_folder, tmp
     monkeypatch.setattr(evaluate.comparing, "evaluate_run", once)
     with pytest.raises(KeyboardInterrupt):
         evaluate.comparing.compare_runs([run_folder, run_folder], [data / "pairs.tsv"], tmp_path)
-    assert [row["run"] for row in json.loads((tmp_path / "compare.json").read_text())["rows"]] == [str(run_folder)]
+    assert [row["run"] for row in json.loads((tmp_path / "compare.json").read_text())["rows"]] == [
+        str(run_folder)
+    ]
 
 
 def test_ctrl_c_in_a_lesson_says_how_much_of_it_is_printed(monkeypatch):
-    monkeypatch.setattr(lesson, "_print_cell", lambda cell, *_: interrupt() if "claims" in cell.tags else None)
+    monkeypatch.setattr(
+        lesson, "_print_cell", lambda cell, *_: interrupt() if "claims" in cell.tags else None
+    )
     answer = regard("lesson", "causal")
-    printed, parts = map(int, re.findall(r"; (\d+) of (\d+) parts of the lesson printed$", answer.last)[0])
+    printed, parts = map(
+        int, re.findall(r"; (\d+) of (\d+) parts of the lesson printed$", answer.last)[0]
+    )
     assert answer.returncode == 130
     assert 0 < printed < parts
 
 
 def test_ctrl_c_after_the_training_of_the_demo_keeps_the_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "load_translation_data", lambda *_, **__: SimpleNamespace(notes=["two pairs"], test=[]))
+    monkeypatch.setattr(
+        demo,
+        "load_translation_data",
+        lambda *_, **__: SimpleNamespace(notes=["two pairs"], test=[]),
+    )
     done = SimpleNamespace(stopped="steps", steps=9, wall_seconds=1.0, cpu_seconds=1.0)
     monkeypatch.setattr(demo, "_train", lambda *_: done)
     monkeypatch.setattr(demo.Translator, "load", interrupted(None))
@@ -264,7 +337,8 @@ def test_ctrl_c_after_the_training_of_the_demo_keeps_the_model(tmp_path, monkeyp
 
 
 def test_ctrl_c_ends_the_program_only_while_nothing_is_to_be_saved_and_only_in_the_main_thread():
-    usual, found = signal.default_int_handler, []
+    usual = signal.default_int_handler
+    found = []
 
     def work():
         for heeded in (False, True):

@@ -22,9 +22,14 @@ def record(case, contest, status="measured"):
     times = {"median": 0.002, "low": 0.001, "high": 0.004, "samples": [0.001, 0.002, 0.004]}
     ours = {"status": status, "reason": "off", "cpu": times, "wall": times}
     return {
-        "label": f"{case} {contest}", "work": f"{contest} queries", "family": case, "length": contest, "ours": "regard",
-        "contenders": {"regard": ours}, "promises": [],
-    }  # fmt: skip
+        "label": f"{case} {contest}",
+        "work": f"{contest} queries",
+        "family": case,
+        "length": contest,
+        "ours": "regard",
+        "contenders": {"regard": ours},
+        "promises": [],
+    }
 
 
 @pytest.fixture
@@ -40,7 +45,9 @@ def held(monkeypatch):
 
     cases = {name: Case(name, f"Case {name}", (1, 2), (1,)) for name in ("first", "second")}
     monkeypatch.setattr(running, "cases_on", lambda device: cases)
-    monkeypatch.setattr(running, "contests_of", lambda case, quick: case.quick if quick else case.contests)
+    monkeypatch.setattr(
+        running, "contests_of", lambda case, quick: case.quick if quick else case.contests
+    )
     monkeypatch.setattr(running, "hold", hold)
     return done
 
@@ -53,7 +60,10 @@ def test_bench_reports_and_writes(held, tmp_path):
     assert shown | {"sha256": written["sha256"]} == written
     held.append("wrong")
     answer = regard("bench", "first", "--out", tmp_path / "wrong")
-    assert (answer.returncode, "regard was wrong or failed: first 1: regard wrong: off" in answer.err) == (1, True)
+    assert (
+        answer.returncode,
+        "regard was wrong or failed: first 1: regard wrong: off" in answer.err,
+    ) == (1, True)
 
 
 def test_an_interruption_of_bench_names_how_to_go_on(held, tmp_path):
@@ -73,7 +83,10 @@ def test_one_real_case_from_start_to_end(tmp_path):
 
 
 def test_the_table_of_costs_is_shown_written_continued_and_refused(tmp_path, monkeypatch):
-    points = [{"length": n, "median": 1e-8 * n**2, "operations": n**2, "bytes": 256 * n} for n in (2304, 4096, 9216)]
+    points = [
+        {"length": n, "median": 1e-8 * n**2, "operations": n**2, "bytes": 256 * n}
+        for n in (2304, 4096, 9216)
+    ]
     done = []
 
     def measure(row, quick, tell):
@@ -86,7 +99,10 @@ def test_the_table_of_costs_is_shown_written_continued_and_refused(tmp_path, mon
     monkeypatch.setattr(measuring, "_measured", measure)
     rows = ("bench", "complexity", "softmax", "gru", "--out", tmp_path / "a")
     assert "recurrent (GRU)" in succeeded(*rows).out
-    assert {path.name for path in (tmp_path / "a").iterdir()} == {"complexity.json", "complexity.md"}
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {
+        "complexity.json",
+        "complexity.md",
+    }
     shown = printed(*rows)
     written = json.loads((tmp_path / "a/complexity.json").read_text())
     assert shown | {"sha256": written["sha256"]} == written
@@ -100,7 +116,10 @@ def test_the_table_of_costs_is_shown_written_continued_and_refused(tmp_path, mon
     assert done == ["causal"]
     done.append("fail")
     answer = regard("bench", "complexity", "softmax", "--out", tmp_path / "c")
-    assert (answer.returncode, "regard was wrong or failed: softmax: off by a mile" in answer.err) == (1, True)
+    assert (
+        answer.returncode,
+        "regard was wrong or failed: softmax: off by a mile" in answer.err,
+    ) == (1, True)
 
 
 # --- doctor
@@ -115,7 +134,10 @@ class Negative:
         offer = BACKENDS["reference"].assess(problem)
         if problem.needs_grad:
             return Refusal("it sends no gradients")
-        return replace(offer, run=lambda operands: (found := offer.run(operands))._replace(output=-found.output))
+        return replace(
+            offer,
+            run=lambda operands: (found := offer.run(operands))._replace(output=-found.output),
+        )
 
 
 def test_doctor_shows_versions_and_backends_and_fails_where_one_is_wrong(monkeypatch):
@@ -138,18 +160,42 @@ def test_doctor_shows_versions_and_backends_and_fails_where_one_is_wrong(monkeyp
 
 
 def test_the_table_of_lenses_names_what_was_measured(run_folder, tmp_path, monkeypatch):
-    row = {"top": 0.5, "order": 0.25, "cause": 0.75, "deletion": 0.125, "passes": 16.0, "backward_passes": 2.0}
-    routes = {"last": {"nothing": 0.9, "source": 0.3}, "first": {}, "counts": [9, 0], "verified": 7, "of": 9}
+    row = {
+        "top": 0.5,
+        "order": 0.25,
+        "cause": 0.75,
+        "deletion": 0.125,
+        "passes": 16.0,
+        "backward_passes": 2.0,
+    }
+    routes = {
+        "last": {"nothing": 0.9, "source": 0.3},
+        "first": {},
+        "counts": [9, 0],
+        "verified": 7,
+        "of": 9,
+    }
 
     def study(translator, *, sentences=200, seed=0, out=None, name, tell):
-        report = LensReport(name, "abc", sentences, seed, right=9, agreement=0.96, heads={"cross": [1, 3]})
+        report = LensReport(
+            name, "abc", sentences, seed, right=9, agreement=0.96, heads={"cross": [1, 3]}
+        )
         report.routes, report.rows = routes, {"erase": row}
         report.save(out)
         return report
 
     monkeypatch.setattr(evaluate, "study_lenses", study)
     shown = succeeded("lenses", run_folder, "--sentences", 10, "--out", tmp_path / "report").out
-    for part in ("erasure", "0.250", "16 + 2", "9 of 10 test sentences", "0.960", "layer 1, head 3", "0.300", "of 7 "):
+    for part in (
+        "erasure",
+        "0.250",
+        "16 + 2",
+        "9 of 10 test sentences",
+        "0.960",
+        "layer 1, head 3",
+        "0.300",
+        "of 7 ",
+    ):
         assert part in shown, part
     assert (tmp_path / "report" / "lenses.md").exists()
     assert printed("lenses", run_folder)["rows"]["erase"]["cause"] == 0.75

@@ -153,8 +153,14 @@ def places(tmp_path_factory, run_folder, writer, data):
     (folder / "file.xyz").write_text("neither a run nor a table\n")
     (folder / "blank.txt").write_text("\n")
     (folder / "strange.tsv").write_text("even\tthe bird number 2\nprime\tthe bird number 2 sang\n")
-    (folder / "pairs.csv").write_text("id,english,german\n" + "".join(f"{n},a {n},ein {n}\n" for n in range(40)))
-    for name, file, content in (("empty", None, ""), ("full", "diary.txt", "mine"), ("damaged", "config.json", "{}")):
+    (folder / "pairs.csv").write_text(
+        "id,english,german\n" + "".join(f"{n},a {n},ein {n}\n" for n in range(40))
+    )
+    for name, file, content in (
+        ("empty", None, ""),
+        ("full", "diary.txt", "mine"),
+        ("damaged", "config.json", "{}"),
+    ):
         (folder / name).mkdir()
         if file is not None:
             (folder / name / file).write_text(content)
@@ -164,17 +170,30 @@ def places(tmp_path_factory, run_folder, writer, data):
     sorter.save(folder / "sorter", {TOKENISER_FILE: tokeniser.to_json()})
     sorter.save(folder / "wordless")
     return {
-        **{name: folder / name for name in ("empty", "full", "damaged", "sorter", "wordless", "new")},
-        "missing": folder / "nowhere", "file": folder / "file.xyz", "blank": folder / "blank.txt",
-        "strange": folder / "strange.tsv", "csv": folder / "pairs.csv", "run": run_folder, "writer": writer,
-        "pairs": data / "pairs.tsv", "text": data / "text.txt", "labels": data / "labels.tsv",
-    }  # fmt: skip
+        **{
+            name: folder / name
+            for name in ("empty", "full", "damaged", "sorter", "wordless", "new")
+        },
+        "missing": folder / "nowhere",
+        "file": folder / "file.xyz",
+        "blank": folder / "blank.txt",
+        "strange": folder / "strange.tsv",
+        "csv": folder / "pairs.csv",
+        "run": run_folder,
+        "writer": writer,
+        "pairs": data / "pairs.tsv",
+        "text": data / "text.txt",
+        "labels": data / "labels.tsv",
+    }
 
 
 def words_of(command, places):
     """The words of a command; places are filled in after it is split, since folders may have spaces."""
     first, _, rest = command.partition(" ")
-    return [word.format(**places) if "{" in word else word for word in shlex.split(f"{SHORT.get(first, first)} {rest}")]
+    return [
+        word.format(**places) if "{" in word else word
+        for word in shlex.split(f"{SHORT.get(first, first)} {rest}")
+    ]
 
 
 def fault_of(row, words, places):
@@ -223,8 +242,17 @@ def test_groups_of_commands_alone_print_their_help():
         assert (answer.returncode, part in answer.out + answer.err) == (2, True)
 
 
-def test_the_corpus_of_a_training_needs_no_file_and_its_options_are_checked_first(tmp_path, monkeypatch):
+def test_the_corpus_of_a_training_needs_no_file_and_its_options_are_checked_first(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(recipe, "make_split", lambda *_: pytest.fail("the corpus was read"))
     assert "there is no pattern 'x'" in refusal(
-        "train", "language-model", "--data", "pronouns", "--out", tmp_path / "run", "--attention", "x"
+        "train",
+        "language-model",
+        "--data",
+        "pronouns",
+        "--out",
+        tmp_path / "run",
+        "--attention",
+        "x",
     )

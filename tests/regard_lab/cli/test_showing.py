@@ -36,19 +36,35 @@ def test_show_draws_a_pattern_and_the_reach_of_a_stack():
         "causal & sliding_window(4): 6 of 9 pairs\n    0 1 2\n  0 ■ · ·\n  1 ■ ■ ·\n  2 ■ ■ ■\n"
         "each row is a query, each column a key\n"
     )
-    assert succeeded("show", "causal_window(2)", "--length", "4", "--layers", "2").out.splitlines() == [
-        "causal_window(2): 7 of 16 pairs, 9 through 2 layers", "■ allowed, □ only through 2 layers",
-        "    0 1 2 3", "  0 ■ · · ·", "  1 ■ ■ · ·", "  2 □ ■ ■ ·", "  3 · □ ■ ■",
-        "each row is a query, each column a key", "2 layers reach 2 back, 0 ahead",
+    assert succeeded(
+        "show", "causal_window(2)", "--length", "4", "--layers", "2"
+    ).out.splitlines() == [
+        "causal_window(2): 7 of 16 pairs, 9 through 2 layers",
+        "■ allowed, □ only through 2 layers",
+        "    0 1 2 3",
+        "  0 ■ · · ·",
+        "  1 ■ ■ · ·",
+        "  2 □ ■ ■ ·",
+        "  3 · □ ■ ■",
+        "each row is a query, each column a key",
+        "2 layers reach 2 back, 0 ahead",
         "the last query learns from 3 of 4 positions: 1..3",
-    ]  # fmt: skip
-    lines = succeeded("show", "causal & global_tokens(0)", "--length", "4", "--layers", "2").out.splitlines()
+    ]
+    lines = succeeded(
+        "show", "causal & global_tokens(0)", "--length", "4", "--layers", "2"
+    ).out.splitlines()
     assert lines[-2] == "2 layers reach everything back, 0 ahead"
 
 
 def test_show_prints_json():
     record = printed("show", "causal", "--length", "2", "--keys", "3")
-    assert record == {"pattern": "causal", "q_len": 2, "k_len": 3, "count": 5, "allowed": [[1, 1, 0], [1, 1, 1]]}
+    assert record == {
+        "pattern": "causal",
+        "q_len": 2,
+        "k_len": 3,
+        "count": 5,
+        "allowed": [[1, 1, 0], [1, 1, 1]],
+    }
     record = printed("show", "causal_window(2)", "--length", "3", "--layers", "2")
     assert (record["reach"], record["layers"]) == ({"back": 2, "ahead": 0}, 2)
     assert record["learned"] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
@@ -68,30 +84,74 @@ def test_the_list_names_every_pattern_with_its_arguments():
     ("arguments", "shapes", "options"),
     [
         (
-            ["--q-len", "7", "--k-len", "11", "--heads", "6", "--kv-heads", "3", "--head-dim", "5", "--v-dim", "13",
-             "--batch", "2", "--pattern", "causal & causal_window(4)", "--want", "entropy", "--want", "top_keys(3)",
-             "--want", "weights_of(rows=[0, 5], heads=[2])"],
+            [
+                "--q-len",
+                "7",
+                "--k-len",
+                "11",
+                "--heads",
+                "6",
+                "--kv-heads",
+                "3",
+                "--head-dim",
+                "5",
+                "--v-dim",
+                "13",
+                "--batch",
+                "2",
+                "--pattern",
+                "causal & causal_window(4)",
+                "--want",
+                "entropy",
+                "--want",
+                "top_keys(3)",
+                "--want",
+                "weights_of(rows=[0, 5], heads=[2])",
+            ],
             ((2, 6, 7, 5), (2, 3, 11, 5), (2, 3, 11, 13)),
-            {"pattern": "causal & causal_window(4)",
-             "want": ["entropy", rg.top_keys(3), rg.weights_of(rows=[0, 5], heads=[2])]},
+            {
+                "pattern": "causal & causal_window(4)",
+                "want": ["entropy", rg.top_keys(3), rg.weights_of(rows=[0, 5], heads=[2])],
+            },
         ),
         (
-            ["--q-len", "9", "--softcap", "30", "--dropout", "0.25", "--dtype", "bfloat16", "--backend", "reference"],
+            [
+                "--q-len",
+                "9",
+                "--softcap",
+                "30",
+                "--dropout",
+                "0.25",
+                "--dtype",
+                "bfloat16",
+                "--backend",
+                "reference",
+            ],
             ((1, 8, 9, 64),) * 3,
             {"softcap": 30.0, "dropout": 0.25, "dtype": torch.bfloat16, "backend": "reference"},
         ),
         (["--q-len", "9", "--grad"], ((1, 8, 9, 64),) * 3, {"requires_grad": True}),
     ],
-)  # fmt: skip
+)
 def test_json_of_a_plan_is_that_of_plan_attention(arguments, shapes, options):
     made = {name: options.pop(name) for name in ("dtype", "requires_grad") if name in options}
     q, k, v = (torch.zeros(shape, **made) for shape in shapes)
-    assert succeeded("plan", *arguments, "--json").out.strip() == rg.plan_attention(q, k, v, **options).to_json()
+    assert (
+        succeeded("plan", *arguments, "--json").out.strip()
+        == rg.plan_attention(q, k, v, **options).to_json()
+    )
 
 
 def test_a_plan_for_another_device_does_not_depend_on_what_is_installed_here(monkeypatch):
     monkeypatch.setattr(flex_backend, "find_spec", lambda name: None)
-    arguments = ("--q-len", "8192", "--pattern", "causal & (causal_window(512) | strided(64))", "--device", "cuda")
+    arguments = (
+        "--q-len",
+        "8192",
+        "--pattern",
+        "causal & (causal_window(512) | strided(64))",
+        "--device",
+        "cuda",
+    )
     record = printed("plan", *arguments)
     assert "on cuda" in record["problem"]
     assert "refused" not in {record["backend"]: record["cost"], **record["others"]}["flex"]
@@ -121,7 +181,8 @@ def test_without_a_name_the_questions_of_lessons_are_listed():
 def test_a_lesson_is_printed_with_its_tables_code_and_claims(tmp_path, monkeypatch):
     text = succeeded("lesson", "windows", "--png", tmp_path / "a.png").out
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    question, code = find_lesson("windows").question, "print(p.CausalWindow(4).reach(3))"
+    question = find_lesson("windows").question
+    code = "print(p.CausalWindow(4).reach(3))"
     assert all(part in text for part in (question, "How far words look", code, "9 back, 0"))
     assert text.count("\nholds  ") == 3
     monkeypatch.setattr(Pattern, "reach", lambda self, layers=1, real=Pattern.reach: real(self, 1))
@@ -139,29 +200,43 @@ def test_json_of_a_lesson_has_its_claims_for_the_text_of_a_reader():
 @pytest.mark.parametrize("columns", [24, 60])
 def test_a_table_of_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    table = Table("Pairs", ("pattern", "kept pairs", "computed pairs"), (("causal_window(64)", "2,016", "4,096"),))
+    table = Table(
+        "Pairs",
+        ("pattern", "kept pairs", "computed pairs"),
+        (("causal_window(64)", "2,016", "4,096"),),
+    )
     narrow = Console(file=io.StringIO(), width=columns, markup=False)
     _print_table(table, narrow)
     lines = narrow.file.getvalue().splitlines()
     assert max(map(len, lines)) <= columns
-    assert all(word in " ".join(lines) for word in ("causal_window(64)", "2,016", "computed", "4,096")), lines
+    assert all(
+        word in " ".join(lines) for word in ("causal_window(64)", "2,016", "computed", "4,096")
+    ), lines
 
 
 # --- any terminal
 
 
-def test_every_command_prints_in_narrow_terminals_and_without_unicode(run_folder, tmp_path, monkeypatch):
+def test_every_command_prints_in_narrow_terminals_and_without_unicode(
+    run_folder, tmp_path, monkeypatch
+):
     encoding = "ascii"
     monkeypatch.setenv("COLUMNS", "40")
     (tmp_path / "pairs.tsv").write_text("a street\teine Straße\n", encoding="utf-8")
     commands = (
-        ("show", "causal_window(3)", "--layers", "2"), ("show", "per_head(causal, full)", "--length", "60"),
-        ("show", "--list"), ("plan", "--q-len", "64", "--pattern", "causal"),
+        ("show", "causal_window(3)", "--layers", "2"),
+        ("show", "per_head(causal, full)", "--length", "60"),
+        ("show", "--list"),
+        ("plan", "--q-len", "64", "--pattern", "causal"),
         ("walkthrough", "Das Tier überquert die Straße – müde…"),
-        ("walkthrough", "a b", "--whole", "--dim", "4", "--heads", "2"), ("lesson", "windows"),
-        ("translate", run_folder, "the animal sleeps", "ein Gefühl"), ("translate", run_folder, "a", "--map", "cross"),
-        ("evaluate", run_folder, tmp_path / "pairs.tsv"), ("show", "cäusal ■"), ("translate", "nirgendwo ■", "x"),
-    )  # fmt: skip
+        ("walkthrough", "a b", "--whole", "--dim", "4", "--heads", "2"),
+        ("lesson", "windows"),
+        ("translate", run_folder, "the animal sleeps", "ein Gefühl"),
+        ("translate", run_folder, "a", "--map", "cross"),
+        ("evaluate", run_folder, tmp_path / "pairs.tsv"),
+        ("show", "cäusal ■"),
+        ("translate", "nirgendwo ■", "x"),
+    )
     for words in commands:
         answer = regard(*words, encoding=encoding)
         text = (answer.stdout + answer.stderr).decode(encoding)
@@ -169,18 +244,25 @@ def test_every_command_prints_in_narrow_terminals_and_without_unicode(run_folder
         assert (answer.returncode, bool(text), "Traceback" in text) == (code, True, False), text
     monkeypatch.delenv("COLUMNS")
     answer = regard("translate", run_folder, "das Gefühl", "--json", encoding=encoding)
-    assert json.loads(answer.stdout.decode(encoding))["source"] == "das Gefühl"  # JSON keeps its values
+    assert (
+        json.loads(answer.stdout.decode(encoding))["source"] == "das Gefühl"
+    )  # JSON keeps its values
 
 
 def test_a_command_that_is_silent_says_what_it_does(monkeypatch):
-    notes, end = [], time.monotonic() + 60
+    notes = []
+    end = time.monotonic() + 60
     monkeypatch.setattr(console, "QUIET", 0.05)
     monkeypatch.setattr(console, "note", notes.append)
     with console.counting("evaluating"), console.counting("translating", 60) as progress:
         progress(7)
-        while not any(one.startswith("  translating 7 of 60, ") for one in notes) and time.monotonic() < end:
+        while (
+            not any(one.startswith("  translating 7 of 60, ") for one in notes)
+            and time.monotonic() < end
+        ):
             time.sleep(0.01)
-    begun, last = notes.index("translating 60"), notes[-1]
+    begun = notes.index("translating 60")
+    last = notes[-1]
     assert last.startswith("  translating 7 of 60, 0:")
     assert not [one for one in notes[begun:] if "evaluating" in one]  # the innermost alone
 
@@ -204,12 +286,22 @@ def test_a_drawing_fits_the_width_and_plain_characters_stand_for_the_same_pairs(
             assert max(map(len, drawn.splitlines())) <= width
     monkeypatch.setenv("COLUMNS", "80")
     words = ("show", "causal_window(3)", "--layers", "2")
-    squares, plain = (regard(*words, encoding=encoding).stdout.decode(encoding) for encoding in ("utf-8", "ascii"))
+    squares, plain = (
+        regard(*words, encoding=encoding).stdout.decode(encoding) for encoding in ("utf-8", "ascii")
+    )
     assert squares.translate(str.maketrans("■□·", "#o.")) == plain != squares
     monkeypatch.setenv("COLUMNS", "24")
-    lines = regard("show", "causal", "--length", "64", encoding="ascii").stdout.decode("ascii").splitlines()
+    lines = (
+        regard("show", "causal", "--length", "64", encoding="ascii")
+        .stdout.decode("ascii")
+        .splitlines()
+    )
     assert "Each character stands for 4 x 4 pairs" in " ".join(lines)
-    rows = [line.split()[1] for line in lines if line.strip()[:1].isdigit() and set(line.split()[-1]) <= set("#+.")]
+    rows = [
+        line.split()[1]
+        for line in lines
+        if line.strip()[:1].isdigit() and set(line.split()[-1]) <= set("#+.")
+    ]
     for number, row in enumerate(rows):  # all, some or none of them are allowed
         assert row == "#" * number + "+" + "." * (len(rows) - number - 1)
 
@@ -249,14 +341,17 @@ def hostile_models(monkeypatch):
     tokeniser = SimpleNamespace(encode=lambda text: text, decode=lambda text: text)
     generator = SimpleNamespace(generate=generate, tokeniser=tokeniser, words=words)
     monkeypatch.setattr(Generator, "load", lambda run: generator)
-    classes, rows = [HOSTILE + FORGING, "b"], [[0.75, 0.25]]
+    classes = [HOSTILE + FORGING, "b"]
+    rows = [[0.75, 0.25]]
     classifier = SimpleNamespace(classes=classes, probabilities=lambda texts: rows, words=words)
     monkeypatch.setattr(Classifier, "load", lambda run: classifier)
 
 
 @pytest.mark.usefixtures("hostile_models")
 @pytest.mark.parametrize("command", ["translate", "generate", "classify"])
-def test_what_a_model_writes_is_shown_with_escapes_on_a_terminal_and_as_it_stands_in_a_pipe(command):
+def test_what_a_model_writes_is_shown_with_escapes_on_a_terminal_and_as_it_stands_in_a_pipe(
+    command,
+):
     answer = regard(command, "run", "a text", terminal=True)
     assert (answer.returncode, SHOWN in answer.out) == (0, True)
     assert_harmless(answer.out, answer.err)
@@ -276,8 +371,13 @@ PLACES = {
     **dict.fromkeys(("evaluate", "lenses", "heads"), ("{path}",)),
     "score": ["{path}", "{path}"],
     **dict.fromkeys(("show", "bench", "lesson", "doctor"), (HOSTILE,)),
-    **dict.fromkeys(("train language-model", "train masked-words"), ("--data", "{path}", "--out", "{folder}/out")),
-    **dict.fromkeys(("train translation", "train classifier"), ("--data", "{path}.tsv", "--out", "{folder}/out")),
+    **dict.fromkeys(
+        ("train language-model", "train masked-words"),
+        ("--data", "{path}", "--out", "{folder}/out"),
+    ),
+    **dict.fromkeys(
+        ("train translation", "train classifier"), ("--data", "{path}.tsv", "--out", "{folder}/out")
+    ),
     "average": ["{path}", "--out", "{path}"],
     "demo": ["--out", "{path}"],
     "export": ["{path}", "--onnx", "{folder}/model.onnx"],
@@ -302,19 +402,27 @@ def test_every_command_names_what_it_was_given_with_escapes(tmp_path):
         assert_harmless(answer.out, answer.err)
         assert "\nregard: done" not in answer.err
         assert re.search(r"\\x1b", answer.err), command
-    answer = regard("demo", f"--{HOSTILE}", HOSTILE, terminal=True)  # its name is an option that there is not
+    answer = regard(
+        "demo", f"--{HOSTILE}", HOSTILE, terminal=True
+    )  # its name is an option that there is not
     assert answer.returncode == 2
     assert_harmless(answer.out, answer.err)
 
 
 def test_walkthroughs_and_lessons_of_hostile_text_are_harmless():
     for form in ([], ["--json"]):
-        answer = regard("walkthrough", f"a {HOSTILE} b", "--context", f"c {HOSTILE}", *form, terminal=True)
+        answer = regard(
+            "walkthrough", f"a {HOSTILE} b", "--context", f"c {HOSTILE}", *form, terminal=True
+        )
         assert answer.returncode == 0, answer.err
         assert_harmless(answer.out, answer.err)
         text = f"one [red]{HOSTILE}[/red] :smile: two"
         answer = regard("lesson", "causal", "--text", text, *form, terminal=True)
-        assert (answer.returncode, "[red]" in answer.out, ":smile:" in answer.out) == (0, True, True)
+        assert (answer.returncode, "[red]" in answer.out, ":smile:" in answer.out) == (
+            0,
+            True,
+            True,
+        )
         assert_harmless(answer.out, answer.err)
 
 

@@ -22,7 +22,12 @@ from regard_lab.text import Tokeniser
 from regard_lab.training import average_checkpoints, draw_curves, read_log
 from regard_lab.training.identity import FILES
 from regard_lab.training.recipes import evaluation, recipe
-from regard_lab.training.recipes.run_folder import FILES_OF_RECIPES, draw_run, read_settings, write_samples
+from regard_lab.training.recipes.run_folder import (
+    FILES_OF_RECIPES,
+    draw_run,
+    read_settings,
+    write_samples,
+)
 from regard_lab.training.record import Log
 
 PROGRAM = "from regard_lab.cli import main; main()"
@@ -33,7 +38,15 @@ QUICK = ("--warmup-steps", 1, "--schedule", "constant", *SMALL)
 def translator(data, tmp_path_factory):
     """A translator with a mechanism in its encoder, and gradient checkpointing."""
     run = tmp_path_factory.mktemp("runs") / "translator"
-    options = ("--steps", 3, "--validate-every", 2, "--gradient-checkpointing", "--mechanism", "performer(16)")
+    options = (
+        "--steps",
+        3,
+        "--validate-every",
+        2,
+        "--gradient-checkpointing",
+        "--mechanism",
+        "performer(16)",
+    )
     succeeded("train", "translation", "--data", data / "pairs.tsv", "--out", run, *options, *QUICK)
     return run
 
@@ -42,9 +55,24 @@ def translator(data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", ["luong-concat", "none"])
-def test_a_recurrent_translator_is_trained_gone_on_with_and_used(model, data, tmp_path, monkeypatch):
-    run, look = tmp_path / "run", tmp_path / "look.png"
-    sizes = ("--dim", 16, "--hidden", 12, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--cpu")
+def test_a_recurrent_translator_is_trained_gone_on_with_and_used(
+    model, data, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    look = tmp_path / "look.png"
+    sizes = (
+        "--dim",
+        16,
+        "--hidden",
+        12,
+        "--layers",
+        1,
+        "--vocab-size",
+        300,
+        "--batch-tokens",
+        200,
+        "--cpu",
+    )
     train = ("train", "translation", "--out", run)
     begun = succeeded(*train, "--data", data / "pairs.tsv", "--model", model, "--steps", 1, *sizes)
     assert f"{model} of " in begun.err
@@ -62,12 +90,16 @@ def test_a_recurrent_translator_is_trained_gone_on_with_and_used(model, data, tm
         monkeypatch.setattr(evaluation, name, 2)
     monkeypatch.setattr(evaluation, "PRONOUN_COUNTS", {"test": 3, "valid": 3})
     report = evaluation.judge_pronouns(Translator.load(run), seed=0)
-    assert report.head is report.agreement is None  # a recurrent encoder has no self-attention to look with
+    assert (
+        report.head is report.agreement is None
+    )  # a recurrent encoder has no self-attention to look with
     assert {"pronoun_accuracy", "contrast_accuracy", "swap_followed"} <= report.to_dict().keys()
     assert "agreement" not in " ".join(report.lines())
 
 
-def test_the_mechanism_is_that_of_the_encoder_alone_and_goes_with_conversions_and_averages(translator, tmp_path):
+def test_the_mechanism_is_that_of_the_encoder_alone_and_goes_with_conversions_and_averages(
+    translator, tmp_path
+):
     model = TranslationTransformer.load(translator)
     assert model.config.gradient_checkpointing
     assert str(model.encoder[0].attention.mechanism.declared) == "performer(16, seed=0)"
@@ -85,51 +117,117 @@ def test_the_mechanism_is_that_of_the_encoder_alone_and_goes_with_conversions_an
 
 def test_a_run_without_encoder_weights_is_scored_and_has_no_picture(data, tmp_path):
     linformer = ("--mechanism", "linformer(256, 4)", "--steps", 1, *QUICK)
-    run, picture = tmp_path / "run", tmp_path / "a.png"
+    run = tmp_path / "run"
+    picture = tmp_path / "a.png"
     succeeded("train", "translation", "--data", data / "pairs.tsv", "--out", run, *linformer)
-    assert "which computes no weights" in refusal("translate", run, "the bird", "--picture", picture)
+    assert "which computes no weights" in refusal(
+        "translate", run, "the bird", "--picture", picture
+    )
     assert not picture.exists()
 
 
 def test_a_language_model_is_trained_and_goes_on_with_what_it_was_given(data, tmp_path):
     run = tmp_path / "run"
-    options = ("--tokeniser", "byte", "--block", 32, "--kv-heads", 1, "--validate-every", 3, "--steps", 6, *QUICK)
+    options = (
+        "--tokeniser",
+        "byte",
+        "--block",
+        32,
+        "--kv-heads",
+        1,
+        "--validate-every",
+        3,
+        "--steps",
+        6,
+        *QUICK,
+    )
     patterns = ("--attention", "causal & causal_window(8)", "--layers", 2, "--attention", "full")
-    answer = succeeded("train", "language-model", "--data", data / "text.txt", "--out", run, *options, *patterns)
+    answer = succeeded(
+        "train", "language-model", "--data", data / "text.txt", "--out", run, *options, *patterns
+    )
     assert "260 bytes" in answer.err
     assert "bits a character" in answer.last
     model = LanguageModel.load(run)
-    assert (model.config.pattern, model.config.kv_heads) == (("causal & causal_window(8)", "full"), 1)
+    assert (model.config.pattern, model.config.kv_heads) == (
+        ("causal & causal_window(8)", "full"),
+        1,
+    )
     (path,) = run.glob("step-*/tokeniser.json")
-    tokeniser, text = Tokeniser.from_json(path.read_text()), (data / "text.txt").read_text()
+    tokeniser = Tokeniser.from_json(path.read_text())
+    text = (data / "text.txt").read_text()
     assert tokeniser.decode(tokeniser.encode(text)) == text
-    succeeded("train", "language-model", "--out", run, "--resume", "--steps", 9, "--keep", 5, "--cpu")
-    assert [line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "validation"] == [3, 6, 9]
+    succeeded(
+        "train", "language-model", "--out", run, "--resume", "--steps", 9, "--keep", 5, "--cpu"
+    )
+    assert [
+        line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "validation"
+    ] == [3, 6, 9]
     settings = read_settings(run)
     assert (settings["steps"], settings["keep"]) == (9, 5)
     (run / "step-notes").mkdir()  # a name like that of a checkpoint
     again = succeeded("train", "language-model", "--out", run, "--resume", "--cpu")
     assert "all steps are done: 9 steps" in again.last
-    assert {"step-000006", "step-000009", "step-notes"} <= {folder.name for folder in run.glob("step-*")}
+    assert {"step-000006", "step-000009", "step-notes"} <= {
+        folder.name for folder in run.glob("step-*")
+    }
 
 
 def test_the_embedded_corpus_needs_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "PRONOUN_COUNTS", {"train": 300, "valid": 20})
-    options = ("--data", "pronouns", "--tokeniser", "character", "--steps", 1, "--block", 16, *QUICK)
+    options = (
+        "--data",
+        "pronouns",
+        "--tokeniser",
+        "character",
+        "--steps",
+        1,
+        "--block",
+        16,
+        *QUICK,
+    )
     answer = succeeded("train", "language-model", "--out", tmp_path / "run", *options)
     assert "characters of the embedded corpus" in answer.err
 
 
 def test_a_classifier_begins_with_what_hidden_words_taught_or_from_nothing(data, tmp_path):
-    run, labels, hidden_words = tmp_path / "run", data / "labels.tsv", tmp_path / "hidden"
+    run = tmp_path / "run"
+    labels = data / "labels.tsv"
+    hidden_words = tmp_path / "hidden"
     options = ("--steps", 4, "--validate-every", 2, "--keep", 3, *QUICK)
     succeeded("train", "masked-words", "--data", data / "text.txt", "--out", hidden_words, *options)
-    options = ("--batch-tokens", 256, "--warmup-steps", 2, "--schedule", "constant", "--cpu", "--keep", 3)
-    begin = ("--data", labels, "--from", hidden_words, "--steps", 4, "--validate-every", 2, *options)
-    answer = succeeded("train", "classifier", "--out", run, *begin, "--attention", "sliding_window(4)")
+    options = (
+        "--batch-tokens",
+        256,
+        "--warmup-steps",
+        2,
+        "--schedule",
+        "constant",
+        "--cpu",
+        "--keep",
+        3,
+    )
+    begin = (
+        "--data",
+        labels,
+        "--from",
+        hidden_words,
+        "--steps",
+        4,
+        "--validate-every",
+        2,
+        *options,
+    )
+    answer = succeeded(
+        "train", "classifier", "--out", run, *begin, "--attention", "sliding_window(4)"
+    )
     assert "test texts right with the best model" in answer.last
-    begun, trained = TextEncoder.load(hidden_words), TextEncoder.load(run)
-    assert (trained.config.head, trained.config.classes, trained.config.dim) == ("classes", 2, begun.config.dim)
+    begun = TextEncoder.load(hidden_words)
+    trained = TextEncoder.load(run)
+    assert (trained.config.head, trained.config.classes, trained.config.dim) == (
+        "classes",
+        2,
+        begun.config.dim,
+    )
     assert trained.config.pattern == ("sliding_window(4)",)
     moved = (trained.embedding.weight - begun.embedding.weight).abs().max()
     assert 0 < float(moved.detach()) < 0.02  # a few small steps away
@@ -147,15 +245,21 @@ def test_a_classifier_begins_with_what_hidden_words_taught_or_from_nothing(data,
     assert "keeps 3 (step-000002, step-000004, step-000005)" in more
 
     fresh = ("--data", labels, "--valid", labels, "--steps", 1, *QUICK)
-    answer = succeeded("train", "classifier", "--out", tmp_path / "fresh", *fresh, "--pooling", "first")
+    answer = succeeded(
+        "train", "classifier", "--out", tmp_path / "fresh", *fresh, "--pooling", "first"
+    )
     assert "validation texts right" in answer.last
     assert TextEncoder.load(tmp_path / "fresh").config.pooling == "first"
 
 
 def test_as_many_labels_as_texts_are_remarked(tmp_path):
     table = tmp_path / "swapped.tsv"
-    table.write_text("".join(f"the bird {n} sang\t{'odd' if n % 2 else 'even'}\n" for n in range(40)))
-    said = regard("train", "classifier", "--data", table, "--out", tmp_path / "run", "--steps", 1, *QUICK).err
+    table.write_text(
+        "".join(f"the bird {n} sang\t{'odd' if n % 2 else 'even'}\n" for n in range(40))
+    )
+    said = regard(
+        "train", "classifier", "--data", table, "--out", tmp_path / "run", "--steps", 1, *QUICK
+    ).err
     assert "there are 40 labels for 40 texts, so most labels cannot be learned" in said
     assert "look whether the columns are swapped" in said
 
@@ -164,14 +268,20 @@ def test_as_many_labels_as_texts_are_remarked(tmp_path):
 
 
 def test_a_user_trains_stops_and_goes_on(tmp_path):
-    table, run = tmp_path / "pairs.tsv", tmp_path / "a run"
+    table = tmp_path / "pairs.tsv"
+    run = tmp_path / "a run"
     rows = [f"sentence number {n}\tSatz Nummer {n}\n" for n in range(120)]
-    table.write_bytes(b"\xef\xbb\xbf" + "".join([*rows, "no tab here\n", rows[0], "\n", "\t\n"]).encode())
+    table.write_bytes(
+        b"\xef\xbb\xbf" + "".join([*rows, "no tab here\n", rows[0], "\n", "\t\n"]).encode()
+    )
     begin = ("train", "translation", "--data", table, "--out", run, "--validate-every", 2, *SMALL)
     assert "kept 120 of 124 lines" in succeeded(*begin, "--steps", 2).err
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "resume" in refusal(*begin, "--steps", 4)
-    assert "4 steps" in succeeded("train", "translation", "--out", run, "--resume", "--steps", 4, "--cpu").err
+    assert (
+        "4 steps"
+        in succeeded("train", "translation", "--out", run, "--resume", "--steps", 4, "--cpu").err
+    )
     for words, reason in (
         (("translation", "--dim", 32), "begun with other settings (dim 16 -> 32)"),
         (("language-model",), "holds a run of another command"),
@@ -179,8 +289,14 @@ def test_a_user_trains_stops_and_goes_on(tmp_path):
         assert reason in refusal("train", words[0], "--out", run, "--resume", "--cpu", *words[1:])
 
 
-def test_a_run_goes_on_in_another_folder_with_its_own_data_once_they_are_named(tmp_path, monkeypatch):
-    table, run, (here, elsewhere) = tmp_path / "here/st.csv", tmp_path / "run", (tmp_path / "here", tmp_path / "there")
+def test_a_run_goes_on_in_another_folder_with_its_own_data_once_they_are_named(
+    tmp_path, monkeypatch
+):
+    table, run, (here, elsewhere) = (
+        tmp_path / "here/st.csv",
+        tmp_path / "run",
+        (tmp_path / "here", tmp_path / "there"),
+    )
     text = "source,target\n" + "".join(f"sentence {n},Satz {n}\n" for n in range(90))
     for folder in (here, elsewhere):
         folder.mkdir()
@@ -198,10 +314,15 @@ def test_a_run_goes_on_in_another_folder_with_its_own_data_once_they_are_named(t
     other = refusal(*resume)
     assert "was begun with other data (pairs was " in other
     assert not any(len(word.strip("(),;.")) == 64 for word in other.split())  # no hashes
-    assert refusal(*resume, "--data", "sr.csv") == "regard: sr.csv does not exist; did you mean st.csv?"
+    assert (
+        refusal(*resume, "--data", "sr.csv")
+        == "regard: sr.csv does not exist; did you mean st.csv?"
+    )
     target = json.loads(kept.splitlines()[0])["target"]
     table.write_text(text.replace(f",{target}\n", f",{target} anders\n"))
-    assert "was begun with other data (its test.jsonl does not hold the " in refusal(*resume, "--data", table)
+    assert "was begun with other data (its test.jsonl does not hold the " in refusal(
+        *resume, "--data", table
+    )
     assert (run / "test.jsonl").read_bytes() == kept  # it was replaced where only it had changed
     table.write_text(text)
     (elsewhere / "st.csv").unlink()
@@ -229,7 +350,10 @@ def test_each_validation_leaves_translations_and_the_attention_of_one(translator
     source, wanted, written, *_ = (samples / "step-000003.txt").read_text().splitlines()
     number = re.search(r"\d+", source)[0]
     sentence = f"the bird number {number} sang"
-    assert (source, wanted) == (f"source     {sentence}", f"should be  der Vogel Nummer {number} sang")
+    assert (source, wanted) == (
+        f"source     {sentence}",
+        f"should be  der Vogel Nummer {number} sang",
+    )
     translation = succeeded("translate", translator, sentence).out.strip()
     assert written.split("  ", 1)[1].strip() == translation  # the model of step 3 is the best one
 
@@ -255,9 +379,10 @@ def test_a_loss_that_is_not_finite_is_one_sentence_and_the_run_goes_on_where_it_
     answer = regard("train", "language-model", "--out", tmp_path / "run", *options)
     assert answer.returncode == 1
     for part in (
-        "cannot be done: the gradient of batch 1 is not finite", "the first tensor that is not is the",
+        "cannot be done: the gradient of batch 1 is not finite",
+        "the first tensor that is not is the",
         "lower learning rate",
-    ):  # fmt: skip
+    ):
         assert part in answer.last
     step = int(answer.last.split("as it was after step ")[1].split(".")[0])
     assert (tmp_path / "run" / f"step-{step:06d}").is_dir()
@@ -266,29 +391,48 @@ def test_a_loss_that_is_not_finite_is_one_sentence_and_the_run_goes_on_where_it_
     assert again.last == answer.last
 
 
-def test_a_run_or_file_that_does_not_exist_leads_to_the_nearest(run_folder, data, tmp_path, monkeypatch):
+def test_a_run_or_file_that_does_not_exist_leads_to_the_nearest(
+    run_folder, data, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     nowhere = regard("translate", "runs/min", "A dog.")
-    assert nowhere.last == "regard: runs/min does not exist; check the path, which is relative to the current folder"
+    assert (
+        nowhere.last
+        == "regard: runs/min does not exist; check the path, which is relative to the current folder"
+    )
     (tmp_path / "runs" / "mini").mkdir(parents=True)
-    assert regard("evaluate", "runs/min").last == "regard: runs/min does not exist; did you mean runs/mini?"
+    assert (
+        regard("evaluate", "runs/min").last
+        == "regard: runs/min does not exist; did you mean runs/mini?"
+    )
     answer = regard("translate", run_folder.parent, "A dog.")
-    assert answer.last.endswith(f"neither config.json nor checkpoints.json in it; there is one in {run_folder}")
+    assert answer.last.endswith(
+        f"neither config.json nor checkpoints.json in it; there is one in {run_folder}"
+    )
     answer = regard("train", "translation", "--data", data / "pair.tsv", "--out", tmp_path / "new")
-    assert answer.last == f"regard: {data / 'pair.tsv'} does not exist; did you mean {data / 'pairs.tsv'}?"
+    assert (
+        answer.last
+        == f"regard: {data / 'pair.tsv'} does not exist; did you mean {data / 'pairs.tsv'}?"
+    )
 
 
 def refuse(*more, **options):
     raise PermissionError(errno.EACCES, "Permission denied")
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_data_are_read(data, tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_refused_before_the_data_are_read(
+    data, tmp_path, monkeypatch
+):
     table = data / "pairs.tsv"
     for run, folder, reason in (
-        (table / "run", table, "Not a directory"), (tmp_path / "some/run", tmp_path, "Permission denied")
-    ):  # fmt: skip
+        (table / "run", table, "Not a directory"),
+        (tmp_path / "some/run", tmp_path, "Permission denied"),
+    ):
         said = f"regard: {run} cannot be made, since {folder} takes no new folder ({reason}); choose another folder"
-        assert refusal("train", "translation", "--data", table, "--out", run, "--steps", 1, code=1) == said
+        assert (
+            refusal("train", "translation", "--data", table, "--out", run, "--steps", 1, code=1)
+            == said
+        )
         monkeypatch.setattr(Path, "mkdir", refuse)
 
 
@@ -297,15 +441,23 @@ def test_a_full_disk_behind_standard_output_is_named(run_folder):
         for words in (("show", "causal"), ("translate", run_folder, "a street")):
             process = Forked(*words, streams={1: full.fileno()})
             _, err = process.communicate()
-            assert (process.returncode, err.decode()) == (1, "regard: standard output: No space left on device\n")
+            assert (process.returncode, err.decode()) == (
+                1,
+                "regard: standard output: No space left on device\n",
+            )
 
 
 OWN = ("settings.json", "test.jsonl", "curves.png", "notes.txt")
 INTO = (
-    "train translation --data pronouns", "train language-model --data pronouns", "train classifier --data labels.tsv",
-    "train translation --resume", "demo --steps 1", "bench overhead --quick", "bench complexity softmax --quick",
+    "train translation --data pronouns",
+    "train language-model --data pronouns",
+    "train classifier --data labels.tsv",
+    "train translation --resume",
+    "demo --steps 1",
+    "bench overhead --quick",
+    "bench complexity softmax --quick",
     "convert kv-heads nowhere --kv-heads 1",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("command", INTO)
@@ -320,14 +472,32 @@ def test_a_folder_with_own_files_is_refused_by_name(tmp_path, monkeypatch, comma
 @pytest.mark.slow
 def test_two_processes_are_one_voice_and_one_run(data, tmp_path):
     """Through the real launcher, and the run goes on."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "--no-python",
+    ]
     begin = ["--data", data / "text.txt", "--steps", 2, *QUICK]
     for options in (begin, ["--resume", "--steps", 4, "--cpu"]):
-        command = [*launcher, sys.executable, "-c", PROGRAM, "train", "language-model", "--out", tmp_path / "run"]
+        command = [
+            *launcher,
+            sys.executable,
+            "-c",
+            PROGRAM,
+            "train",
+            "language-model",
+            "--out",
+            tmp_path / "run",
+        ]
         done = subprocess.run(
-            [*map(str, command), *map(str, options)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
+            [*map(str, command), *map(str, options)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
             timeout=1200,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         assert done.stderr.count(b"all steps are done") == 1
     sessions = json.loads((tmp_path / "run/run.json").read_text())["sessions"]
@@ -367,21 +537,28 @@ def test_a_damaged_log_costs_its_damaged_lines_alone(translator, logged, tmp_pat
     (run / "log.jsonl").write_bytes(content[:70] + bytes([content[70] ^ 1]) + content[71:])
     said = succeeded("train", "translation", "--out", run, "--resume", "--steps", 4, "--cpu").err
     assert re.search("1 line of .* cannot be read, and 2 can", said)
-    assert [line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "training"][:2] == [2, 3]
+    assert [line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "training"][
+        :2
+    ] == [2, 3]
     lines = (logged / "log.jsonl").read_bytes().split(b"\n")
     (tmp_path / "log.jsonl").write_bytes(b"\n".join([lines[0], b"damaged", *lines[2:]]))
     [sentence] = draw_curves(tmp_path / "log.jsonl", tmp_path / "curves.png")
-    assert re.match(r"1 line of .*log\.jsonl cannot be read, and \d+ can; the first reason: .*line 2", sentence)
+    assert re.match(
+        r"1 line of .*log\.jsonl cannot be read, and \d+ can; the first reason: .*line 2", sentence
+    )
 
 
 @pytest.mark.usefixtures("drawn_pictures")
 def test_no_damaged_log_stops_a_training_through_its_picture(tmp_path):
     for line in (
         b'{"step": 1, "kind": "training", "loss": 1e308}\n{"step": 2, "kind": "training", "loss": -1e308}',
-        b'{"step": %d, "kind": "training", "loss": 1.0}' % 10**400, b'{"step": 1, "kind": "validation", "loss": [1]}',
-    ):  # fmt: skip
+        b'{"step": %d, "kind": "training", "loss": 1.0}' % 10**400,
+        b'{"step": 1, "kind": "validation", "loss": [1]}',
+    ):
         (tmp_path / "log.jsonl").write_bytes(line + b"\n")
         remarks = []
         draw_run(tmp_path, remarks.append, tell_lost=True)
         assert len(remarks) <= 1
-        assert (remarks and remarks[0].startswith("no picture: ")) or (tmp_path / "curves.png").exists()
+        assert (remarks and remarks[0].startswith("no picture: ")) or (
+            tmp_path / "curves.png"
+        ).exists()

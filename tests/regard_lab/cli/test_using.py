@@ -18,7 +18,13 @@ from regard_lab.decoding import Generator, Sampling, Translation, Translator, ev
 from regard_lab.decoding.compiled import compile_steps
 from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE, load_with_tokeniser
 from regard_lab.decoding.translator import Ends
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer, load_model
+from regard_lab.models import (
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+    load_model,
+)
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.seeing import look, terminal_map, visible
 from regard_lab.text import BEGIN, END, Pair, SeenWords, Tokeniser
@@ -41,29 +47,55 @@ def test_each_line_in_is_one_line_out(run_folder):
 
 def test_sentences_json_and_beams_give_the_same_texts(run_folder):
     records = printed("translate", run_folder, *LINES)
-    assert [one["text"] for one in records] == succeeded("translate", run_folder, *LINES).out.splitlines()
+    assert [one["text"] for one in records] == succeeded(
+        "translate", run_folder, *LINES
+    ).out.splitlines()
     assert [one["source"] for one in records] == LINES
-    succeeded("translate", run_folder, "--beam", "3", "--normalisation", "average", stdin=b"a street\n")
+    succeeded(
+        "translate", run_folder, "--beam", "3", "--normalisation", "average", stdin=b"a street\n"
+    )
 
 
 def test_n_best_lists_constraints_word_scores_and_word_pairs_are_printed(run_folder, tmp_path):
     search = ("--beam", 4, "--count", 3, "--max-length", 6)
-    rows = [line.split(" ||| ") for line in succeeded("translate", run_folder, *LINES, *search).out.splitlines()]
-    best = [(at, one) for at, record in enumerate(printed("translate", run_folder, *LINES, *search))
-            for one in record["n_best"]]  # fmt: skip
+    rows = [
+        line.split(" ||| ")
+        for line in succeeded("translate", run_folder, *LINES, *search).out.splitlines()
+    ]
+    best = [
+        (at, one)
+        for at, record in enumerate(printed("translate", run_folder, *LINES, *search))
+        for one in record["n_best"]
+    ]
     assert rows == [[str(at), one["text"], f"{one['score']:.6f}"] for at, one in best]
     assert [at for at, _ in best] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert best == sorted(best, key=lambda pair: (pair[0], -pair[1]["score"]))
     for _, one in best:
-        assert sum(word["log_probability"] for word in one["words"]) == pytest.approx(one["log_probability"])
+        assert sum(word["log_probability"] for word in one["words"]) == pytest.approx(
+            one["log_probability"]
+        )
     lengths = ("--min-length", 5, "--max-length", 9)
-    rules = ("the animal sleeps", "--no-repeat", 1, "--repetition-penalty", 1.5, "--prefix", "the", *lengths, "--align")
+    rules = (
+        "the animal sleeps",
+        "--no-repeat",
+        1,
+        "--repetition-penalty",
+        1.5,
+        "--prefix",
+        "the",
+        *lengths,
+        "--align",
+    )
     record = printed("translate", run_folder, *rules)
     ids = record["ids"]
     assert record["text"].startswith("the")
     assert 5 <= len(ids) == len(set(ids)) <= 9
     translator = Translator.load(run_folder)
-    cross = look(translator.model, translator.tokeniser, rules[0], ids).merged().matrix("cross", -2)[:-1, :-1]
+    cross = (
+        look(translator.model, translator.tokeniser, rules[0], ids)
+        .merged()
+        .matrix("cross", -2)[:-1, :-1]
+    )
     assert record["alignment"] == [[int(row.argmax()), place] for place, row in enumerate(cross)]
     pairs = " ".join(f"{i}-{j}" for i, j in record["alignment"])
     assert succeeded("translate", run_folder, *rules).out == f"{record['text']} ||| {pairs}\n"
@@ -102,10 +134,14 @@ def asked(run_folder):
     raise AssertionError("no translation has a word that occurs once")
 
 
-def test_translate_explains_one_word_in_lines_that_fit_the_terminal(run_folder, asked, tmp_path, monkeypatch):
+def test_translate_explains_one_word_in_lines_that_fit_the_terminal(
+    run_folder, asked, tmp_path, monkeypatch
+):
     line, word, others = asked
     picture = tmp_path / "why.png"
-    answer = succeeded("translate", run_folder, line, "--why", word, "--instead", others, "--picture", picture)
+    answer = succeeded(
+        "translate", run_folder, line, "--why", word, "--instead", others, "--picture", picture
+    )
     lines = answer.out.splitlines()
     assert lines[1].startswith(f"{word} rather than {others.replace(',', ' or ')}: log odds ")
     assert "│" in lines[lines.index("source") + 1]
@@ -113,18 +149,24 @@ def test_translate_explains_one_word_in_lines_that_fit_the_terminal(run_folder, 
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "drawn in" in answer.err
     monkeypatch.setenv("COLUMNS", "40")
-    answer = succeeded("translate", run_folder, line, "--why", word, "--instead", others, "--lens", "gradients")
+    answer = succeeded(
+        "translate", run_folder, line, "--why", word, "--instead", others, "--lens", "gradients"
+    )
     assert max(map(len, answer.out.splitlines()[1:])) <= 40
     assert answer.out.count("│") > 3
 
 
-def test_without_words_to_compare_with_the_most_probable_ones_are_taken_and_named(run_folder, asked):
+def test_without_words_to_compare_with_the_most_probable_ones_are_taken_and_named(
+    run_folder, asked
+):
     line, word, _ = asked
     answer = succeeded("translate", run_folder, line, "--why", word)
     question = answer.out.splitlines()[1]
     others = question.removeprefix(f"{word} rather than ").partition(": log odds")[0].split(" or ")
     assert len(others) == 3
-    assert answer.err.startswith(f"compared with {', '.join(others)}, the most probable alternatives to ")
+    assert answer.err.startswith(
+        f"compared with {', '.join(others)}, the most probable alternatives to "
+    )
     record = printed("translate", run_folder, line, "--why", word)
     assert [visible(other) for other in record["why"]["instead_of"]] == others
     itself = refusal("translate", run_folder, line, "--why", word, "--instead", word)
@@ -134,12 +176,16 @@ def test_without_words_to_compare_with_the_most_probable_ones_are_taken_and_name
 def test_a_word_of_the_source_leads_to_a_written_one():
     empty = Translation("The animal sleeps because it is tired.", "", (), (), 0.0, 0.0, True)
     for word, text, end in (
-        ("it", "Das Tier schläft, weil es müde ist.", "'it' is not in it; it is a word of the source. Ask about a "
-         "written word, e.g. --why es"),
+        (
+            "it",
+            "Das Tier schläft, weil es müde ist.",
+            "'it' is not in it; it is a word of the source. Ask about a "
+            "written word, e.g. --why es",
+        ),
         ("IT", "Das Tier kommt mit ihm.", "Ask about a written word, e.g. --why Das"),
         ("it", "", "'it' is not in it"),
         ("dog", "Das Tier schläft.", "'dog' is not in it"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ArgumentError) as refused:
             explain_why(None, replace(empty, text=text), word, (), "erase", None)
         assert str(refused.value).endswith(end)
@@ -148,7 +194,9 @@ def test_a_word_of_the_source_leads_to_a_written_one():
 @pytest.mark.parametrize("kind", ["cross", "encoder"])
 def test_attention_is_drawn_in_the_terminal(run_folder, monkeypatch, kind):
     monkeypatch.setenv("COLUMNS", "40")
-    answer = succeeded("translate", run_folder, "the animal", "--map", kind, "--layer", 0, "--head", 1)
+    answer = succeeded(
+        "translate", run_folder, "the animal", "--map", kind, "--layer", 0, "--head", 1
+    )
     _, *lines = answer.out.splitlines()
     ids = printed("translate", run_folder, "the animal")["ids"]
     translator = Translator.load(run_folder)
@@ -165,16 +213,32 @@ def test_attention_is_drawn_in_the_terminal(run_folder, monkeypatch, kind):
 
 
 def test_the_prompt_and_its_continuation_come_as_one_plain_line(writer):
-    settings = ["--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 3, "--max-tokens", 7]
+    settings = [
+        "--temperature",
+        0.9,
+        "--top-k",
+        50,
+        "--top-p",
+        0.9,
+        "--min-p",
+        0.01,
+        "--seed",
+        3,
+        "--max-tokens",
+        7,
+    ]
     answer = succeeded("generate", writer, "the animal", *settings)
     sampling = Sampling(temperature=0.9, top_k=50, top_p=0.9, min_p=0.01, seed=3)
-    ((expected,),) = Generator.load(writer).generate(["the animal"], max_tokens=7, sampling=sampling)
+    ((expected,),) = Generator.load(writer).generate(
+        ["the animal"], max_tokens=7, sampling=sampling
+    )
     assert (answer.out, answer.err) == (f"the animal{expected.text}\n", "")
     assert len(expected.ids) == 7
 
 
 def test_lines_of_standard_input_are_prompts_and_each_draws_for_itself(writer):
-    options, prompts = ("--seed", 5, "--max-tokens", 12), ["the animal", "", "a café", "the animal", "the animal"]
+    options = ("--seed", 5, "--max-tokens", 12)
+    prompts = ["the animal", "", "a café", "the animal", "the animal"]
     lines = "\n".join(prompts).encode()
     records, again = (printed("generate", writer, *options, stdin=lines) for _ in range(2))
     assert records == again
@@ -192,10 +256,13 @@ def test_lines_of_standard_input_are_prompts_and_each_draws_for_itself(writer):
 
 def test_every_kind_of_cache_writes_the_same(writer, monkeypatch):
     greedy = ("generate", writer, "the animal", "--temperature", 0, "--max-tokens", 6)
-    expected, kinds = succeeded(*greedy), []
+    expected = succeeded(*greedy)
+    kinds = []
     new_cache = MultiHeadAttention.new_cache
     monkeypatch.setattr(
-        MultiHeadAttention, "new_cache", lambda self, *given: kinds.append(given[1]) or new_cache(self, *given)
+        MultiHeadAttention,
+        "new_cache",
+        lambda self, *given: kinds.append(given[1]) or new_cache(self, *given),
     )
     for kind in ("static", "paged"):
         assert succeeded(*greedy, "--cache", kind) == expected
@@ -203,28 +270,50 @@ def test_every_kind_of_cache_writes_the_same(writer, monkeypatch):
     assert succeeded(*greedy, "--cache-dtype", "int8").out.startswith("the animal")
 
 
-def test_compiled_steps_write_the_same_and_one_graph_serves_all_lengths(writer, tmp_path, monkeypatch):
+def test_compiled_steps_write_the_same_and_one_graph_serves_all_lengths(
+    writer, tmp_path, monkeypatch
+):
     from torch._dynamo.exc import TorchDynamoException  # it takes a second to import
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    tokeniser, counter, compiling = Tokeniser.train(LINES, 300), CompileCounterWithBackend("eager"), torch.compile
+    tokeniser = Tokeniser.train(LINES, 300)
+    counter = CompileCounterWithBackend("eager")
+    compiling = torch.compile
     config = TranslationTransformer.Config(
-        vocab_size=tokeniser.vocab_size, dim=16, heads=2, encoder_layers=1, decoder_layers=1, positions="learned",
+        vocab_size=tokeniser.vocab_size,
+        dim=16,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        positions="learned",
         max_length=20,
-    )  # fmt: skip
+    )
     TranslationTransformer(config).save(tmp_path, {TOKENISER_FILE: tokeniser.to_json()})
     eager = {"fullgraph": True, "dynamic": True, "backend": counter}
     monkeypatch.setattr(torch, "compile", lambda step, **options: compiling(step, **eager))
     prompts = ("generate", writer, "the animal", "a", "--max-tokens", 9, "--seed", 3)
-    for number, command in enumerate((prompts, ("translate", tmp_path, "a", "the animal", "--max-length", 9)), 1):
+    for number, command in enumerate(
+        (prompts, ("translate", tmp_path, "a", "the animal", "--max-length", 9)), 1
+    ):
         answer = succeeded(*command, "--compile")
         assert answer.out == succeeded(*command).out
-        assert answer.err.count("compiling a step, which") == answer.err.count("compiling took") == 1
+        assert (
+            answer.err.count("compiling a step, which") == answer.err.count("compiling took") == 1
+        )
         assert counter.frame_count == 2 * number  # the layers and the scores
-    for option, value in (("--draft", writer), ("--beam", 2), ("--cache-dtype", "int8"), ("--cache", "paged")):
-        assert f"--compile and {option} exclude each other" in refusal(*prompts[:3], "--compile", option, value)
+    for option, value in (
+        ("--draft", writer),
+        ("--beam", 2),
+        ("--cache-dtype", "int8"),
+        ("--cache", "paged"),
+    ):
+        assert f"--compile and {option} exclude each other" in refusal(
+            *prompts[:3], "--compile", option, value
+        )
     with pytest.raises(UnsupportedError, match="RecurrentTranslator keeps no keys and values"):
-        compile_steps(RecurrentTranslator(RecurrentTranslator.Config(vocab_size=9, dim=4, hidden=4)))
+        compile_steps(
+            RecurrentTranslator(RecurrentTranslator.Config(vocab_size=9, dim=4, hidden=4))
+        )
 
     monkeypatch.setattr(torch, "compile", lambda step, **options: lambda *given: torch.zeros(1, 16))
     compile_steps(model := TranslationTransformer(config).eval())
@@ -242,26 +331,35 @@ def test_a_compiled_step_multiplies_one_row_by_sums():
     from torch._dynamo.utils import counters  # these take a second to import
     from torch._inductor.utils import fresh_cache
 
-    model = LanguageModel(LanguageModel.Config(vocab_size=2_053, dim=16, layers=1, heads=2, tied=False)).eval()
+    model = LanguageModel(
+        LanguageModel.Config(vocab_size=2_053, dim=16, layers=1, heads=2, tied=False)
+    ).eval()
     with torch.inference_mode(), fresh_cache():
         text = torch.tensor([[BEGIN, 7, 11]])
         plain = model.step(text[0, :1], model.start(text, "static", capacity=5))
         counters.clear()
         compile_steps(model)
-        torch.testing.assert_close(model.step(text[0, :1], model.start(text, "static", capacity=5)), plain)
-    assert counters["inductor"]["decompose_mm"] == sum(isinstance(part, torch.nn.Linear) for part in model.modules())
+        torch.testing.assert_close(
+            model.step(text[0, :1], model.start(text, "static", capacity=5)), plain
+        )
+    assert counters["inductor"]["decompose_mm"] == sum(
+        isinstance(part, torch.nn.Linear) for part in model.modules()
+    )
 
 
 def test_speculation_writes_the_same_and_says_how_many_sub_words_a_call_wrote(writer, tmp_path):
     drawn = ("generate", writer, "the animal", "--seed", 2, "--max-tokens", 9)
     expected = succeeded(*drawn).out
     for options in (("--speculate", "lookup"), ("--draft", writer, "--proposals", 3)):
-        answer, out = succeeded(*drawn, *options), tmp_path / f"{options[0]}.txt"
+        answer = succeeded(*drawn, *options)
+        out = tmp_path / f"{options[0]}.txt"
         assert answer.out == expected
         assert "sub-words for each call of the model" in answer.err
         assert printed(*drawn, *options)["tokens_per_step"] >= 1
         (tmp_path / "prompts.txt").write_text("the animal\n")
-        succeeded(*drawn[:2], "--input", tmp_path / "prompts.txt", *drawn[3:], "--out", out, *options)
+        succeeded(
+            *drawn[:2], "--input", tmp_path / "prompts.txt", *drawn[3:], "--out", out, *options
+        )
         assert out.read_text().split() == expected.split()
     assert "tokens_per_step" not in printed(*drawn)
 
@@ -290,16 +388,26 @@ def test_an_interruption_is_one_word_after_what_was_written(writer, monkeypatch)
 
     monkeypatch.setattr(Generator, "generate", interrupted)
     answer = regard("generate", writer, "the animal")
-    assert (answer.returncode, answer.out, answer.err) == (130, "the animal and\n", "regard: interrupted\n")
+    assert (answer.returncode, answer.out, answer.err) == (
+        130,
+        "the animal and\n",
+        "regard: interrupted\n",
+    )
 
 
 def test_a_text_beyond_the_trained_length_is_remarked_once(writer, tmp_path):
     saved = load_model(writer)
     LanguageModel.from_saved(saved, "run").save(tmp_path / "run", saved.extra_files)
-    (tmp_path / "run/settings.json").write_bytes(render_sealed({"settings": {"block": 24}, "files": {}}))
-    remark = "this model was trained on 24 at once; what it writes after the first 24 may make no sense"
+    (tmp_path / "run/settings.json").write_bytes(
+        render_sealed({"settings": {"block": 24}, "files": {}})
+    )
+    remark = (
+        "this model was trained on 24 at once; what it writes after the first 24 may make no sense"
+    )
     for prompts in (("a" * 30, "b" * 30), ("a",)):
-        answer = succeeded("generate", tmp_path / "run", *prompts, "--max-tokens", 40, "--temperature", 0)
+        answer = succeeded(
+            "generate", tmp_path / "run", *prompts, "--max-tokens", 40, "--temperature", 0
+        )
         assert answer.err.count(remark) == 1
     assert remark not in succeeded("generate", tmp_path / "run", "a", "--max-tokens", 5).err
 
@@ -311,7 +419,9 @@ def translator_that(ends):
     """A translator that writes END at once, or never."""
     torch.manual_seed(0)
     tokeniser = Tokeniser.train(LINES, 300, targets=LINES)
-    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    model = TranslationTransformer(
+        TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2)
+    )
     step = model.step
     favoured = torch.zeros(tokeniser.vocab_size)
     favoured[END] = 1e4 if ends else -1e4
@@ -320,9 +430,13 @@ def translator_that(ends):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_translations_that_are_empty_or_endless_are_counted_and_remarked(ends, monkeypatch, tmp_path):
+def test_translations_that_are_empty_or_endless_are_counted_and_remarked(
+    ends, monkeypatch, tmp_path
+):
     translator = translator_that(ends)
-    result = evaluate(translator, [Pair("the animal sleeps", "a street"), Pair("a street", "a street")])
+    result = evaluate(
+        translator, [Pair("the animal sleeps", "a street"), Pair("a street", "a street")]
+    )
     text = "\n".join(RunScores("some pairs", result).lines())
     counts = {name: result.to_dict()[name] for name in ("empty", "unfinished")}
     low, high = sorted(len(one.ids) for one in result.translations)
@@ -341,28 +455,42 @@ def test_translations_of_blank_lines_and_whole_translations_are_not_remarked():
     blank, whole, empty, endless = (
         Translation(source, text, ids, written, 0.0, 0.0, finished)
         for source, text, ids, written, finished in (
-            (" ", "", (), (), True), ("a", "b", (5,), (6,), True), ("a", " ", (5,), (), True),
+            (" ", "", (), (), True),
+            ("a", "b", (5,), (6,), True),
+            ("a", " ", (5,), (), True),
             ("a", "b", (5,), (6,) * 7, False),
         )
-    )  # fmt: skip
+    )
     assert Ends([blank, whole]).remark() is None
     assert Ends([blank, whole, empty]).remark() == "1 of 2 translations is empty"
-    assert Ends([whole, endless]).remark() == "1 of 2 translations reached the limit of 7 ids without an end"
+    assert (
+        Ends([whole, endless]).remark()
+        == "1 of 2 translations reached the limit of 7 ids without an end"
+    )
 
 
 def test_a_wide_beam_and_a_long_text_are_announced_as_slow(monkeypatch, tmp_path):
     translator = translator_that(True)
     monkeypatch.setattr(Translator, "load", lambda run: translator)
-    assert "--beam 9999 keeps 9,999 hypotheses at each step" in regard("translate", tmp_path, "a", "--beam", 9999).err
+    assert (
+        "--beam 9999 keeps 9,999 hypotheses at each step"
+        in regard("translate", tmp_path, "a", "--beam", 9999).err
+    )
     assert "hypotheses" not in regard("translate", tmp_path, "a", "--beam", 4).err
 
     def opened(*given):
         raise ArgumentError("the work begins")
 
     monkeypatch.setattr(view_command.OpenedRun, "read", opened)
-    monkeypatch.setattr(view_command, "open_run", lambda *given: view_command.OpenedRun(tmp_path, None, None))
-    long, page = "a bird " * 120, ("--export", tmp_path / "page.html")
-    assert "the text has 240 words, which are read again many times" in regard("view", tmp_path, long, *page).err
+    monkeypatch.setattr(
+        view_command, "open_run", lambda *given: view_command.OpenedRun(tmp_path, None, None)
+    )
+    long = "a bird " * 120
+    page = ("--export", tmp_path / "page.html")
+    assert (
+        "the text has 240 words, which are read again many times"
+        in regard("view", tmp_path, long, *page).err
+    )
     assert "many times" not in regard("view", tmp_path, "a bird", *page).err
     assert "many times" not in regard("view", tmp_path, long, "--png", tmp_path / "x.png").err
 
@@ -371,12 +499,18 @@ def test_a_wide_beam_and_a_long_text_are_announced_as_slow(monkeypatch, tmp_path
 def runs(data, tmp_path_factory):
     """A translator, a language model and a classifier that were trained for two steps."""
     folder = tmp_path_factory.mktemp("trained")
-    long = "".join(f"elephants {' '.join(f'q{n}x{row}z' for n in range(70))}\tzu lang\n" for row in range(6))
-    (folder / "pairs.tsv").write_text((data / "pairs.tsv").read_text() + long)  # these are too long to be learned from
+    long = "".join(
+        f"elephants {' '.join(f'q{n}x{row}z' for n in range(70))}\tzu lang\n" for row in range(6)
+    )
+    (folder / "pairs.tsv").write_text(
+        (data / "pairs.tsv").read_text() + long
+    )  # these are too long to be learned from
     files = {"translation": folder / "pairs.tsv", "language-model": data / "text.txt"}
     for kind, file in {**files, "classifier": data / "labels.tsv"}.items():
         more = ("--mechanism", "performer(16)") if kind == "translation" else ()
-        answer = succeeded("train", kind, "--data", file, "--out", folder / kind, *SMALL, *BUDGET, *more)
+        answer = succeeded(
+            "train", kind, "--data", file, "--out", folder / kind, *SMALL, *BUDGET, *more
+        )
         assert ("were left out of training" in answer.err) == (kind == "translation")
     return folder
 
@@ -389,7 +523,9 @@ def planned(runs):
     def plan(kind, state, config):
         path = runs / kind / read_checkpoints(runs / kind).last / STATE_FILE
         kept.setdefault(path, path.read_bytes())
-        content = {key: value for key, value in read_training(path.parent).items() if key != "sha256"}
+        content = {
+            key: value for key, value in read_training(path.parent).items() if key != "sha256"
+        }
         content["state"] |= state
         content["config"] |= config
         path.write_bytes(render_sealed(content))
@@ -401,23 +537,30 @@ def planned(runs):
 
 def test_every_command_names_a_training_that_has_not_ended_with_its_step(runs, planned, tmp_path):
     commands = (
-        ("translate", runs / "translation", "the bird sang"), ("evaluate", runs / "translation"),
+        ("translate", runs / "translation", "the bird sang"),
+        ("evaluate", runs / "translation"),
         ("view", runs / "language-model", "the bird", "--png", tmp_path / "a.png"),
-        ("generate", runs / "language-model", "the", "--max-tokens", 1), ("classify", runs / "classifier", "a bird"),
-    )  # fmt: skip
+        ("generate", runs / "language-model", "the", "--max-tokens", 1),
+        ("classify", runs / "classifier", "a bird"),
+    )
     assert "not finished" not in succeeded(*commands[0]).err
     for kind in ("translation", "language-model", "classifier"):
         assert remark_on_training(runs / kind) is None
         planned(kind, {}, {"steps": 2800})
     for command in commands:
-        assert "this model is at step 2 of 2,800; its training is not finished" in succeeded(*command).err, command
+        assert (
+            "this model is at step 2 of 2,800; its training is not finished"
+            in succeeded(*command).err
+        ), command
 
 
 def test_a_training_has_ended_when_its_patience_or_its_minutes_are_used_up(runs, planned):
     run = runs / "translation"
     planned("translation", {"without_improvement": 3}, {"steps": 2800, "patience": 3})
     assert remark_on_training(run) is None
-    planned("translation", {"last_step": 500, "wall_seconds": 60.0}, {"steps": None, "minutes": 5.0})
+    planned(
+        "translation", {"last_step": 500, "wall_seconds": 60.0}, {"steps": None, "minutes": 5.0}
+    )
     assert remark_on_training(run).startswith("this model is at step 2 of 500; ")
     planned("translation", {"wall_seconds": 299.0, "look_seconds": 2.0}, {})
     assert remark_on_training(run) is None
@@ -428,7 +571,9 @@ def test_words_without_quotes_and_empty_arguments_are_remarked(runs):
     assert f'regard translate {run} "The bird"' in succeeded("translate", run, "The", "bird").err
     assert [one["source"] for one in printed("translate", run, "The", "bird")] == ["The", "bird"]
     assert "quotes" not in succeeded("translate", run, "the bird", "the bird sang").err
-    assert remark_on_arguments("a b", ["it's", "$5"]).endswith("""regard translate 'a b' 'it'"'"'s $5'""")
+    assert remark_on_arguments("a b", ["it's", "$5"]).endswith(
+        """regard translate 'a b' 'it'"'"'s $5'"""
+    )
     assert "without words gives an empty line" in succeeded("translate", run, "").err
     answer = succeeded("translate", run, stdin=b"\nthe bird\n")
     assert (answer.out.splitlines()[0], "without words" in answer.err) == ("", False)
@@ -436,7 +581,9 @@ def test_words_without_quotes_and_empty_arguments_are_remarked(runs):
 
 def test_a_sentence_far_longer_than_those_of_the_test_is_remarked_before_it_is_translated(runs):
     run = runs / "translation"
-    remark = "a sentence has 60 words, and the longest of the test sentences of this run has 5 words"
+    remark = (
+        "a sentence has 60 words, and the longest of the test sentences of this run has 5 words"
+    )
     assert remark in succeeded("translate", run, stdin=LONG.encode() + b"\n").err
     assert Lengths(run).remark(" ".join(["word"] * 39)) is None
     assert Lengths(run.parent).remark(LONG) is None  # there is no test split to compare with
@@ -449,7 +596,9 @@ def remarks(answer):
 
 def test_unknown_words_are_named_once_and_in_the_record(runs):
     run = runs / "translation"
-    answer = succeeded("translate", run, "bird, the zebra sang.", "A zebra", "the street elephants", "--json")
+    answer = succeeded(
+        "translate", run, "bird, the zebra sang.", "A zebra", "the street elephants", "--json"
+    )
     assert remarks(answer) == [
         "not in the training of this model: zebra; the translation of such words is a guess",
         "not in the training of this model: A; the translation of such words is a guess",
@@ -458,21 +607,32 @@ def test_unknown_words_are_named_once_and_in_the_record(runs):
     found = [json.loads(line)["unknown_words"] for line in answer.out.splitlines()]
     assert found == [["zebra"], ["A", "zebra"], ["street", "elephants"]]
     assert remarks(succeeded("translate", run, "the bird sang.")) == []
-    answer = succeeded("translate", run, stdin=b"the bird\n\n" + " ".join(f"w{n}" for n in range(20)).encode() + b"\n")
+    answer = succeeded(
+        "translate",
+        run,
+        stdin=b"the bird\n\n" + " ".join(f"w{n}" for n in range(20)).encode() + b"\n",
+    )
     assert "w11 and 8 more; the translation" in remarks(answer)[-1]
     answer = succeeded("translate", run, "Seven elephants crossed a wide river.")
     assert remarks(answer)[-1].endswith("; the translation is a guess: 6 of 6 words are unknown")
 
 
-def test_a_classifier_is_evaluated_with_its_baseline_confusions_and_calibration(runs, data, tmp_path):
-    run, out = runs / "classifier", tmp_path / "rows.tsv"
+def test_a_classifier_is_evaluated_with_its_baseline_confusions_and_calibration(
+    runs, data, tmp_path
+):
+    run = runs / "classifier"
+    out = tmp_path / "rows.tsv"
     record = printed("evaluate", run, data / "labels.tsv", "--out", out)
     header, *rows = [line.split("\t") for line in out.read_text().splitlines()]
     assert header == ["text", "label", "given", "probability"]
     right = sum(label == given for _, label, given, _ in rows)
     assert (record["accuracy"], record["majority_baseline"]) == (right / 80, 0.5)
     assert record["trained_on"] == len((run / "trained-pairs.hashes").read_bytes()) // 8
-    assert sum(map(sum, record["confusion"])) == sum(one["count"] for one in record["calibration"]) == 80
+    assert (
+        sum(map(sum, record["confusion"]))
+        == sum(one["count"] for one in record["calibration"])
+        == 80
+    )
     text = succeeded("evaluate", run).out
     parts = ("of the run's own test split", "recall", "trained on")
     assert [part in text for part in parts] == [True, True, False]
@@ -483,7 +643,9 @@ def test_a_classifier_is_evaluated_with_its_baseline_confusions_and_calibration(
 
 def test_measures_of_a_classifier_are_their_formulas():
     pairs = [Pair("1", "a"), Pair("2", "a"), Pair("3", "a"), Pair("4", "b")]
-    scores = ClassScores("x", ("a", "b"), pairs, [(0.9, 0.1), (0.95, 0.05), (0.3, 0.7), (0.25, 0.75)])
+    scores = ClassScores(
+        "x", ("a", "b"), pairs, [(0.9, 0.1), (0.95, 0.05), (0.3, 0.7), (0.25, 0.75)]
+    )
     assert (scores.accuracy, scores.baseline, scores.confusion) == (0.75, 0.75, [[2, 1], [0, 1]])
     assert [one["recall"] for one in scores.by_class()] == [2 / 3, 1]
     assert [one["precision"] for one in scores.by_class()] == [1, 0.5]
@@ -497,10 +659,14 @@ def test_hidden_words_are_scored_as_a_loop_over_words_scores_them(run_folder, tm
     lines = [f"the {'old ' * (n % 5)}animal number {n} sleeps in the street" for n in range(200)]
     (tmp_path / "new.txt").write_text("\n".join(lines))
     tokeniser = Translator.load(run_folder).tokeniser
-    model = TextEncoder(TextEncoder.Config(vocab_size=tokeniser.vocab_size, dim=8, heads=2, layers=1)).eval()
+    model = TextEncoder(
+        TextEncoder.Config(vocab_size=tokeniser.vocab_size, dim=8, heads=2, layers=1)
+    ).eval()
     model.save(tmp_path / "run", {TOKENISER_FILE: tokeniser.to_json()})
     record = printed("evaluate", tmp_path / "run", tmp_path / "new.txt")
-    words, losses, best = [], [], []
+    words = []
+    losses = []
+    best = []
     batches = MaskedWordTask(lines[:1], lines, tokeniser).validation_batches()
     for batch in batches:
         words += batch.words.tolist()
@@ -508,13 +674,16 @@ def test_hidden_words_are_scored_as_a_loop_over_words_scores_them(run_folder, tm
         losses += scores.neg().tolist()
         best += scores.argmax(-1).tolist()
     assert (len(batches) > 1, record["words"]) == (True, len(words))
-    assert record["loss"] == pytest.approx(sum(row[word] for row, word in zip(losses, words, strict=True)) / len(words))
+    assert record["loss"] == pytest.approx(
+        sum(row[word] for row, word in zip(losses, words, strict=True)) / len(words)
+    )
     assert record["accuracy"] == sum(map(int.__eq__, best, words)) / len(words) > 0
     assert record["majority_baseline"] == max(map(words.count, words)) / len(words)
 
 
 def test_a_language_model_knows_which_lines_it_learned_from_and_scores_lines(runs, tmp_path):
-    run, new = runs / "language-model", tmp_path / "new.txt"
+    run = runs / "language-model"
+    new = tmp_path / "new.txt"
     new.write_text("the bird number 3 sang in the street,\na zebra\n")
     record = printed("evaluate", run, new)
     assert (record["trained_on"], record["line_count"]) == (1, 2)
@@ -525,32 +694,63 @@ def test_a_language_model_knows_which_lines_it_learned_from_and_scores_lines(run
 
 
 def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, planned, data, tmp_path):
-    planned("translation", {"skipped": 1}, {"parallel": "ddp"})  # as runs begun by an earlier version
+    planned(
+        "translation", {"skipped": 1}, {"parallel": "ddp"}
+    )  # as runs begun by an earlier version
     both = f"{runs / 'translation'},{runs / 'translation'}"
     (tmp_path / "new.tsv").write_text("a street\teine Straße\n")
-    files = ("--data", data / "pairs.tsv", "--data", tmp_path / "new.tsv", "--out", tmp_path / "out")
+    files = (
+        "--data",
+        data / "pairs.tsv",
+        "--data",
+        tmp_path / "new.tsv",
+        "--out",
+        tmp_path / "out",
+    )
     record = printed("compare", "--runs", both, *files)
     alone = printed("evaluate", runs / "translation", data / "pairs.tsv")
-    assert [row["test"] for row in record["rows"]] == [str(data / "pairs.tsv")] * 2 + [str(tmp_path / "new.tsv")] * 2
+    assert [row["test"] for row in record["rows"]] == [str(data / "pairs.tsv")] * 2 + [
+        str(tmp_path / "new.tsv")
+    ] * 2
     assert {name: record["rows"][0][name] for name in alone} == alone
     assert (tmp_path / "out/compare.md").read_text().count("| ") > 10
-    parameters = sum(one.numel() for one in Translator.load(runs / "translation").model.parameters())
+    parameters = sum(
+        one.numel() for one in Translator.load(runs / "translation").model.parameters()
+    )
     (trained,) = record["training"]
-    assert (trained["parameters"], trained["steps"], trained["run"]) == (parameters, 2, str(runs / "translation"))
+    assert (trained["parameters"], trained["steps"], trained["run"]) == (
+        parameters,
+        2,
+        str(runs / "translation"),
+    )
     texts = [data / "text.txt", tmp_path / "new.tsv"]
     _, made = comparing.compare_runs([runs / "language-model"] * 2, texts, tmp_path)
     assert [row["line_count"] for row in json.loads(made)["rows"]][2:] == [1, 1]
 
 
 def test_pairs_are_scored_and_sentences_written_with_their_scores(runs, data, tmp_path):
-    run, out = runs / "translation", tmp_path / "rows.jsonl"
+    run = runs / "translation"
+    out = tmp_path / "rows.jsonl"
     answer = succeeded("score", run, data / "pairs.tsv")
     first, *others = answer.out.splitlines()
     assert (len(others), "kept 90 of 90 lines" in answer.err) == (89, True)
     number, source, target = first.split("\t")
-    assert (float(number) < 0, source, target) == (True, "the bird number 0 sang", "der Vogel Nummer 0 sang")
+    assert (float(number) < 0, source, target) == (
+        True,
+        "the bird number 0 sang",
+        "der Vogel Nummer 0 sang",
+    )
     succeeded("evaluate", run, "--out", out)
-    names = ["source", "reference", "output", "bleu", "chrf", "exact_match", "log_probability", "finished"]
+    names = [
+        "source",
+        "reference",
+        "output",
+        "bleu",
+        "chrf",
+        "exact_match",
+        "log_probability",
+        "finished",
+    ]
     assert list(json.loads(out.read_text().splitlines()[0])) == names
     assert "ends in .tsv or .jsonl" in regard("evaluate", run, "--out", tmp_path / "rows.xml").last
 
@@ -572,7 +772,9 @@ def test_the_list_of_known_words_may_be_incomplete_missing_or_damaged(runs, writ
         files = {TOKENISER_FILE: saved.extra_files[TOKENISER_FILE], **files}
         TranslationTransformer.from_saved(saved, "run").save(tmp_path / name, files)
     answer = succeeded("translate", tmp_path / "some", "bird sang")
-    assert remarks(answer)[-1].startswith("not among the 1 most frequent words of its training: sang; ")
+    assert remarks(answer)[-1].startswith(
+        "not among the 1 most frequent words of its training: sang; "
+    )
     answer = succeeded("translate", tmp_path / "old", "the zebra", "--json")
     assert (remarks(answer), json.loads(answer.out)["unknown_words"]) == ([], None)
     answer = regard("translate", tmp_path / "bad", "the bird")
@@ -581,7 +783,10 @@ def test_the_list_of_known_words_may_be_incomplete_missing_or_damaged(runs, writ
     files = {**saved.extra_files, WORDS_FILE: SeenWords.of(LINES).to_json()}
     LanguageModel.from_saved(saved, "run").save(tmp_path / "writer", files)
     answer = succeeded("generate", tmp_path / "writer", "the zebra", "a zebra", "--max-tokens", 1)
-    assert answer.err == "not in the training of this model: zebra; the continuation of such words is a guess\n"
+    assert (
+        answer.err
+        == "not in the training of this model: zebra; the continuation of such words is a guess\n"
+    )
 
 
 def test_each_text_has_the_label_that_is_most_probable(runs):
@@ -595,24 +800,36 @@ def test_each_text_has_the_label_that_is_most_probable(runs):
         if probabilities := record["probabilities"]:
             most = max(probabilities.values())
             assert sum(probabilities.values()) == pytest.approx(1)
-            assert (line, probabilities[record["label"]]) == (f"{record['label']}\t{most:.3f}", most)
+            assert (line, probabilities[record["label"]]) == (
+                f"{record['label']}\t{most:.3f}",
+                most,
+            )
     alone = printed("classify", run, "the bird 4 sang")["probabilities"]
-    assert alone == pytest.approx(records[0]["probabilities"], abs=1e-6)  # what is beside a text changes nothing
+    assert alone == pytest.approx(
+        records[0]["probabilities"], abs=1e-6
+    )  # what is beside a text changes nothing
 
 
 def test_a_language_model_is_evaluated_on_a_text(runs, data, tmp_path):
-    run, old, new = runs / "language-model", data / "text.txt", tmp_path / "new.txt"
+    run = runs / "language-model"
+    old = data / "text.txt"
+    new = tmp_path / "new.txt"
     new.write_text(old.read_text().replace("bird", "dog"))
     record = printed("evaluate", run, new)
     loss, ids = whole_text(run, new)
     bits = record["loss"] * ids / math.log(2) / len(new.read_text())
     expected = {
-        "characters": len(new.read_text()), "perplexity": pytest.approx(math.exp(record["loss"])), "ids": ids,
-        "loss": pytest.approx(loss, rel=1e-4), "bits_per_character": pytest.approx(bits),
-    }  # fmt: skip
+        "characters": len(new.read_text()),
+        "perplexity": pytest.approx(math.exp(record["loss"])),
+        "ids": ids,
+        "loss": pytest.approx(loss, rel=1e-4),
+        "bits_per_character": pytest.approx(bits),
+    }
     assert {name: record[name] for name in expected} == expected
     assert "trained on" in succeeded("evaluate", run, old).out
-    assert "1 of these lines was trained on" in succeeded("evaluate", run, new).out  # "and rain fell."
+    assert (
+        "1 of these lines was trained on" in succeeded("evaluate", run, new).out
+    )  # "and rain fell."
     assert f"regard evaluate {run} TEXT.txt" in regard("evaluate", run).err
 
 
@@ -623,5 +840,10 @@ def whole_text(run, path) -> tuple[float, int]:
     ids = [*tokeniser.encode(path.read_text()), END]
     blocks = [ids[at : at + 256] for at in range(0, len(ids), 256)]
     with torch.no_grad():
-        rows = [(model(torch.tensor([[BEGIN, *block[:-1]]]))[0].double().log_softmax(-1), block) for block in blocks]
-    return -sum(float(logs[range(len(block)), block].sum()) for logs, block in rows) / len(ids), len(ids)
+        rows = [
+            (model(torch.tensor([[BEGIN, *block[:-1]]]))[0].double().log_softmax(-1), block)
+            for block in blocks
+        ]
+    return -sum(float(logs[range(len(block)), block].sum()) for logs, block in rows) / len(
+        ids
+    ), len(ids)

@@ -15,7 +15,12 @@ from regard_lab.cli import heads as heads_command
 from regard_lab.cli import view
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import TOKENISER_FILE
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.models import (
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+)
 from regard_lab.seeing.heads import Effect, Head, HeadEffects
 from regard_lab.text import Tokeniser
 
@@ -49,10 +54,14 @@ def save_pretrained(folder):
     inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, show_progress=False
+    )
     inner.train_from_iterator([SENTENCE], trainer)
     transformers.PreTrainedTokenizerFast(tokenizer_object=inner).save_pretrained(folder)
-    config = transformers.GPT2Config(vocab_size=300, n_embd=16, n_layer=2, n_head=4, n_positions=128)
+    config = transformers.GPT2Config(
+        vocab_size=300, n_embd=16, n_layer=2, n_head=4, n_positions=128
+    )
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
 
 
@@ -80,7 +89,9 @@ def test_every_kind_of_model_is_exported(exported, kind):
     assert [one["name"] for one in found["attentions"]] == names
     assert (found["live"], len(found["patterns"])) == (None, len(names))
     assert bool(found["explained"]) == bool(found["changes"]) == (kind != "encoder")
-    assert found["walk"]["steps"] or found["walk"]["note"]  # what a random model writes may not read back
+    assert (
+        found["walk"]["steps"] or found["walk"]["note"]
+    )  # what a random model writes may not read back
     assert kind == "transformer" or bool(found["walk"]["steps"]) == (kind != "bahdanau")
 
 
@@ -95,7 +106,9 @@ def test_a_page_contains_its_model_and_the_command_says_what_is_published(export
 
 def test_a_hugging_face_folder_is_exported_between_its_words_and_without_its_model(exported):
     found, said = exported("pretrained", SENTENCE)
-    assert re.search("the page is written without its model: pages compute .* one of Hugging Face", said)
+    assert re.search(
+        "the page is written without its model: pages compute .* one of Hugging Face", said
+    )
     assert found["model"] is None
     assert found["texts"]["text"][:4] == ["The", "animal", "didn't", "cross"]
     assert found["attentions"][0]["shape"][:2] == [2, 4]
@@ -106,7 +119,9 @@ def test_a_hugging_face_folder_is_exported_between_its_words_and_without_its_mod
 def test_two_runs_and_two_sentences_are_compared(runs, exported):
     found, _ = exported("transformer", SENTENCE, "--with", runs / "bahdanau")
     assert found["second"]["said"] == str(runs / "bahdanau")
-    assert found["second"]["header"]["texts"]["target"] == found["texts"]["target"]  # it reads the same translation
+    assert (
+        found["second"]["header"]["texts"]["target"] == found["texts"]["target"]
+    )  # it reads the same translation
     assert [one["name"] for one in found["second"]["header"]["attentions"]] == ["Cross-attention"]
     found, _ = exported("language-model", SENTENCE, "--second", "The street.")
     assert found["second"]["header"]["texts"]["text"] == ["<begin>", "The", "street", "."]
@@ -124,12 +139,13 @@ def test_pictures_are_drawn(runs, tmp_path, kind):
 
 def test_what_cannot_be_viewed_is_one_sentence(runs):
     for kind, words, reason in (
-        ("none", [SENTENCE], "attention='none'"), ("pretrained", [SENTENCE, "--why", "es"], "'es' was not"),
+        ("none", [SENTENCE], "attention='none'"),
+        ("pretrained", [SENTENCE, "--why", "es"], "'es' was not"),
         ("encoder", [SENTENCE, "--lens", "erase"], "is none; use regard translate --why"),
         ("pretrained", [SENTENCE * 60, "--export", "a.html"], "reads at most 128"),
         ("transformer", [SENTENCE, "--with", "nowhere"], "nowhere"),
         ("transformer", [SENTENCE, "--no-model", "--int8"], "--no-model leaves it out; give one"),
-    ):  # fmt: skip
+    ):
         answer = regard("view", runs / kind, *words)
         assert (answer.returncode > 0, reason in answer.last) == (True, True), answer.err
 
@@ -140,7 +156,9 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
         host, path = re.fullmatch(r"http://(127\.0\.0\.1:\d+)(/\S{32,}/)", url).groups()
         connection = http.client.HTTPConnection(host, timeout=30)
         connection.request("GET", path)
-        assert b"regard-engine" in connection.getresponse().read()  # the page itself reads other sentences
+        assert (
+            b"regard-engine" in connection.getresponse().read()
+        )  # the page itself reads other sentences
         connection.close()
         body = json.dumps({"text": "The street."})
         connection.request("POST", f"{path}walk", body, {"Content-Type": "application/json"})
@@ -175,20 +193,32 @@ def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, exported):
     assert "'es' was written 2 times, at places 0, 2 of the written words" in refused
     assert "(--place in a command)" in refused
     for place, others in ((0, ["er"]), (2, None)):
-        found, _ = exported("transformer", *words, "--place", place, *(["--instead", "er"] if others else []))
-        assert found["model"]["asked"] == {"word": "es", "place": place, "others": others, "source": SENTENCE}
+        found, _ = exported(
+            "transformer", *words, "--place", place, *(["--instead", "er"] if others else [])
+        )
+        assert found["model"]["asked"] == {
+            "word": "es",
+            "place": place,
+            "others": others,
+            "source": SENTENCE,
+        }
     found, _ = exported("transformer", *words, "--place", 2, "--second", "The street.")
     assert (found["chosen"], found["texts"]["target"]) == (2, ["es", "weil", "es", "<end>"])
     assert found["second"]["header"]["texts"]["target"] == ["das", "Tier", "<end>"]
-    assert "is not 'es'; it is at places 0, 2" in refusal("view", runs / "transformer", *words, "--place", 1)
+    assert "is not 'es'; it is at places 0, 2" in refusal(
+        "view", runs / "transformer", *words, "--place", 1
+    )
 
 
 def test_the_only_pronoun_is_asked_about(runs):
     tokeniser = Tokeniser.from_json((runs / "transformer" / TOKENISER_FILE).read_text())
     for text, asked in (
-        ("das Tier, weil es", True), ("es", True), ("das Tier, weil", False), ("es weil es", False),
+        ("das Tier, weil es", True),
+        ("es", True),
+        ("das Tier, weil", False),
+        ("es weil es", False),
         ("weil es es-es", False),
-    ):  # fmt: skip
+    ):
         found = view._pronoun(text, tokeniser, tokeniser.encode(text))
         assert found == ({"of": "es", "instead_of": ["er", "sie"]} if asked else {}), text
 
@@ -202,7 +232,10 @@ def test_heads_are_printed_by_their_effect_and_drawn(runs, tmp_path):
     effects = [float(row.split()[2]) for row in rows]
     assert effects == sorted(effects, reverse=True)
     assert "drawn in" in answer.err
-    assert "self 1.3" in succeeded("heads", runs / "pretrained", "the bird was tired", "--why", "tired").out
+    assert (
+        "self 1.3"
+        in succeeded("heads", runs / "pretrained", "the bird was tired", "--why", "tired").out
+    )
     answer = printed("heads", runs / "transformer", "the bird", "--head", "cross 0.1")
     assert [one["name"] for one in answer["heads"]] == ["cross 0.1"]
 
@@ -211,7 +244,9 @@ def test_interrupted_heads_print_what_is_done(runs, monkeypatch):
     effects = {Head("self", 0, 0): Effect(0.5)}
 
     def interrupted(*given, progress, **options):
-        progress(HeadEffects(measure="loss", by="mean", value=1.0, texts=1, asked=2, effects=effects))
+        progress(
+            HeadEffects(measure="loss", by="mean", value=1.0, texts=1, asked=2, effects=effects)
+        )
         raise KeyboardInterrupt
 
     monkeypatch.setattr(heads_command, "ablate", interrupted)

@@ -30,12 +30,33 @@ def test_the_sentence_is_walked_through_in_plain_text(walked):
 
 
 def test_json_is_that_of_the_library_with_the_same_options(walked):
-    options = ["--word", "dessert", "--context", "a b", "--heads", 4, "--kv-heads", 2, "--head", 2, "--dim", 12]
+    options = [
+        "--word",
+        "dessert",
+        "--context",
+        "a b",
+        "--heads",
+        4,
+        "--kv-heads",
+        2,
+        "--head",
+        2,
+        "--dim",
+        12,
+    ]
     options += ["--score", "additive", "--positions", "sinusoidal", "--seed", 7, "--json"]
     expected = walk(
-        SENTENCE, word="dessert", context="a b", heads=4, kv_heads=2, head=2, dim=12, score="additive",
-        positions="sinusoidal", seed=7,
-    )  # fmt: skip
+        SENTENCE,
+        word="dessert",
+        context="a b",
+        heads=4,
+        kv_heads=2,
+        head=2,
+        dim=12,
+        score="additive",
+        positions="sinusoidal",
+        seed=7,
+    )
     assert walked(SENTENCE, *options) == to_json(expected)
     assert json.loads(walked(SENTENCE, "--causal", "--json"))["settings"]["causal"] is True
 
@@ -50,31 +71,85 @@ def test_the_worked_example_of_the_articles_is_one_option(walked):
 def test_sizes_draws_and_weights_are_options(walked, tmp_path):
     weights = {"W_q": torch.ones(2, 5, 6)}
     save_file(weights, tmp_path / "weights.safetensors")
-    options = ["--dim", 6, "--query-dim", 5, "--key-dim", 5, "--value-dim", 4, "--words", "letters", "--json"]
-    options += ["--draw", "uniform", "--weights-seed", 3, "--weights", tmp_path / "weights.safetensors"]
+    options = [
+        "--dim",
+        6,
+        "--query-dim",
+        5,
+        "--key-dim",
+        5,
+        "--value-dim",
+        4,
+        "--words",
+        "letters",
+        "--json",
+    ]
+    options += [
+        "--draw",
+        "uniform",
+        "--weights-seed",
+        3,
+        "--weights",
+        tmp_path / "weights.safetensors",
+    ]
     expected = walk(
-        SENTENCE, dim=6, query_dim=5, key_dim=5, value_dim=4, words="letters", draw="uniform", weights_seed=3,
+        SENTENCE,
+        dim=6,
+        query_dim=5,
+        key_dim=5,
+        value_dim=4,
+        words="letters",
+        draw="uniform",
+        weights_seed=3,
         weights=weights,
-    )  # fmt: skip
+    )
     assert walked(SENTENCE, *options) == to_json(expected)
 
 
 def test_a_whole_model_is_one_option(walked, writer):
     assert walked(SENTENCE, "--whole", "--layers", 1) == to_text(walk_whole(SENTENCE, layers=1))
-    options = ["--context", "Das Leben", "--heads", 4, "--kv-heads", 2, "--dim", 16, "--word", "is", "--seed", 3]
+    options = [
+        "--context",
+        "Das Leben",
+        "--heads",
+        4,
+        "--kv-heads",
+        2,
+        "--dim",
+        16,
+        "--word",
+        "is",
+        "--seed",
+        3,
+    ]
     expected = walk_whole(
-        SENTENCE, context="Das Leben", heads=4, kv_heads=2, dim=16, word="is", seed=3, positions="rotary"
+        SENTENCE,
+        context="Das Leben",
+        heads=4,
+        kv_heads=2,
+        dim=16,
+        word="is",
+        seed=3,
+        positions="rotary",
     )
-    assert walked(SENTENCE, "--whole", *options, "--positions", "rotary", "--json") == to_json(expected)
+    assert walked(SENTENCE, "--whole", *options, "--positions", "rotary", "--json") == to_json(
+        expected
+    )
     expected = walk_whole(SENTENCE, model="encoder", words="letters")
-    assert walked(SENTENCE, "--whole", "--model", "encoder", "--words", "letters") == to_text(expected)
+    assert walked(SENTENCE, "--whole", "--model", "encoder", "--words", "letters") == to_text(
+        expected
+    )
     expected = walk_whole_run(writer, "the animal", word="animal")
     for options in (["--whole"], []):
-        assert walked("the animal", "--run", writer, "--word", "animal", *options) == to_text(expected)
+        assert walked("the animal", "--run", writer, "--word", "animal", *options) == to_text(
+            expected
+        )
 
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_terminal_gets_lines_of_its_width(monkeypatch, width):
     monkeypatch.setenv("COLUMNS", f"{width}")
     said = regard("walkthrough", SENTENCE, terminal=True).out
-    assert [line.rstrip() for line in said.splitlines()] == to_text(walk(SENTENCE), width).splitlines()
+    assert [line.rstrip() for line in said.splitlines()] == to_text(
+        walk(SENTENCE), width
+    ).splitlines()

@@ -30,18 +30,34 @@ def outputs(model: Any) -> torch.Tensor:
     return model(*ids) if isinstance(model, TranslationTransformer) else model(ids[0])
 
 
-HEADS, HEAD_DIM, DIM, VOCAB, LAYERS = 8, 6, 24, 61, 2
+HEADS = 8
+HEAD_DIM = 6
+DIM = 24
+VOCAB = 61
+LAYERS = 2
 SIZES = {
-    "vocab_size": VOCAB, "hidden_size": DIM, "intermediate_size": 20, "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2,
+    "vocab_size": VOCAB,
+    "hidden_size": DIM,
+    "intermediate_size": 20,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
     "pad_token_id": 0,
-}  # fmt: skip
+}
 WIDE = {"head_dim": HEAD_DIM}
 SQUARE = {"hidden_size": HEADS * HEAD_DIM}  # families whose heads have dim / heads numbers
 
 
 def partly(share: float) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": share}}
+    return {
+        "rope_parameters": {
+            "rope_theta": 100.0,
+            "rope_type": "default",
+            "partial_rotary_factor": share,
+        }
+    }
 
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,8 +72,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("Phi", {**SQUARE, **partly(0.67)}),
     "stablelm": ("StableLm", {**SQUARE, **partly(0.67), "use_qkv_bias": True}),
     "stablelm parallel": ("StableLm", {**SQUARE, **partly(0.67), "use_parallel_residual": True}),
-}  # fmt: skip
-LOOSE = ("gemma", "gemma2", "gemma3_text")  # transformers computes their norms in float32, whatever the weights are
+}
+LOOSE = (
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+)  # transformers computes their norms in float32, whatever the weights are
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 
@@ -93,9 +113,12 @@ def _output(weight: torch.Tensor) -> torch.Tensor:
 
 def _of_llama(attention: Any) -> Heads:
     q, k, v = (
-        [part.unflatten(0, (-1, HEAD_DIM)) for part in _parts(getattr(attention, f"{one}_proj"))] for one in "qkv"
+        [part.unflatten(0, (-1, HEAD_DIM)) for part in _parts(getattr(attention, f"{one}_proj"))]
+        for one in "qkv"
     )
-    output = next(getattr(attention, name) for name in ("o_proj", "dense") if hasattr(attention, name))
+    output = next(
+        getattr(attention, name) for name in ("o_proj", "dense") if hasattr(attention, name)
+    )
     return Heads(q, k, v, _output(output.weight))
 
 

@@ -26,14 +26,17 @@ SPACES = {
     "rotary with norms": KeySpace(Rotary(), normed=True),
     "partly rotary with norms": KeySpace(Rotary(dims=2), normed=True),
 }
-DIM, SIZE = 20, 6
+DIM = 20
+SIZE = 6
 
 
 def cosine(heads, groups, inputs):
     """The mean cosine of what two heads of a group put out for the inputs (n, dim + 1)."""
     outputs = torch.einsum("hsd,nd->hns", heads, inputs).flatten(1).unflatten(0, (groups, -1))
     pairs = [combinations(group, 2) for group in outputs]
-    return torch.stack([torch.cosine_similarity(a, b, dim=0) for group in pairs for a, b in group]).mean()
+    return torch.stack(
+        [torch.cosine_similarity(a, b, dim=0) for group in pairs for a, b in group]
+    ).mean()
 
 
 def new_layer(heads=8, kv_heads=8):
@@ -42,7 +45,10 @@ def new_layer(heads=8, kv_heads=8):
     inputs = draw(60, DIM + 1)
     inputs[:, -1] = 1
     layer = Projections(
-        draw(heads, SIZE, DIM + 1), draw(kv_heads, SIZE, DIM + 1), draw(kv_heads, SIZE, DIM + 1), draw(DIM, heads, SIZE)
+        draw(heads, SIZE, DIM + 1),
+        draw(kv_heads, SIZE, DIM + 1),
+        draw(kv_heads, SIZE, DIM + 1),
+        draw(DIM, heads, SIZE),
     )
     return layer, inputs
 
@@ -55,7 +61,9 @@ def test_outputs_stay_the_same_and_the_heads_of_a_group_come_closer(space, kv_he
     turned = align(layer, 2, moment, space).applied(layer)
     norms = torch.rand(2, SIZE).double().unbind() if space.normed else ()
     x = torch.randn(1, 9, DIM, dtype=torch.float64)
-    assert largest_difference(turned.outputs(x, space, norms), layer.outputs(x, space, norms)) < 1e-12
+    assert (
+        largest_difference(turned.outputs(x, space, norms), layer.outputs(x, space, norms)) < 1e-12
+    )
     for before, after in ((layer.k, turned.k), (layer.v, turned.v)):
         assert cosine(after, 2, inputs) > cosine(before, 2, inputs) + 0.05
 
@@ -82,7 +90,9 @@ def test_two_heads_are_brought_as_close_as_a_search_over_angles_can():
     layer = Projections(k, k, k, torch.randn(3, 2, 2, dtype=torch.float64))
     turned = align(layer, 1, inputs.T @ inputs, KeySpace(Rotary())).applied(layer)
     angles = torch.arange(10_000).double() / 10_000 * 2 * torch.pi
-    turns = torch.stack([angles.cos(), -angles.sin(), angles.sin(), angles.cos()], -1).view(-1, 2, 2)
+    turns = torch.stack([angles.cos(), -angles.sin(), angles.sin(), angles.cos()], -1).view(
+        -1, 2, 2
+    )
     searched = min(distance(torch.stack([k[0], turn @ k[1]]), inputs, 1) for turn in turns)
     assert distance(turned.k, inputs, 1) <= searched + 1e-9
     assert distance(turned.k, inputs, 1) < distance(k, inputs, 1)
@@ -108,7 +118,10 @@ KINDS = {
     "grouped": (LanguageModel, {"layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 4}),
     "learned": (LanguageModel, {"biases": True, "norm": "layer", "positions": "learned"}),
     "alibi": (LanguageModel, {"positions": "alibi", "head_dim": 5}),
-    "matrix": (LanguageModel, {"kv_heads": 4, "heads": 8, "head_dim": 4, "mechanism": "softmax(general(4, 4))"}),
+    "matrix": (
+        LanguageModel,
+        {"kv_heads": 4, "heads": 8, "head_dim": 4, "mechanism": "softmax(general(4, 4))"},
+    ),
     "encoder": (TextEncoder, {"layers": 2}),
     "translator": (TranslationTransformer, {"positions": "rotary"}),
 }
@@ -125,7 +138,9 @@ def scrambled(model, groups):
     copies = None
     for step in ("copy", "scramble"):
         for name, layer in model.named_modules():
-            if not isinstance(layer, MultiHeadAttention) or (name.startswith("encoder.") and hasattr(model, "decoder")):
+            if not isinstance(layer, MultiHeadAttention) or (
+                name.startswith("encoder.") and hasattr(model, "decoder")
+            ):
                 continue
             with torch.no_grad():
                 change(layer, groups, step, moves=getattr(model.config, "positions", "") != "alibi")
@@ -134,7 +149,8 @@ def scrambled(model, groups):
 
 
 def change(layer, groups, step, moves):
-    size, members = layer.head_dim, layer.heads // layer.kv_heads
+    size = layer.head_dim
+    members = layer.heads // layer.kv_heads
     views = [
         [part.data.unflatten(0, (-1, size)) for part in (one.weight, one.bias) if part is not None]
         for one in (layer.to_q, layer.to_k, layer.to_v)
@@ -147,7 +163,9 @@ def change(layer, groups, step, moves):
     for j in range(layer.kv_heads):
         basis, turn = (torch.linalg.qr(torch.randn(size, size).double())[0] for _ in range(2))
         if layer.positions is not None:
-            turn = torch.diag_embed(torch.where(torch.rand(size // 2) < 0.5, -1.0, 1.0).double().repeat(2))
+            turn = torch.diag_embed(
+                torch.where(torch.rand(size // 2) < 0.5, -1.0, 1.0).double().repeat(2)
+            )
         for h in range(j * members, (j + 1) * members):
             output[h] = basis @ output[h]
             if "weight" in layer.mechanism.learned:
@@ -167,7 +185,9 @@ def change(layer, groups, step, moves):
             part.copy_(part[readers].clone())
 
 
-@pytest.mark.parametrize(("kind", "with_text"), [(kind, at % 2 == 0) for at, kind in enumerate(KINDS)])
+@pytest.mark.parametrize(
+    ("kind", "with_text"), [(kind, at % 2 == 0) for at, kind in enumerate(KINDS)]
+)
 def test_copies_in_other_bases_are_merged_without_loss(kind, with_text):
     model, expected = scrambled(new_model(kind), 2)
     torch.testing.assert_close(outputs(model), expected, rtol=1e-9, atol=1e-9)
@@ -176,14 +196,19 @@ def test_copies_in_other_bases_are_merged_without_loss(kind, with_text):
     assert (outputs(with_kv_heads(model, 2)) - expected).abs().max() > 0.01
 
 
-def test_a_saved_model_reports_what_was_checked_and_a_rotation_that_changes_it_is_refused(tmp_path, monkeypatch):
+def test_a_saved_model_reports_what_was_checked_and_a_rotation_that_changes_it_is_refused(
+    tmp_path, monkeypatch
+):
     new_model("rotary").float().save(tmp_path / "four", {"tokeniser.json": "{}"})
     done = load_converted(tmp_path / "four", 2, "align", calibration=outputs)
     assert done.report.invariance <= 1e-6
     assert done.report.difference <= 1e-6
     assert '"groups": "similar heads"' in done.files["conversion.json"]
     applied = alignment.Alignment.applied
-    wrong = lambda *layer, **options: replace(changed := applied(*layer, **options), q=1.01 * changed.q)  # noqa: E731
+
+    def wrong(*layer, **options):
+        return replace(changed := applied(*layer, **options), q=1.01 * changed.q)
+
     monkeypatch.setattr(alignment.Alignment, "applied", wrong)
     with pytest.raises(RegardError, match=r"with rotated heads the outputs of the model change by"):
         load_converted(tmp_path / "four", 2, "align")
@@ -192,14 +217,22 @@ def test_a_saved_model_reports_what_was_checked_and_a_rotation_that_changes_it_i
 def test_what_cannot_be_aligned_is_refused():
     options = ("output_gate", "value_residual", "differential", "forgetting")
     for settings, words in (
-        ({"mechanism": "linear", "positions": "none"}, "align rotates keys, which changes the results of linear"),
-        ({"mechanism": "softmax(concat(6, 6, 8))", "positions": "learned"},
-         r"changes the results of softmax\(concat\(6, 6, 8\)\) in blocks.0"),
+        (
+            {"mechanism": "linear", "positions": "none"},
+            "align rotates keys, which changes the results of linear",
+        ),
+        (
+            {"mechanism": "softmax(concat(6, 6, 8))", "positions": "learned"},
+            r"changes the results of softmax\(concat\(6, 6, 8\)\) in blocks.0",
+        ),
         *(({option: True}, f"{option} of this model does not allow") for option in options),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UnsupportedError, match=words):
             with_kv_heads(new_model("rotary", **settings), 2, "align")
-    for calibration, words in ((lambda model: None, "did not run"), ("text", "a function that runs the model on a t")):
+    for calibration, words in (
+        (lambda model: None, "did not run"),
+        ("text", "a function that runs the model on a t"),
+    ):
         with pytest.raises(ArgumentError, match=words):
             with_kv_heads(new_model("rotary"), 2, "align", calibration=calibration)
 
@@ -214,9 +247,15 @@ def test_keys_of_another_size_than_their_queries_are_rotated_with_the_matrix_bet
 def test_the_moments_are_those_of_the_inputs_of_each_layer():
     model = new_model("translator")
     inputs = []
-    name = next(name for name, one in model.named_modules() if isinstance(one, MultiHeadAttention) and "cross" in name)
+    name = next(
+        name
+        for name, one in model.named_modules()
+        if isinstance(one, MultiHeadAttention) and "cross" in name
+    )
     layer = model.get_submodule(name)
-    with layer.to_v.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach().flatten(0, 1))):
+    with layer.to_v.register_forward_pre_hook(
+        lambda module, given: inputs.append(given[0].detach().flatten(0, 1))
+    ):
         moment = moments_of({name: layer.to_k}, lambda: outputs(model))[name]
     x = torch.cat([torch.cat(inputs), torch.ones(sum(map(len, inputs)), 1)], 1)
     torch.testing.assert_close(moment, x.T @ x / len(x))

@@ -20,7 +20,9 @@ PAIRS = "".join(f"the bird number {n} sang\tder Vogel Nummer {n} sang\n" for n i
 def logits_and_targets(model, batch):
     if isinstance(model, TextEncoder):
         return model(batch.ids, batch.places), batch.words
-    inputs = (batch.source, batch.target) if isinstance(model, TranslationTransformer) else (batch.ids,)
+    inputs = (
+        (batch.source, batch.target) if isinstance(model, TranslationTransformer) else (batch.ids,)
+    )
     kept = batch.next != PAD
     return model(*inputs)[kept], batch.next[kept]
 
@@ -30,34 +32,50 @@ def test_agreement_is_that_of_the_predictions(kind, tmp_path):
     text = tmp_path / "text.tsv"
     text.write_text(PAIRS if kind is TranslationTransformer else TEXT)
     tokeniser = Tokeniser.train([TEXT, PAIRS], 300, verbatim=kind is LanguageModel)
-    model, other = (kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=32, heads=4)).eval() for _ in range(2))
+    model, other = (
+        kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=32, heads=4)).eval() for _ in range(2)
+    )
     config = Uptraining.Config(texts=(str(text),), block=32, batch_tokens=256)
     task = held_out_task(model, {TOKENISER_FILE: tokeniser.to_json()}, config)
     with torch.no_grad():
-        pairs = [(*logits_and_targets(model, batch), logits_and_targets(other, batch)[0])
-                 for batch in task.validation_batches()]  # fmt: skip
+        pairs = [
+            (*logits_and_targets(model, batch), logits_and_targets(other, batch)[0])
+            for batch in task.validation_batches()
+        ]
     first, targets, second = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     found = agreement_on_task(model, other, task)
     assert found.ids == len(targets)
-    assert found.loss == pytest.approx([float(F.cross_entropy(each, targets)) for each in (first, second)], rel=1e-5)
-    expected = F.kl_div(second.log_softmax(-1), first.log_softmax(-1), reduction="batchmean", log_target=True)
+    assert found.loss == pytest.approx(
+        [float(F.cross_entropy(each, targets)) for each in (first, second)], rel=1e-5
+    )
+    expected = F.kl_div(
+        second.log_softmax(-1), first.log_softmax(-1), reduction="batchmean", log_target=True
+    )
     assert found.divergence == pytest.approx(float(expected), rel=1e-4)
-    assert found.agreement == pytest.approx(float((first.argmax(-1) == second.argmax(-1)).float().mean()))
+    assert found.agreement == pytest.approx(
+        float((first.argmax(-1) == second.argmax(-1)).float().mean())
+    )
     assert found.to_dict()["perplexity"][1] == pytest.approx(math.exp(found.loss[1]))
     assert agreement([(first, first, targets)]).divergence == 0
 
 
 def test_bytes_of_real_caches_fall_with_the_heads(tmp_path):
-    LanguageModel(LanguageModel.Config(vocab_size=23, dim=32, heads=8, layers=2)).save(tmp_path / "eight")
+    LanguageModel(LanguageModel.Config(vocab_size=23, dim=32, heads=8, layers=2)).save(
+        tmp_path / "eight"
+    )
     done = load_converted(tmp_path / "eight", 2)
     held = [model.start(torch.full((1, 16), 4)).nbytes / 16 for model in (done.before, done.after)]
     assert held == [*done.report.kv_bytes["token"]] == [2 * 2 * 32 * 4, 2 * 2 * 8 * 4]
 
 
 @pytest.mark.parametrize("texts", [(), ("text.txt",)])
-def test_a_folder_that_holds_something_else_is_refused_before_any_work(texts, tmp_path, monkeypatch):
+def test_a_folder_that_holds_something_else_is_refused_before_any_work(
+    texts, tmp_path, monkeypatch
+):
     for name in ("load_original", "convert_kv_heads"):
-        monkeypatch.setattr(uptraining, name, lambda *given, **options: pytest.fail("it worked before it refused"))
+        monkeypatch.setattr(
+            uptraining, name, lambda *given, **options: pytest.fail("it worked before it refused")
+        )
     out = tmp_path / "out"
     out.mkdir()
     (out / "diary.txt").write_text("today")

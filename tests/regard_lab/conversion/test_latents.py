@@ -32,8 +32,16 @@ def calibration(made: LanguageModel) -> None:
 WHOLE = {  # options, latent_dim and rope_dim with which nothing is lost
     "rotary": ({}, 12, 12),
     "one head": ({"kv_heads": 1, "biases": True}, 4, 4),
-    "more latents than needed to keep the bytes": ({"positions": "learned", "norm": "layer", "biases": True}, 24, None),
-    "alibi and windows": ({"positions": "alibi", "pattern": ("causal_window(3)", "full")}, 24, None),
+    "more latents than needed to keep the bytes": (
+        {"positions": "learned", "norm": "layer", "biases": True},
+        24,
+        None,
+    ),
+    "alibi and windows": (
+        {"positions": "alibi", "pattern": ("causal_window(3)", "full")},
+        24,
+        None,
+    ),
 }
 
 
@@ -42,7 +50,9 @@ WHOLE = {  # options, latent_dim and rope_dim with which nothing is lost
 def test_with_all_numbers_the_model_is_the_same(name, calibrated):
     options, latent_dim, rope_dim = WHOLE[name]
     made = model(**options)
-    other = with_latents(made, latent_dim, rope_dim, calibration=calibration if calibrated else None)
+    other = with_latents(
+        made, latent_dim, rope_dim, calibration=calibration if calibrated else None
+    )
     assert difference(other, made) < 1e-12
     assert difference(with_latents(made, latent_dim - 1, rope_dim), made) > 1e-4
     narrow = made.float()
@@ -66,7 +76,9 @@ def test_it_is_saved_trained_and_continued_and_keeps_half_the_bytes(tmp_path):
         state = loaded.start(IDS[:, :5])
         steps = [state.next_scores, *(loaded.step(ids, state) for ids in IDS[:, 5:].T)]
         torch.testing.assert_close(torch.stack(steps, 1), loaded(IDS)[:, 4:], rtol=0, atol=1e-4)
-    loss = torch.nn.functional.cross_entropy(loaded.train()(IDS[:, :-1]).flatten(0, 1), IDS[:, 1:].flatten())
+    loss = torch.nn.functional.cross_entropy(
+        loaded.train()(IDS[:, :-1]).flatten(0, 1), IDS[:, 1:].flatten()
+    )
     loss.backward()
     assert all(one.grad is not None and one.grad.isfinite().all() for one in loaded.parameters())
 
@@ -75,25 +87,35 @@ def test_numbers_that_are_not_kept_lose_their_rotation_and_nothing_else():
     """The layer's scores from complex numbers: head by head, pair by pair, axis by axis."""
     made = model(layers=1)
     layer = headed(made.get_submodule("blocks.0.attention")).read()
-    space, moment = KeySpace(made.blocks[0].attention.positions), torch.eye(25, dtype=torch.float64)
+    space = KeySpace(made.blocks[0].attention.positions)
+    moment = torch.eye(25, dtype=torch.float64)
     rows, rest = principal_axes(layer, moment, space)
     every = rows.flatten(0, 2)
     torch.testing.assert_close(every @ every.T, torch.eye(12, dtype=torch.float64))
-    mix = torch.complex(rows[:, :, 0].unflatten(-1, (3, 4))[..., :2], rows[:, :, 1].unflatten(-1, (3, 4))[..., :2])
+    mix = torch.complex(
+        rows[:, :, 0].unflatten(-1, (3, 4))[..., :2], rows[:, :, 1].unflatten(-1, (3, 4))[..., :2]
+    )
     kept = torch.tensor([[True, False, False], [True, False, True]])
     weights = factorised(layer, moment, (rows, rest), kept, 18)
     x, y = torch.randn(2, 25, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    turns = (9 - 2) * torch.tensor([1.0, 0.01], dtype=torch.float64)  # angles between positions 9 and 2
+    turns = (9 - 2) * torch.tensor(
+        [1.0, 0.01], dtype=torch.float64
+    )  # angles between positions 9 and 2
     latents = weights["to_latent"] @ y
     for head in range(6):
-        group, wanted = head // 2, 0.0
+        group = head // 2
+        wanted = 0.0
         for c in range(2):
             q = torch.complex(layer.q[head, c] @ x, layer.q[head, c + 2] @ x)
             keys = torch.complex(layer.k[:, c] @ y, layer.k[:, c + 2] @ y)
             for axis in range(3):
                 of_axis = mix[c, axis, :, c]
                 angle = turns[c] if kept[c, axis] else torch.zeros_like(turns[c])
-                wanted += float((q.conj() * of_axis[group].conj() * (of_axis @ keys) * torch.exp(1j * angle)).real)
+                wanted += float(
+                    (
+                        q.conj() * of_axis[group].conj() * (of_axis @ keys) * torch.exp(1j * angle)
+                    ).real
+                )
         mine = weights["to_q"].unflatten(0, (6, 10))[head] @ x
         plain = mine[:4] @ weights["to_k"].unflatten(0, (6, 4))[head] @ latents[:18]
         one, other = (torch.complex(each[:3], each[3:]) for each in (mine[4:], latents[18:]))
@@ -119,22 +141,31 @@ def test_the_numbers_that_stay_rotated_are_those_that_are_large_and_read():
 
 def test_latents_have_the_least_weighted_error_of_all_of_their_size():
     numbers = torch.Generator().manual_seed(2)
-    rows, inputs = (torch.randn(*sizes, dtype=torch.float64, generator=numbers) for sizes in ((9, 7), (7, 40)))
+    rows, inputs = (
+        torch.randn(*sizes, dtype=torch.float64, generator=numbers) for sizes in ((9, 7), (7, 40))
+    )
     moment = inputs @ inputs.T / 40
     weights = []
     for size in (4, 5):
         root = torch.randn(size, size, dtype=torch.float64, generator=numbers)
         weights.append(root @ root.T)
     parts = rows.split([4, 5])
-    scaled = [one / (one @ part @ moment @ part.T).trace() for one, part in zip(weights, parts, strict=True)]
+    scaled = [
+        one / (one @ part @ moment @ part.T).trace()
+        for one, part in zip(weights, parts, strict=True)
+    ]
     of_both = torch.block_diag(*scaled)
-    values = torch.linalg.svdvals(torch.linalg.cholesky(of_both).T @ rows @ torch.linalg.cholesky(moment))
+    values = torch.linalg.svdvals(
+        torch.linalg.cholesky(of_both).T @ rows @ torch.linalg.cholesky(moment)
+    )
     for size in (1, 3, 6):
         down, up = compressed(parts, tuple(weights), moment, size)
         assert (down.shape, up.shape) == ((size, 7), (9, size))
         lost = up @ down - rows
         error = float((of_both @ lost @ moment @ lost.T).trace())
-        assert error == pytest.approx(float(values[size:].square().sum()), rel=1e-6)  # Eckart and Young 1936
+        assert error == pytest.approx(
+            float(values[size:].square().sum()), rel=1e-6
+        )  # Eckart and Young 1936
 
 
 def test_a_text_chooses_better_latents_than_none():
@@ -147,12 +178,22 @@ def test_a_text_chooses_better_latents_than_none():
 
 
 REFUSED = [
-    ({}, (13, 12), ArgumentError, "latent_dim is 13 and rope_dim 12; a token has 12 numbers in keys and 12 in values"),
+    (
+        {},
+        (13, 12),
+        ArgumentError,
+        "latent_dim is 13 and rope_dim 12; a token has 12 numbers in keys and 12 in values",
+    ),
     ({}, (8, 14), ArgumentError, "give an even rope_dim from 2 to 12"),
     ({}, (8, 5), ArgumentError, "rope_dim 5"),
     ({}, (8, 0), ArgumentError, "from 2 to 12"),
     ({"positions": "alibi"}, (8, 2), ArgumentError, "from 0 to 0"),
-    ({"mechanism": "linear", "positions": "none"}, (8, None), UnsupportedError, "latents compute softmax"),
+    (
+        {"mechanism": "linear", "positions": "none"},
+        (8, None),
+        UnsupportedError,
+        "latents compute softmax",
+    ),
     ({"latent_dim": 5, "kv_heads": None}, (8, 4), UnsupportedError, "has latent attention already"),
 ]
 
@@ -171,7 +212,10 @@ def test_what_has_no_such_latents_is_refused_in_words(options, sizes, error, wor
         ({"latent_dim": 0}, "latent_dim is 0"),
         ({"latent_dim": 8, "kv_heads": 3}, "kv_heads is 3, and latents have all 6 heads"),
         ({"latent_dim": 8, "rope_dim": 3}, "rope_dim is 3; it must be even"),
-        ({"latent_dim": 8, "positions": "alibi", "rope_dim": 4}, "need latent_dim and rotary positions"),
+        (
+            {"latent_dim": 8, "positions": "alibi", "rope_dim": 4},
+            "need latent_dim and rotary positions",
+        ),
         ({"latent_dim": 8, "rope_frequencies": 3}, "rope_frequencies"),
         ({"latent_dim": 8, "mechanism": "linear"}, "latent attention is softmax"),
         ({"rope_dim": 4}, "need latent_dim and rotary"),

@@ -13,7 +13,13 @@ from regard.errors import ArgumentError, CheckpointError, RegardError, Unsupport
 from regard.layers import MultiHeadAttention
 from regard_lab.conversion import convert_kv_heads, load_converted, resized, with_kv_heads
 from regard_lab.conversion.own_models import PROVENANCE_FILE
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer, load_model
+from regard_lab.models import (
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+    load_model,
+)
 
 SIZE = 3
 
@@ -32,20 +38,27 @@ def by_loops(tensor, before, after, method):
 
 
 @given(
-    after=st.integers(1, 5), times=st.integers(1, 5), more=st.booleans(), method=st.sampled_from(["mean", "first"]),
+    after=st.integers(1, 5),
+    times=st.integers(1, 5),
+    more=st.booleans(),
+    method=st.sampled_from(["mean", "first"]),
     dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
     axes=st.sampled_from([(), (7,), (2, 5)]),
-)  # fmt: skip
+)
 def test_each_new_head_is_what_its_query_heads_read_before(after, times, more, method, dtype, axes):
     before, after = (after, after * times) if more else (after * times, after)
     tensor = torch.randn(before * SIZE, *axes, generator=torch.Generator().manual_seed(1)).to(dtype)
     found = resized(tensor, before, after, method)
     assert (found.dtype, found.shape) == (dtype, (after * SIZE, *axes))
-    torch.testing.assert_close(found, by_loops(tensor, before, after, method), rtol=2**-52, atol=2**-52)
+    torch.testing.assert_close(
+        found, by_loops(tensor, before, after, method), rtol=2**-52, atol=2**-52
+    )
 
 
 def test_a_mean_is_rounded_once():
-    tensor = torch.tensor([1.0, 2**-8, 2**-8, 0.0], dtype=torch.bfloat16)  # rounded on the way, the small ones vanish
+    tensor = torch.tensor(
+        [1.0, 2**-8, 2**-8, 0.0], dtype=torch.bfloat16
+    )  # rounded on the way, the small ones vanish
     assert resized(tensor, 4, 1).item() == (1 + 2 * 2**-8) / 4
 
 
@@ -60,17 +73,27 @@ def test_heads_that_do_not_divide_and_other_methods_are_refused():
 KINDS = {
     "language": (LanguageModel, {"layers": 2}),
     "grouped already": (LanguageModel, {"kv_heads": 2, "layers": 2}),
-    "biases": (LanguageModel, {"biases": True, "norm": "layer", "positions": "learned", "activation": "gelu-tanh"}),
-    "heads of another size": (LanguageModel, {"head_dim": 5, "positions": "alibi", "pattern": "causal_window(3)"}),
+    "biases": (
+        LanguageModel,
+        {"biases": True, "norm": "layer", "positions": "learned", "activation": "gelu-tanh"},
+    ),
+    "heads of another size": (
+        LanguageModel,
+        {"head_dim": 5, "positions": "alibi", "pattern": "causal_window(3)"},
+    ),
     "linear": (LanguageModel, {"mechanism": "linear", "positions": "none"}),
-    "gated": (LanguageModel, {"mechanism": "random-feature(features=5, gated=true)", "positions": "none"}),
+    "gated": (
+        LanguageModel,
+        {"mechanism": "random-feature(features=5, gated=true)", "positions": "none"},
+    ),
     "two keys for a value": (
-        LanguageModel, {"layers": 2, "differential": True, "value_residual": True, "output_gate": True},
+        LanguageModel,
+        {"layers": 2, "differential": True, "value_residual": True, "output_gate": True},
     ),
     "encoder": (TextEncoder, {"layers": 2}),
     "linformer": (TextEncoder, {"mechanism": "linformer(length=11, rank=3)", "positions": "none"}),
     "translator": (TranslationTransformer, {"decoder_kv_heads": 2, "positions": "rotary"}),
-}  # fmt: skip
+}
 
 
 def new_model(kind, **more):
@@ -90,23 +113,31 @@ def pooled_in_place(model, groups, method):
         for tensor in tensors:
             size = len(tensor) // layer.kv_heads
             for j in range(groups):
-                heads = [tensor[(j * g + i) * size : (j * g + i + 1) * size].clone() for i in range(g)]
+                heads = [
+                    tensor[(j * g + i) * size : (j * g + i + 1) * size].clone() for i in range(g)
+                ]
                 new = heads[0] if method == "first" else sum(heads) / g
                 for i in range(g):
                     tensor[(j * g + i) * size : (j * g + i + 1) * size] = new
     return model
 
 
-@pytest.mark.parametrize(("kind", "method"), [(kind, ("mean", "first")[at % 2]) for at, kind in enumerate(KINDS)])
+@pytest.mark.parametrize(
+    ("kind", "method"), [(kind, ("mean", "first")[at % 2]) for at, kind in enumerate(KINDS)]
+)
 @pytest.mark.parametrize("groups", [1, 2])
-def test_the_new_model_computes_what_the_old_one_does_with_pooled_heads_repeated(kind, groups, method):
+def test_the_new_model_computes_what_the_old_one_does_with_pooled_heads_repeated(
+    kind, groups, method
+):
     if kind == "grouped already":
         groups = 1
     model = new_model(kind)
     converted = with_kv_heads(model, groups, method)
     expected = outputs(pooled_in_place(model, groups, method))
     torch.testing.assert_close(outputs(converted), expected, rtol=1e-10, atol=1e-10)
-    assert (outputs(model) - expected).abs().max() > 1e-3  # the two are far from the first, or nothing was tested
+    assert (
+        outputs(model) - expected
+    ).abs().max() > 1e-3  # the two are far from the first, or nothing was tested
 
 
 @pytest.mark.parametrize("kind", ["grouped already", "two keys for a value", "translator"])
@@ -137,11 +168,15 @@ def eight_heads(folder):
 def test_eight_heads_made_fewer_keep_exactly_so_many_times_fewer_bytes(tmp_path, kv_heads, fewer):
     eight_heads(tmp_path / "eight")
     report = convert_kv_heads(tmp_path / "eight", tmp_path / "few", kv_heads)
-    assert report.kv_bytes["token"].before == 2 * 3 * 48 * 4  # keys and values, layers, numbers, bytes
+    assert (
+        report.kv_bytes["token"].before == 2 * 3 * 48 * 4
+    )  # keys and values, layers, numbers, bytes
     assert report.kv_bytes["token"].after * fewer == report.kv_bytes["token"].before
     assert report.removed == 2 * 3 * 48 * (48 - 6 * kv_heads)
     models = [LanguageModel.load(tmp_path / name) for name in ("eight", "few")]
-    before, after = (model.start(torch.full((1, 64), 5)).nbytes for model in models)  # what decoding really holds
+    before, after = (
+        model.start(torch.full((1, 64), 5)).nbytes for model in models
+    )  # what decoding really holds
     assert after * fewer == before == 64 * report.kv_bytes["token"].before
     assert report.measured
     assert report.difference <= 1e-6
@@ -180,10 +215,13 @@ def test_only_an_earlier_conversion_is_replaced(tmp_path):
     (tmp_path / "two" / "notes.txt").write_text("mine")
     (tmp_path / "text").write_text("mine")
     for out, reason in (
-        ("model", "is not an earlier conversion"), ("two", "holds notes.txt beside a conversion"),
-        ("text", "is not an earlier conversion"), ("eight", "is the folder of the original"),
-        ("eight/two", "contain each other"), (".", "contain each other"),
-    ):  # fmt: skip
+        ("model", "is not an earlier conversion"),
+        ("two", "holds notes.txt beside a conversion"),
+        ("text", "is not an earlier conversion"),
+        ("eight", "is the folder of the original"),
+        ("eight/two", "contain each other"),
+        (".", "contain each other"),
+    ):
         with pytest.raises(CheckpointError, match=reason):
             convert_kv_heads(tmp_path / "eight", tmp_path / out, 2)
     assert LanguageModel.load(tmp_path / "model").config.kv_heads == 8
@@ -193,7 +231,9 @@ def test_a_model_that_fails_its_oracle_is_not_written(tmp_path, monkeypatch):
     eight_heads(tmp_path / "eight")
     honest = own_models.resized
     for wrong in (lambda heads: heads.roll(1, 0), lambda heads: heads * 0):
-        monkeypatch.setattr(own_models, "resized", lambda *given, wrong=wrong: wrong(honest(*given)))
+        monkeypatch.setattr(
+            own_models, "resized", lambda *given, wrong=wrong: wrong(honest(*given))
+        )
         with pytest.raises(RegardError, match=r"differ by .* nothing was written"):
             convert_kv_heads(tmp_path / "eight", tmp_path / "two", 2)
     assert not (tmp_path / "two").exists()
@@ -202,14 +242,18 @@ def test_a_model_that_fails_its_oracle_is_not_written(tmp_path, monkeypatch):
 def test_what_cannot_be_is_refused(tmp_path):
     eight_heads(tmp_path / "eight")
     (tmp_path / "empty").mkdir()
-    RecurrentTranslator(RecurrentTranslator.Config(vocab_size=23, dim=8, hidden=8)).save(tmp_path / "cells")
+    RecurrentTranslator(RecurrentTranslator.Config(vocab_size=23, dim=8, hidden=8)).save(
+        tmp_path / "cells"
+    )
     own_model(LanguageModel, mechanism="lsh(chunk=3)", positions="none").save(tmp_path / "hashed")
     for name, kv_heads, error, words in (
-        ("eight", 8, ArgumentError, "8 key/value heads already"), ("eight", 3, ArgumentError, "cannot become 3"),
+        ("eight", 8, ArgumentError, "8 key/value heads already"),
+        ("eight", 3, ArgumentError, "cannot become 3"),
         ("eight", 16, ArgumentError, "heads, 8, must be a multiple of it"),
-        ("empty", 2, CheckpointError, "holds no model"), ("cells", 2, UnsupportedError, "has no key/value heads"),
+        ("empty", 2, CheckpointError, "holds no model"),
+        ("cells", 2, UnsupportedError, "has no key/value heads"),
         ("hashed", 2, ArgumentError, "its queries are its keys"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(error, match=words):
             convert_kv_heads(tmp_path / name, tmp_path / "x", kv_heads)
     assert not (tmp_path / "x").exists()
@@ -224,8 +268,11 @@ def test_a_difference_is_relative_to_outputs_larger_than_1(factor):
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(1e-3)
-    ids = torch.randint(1, 23, (2, 3, 11), generator=torch.Generator().manual_seed(0))[0]  # as `difference` draws
-    output, expected = model(ids).detach(), other(ids).detach()
+    ids = torch.randint(1, 23, (2, 3, 11), generator=torch.Generator().manual_seed(0))[
+        0
+    ]  # as `difference` draws
+    output = model(ids).detach()
+    expected = other(ids).detach()
     largest = expected.abs().max()
     assert largest > 1.5
     found = own_models.difference(model, other)

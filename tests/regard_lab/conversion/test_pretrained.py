@@ -9,7 +9,13 @@ import torch
 from families import FAMILIES, HEAD_DIM, HEADS, LAYERS, LOOSE, drawn, heads_of
 from safetensors.torch import load_file, save_file
 
-from regard.errors import ArgumentError, CheckpointError, NotFoundError, RegardError, UnsupportedError
+from regard.errors import (
+    ArgumentError,
+    CheckpointError,
+    NotFoundError,
+    RegardError,
+    UnsupportedError,
+)
 from regard_lab.conversion import convert_kv_heads, pretrained
 from regard_lab.conversion.folders import earlier_conversion
 from regard_lab.conversion.own_models import moments_of
@@ -18,7 +24,8 @@ from regard_lab.conversion.pretrained import PretrainedConversion, row_ids
 transformers = pytest.importorskip("transformers")
 IDS = torch.randint(4, 61, (3, 11), generator=torch.Generator().manual_seed(1))
 PARTLY_ROTATED = {"phi3": 4, "phi": 4, "stablelm": 4}
-INDEX, WEIGHTS = "model.safetensors.index.json", "model.safetensors"
+INDEX = "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
 
 
 @torch.no_grad()
@@ -28,7 +35,9 @@ def logits(model, ids=IDS):
 
 def loaded(folder, dtype=torch.float64):
     """The folder as transformers loads it, with no key left over and none missing."""
-    model, about = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
+    model, about = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, output_loading_info=True
+    )
     assert not any(about.values()), about
     return model.eval()
 
@@ -41,7 +50,9 @@ def saved(model, folder, shard_size="1GB"):
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     """A folder whose tensors lie in several files."""
-    return saved(drawn(transformers, "llama").float(), tmp_path_factory.mktemp("llama") / "in", "20KB")
+    return saved(
+        drawn(transformers, "llama").float(), tmp_path_factory.mktemp("llama") / "in", "20KB"
+    )
 
 
 def pool(model, family, groups, method):
@@ -72,11 +83,19 @@ def test_a_converted_folder_gives_the_logits_of_the_repeated_heads(tmp_path, fam
     close = 1e-5 if family in LOOSE else 1e-10
     torch.testing.assert_close(found.logits, expected, rtol=close, atol=close)
     kept = sum(
-        x.numel() * x.element_size() for layer in found.past_key_values.layers for x in (layer.keys, layer.values)
+        x.numel() * x.element_size()
+        for layer in found.past_key_values.layers
+        for x in (layer.keys, layer.values)
     )
-    if family not in ("mistral", "gemma2", "gemma3_text"):  # whose cache drops what the window has passed
+    if family not in (
+        "mistral",
+        "gemma2",
+        "gemma3_text",
+    ):  # whose cache drops what the window has passed
         assert kept == 3 * 11 * report.kv_bytes["token"].after
-    assert report.kv_bytes["token"] == tuple(2 * LAYERS * heads * HEAD_DIM * 8 for heads in (HEADS, groups))
+    assert report.kv_bytes["token"] == tuple(
+        2 * LAYERS * heads * HEAD_DIM * 8 for heads in (HEADS, groups)
+    )
     assert report.parameters.after == sum(one.numel() for one in converted.parameters())
     assert report.difference <= 1e-6
 
@@ -88,7 +107,9 @@ def turn_pairs(size, dims, generator, signs):
         angle = torch.rand((), generator=generator, dtype=torch.float64) * 6.3
         if signs:
             angle = torch.pi * (angle > 3.14).double()
-        cos, sin, other = angle.cos(), angle.sin(), c + dims // 2
+        cos = angle.cos()
+        sin = angle.sin()
+        other = c + dims // 2
         turn[c, c], turn[c, other], turn[other, c], turn[other, other] = cos, -sin, sin, cos
     if size > dims:
         rest = torch.randn(size - dims, size - dims, generator=generator, dtype=torch.float64)
@@ -99,7 +120,8 @@ def turn_pairs(size, dims, generator, signs):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_align_finds_heads_that_are_copies_in_other_bases_and_another_order(tmp_path, family):
     """Heads that are rotated copies of few can be merged without loss; their plain mean is another model."""
-    model, groups = drawn(transformers, family), 2
+    model = drawn(transformers, family)
+    groups = 2
     generator = torch.Generator().manual_seed(5)
     dims = PARTLY_ROTATED.get(family.split()[0], HEAD_DIM)
     order = torch.randperm(HEADS, generator=generator)
@@ -108,9 +130,13 @@ def test_align_finds_heads_that_are_copies_in_other_bases_and_another_order(tmp_
             heads.copy_(heads[:groups].repeat_interleave(HEADS // groups, 0).clone())
     expected_before = logits(model)
     for layer in heads_of(model, family):
-        turns = [turn_pairs(HEAD_DIM, dims, generator, signs=family in ("qwen3", "gemma3_text")) for _ in range(HEADS)]
+        turns = [
+            turn_pairs(HEAD_DIM, dims, generator, signs=family in ("qwen3", "gemma3_text"))
+            for _ in range(HEADS)
+        ]
         bases = [
-            torch.linalg.qr(torch.randn(HEAD_DIM, HEAD_DIM, generator=generator).double())[0] for _ in range(HEADS)
+            torch.linalg.qr(torch.randn(HEAD_DIM, HEAD_DIM, generator=generator).double())[0]
+            for _ in range(HEADS)
         ]
         for h in range(HEADS):
             for parts, turned in ((layer.q, turns), (layer.k, turns), (layer.v, bases)):
@@ -120,24 +146,33 @@ def test_align_finds_heads_that_are_copies_in_other_bases_and_another_order(tmp_
         for heads in (*layer.q, *layer.k, *layer.v, layer.o):
             heads.copy_(heads[order].clone())
     close = 1e-5 if family in LOOSE else 1e-9
-    torch.testing.assert_close(logits(model), expected_before, rtol=close, atol=close)  # only the bases changed
+    torch.testing.assert_close(
+        logits(model), expected_before, rtol=close, atol=close
+    )  # only the bases changed
     saved(model, tmp_path / "in")
     report = convert_kv_heads(tmp_path / "in", tmp_path / "out", groups, method="align")
-    torch.testing.assert_close(logits(loaded(tmp_path / "out")), expected_before, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        logits(loaded(tmp_path / "out")), expected_before, rtol=1e-5, atol=1e-5
+    )
     assert report.invariance <= 1e-6
     convert_kv_heads(tmp_path / "in", tmp_path / "mean", groups)
     assert (logits(loaded(tmp_path / "mean")) - expected_before).abs().max() > 0.05
 
 
 def tensors_of(folder):
-    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+    return {
+        name: tensor
+        for path in folder.glob("*.safetensors")
+        for name, tensor in load_file(path).items()
+    }
 
 
 def test_all_but_keys_and_values_stays_bit_for_bit_and_the_config_records_the_conversion(tmp_path):
     model = drawn(transformers, "qwen2").to(torch.bfloat16)
     saved(model, tmp_path / "in", "20KB")
     convert_kv_heads(tmp_path / "in", tmp_path / "out", 2)
-    before, found = tensors_of(tmp_path / "in"), tensors_of(tmp_path / "out")
+    before = tensors_of(tmp_path / "in")
+    found = tensors_of(tmp_path / "out")
     assert found.keys() == before.keys()
     for name, tensor in before.items():
         assert found[name].dtype == torch.bfloat16
@@ -148,7 +183,10 @@ def test_all_but_keys_and_values_stays_bit_for_bit_and_the_config_records_the_co
     old, new = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("in", "out"))
     recorded = new.pop("regard_conversion")
     assert new == {**old, "num_key_value_heads": 2}
-    assert (recorded["method"], recorded["num_key_value_heads"]) == ("mean", {"before": 8, "after": 2})
+    assert (recorded["method"], recorded["num_key_value_heads"]) == (
+        "mean",
+        {"before": 8, "after": 2},
+    )
 
 
 def test_repeating_and_pooling_again_gives_the_same_tensors(tmp_path):
@@ -157,7 +195,9 @@ def test_repeating_and_pooling_again_gives_the_same_tensors(tmp_path):
     convert_kv_heads(tmp_path / "more", tmp_path / "back", 2)
     before = tensors_of(tmp_path / "in")
     assert report.method == "repeat"
-    assert all(torch.equal(tensor, before[name]) for name, tensor in tensors_of(tmp_path / "back").items())
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in tensors_of(tmp_path / "back").items()
+    )
     recorded = json.loads((tmp_path / "back" / "config.json").read_text())["regard_conversion"]
     assert recorded["earlier"]["method"] == "repeat"
 
@@ -165,13 +205,17 @@ def test_repeating_and_pooling_again_gives_the_same_tensors(tmp_path):
 def test_random_heads_are_the_same_at_each_conversion_and_unlike_each_other(llama, tmp_path):
     for out in ("a", "b"):
         convert_kv_heads(llama, tmp_path / out, 2, method="random")
-    first, second = tensors_of(tmp_path / "a"), tensors_of(tmp_path / "b")
+    first = tensors_of(tmp_path / "a")
+    second = tensors_of(tmp_path / "b")
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-    k, v = first["model.layers.0.self_attn.k_proj.weight"], first["model.layers.1.self_attn.v_proj.weight"]
+    k = first["model.layers.0.self_attn.k_proj.weight"]
+    v = first["model.layers.1.self_attn.v_proj.weight"]
     assert abs(torch.corrcoef(torch.stack([k.flatten(), v.flatten()]))[0, 1]) < 0.2
 
 
-def test_tokenisers_and_licences_are_copied_and_programs_are_not_and_links_are_followed(llama, tmp_path):
+def test_tokenisers_and_licences_are_copied_and_programs_are_not_and_links_are_followed(
+    llama, tmp_path
+):
     (tmp_path / "in").mkdir()
     for path in llama.iterdir():  # a hub's local folders are made of links
         (tmp_path / "in" / path.name).symlink_to(path)
@@ -186,10 +230,14 @@ def test_tokenisers_and_licences_are_copied_and_programs_are_not_and_links_are_f
 
 def test_a_converted_folder_generates_where_regard_is_not_installed(llama, tmp_path, monkeypatch):
     convert_kv_heads(llama, tmp_path / "out", 1)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("regard", "regard_lab")]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("regard", "regard_lab")
+    ]:
         monkeypatch.setitem(sys.modules, name, None)  # importing it raises
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    ids = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, eos_token_id=None)
+    ids = model.generate(
+        torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, eos_token_id=None
+    )
     assert (type(model).__name__, ids.shape) == ("LlamaForCausalLM", (1, 7))
 
 
@@ -209,24 +257,73 @@ def test_only_an_earlier_conversion_is_replaced(llama, tmp_path):
 
 BART = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 OTHERS = {
-    "olmo2": ("Olmo2", {}, {}, UnsupportedError, r"q_norm.weight of 'olmo2' is \(24,\), and may depend"),
+    "olmo2": (
+        "Olmo2",
+        {},
+        {},
+        UnsupportedError,
+        r"q_norm.weight of 'olmo2' is \(24,\), and may depend",
+    ),
     "gpt_oss": ("GptOss", {"head_dim": 6}, {}, UnsupportedError, "sinks of 'gpt_oss'"),
-    "cohere": ("Cohere", {}, {"method": "align"}, UnsupportedError, "align rotates keys, and how 'cohere'"),
-    "opt": ("OPT", {"word_embed_proj_dim": 24, "ffn_dim": 20}, {}, UnsupportedError, "'opt' would not load with 2"),
+    "cohere": (
+        "Cohere",
+        {},
+        {"method": "align"},
+        UnsupportedError,
+        "align rotates keys, and how 'cohere'",
+    ),
+    "opt": (
+        "OPT",
+        {"word_embed_proj_dim": 24, "ffn_dim": 20},
+        {},
+        UnsupportedError,
+        "'opt' would not load with 2",
+    ),
     "gpt_neox": ("GPTNeoX", {}, {}, UnsupportedError, "no layer of 'gpt_neox' has k_proj"),
-    "gpt2": ("GPT2", {"num_key_value_heads": None}, {}, UnsupportedError, "no grouped heads for 'gpt2'"),
-    "gemma4": ("Gemma4Text", {}, {}, UnsupportedError, "the layers of 'gemma4_text' have heads of several sizes"),
+    "gpt2": (
+        "GPT2",
+        {"num_key_value_heads": None},
+        {},
+        UnsupportedError,
+        "no grouped heads for 'gpt2'",
+    ),
+    "gemma4": (
+        "Gemma4Text",
+        {},
+        {},
+        UnsupportedError,
+        "the layers of 'gemma4_text' have heads of several sizes",
+    ),
     "bart": ("Bart", BART, {}, UnsupportedError, "not one decoder"),
-    "stablelm": ("StableLm", {"qk_layernorm": True}, {}, UnsupportedError, "layernorm.* of 'stablelm'"),
-}  # fmt: skip
+    "stablelm": (
+        "StableLm",
+        {"qk_layernorm": True},
+        {},
+        UnsupportedError,
+        "layernorm.* of 'stablelm'",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_model_whose_heads_are_not_understood_is_refused_with_the_reason(tmp_path, name):
     kind, settings, options, error, reason = OTHERS[name]
-    sizes = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 1, "d_model": 24,
-             "num_attention_heads": 4, "num_key_value_heads": 4, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
-    kinds = {"bart": "BartForConditionalGeneration", "gpt2": "GPT2LMHeadModel", "gemma4": "Gemma4ForCausalLM"}
+    sizes = {
+        "vocab_size": 61,
+        "hidden_size": 24,
+        "intermediate_size": 20,
+        "num_hidden_layers": 1,
+        "d_model": 24,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    kinds = {
+        "bart": "BartForConditionalGeneration",
+        "gpt2": "GPT2LMHeadModel",
+        "gemma4": "Gemma4ForCausalLM",
+    }
     config = getattr(transformers, f"{kind}Config")(**{**sizes, "pad_token_id": 0, **settings})
     saved(getattr(transformers, kinds.get(name, f"{kind}ForCausalLM"))(config), tmp_path / "in")
     with pytest.raises(error, match=reason):
@@ -240,17 +337,32 @@ K_WEIGHT = "model.layers.1.self_attn.k_proj.weight"
 @pytest.mark.parametrize(
     ("changed", "settings", "error", "reason"),
     [
-        ({"model.layers.0.self_attn.k_proj.weight_scale": (1,)}, {}, CheckpointError, "unexpected keys.*weight_scale"),
+        (
+            {"model.layers.0.self_attn.k_proj.weight_scale": (1,)},
+            {},
+            CheckpointError,
+            "unexpected keys.*weight_scale",
+        ),
         ({K_WEIGHT: None}, {}, CheckpointError, f"missing keys such as '{K_WEIGHT}'"),
         ({K_WEIGHT: (23, 24)}, {}, CheckpointError, "transformers cannot load|mismatched keys"),
-        ({}, {"num_key_value_heads": 4}, CheckpointError, "transformers cannot load|mismatched keys"),
+        (
+            {},
+            {"num_key_value_heads": 4},
+            CheckpointError,
+            "transformers cannot load|mismatched keys",
+        ),
         ({}, {"num_hidden_layers": "many"}, CheckpointError, "transformers cannot load"),
         ({}, {"architectures": ["os"]}, UnsupportedError, "'os', which transformers does not have"),
-        ({}, {"model_type": "mistral"}, UnsupportedError, "says that its LlamaForCausalLM is of type 'mistral'"),
+        (
+            {},
+            {"model_type": "mistral"},
+            UnsupportedError,
+            "says that its LlamaForCausalLM is of type 'mistral'",
+        ),
         ({}, {"quantization_config": {}}, UnsupportedError, "is quantised"),
         ({K_WEIGHT: torch.nan}, {}, CheckpointError, "not finite; nothing was written"),
     ],
-)  # fmt: skip
+)
 def test_tensors_and_settings_that_do_not_fit_are_named_and_nothing_is_written(
     tmp_path, changed, settings, error, reason
 ):
@@ -281,23 +393,37 @@ def test_a_pickle_is_never_opened_and_an_index_names_no_file_elsewhere(tmp_path)
     for name in ("../other.safetensors", "/etc/passwd", ".hidden", 3):
         changed = {**index, "weight_map": {**index["weight_map"], "model.norm.weight": name}}
         (folder / INDEX).write_text(json.dumps(changed))
-        with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json names the file"):
+        with pytest.raises(
+            CheckpointError, match=r"model\.safetensors\.index\.json names the file"
+        ):
             convert_kv_heads(folder, tmp_path / "out", 2)
     for path in [*folder.glob("*.safetensors"), folder / INDEX]:
         path.unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(UnsupportedError, match=r"pytorch_model\.bin, a pickle.*write safetensors with save_pretrained"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"pytorch_model\.bin, a pickle.*write safetensors with save_pretrained",
+    ):
         convert_kv_heads(folder, tmp_path / "out", 2)
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_folder_that_is_cut_short_or_fails_its_oracle_leaves_nothing_written(llama, tmp_path, monkeypatch):
+def test_a_folder_that_is_cut_short_or_fails_its_oracle_leaves_nothing_written(
+    llama, tmp_path, monkeypatch
+):
     honest = pretrained.HeadedLayer.write
     with monkeypatch.context() as patch:
-        patch.setattr(pretrained.HeadedLayer, "write", lambda self, made: honest(self, made.resized(1, "first")))
+        patch.setattr(
+            pretrained.HeadedLayer,
+            "write",
+            lambda self, made: honest(self, made.resized(1, "first")),
+        )
         with pytest.raises((RegardError, RuntimeError)):
             convert_kv_heads(llama, tmp_path / "out", 2)
-    rolled = lambda self, made: honest(self, pretrained.Projections(made.q, made.k.roll(1, 0), made.v, made.o))  # noqa: E731
+
+    def rolled(self, made):
+        return honest(self, pretrained.Projections(made.q, made.k.roll(1, 0), made.v, made.o))
+
     with monkeypatch.context() as patch:
         patch.setattr(pretrained.HeadedLayer, "write", rolled)
         with pytest.raises(RegardError, match=r"differ by .* nothing was written"):
@@ -305,7 +431,9 @@ def test_a_folder_that_is_cut_short_or_fails_its_oracle_leaves_nothing_written(l
     saved(drawn(transformers, "llama"), tmp_path / "in")
     path = tmp_path / "in" / WEIGHTS
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged; put a whole file there"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors is damaged; put a whole file there"
+    ):
         convert_kv_heads(tmp_path / "in", tmp_path / "out", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
@@ -315,7 +443,9 @@ def test_the_moments_are_those_of_the_inputs_of_the_layers(llama):
     seen = {}
     queries = {name: layer.q for name, layer in conversion.layers.items()}
     for name, query in queries.items():
-        query.register_forward_pre_hook(lambda _, inputs, name=name: seen.update({name: inputs[0].flatten(0, 1)}))
+        query.register_forward_pre_hook(
+            lambda _, inputs, name=name: seen.update({name: inputs[0].flatten(0, 1)})
+        )
     moments = moments_of(queries, lambda: conversion.model(IDS))
     assert len(moments) == LAYERS
     for name, moment in moments.items():
@@ -334,13 +464,18 @@ def test_a_text_groups_the_heads_that_it_makes_alike(tmp_path):
             copies = weight[:2, :, :4].clone()
             for head in range(HEADS):
                 weight[head, :, :4] = copies[head % 2]
-                weight[head, :, 4:] = 100 * weight[head // 4, :, 4:]  # neighbours agree on what is not seen
+                weight[head, :, 4:] = (
+                    100 * weight[head // 4, :, 4:]
+                )  # neighbours agree on what is not seen
         for bias in (layer.k[1], layer.v[1]):
             bias.zero_()
     model.save_pretrained(tmp_path / "in")
-    expected, found = model(IDS).logits, {}
+    expected = model(IDS).logits
+    found = {}
     for out, calibration in (("text", lambda one: one(IDS)), ("none", None)):
-        report = convert_kv_heads(tmp_path / "in", tmp_path / out, 2, method="align", calibration=calibration)
+        report = convert_kv_heads(
+            tmp_path / "in", tmp_path / out, 2, method="align", calibration=calibration
+        )
         found[out] = float((logits(loaded(tmp_path / out)) - expected).abs().max())
         assert report.method == "align"
     assert found["text"] < 1e-6 < 1e-2 < found["none"]
@@ -350,7 +485,10 @@ def test_numbers_of_heads_that_cannot_be_and_what_cannot_be_calibrated_are_refus
     for kv_heads in (3, 8, 16):
         with pytest.raises(ArgumentError, match=r"cannot become 3|another number that divides 8"):
             convert_kv_heads(llama, tmp_path / "out", kv_heads)
-    with pytest.raises(ArgumentError, match=r"the calibration did not run 'model\.layers\.0\.self_attn' of the model"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"the calibration did not run 'model\.layers\.0\.self_attn' of the model",
+    ):
         convert_kv_heads(llama, tmp_path / "out", 2, calibration=lambda model: None)
     with pytest.raises(ArgumentError, match="a function that runs the model"):
         convert_kv_heads(llama, tmp_path / "out", 2, calibration="text")

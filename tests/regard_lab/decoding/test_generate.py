@@ -32,7 +32,9 @@ MODELS = {
     "linear": lambda: language(mechanism="linear", positions="none"),
     "transformer": lambda: translator(decoder_kv_heads=1),
     "bahdanau": lambda: made(RecurrentTranslator, attention="bahdanau"),
-    "luong": lambda: made(RecurrentTranslator, attention="luong-general", input_feeding=True, cell="lstm"),
+    "luong": lambda: made(
+        RecurrentTranslator, attention="luong-general", input_feeding=True, cell="lstm"
+    ),
 }
 SEARCHES = {
     "greedy": {},
@@ -72,7 +74,8 @@ def scores_from_nothing(model, text, written):
 
 def test_greedy_search_takes_what_the_uncached_model_finds_likeliest(model, texts):
     for row, found in enumerate(greedy_search(model, texts, 9)):
-        text, total = texts[row][texts[row] != PAD], 0.0
+        text = texts[row][texts[row] != PAD]
+        total = 0.0
         for place, identifier in enumerate((*found.ids, *[END] * found.finished)):
             scores = scores_from_nothing(model, text, found.ids[:place])
             assert identifier == int(scores.argmax())
@@ -90,7 +93,9 @@ def test_what_stands_beside_a_prompt_and_where_it_is_padded_changes_nothing(mode
         alone = generate(model, living[None], max_tokens=11, rows=[row], **SEARCHES[search])
         assert [one.ids for one in alone[0]] == [one.ids for one in together[row]]
     moved = generate(model, left, max_tokens=11, **SEARCHES[search])
-    assert [[one.ids for one in row] for row in moved] == [[one.ids for one in row] for row in together]
+    assert [[one.ids for one in row] for row in moved] == [
+        [one.ids for one in row] for row in together
+    ]
 
 
 def test_hypotheses_of_a_beam_have_the_probability_that_the_uncached_model_gives_them(model, texts):
@@ -100,7 +105,9 @@ def test_hypotheses_of_a_beam_have_the_probability_that_the_uncached_model_gives
         assert len({one.ids for one in hypotheses}) == 4
         for found in hypotheses:
             ids = (*found.ids, *[END] * found.finished)
-            total = sum(float(scores_from_nothing(model, text, ids[:at])[i]) for at, i in enumerate(ids))
+            total = sum(
+                float(scores_from_nothing(model, text, ids[:at])[i]) for at, i in enumerate(ids)
+            )
             assert found.log_probability == pytest.approx(total, abs=1e-9)
 
 
@@ -124,7 +131,9 @@ def test_each_of_several_texts_has_the_limit_of_its_own_prompt():
     model = MODELS["transformer"]()
     sources = torch.tensor([[5, PAD, PAD], [6, 7, 8], [9, 9, PAD]])
     endless = SpecialIds(end=None)
-    found = generate(model, sources, max_tokens=None, sampling=Sampling(seed=1), count=3, special=endless)
+    found = generate(
+        model, sources, max_tokens=None, sampling=Sampling(seed=1), count=3, special=endless
+    )
     assert [[len(one.ids) for one in row] for row in found] == [[18] * 3, [22] * 3, [20] * 3]
 
 
@@ -154,7 +163,8 @@ def test_other_special_ids_are_heeded(model, texts):
 
 def test_rows_that_are_done_leave_the_batch():
     """With a limit of its own for each row, the model steps no row further than that row needs."""
-    model, stepped = MODELS["transformer"](), []
+    model = MODELS["transformer"]()
+    stepped = []
     step = model.step
 
     def counted(ids, state):
@@ -195,10 +205,18 @@ WRITTEN = {
 
 @pytest.mark.parametrize(
     ("cache", "search"),
-    [("dynamic", "beam"), ("static", "greedy"), ("paged", "sampling"), ("paged", "beam"), ("ring", "sampling")],
+    [
+        ("dynamic", "beam"),
+        ("static", "greedy"),
+        ("paged", "sampling"),
+        ("paged", "beam"),
+        ("ring", "sampling"),
+    ],
 )
 @pytest.mark.parametrize(
-    "make", [lambda: language(pattern="causal_window(5)"), translator], ids=["language", "translator"]
+    "make",
+    [lambda: language(pattern="causal_window(5)"), translator],
+    ids=["language", "translator"],
 )
 def test_every_kind_writes_what_the_models_own_choice_writes(make, search, cache, monkeypatch):
     monkeypatch.setattr(paged, "PAGE", 4)
@@ -220,7 +238,9 @@ def test_narrow_storage_rounds_scores_a_little(make, dtype, monkeypatch):
     expected = greedy_search(model, PROMPTS, 6)
     made = kinds_made(monkeypatch)
     found = greedy_search(model, PROMPTS, 6, cache="static", cache_dtype=dtype)
-    assert {str(one.dtype) for one in made} == {"torch.int8" if dtype == "int8" else "torch.bfloat16"}
+    assert {str(one.dtype) for one in made} == {
+        "torch.int8" if dtype == "int8" else "torch.bfloat16"
+    }
     assert found != expected  # numbers are rounded
     for one, other in zip(found, expected, strict=True):
         assert one.log_probability == pytest.approx(other.log_probability, abs=0.2)

@@ -14,7 +14,12 @@ from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 
-LINES = ["the animal sleeps", "a café in the street", "the old animal did not cross the street", "🦊 $x$"]
+LINES = [
+    "the animal sleeps",
+    "a café in the street",
+    "the old animal did not cross the street",
+    "🦊 $x$",
+]
 PROMPTS = ["the animal", "", "a street in the old café", "🦊"]
 DRAWN = Sampling(temperature=1.5, seed=2)
 
@@ -22,7 +27,9 @@ DRAWN = Sampling(temperature=1.5, seed=2)
 def new_generator(**settings):
     tokeniser = Tokeniser.train(LINES, 300, verbatim=settings.pop("verbatim", False))
     torch.manual_seed(0)
-    config = LanguageConfig(vocab_size=tokeniser.vocab_size, **{"dim": 16, "heads": 2, "layers": 2, **settings})
+    config = LanguageConfig(
+        vocab_size=tokeniser.vocab_size, **{"dim": 16, "heads": 2, "layers": 2, **settings}
+    )
     return Generator(LanguageModel(config).double(), tokeniser)
 
 
@@ -46,17 +53,27 @@ def writing(generator, ids):
         return scores
 
     model = SimpleNamespace(
-        config=generator.model.config, eval=lambda: model, parameters=generator.model.parameters, start=start, step=step
+        config=generator.model.config,
+        eval=lambda: model,
+        parameters=generator.model.parameters,
+        start=start,
+        step=step,
     )
     return Generator(model, generator.tokeniser)
 
 
-@pytest.mark.parametrize("options", [{}, {"sampling": DRAWN}, {"sampling": DRAWN, "count": 3}, {"beam": 3, "count": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"sampling": DRAWN}, {"sampling": DRAWN, "count": 3}, {"beam": 3, "count": 2}]
+)
 def test_each_prompt_is_continued_in_its_place_whatever_stands_beside_it(generator, options):
     found = generator.generate(PROMPTS, max_tokens=12, **options)
-    assert [[one.prompt for one in row] for row in found] == [[p] * options.get("count", 1) for p in PROMPTS]
+    assert [[one.prompt for one in row] for row in found] == [
+        [p] * options.get("count", 1) for p in PROMPTS
+    ]
     alone = generator.generate(PROMPTS, max_tokens=12, batch_size=1, **options)
-    assert [[one.ids for one in row] for row in alone] == [[one.ids for one in row] for row in found]
+    assert [[one.ids for one in row] for row in alone] == [
+        [one.ids for one in row] for row in found
+    ]
 
 
 @pytest.mark.parametrize("options", [{}, {"sampling": DRAWN, "count": 2}, {"beam": 2}])
@@ -68,7 +85,9 @@ def test_what_was_passed_on_piece_by_piece_is_the_text(generator, options, stop)
         parts[prompt, number] = parts.get((prompt, number), "") + more
 
     found = generator.generate(PROMPTS, max_tokens=15, stop=stop, on_text=keep, **options)
-    texts = {(row, number): one.text for row, many in enumerate(found) for number, one in enumerate(many)}
+    texts = {
+        (row, number): one.text for row, many in enumerate(found) for number, one in enumerate(many)
+    }
     assert parts == {place: text for place, text in texts.items() if text}
 
 
@@ -87,7 +106,9 @@ def test_a_stop_that_begins_and_ends_inside_sub_words_ends_the_text(generator):
 
 
 def test_a_stream_never_holds_half_a_character_and_nothing_that_is_taken_back(generator):
-    ids = [generator.tokeniser.vocabulary.raw_pieces.index(bytes([byte])) for byte in "é🦊!".encode()]
+    ids = [
+        generator.tokeniser.vocabulary.raw_pieces.index(bytes([byte])) for byte in "é🦊!".encode()
+    ]
     parts = []
     writing(generator, ids).generate(["a"], stop=["!?"], on_text=lambda *more: parts.append(more))
     assert parts == [(0, 0, "é"), (0, 0, "🦊"), (0, 0, "!")]
@@ -103,19 +124,26 @@ def test_an_empty_prompt_begins_a_text_without_the_tokenisers_space(generator):
 
 
 def test_prompts_are_read_as_blocks_of_training_are_with_begin_before_them(generator, monkeypatch):
-    read, start = [], generator.model.start
-    monkeypatch.setattr(generator.model, "start", lambda prompts: read.append(prompts.tolist()) or start(prompts))
+    read = []
+    start = generator.model.start
+    monkeypatch.setattr(
+        generator.model, "start", lambda prompts: read.append(prompts.tolist()) or start(prompts)
+    )
     generator.generate(["the animal", ""], max_tokens=1)
     ids = generator.tokeniser.encode("the animal")
     assert read == [[[BEGIN] + [PAD] * len(ids), [BEGIN, *ids]]]
 
 
-def test_a_saved_generator_writes_the_same_and_what_is_none_or_has_another_tokeniser_is_refused(generator, tmp_path):
+def test_a_saved_generator_writes_the_same_and_what_is_none_or_has_another_tokeniser_is_refused(
+    generator, tmp_path
+):
     tokeniser = generator.tokeniser
     generator.model.save(tmp_path / "writer", {TOKENISER_FILE: tokeniser.to_json()})
     loaded = Generator.load(tmp_path / "writer")
     assert loaded.generate(PROMPTS, max_tokens=9) == generator.generate(PROMPTS, max_tokens=9)
-    other = RecurrentTranslator(RecurrentTranslator.Config(vocab_size=tokeniser.vocab_size, dim=8, hidden=8))
+    other = RecurrentTranslator(
+        RecurrentTranslator.Config(vocab_size=tokeniser.vocab_size, dim=8, hidden=8)
+    )
     other.save(tmp_path / "run", {TOKENISER_FILE: tokeniser.to_json()})
     with pytest.raises(CheckpointError, match="language-model"):
         Generator.load(tmp_path / "run")
@@ -130,7 +158,9 @@ def test_more_than_the_model_has_places_for_is_refused_before_any_work():
     for prompts in ([prompt], ["the", prompt]):  # the longest prompt counts
         with pytest.raises(ArgumentError, match=f"at most {11 - read}"):
             generator.generate(prompts, max_tokens=12 - read)
-    assert generator.generate([prompt], max_tokens=11 - read)  # the last id needs no place: nothing follows it
+    assert generator.generate(
+        [prompt], max_tokens=11 - read
+    )  # the last id needs no place: nothing follows it
 
 
 LETTERS = st.text(st.sampled_from("abé🦊 "), max_size=12)
@@ -160,7 +190,8 @@ def test_a_text_ends_before_the_stop_that_is_complete_first_however_it_is_cut(te
 
 @given(LETTERS, STOPS)
 def test_nothing_is_shown_that_must_be_taken_back_and_nothing_held_without_need(text, stops):
-    stream, shown = TextStream(stops), ""
+    stream = TextStream(stops)
+    shown = ""
     whole, _ = up_to_the_first_stop(text, stops)
     for end, letter in enumerate(text, start=1):
         shown += stream.feed(letter.encode())

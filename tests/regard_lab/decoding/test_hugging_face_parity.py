@@ -8,7 +8,11 @@ from regard_lab.decoding import beam_search, filtered_probabilities, greedy_sear
 from regard_lab.text import BEGIN, END, PAD, UNKNOWN
 
 MAKERS = ("llama", "gpt2", "marian")
-NEVER = [PAD, UNKNOWN, BEGIN]  # no search of ours chooses them; suppressed and renormalised, theirs are the same
+NEVER = [
+    PAD,
+    UNKNOWN,
+    BEGIN,
+]  # no search of ours chooses them; suppressed and renormalised, theirs are the same
 
 
 @pytest.fixture(scope="module", params=MAKERS)
@@ -20,7 +24,9 @@ def both(request):
 def texts(both):
     """Ids of unequal lengths. Their prompts are padded on the left; on the right their sources, for their encoder
     counts what stands on the left as places."""
-    ids = torch.randint(4, hugging_face_models.VOCAB, (5, 9), generator=torch.Generator().manual_seed(2))
+    ids = torch.randint(
+        4, hugging_face_models.VOCAB, (5, 9), generator=torch.Generator().manual_seed(2)
+    )
     for row, padding in enumerate((0, 3, 1, 5, 0)):
         ids[row, :padding] = PAD
     return ids.flip(1) if both[0].config.is_encoder_decoder else ids
@@ -29,12 +35,20 @@ def texts(both):
 def theirs_of(model, texts, **options):
     """What they generate: new ids of each row up to END, and scores if asked."""
     found = model.generate(
-        texts, attention_mask=(texts != PAD).long(), max_new_tokens=20, suppress_tokens=NEVER, renormalize_logits=True,
-        return_dict_in_generate=True, output_scores=True, **options,
-    )  # fmt: skip
+        texts,
+        attention_mask=(texts != PAD).long(),
+        max_new_tokens=20,
+        suppress_tokens=NEVER,
+        renormalize_logits=True,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **options,
+    )
     begin = 1 if model.config.is_encoder_decoder else texts.shape[1]
     rows = [row[begin:].tolist() for row in found.sequences]
-    return [tuple(row[: row.index(END)] if END in row else [i for i in row if i != PAD]) for row in rows], found
+    return [
+        tuple(row[: row.index(END)] if END in row else [i for i in row if i != PAD]) for row in rows
+    ], found
 
 
 def test_scores_are_the_same(both, texts):
@@ -42,9 +56,11 @@ def test_scores_are_the_same(both, texts):
     whole = texts[:1]  # without padding, whose own scores mean nothing
     if theirs.config.is_encoder_decoder:
         target = torch.cat([torch.tensor([[BEGIN]]), whole], 1)
-        expected, found = theirs(input_ids=whole, decoder_input_ids=target).logits, ours(whole, target)
+        expected = theirs(input_ids=whole, decoder_input_ids=target).logits
+        found = ours(whole, target)
     else:
-        expected, found = theirs(whole).logits, ours(whole)
+        expected = theirs(whole).logits
+        found = ours(whole)
     assert expected.std() > 0.3
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -61,9 +77,14 @@ def test_greedy_search_gives_their_tokens(both, texts):
 def test_beam_search_gives_their_tokens_and_scores(both, texts, normalisation, penalty, count):
     theirs, ours = both
     expected, found = theirs_of(
-        theirs, texts, do_sample=False, num_beams=4, length_penalty=penalty, early_stopping="never",
+        theirs,
+        texts,
+        do_sample=False,
+        num_beams=4,
+        length_penalty=penalty,
+        early_stopping="never",
         num_return_sequences=count,
-    )  # fmt: skip
+    )
     rows = beam_search(ours, texts, 4, count=count, normalisation=normalisation, max_length=20)
     assert [one.ids for row in rows for one in row] == expected
     scores = torch.tensor([one.score for row in rows for one in row])

@@ -28,8 +28,11 @@ def test_the_first_numbers_of_many_seeds_are_uniform_and_none_is_nearly_nought_o
 
     Seed 0 once drew 1.9e-10, which is hardly by chance.
     """
-    seeds, unlikely = 4_000, 1e-9
-    numbers = torch.cat([uniform(seed, torch.tensor([0]), 0) for seed in range(seeds)]).sort().values
+    seeds = 4_000
+    unlikely = 1e-9
+    numbers = (
+        torch.cat([uniform(seed, torch.tensor([0]), 0) for seed in range(seeds)]).sort().values
+    )
     steps = torch.arange(seeds + 1, dtype=torch.float64) / seeds
     distance = max(float((steps[1:] - numbers).max()), float((numbers - steps[:-1]).max()))
     assert distance < math.sqrt(math.log(2 / unlikely) / (2 * seeds))
@@ -40,10 +43,13 @@ def test_the_first_numbers_of_many_seeds_are_uniform_and_none_is_nearly_nought_o
 def test_the_draws_are_frozen():
     """By the law in the conventions, in plain integers: seed, row, ids written so far, and the number."""
     for seed, row, place, number in (
-        (0, 0, 0, "0x1.533cefbd1919ep-1"), (0, 0, 1, "0x1.b842a49145912p-1"), (0, 1, 0, "0x1.a94245cb12120p-2"),
-        (1, 0, 0, "0x1.f5d573265d610p-2"), (7, 2 + (3 << 32), 5, "0x1.e26adddec6f5ap-1"),
+        (0, 0, 0, "0x1.533cefbd1919ep-1"),
+        (0, 0, 1, "0x1.b842a49145912p-1"),
+        (0, 1, 0, "0x1.a94245cb12120p-2"),
+        (1, 0, 0, "0x1.f5d573265d610p-2"),
+        (7, 2 + (3 << 32), 5, "0x1.e26adddec6f5ap-1"),
         (2**63 - 1, 0, 0, "0x1.2ea9c7d9f5bdcp-2"),
-    ):  # fmt: skip
+    ):
         assert uniform(seed, torch.tensor([row]), place).item() == float.fromhex(number)
 
 
@@ -51,9 +57,14 @@ def test_no_bits_of_one_place_are_bits_of_another():
     """A number is 31 high bits and 21 low ones; were a draw shared, the bits of one would predict the other's."""
     numbers = torch.stack([uniform(3, torch.arange(1009), place) for place in range(12)])
     bits = (numbers * 2**52).long()
-    high, low = bits >> 21, bits % 2**21
-    by_top = ((high >> 10)[:, None] == low[None]).sum(-1)  # both made of the same draw: the same first 21 bits
-    assert by_top.max() <= 5  # 1009 / 2**21 are expected of each pair; more than 5 once in 10**22 pairs
+    high = bits >> 21
+    low = bits % 2**21
+    by_top = ((high >> 10)[:, None] == low[None]).sum(
+        -1
+    )  # both made of the same draw: the same first 21 bits
+    assert (
+        by_top.max() <= 5
+    )  # 1009 / 2**21 are expected of each pair; more than 5 once in 10**22 pairs
     assert len(high.unique()) > 0.999 * high.numel()
 
 
@@ -68,20 +79,30 @@ def test_what_has_no_probability_is_never_drawn_even_at_the_edges(monkeypatch):
 def test_a_temperature_near_nought_draws_the_likeliest_id():
     scores = torch.randn(3, 9, generator=torch.Generator().manual_seed(0))
     for temperature in (0, 1e-30, 1e-45, 1e-300):
-        assert torch.equal(Sampling(temperature=temperature).choose(scores, torch.arange(3), 0), scores.argmax(-1))
-        found = filtered_probabilities(scores, temperature=temperature if temperature < 1e-37 else 0)
+        assert torch.equal(
+            Sampling(temperature=temperature).choose(scores, torch.arange(3), 0), scores.argmax(-1)
+        )
+        found = filtered_probabilities(
+            scores, temperature=temperature if temperature < 1e-37 else 0
+        )
         assert found.tolist() == torch.nn.functional.one_hot(scores.argmax(-1), 9).tolist()
 
 
-SETTINGS = st.fixed_dictionaries({
-    "temperature": st.floats(0.2, 4), "top_k": st.none() | st.integers(1, 40),
-    "top_p": st.none() | st.floats(0.05, 1), "min_p": st.none() | st.floats(0, 1),
-})  # fmt: skip
+SETTINGS = st.fixed_dictionaries(
+    {
+        "temperature": st.floats(0.2, 4),
+        "top_k": st.none() | st.integers(1, 40),
+        "top_p": st.none() | st.floats(0.05, 1),
+        "min_p": st.none() | st.floats(0, 1),
+    }
+)
 SEEDS = st.integers(0, 2**32)
 
 
 def random_scores(seed):
-    return 3 * torch.randn(5, 31, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return 3 * torch.randn(
+        5, 31, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def by_definition(scores, temperature, top_k, top_p, min_p):
@@ -91,27 +112,39 @@ def by_definition(scores, temperature, top_k, top_p, min_p):
         least = sorted(weights.values())[-min(top_k, len(weights))]
         weights = {i: weight for i, weight in weights.items() if weight >= least}
     if top_p is not None:
-        whole, kept = sum(weights.values()), {}
+        whole = sum(weights.values())
+        kept = {}
         for i in sorted(weights, key=lambda i: -weights[i]):
             if kept and sum(kept.values()) >= top_p * whole:
                 break
             kept[i] = weights[i]
         weights = kept
     if min_p is not None:
-        weights = {i: weight for i, weight in weights.items() if weight >= min_p * max(weights.values())}
+        weights = {
+            i: weight for i, weight in weights.items() if weight >= min_p * max(weights.values())
+        }
     whole = sum(weights.values())
     return [weights.get(i, 0.0) / whole for i in range(len(scores))]
 
 
 @given(SEEDS, SETTINGS)
-def test_the_filters_are_their_definitions_in_the_order_that_is_said_and_hugging_faces_processors(seed, settings):
+def test_the_filters_are_their_definitions_in_the_order_that_is_said_and_hugging_faces_processors(
+    seed, settings
+):
     scores = random_scores(seed)
-    expected = torch.tensor([by_definition(row, **settings) for row in scores.tolist()], dtype=torch.float64)
+    expected = torch.tensor(
+        [by_definition(row, **settings) for row in scores.tolist()], dtype=torch.float64
+    )
     found = filtered_probabilities(scores, **settings)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     processes = pytest.importorskip("transformers").generation.logits_process
     expected = random_scores(seed)
-    for name, process in (("temperature", "Temperature"), ("top_k", "TopK"), ("top_p", "TopP"), ("min_p", "MinP")):
+    for name, process in (
+        ("temperature", "Temperature"),
+        ("top_k", "TopK"),
+        ("top_p", "TopP"),
+        ("min_p", "MinP"),
+    ):
         if settings[name] is not None:
             expected = getattr(processes, f"{process}LogitsWarper")(settings[name])(None, expected)
     torch.testing.assert_close(found, expected.softmax(-1), rtol=1e-9, atol=1e-12)
@@ -179,7 +212,9 @@ def test_the_best_are_those_of_a_full_sort(vocab):
 
 @pytest.mark.parametrize(("rows", "vocab"), [(0, 5), (3, 5), (1, 40_009), (11, 40_009)])
 def test_the_total_is_the_logarithm_of_the_sum_of_exponents(rows, vocab):
-    scores = 3 * torch.randn(rows, vocab, dtype=torch.float64) + 700  # whose exponents alone would overflow in float32
+    scores = (
+        3 * torch.randn(rows, vocab, dtype=torch.float64) + 700
+    )  # whose exponents alone would overflow in float32
     scores[:, 0] = -torch.inf
     found = log_total(scores)
     assert found.shape == (rows, 1)

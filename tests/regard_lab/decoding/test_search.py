@@ -19,7 +19,9 @@ class TableModel:
 
     def __init__(self, seed, end_bonus=0.0):
         generator = torch.Generator().manual_seed(seed)
-        self.scores = 2 * torch.randn(7, VOCAB, VOCAB, VOCAB, generator=generator, dtype=torch.float64)
+        self.scores = 2 * torch.randn(
+            7, VOCAB, VOCAB, VOCAB, generator=generator, dtype=torch.float64
+        )
         self.scores[..., END] += end_bonus
 
     def start(self, source):
@@ -53,14 +55,23 @@ def every_text(model, kind, longest):
 def log_probability(model, kind, text, penalty=1.0):
     """The log probability of a text; the term of each repeated id is multiplied by the penalty."""
     total = 0.0
-    for place, (before, last, identifier) in enumerate(zip((BEGIN, BEGIN, *text), (BEGIN, *text), text, strict=False)):
+    for place, (before, last, identifier) in enumerate(
+        zip((BEGIN, BEGIN, *text), (BEGIN, *text), text, strict=False)
+    ):
         scores = model.scores[kind, before, last].clone()
         scores[[PAD, 1, BEGIN]] = -math.inf
-        total += float(scores.log_softmax(-1)[identifier]) * (penalty if identifier in text[:place] else 1)
+        total += float(scores.log_softmax(-1)[identifier]) * (
+            penalty if identifier in text[:place] else 1
+        )
     return total
 
 
-RANKINGS = [("none", 0.6), ("average", 0.6), ("gnmt", 1.1), ("gnmt", -3.0)]  # the last one prefers short texts
+RANKINGS = [
+    ("none", 0.6),
+    ("average", 0.6),
+    ("gnmt", 1.1),
+    ("gnmt", -3.0),
+]  # the last one prefers short texts
 
 
 @pytest.mark.parametrize(("normalisation", "alpha"), RANKINGS)
@@ -84,7 +95,11 @@ def allowed(text, rules):
     runs = [] if size is None else [tuple(ids[at : at + size]) for at in range(len(ids) - size + 1)]
     prefix = rules.prefixes[0] if rules.prefixes else ()
     fresh = len(set(runs)) == len(runs)
-    return fresh and (END not in text or len(ids) >= rules.min_length) and tuple(ids[: len(prefix)]) == prefix
+    return (
+        fresh
+        and (END not in text or len(ids) >= rules.min_length)
+        and tuple(ids[: len(prefix)]) == prefix
+    )
 
 
 RULES = [
@@ -102,8 +117,13 @@ def test_the_best_texts_under_constraints_are_those_of_an_exhaustive_search(rule
         model = TableModel(seed, end_bonus=1.0)
         search = {"count": 30, "normalisation": "average", "max_length": 4, "constraints": rules}
         found = beam_search(model, torch.tensor([[4]]), 300, **search)[0]
-        texts = {text: total for text, total in every_text(model, 4, 4).items() if allowed(text, rules)}
-        scores = {text: log_probability(model, 4, text, rules.repetition_penalty) / len(text) for text in texts}
+        texts = {
+            text: total for text, total in every_text(model, 4, 4).items() if allowed(text, rules)
+        }
+        scores = {
+            text: log_probability(model, 4, text, rules.repetition_penalty) / len(text)
+            for text in texts
+        }
         best = sorted(scores, key=lambda text: -scores[text])[:30]
         for one, text in zip(found, best, strict=True):
             assert (one.ids, one.finished) == (tuple(i for i in text if i != END), END in text)
@@ -115,22 +135,28 @@ def test_the_best_texts_under_constraints_are_those_of_an_exhaustive_search(rule
 
 @pytest.mark.parametrize("rules", RULES)
 def test_greedy_search_keeps_constraints_as_a_beam_of_one(rules):
-    model, rows = TableModel(5, end_bonus=1.0), torch.tensor([[4], [5]])
+    model = TableModel(5, end_bonus=1.0)
+    rows = torch.tensor([[4], [5]])
     rules = Constraints(**{**vars(rules), "prefixes": rules.prefixes * 2})
     greedy = greedy_search(model, rows, 4, constraints=rules)
-    for one, [best] in zip(greedy, beam_search(model, rows, 1, max_length=4, constraints=rules), strict=True):
+    for one, [best] in zip(
+        greedy, beam_search(model, rows, 1, max_length=4, constraints=rules), strict=True
+    ):
         assert (one.ids, one.finished, len(one.gains)) == (best.ids, best.finished, len(best.gains))
         assert allowed((*one.ids, END) if one.finished else one.ids, rules)
 
 
 def test_constraints_end_where_nothing_is_left_and_lengthen_no_limit_that_was_given():
-    model, source = TableModel(0), torch.tensor([[4]])
+    model = TableModel(0)
+    source = torch.tensor([[4]])
     [one] = greedy_search(model, source, constraints=Constraints(no_repeat=1, min_length=9))
     assert len(one.ids) == len(set(one.ids)) == 4
     assert one.finished
     [one] = greedy_search(model, source, constraints=Constraints(min_length=40))
     assert len(one.ids) == 40
-    with pytest.raises(ArgumentError, match="the longest text is 3 ids, and min_length needs 40; give a larger"):
+    with pytest.raises(
+        ArgumentError, match="the longest text is 3 ids, and min_length needs 40; give a larger"
+    ):
         greedy_search(model, source, 3, constraints=Constraints(min_length=40))
     with pytest.raises(ArgumentError, match="the longest text is 2 ids, and the prefix needs 3"):
         beam_search(model, source, 2, max_length=2, constraints=Constraints(prefixes=((4, 5),)))
@@ -141,7 +167,8 @@ def test_constraints_end_where_nothing_is_left_and_lengthen_no_limit_that_was_gi
 
 def by_definition(model, kind, beam, longest, rank, over):
     """Every step until the limit: what ends among the `beam` likeliest continuations has ended, and `beam` go on."""
-    going, ended = [((), 0.0)], {}
+    going = [((), 0.0)]
+    ended = {}
     while going:
         candidates = []
         for ids, total in going:
@@ -175,7 +202,13 @@ def test_a_beam_is_its_definition_and_stops_no_search_too_early(beam, normalisat
     for seed in range(12):
         model = TableModel(seed, end_bonus=0.5)
         for over in (lambda row, ids: False, lambda row, ids: ids[-1] == 6):
-            settings = {"count": beam, "normalisation": normalisation, "alpha": alpha, "max_length": 6, "over": over}
+            settings = {
+                "count": beam,
+                "normalisation": normalisation,
+                "alpha": alpha,
+                "max_length": 6,
+                "over": over,
+            }
             found = beam_search(model, torch.tensor([[4]]), beam, **settings)[0]
             expected = by_definition(model, 4, beam, 6, rank, over)
             assert [(one.ids, one.finished) for one in found] == [text for text, _ in expected]
@@ -186,11 +219,17 @@ def test_a_beam_is_its_definition_and_stops_no_search_too_early(beam, normalisat
 
 def test_a_beam_of_one_is_greedy_search_and_several_hypotheses_come_the_best_first_and_distinct():
     for seed in range(10):
-        model, source = TableModel(seed, end_bonus=1.0), torch.tensor([[4], [5], [6], [3]])
+        model = TableModel(seed, end_bonus=1.0)
+        source = torch.tensor([[4], [5], [6], [3]])
         greedy = greedy_search(model, source, 9)
         for one, [best] in zip(greedy, beam_search(model, source, 1, max_length=9), strict=True):
-            assert (best.ids, best.log_probability) == (one.ids, pytest.approx(one.log_probability, abs=1e-4))
-    found = beam_search(TableModel(2, end_bonus=1.0), torch.tensor([[4]]), 5, count=5, max_length=8)[0]
+            assert (best.ids, best.log_probability) == (
+                one.ids,
+                pytest.approx(one.log_probability, abs=1e-4),
+            )
+    found = beam_search(
+        TableModel(2, end_bonus=1.0), torch.tensor([[4]]), 5, count=5, max_length=8
+    )[0]
     scores = [one.score for one in found]
     assert scores == sorted(scores, reverse=True)
     assert len({(one.ids, one.finished) for one in found}) == len(found) == 5
@@ -205,7 +244,9 @@ def test_the_limit_is_twice_a_rows_own_source_and_16_more():
 
 def test_searches_that_cannot_be_are_refused():
     source = torch.tensor([[4]])
-    with pytest.raises(ArgumentError, match=r"^beam is 0; it needs a whole number from 1 to 65,536$"):
+    with pytest.raises(
+        ArgumentError, match=r"^beam is 0; it needs a whole number from 1 to 65,536$"
+    ):
         beam_search(TableModel(0), source, 0)
     with pytest.raises(ArgumentError, match="count is 3 and beam is 2"):
         beam_search(TableModel(0), source, 2, count=3)
@@ -218,7 +259,9 @@ def test_searches_that_cannot_be_are_refused():
     with pytest.raises(RegardError, match="not finite"):
         greedy_search(model, source, 5)
     with pytest.raises(RegardError, match="not finite"):
-        admitted(torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]]), SpecialIds(0, 1, ()))  # one row of two
+        admitted(
+            torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]]), SpecialIds(0, 1, ())
+        )  # one row of two
 
 
 def test_the_normalisations_are_their_formulas():

@@ -70,10 +70,12 @@ def test_a_draft_that_is_the_model_itself_is_always_right(generator):
 
 
 @pytest.mark.parametrize(
-    ("cache", "positions"), [("dynamic", "rotary"), ("static", "learned"), ("paged", "sinusoidal"), ("dynamic", "none")]
+    ("cache", "positions"),
+    [("dynamic", "rotary"), ("static", "learned"), ("paged", "sinusoidal"), ("dynamic", "none")],
 )
 def test_a_tree_is_as_good_as_its_right_branch(cache, positions):
-    model, prompt = new_generator(positions=positions).model, torch.tensor([[BEGIN, 9, 8, 7]])
+    model = new_generator(positions=positions).model
+    prompt = torch.tensor([[BEGIN, 9, 8, 7]])
     [[plain]] = generate(model, prompt, max_tokens=21, sampling=DRAWN)
 
     def propose(ids, count, branches):
@@ -81,7 +83,10 @@ def test_a_tree_is_as_good_as_its_right_branch(cache, positions):
         return [[PAD, *right][:count], [*right[:1], PAD], right][:branches]
 
     how = {"proposer": propose, "proposals": 4, "cache": cache, "max_tokens": 21}
-    for branches, calls in ((3, 5), (1, 21)):  # a prompt gives 1 id, each further call 5; its first branch is wrong
+    for branches, calls in (
+        (3, 5),
+        (1, 21),
+    ):  # a prompt gives 1 id, each further call 5; its first branch is wrong
         [[one]] = speculated(model, prompt, branches=branches, sampling=DRAWN, **how)
         assert (one.ids, one.calls) == (plain.ids, calls)
         assert one.gains == pytest.approx(plain.gains, abs=1e-9)
@@ -95,7 +100,8 @@ def test_lookup_takes_the_longest_match_and_the_latest_place():
 
 
 def test_a_draft_reads_on_where_the_text_went_another_way(generator):
-    draft, fresh = Draft(generator.model), Draft(generator.model)
+    draft = Draft(generator.model)
+    fresh = Draft(generator.model)
     ids = [BEGIN, *generator.tokeniser.encode("the old animal sleeps")]
     with torch.inference_mode():
         draft(ids[:4], 5)
@@ -107,19 +113,33 @@ def test_a_draft_reads_on_where_the_text_went_another_way(generator):
 def test_what_cannot_be_speculated_is_refused(generator):
     other = Tokeniser.train([*LINES, "zebras zigzag zealously, zebras zigzag"], 310)
     torch.manual_seed(0)
-    draft = Generator(LanguageModel(LanguageConfig(vocab_size=other.vocab_size, dim=8, heads=1)), other)
+    draft = Generator(
+        LanguageModel(LanguageConfig(vocab_size=other.vocab_size, dim=8, heads=1)), other
+    )
     short = new_generator(positions="learned", max_length=8)
     for options, error, message in (
         ({"speculate": draft}, ArgumentError, "the draft model has another tokeniser"),
         ({"speculate": "look"}, ArgumentError, "speculate is 'look'"),
-        ({"speculate": "lookup", "beam": 2}, ArgumentError, "beam=2, normalisation=.none. and speculate= exclude"),
+        (
+            {"speculate": "lookup", "beam": 2},
+            ArgumentError,
+            "beam=2, normalisation=.none. and speculate= exclude",
+        ),
         ({"speculate": "lookup", "proposals": 0}, ArgumentError, "proposals"),
         ({"speculate": "lookup", "count": 2}, ArgumentError, "the most likely ids give 1 text"),
-        ({"speculate": "lookup", "cache": "ring"}, UnsupportedError, "a cache of kind 'ring' cannot do"),
+        (
+            {"speculate": "lookup", "cache": "ring"},
+            UnsupportedError,
+            "a cache of kind 'ring' cannot do",
+        ),
         ({"speculate": short}, ArgumentError, "8 learned positions"),
         ({"branches": 3}, ArgumentError, "branches=3 is for proposals"),
         ({"speculate": generator, "branches": 2}, UnsupportedError, "this model has windows"),
-        ({"speculate": "lookup", "normalisation": "gnmt"}, ArgumentError, "normalisation='gnmt' and speculate="),
+        (
+            {"speculate": "lookup", "normalisation": "gnmt"},
+            ArgumentError,
+            "normalisation='gnmt' and speculate=",
+        ),
     ):
         with pytest.raises(error, match=message):
             generator.generate(["the animal"], max_tokens=12, **options)

@@ -10,11 +10,23 @@ from sacrebleu import sentence_bleu, sentence_chrf
 from regard.errors import ArgumentError, CheckpointError
 from regard_lab.decoding import Generator, Translator, evaluate, perplexity
 from regard_lab.decoding.loading import TOKENISER_FILE
-from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator, TranslationTransformer
+from regard_lab.models import (
+    LanguageConfig,
+    LanguageModel,
+    RecurrentTranslator,
+    TranslationTransformer,
+)
 from regard_lab.text import BEGIN, END, Pair, Tokeniser, normalise
 from regard_lab.text.scores import score_each
 
-LINES = ["the animal sleeps", "", "a street", "the old animal did not cross the street", "  ", "🦊 $x$"]
+LINES = [
+    "the animal sleeps",
+    "",
+    "a street",
+    "the old animal did not cross the street",
+    "  ",
+    "🦊 $x$",
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +53,26 @@ def test_each_line_has_one_translation_in_its_place(translator, beam):
 def test_small_batches_change_nothing_and_every_line_is_counted(translator):
     counted = []
     many = translator.translate(LINES, max_length=10, batch_tokens=4, progress=counted.append)
-    assert [one.ids for one in many] == [one.ids for one in translator.translate(LINES, max_length=10)]
+    assert [one.ids for one in many] == [
+        one.ids for one in translator.translate(LINES, max_length=10)
+    ]
     assert sum(counted) == len(LINES)
 
 
 def test_a_saved_translator_of_either_kind_translates_the_same(translator, tmp_path):
     torch.manual_seed(1)
-    config = RecurrentTranslator.Config(vocab_size=translator.tokeniser.vocab_size, dim=12, hidden=14)
+    config = RecurrentTranslator.Config(
+        vocab_size=translator.tokeniser.vocab_size, dim=12, hidden=14
+    )
     recurrent = Translator(RecurrentTranslator(config), translator.tokeniser)
     for number, one in enumerate((translator, recurrent)):
         one.model.save(tmp_path / f"run{number}", {TOKENISER_FILE: translator.tokeniser.to_json()})
         loaded = Translator.load(tmp_path / f"run{number}")
         assert type(loaded.model) is type(one.model)
         for beam in (1, 3):
-            assert loaded.translate(LINES, beam=beam, max_length=9) == one.translate(LINES, beam=beam, max_length=9)
+            assert loaded.translate(LINES, beam=beam, max_length=9) == one.translate(
+                LINES, beam=beam, max_length=9
+            )
 
 
 def test_a_model_without_its_tokeniser_is_refused(translator, tmp_path):
@@ -67,8 +85,12 @@ def test_a_model_without_its_tokeniser_is_refused(translator, tmp_path):
 
 def test_perplexity_is_the_exponent_of_the_mean_cross_entropy(translator):
     pairs = [Pair("a street", "the animal"), Pair("the animal sleeps", "a street sleeps")]
-    gains = [gain for pair in pairs for gain in by_hand(translator.model, *encoded(translator, pair))]
-    assert perplexity(translator, pairs) == pytest.approx(math.exp(-sum(gains) / len(gains)), rel=1e-5)
+    gains = [
+        gain for pair in pairs for gain in by_hand(translator.model, *encoded(translator, pair))
+    ]
+    assert perplexity(translator, pairs) == pytest.approx(
+        math.exp(-sum(gains) / len(gains)), rel=1e-5
+    )
 
 
 def encoded(translator, pair):
@@ -88,16 +110,24 @@ def by_hand(model, ids, source=None):
 
 
 def test_scores_of_translations_and_texts_are_the_sums_of_a_loop(translator):
-    pairs = [Pair("a street", "the animal"), Pair("the animal sleeps", "a street sleeps"), Pair("a", "🦊")]
+    pairs = [
+        Pair("a street", "the animal"),
+        Pair("the animal sleeps", "a street sleeps"),
+        Pair("a", "🦊"),
+    ]
     precise = Translator(copy.deepcopy(translator.model).double(), translator.tokeniser)
     for pair, scored in zip(pairs, precise.score(pairs, batch_tokens=16), strict=True):
         expected = by_hand(precise.model, *encoded(precise, pair))
         assert scored.gains == pytest.approx(expected, abs=1e-6)
         assert scored.log_probability == pytest.approx(sum(expected), abs=1e-6)
-        assert sum(word.log_probability for word in scored.words) == pytest.approx(sum(expected), abs=1e-6)
+        assert sum(word.log_probability for word in scored.words) == pytest.approx(
+            sum(expected), abs=1e-6
+        )
         assert scored.words[-1] == ("<end>", pytest.approx(expected[-1], abs=1e-6))
     tokeniser = translator.tokeniser
-    writer = LanguageModel(LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1)).double()
+    writer = LanguageModel(
+        LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1)
+    ).double()
     first, empty = Generator(writer, tokeniser).score(["the animal sleeps", ""])
     expected = by_hand(writer, tokeniser.encode("the animal sleeps"))
     assert first.gains == pytest.approx(expected, abs=1e-6)
@@ -110,11 +140,14 @@ def test_scores_of_sentences_are_those_of_sacrebleu(translator):
     rows = evaluate(translator, pairs).rows()
     assert [row["source"] for row in rows] == [pair.source for pair in pairs]
     for row in rows:
-        output, reference = normalise(row["output"]), [normalise(row["reference"])]
+        output = normalise(row["output"])
+        reference = [normalise(row["reference"])]
         assert row["bleu"] == pytest.approx(sentence_bleu(output, reference).score)
         assert row["chrf"] == pytest.approx(sentence_chrf(output, reference).score)
     for output in ("a b", "a b c d e", "b"):  # shorter than the longest n-gram
-        assert score_each([output], ["a b c d"])[0]["bleu"] == pytest.approx(sentence_bleu(output, ["a b c d"]).score)
+        assert score_each([output], ["a b c d"])[0]["bleu"] == pytest.approx(
+            sentence_bleu(output, ["a b c d"]).score
+        )
     assert score_each(["a b c d"], ["a b c d"])[0]["exact_match"]
     assert not score_each(["a b c"], ["a b c d"])[0]["exact_match"]
 

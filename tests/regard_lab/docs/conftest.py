@@ -14,7 +14,12 @@ from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text import Tokeniser
 
 ROOT = Path(__file__).parents[3]
-LINES = ["The animal sleeps.", "It was late.", "the animal did not cross the street", "Das Tier schläft."]
+LINES = [
+    "The animal sleeps.",
+    "It was late.",
+    "the animal did not cross the street",
+    "Das Tier schläft.",
+]
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +44,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+    built = subprocess.run(
+        command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False
+    )
     assert built.returncode == 0, built.stdout + built.stderr
     return folder

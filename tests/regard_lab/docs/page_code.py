@@ -35,7 +35,10 @@ def blocks(page: str) -> list[Block]:
     >>> blocks("Text\\n\\n```python\\nx = 1\\n```\\n")
     [Block(language='python', text='x = 1\\n', line=4)]
     """
-    return [Block(match[1], match[2], page.count("\n", 0, match.start(2)) + 1) for match in FENCE.finditer(page)]
+    return [
+        Block(match[1], match[2], page.count("\n", 0, match.start(2)) + 1)
+        for match in FENCE.finditer(page)
+    ]
 
 
 def mentioned(page: str) -> list[list[str]]:
@@ -59,5 +62,7 @@ def expressions(page: str) -> list[str]:
     fragments = (one.replace("\\|", "|") for one in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text))
     values = (re.sub(r"^\w+=(?!=)", "", one) for one in fragments)
     return [
-        one for one in values if re.match(r"~?\(?(rg\.\w+\.)?[A-Z]\w+\(", one) and not re.search("…|\\.\\.\\.", one)
+        one
+        for one in values
+        if re.match(r"~?\(?(rg\.\w+\.)?[A-Z]\w+\(", one) and not re.search("…|\\.\\.\\.", one)
     ]

@@ -10,8 +10,17 @@ from test_code_blocks import DOCS, regard
 from regard_lab.lessons import LESSONS
 
 TEXT = (DOCS / "articles.md").read_text("utf-8")
-RUNS = ("show", "plan", "walkthrough", "translate", "generate", "convert")  # quick, and run with small models
-COMMANDS = sorted({shlex.join(words) for words in mentioned(TEXT) if words[0] in RUNS and "--why" not in words})
+RUNS = (
+    "show",
+    "plan",
+    "walkthrough",
+    "translate",
+    "generate",
+    "convert",
+)  # quick, and run with small models
+COMMANDS = sorted(
+    {shlex.join(words) for words in mentioned(TEXT) if words[0] in RUNS and "--why" not in words}
+)
 
 # Every section of the articles, by words of its title here.
 SECTIONS = {
@@ -36,7 +45,11 @@ def test_every_section_of_the_articles_has_a_row_with_a_lesson():
     for name, words in SECTIONS.items():
         (article,) = [text for text in articles if name in text.split("\n")[0]]
         rows = [line.lower() for line in article.splitlines() if line.startswith("| ")][1:]
-        assert [one for one in " ".join(words.split()).split(", ") if not any(one in row for row in rows)] == []
+        assert [
+            one
+            for one in " ".join(words.split()).split(", ")
+            if not any(one in row for row in rows)
+        ] == []
         assert [row for row in rows if "](lessons/" not in row] == []
 
 

@@ -21,14 +21,25 @@ from regard_lab.cli.app import app
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 # The reference is made of docstrings, whose examples run as doctests.
-PAGES = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - set((ROOT / "docs" / "reference").glob("*.md")))
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - set((ROOT / "docs" / "reference").glob("*.md"))
+)
 WITH_CODE = [
-    page for page in PAGES if any(one.language == "python" or one.commands for one in blocks(page.read_text("utf-8")))
+    page
+    for page in PAGES
+    if any(one.language == "python" or one.commands for one in blocks(page.read_text("utf-8")))
 ]
 QUICK = ("show", "plan")  # commands that answer at once, and run
-UNFINISHED = ("MissingParameter", "BadParameter", "NoArgsIsHelpError", "Exit")  # of a command in a line of text
+UNFINISHED = (
+    "MissingParameter",
+    "BadParameter",
+    "NoArgsIsHelpError",
+    "Exit",
+)  # of a command in a line of text
 PAINTS = ROOT / "docs" / "recipes" / "diffusers.md"
-TRAINS = ROOT / "docs" / "recipes" / "translator.md"  # where they all run, long trainings with fewer steps
+TRAINS = (
+    ROOT / "docs" / "recipes" / "translator.md"
+)  # where they all run, long trainings with fewer steps
 
 
 def name(page: Path) -> str:
@@ -54,7 +65,9 @@ def close(shown: list[str], printed: list[str]) -> bool:
     score = re.compile(r"-?\d+\.\d+")
     one, other = ("\n".join(lines) for lines in (shown, printed))
     scores = [list(map(float, score.findall(text))) for text in (one, other)]
-    return score.sub("", one) == score.sub("", other) and scores[0] == pytest.approx(scores[1], rel=0.1)
+    return score.sub("", one) == score.sub("", other) and scores[0] == pytest.approx(
+        scores[1], rel=0.1
+    )
 
 
 @pytest.fixture
@@ -62,13 +75,21 @@ def workshop(tmp_path, monkeypatch, saved_runs):
     """An empty folder to work in, with the models that pages speak of."""
     (tmp_path / "runs").symlink_to(saved_runs, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
-    for registry in (Pattern.registry, FeatureMap.registry, Score.registry):  # the classes of a page are forgotten
+    for registry in (
+        Pattern.registry,
+        FeatureMap.registry,
+        Score.registry,
+    ):  # the classes of a page are forgotten
         monkeypatch.setattr(registry, "kinds", dict(registry.kinds))
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page == TRAINS), id=name(page)) for page in WITH_CODE]
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page == TRAINS), id=name(page))
+        for page in WITH_CODE
+    ],
 )
 def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch, capsys):
     if page == TRAINS:
@@ -85,12 +106,18 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch
             assert alike, f"line {block.line} shows what is not printed: {printed}"
         capsys.readouterr()
         if block.language == "python":
-            text = "\n" * (block.line - 1) + block.text  # so that a traceback tells the line of the page
+            text = (
+                "\n" * (block.line - 1) + block.text
+            )  # so that a traceback tells the line of the page
             exec(compile(text, name(page), "exec", dont_inherit=True), space)
         for words in block.commands:
             parse(words, f"{name(page)}, line {block.line}")
             if words[0] in QUICK or page == TRAINS:
-                long = {word for before, word in pairwise(words) if before == "--steps" and int(word) > 999}
+                long = {
+                    word
+                    for before, word in pairwise(words)
+                    if before == "--steps" and int(word) > 999
+                }
                 regard(["2" if word in long else word for word in words], monkeypatch)
         said = capsys.readouterr().out
 
@@ -98,7 +125,9 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch
 def parse(words: list[str], where: str, whole: bool = True) -> None:
     """Read a command's options as the command line does, and do nothing; one that is not whole may lack values."""
     command: Any = typer.main.get_command(app)
-    context, found, rest = None, "regard", list(words)
+    context = None
+    found = "regard"
+    rest = list(words)
     try:
         while hasattr(command, "resolve_command"):
             context = command.make_context(found, list(rest), parent=context)
@@ -115,7 +144,9 @@ def test_the_commands_that_a_page_mentions_exist(page):
         parse(words, name(page), whole=False)
 
 
-@pytest.mark.parametrize("words", [["plan", "--sizes", "9"], ["plann"], ["train", "translation", "--layer", "2"]])
+@pytest.mark.parametrize(
+    "words", [["plan", "--sizes", "9"], ["plann"], ["train", "translation", "--layer", "2"]]
+)
 def test_a_command_or_option_that_does_not_exist_is_seen(words):
     for whole in (True, False):
         with pytest.raises(pytest.fail.Exception):

@@ -25,16 +25,26 @@ class Told(Translator):
 
     def translate(self, lines, **options):
         return [
-            Translation(line, german(line), (), tuple(self.tokeniser.encode(german(line))), 0.0, 0.0, True)
+            Translation(
+                line, german(line), (), tuple(self.tokeniser.encode(german(line))), 0.0, 0.0, True
+            )
             for line in lines
         ]
 
 
 def test_every_choice_is_stored_with_the_relevance_of_each_word(tmp_path, monkeypatch):
     torch.manual_seed(0)
-    english = [f"The {noun} didn't cross the street because it was {end}." for noun in NOUNS for end in start.ENDINGS]
-    tokeniser = Tokeniser.train([*english, *map(german, english), *["weil es war, weil er war, weil sie war"] * 9], 500)
-    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    english = [
+        f"The {noun} didn't cross the street because it was {end}."
+        for noun in NOUNS
+        for end in start.ENDINGS
+    ]
+    tokeniser = Tokeniser.train(
+        [*english, *map(german, english), *["weil es war, weil er war, weil sie war"] * 9], 500
+    )
+    model = TranslationTransformer(
+        TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2)
+    )
     monkeypatch.setattr(start, "CHOICES", tmp_path / "start.json")
     monkeypatch.setattr(start.Translator, "load", lambda run: Told(model, tokeniser))
     start.keep_choices(Path("run"))
@@ -50,6 +60,8 @@ def test_every_choice_is_stored_with_the_relevance_of_each_word(tmp_path, monkey
 
 def test_the_committed_record_has_every_choice():
     cases = json.loads((start.DOCS / "assets" / "start.json").read_text("utf-8"))["cases"]
-    assert {(one["noun"], one["ending"]) for one in cases} == {(n, e) for n in start.NOUNS for e in start.ENDINGS}
+    assert {(one["noun"], one["ending"]) for one in cases} == {
+        (n, e) for n in start.NOUNS for e in start.ENDINGS
+    }
     tired = {one["noun"]: one["pronoun"] for one in cases if one["ending"] == "too tired"}
     assert tired == {"animal": "es", "dog": "er", "cat": "sie"}

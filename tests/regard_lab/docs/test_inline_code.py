@@ -10,29 +10,87 @@ from test_code_blocks import PAGES, name
 import regard as rg
 from regard import bias, mechanisms, patterns, positions
 
-PUBLIC = {one: getattr(room, one) for room in (patterns, mechanisms, bias, positions) for one in room.__all__}
-BATCH, HEADS, LENGTH = 2, 3, 6
+PUBLIC = {
+    one: getattr(room, one)
+    for room in (patterns, mechanisms, bias, positions)
+    for one in room.__all__
+}
+BATCH = 2
+HEADS = 3
+LENGTH = 6
 LIVE = torch.arange(LENGTH) < torch.tensor([6, 4])[:, None]  # (batch, length)
 # What the names in a page stand for.
 NAMES = {
-    "w": 3, "d": 2, "o": 1, "s": 9, "c": 1, "n": 2, "r": 1, "block": 3, "seed": 0, "start": 0, "stop": 4, "back": 2,
-    "ahead": 0, "rate": 1.0, "stride": 2,
-    "size": 3, "length": LENGTH, "lengths": torch.tensor([6, 4]), "q_len": LENGTH, "I": [0], "ranges": (range(2),),
-    "ids": torch.zeros(BATCH, LENGTH, dtype=torch.long), "live": LIVE, "slopes": torch.ones(HEADS), "heads": HEADS,
-    "buckets": 4, "max_distance": 8, "query_dim": 4, "key_dim": 4, "hidden": 5, "window": 2, "D": 2, "features": 8,
-    "score": mechanisms.ScaledDot(), "feature_map": mechanisms.Relu(), "gated": False, "sigma": 1.0, "epsilon": 1e-3,
-    "log_forget": -torch.rand(BATCH, HEADS, LENGTH), "factor": 4.0, "trained": 16,
-    "shape": (2, 3), "height": 1, "width": 5, "h": 1, "blocks": torch.zeros(1, 1, 1, 1, dtype=torch.long),
-    "query_block": 64, "keys": torch.zeros(1, 1, LENGTH, 1, dtype=torch.long), "parents": torch.arange(LENGTH) - 1,
-    "shifts": 1, "function": lambda i, j: i >= j, "boolean": torch.ones(LENGTH, LENGTH, dtype=torch.bool), "rg": rg,
-}  # fmt: skip
+    "w": 3,
+    "d": 2,
+    "o": 1,
+    "s": 9,
+    "c": 1,
+    "n": 2,
+    "r": 1,
+    "block": 3,
+    "seed": 0,
+    "start": 0,
+    "stop": 4,
+    "back": 2,
+    "ahead": 0,
+    "rate": 1.0,
+    "stride": 2,
+    "size": 3,
+    "length": LENGTH,
+    "lengths": torch.tensor([6, 4]),
+    "q_len": LENGTH,
+    "I": [0],
+    "ranges": (range(2),),
+    "ids": torch.zeros(BATCH, LENGTH, dtype=torch.long),
+    "live": LIVE,
+    "slopes": torch.ones(HEADS),
+    "heads": HEADS,
+    "buckets": 4,
+    "max_distance": 8,
+    "query_dim": 4,
+    "key_dim": 4,
+    "hidden": 5,
+    "window": 2,
+    "D": 2,
+    "features": 8,
+    "score": mechanisms.ScaledDot(),
+    "feature_map": mechanisms.Relu(),
+    "gated": False,
+    "sigma": 1.0,
+    "epsilon": 1e-3,
+    "log_forget": -torch.rand(BATCH, HEADS, LENGTH),
+    "factor": 4.0,
+    "trained": 16,
+    "shape": (2, 3),
+    "height": 1,
+    "width": 5,
+    "h": 1,
+    "blocks": torch.zeros(1, 1, 1, 1, dtype=torch.long),
+    "query_block": 64,
+    "keys": torch.zeros(1, 1, LENGTH, 1, dtype=torch.long),
+    "parents": torch.arange(LENGTH) - 1,
+    "shifts": 1,
+    "function": lambda i, j: i >= j,
+    "boolean": torch.ones(LENGTH, LENGTH, dtype=torch.bool),
+    "rg": rg,
+}
 TRAINS = "TranslationTraining("  # minutes; the tests of training run it
-FRAGMENTS = [(page, text) for page in PAGES for text in expressions(page.read_text("utf-8")) if TRAINS not in text]
+FRAGMENTS = [
+    (page, text)
+    for page in PAGES
+    for text in expressions(page.read_text("utf-8"))
+    if TRAINS not in text
+]
 
 
 def value_of(text: str) -> object:
     """The value of an expression; `mask` is (batch, length) for keys or more axes, else (length, length)."""
-    mask = ~LIVE if "mask[" in text or "KeyMask(" in text else torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+    mask = (
+        ~LIVE
+        if "mask[" in text or "KeyMask(" in text
+        else torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+    )
     return eval(text, {**PUBLIC, **NAMES, "mask": mask})
 
 
@@ -56,7 +114,9 @@ def test_pages_build_values_in_their_text():
     assert len(FRAGMENTS) > 40
 
 
-@pytest.mark.parametrize(("page", "text"), FRAGMENTS, ids=[f"{name(page)}: {text}" for page, text in FRAGMENTS])
+@pytest.mark.parametrize(
+    ("page", "text"), FRAGMENTS, ids=[f"{name(page)}: {text}" for page, text in FRAGMENTS]
+)
 def test_what_a_line_builds_is_usable(page, text):
     calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     called = {function.id for function in calls if isinstance(function, ast.Name)}

@@ -67,10 +67,18 @@ def test_losses_are_those_of_the_reports():
         found = json.loads((speed.RESULTS / report / "bench.json").read_text("utf-8"))
         for case in found["cases"].values():
             for contest in case["contests"]:
-                libraries = {name: one for name, one in contest["contenders"].items() if "cpu" in one and one["errors"]}
+                libraries = {
+                    name: one
+                    for name, one in contest["contenders"].items()
+                    if "cpu" in one and one["errors"]
+                }
                 times = {name: one["cpu"]["median"] for name, one in libraries.items()}
                 ours = times.get(contest["ours"], 0.0)
-                lost += sum(time < 0.97 * ours for name, time in times.items() if not name.startswith("regard"))
+                lost += sum(
+                    time < 0.97 * ours
+                    for name, time in times.items()
+                    if not name.startswith("regard")
+                )
     assert len(speed.losses().splitlines()) - 2 == lost > 0
 
 
@@ -93,14 +101,24 @@ def test_the_examples_of_what_makes_the_pages_run(name):
 
 def test_the_pages_that_stood_before_the_site_still_stand():
     """Others link to them."""
-    assert {"bench.md", "compare.md", "conventions.md", "decoding.md", "demo.md", "mechanisms.md"} <= {
-        path.name for path in Path(DOCS).glob("*.md")
-    }
+    assert {
+        "bench.md",
+        "compare.md",
+        "conventions.md",
+        "decoding.md",
+        "demo.md",
+        "mechanisms.md",
+    } <= {path.name for path in Path(DOCS).glob("*.md")}
 
 
 def test_every_formula_of_a_docstring_becomes_mathml():
     """Indented text of a public docstring that is no example is a formula, or listed as text."""
-    seen = [text for room in ROOMS for _, value in documented(import_module(room)).values() for text in indented(value)]
+    seen = [
+        text
+        for room in ROOMS
+        for _, value in documented(import_module(room)).values()
+        for text in indented(value)
+    ]
     assert sum(map(is_formula, seen)) > 20
     for text in seen:
         assert is_formula(text) is not textwrap.dedent(text).startswith(TEXT), text
@@ -111,19 +129,23 @@ def test_every_formula_of_a_docstring_becomes_mathml():
 def indented(value: object) -> list[str]:
     """Paragraphs of a docstring of which every line is indented, except examples."""
     paragraphs = (inspect.getdoc(value) or "").split("\n\n")
-    whole = [part for part in paragraphs if all(line.startswith("    ") for line in part.split("\n"))]
+    whole = [
+        part for part in paragraphs if all(line.startswith("    ") for line in part.split("\n"))
+    ]
     return [part for part in whole if not part.strip().startswith(">>>")]
 
 
 NOTATION = {
     "σ = D / 2": r"σ = \frac{D}{2}",
     "s = c - (j - p)² / (2 σ²)": r"s = c - (j - p)^2 / (2 \, σ^2)",
-    "w = exp(s) / (1 + Σ exp(s)) over all":
-        r"w = \frac{\operatorname{exp}(s)}{1 + \sum  \operatorname{exp}(s)} \quad \text{over all}",
-    "a = slope[head] |k_pos - head_dim|":
-        r"a = \text{slope}_{\text{head}} \lvert k_{\text{pos}} - \text{head\_dim} \rvert",
+    "w = exp(s) / (1 + Σ exp(s)) over all": (
+        r"w = \frac{\operatorname{exp}(s)}{1 + \sum  \operatorname{exp}(s)} \quad \text{over all}"
+    ),
+    "a = slope[head] |k_pos - head_dim|": (
+        r"a = \text{slope}_{\text{head}} \lvert k_{\text{pos}} - \text{head\_dim} \rvert"
+    ),
     "a = W_h~ h~_{t-1} + W1": r"a = W_{\tilde{h}} \tilde{h}_{t-1} + W_1",
-}  # fmt: skip
+}
 
 
 def test_notation_of_docstrings():

@@ -24,12 +24,21 @@ built = pytest.mark.slow  # the site is built, which takes a minute
 def broken_links(text, page, pages):
     """Links of a page to files that are not there, and to headings that their page does not have."""
     text = CODE.sub("", FENCE.sub("", text))
-    for target, anchor in [*LINK.findall(text), *(("", anchor) for anchor in re.findall(r"\]\((#[^)\s]+)\)", text))]:
+    for target, anchor in [
+        *LINK.findall(text),
+        *(("", anchor) for anchor in re.findall(r"\]\((#[^)\s]+)\)", text)),
+    ]:
         path = (page.parent / target).resolve() if target else page
         if path.parent.name == "lessons" and path.stem in LESSONS:
             continue  # made by the build
-        titles = re.findall(r"^#+ (.+)$", FENCE.sub("", pages[path]), re.MULTILINE) if path in pages else []
-        if not path.exists() or (anchor and titles and anchor[1:] not in {slugify(one, "-") for one in titles}):
+        titles = (
+            re.findall(r"^#+ (.+)$", FENCE.sub("", pages[path]), re.MULTILINE)
+            if path in pages
+            else []
+        )
+        if not path.exists() or (
+            anchor and titles and anchor[1:] not in {slugify(one, "-") for one in titles}
+        ):
             yield target + anchor
 
 
@@ -44,9 +53,16 @@ def test_every_link_leads_to_a_file_and_a_heading():
 
 def loaded_from_outside(text):
     """Addresses on other hosts that a page or style sheet loads by itself; ordinary links are not included."""
-    loaded = [match[1] for match in re.finditer(r"""\bsrc(?:set)?=["']?((?:https?:)?//[^"'\s>]+)""", text)]
-    loaded += [match[1] for match in re.finditer(r"""<link\b[^>]*\bhref=["']?((?:https?:)?//[^"'\s>]+)""", text)]
-    return loaded + [match[1] for match in re.finditer(r"""url\(["']?((?:https?:)?//[^"')]+)""", text)]
+    loaded = [
+        match[1] for match in re.finditer(r"""\bsrc(?:set)?=["']?((?:https?:)?//[^"'\s>]+)""", text)
+    ]
+    loaded += [
+        match[1]
+        for match in re.finditer(r"""<link\b[^>]*\bhref=["']?((?:https?:)?//[^"'\s>]+)""", text)
+    ]
+    return loaded + [
+        match[1] for match in re.finditer(r"""url\(["']?((?:https?:)?//[^"')]+)""", text)
+    ]
 
 
 @built
@@ -72,15 +88,19 @@ def test_every_page_is_reached_from_the_first(site):
     assert len(LIVE) == 3
     for name in LIVE:  # what is not seen is not fetched
         assert re.search(
-            r'<iframe [^>]*live\.html#[^>]*loading="lazy"', (site / "lessons" / f"{name}.html").read_text("utf-8")
+            r'<iframe [^>]*live\.html#[^>]*loading="lazy"',
+            (site / "lessons" / f"{name}.html").read_text("utf-8"),
         )
 
 
 def test_what_is_loaded_from_outside_is_seen_and_a_link_to_follow_loads_nothing():
     for text in (
-        '<script src="https://cdn.example/a.js">', "<img src=http://a.example/x.png>", "<link href='//b.example'>",
-        "@import url('https://fonts.example/css')", '<img srcset="https://a.example/x.png 2x">',
-    ):  # fmt: skip
+        '<script src="https://cdn.example/a.js">',
+        "<img src=http://a.example/x.png>",
+        "<link href='//b.example'>",
+        "@import url('https://fonts.example/css')",
+        '<img srcset="https://a.example/x.png 2x">',
+    ):
         assert len(loaded_from_outside(text)) == 1, text
     assert not loaded_from_outside('<a href="https://a.example">there</a> <img src="assets/x.png">')
 
@@ -91,7 +111,9 @@ def test_formulas_are_mathml_and_no_latex_is_left(site):
     assert sum("<math" in text for text in pages.values()) > 25
     for path, text in pages.items():
         visible = re.sub(r"<(pre|code|script)\b.*?</\1>", "", text, flags=re.DOTALL)
-        assert not re.search(r"\$\$|\\(frac|operatorname|text|sum|cdot|sqrt)\b|arithmatex", visible), path
+        assert not re.search(
+            r"\$\$|\\(frac|operatorname|text|sum|cdot|sqrt)\b|arithmatex", visible
+        ), path
 
 
 def test_a_formula_with_an_unknown_command_stops_the_build():
@@ -118,7 +140,10 @@ def test_every_choice_of_the_first_page_shows_one_translation(site):
     for noun in range(len(NOUNS)):
         for ending in range(len(ENDINGS)):
             assert page.count(f'class="case noun-{noun} ending-{ending}"') == 1
-            assert f".try:has(#noun-{noun}:checked):has(#ending-{ending}:checked) .noun-{noun}.ending-{ending}" in style
+            assert (
+                f".try:has(#noun-{noun}:checked):has(#ending-{ending}:checked) .noun-{noun}.ending-{ending}"
+                in style
+            )
 
 
 @built
@@ -126,18 +151,28 @@ def test_every_choice_of_the_first_page_shows_one_translation(site):
 def test_every_name_of_the_reference_is_shown_with_its_signature(site, name):
     page = (site / "reference" / f"{name}.html").read_text("utf-8")
     signatures = page.count('<div class="language-python doc-signature highlight">')
-    functions = [path for path, value in documented(import_module(name)).values() if inspect.isfunction(value)]
+    functions = [
+        path
+        for path, value in documented(import_module(name)).values()
+        if inspect.isfunction(value)
+    ]
     assert all(f'id="{path}"' in page for path in functions)
     assert signatures >= len(functions)
 
 
 @built
 def test_every_parameter_of_the_call_has_its_type(site):
-    page = (site / "reference" / "regard.html").read_text("utf-8").partition('id="regard.functional.api.attention"')[2]
+    page = (
+        (site / "reference" / "regard.html")
+        .read_text("utf-8")
+        .partition('id="regard.functional.api.attention"')[2]
+    )
     shown = re.search(r'doc-signature highlight">.*?<pre>(.*?)</pre>', page, re.DOTALL)[1]
     text = html.unescape(re.sub(r"<[^>]+>", "", shown))
     arguments = ast.parse(f"def {text.strip()}: pass").body[0].args
     assert all(one.annotation for one in [*arguments.args, *arguments.kwonlyargs])
     assert [one.arg for one in arguments.args + arguments.kwonlyargs] == [
-        name for name, one in inspect.signature(regard.attention).parameters.items() if one.annotation != "Never"
+        name
+        for name, one in inspect.signature(regard.attention).parameters.items()
+        if one.annotation != "Never"
     ]

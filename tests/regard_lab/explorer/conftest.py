@@ -10,7 +10,8 @@ from .making import translation
 @pytest.fixture(scope="session")
 def page_of(tmp_path_factory):
     """A function that returns the address of a page, or of the page of an exploration."""
-    folder, count = tmp_path_factory.mktemp("pages"), iter(range(999))
+    folder = tmp_path_factory.mktemp("pages")
+    count = iter(range(999))
 
     def saved(shown):
         path = folder / f"{next(count)}.html"

@@ -14,13 +14,32 @@ SOURCE = "The animal didn't cross the street because it was too tired."
 TARGET = "Das Tier überquerte die Straße nicht, weil es zu müde war."
 OTHER = "The animal didn't cross the road because it was wide."
 TOKENISER = Tokeniser.train([SOURCE, TARGET, "er sie es"] * 3, 400)
-VIEWS = ("Reader", "Heads", "Heat map", "Links", "Translation", "What if", "Pattern", "Walk-through", "Compare")
+VIEWS = (
+    "Reader",
+    "Heads",
+    "Heat map",
+    "Links",
+    "Translation",
+    "What if",
+    "Pattern",
+    "Walk-through",
+    "Compare",
+)
 
 
 def translator(*, seed=0, **settings):
     torch.manual_seed(seed)
-    chosen = {"dim": 16, "heads": 2, "encoder_layers": 3, "decoder_layers": 1, "dropout": 0.0, **settings}
-    return TranslationTransformer(TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, **chosen)).eval()
+    chosen = {
+        "dim": 16,
+        "heads": 2,
+        "encoder_layers": 3,
+        "decoder_layers": 1,
+        "dropout": 0.0,
+        **settings,
+    }
+    return TranslationTransformer(
+        TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, **chosen)
+    ).eval()
 
 
 def language_model():
@@ -33,10 +52,17 @@ def language_model():
 def translation():
     """An encoder of three layers and a decoder of one, the question of the pronoun, a walkthrough and another model."""
     plain = explore_translation(
-        translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), title=f"{SOURCE} → {TARGET}", of="es",
+        translator(),
+        TOKENISER,
+        SOURCE,
+        TOKENISER.encode(TARGET),
+        title=f"{SOURCE} → {TARGET}",
+        of="es",
         instead_of=("er", "sie"),
-    )  # fmt: skip
-    other = explore_translation(translator(seed=1), TOKENISER, OTHER, TOKENISER.encode(TARGET), title="the other")
+    )
+    other = explore_translation(
+        translator(seed=1), TOKENISER, OTHER, TOKENISER.encode(TARGET), title="the other"
+    )
     return replace(compared(plain, other, "another model"), walk=shown_walk(walked()))
 
 
@@ -62,5 +88,7 @@ def weights(layers, heads, rows, columns=None, *, causal=False, seed=0):
     generator = torch.Generator().manual_seed(seed)
     scores = 2 * torch.randn(layers, heads, rows, columns or rows, generator=generator)
     if causal:
-        scores = scores.masked_fill(torch.ones(rows, columns or rows, dtype=torch.bool).triu(1), -torch.inf)
+        scores = scores.masked_fill(
+            torch.ones(rows, columns or rows, dtype=torch.bool).triu(1), -torch.inf
+        )
     return scores.softmax(-1)

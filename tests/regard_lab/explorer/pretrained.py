@@ -7,16 +7,26 @@ from transformers_versions import needs_t5
 
 SENTENCE = "The animal didn't cross the street, because it was too tired."
 MASKED = "The animal didn't cross the [MASK], because [MASK] was too tired."
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 
 
 def byte_level():
     """Pieces of bytes, as Llama 3 has, after "<s>" where the text begins."""
     inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    inner.pre_tokenizer, inner.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     signs = ["<pad>", "<s>", "</s>"]
-    trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, special_tokens=signs, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=290, initial_alphabet=alphabet, special_tokens=signs, show_progress=False
+    )
     inner.train_from_iterator([SENTENCE], trainer)
     return _wrapped(inner, "<s> $A", bos_token="<s>", eos_token="</s>", pad_token="<pad>")
 
@@ -61,7 +71,9 @@ def _template(inner, template):
     return processors.TemplateProcessing(single=template, special_tokens=signs)
 
 
-BYTES, PIECES, PAIRS = byte_level(), word_pieces(), sequences()
+BYTES = byte_level()
+PIECES = word_pieces()
+PAIRS = sequences()
 
 
 def drawn(model):
@@ -76,27 +88,48 @@ def drawn(model):
 
 def mistral():
     config = transformers.MistralConfig(
-        vocab_size=len(BYTES), num_key_value_heads=2, head_dim=8, max_position_embeddings=64, sliding_window=12,
-        bos_token_id=1, eos_token_id=2, pad_token_id=0, **SIZES,
-    )  # fmt: skip
+        vocab_size=len(BYTES),
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        sliding_window=12,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        **SIZES,
+    )
     return drawn(transformers.MistralForCausalLM(config))
 
 
 def bert(kind="BertModel"):
-    config = transformers.BertConfig(vocab_size=len(PIECES), max_position_embeddings=64, pad_token_id=0, **SIZES)
+    config = transformers.BertConfig(
+        vocab_size=len(PIECES), max_position_embeddings=64, pad_token_id=0, **SIZES
+    )
     return drawn(getattr(transformers, kind)(config))
 
 
 def albert():
-    return drawn(transformers.AlbertModel(transformers.AlbertConfig(vocab_size=len(BYTES), embedding_size=8, **SIZES)))
+    return drawn(
+        transformers.AlbertModel(
+            transformers.AlbertConfig(vocab_size=len(BYTES), embedding_size=8, **SIZES)
+        )
+    )
 
 
 def t5(decoder_layers=2):
     needs_t5()
     config = transformers.T5Config(
-        vocab_size=len(PAIRS), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0,
-        num_decoder_layers=decoder_layers, eos_token_id=2, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=len(PAIRS),
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+        num_decoder_layers=decoder_layers,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
     model = drawn(transformers.T5ForConditionalGeneration(config))
     model.generation_config.max_new_tokens = None
     return model

@@ -11,7 +11,9 @@ from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, walke
 
 
 def focused(page):
-    return page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.innerText || ''")
+    return page.evaluate(
+        "document.activeElement.getAttribute('aria-label') || document.activeElement.innerText || ''"
+    )
 
 
 def tab_to(page, wanted):
@@ -28,7 +30,9 @@ def test_a_tour_by_keyboard_alone(browser, translated):
         page = opened.page
         tab_to(page, "Tier")
         page.keyboard.press("Enter")
-        page.wait_for_function("() => document.querySelector('.question').innerText.includes('Why Tier')")
+        page.wait_for_function(
+            "() => document.querySelector('.question').innerText.includes('Why Tier')"
+        )
         page.keyboard.press("Home")
         page.reload()
         page.wait_for_selector("[data-ready]")
@@ -38,7 +42,9 @@ def test_a_tour_by_keyboard_alone(browser, translated):
         tab_to(page, "Heads; arrow keys move")
         opened.settle()
         page.keyboard.press("ArrowRight")
-        page.wait_for_function("() => document.querySelector('[role=status]').innerText.startsWith('Layer 0, head 1')")
+        page.wait_for_function(
+            "() => document.querySelector('[role=status]').innerText.startsWith('Layer 0, head 1')"
+        )
         page.keyboard.press("Enter")
         page.wait_for_selector("canvas.heatmap")
         tab_to(page, "Weights; arrow keys move")
@@ -71,7 +77,9 @@ def test_every_new_view_is_reached_and_used_by_keyboard(browser, translated, vie
         tab_to(page, name)
         opened.settle()
         page.keyboard.press(key)
-        page.wait_for_function("(says) => document.querySelector('.said').innerText.includes(says)", arg=says)
+        page.wait_for_function(
+            "(says) => document.querySelector('.said').innerText.includes(says)", arg=says
+        )
         assert focused(page).startswith(name.split(";")[0])
         assert page.evaluate("document.documentElement.scrollWidth") <= 1200
         assert not opened.complaints
@@ -89,7 +97,9 @@ def test_an_address_that_does_not_fit_shows_what_exists(browser, translated):
 def assert_every_view_is_accessible(opened):
     for view in opened.page.locator("nav button").all_inner_texts():
         opened.view(view)
-        opened.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        opened.page.evaluate(
+            "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+        )
         assert_accessible(opened, view)
 
 
@@ -107,7 +117,9 @@ def test_axe_has_no_complaint_about_any_step(browser, translated):
     with Opened(browser, f"{translated}#view=walk", bypass_csp=True) as opened:
         page = opened.page
         for number in range(1, len(walked().steps) + 1):
-            page.wait_for_function(f"() => document.querySelector('.badge').innerText.startsWith('step {number} ')")
+            page.wait_for_function(
+                f"() => document.querySelector('.badge').innerText.startsWith('step {number} ')"
+            )
             page.wait_for_selector(".step .numbers, .step .words")
             assert_accessible(opened, number, "'.step'")
             page.locator(".step").press("ArrowRight")
@@ -116,12 +128,15 @@ def test_axe_has_no_complaint_about_any_step(browser, translated):
 @pytest.mark.slow
 @needs_axe
 @pytest.mark.parametrize(
-    ("kind", "scheme"), [("text", "light"), ("weights", "dark"), ("pattern", "light"), ("live", "dark")]
+    ("kind", "scheme"),
+    [("text", "light"), ("weights", "dark"), ("pattern", "light"), ("live", "dark")],
 )
 def test_axe_has_no_complaint_about_other_pages(browser, page_of, kind, scheme):
     if kind == "live":
         with (
-            ExplorerServer(translation(), lambda text: translation(), text="a", label="Text").start() as server,
+            ExplorerServer(
+                translation(), lambda text: translation(), text="a", label="Text"
+            ).start() as server,
             Opened(browser, server.url, color_scheme=scheme, bypass_csp=True) as opened,
         ):
             assert_every_view_is_accessible(opened)

@@ -19,12 +19,17 @@ from .making import OTHER, SOURCE, TARGET, TOKENISER, VIEWS, translation, transl
 OF_WEIGHTS = ("Reader", "Heads", "Heat map", "Links", "Compare")
 
 
-def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_chosen(browser, translated):
+def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_chosen(
+    browser, translated
+):
     with Opened(browser, translated) as opened:
         page = opened.page
         one = translation().explained[translation().chosen][0]
         panels = page.locator(".panel")
-        assert [panels.nth(at).get_attribute("data-lens") for at in range(2)] == ["erase", "attention"]
+        assert [panels.nth(at).get_attribute("data-lens") for at in range(2)] == [
+            "erase",
+            "attention",
+        ]
         shown = panels.first.locator(".scored").all_inner_texts()
         scores = [*one.source_scores, *one.written_scores]
         words = [*one.source_words, *one.written_words]
@@ -69,13 +74,22 @@ def test_pixels_are_those_of_the_python_table(browser, page_of):
     expected = colours()(given[0, 0].numpy(), bytes=True)
     with Opened(browser, f"{page_of(show(given))}#view=map") as opened:
         opened.settle()
-        shown = np.array([[pixels(opened.page, row, column) for column in range(12)] for row in range(12)], dtype=int)
+        shown = np.array(
+            [[pixels(opened.page, row, column) for column in range(12)] for row in range(12)],
+            dtype=int,
+        )
         assert np.abs(shown - expected.astype(int)).max() <= 1  # rounding between two colours
 
 
 def test_heads_are_sorted_by_their_measures(browser, page_of):
     given = torch.stack([torch.eye(8), torch.full((8, 8), 1 / 8), torch.eye(8)[[0] * 8]])
-    orders = {"layer": "012", "entropy": "021", "distance": "012", "first": "012", "received": "012"}
+    orders = {
+        "layer": "012",
+        "entropy": "021",
+        "distance": "012",
+        "first": "012",
+        "received": "012",
+    }
     with Opened(browser, f"{page_of(show(given))}#view=heads") as opened:
         opened.page.locator("summary").click()
         for sort, order in orders.items():
@@ -85,7 +99,9 @@ def test_heads_are_sorted_by_their_measures(browser, page_of):
             assert shown == order, sort
 
 
-def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_once(browser, tmp_path):
+def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_once(
+    browser, tmp_path
+):
     path = tmp_path / "large.html"
     show(weights(12, 12, 512, causal=True), [f"word{at}" for at in range(512)]).save(path)
     assert path.stat().st_size <= 20e6
@@ -118,7 +134,9 @@ def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_o
 def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browser):
     other = explore_translation(translator(), TOKENISER, OTHER, TOKENISER.encode(TARGET))
     with (
-        ExplorerServer(translation(), lambda text: other, text=SOURCE, label="Sentence").start() as server,
+        ExplorerServer(
+            translation(), lambda text: other, text=SOURCE, label="Sentence"
+        ).start() as server,
         Opened(browser, server.url) as opened,
     ):
         page = opened.page
@@ -128,7 +146,10 @@ def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browse
         words.get_by_text("street", exact=True).click()
         page.get_by_role("button", name="Read", exact=True).click()
         words.get_by_text("road", exact=True).wait_for()
-        least = min((at for at in other.changes if at is not None), key=lambda at: other.changes[at].probabilities[0])
+        least = min(
+            (at for at in other.changes if at is not None),
+            key=lambda at: other.changes[at].probabilities[0],
+        )
         assert other.chosen == 0
         assert words.locator("[aria-pressed=true]").inner_text() == other.texts["source"][least]
         opened.view("Reader")
@@ -137,18 +158,33 @@ def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browse
 
 
 def test_a_layer_of_heads_begins_at_the_left(browser, page_of):
-    width, heads, across = 360, 7, 4
-    with Opened(browser, f"{page_of(show(weights(2, heads, 6)))}#view=heads&scale=largest", width=width) as opened:
+    width = 360
+    heads = 7
+    across = 4
+    with Opened(
+        browser, f"{page_of(show(weights(2, heads, 6)))}#view=heads&scale=largest", width=width
+    ) as opened:
         page = opened.page
         page.wait_for_function("() => document.querySelector('canvas.heads').grid")
         assert page.evaluate("document.querySelector('canvas.heads').grid.across") == across
         assert page.get_by_role("img", name="Colours from 0 to 1").count() == 1
-        assert "largest weight of each row" not in page.get_by_role("combobox", name="Scale").inner_text()
-        side, tall = page.evaluate("(({side, tall}) => [side, tall])(document.querySelector('canvas.heads').grid)")
-        column, row = heads % across, heads // across
-        page.locator("canvas.heads").click(position={"x": (side + 14) * (column + 0.5), "y": (tall + 29) * (row + 0.5)})
+        assert (
+            "largest weight of each row"
+            not in page.get_by_role("combobox", name="Scale").inner_text()
+        )
+        side, tall = page.evaluate(
+            "(({side, tall}) => [side, tall])(document.querySelector('canvas.heads').grid)"
+        )
+        column = heads % across
+        row = heads // across
+        page.locator("canvas.heads").click(
+            position={"x": (side + 14) * (column + 0.5), "y": (tall + 29) * (row + 0.5)}
+        )
         page.locator("canvas.heatmap").wait_for()
-        chosen = [page.get_by_role("combobox", name=name, exact=True).input_value() for name in ("Layer", "Head")]
+        chosen = [
+            page.get_by_role("combobox", name=name, exact=True).input_value()
+            for name in ("Layer", "Head")
+        ]
         assert chosen == ["1", "0"]
 
 
@@ -218,13 +254,18 @@ def test_python_and_the_page_share_what_is_chosen(browser, tmp_path):
     texts = [json.dumps(text).replace("<", "\\u003c") for text in (page().html, _read("widget.js"))]
     path.write_text(FRONT_END % tuple(texts), encoding="utf-8")
     with Opened(browser, path.as_uri()) as opened:
-        outer, inner = opened.page, opened.page.frame_locator("iframe")
+        outer = opened.page
+        inner = opened.page.frame_locator("iframe")
         assert outer.locator("iframe").get_attribute("sandbox") == "allow-scripts allow-downloads"
         inner.get_by_role("button", name="Heat map", exact=True).click()
         outer.wait_for_function("() => window.values.chosen.view === 'map' && window.saved > 0")
-        outer.evaluate("window.fromPython({view: 'links', head: '1', theme: 'no such theme', other: 'x'})")
+        outer.evaluate(
+            "window.fromPython({view: 'links', head: '1', theme: 'no such theme', other: 'x'})"
+        )
         inner.locator("button[aria-current=page]", has_text="Links").wait_for()
-        outer.wait_for_function("() => window.values.chosen.head === '1' && window.values.chosen.theme === 'system'")
+        outer.wait_for_function(
+            "() => window.values.chosen.head === '1' && window.values.chosen.theme === 'system'"
+        )
         assert outer.evaluate("'other' in window.values.chosen") is False
         assert outer.evaluate("window.ran") is None
         outer.evaluate("window.end()")

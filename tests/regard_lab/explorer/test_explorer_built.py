@@ -21,7 +21,11 @@ BUILT = ("explorer.js", "engine.js", "explorer.css")
 
 def digest():
     paths = [*SOURCES.iterdir(), *(SOURCES / "engine").iterdir()]
-    names = [path.relative_to(SOURCES).as_posix() for path in paths if path.suffix in (".js", ".css", ".mjs")]
+    names = [
+        path.relative_to(SOURCES).as_posix()
+        for path in paths
+        if path.suffix in (".js", ".css", ".mjs")
+    ]
     hashed = sha256()
     for name in sorted([*names, "package-lock.json"]):
         hashed.update(name.encode() + b"\0" + (SOURCES / name).read_bytes() + b"\0")
@@ -63,7 +67,9 @@ def test_an_example_opens_without_a_request_or_a_complaint(browser, page_of, nam
     view, *_ = {
         view
         for page in (ROOT / "docs").rglob("*.md")
-        for view in re.findall(rf'<iframe [^>]*explorations/{name}\.html([^"]*)"', page.read_text("utf-8"))
+        for view in re.findall(
+            rf'<iframe [^>]*explorations/{name}\.html([^"]*)"', page.read_text("utf-8")
+        )
     }
     with Opened(browser, page_of(example_page(name)) + view) as opened:
         buttons = opened.page.locator("nav button")
@@ -75,14 +81,24 @@ def test_an_example_opens_without_a_request_or_a_complaint(browser, page_of, nam
 
 
 def test_the_reaction_has_the_weights_of_the_committed_report():
-    report = json.loads((ROOT / "benchmarks/results/atom_maps_cpu/atom_maps.json").read_text("utf-8"))
+    report = json.loads(
+        (ROOT / "benchmarks/results/atom_maps_cpu/atom_maps.json").read_text("utf-8")
+    )
     answer = stored("reaction")
-    words, one = answer["header"]["texts"]["text"], answer["header"]["attentions"][0]
+    words = answer["header"]["texts"]["text"]
+    one = answer["header"]["attentions"][0]
     assert one["shape"][:2] == [12, 8]
     packed = unpacked(answer["arrays"], one["bytes"][report["layer"]][report["head"]])
     arrow = words.index(">>")
-    atoms = [at for at, word in enumerate(words) if word.strip("[]").isalpha() and word not in ("[CLS]", "[SEP]")]
-    reactants, product = [at for at in atoms if at < arrow], [at for at in atoms if at > arrow]
-    shown = [[(packed[row * len(words) + column] / 255) ** 2 for column in reactants] for row in product]
+    atoms = [
+        at
+        for at, word in enumerate(words)
+        if word.strip("[]").isalpha() and word not in ("[CLS]", "[SEP]")
+    ]
+    reactants = [at for at in atoms if at < arrow]
+    product = [at for at in atoms if at > arrow]
+    shown = [
+        [(packed[row * len(words) + column] / 255) ** 2 for column in reactants] for row in product
+    ]
     for mine, theirs in zip(shown, report["shown"]["weights"], strict=True):
         assert mine == pytest.approx(theirs, abs=0.005)

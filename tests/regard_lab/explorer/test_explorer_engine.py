@@ -13,7 +13,12 @@ import torch
 
 from regard.patterns import Causal, Pattern, parse
 from regard_lab.decoding import Generator, Translator
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.models import (
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+)
 from regard_lab.seeing import look, look_text
 from regard_lab.seeing.explorer import explore_model, reason_against, to_page
 from regard_lab.seeing.explorer.engine import ON_GRIDS, restored
@@ -46,27 +51,63 @@ ASK = """async ([what, names, all]) => {
 }"""
 TRANSLATORS = {
     "plain": {},
-    "post": {"norm": "post", "positions": "learned", "tied": False, "activation": "gelu", "max_length": 80},
-    "grouped": {"encoder_kv_heads": 1, "decoder_kv_heads": 2, "cross_kv_heads": 1, "heads": 4, "positions": "rotary"},
-    "patterns": {
-        "encoder_pattern": "sliding_window(4)", "decoder_pattern": "causal_window(3)",
-        "cross_pattern": "causal | prefix(3)", "activation": "swiglu",
+    "post": {
+        "norm": "post",
+        "positions": "learned",
+        "tied": False,
+        "activation": "gelu",
+        "max_length": 80,
     },
-}  # fmt: skip
+    "grouped": {
+        "encoder_kv_heads": 1,
+        "decoder_kv_heads": 2,
+        "cross_kv_heads": 1,
+        "heads": 4,
+        "positions": "rotary",
+    },
+    "patterns": {
+        "encoder_pattern": "sliding_window(4)",
+        "decoder_pattern": "causal_window(3)",
+        "cross_pattern": "causal | prefix(3)",
+        "activation": "swiglu",
+    },
+}
 RECURRENT = {
     "bahdanau": {},
     "general": {
-        "attention": "luong-general", "cell": "lstm", "input_feeding": True, "encoder_layers": 2, "decoder_layers": 2,
-        "reach": "local-m", "window": 2,
+        "attention": "luong-general",
+        "cell": "lstm",
+        "input_feeding": True,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "reach": "local-m",
+        "window": 2,
     },
     "concat": {"attention": "luong-concat", "reach": "local-p", "window": 3, "tied": False},
     "dot": {"attention": "luong-dot", "cell": "lstm"},
-}  # fmt: skip
+}
 LANGUAGE_MODELS = {
     "llama": {"kv_heads": 1, "pattern": ("causal_window(4)", "full"), "rotary_base": 500.0},
-    "gpt": {"norm": "layer", "positions": "learned", "activation": "gelu-tanh", "biases": True, "max_length": 60},
-    "alibi": {"positions": "alibi", "heads": 3, "dim": 24, "activation": "geglu", "tied": False, "head_dim": 4},
-    "waves": {"positions": "sinusoidal", "activation": "silu", "pattern": "per_head(causal, strided(3))"},
+    "gpt": {
+        "norm": "layer",
+        "positions": "learned",
+        "activation": "gelu-tanh",
+        "biases": True,
+        "max_length": 60,
+    },
+    "alibi": {
+        "positions": "alibi",
+        "heads": 3,
+        "dim": 24,
+        "activation": "geglu",
+        "tied": False,
+        "head_dim": 4,
+    },
+    "waves": {
+        "positions": "sinusoidal",
+        "activation": "silu",
+        "pattern": "per_head(causal, strided(3))",
+    },
 }
 ENCODERS = {
     "words": {"positions": "learned", "max_length": 60},
@@ -81,7 +122,11 @@ def seeded(kind, settings, seed=0):
     """A model whose weights are large enough that its weights of attention differ."""
     torch.manual_seed(seed)
     own = {"hidden": 12} if kind is RecurrentTranslator else {"heads": 2}
-    model = kind(kind.Config(vocab_size=TOKENISER.vocab_size, **{"dim": 16, "dropout": 0.0, **own, **settings}))
+    model = kind(
+        kind.Config(
+            vocab_size=TOKENISER.vocab_size, **{"dim": 16, "dropout": 0.0, **own, **settings}
+        )
+    )
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.mul_(2)
@@ -108,10 +153,14 @@ def page_with(browser, page_of):
 
 
 NAMES = {
-    "run": ("texts", "ids", "probabilities", "attention"), "lens": ("lenses", "changes"), "written": ("ids",),
-    "words": ("texts", "ids", "pieces", "unknown"), "text": ("text",), "said": ("probabilities", "likeliest"),
+    "run": ("texts", "ids", "probabilities", "attention"),
+    "lens": ("lenses", "changes"),
+    "written": ("ids",),
+    "words": ("texts", "ids", "pieces", "unknown"),
+    "text": ("text",),
+    "said": ("probabilities", "likeliest"),
     "effects": ("kinds",),
-}  # fmt: skip
+}
 
 
 def asked(opened, what, questions):
@@ -127,7 +176,9 @@ def array(attention):
 def assert_same_lens(found, record):
     """A lens of the page is that of the library: words, relevances, and the most important word."""
     assert [word for word, _ in found["source"]] == list(record.source_words)
-    written = record.written_words if record.written_scores else ()  # attention of a recurrent translator has none
+    written = (
+        record.written_words if record.written_scores else ()
+    )  # attention of a recurrent translator has none
     assert [word for word, _ in found["written"]] == list(written)
     scores = [score for _, score in [*found["source"], *found["written"]]]
     expected = [*record.source_scores, *record.written_scores]
@@ -164,9 +215,15 @@ def assert_translates(opened, model, tokeniser, sources, lenses):
 def assert_explains(opened, model, tokeniser, question, contrasts, shift=0):
     """The lenses of the page for some words are those of the library; returns the page's answers."""
     answers = asked(opened, "lens", [{**question, "place": place + shift} for place in contrasts])
-    names = ["erase", "attention", *(["rollout"] if not isinstance(model, RecurrentTranslator) else [])]
+    names = [
+        "erase",
+        "attention",
+        *(["rollout"] if not isinstance(model, RecurrentTranslator) else []),
+    ]
     for name in names:
-        for answer, record in zip(answers, explain(model, tokeniser, list(contrasts.values()), name), strict=True):
+        for answer, record in zip(
+            answers, explain(model, tokeniser, list(contrasts.values()), name), strict=True
+        ):
             (found,) = [one for one in answer["lenses"] if one["lens"] == name]
             assert_same_lens(found, record)
     assert all(len(answer["lenses"]) == len(names) for answer in answers)
@@ -177,22 +234,36 @@ def assert_explains(opened, model, tokeniser, question, contrasts, shift=0):
 def test_a_translator_writes_and_explains_what_the_library_does(page_with, name):
     kind = TranslationTransformer if name in TRANSLATORS else RecurrentTranslator
     model = seeded(kind, {**TRANSLATORS, **RECURRENT}[name])
-    assert_translates(page_with(model), model, TOKENISER, ["The animal slept.", SOURCE, "It was.", "a"], 1)
+    assert_translates(
+        page_with(model), model, TOKENISER, ["The animal slept.", SOURCE, "It was.", "a"], 1
+    )
 
 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_a_language_model_reads_and_continues_as_the_library_does(page_with, name):
     model = seeded(LanguageModel, LANGUAGE_MODELS[name])
-    opened, text = page_with(model), "The animal didn't cross"
+    opened = page_with(model)
+    text = "The animal didn't cross"
     (run,), (said,) = (asked(opened, what, [{"source": text}]) for what in ("run", "said"))
-    assert np.abs(array(run["attention"]["text"]) - look_text(model, TOKENISER, text).weights.numpy()).max() <= 1e-5
+    assert (
+        np.abs(
+            array(run["attention"]["text"]) - look_text(model, TOKENISER, text).weights.numpy()
+        ).max()
+        <= 1e-5
+    )
     changes = text_without_each(model, TOKENISER, text, 40)
     assert run["probabilities"] == pytest.approx(changes[None].probabilities, rel=1e-3)
-    assert [one[0][0] for one in said["likeliest"]] == [one[0][0] for one in changes[None].likeliest]
+    assert [one[0][0] for one in said["likeliest"]] == [
+        one[0][0] for one in changes[None].likeliest
+    ]
     contrasts = alternatives(model, TOKENISER, None, TOKENISER.encode(text), {1, 3})
-    answers = assert_explains(opened, model, TOKENISER, {"source": text}, contrasts, 1)  # after "<begin>"
+    answers = assert_explains(
+        opened, model, TOKENISER, {"source": text}, contrasts, 1
+    )  # after "<begin>"
     for at, one in enumerate(answers[-1]["changes"]):
-        assert one["probabilities"] == pytest.approx(changes[at + 1].probabilities, rel=2e-3, abs=1e-6)
+        assert one["probabilities"] == pytest.approx(
+            changes[at + 1].probabilities, rel=2e-3, abs=1e-6
+        )
     (written,) = asked(opened, "written", [{"source": text, "most": 12}])
     ((expected,),) = Generator(model, TOKENISER).generate([text], max_tokens=12)
     assert written["ids"] == list(expected.ids)
@@ -201,10 +272,16 @@ def test_a_language_model_reads_and_continues_as_the_library_does(page_with, nam
 @pytest.mark.parametrize("name", ENCODERS)
 @torch.no_grad()
 def test_an_encoder_masks_sorts_and_looks_as_the_library_does(page_with, name):
-    model, text = seeded(TextEncoder, ENCODERS[name]), "The animal was tired."
+    model = seeded(TextEncoder, ENCODERS[name])
+    text = "The animal was tired."
     opened = page_with(model)
     (run,) = asked(opened, "run", [{"source": text}])
-    assert np.abs(array(run["attention"]["text"]) - look_text(model, TOKENISER, text).weights.numpy()).max() <= 1e-5
+    assert (
+        np.abs(
+            array(run["attention"]["text"]) - look_text(model, TOKENISER, text).weights.numpy()
+        ).max()
+        <= 1e-5
+    )
     ids = torch.tensor([[BEGIN, *TOKENISER.encode(text), END]])
     if model.config.head == "classes":
         assert run["probabilities"] == pytest.approx(model(ids)[0].softmax(-1).tolist(), abs=1e-5)
@@ -215,7 +292,9 @@ def test_an_encoder_masks_sorts_and_looks_as_the_library_does(page_with, name):
         best = model(ids)[0, span.start].softmax(-1).max()
         assert run["probabilities"][0] == pytest.approx(float(best), abs=1e-5)
     (answer,) = asked(opened, "lens", [{"source": text, "place": 0}])
-    assert all(-1 <= one <= 1.000001 for change in answer["changes"] for one in change["similarities"])
+    assert all(
+        -1 <= one <= 1.000001 for change in answer["changes"] for one in change["similarities"]
+    )
 
 
 def without_heads(model, off, scale=1.0):
@@ -234,9 +313,15 @@ def without_heads(model, off, scale=1.0):
 def test_heads_that_are_off_and_another_scale_are_those_of_a_changed_model(page_with):
     model = seeded(TranslationTransformer, {"heads": 4})
     opened = page_with(model)
-    for off, scale in (([["cross", 1, 2]], 1.0), ([["encoder", 0, 0], ["decoder", 1, 3]], 0.5), ([], 2.0)):
+    for off, scale in (
+        ([["cross", 1, 2]], 1.0),
+        ([["encoder", 0, 0], ["decoder", 1, 3]], 0.5),
+        ([], 2.0),
+    ):
         changed = without_heads(model, off, scale)
-        run = opened.page.evaluate("(asked) => regard.run(asked)", {"source": SOURCE, "off": off, "scale": scale})
+        run = opened.page.evaluate(
+            "(asked) => regard.run(asked)", {"source": SOURCE, "off": off, "scale": scale}
+        )
         ids = TOKENISER.encode(run["text"])
         expected = without_each(changed, TOKENISER, SOURCE, ids, 0)[None]
         assert tuple(run["target"][:-1]) == expected.translation
@@ -244,16 +329,19 @@ def test_heads_that_are_off_and_another_scale_are_those_of_a_changed_model(page_
             maps = look(changed, TOKENISER, SOURCE, ids).merged()
             assert np.abs(np.array(run["attention"]["cross"]) - maps.cross.numpy()).max() <= 1e-5
     (run,) = asked(opened, "run", [{"source": SOURCE, "temperature": 2.5}])
-    read, target = [*TOKENISER.encode(SOURCE), END], [BEGIN, *run["ids"]["target"]]
+    read = [*TOKENISER.encode(SOURCE), END]
+    target = [BEGIN, *run["ids"]["target"]]
     shares = (model(torch.tensor([read]), torch.tensor([target]))[0] / 2.5).softmax(-1)
     first = TOKENISER.words([*target[1:], END])[0][1]
     expected = float(shares[list(first), target[1 : len(first) + 1]].prod())
     assert run["probabilities"][0] == pytest.approx(expected, rel=1e-4)
     for wrong, says in (
-        ({"off": [["cross", 9, 0]]}, "There is no head cross.9.0"), ({"scale": 0}, "above 0"),
-        ({"temperature": -1}, "temperature"), ({"patterns": {"encoder": "causal &"}}, "a pattern is missing"),
+        ({"off": [["cross", 9, 0]]}, "There is no head cross.9.0"),
+        ({"scale": 0}, "above 0"),
+        ({"temperature": -1}, "temperature"),
+        ({"patterns": {"encoder": "causal &"}}, "a pattern is missing"),
         ({"patterns": {"other": "full"}}, "no attention"),
-    ):  # fmt: skip
+    ):
         failed = "(asked) => regard.run(asked).catch((error) => error.message)"
         assert says in opened.page.evaluate(failed, {"source": "a", **wrong})
 
@@ -266,32 +354,47 @@ def assert_effects(opened, model, question, place, contrast):
         changed = without_heads(model, off)
         if not isinstance(contrast, tuple):
             return ablate(changed, TOKENISER, [contrast], heads=[Head(*first)], by="zero").value
-        shares = changed(torch.tensor([[BEGIN, *TOKENISER.encode(contrast[0]), END]]))[0].softmax(-1)
+        shares = changed(torch.tensor([[BEGIN, *TOKENISER.encode(contrast[0]), END]]))[0].softmax(
+            -1
+        )
         return float(torch.logit(shares[contrast[1]]))
 
     layers = {layer: one.heads for layer, one in attention_layers(model).items()}
     first = (*next(iter(layers)), 0)
     (answer,) = asked(opened, "effects", [{**question, "place": place}])
-    ablated = {} if isinstance(contrast, tuple) else ablate(model, TOKENISER, [contrast], by="zero").by_layer()
+    ablated = (
+        {}
+        if isinstance(contrast, tuple)
+        else ablate(model, TOKENISER, [contrast], by="zero").by_layer()
+    )
     for (name, layer), heads in layers.items():
-        found, every = answer["kinds"]["text" if name == "self" else name], [(name, layer, one) for one in range(heads)]
+        found = answer["kinds"]["text" if name == "self" else name]
+        every = [(name, layer, one) for one in range(heads)]
         assert found["layers"][layer] == pytest.approx(odds([]) - odds(every), abs=1e-4)
-        assert found["heads"][layer] == pytest.approx([odds([]) - odds([one]) for one in every], abs=1e-4)
+        assert found["heads"][layer] == pytest.approx(
+            [odds([]) - odds([one]) for one in every], abs=1e-4
+        )
         if ablated:
-            assert found["heads"][layer] == pytest.approx(ablated[name]["effect on log odds"][layer].tolist(), abs=1e-4)
+            assert found["heads"][layer] == pytest.approx(
+                ablated[name]["effect on log odds"][layer].tolist(), abs=1e-4
+            )
 
 
 def test_effects_of_heads_are_those_of_ablation_by_zeros(page_with):
-    model, off = seeded(TranslationTransformer, TRANSLATORS["grouped"]), [["encoder", 0, 1], ["cross", 1, 0]]
+    model = seeded(TranslationTransformer, TRANSLATORS["grouped"])
+    off = [["encoder", 0, 1], ["cross", 1, 0]]
     opened = page_with(model)
     for heads, one in (([], model), (off, without_heads(model, off))):
         question = {"source": SOURCE, "off": heads}
         (run,) = asked(opened, "run", [question])
         place, contrast = alternatives(one, TOKENISER, SOURCE, run["ids"]["target"]).popitem()
         assert_effects(opened, one, question, place, contrast)
-    model, text = seeded(LanguageModel, LANGUAGE_MODELS["llama"]), "The animal didn't cross"
+    model = seeded(LanguageModel, LANGUAGE_MODELS["llama"])
+    text = "The animal didn't cross"
     contrast = alternatives(model, TOKENISER, None, TOKENISER.encode(text), {3})[3]
-    assert_effects(page_with(model), model, {"source": text}, 4, contrast)  # "<begin>" is a word of the page
+    assert_effects(
+        page_with(model), model, {"source": text}, 4, contrast
+    )  # "<begin>" is a word of the page
     model = seeded(TextEncoder, ENCODERS["classes"])
     opened = page_with(model)
     (run,) = asked(opened, "run", [{"source": text}])
@@ -311,57 +414,86 @@ def test_heads_show_their_effects_on_the_word_that_is_chosen(page_with):
         assert f"without {largest[0]}.{largest[1]} its log odds" in note.inner_text()
         row = page.locator(".twin tbody tr").first.locator("td, th").all_text_contents()
         assert [one.strip() for one in row[:2]] == [str(one) for one in largest]
-        assert float(row[-1].replace("−", "-")) == pytest.approx(np.max(found["kinds"]["cross"]["heads"]), abs=6e-4)
+        assert float(row[-1].replace("−", "-")) == pytest.approx(
+            np.max(found["kinds"]["cross"]["heads"]), abs=6e-4
+        )
 
 
 WRITTEN = {
-    "causal": "causal", "full": "full", "sliding_window": "sliding_window(5)", "causal_window": "causal_window(3)",
-    "diagonals": "diagonals(2, all) & diagonals(back=all, ahead=-1)", "prefix": "prefix(3) & ~causal",
-    "key_span": "key_span(2, stop=9) | key_span(11)", "lattice": "lattice(3)", "strided": "strided(4, local=false)",
-    "dilated_window": "dilated_window(5, 2)", "same_block": "same_block(5, offset=2) | strided(6)",
-    "summary": "summary(4, 2)", "fixed": "fixed(5, summary=2) & ~fixed(3, local=false)", "key_set": "key_set(1, 4..6)",
-    "query_set": "query_set(0..2, 9)", "global_tokens": "global_tokens(3, 7..8)",
+    "causal": "causal",
+    "full": "full",
+    "sliding_window": "sliding_window(5)",
+    "causal_window": "causal_window(3)",
+    "diagonals": "diagonals(2, all) & diagonals(back=all, ahead=-1)",
+    "prefix": "prefix(3) & ~causal",
+    "key_span": "key_span(2, stop=9) | key_span(11)",
+    "lattice": "lattice(3)",
+    "strided": "strided(4, local=false)",
+    "dilated_window": "dilated_window(5, 2)",
+    "same_block": "same_block(5, offset=2) | strided(6)",
+    "summary": "summary(4, 2)",
+    "fixed": "fixed(5, summary=2) & ~fixed(3, local=false)",
+    "key_set": "key_set(1, 4..6)",
+    "query_set": "query_set(0..2, 9)",
+    "global_tokens": "global_tokens(3, 7..8)",
     "random_blocks": "random_blocks(2, block=3, seed=5) | random_blocks(1, block=2, seed=-9, past=true)",
     "per_head": "per_head(causal & strided(3), ~(prefix(2) | causal_window(2)))",
-}  # fmt: skip
+}
 
 
 def test_every_pattern_that_a_text_can_hold_is_that_of_the_library(page_with):
     kinds = Pattern.registry.of_package("regard.patterns")
-    assert {*WRITTEN, *ON_GRIDS, "compressed"} == {name for name, kind in kinds.items() if kind.no_text is None}
-    opened, count = page_with(seeded(TextEncoder, {"layers": 1, "head": "none"})), 14
+    assert {*WRITTEN, *ON_GRIDS, "compressed"} == {
+        name for name, kind in kinds.items() if kind.no_text is None
+    }
+    opened = page_with(seeded(TextEncoder, {"layers": 1, "head": "none"}))
+    count = 14
     text = " ".join(["animal"] * (count - 2))
     for written in WRITTEN.values():
         (run,) = asked(opened, "run", [{"source": text, "patterns": {"text": written}}])
         found = array(run["attention"]["text"])[0] > 0
         dense = parse(written).dense(count, count).numpy()
-        assert (found == np.broadcast_to(dense.reshape(-1, count, count), found.shape)).all(), written
+        assert (found == np.broadcast_to(dense.reshape(-1, count, count), found.shape)).all(), (
+            written
+        )
 
 
 def texts_of_any_letters(count):
     draw = random.Random(1)
     parts = [*"aT'’é -…ß中1\u00a0\u202f\u200d\ufeff\x85\x1c\n", "e\u0301", "😀", "ก็"]
-    return ["".join(draw.choice([*parts, chr(draw.randrange(1, 0x2FF))]) for _ in range(16)) for _ in range(count)]
+    return [
+        "".join(draw.choice([*parts, chr(draw.randrange(1, 0x2FF))]) for _ in range(16))
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "character", "byte", "verbatim", "typographic", "trimmed"])
 def test_texts_become_the_ids_and_words_of_the_tokeniser(page_with, kind):
     lines = [SOURCE, TARGET, "L’été est là\u202f?", "我有2只 cats"]
     options = {
-        "byte": {"vocab_size": 260, "kind": "byte"}, "character": {"kind": "character"},
-        "verbatim": {"verbatim": True}, "typographic": {"targets": lines}, "trimmed": {"trim": True},
-    }.get(kind, {})  # fmt: skip
+        "byte": {"vocab_size": 260, "kind": "byte"},
+        "character": {"kind": "character"},
+        "verbatim": {"verbatim": True},
+        "typographic": {"targets": lines},
+        "trimmed": {"trim": True},
+    }.get(kind, {})
     tokeniser = Tokeniser.train(lines * 3, **{"vocab_size": 330, **options})
     torch.manual_seed(0)
-    model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=8, heads=1, layers=1))
+    model = LanguageModel(
+        LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=8, heads=1, layers=1)
+    )
     seen = SeenWords.of(lines)
     opened = page_with(model, tokeniser, "a", seen)
     own = [SOURCE, "Animal crossings: the street didn't cross the Zebra. «the»", "我有3只cats"]
     texts = [*texts_of_any_letters(120), *own]
-    for text, run in zip(texts, asked(opened, "words", [{"source": text} for text in texts]), strict=True):
+    for text, run in zip(
+        texts, asked(opened, "words", [{"source": text} for text in texts]), strict=True
+    ):
         ids = tokeniser.encode(text)
         assert run["ids"]["source"] == [BEGIN, *ids], ascii(text)
-        assert run["texts"]["text"] == [word for word, _ in tokeniser.words([BEGIN, *ids])], ascii(text)
+        assert run["texts"]["text"] == [word for word, _ in tokeniser.words([BEGIN, *ids])], ascii(
+            text
+        )
         assert run["pieces"]["text"] == tokeniser.pieces([BEGIN, *ids]), ascii(text)
         assert run["unknown"] == list(seen.unknown(text)), ascii(text)
 
@@ -374,7 +506,10 @@ def test_a_page_in_int8_computes_the_rounded_model_and_states_its_difference(pag
     (translation,) = Translator(model, TOKENISER).translate([SOURCE], max_length=40)
     opened = page_with(model, target_ids=translation.ids, precision="int8")
     assert_translates(opened, rounded, TOKENISER, [SOURCE], 0)
-    said = re.search(r"differ from those in float32 by at most (\d\.\d+)", opened.page.locator("footer").inner_text())
+    said = re.search(
+        r"differ from those in float32 by at most (\d\.\d+)",
+        opened.page.locator("footer").inner_text(),
+    )
     one, other = (look(each, TOKENISER, SOURCE, translation.ids) for each in (model, rounded))
     apart = (getattr(one, kind) - getattr(other, kind) for kind in ("cross", "encoder", "decoder"))
     assert float(said[1]) == pytest.approx(max(float(each.abs().max()) for each in apart), abs=6e-4)
@@ -395,7 +530,9 @@ def test_a_changed_byte_of_the_model_is_refused_with_a_sentence(browser, tmp_pat
 def test_hostile_texts_stay_text(page_with):
     model = seeded(TranslationTransformer, {})
     words = SeenWords(frozenset(word for word in PAYLOADS[:-1] if word and word.isprintable()), 99)
-    opened = page_with(model, words=words, text="</script><script>window.ran=1</script> <b>&lt;", asked=None)
+    opened = page_with(
+        model, words=words, text="</script><script>window.ran=1</script> <b>&lt;", asked=None
+    )
     for text in [one for one in PAYLOADS[:-1] if one.strip()][:16]:
         opened.page.locator("#sentence").fill(text)
         opened.page.wait_for_timeout(30)
@@ -411,10 +548,12 @@ def drawn_pairs(page):
 def drag(page, begin, end):
     """Draw with the mouse from one pair of the pattern's map to another."""
     canvas = page.locator("canvas.pattern")
-    place, box = canvas.evaluate("(one) => one.place"), canvas.bounding_box()
+    place = canvas.evaluate("(one) => one.place")
+    box = canvas.bounding_box()
     middle = lambda at, begins: begins + (at + 0.5) * place["cell"]  # noqa: E731
     (first, last) = (
-        (middle(column, box["x"] + place["left"]), middle(row, box["y"] + place["top"])) for row, column in (begin, end)
+        (middle(column, box["x"] + place["left"]), middle(row, box["y"] + place["top"]))
+        for row, column in (begin, end)
     )
     page.mouse.move(*first)
     page.mouse.down()
@@ -423,12 +562,15 @@ def drag(page, begin, end):
 
 
 def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with):
-    model, seen = seeded(TranslationTransformer, {}), SeenWords.of([SOURCE])
+    model = seeded(TranslationTransformer, {})
+    seen = SeenWords.of([SOURCE])
     opened = page_with(model, words=seen, pronouns=PRONOUNS)
     page = opened.page
     page.locator("#sentence").fill("The zebra cr")
     page.locator(".unknown").filter(has_text="zebra").wait_for()
-    assert page.locator("#known option").evaluate_all("all => all.map((one) => one.value)") == ["The zebra cross"]
+    assert page.locator("#known option").evaluate_all("all => all.map((one) => one.value)") == [
+        "The zebra cross"
+    ]
     page.locator("#sentence").fill("The animal slept.")
     read = page.get_by_role("group", name="Words that are read")
     read.get_by_role("button", name="animal").click()
@@ -437,7 +579,9 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     picture = "document.querySelector('canvas.heads').toDataURL()"
     plain = page.evaluate(picture)
     read.get_by_role("button", name="slept").hover()
-    page.wait_for_function(f"(plain) => {picture} !== plain", arg=plain)  # the word is marked in every head
+    page.wait_for_function(
+        f"(plain) => {picture} !== plain", arg=plain
+    )  # the word is marked in every head
     opened.view("Heat map")
     page.get_by_role("combobox", name="Head", exact=True).select_option("1")
     page.get_by_role("button", name="Switched off").click()
@@ -458,7 +602,9 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     text = page.get_by_role("textbox", name="Pattern, encoder").last.input_value()
     assert text == "(causal | (query_set(1) & key_set(3..5))) & ~(query_set(4) & key_set(2))"
     assert drawn_pairs(page) == int(parse(text).dense(len(sides[0]), len(sides[0])).sum())
-    page.locator("canvas.pattern").focus()  # the sentence that the pointer wrote over is written again
+    page.locator(
+        "canvas.pattern"
+    ).focus()  # the sentence that the pointer wrote over is written again
     page.keyboard.press("ArrowDown")
     page.keyboard.press(" ")
     page.wait_for_function("() => location.hash.includes('query_set%284..5%29')")
@@ -469,11 +615,21 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     page.get_by_role("textbox", name="Pattern, decoder").first.fill("causal_window(3)")
     page.keyboard.press("Enter")
     page.locator("label", has_text="Window 2 back").wait_for()
-    run = page.evaluate("(asked) => regard.run(asked)", {
-        "source": "The animal slept.", "erase": [1], "off": [["cross", 1, 1]], "patterns": {"encoder": "causal"},
-    })  # fmt: skip
+    run = page.evaluate(
+        "(asked) => regard.run(asked)",
+        {
+            "source": "The animal slept.",
+            "erase": [1],
+            "off": [["cross", 1, 1]],
+            "patterns": {"encoder": "causal"},
+        },
+    )
     with Opened(browser, link) as other:
-        shown = other.page.get_by_role("group", name="Words that are written").locator("button").all_inner_texts()
+        shown = (
+            other.page.get_by_role("group", name="Words that are written")
+            .locator("button")
+            .all_inner_texts()
+        )
         assert shown == run["target"]
         other.page.get_by_role("button", name="As trained").click()
         other.page.wait_for_function("() => location.hash.includes('off=&')")
@@ -488,9 +644,13 @@ def test_a_trained_translator_is_the_same_in_a_page_on_its_test_split(page_with,
     subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
     translator = Translator.load(tmp_path / "run")
     lines = (tmp_path / "run" / "test.jsonl").read_text("utf-8").splitlines()[:500]
-    sources, model, tokeniser = [json.loads(line)["source"] for line in lines], translator.model, translator.tokeniser
+    sources = [json.loads(line)["source"] for line in lines]
+    model = translator.model
+    tokeniser = translator.tokeniser
     opened = page_with(model, tokeniser, words=translator.words)
-    written = [one["text"] for one in asked(opened, "text", [{"source": source} for source in sources])]
+    written = [
+        one["text"] for one in asked(opened, "text", [{"source": source} for source in sources])
+    ]
     assert written == [one.text for one in translator.translate(sources)]
     assert_translates(opened, model, tokeniser, sources, 100)
 
@@ -509,13 +669,17 @@ def test_a_served_page_asks_for_the_steps_of_its_own_text_and_for_nothing_else(b
         opened.view("Walk-through")
         opened.page.locator(".step").wait_for()
         assert steps == ["The animal slept."]
-        assert [url for url in opened.requests if not url.startswith("blob:")] == [server.url, f"{server.url}walk"]
+        assert [url for url in opened.requests if not url.startswith("blob:")] == [
+            server.url,
+            f"{server.url}walk",
+        ]
         assert not opened.complaints
 
 
 @needs_axe
 def test_a_page_that_computes_is_accessible(browser, page_of):
-    model, seen = seeded(TranslationTransformer, {}), SeenWords.of([SOURCE])
+    model = seeded(TranslationTransformer, {})
+    seen = SeenWords.of([SOURCE])
     address = page_of(explore_model(model, TOKENISER, "The zebra slept.", seen))
     with Opened(browser, f"{address}#factor=2", bypass_csp=True) as opened:
         for view in ("Reader", "Heads", "What if"):
@@ -525,10 +689,13 @@ def test_a_page_that_computes_is_accessible(browser, page_of):
 
 def test_models_that_a_page_cannot_compute_are_named_with_the_reason():
     for kind, settings, says in (
-        (RecurrentTranslator, {"attention": "none"}, "has none"), (LanguageModel, {"latent_dim": 4}, "has latents"),
+        (RecurrentTranslator, {"attention": "none"}, "has none"),
+        (LanguageModel, {"latent_dim": 4}, "has latents"),
         (LanguageModel, {"mechanism": "linear_transformer"}, "linear_transformer"),
         (TranslationTransformer, {"encoder_mechanism": "linformer(length=8, rank=4)"}, "linformer"),
         (LanguageModel, {"vocab_size": 80_000, "dim": 256}, "at most 20,000,000"),
-    ):  # fmt: skip
-        assert says in reason_against(kind(kind.Config(**{"vocab_size": 300, "dim": 16, **settings})))
+    ):
+        assert says in reason_against(
+            kind(kind.Config(**{"vocab_size": 300, "dim": 16, **settings}))
+        )
     assert reason_against(seeded(TextEncoder, {})) is None

@@ -17,22 +17,58 @@ from .browsing import Opened
 from .making import SOURCE, VIEWS, plain_translation, weights
 
 PAYLOADS = (
-    "</script><script>window.ran=1</script>", "<img src=x onerror=window.ran=1>", '"onmouseover="window.ran=1', "'><b>",
-    "<svg onload=window.ran=1>", "javascript:window.ran=1", "<!--<script>", "-->", "]]>", "&lt;b&gt;", "%3Cscript%3E",
-    "\u202eevil\u202c", "\u2066\u2069", "\u200b", "\0", "\ud800", "\udfff\ud800", "\x1b[2J", "\u2028\u2029",
-    "\U0001f469\u200d\U0001f469\u200d\U0001f467", "שלום", "مرحبا", "猫", "", " ", "\t\n", "${window.ran=1}", "`${1}`",
-    "{{constructor}}", "\\u003cscript>", "__proto__", "constructor", "</style></title><script>",
-    "<iframe srcdoc='<script>parent.ran=1</script>'>", "<style>*{display:none}</style>",
-    "<base href=//evil.example>", "<meta http-equiv=refresh content=0>", "a" * 1_000_000,
-)  # fmt: skip
+    "</script><script>window.ran=1</script>",
+    "<img src=x onerror=window.ran=1>",
+    '"onmouseover="window.ran=1',
+    "'><b>",
+    "<svg onload=window.ran=1>",
+    "javascript:window.ran=1",
+    "<!--<script>",
+    "-->",
+    "]]>",
+    "&lt;b&gt;",
+    "%3Cscript%3E",
+    "\u202eevil\u202c",
+    "\u2066\u2069",
+    "\u200b",
+    "\0",
+    "\ud800",
+    "\udfff\ud800",
+    "\x1b[2J",
+    "\u2028\u2029",
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467",
+    "שלום",
+    "مرحبا",
+    "猫",
+    "",
+    " ",
+    "\t\n",
+    "${window.ran=1}",
+    "`${1}`",
+    "{{constructor}}",
+    "\\u003cscript>",
+    "__proto__",
+    "constructor",
+    "</style></title><script>",
+    "<iframe srcdoc='<script>parent.ran=1</script>'>",
+    "<style>*{display:none}</style>",
+    "<base href=//evil.example>",
+    "<meta http-equiv=refresh content=0>",
+    "a" * 1_000_000,
+)
 
 
 def hostile_words(count):
     generator = random.Random(0)
     words = list(PAYLOADS)
     while len(words) < count:
-        one, other = generator.choice(PAYLOADS[:-1]), generator.choice(PAYLOADS[:-1])
-        words.append(generator.choice([one + other, one * 3, one[::-1], f"{one}{chr(generator.randrange(0x11000))}"]))
+        one = generator.choice(PAYLOADS[:-1])
+        other = generator.choice(PAYLOADS[:-1])
+        words.append(
+            generator.choice(
+                [one + other, one * 3, one[::-1], f"{one}{chr(generator.randrange(0x11000))}"]
+            )
+        )
     return words[:count]
 
 
@@ -43,34 +79,60 @@ def hostile_exploration(words):
     relevances = {
         place: (
             Relevance(
-                lens="erase", word=words[place], others=tuple(words[place : place + 3]), place=place, log_odds=1.0,
-                source_words=tuple(words), source_scores=(0.5,) * count, written_words=tuple(words[:place]),
-                written_scores=(-0.5,) * place, passes=1, note=words[place],
+                lens="erase",
+                word=words[place],
+                others=tuple(words[place : place + 3]),
+                place=place,
+                log_odds=1.0,
+                source_words=tuple(words),
+                source_scores=(0.5,) * count,
+                written_words=tuple(words[:place]),
+                written_scores=(-0.5,) * place,
+                passes=1,
+                note=words[place],
             ),
         )
         for place in range(1, 6)
-    }  # fmt: skip
+    }
     texts = {"source": tuple(words), "target": tuple(words)}
     attention = Attention(words[0], "target", "source", given, words[1], words[2], says=words[5])
     title = "".join(words[:30])
-    changed = Changed((0.5,) * count, tuple(((word, 0.5), (word[::-1], 0.2)) for word in words), tuple(words))
+    changed = Changed(
+        (0.5,) * count, tuple(((word, 0.5), (word[::-1], 0.2)) for word in words), tuple(words)
+    )
     step = ShownStep(
-        words[0], words[1], words[2], ["math", ["script", "<b>"]], words[4],
-        (StepAxis(words[5], tuple(words), 1), StepAxis("words", tuple(words), 0)), given[0, 0],
-    )  # fmt: skip
-    told = ShownStep(words[0], words[3], "", None, "", (StepAxis("words", tuple(words)),), tuple(words))
+        words[0],
+        words[1],
+        words[2],
+        ["math", ["script", "<b>"]],
+        words[4],
+        (StepAxis(words[5], tuple(words), 1), StepAxis("words", tuple(words), 0)),
+        given[0, 0],
+    )
+    told = ShownStep(
+        words[0], words[3], "", None, "", (StepAxis("words", tuple(words)),), tuple(words)
+    )
     one = Exploration(
-        title, texts, (attention,), relevances, "target", 1, notes=tuple(words[:20]),
+        title,
+        texts,
+        (attention,),
+        relevances,
+        "target",
+        1,
+        notes=tuple(words[:20]),
         patterns=(map_pattern(Causal(), words, name=words[0]),),
-        walk=ShownWalk((step, told), tuple(words), 1, words[0]), changes=dict.fromkeys((None, *range(6)), changed),
-    )  # fmt: skip
+        walk=ShownWalk((step, told), tuple(words), 1, words[0]),
+        changes=dict.fromkeys((None, *range(6)), changed),
+    )
     return compared(one, replace(one, title=words[0] + words[1], notes=(words[4],)), words[0])
 
 
 def opened_everywhere(opened, view):
     """Show a view with all that can be unfolded, and the next step of a walkthrough."""
     opened.view(view)
-    opened.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    opened.page.evaluate(
+        "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+    )
     if view == "Walk-through":
         opened.page.get_by_role("button", name="Next step").click()
         opened.settle()
@@ -78,7 +140,9 @@ def opened_everywhere(opened, view):
 
 def structure(opened):
     """Every element of the page by its name, except those whose number depends on the number of words."""
-    return opened.page.evaluate("[...new Set([...document.querySelectorAll('*')].map((one) => one.tagName))].sort()")
+    return opened.page.evaluate(
+        "[...new Set([...document.querySelectorAll('*')].map((one) => one.tagName))].sort()"
+    )
 
 
 def assert_harmless(opened, allowed):
@@ -108,7 +172,8 @@ def allowed(browser, tmp_path_factory):
 
 
 def test_hundreds_of_hostile_words_are_shown_as_text_in_a_file(browser, tmp_path, allowed):
-    path, words = tmp_path / "hostile.html", hostile_words(400)
+    path = tmp_path / "hostile.html"
+    words = hostile_words(400)
     to_page(explore_weights(weights(1, 2, 400), words, title=words[0])).save(path)
     with Opened(browser, path.as_uri()) as opened:
         assert_harmless(opened, allowed)

@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError
-from regard.patterns import Causal, CausalWindow, Explicit, GlobalTokens, PerHead, SameDocument, SlidingWindow, parse
+from regard.patterns import (
+    Causal,
+    CausalWindow,
+    Explicit,
+    GlobalTokens,
+    PerHead,
+    SameDocument,
+    SlidingWindow,
+    parse,
+)
 from regard_lab.models import RecurrentTranslator
 from regard_lab.seeing import show
 from regard_lab.seeing.explorer.patterns import LENGTHS, map_pattern, patterns_used
@@ -13,8 +22,12 @@ from .browsing import Opened
 from .making import SOURCE, TARGET, TOKENISER, translator
 
 TEXTS = (
-    "causal", "sliding_window(4)", "causal & strided(5)", "fixed(4, summary=1)", "causal_window(3) | global_tokens(0)",
-)  # fmt: skip
+    "causal",
+    "sliding_window(4)",
+    "causal & strided(5)",
+    "fixed(4, summary=1)",
+    "causal_window(3) | global_tokens(0)",
+)
 
 
 @pytest.fixture
@@ -40,12 +53,14 @@ def test_the_pairs_are_those_of_the_dense_pattern(text, rows, columns, start):
 @pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize("text", TEXTS)
 def test_tiles_of_a_long_pattern_are_those_of_its_pairs(text):
-    pattern, length = parse(text), 600
+    pattern = parse(text)
+    length = 600
     found = map_pattern(pattern, length)
     tile = found.tile
     assert tile == 3
     dense = pattern.dense(length, length).reshape(200, tile, 200, tile)
-    some, whole = dense.any(3).any(1), dense.all(3).all(1)
+    some = dense.any(3).any(1)
+    whole = dense.all(3).all(1)
     assert torch.equal(found.panels[0].states, some.to(torch.uint8) + whole.to(torch.uint8))
     assert found.panels[0].pairs == int(dense.sum())
 
@@ -54,43 +69,63 @@ def test_heads_that_differ_are_panels_of_their_own():
     for length in (6, 700):
         found = map_pattern(PerHead([Causal(), SlidingWindow(2), Causal()]), length)
         counts = [Causal().count(length, length), SlidingWindow(2).count(length, length)]
-        assert [(panel.heads, panel.pairs) for panel in found.panels] == [((0, 2), counts[0]), ((1,), counts[1])]
+        assert [(panel.heads, panel.pairs) for panel in found.panels] == [
+            ((0, 2), counts[0]),
+            ((1,), counts[1]),
+        ]
         assert found.growth[0].of == 3 * length**2
 
 
 def test_a_pattern_that_holds_a_tensor_is_counted_at_its_own_length_alone():
-    for pattern in (SameDocument(torch.tensor([0, 0, 1])), Explicit(torch.eye(3, dtype=torch.bool))):
+    for pattern in (
+        SameDocument(torch.tensor([0, 0, 1])),
+        Explicit(torch.eye(3, dtype=torch.bool)),
+    ):
         found = map_pattern(pattern, 3)
         assert [one.length for one in found.growth] == [3]
     assert [one.length for one in map_pattern(Causal(), 8).growth] == [8, *LENGTHS]
 
 
 def test_the_layers_of_each_model_are_named():
-    source, target = TOKENISER.pieces(TOKENISER.encode(SOURCE)), TOKENISER.pieces(TOKENISER.encode(TARGET))
+    source = TOKENISER.pieces(TOKENISER.encode(SOURCE))
+    target = TOKENISER.pieces(TOKENISER.encode(TARGET))
     model = translator(encoder_pattern="sliding_window(4)", decoder_pattern="causal_window(3)")
     found = {one.name: one for one in patterns_used(model, source, target)}
     assert list(found) == [
-        "Encoder self-attention, layers 0 to 2", "Decoder self-attention, layer 0", "Cross-attention, layer 0"
-    ]  # fmt: skip
+        "Encoder self-attention, layers 0 to 2",
+        "Decoder self-attention, layer 0",
+        "Cross-attention, layer 0",
+    ]
     encoder = found["Encoder self-attention, layers 0 to 2"]
     assert encoder.rows == tuple(source)
     assert encoder.panels[0].pairs == SlidingWindow(4).count(len(source), len(source))
     decoder = found["Decoder self-attention, layer 0"]
-    assert torch.equal(decoder.panels[0].states == 2, CausalWindow(3).dense(len(target), len(target)))
+    assert torch.equal(
+        decoder.panels[0].states == 2, CausalWindow(3).dense(len(target), len(target))
+    )
     config = RecurrentTranslator.Config(
-        vocab_size=TOKENISER.vocab_size, dim=8, hidden=8, attention="luong-dot", reach="local-m", window=2
+        vocab_size=TOKENISER.vocab_size,
+        dim=8,
+        hidden=8,
+        attention="luong-dot",
+        reach="local-m",
+        window=2,
     )
     (local,) = patterns_used(RecurrentTranslator(config), source, target)
-    assert torch.equal(local.panels[0].states == 2, SlidingWindow(4).dense(len(target), len(source), q_start=0))
+    assert torch.equal(
+        local.panels[0].states == 2, SlidingWindow(4).dense(len(target), len(source), q_start=0)
+    )
 
 
 def test_a_pattern_that_cannot_be_shown_is_refused_with_a_sentence():
     for shown, options, says in (
         (Causal(), {"tokens": ["a"], "length": 3}, "not both"),
         (Causal(), {"keys": ["a"]}, "give the words of the queries too"),
-        (Causal(), {"length": 200_000}, "at most 100,000"), (Causal(), {"length": 0}, "length"),
-        (Causal(), {"tokens": []}, "no words"), (torch.eye(2), {"length": 3}, "length is for a Pattern"),
-    ):  # fmt: skip
+        (Causal(), {"length": 200_000}, "at most 100,000"),
+        (Causal(), {"length": 0}, "length"),
+        (Causal(), {"tokens": []}, "no words"),
+        (torch.eye(2), {"length": 3}, "length is for a Pattern"),
+    ):
         with pytest.raises(ArgumentError, match=says):
             show(shown, **options)
 
@@ -120,7 +155,11 @@ def test_the_page_says_what_python_counts(browser, page_of):
           for (let row = 0; row < 5; row++) for (let column = 0; column < 5; column++) all.push([...pen.getImageData(
             place.left + (column + 0.5) * place.cell, place.top + (row + 0.5) * place.cell, 1, 1).data].join());
           return all; }""")
-        colours = {bool(allowed): colour for allowed, colour in zip(dense.flatten(), shown, strict=True)}
+        colours = {
+            bool(allowed): colour for allowed, colour in zip(dense.flatten(), shown, strict=True)
+        }
         assert len(set(colours.values())) == 2
         assert shown == [colours[bool(allowed)] for allowed in dense.flatten()]
-        assert not [one for one in opened.complaints if "getImageData" not in one]  # which only the test calls
+        assert not [
+            one for one in opened.complaints if "getImageData" not in one
+        ]  # which only the test calls

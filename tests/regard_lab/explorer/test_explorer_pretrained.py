@@ -6,17 +6,35 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 import transformers
 
 from regard.errors import ArgumentError, RegardError
 from regard.integrations.transformers import attach, detach, observe
 from regard_lab.seeing.explorer import show
-from regard_lab.seeing.transformers import explore_observed, explore_pretrained, serve_pretrained, texts
+from regard_lab.seeing.transformers import (
+    explore_observed,
+    explore_pretrained,
+    serve_pretrained,
+    texts,
+)
 from regard_lab.seeing.watching import merge
 
-from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, albert, bert, characters, mistral, t5
+from .pretrained import (
+    BYTES,
+    MASKED,
+    PAIRS,
+    PIECES,
+    SENTENCE,
+    albert,
+    bert,
+    characters,
+    mistral,
+    t5,
+)
 from .test_explorer_server import post
 
 WRITTEN = "the street was tired"
@@ -24,7 +42,8 @@ WRITTEN = "the street was tired"
 
 def spans(found, tokenizer, ids, name="text"):
     """The indices of the ids of each word, found by decoding."""
-    result, start = [], 0
+    result = []
+    start = 0
     for word in found.texts[name]:
         stop = start + 1
         while tokenizer.decode(ids[start:stop]).strip() != word:
@@ -54,7 +73,10 @@ def test_words_are_whole(tokenizer):
     model = transformers.GPT2Model(transformers.GPT2Config(vocab_size=len(tokenizer), **sizes))
     words = explore_pretrained(model, tokenizer, SENTENCE).texts["text"]
     whole = "The animal cross the street because it was too"
-    assert " ".join([word for word in words if word.isalpha() and word not in ("didn", "t")][:9]) == whole
+    assert (
+        " ".join([word for word in words if word.isalpha() and word not in ("didn", "t")][:9])
+        == whole
+    )
     assert "didn't" in words or tokenizer is not BYTES  # a short form is one word
     assert len(words) < len(tokenizer(SENTENCE)["input_ids"])
 
@@ -76,7 +98,9 @@ def test_weights_are_those_of_eager_attention_between_words(make):
     model = make()
     found = explore_pretrained(model, BYTES, SENTENCE)
     inputs, (one,) = BYTES(SENTENCE, return_tensors="pt"), found.attentions
-    words = [*zip(found.texts["text"], spans(found, BYTES, inputs["input_ids"][0].tolist()), strict=True)]
+    words = [
+        *zip(found.texts["text"], spans(found, BYTES, inputs["input_ids"][0].tolist()), strict=True)
+    ]
     expected = merge(torch.cat(eager(model, **inputs).attentions), words, words)
     assert torch.allclose(one.weights, expected, atol=1e-6)
     assert one.unwritten == (make is mistral)
@@ -87,12 +111,17 @@ def test_an_encoder_decoder_has_three_kinds_of_unequal_depth():
     found = explore_pretrained(model, PAIRS, SENTENCE, WRITTEN)
     source, target, read = (len(found.texts[name]) for name in ("source", "target", "read"))
     assert [(one.name, tuple(one.weights.shape)) for one in found.attentions] == [
-        ("Cross-attention", (3, 4, target, source)), ("Encoder self-attention", (2, 4, source, source)),
+        ("Cross-attention", (3, 4, target, source)),
+        ("Encoder self-attention", (2, 4, source, source)),
         ("Decoder self-attention", (3, 4, target, read)),
-    ]  # fmt: skip
+    ]
     assert found.texts["target"] == ("the", "street", "was", "tired", "</s>")
     assert found.texts["read"] == ("<begin>", "the", "street", "was", "tired")
-    outputs = eager(model, **PAIRS(SENTENCE, return_tensors="pt"), labels=torch.tensor([PAIRS(WRITTEN)["input_ids"]]))
+    outputs = eager(
+        model,
+        **PAIRS(SENTENCE, return_tensors="pt"),
+        labels=torch.tensor([PAIRS(WRITTEN)["input_ids"]]),
+    )
     kinds = outputs.cross_attentions, outputs.encoder_attentions, outputs.decoder_attentions
     for one, expected in zip(found.attentions, kinds, strict=True):
         whole = torch.cat(expected)[..., -1, :].sum(-1)  # the row of the end, a word of one id
@@ -120,7 +149,11 @@ def test_what_observe_collected_is_shown_with_the_words_that_fit():
     assert found.texts[crossing.rows] == ("0", "1", "2", "3")
     assert show(found).html.count("<script") == 3
     alike = collected(lambda: t5(decoder_layers=3), input_ids=ids, decoder_input_ids=ids)
-    assert sorted(len(one.weights) for one in explore_observed(alike).attentions) == [2, 3, 3]  # not joined
+    assert sorted(len(one.weights) for one in explore_observed(alike).attentions) == [
+        2,
+        3,
+        3,
+    ]  # not joined
 
 
 def falcon():
@@ -136,7 +169,10 @@ def falcon():
         (lambda: explore_pretrained(mistral(), BYTES, 3), "text"),
         (lambda: explore_pretrained(mistral(), BYTES, "a", "b"), "leave out written="),
         (lambda: explore_pretrained(mistral(), BYTES, "a", layers=9), "there is no layer 9"),
-        (lambda: explore_pretrained(mistral(), BYTES, "a " * 80), "MistralForCausalLM reads at most 64"),
+        (
+            lambda: explore_pretrained(mistral(), BYTES, "a " * 80),
+            "MistralForCausalLM reads at most 64",
+        ),
         (lambda: explore_pretrained(t5(), PAIRS, "a " * 6000, "a"), "at most 268,435,456"),
         (lambda: explore_pretrained(falcon(), BYTES, "a"), "does not call registered attention"),
         (lambda: explore_observed("weights"), "observed is"),
@@ -155,18 +191,29 @@ def test_the_next_words_of_a_causal_model_are_those_without_each_word():
     found = explore_pretrained(model, BYTES, SENTENCE, changes=True)
     ids = BYTES(SENTENCE)["input_ids"]
     words = spans(found, BYTES, ids)
-    assert (found.follows, list(found.changes)) == ("words", [None, *range(1, len(words))])  # "<s>" is no word
+    assert (found.follows, list(found.changes)) == (
+        "words",
+        [None, *range(1, len(words))],
+    )  # "<s>" is no word
     with torch.no_grad():
         plain = model(torch.tensor([ids])).logits
     best = int(plain[0, -1].argmax())
-    assert found.changes[None].probabilities[:-1] == pytest.approx(chances(plain, ids, words, 1), rel=1e-3)
+    assert found.changes[None].probabilities[:-1] == pytest.approx(
+        chances(plain, ids, words, 1), rel=1e-3
+    )
     for place in (1, 3, 6):
         with torch.no_grad():
-            logits = model(inputs_embeds=embedded(model, ids, range(1, len(ids)), words[place])).logits
+            logits = model(
+                inputs_embeds=embedded(model, ids, range(1, len(ids)), words[place])
+            ).logits
         changed = found.changes[place]
-        assert changed.probabilities[place:-1] == pytest.approx(chances(logits, ids, words, place + 1), rel=1e-3)
+        assert changed.probabilities[place:-1] == pytest.approx(
+            chances(logits, ids, words, place + 1), rel=1e-3
+        )
         assert changed.probabilities[:place] == found.changes[None].probabilities[:place]
-        assert changed.probabilities[-1] == pytest.approx(float(logits[0, -1].softmax(-1)[best]), rel=1e-3)
+        assert changed.probabilities[-1] == pytest.approx(
+            float(logits[0, -1].softmax(-1)[best]), rel=1e-3
+        )
         name, chance = changed.likeliest[-1][0]
         assert chance == pytest.approx(float(logits[0, -1].softmax(-1).max()), rel=1e-3)
         assert name.strip("…") in BYTES.decode([int(logits[0, -1].argmax())])
@@ -205,11 +252,15 @@ def test_masked_places_have_the_probability_of_what_was_most_probable_there():
     with torch.no_grad():
         plain = model(torch.tensor([ids])).logits[0, places].softmax(-1)
         kept = [at for word, span in enumerate(words[1:-1], 1) if word not in masks for at in span]
-        erased = model(inputs_embeds=embedded(model, ids, kept, words[2])).logits[0, places].softmax(-1)
+        erased = (
+            model(inputs_embeds=embedded(model, ids, kept, words[2])).logits[0, places].softmax(-1)
+        )
     best = plain.argmax(-1)
     for one, expected in ((found.changes[None], plain), (found.changes[2], erased)):
         assert one.probabilities == pytest.approx(expected[range(2), best].tolist(), rel=1e-3)
-        assert [place[0][1] for place in one.likeliest] == pytest.approx(expected.max(-1).values.tolist(), rel=1e-3)
+        assert [place[0][1] for place in one.likeliest] == pytest.approx(
+            expected.max(-1).values.tolist(), rel=1e-3
+        )
     named = [place[0][0].strip("…") for place in found.changes[None].likeliest]
     assert named == [PIECES.decode([one]).removeprefix("##") for one in best.tolist()]
 
@@ -217,14 +268,19 @@ def test_masked_places_have_the_probability_of_what_was_most_probable_there():
 def test_what_an_encoder_decoder_wrote_has_its_probability_without_each_word_of_the_source():
     model = t5()
     found = explore_pretrained(model, PAIRS, SENTENCE, WRITTEN, changes=True)
-    ids, target = PAIRS(SENTENCE)["input_ids"], PAIRS(WRITTEN)["input_ids"]
+    ids = PAIRS(SENTENCE)["input_ids"]
+    target = PAIRS(WRITTEN)["input_ids"]
     source = spans(found, PAIRS, ids, "source")
     words = spans(found, PAIRS, target, "target")
     assert list(found.changes) == [None, *range(len(source) - 1)]
     for place in (1, 5):
         with torch.no_grad():
             vectors = embedded(model, ids, range(len(ids) - 1), source[place])
-            rows = model(inputs_embeds=vectors, labels=torch.tensor([target])).logits[0].log_softmax(-1)
+            rows = (
+                model(inputs_embeds=vectors, labels=torch.tensor([target]))
+                .logits[0]
+                .log_softmax(-1)
+            )
         expected = [float(sum(rows[at, target[at]] for at in span).exp()) for span in words]
         assert found.changes[place].probabilities == pytest.approx(expected, rel=1e-3)
         assert found.changes[place].translation == ()  # it was given, and not written
@@ -234,7 +290,9 @@ def test_an_encoder_decoder_writes_again(monkeypatch):
     monkeypatch.setattr(texts, "MOST_WRITTEN", 6)
     model = t5()
     found = explore_pretrained(model, PAIRS, SENTENCE, changes=True)
-    assert found.changes[None].translation == tuple(word for word in found.texts["target"] if word != "</s>")
+    assert found.changes[None].translation == tuple(
+        word for word in found.texts["target"] if word != "</s>"
+    )
     assert found.changes[1].translation != ()
     assert len(found.changes[1].probabilities) == len(found.texts["target"])
 
@@ -252,11 +310,14 @@ def test_the_model_is_left_unchanged():
 
 
 def test_what_is_no_word_is_refused_with_a_sentence():
-    before, old = BYTES("The")["input_ids"], BYTES(" animal")["input_ids"][1:]
+    before = BYTES("The")["input_ids"]
+    old = BYTES(" animal")["input_ids"][1:]
     for word, says in (
-        ("two words", "'two words' is not one word; give one word in the place of 'animal'"), (" ", "is not one word"),
-        ("a" * 61, "61 characters; give one of at most 60"), ("</s>", "is read as </s>, a sign of the tokenizer"),
-    ):  # fmt: skip
+        ("two words", "'two words' is not one word; give one word in the place of 'animal'"),
+        (" ", "is not one word"),
+        ("a" * 61, "61 characters; give one of at most 60"),
+        ("</s>", "is read as </s>, a sign of the tokenizer"),
+    ):
         with pytest.raises(ArgumentError, match=says):
             texts.ids_of_word(BYTES, before, old, word)
 

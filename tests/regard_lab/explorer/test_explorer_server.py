@@ -33,7 +33,9 @@ def read(text):
 
 @pytest.fixture(scope="module")
 def server():
-    with ExplorerServer(translation(), read, text="The animal.", label="Sentence").start() as running:
+    with ExplorerServer(
+        translation(), read, text="The animal.", label="Sentence"
+    ).start() as running:
         yield running
 
 
@@ -56,8 +58,12 @@ def ask(server, method="GET", path=None, body=None, headers=None, host=None):
 
 def post(server, content, **changes):
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body))} | changes.pop("headers", {})
-    return ask(server, "POST", changes.pop("path", f"/{server.token}/read"), body, headers, **changes)
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body))} | changes.pop(
+        "headers", {}
+    )
+    return ask(
+        server, "POST", changes.pop("path", f"/{server.token}/read"), body, headers, **changes
+    )
 
 
 def sent(server, data):
@@ -94,7 +100,16 @@ def test_a_sentence_that_cannot_be_read_is_explained(server):
 
 def test_another_host_two_hosts_or_none_are_refused(server):
     mine = f"127.0.0.1:{server.server_port}"
-    wrong = ("", "evil.example", "127.0.0.1", "127.0.0.1:1", "localhost:80", "[::1]", f"{mine}.evil.example", "\xff")
+    wrong = (
+        "",
+        "evil.example",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "localhost:80",
+        "[::1]",
+        f"{mine}.evil.example",
+        "\xff",
+    )
     for host in wrong:
         assert ask(server, host=host)[0] == 421, host
         assert post(server, {"text": "a"}, host=host)[0] == 421, host
@@ -104,19 +119,42 @@ def test_another_host_two_hosts_or_none_are_refused(server):
 
 
 PATHS = (
-        "/", "", "//", "/{token}", "/{token}/../", "/{token}//", "/{token}/..%2f", "/{token}/%2e%2e/%2e%2e/etc/passwd",
-        "/../../../../etc/passwd", "/..%2f..%2f..%2fetc%2fpasswd", "/%252e%252e%252fetc%252fpasswd",
-        "/..%c0%af..%c0%afetc/passwd", "/....//....//etc/passwd", "/..\\..\\windows\\win.ini", "/{token}/read",
-        "/{token}/?x=1", "/{token}/%00", "file:///etc/passwd", "http://127.0.0.1/{token}/", "/.git/config",
-        "/{token}/explorer.js", "/x/{token}/", "/{token}/%ff", "*",
-)  # fmt: skip
+    "/",
+    "",
+    "//",
+    "/{token}",
+    "/{token}/../",
+    "/{token}//",
+    "/{token}/..%2f",
+    "/{token}/%2e%2e/%2e%2e/etc/passwd",
+    "/../../../../etc/passwd",
+    "/..%2f..%2f..%2fetc%2fpasswd",
+    "/%252e%252e%252fetc%252fpasswd",
+    "/..%c0%af..%c0%afetc/passwd",
+    "/....//....//etc/passwd",
+    "/..\\..\\windows\\win.ini",
+    "/{token}/read",
+    "/{token}/?x=1",
+    "/{token}/%00",
+    "file:///etc/passwd",
+    "http://127.0.0.1/{token}/",
+    "/.git/config",
+    "/{token}/explorer.js",
+    "/x/{token}/",
+    "/{token}/%ff",
+    "*",
+)
 
 
 def test_no_other_path_leads_anywhere(server):
     for path in (path.format(token=server.token) or "/" for path in PATHS):
         status, _, body = ask(server, path=path)
-        assert (status, b"root:" in body, server.token.encode() in body) == (404, False, False), path
-        assert path == f"/{server.token}/read" or post(server, {"text": "a"}, path=path)[0] == 404, path
+        assert (status, b"root:" in body, server.token.encode() in body) == (404, False, False), (
+            path
+        )
+        assert (
+            path == f"/{server.token}/read" or post(server, {"text": "a"}, path=path)[0] == 404
+        ), path
 
 
 def test_a_page_that_needs_no_server_has_nothing_to_ask():
@@ -127,16 +165,30 @@ def test_a_page_that_needs_no_server_has_nothing_to_ask():
 
 def test_another_page_may_not_ask(server):
     for name, value, status in (
-        ("Origin", "http://evil.example", 403), ("Origin", "null", 403), ("Content-Type", "text/plain", 415)
-    ):  # fmt: skip
+        ("Origin", "http://evil.example", 403),
+        ("Origin", "null", 403),
+        ("Content-Type", "text/plain", 415),
+    ):
         assert post(server, {"text": "a"}, headers={name: value})[0] == status
     assert "Access-Control-Allow-Origin" not in ask(server)[1]
 
 
 BODIES = (
-    b"", b"{", b"[]", b"null", b'{"text": 1}', b'{"text": ""}', b'{"text": "  "}', b'{"text": "\\ud800"}', b"\xff\xfe",
-    b"[" * 60_000, json.dumps({"text": "a" * 4001}).encode(), b'{"other": "a"}', b"NaN", b"1" * 6000,
-)  # fmt: skip
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'{"text": 1}',
+    b'{"text": ""}',
+    b'{"text": "  "}',
+    b'{"text": "\\ud800"}',
+    b"\xff\xfe",
+    b"[" * 60_000,
+    json.dumps({"text": "a" * 4001}).encode(),
+    b'{"other": "a"}',
+    b"NaN",
+    b"1" * 6000,
+)
 
 
 def test_a_body_that_is_no_sentence_is_explained(server):
@@ -151,11 +203,17 @@ def test_a_body_that_is_no_sentence_is_explained(server):
 def test_a_body_of_a_gigabyte_is_refused_before_it_is_read(server):
     start = time.perf_counter()
     none = ("-1", "x", "", "1e3", "\u0661".encode("utf-8").decode("latin-1"))
-    assert ask(server, "POST", f"/{server.token}/read", headers={"Content-Type": "application/json"})[0] == 411
+    assert (
+        ask(server, "POST", f"/{server.token}/read", headers={"Content-Type": "application/json"})[
+            0
+        ]
+        == 411
+    )
     for name, value, status in (
         *(("Content-Length", str(length), 413) for length in (10**9, LARGEST_BODY + 1, "9" * 400)),
-        *(("Content-Length", length, 411) for length in none), ("Transfer-Encoding", "chunked", 411),
-    ):  # fmt: skip
+        *(("Content-Length", length, 411) for length in none),
+        ("Transfer-Encoding", "chunked", 411),
+    ):
         headers = {"Content-Type": "application/json", "Content-Length": "2", name: value}
         assert ask(server, "POST", f"/{server.token}/read", headers=headers)[0] == status
     assert time.perf_counter() - start < 10
@@ -182,7 +240,9 @@ def test_two_hundred_idle_connections_keep_nobody_waiting(server):
 def test_a_slow_reader_and_a_slow_sentence_keep_nobody_waiting(server):
     slow = socket.create_connection(("127.0.0.1", server.server_port))
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-    slow.sendall(f"GET /{server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+    slow.sendall(
+        f"GET /{server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode()
+    )
     thinking = threading.Thread(target=post, args=(server, {"text": "slow"}))
     thinking.start()
     try:
@@ -197,11 +257,17 @@ def test_a_slow_reader_and_a_slow_sentence_keep_nobody_waiting(server):
 
 def fuzzed(generator, server):
     """A request that is nearly right: some bytes changed, removed, doubled, or all of it random."""
-    body, own = json.dumps({"text": "refused"}), f"HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n"
+    body = json.dumps({"text": "refused"})
+    own = f"HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n"
     about = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     requests = f"GET /{server.token}/ {own}\r\n", f"POST /{server.token}/read {own}{about}{body}"
     data = bytearray(
-        generator.choice([*map(str.encode, requests), generator.randbytes(generator.randrange(60, 400)) + b"\r\n\r\n"])
+        generator.choice(
+            [
+                *map(str.encode, requests),
+                generator.randbytes(generator.randrange(60, 400)) + b"\r\n\r\n",
+            ]
+        )
     )
     for _ in range(generator.randrange(6)):
         at = generator.randrange(len(data))
@@ -213,7 +279,9 @@ def fuzzed(generator, server):
             case 2:
                 data[at:at] = data[at : at + generator.randrange(1, 40)]
             case 3:
-                data[at:at] = generator.choice([b"\r\n", b"\0", b" ", b"HTTP/9.9", b"\xff" * 30, b"A" * 70_000, b": "])
+                data[at:at] = generator.choice(
+                    [b"\r\n", b"\0", b" ", b"HTTP/9.9", b"\xff" * 30, b"A" * 70_000, b": "]
+                )
     return bytes(data)
 
 
@@ -230,12 +298,16 @@ def test_fuzzed_requests_are_refused_or_explained(server, count):
 @pytest.fixture(scope="module", params=["translator", "language model", "bert", "t5"])
 def asked(request, tmp_path_factory):
     """A server of a run, or a folder of Hugging Face, that reads and walks through every sentence."""
-    run, kind = tmp_path_factory.mktemp("runs") / "run", request.param
+    run = tmp_path_factory.mktemp("runs") / "run"
+    kind = request.param
     if kind in ("translator", "language model"):
         model = translator() if kind == "translator" else language_model()
         model.save(run, {TOKENISER_FILE: TOKENISER.to_json()})
     else:
-        pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+        pytest.importorskip(
+            "transformers",
+            reason="transformers is not installed: pip install 'regard[transformers]'",
+        )
         from . import pretrained
 
         model = pretrained.t5() if kind == "t5" else pretrained.bert("BertForMaskedLM")
@@ -244,7 +316,9 @@ def asked(request, tmp_path_factory):
     opened = open_run(run)
     with (
         pytest.MonkeyPatch.context() as patched,
-        ExplorerServer(translation(), lambda text: opened.read(text, None), walk=opened.walk).start() as running,
+        ExplorerServer(
+            translation(), lambda text: opened.read(text, None), walk=opened.walk
+        ).start() as running,
     ):
         if kind == "t5":
             patched.setattr("regard_lab.seeing.transformers.texts.MOST_WRITTEN", 4)
@@ -252,10 +326,35 @@ def asked(request, tmp_path_factory):
 
 
 HOSTILE = (
-    "", " ", "a", "</script><script>", "\0", "\ud800", "\u202e", "\n\t", "__proto__", "../../etc", "a b", "\U0001f600",
-    "x" * 70, "猫", "e\u0301", "<begin>", "<end>", "</s>", "[MASK]", "\x1b[2J", None, 1, 1.5, float("nan"), 10**300,
-    True, [], {},
-)  # fmt: skip
+    "",
+    " ",
+    "a",
+    "</script><script>",
+    "\0",
+    "\ud800",
+    "\u202e",
+    "\n\t",
+    "__proto__",
+    "../../etc",
+    "a b",
+    "\U0001f600",
+    "x" * 70,
+    "猫",
+    "e\u0301",
+    "<begin>",
+    "<end>",
+    "</s>",
+    "[MASK]",
+    "\x1b[2J",
+    None,
+    1,
+    1.5,
+    float("nan"),
+    10**300,
+    True,
+    [],
+    {},
+)
 
 
 def test_a_question_of_any_shape_is_answered_or_explained(asked):

@@ -18,7 +18,16 @@ from regard_lab.seeing.explorer.figures import to_exploration
 from regard_lab.seeing.explorer.page import Packed, header_of
 from regard_lab.text import BEGIN, END, PAD
 
-from .making import SOURCE, TARGET, TOKENISER, language_model, plain_translation, translation, translator, weights
+from .making import (
+    SOURCE,
+    TARGET,
+    TOKENISER,
+    language_model,
+    plain_translation,
+    translation,
+    translator,
+    weights,
+)
 
 
 def test_a_translation_has_every_kind_of_attention_and_each_written_word_by_every_lens():
@@ -26,9 +35,10 @@ def test_a_translation_has_every_kind_of_attention_and_each_written_word_by_ever
     shapes = {one.name: tuple(one.weights.shape) for one in found.attentions}
     source, target = (len(found.texts[name]) for name in ("source", "target"))
     assert shapes == {
-        "Cross-attention": (1, 2, target, source), "Encoder self-attention": (3, 2, source, source),
+        "Cross-attention": (1, 2, target, source),
+        "Encoder self-attention": (3, 2, source, source),
         "Decoder self-attention": (1, 2, target, target),
-    }  # fmt: skip
+    }
     words = found.texts[found.written]
     assert [words[place] for place in found.explained] == list(words[:-1])  # all but "<end>"
     for place, lenses in found.explained.items():
@@ -40,7 +50,9 @@ def test_a_translation_has_every_kind_of_attention_and_each_written_word_by_ever
 def test_the_asked_word_is_shown_first_with_the_numbers_of_relevance():
     found = translation()
     assert found.texts["target"][found.chosen] == "es"
-    expected = relevance(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), "es", ("er", "sie"))
+    expected = relevance(
+        translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), "es", ("er", "sie")
+    )
     shown = found.explained[found.chosen][0]
     assert shown.others == expected.others
     assert shown.source_scores == pytest.approx(expected.source_scores, abs=1e-4)
@@ -51,13 +63,17 @@ def test_other_words_are_compared_with_the_most_probable_alternatives():
     ids = TOKENISER.encode(TARGET)
     found = plain_translation()
     with torch.no_grad():
-        total = translator()(torch.tensor([[*TOKENISER.encode(SOURCE), END]]), torch.tensor([[BEGIN]]))[0, 0]
+        total = translator()(
+            torch.tensor([[*TOKENISER.encode(SOURCE), END]]), torch.tensor([[BEGIN]])
+        )[0, 0]
     logits = total.clone()
     logits[[PAD, BEGIN, END, ids[0]]] = -torch.inf
     expected = logits.topk(3).indices
     one = found.explained[0][0]
     assert len(one.others) == 3
-    assert one.log_odds == pytest.approx(float(total[ids[0]] - total[expected].logsumexp(0)), abs=1e-4)
+    assert one.log_odds == pytest.approx(
+        float(total[ids[0]] - total[expected].logsumexp(0)), abs=1e-4
+    )
 
 
 def test_a_language_model_explains_each_word_but_the_first():
@@ -80,11 +96,15 @@ def test_recorded_maps_are_shown_between_words():
 def test_arrays_of_every_shape_and_dtype_are_shown_in_float32():
     given = weights(2, 3, 4, 6)
     for one, expected in (
-        (given[0, 0], given[:1, :1]), (given[0], given[:1]), (given, given), (given.numpy(), given),
-        ([layer[None] for layer in given], given), (tuple(given), given),
+        (given[0, 0], given[:1, :1]),
+        (given[0], given[:1]),
+        (given, given),
+        (given.numpy(), given),
+        ([layer[None] for layer in given], given),
+        (tuple(given), given),
         ([[0.5, 0.5], [1.0, 0.0]], torch.tensor([[[[0.5, 0.5], [1.0, 0.0]]]])),
         (given.bfloat16(), given.bfloat16().float()),
-    ):  # fmt: skip
+    ):
         shown = explore_weights(one).attentions[0].weights
         assert (shown.dtype, torch.equal(shown, expected)) == (torch.float32, True)
 
@@ -96,7 +116,12 @@ def test_arrays_of_every_shape_and_dtype_are_shown_in_float32():
         (torch.ones(0, 3), None, ShapeError, "nothing to show"),
         (torch.ones(2, 2) / 2, ["a"], ShapeError, "tokens has 1 word, and the weights have 2"),
         (torch.ones(2, 2) * 3, None, ArgumentError, "from 3 to 3; they must be from 0 to 1"),
-        (torch.tensor([[1.0, 0.1], [0.1, 1.0]]), None, ArgumentError, r"sum to 1\.1 to 1\.1.*weights\.sum\(-1"),
+        (
+            torch.tensor([[1.0, 0.1], [0.1, 1.0]]),
+            None,
+            ArgumentError,
+            r"sum to 1\.1 to 1\.1.*weights\.sum\(-1",
+        ),
         (weights(1, 1, 3, 5).mT, None, ArgumentError, r"keys come before queries.*swapaxes"),
         (torch.full((2, 2), torch.nan), None, ArgumentError, "must be from 0 to 1"),
         (torch.ones(2, 2, dtype=torch.int64), None, ArgumentError, "floating-point"),
@@ -125,7 +150,10 @@ def test_the_details_of_each_layer_are_shown_and_a_batch_is_refused_with_the_way
 def test_rows_that_sum_to_less_than_one_are_labelled(dtype):
     """A sink takes some weight; a query without keys has none. Rounding is no reason for a label."""
     normal = torch.rand(2, 3, 40, 200).softmax(-1)
-    assert header_of(explore_weights(normal.to(dtype).float()), Packed())["attentions"][0]["sums"] == ""
+    assert (
+        header_of(explore_weights(normal.to(dtype).float()), Packed())["attentions"][0]["sums"]
+        == ""
+    )
     normal[:, :, 7] = 0
     normal[:, :, 8] *= 0.625
     said = header_of(explore_weights(normal.to(dtype)), Packed())["attentions"][0]["sums"]
@@ -159,7 +187,9 @@ def test_the_colours_of_an_svg_are_those_of_the_table(tmp_path):
     draw_attention(given, tmp_path / "one.svg", head=0)
     shown = cells(in_svg(tmp_path / "one.svg")[0], count, count)
     expected = colours()(given[0, 0].numpy(), bytes=True)
-    assert "scale(1 -1)" in (tmp_path / "one.svg").read_text("utf-8")  # matplotlib stores pictures upside down
+    assert "scale(1 -1)" in (tmp_path / "one.svg").read_text(
+        "utf-8"
+    )  # matplotlib stores pictures upside down
     assert (shown[::-1] == expected).all()
 
 
@@ -178,7 +208,9 @@ def test_what_show_takes_is_drawn(tmp_path):
 
 @pytest.mark.parametrize("mechanism", ["linear", "performer(64, seed=0)"])
 def test_a_mechanism_without_a_softmax_shows_its_implicit_weights(tmp_path, mechanism):
-    found = look(translator(encoder_mechanism=mechanism), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+    found = look(
+        translator(encoder_mechanism=mechanism), TOKENISER, SOURCE, TOKENISER.encode(TARGET)
+    )
     assert torch.allclose(found.encoder.sum(-1), torch.ones(()), atol=1e-3)
     assert found.encoder.min() >= 0
     draw_attention(found, tmp_path / "one.png", attention="Encoder self-attention")
@@ -187,8 +219,18 @@ def test_a_mechanism_without_a_softmax_shows_its_implicit_weights(tmp_path, mech
 @pytest.mark.parametrize(
     ("given", "options", "error", "says"),
     [
-        (weights(1, 2, 3), {"head": 2}, ArgumentError, "head 2 does not exist; Attention has heads 0 to 1"),
-        (weights(1, 2, 3), {"layer": 1}, ArgumentError, "layer 1 does not exist; Attention has layers 0 to 0"),
+        (
+            weights(1, 2, 3),
+            {"head": 2},
+            ArgumentError,
+            "head 2 does not exist; Attention has heads 0 to 1",
+        ),
+        (
+            weights(1, 2, 3),
+            {"layer": 1},
+            ArgumentError,
+            "layer 1 does not exist; Attention has layers 0 to 0",
+        ),
         (weights(1, 2, 3), {"attention": "Cross"}, ArgumentError, "there is no attention 'Cross'"),
         (weights(1, 2, 3), {"tokens": ["a"]}, ShapeError, "tokens has 1 word, "),
         (weights(1, 1, 121), {}, ArgumentError, "121 words and a picture shows at most 120"),

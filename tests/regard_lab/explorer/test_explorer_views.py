@@ -21,7 +21,16 @@ from regard_lab.text import BEGIN, END
 from regard_lab.walkthrough import shown_walk
 
 from .browsing import Opened
-from .making import OTHER, SOURCE, TARGET, TOKENISER, language_model, translation, translator, walked
+from .making import (
+    OTHER,
+    SOURCE,
+    TARGET,
+    TOKENISER,
+    language_model,
+    translation,
+    translator,
+    walked,
+)
 
 IDS = TOKENISER.encode(TARGET)
 
@@ -35,19 +44,30 @@ def test_the_numbers_of_every_step_are_those_of_torch():
     assert len(answer["walk"]["steps"]) == len(walk.steps) > 50
     for record, step in zip(answer["walk"]["steps"], walk.steps, strict=True):
         assert record["line"] == step.line
-        sums_to_1 = step.title.endswith(("attention weights", "Distribution", "Their probabilities"))
+        sums_to_1 = step.title.endswith(
+            ("attention weights", "Distribution", "Their probabilities")
+        )
         assert (record["scale"] == "weights") == sums_to_1
         assert [axis["size"] for axis in record["axes"]] == [len(axis) for axis in step.axes]
         if isinstance(step.value, torch.Tensor):
-            stored = torch.frombuffer(bytearray(unpacked(answer["arrays"], record["place"])), dtype=torch.float32)
-            torch.testing.assert_close(stored.double(), step.value.double().flatten(), rtol=1e-6, atol=1e-6)
+            stored = torch.frombuffer(
+                bytearray(unpacked(answer["arrays"], record["place"])), dtype=torch.float32
+            )
+            torch.testing.assert_close(
+                stored.double(), step.value.double().flatten(), rtol=1e-6, atol=1e-6
+            )
         else:
             assert record["words"] == list(step.value)
     added = []
     record = shown_walk(walk).to_json(lambda tensor: added.append(tensor) or len(added) - 1, 20)
-    large = [(one, step) for one, step in zip(record["steps"], walk.steps, strict=True) if "only" in one]
+    large = [
+        (one, step) for one, step in zip(record["steps"], walk.steps, strict=True) if "only" in one
+    ]
     assert len(large) > 30
-    for one, step in large:  # of a step with more than 20 numbers those of the followed word are stored
+    for (
+        one,
+        step,
+    ) in large:  # of a step with more than 20 numbers those of the followed word are stored
         value = step.value.select(one["only"], step.axes[one["only"]].chosen)
         torch.testing.assert_close(added[one["place"]], value.float())
 
@@ -64,7 +84,9 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         at = [step.title for step in walk.steps].index("Self-attention: attention weights")
         for _ in range(at):
             page.keyboard.press("ArrowRight")
-        page.wait_for_function(f"() => document.querySelector('.badge').innerText.startsWith('step {at + 1} ')")
+        page.wait_for_function(
+            f"() => document.querySelector('.badge').innerText.startsWith('step {at + 1} ')"
+        )
         page.wait_for_selector(".numbers")
         step = walk.steps[at]
         assert page.locator(".step pre").inner_text() == step.line
@@ -73,17 +95,24 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         for followed in (step.axes[1].chosen, 0):
             page.get_by_role("combobox", name="and of the source").select_option(str(followed))
             opened.settle()
-            shown = [float(text.replace("−", "-")) for text in page.locator(".numbers tbody td").all_inner_texts()]
+            shown = [
+                float(text.replace("−", "-"))
+                for text in page.locator(".numbers tbody td").all_inner_texts()
+            ]
             assert shown == pytest.approx(step.value[:, followed].flatten().tolist(), abs=5.1e-4)
         # a number is followed from step to step; it flies where motion is on
         scores = walk.steps[at - 1]
-        number, before = (f"{one.value[1, 0, 2].item():.3f}".replace("-", "−") for one in (step, scores))
+        number, before = (
+            f"{one.value[1, 0, 2].item():.3f}".replace("-", "−") for one in (step, scores)
+        )
         page.locator(".numbers tbody tr").nth(1).locator("td").nth(2).click()
         told = page.locator("[data-followed]")
         assert f"is {number}." in told.inner_text()
         page.locator(".step").focus()
         page.keyboard.press("ArrowLeft")
-        told.filter(has_text=f"was {number} in “{step.title}”, and is {before}").wait_for(timeout=9000)
+        told.filter(has_text=f"was {number} in “{step.title}”, and is {before}").wait_for(
+            timeout=9000
+        )
         page.wait_for_selector(".flying")
         page.wait_for_selector(".flying", state="detached")
         page.get_by_label("Motion").uncheck()
@@ -131,8 +160,14 @@ def test_probabilities_without_a_word_are_those_of_the_model(name):
         chances = chances.gather(1, torch.tensor([*written, END])[:, None])[:, 0]
         expected = [float(chances[list(ids_of)].sum().exp()) for _, ids_of in words]
         assert found[place].probabilities == pytest.approx(expected, rel=1e-4)
-    plain = model(ids, target).log_softmax(-1)[0].gather(1, torch.tensor([*written, END])[:, None])[:, 0]
-    assert found[None].probabilities[0] == pytest.approx(float(plain[list(words[0][1])].sum().exp()), rel=1e-4)
+    plain = (
+        model(ids, target)
+        .log_softmax(-1)[0]
+        .gather(1, torch.tensor([*written, END])[:, None])[:, 0]
+    )
+    assert found[None].probabilities[0] == pytest.approx(
+        float(plain[list(words[0][1])].sum().exp()), rel=1e-4
+    )
 
 
 @torch.no_grad()
@@ -157,7 +192,9 @@ def test_a_translation_is_read_step_by_step(browser, page_of, name):
         assert f"probability {found.changes[None].probabilities[3]:.3f}" in step
         page.locator("canvas.steps").focus()
         page.keyboard.press("ArrowDown")
-        page.wait_for_function("() => document.querySelector('[data-step]').innerText.startsWith('Step 5')")
+        page.wait_for_function(
+            "() => document.querySelector('[data-step]').innerText.startsWith('Step 5')"
+        )
         page.evaluate("document.querySelector('details').open = true")
         cells = [float(text) for text in page.locator("[data-coverage] td").all_inner_texts()]
         assert cells[::2] == pytest.approx(cross[4].tolist(), abs=5.1e-5)
@@ -171,9 +208,13 @@ def test_a_translation_is_read_step_by_step(browser, page_of, name):
 
 
 def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
-    one, other = translation(), translation().second.exploration
+    one = translation()
+    other = translation().second.exploration
     matched = translation().second.matched["source"]
-    pairs = [(one.texts["source"][at], other.texts["source"][to]) for at, to in zip(*matched, strict=True)]
+    pairs = [
+        (one.texts["source"][at], other.texts["source"][to])
+        for at, to in zip(*matched, strict=True)
+    ]
     assert [pair for pair in pairs if len(set(pair)) > 1] == [("street", "road")]
     assert len(pairs) == len(one.texts["source"]) - 2  # "too tired" is one word there
     encoder = next(at for at, one in enumerate(one.attentions) if one.name.startswith("Encoder"))
@@ -182,9 +223,16 @@ def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
     with Opened(browser, f"{translated}#view=compare&kind={encoder}&layer=2&head=1") as opened:
         page = opened.page
         page.wait_for_selector("[data-distance]")
-        assert f"Mean distance of the rows: {expected[2, 1]:.3f}" in page.locator("[data-distance]").inner_text()
+        assert (
+            f"Mean distance of the rows: {expected[2, 1]:.3f}"
+            in page.locator("[data-distance]").inner_text()
+        )
         hidden = [
-            float((found[2, 1][list(rows)].sum(-1) - found[2, 1][list(rows)][:, list(rows)].sum(-1)).mean())
+            float(
+                (
+                    found[2, 1][list(rows)].sum(-1) - found[2, 1][list(rows)][:, list(rows)].sum(-1)
+                ).mean()
+            )
             for found, rows in zip(weights, matched, strict=True)
         ]
         said = f"Hidden: {100 * hidden[0]:.0f} % of the first and {100 * hidden[1]:.0f} % of"
@@ -202,7 +250,9 @@ def test_texts_without_a_common_word_are_compared_without_an_error(browser, page
     one = explore_text(language_model(), TOKENISER, SOURCE)
     other = replace(one, texts={"text": tuple(f"{word}!" for word in one.texts["text"])})
     with Opened(browser, f"{page_of(compared(one, other, 'other'))}#view=compare") as opened:
-        opened.page.wait_for_function("() => document.querySelector('main').innerText.includes('no words in common')")
+        opened.page.wait_for_function(
+            "() => document.querySelector('main').innerText.includes('no words in common')"
+        )
         assert not opened.complaints
 
 
@@ -214,7 +264,9 @@ def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
     (one,) = explore_maps(maps).attentions
     for name in ("previous word", "noun to article"):
         links = relations_in(maps.words)[name]
-        expected = torch.stack([maps.weights[:, :, query, list(keys)].sum(-1) for query, keys in links]).mean(0)
+        expected = torch.stack(
+            [maps.weights[:, :, query, list(keys)].sum(-1) for query, keys in links]
+        ).mean(0)
         torch.testing.assert_close(one.measured[name], expected)
         assert one.links[name][0] == len(links)
     assert len(relations_in(maps.words)["previous word"]) > 5
@@ -224,8 +276,12 @@ def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
         opened.settle()
         opened.page.evaluate("document.querySelector('details').open = true")
         rows = opened.page.locator("tbody tr").all_inner_texts()
-        order = sorted(((float(expected[a, b]), a, b) for a in range(2) for b in range(2)), reverse=True)
-        assert [tuple(map(int, row.split("\t")[:2])) for row in rows] == [(a, b) for _, a, b in order]
+        order = sorted(
+            ((float(expected[a, b]), a, b) for a in range(2) for b in range(2)), reverse=True
+        )
+        assert [tuple(map(int, row.split("\t")[:2])) for row in rows] == [
+            (a, b) for _, a, b in order
+        ]
         assert "link" in opened.page.locator("main").inner_text()
 
 
@@ -233,18 +289,24 @@ def test_measured_effects_sort_the_heads_and_a_head_left_out_comes_last(browser,
     model = language_model()
     effects = ablate(model, TOKENISER, [SOURCE], heads=["0.0", "1.0", "1.1"])
     page = explore_maps(look_text(model, TOKENISER, SOURCE))
-    page = replace(page, attentions=(replace(page.attentions[0], measured=effects.by_layer()["self"]),))
+    page = replace(
+        page, attentions=(replace(page.attentions[0], measured=effects.by_layer()["self"]),)
+    )
     with Opened(browser, f"{page_of(page)}#view=heads&sort=effect%20on%20loss") as opened:
         texts = "(all) => [...all.rows].map(({cells}) => [...cells].map((one) => one.textContent.trim()))"
         rows = opened.page.locator(".twin tbody").evaluate(texts)
-        assert [row[:2] for row in rows] == [[str(one.layer), str(one.head)] for one in effects.ranked] + [["0", "1"]]
+        assert [row[:2] for row in rows] == [
+            [str(one.layer), str(one.head)] for one in effects.ranked
+        ] + [["0", "1"]]
         assert rows[3][-1] == "–"
         assert not opened.complaints
 
 
 def test_a_text_with_too_many_weights_for_a_page_is_refused(monkeypatch):
     monkeypatch.setattr(sources_module, "MOST_WEIGHTS", 2_000)
-    with pytest.raises(ArgumentError, match=r"4 heads over \d+ ids have .* at most 2,000; give a shorter text"):
+    with pytest.raises(
+        ArgumentError, match=r"4 heads over \d+ ids have .* at most 2,000; give a shorter text"
+    ):
         explore_text(language_model(), TOKENISER, f"{SOURCE} {OTHER}")
 
 
@@ -257,7 +319,9 @@ def expected_of(vectors, ids, first):
     """The probability of each word from `first` on, and the scores after the last id, of one pass of the model."""
     logits = language_model()(torch.tensor([ids]), vectors=vectors)[0].log_softmax(-1)
     words = [span for _, span in TOKENISER.words(ids)[first:]]
-    return [float(sum(logits[at - 1, ids[at]] for at in span).exp()) for span in words], logits[-1].exp()
+    return [float(sum(logits[at - 1, ids[at]] for at in span).exp()) for span in words], logits[
+        -1
+    ].exp()
 
 
 def test_probabilities_without_each_word_are_those_of_the_model():
@@ -272,4 +336,6 @@ def test_probabilities_without_each_word_are_those_of_the_model():
         vectors[0, list(SPANS[place][1])] = baseline(torch.tensor([READ]), table)[0, 0]
         moved, after = expected_of(vectors, READ, 1)
         assert found[place].probabilities == pytest.approx([*moved, float(after[top])], rel=1e-4)
-        assert found[place].probabilities[:place] == found[None].probabilities[:place]  # predicted before it was read
+        assert (
+            found[place].probabilities[:place] == found[None].probabilities[:place]
+        )  # predicted before it was read

@@ -3,12 +3,19 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
+)
 
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers import attach
 from regard_lab.seeing.heads import ablate, head_scores, patch
-from regard_lab.seeing.transformers import Pretrained, contrasts_of, explore_pretrained, pretrained_relevance
+from regard_lab.seeing.transformers import (
+    Pretrained,
+    contrasts_of,
+    explore_pretrained,
+    pretrained_relevance,
+)
 
 from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, bert, mistral, t5
 
@@ -39,17 +46,21 @@ def erased_by_hand(model, tokenizer, ids, read, where, contrast, spans):
 @pytest.mark.parametrize("kind", ["causal", "masked", "classes"])
 def test_erasure_of_a_model_of_transformers_equals_passes_by_hand(kind):
     make, tokenizer, text = {
-        "causal": (mistral, BYTES, SENTENCE), "masked": (lambda: bert("BertForMaskedLM"), PIECES, MASKED),
+        "causal": (mistral, BYTES, SENTENCE),
+        "masked": (lambda: bert("BertForMaskedLM"), PIECES, MASKED),
         "classes": (classifier, PIECES, SENTENCE),
-    }[kind]  # fmt: skip
+    }[kind]
     model = make()
     found = pretrained_relevance(model, tokenizer, text)
     assert model.config._attn_implementation != "regard"  # it is given back as it was
     contrast = (contrasts := contrasts_of(Pretrained(model, tokenizer), text))[max(contrasts)]
     ids = tokenizer(text)["input_ids"]
     read = len(contrast.written) or len(ids)
-    where = {"causal": lambda logits: logits[-1], "masked": lambda logits: logits[contrast.at],
-             "classes": lambda logits: logits}[kind]  # fmt: skip
+    where = {
+        "causal": lambda logits: logits[-1],
+        "masked": lambda logits: logits[contrast.at],
+        "classes": lambda logits: logits,
+    }[kind]
     spans = contrast.written_words or contrast.source_words
     by_hand = erased_by_hand(model, tokenizer, ids, read, where, contrast, spans)
     assert [*found.source_scores, *found.written_scores] == pytest.approx(by_hand, abs=1e-4)
@@ -63,8 +74,11 @@ def test_erasure_of_a_model_of_transformers_equals_passes_by_hand(kind):
 @torch.no_grad()
 def test_an_encoder_decoder_is_explained_on_both_sides():
     model = t5()
-    found = pretrained_relevance(model, PAIRS, SENTENCE, written="the street was tired", of="street", lens="erase")
-    ids, target = PAIRS(SENTENCE)["input_ids"], PAIRS(text_target="the street was tired")["input_ids"]
+    found = pretrained_relevance(
+        model, PAIRS, SENTENCE, written="the street was tired", of="street", lens="erase"
+    )
+    ids = PAIRS(SENTENCE)["input_ids"]
+    target = PAIRS(text_target="the street was tired")["input_ids"]
     at = contrasts_of(Pretrained(model, PAIRS), SENTENCE, "street", written="the street was tired")
     (contrast,) = at.values()
     row = len(contrast.written) - 1
@@ -82,13 +96,18 @@ def test_an_encoder_decoder_is_explained_on_both_sides():
         assert score == pytest.approx(run(vectors) - run(other), abs=1e-4)
     assert found.written_words[0] == "<begin>"
     assert len(found.written_scores) == len(found.written_words)
-    gradients = pretrained_relevance(model, PAIRS, SENTENCE, "street", written="the street was tired", lens="gradients")
+    gradients = pretrained_relevance(
+        model, PAIRS, SENTENCE, "street", written="the street was tired", lens="gradients"
+    )
     assert gradients.completeness < 0.1 * max(1, *map(abs, gradients.changes.values()))
 
 
 @pytest.mark.parametrize("lens", ["gradients", "attention", "rollout"])
-@pytest.mark.parametrize(("make", "tokenizer", "text"), [(mistral, BYTES, SENTENCE),
-                         (lambda: bert("BertForMaskedLM"), PIECES, MASKED)], ids=["causal", "masked"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "tokenizer", "text"),
+    [(mistral, BYTES, SENTENCE), (lambda: bert("BertForMaskedLM"), PIECES, MASKED)],
+    ids=["causal", "masked"],
+)
 def test_other_lenses_have_a_number_for_each_word(make, tokenizer, text, lens):
     found = pretrained_relevance(make(), tokenizer, text, lens=lens)
     scores = [*found.source_scores, *found.written_scores]
@@ -121,10 +140,15 @@ def hooked(model, layer, head, change, run):
 def test_effects_of_heads_equal_a_loop_by_hand(kind):
     make, tokenizer, layer = {
         "causal": (mistral, BYTES, "model.layers.{}.self_attn.o_proj"),
-        "masked": (lambda: bert("BertForMaskedLM"), PIECES, "bert.encoder.layer.{}.attention.output.dense"),
+        "masked": (
+            lambda: bert("BertForMaskedLM"),
+            PIECES,
+            "bert.encoder.layer.{}.attention.output.dense",
+        ),
         "classes": (classifier, PIECES, "bert.encoder.layer.{}.attention.output.dense"),
-    }[kind]  # fmt: skip
-    model, texts = make(), ["The animal was too tired.", "the street", SENTENCE]
+    }[kind]
+    model = make()
+    texts = ["The animal was too tired.", "the street", SENTENCE]
     given = [(text, at % 2) for at, text in enumerate(texts)] if kind == "classes" else texts
     found = ablate(Pretrained(model, tokenizer), tokenizer, given)
 
@@ -135,12 +159,14 @@ def test_effects_of_heads_equal_a_loop_by_hand(kind):
             return -float(rows[range(len(rows)), ids[0, 1:]].sum()), len(rows)
         if kind == "classes":
             return -float(model(ids).logits[0].log_softmax(-1)[label]), 1
-        total, count = 0.0, 0
+        total = 0.0
+        count = 0
         for at, one in enumerate(ids[0].tolist()):
             if one not in (tokenizer.cls_token_id, tokenizer.sep_token_id):
                 masked = ids.clone()
                 masked[0, at] = tokenizer.mask_token_id
-                total, count = total - float(model(masked).logits[0, at].log_softmax(-1)[one]), count + 1
+                total = total - float(model(masked).logits[0, at].log_softmax(-1)[one])
+                count = count + 1
         return total, count
 
     runs = [lambda text=text, at=at: loss(text, at % 2) for at, text in enumerate(texts)]
@@ -152,7 +178,13 @@ def test_effects_of_heads_equal_a_loop_by_hand(kind):
     for head, effect in found.effects.items():
         seen = []
         for run in runs:
-            hooked(model, layer.format(head.layer), head.head, lambda x, s=seen: s.append(x.flatten(0, -2)) or x, run)
+            hooked(
+                model,
+                layer.format(head.layer),
+                head.head,
+                lambda x, s=seen: s.append(x.flatten(0, -2)) or x,
+                run,
+            )
         mean = torch.cat(seen).mean(0)
         place = layer.format(head.layer), head.head
         after = [hooked(model, *place, lambda x, m=mean: m.expand_as(x), run) for run in runs]
@@ -162,20 +194,32 @@ def test_effects_of_heads_equal_a_loop_by_hand(kind):
 
 def test_heads_of_an_encoder_decoder_are_named_by_their_stack():
     subject = Pretrained(t5(), PAIRS)
-    found = ablate(subject, PAIRS, [(SENTENCE, "the street was tired"), ("The animal", "tired")], by="resample")
+    found = ablate(
+        subject, PAIRS, [(SENTENCE, "the street was tired"), ("The animal", "tired")], by="resample"
+    )
     assert {head.attention for head in found.effects} == {"encoder", "decoder", "cross"}
-    assert {head.attention for head in head_scores(subject, length=6, texts=2)["previous"]} == {"encoder", "decoder"}
+    assert {head.attention for head in head_scores(subject, length=6, texts=2)["previous"]} == {
+        "encoder",
+        "decoder",
+    }
     (one,) = contrasts_of(subject, SENTENCE, "street", written="the street was tired").values()
     other = SENTENCE.replace("was too", "too was")  # as many ids
     (two,) = contrasts_of(subject, other, "street", ["was"], written="the street was").values()
-    assert patch(subject, PAIRS, [(two, one)]).value == pytest.approx(ablate(subject, PAIRS, [one]).value)
+    assert patch(subject, PAIRS, [(two, one)]).value == pytest.approx(
+        ablate(subject, PAIRS, [one]).value
+    )
 
 
 def test_a_page_opens_on_the_last_word_and_explains_it():
     causal = explore_pretrained(mistral(), BYTES, SENTENCE, changes=True)
     last = len(causal.texts["text"]) - 1
     assert (causal.chosen, causal.written) == (last, "text")
-    assert {one.lens for one in causal.explained[last]} == {"erase", "gradients", "attention", "rollout"}
+    assert {one.lens for one in causal.explained[last]} == {
+        "erase",
+        "gradients",
+        "attention",
+        "rollout",
+    }
     encoder = explore_pretrained(bert(), PIECES, SENTENCE, changes=True)
     assert encoder.texts["text"][encoder.chosen] == "."  # not "[SEP]"
     masked = explore_pretrained(bert("BertForMaskedLM"), PIECES, MASKED, changes=True)
@@ -190,15 +234,43 @@ def test_a_page_opens_on_the_last_word_and_explains_it():
     ("call", "error", "says"),
     [
         (lambda: pretrained_relevance(bert(), PIECES, SENTENCE), UnsupportedError, "no head"),
-        (lambda: pretrained_relevance(bert("BertForMaskedLM"), PIECES, SENTENCE), ArgumentError, r"write \[MASK\]"),
-        (lambda: pretrained_relevance(classifier(), PIECES, SENTENCE, "LABEL_7"), ArgumentError, "label_0"),
-        (lambda: pretrained_relevance(classifier(), PIECES, SENTENCE, lens="rollout"), UnsupportedError, "no position"),
-        (lambda: pretrained_relevance(mistral(), BYTES, SENTENCE, "cat"), ArgumentError, "'cat' was not"),
-        (lambda: pretrained_relevance(mistral(), BYTES, SENTENCE, "tired", ["tired"]), ArgumentError, "same sub-word"),
-        (lambda: ablate(attach(mistral()), BYTES, [SENTENCE]), UnsupportedError, "MistralForCausalLM"),
-        (lambda: ablate(Pretrained(mistral(), BYTES), BYTES, [SENTENCE], measure="bleu"), UnsupportedError, "BLEU"),
+        (
+            lambda: pretrained_relevance(bert("BertForMaskedLM"), PIECES, SENTENCE),
+            ArgumentError,
+            r"write \[MASK\]",
+        ),
+        (
+            lambda: pretrained_relevance(classifier(), PIECES, SENTENCE, "LABEL_7"),
+            ArgumentError,
+            "label_0",
+        ),
+        (
+            lambda: pretrained_relevance(classifier(), PIECES, SENTENCE, lens="rollout"),
+            UnsupportedError,
+            "no position",
+        ),
+        (
+            lambda: pretrained_relevance(mistral(), BYTES, SENTENCE, "cat"),
+            ArgumentError,
+            "'cat' was not",
+        ),
+        (
+            lambda: pretrained_relevance(mistral(), BYTES, SENTENCE, "tired", ["tired"]),
+            ArgumentError,
+            "same sub-word",
+        ),
+        (
+            lambda: ablate(attach(mistral()), BYTES, [SENTENCE]),
+            UnsupportedError,
+            "MistralForCausalLM",
+        ),
+        (
+            lambda: ablate(Pretrained(mistral(), BYTES), BYTES, [SENTENCE], measure="bleu"),
+            UnsupportedError,
+            "BLEU",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_explained_is_refused(call, error, says):
     with pytest.raises(error, match=says):
         call()

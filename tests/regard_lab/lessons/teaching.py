@@ -22,13 +22,18 @@ def failing(name, *edits, **changed):
     for old, new in edits:
         assert old in page.text, f"{old!r} does not stand in lesson {name}"
         page = replace(page, text=page.text.replace(old, new))
-    return [claim.sentence for claim in page.claims(changed, lenient=True) if claim.holds is not claim.expected]
+    return [
+        claim.sentence
+        for claim in page.claims(changed, lenient=True)
+        if claim.holds is not claim.expected
+    ]
 
 
 def starting(sentences, *beginnings):
     """Is there exactly one sentence for each beginning?"""
     return len(sentences) == len(beginnings) and all(
-        sum(sentence.startswith(beginning) for sentence in sentences) == 1 for beginning in beginnings
+        sum(sentence.startswith(beginning) for sentence in sentences) == 1
+        for beginning in beginnings
     )
 
 
@@ -40,7 +45,9 @@ def changed_report(monkeypatch, name):
 
     real = teaching.read_report
     changed = deepcopy(real(name))
-    monkeypatch.setattr(teaching, "read_report", lambda asked: changed if asked == name else real(asked))
+    monkeypatch.setattr(
+        teaching, "read_report", lambda asked: changed if asked == name else real(asked)
+    )
     return changed.figures
 
 
@@ -52,17 +59,27 @@ def broken_claims():
             if not isinstance(test, ast.FunctionDef):
                 continue
             calls = [
-                node for node in ast.walk(test) if isinstance(node, ast.Call) and ast.unparse(node.func) == "failing"
+                node
+                for node in ast.walk(test)
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "failing"
             ]
             for call in calls:
-                inside = [part for part in ast.walk(test) if isinstance(part, ast.JoinedStr | ast.Constant)]
-                texts.setdefault(ast.literal_eval(call.args[0]), set()).update(map(_expression, inside))
+                inside = [
+                    part
+                    for part in ast.walk(test)
+                    if isinstance(part, ast.JoinedStr | ast.Constant)
+                ]
+                texts.setdefault(ast.literal_eval(call.args[0]), set()).update(
+                    map(_expression, inside)
+                )
     return texts
 
 
 def _expression(text):
     parts = text.values if isinstance(text, ast.JoinedStr) else [text]
-    return "".join(re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in parts)
+    return "".join(
+        re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in parts
+    )
 
 
 def never_broken(sentences, texts):
@@ -70,6 +87,10 @@ def never_broken(sentences, texts):
 
     An f-string may fit several, since it is another text for each.
     """
-    fitting = {text: [one for one in sentences if re.match(text, one)] for text in texts if " " in text}
-    broken = {one for text, those in fitting.items() if len(those) == 1 or ".+" in text for one in those}
+    fitting = {
+        text: [one for one in sentences if re.match(text, one)] for text in texts if " " in text
+    }
+    broken = {
+        one for text, those in fitting.items() if len(those) == 1 or ".+" in text for one in those
+    }
     return [one for one in sentences if one not in broken]

@@ -10,21 +10,35 @@ def test_transfer(monkeypatch):
     assert starting(
         failing(
             "transfer",
-            ('classifier = encoder.changed(head="classes", classes=11)', 'classifier = encoder.changed(head="words")'),
+            (
+                'classifier = encoder.changed(head="classes", classes=11)',
+                'classifier = encoder.changed(head="words")',
+            ),
         ),
         "The classifier takes over",
     )
-    anew = ("encoder.changed(", "TextEncoder(TextEncoder.Config(vocab_size=2000, dim=64, layers=2)).changed(")
+    anew = (
+        "encoder.changed(",
+        "TextEncoder(TextEncoder.Config(vocab_size=2000, dim=64, layers=2)).changed(",
+    )
     for one in changed_report(monkeypatch, "transfer")["records"]:
         one["transfer"] = one["scratch"] + (0.1 if one["labels"] <= 100 else 0.0)
         one["commonest"] = 0.4
     for one in changed_report(monkeypatch, "english")["transfer"]["records"]:
         one["english"] = 0.99 if one["labels"] > 20 else 0.01
     assert starting(
-        failing("transfer", anew), "The classifier takes over", "With 300 labels the encoder", "With 500 labels the",
-        "With 300 labels it makes less", "With 100 labels", "With 20 labels it is better", "From 100 labels on",
-        "With 300 labels our encoder", "With 500 labels our", "With 20 labels our encoder",
-    )  # fmt: skip
+        failing("transfer", anew),
+        "The classifier takes over",
+        "With 300 labels the encoder",
+        "With 500 labels the",
+        "With 300 labels it makes less",
+        "With 100 labels",
+        "With 20 labels it is better",
+        "From 100 labels on",
+        "With 300 labels our encoder",
+        "With 500 labels our",
+        "With 20 labels our encoder",
+    )
 
 
 def test_answer_head(monkeypatch):
@@ -34,9 +48,13 @@ def test_answer_head(monkeypatch):
     figures["shown"]["weights"][10][0] = 0.9
     wide = ("SlidingWindow(window)", "SlidingWindow(4 * window)")
     assert starting(
-        failing("answer_head", wide), "The head finds", "The same weights", "The head does not count", "The weights in",
+        failing("answer_head", wide),
+        "The head finds",
+        "The same weights",
+        "The head does not count",
+        "The weights in",
         "A window in the head's own layer",
-    )  # fmt: skip
+    )
 
 
 def test_answer_head_without_parts(monkeypatch):
@@ -44,7 +62,12 @@ def test_answer_head_without_parts(monkeypatch):
     replaced["windows"][2]["before"] = 0.7
     replaced["without_head"][3] = 0.7
     replaced["heads_kept"][-1]["share"] = 0.8
-    assert starting(failing("answer_head"), "With narrow windows", "No single head", "Together the heads are needed")
+    assert starting(
+        failing("answer_head"),
+        "With narrow windows",
+        "No single head",
+        "Together the heads are needed",
+    )
 
 
 def test_caption_in_another_order():
@@ -54,21 +77,29 @@ def test_caption_in_another_order():
 
 
 def test_caption_of_a_worse_model(monkeypatch):
-    monkeypatch.setattr(captions, "KeySpan", lambda first, count: KeySpan(0, 8))  # reads words after the end
+    monkeypatch.setattr(
+        captions, "KeySpan", lambda first, count: KeySpan(0, 8)
+    )  # reads words after the end
     shares = changed_report(monkeypatch, "caption")["shares"]
     for name, share in (("held out", 0.9), ("shape changed", 0.9), ("no cross-attention", 0.2)):
         shares[name]["all"] = share
     assert starting(
-        failing("caption", ("p.KeySpan(0, 0)", "p.KeySpan(0, 1)")), "Pictures show what", "If one word changes",
-        "With another caption", "The weights of each patch", "Without words, cross-attention",
-    )  # fmt: skip
+        failing("caption", ("p.KeySpan(0, 0)", "p.KeySpan(0, 1)")),
+        "Pictures show what",
+        "If one word changes",
+        "With another caption",
+        "The weights of each patch",
+        "Without words, cross-attention",
+    )
 
 
 def test_imprecise_costs_and_formulas():
     broken = failing(
         "imprecise",
-        ("STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 32, 64, 128, 256, 512)",
-         "STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 64, 128)"),
+        (
+            "STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 32, 64, 128, 256, 512)",
+            "STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 64, 128)",
+        ),
         ("normal(SEED, 2, 1, 48, 12, dim)", "normal(SEED, 2, 1, 48, 12, dim) * dim**0.1"),
         ("scale=dim**power, ", ""),
         ("Sinusoidal(48)", "Sinusoidal(48, base=100.0)"),
@@ -77,12 +108,20 @@ def test_imprecise_costs_and_formulas():
         ("p.Strided(math.isqrt(n))", "p.CausalWindow(32)"),
         ("torch.nn.RNN(64, 64)", "torch.nn.GRU(64, 64)"),
         ("count_steps(name, n", 'count_steps("attention", n'),
-    )  # fmt: skip
+    )
     assert starting(
-        broken, "Divided by the square root of", "Divided by the square of", "For d = 48 each wave is 10000^(2/48)",
-        "The waves go from", "For 4 times the words", "Linformer needs 16 times", "Sorting for LSH",
-        "Each round of LSH", "A recurrent layer needs fewer", "Self-attention computes all words",
-    )  # fmt: skip
+        broken,
+        "Divided by the square root of",
+        "Divided by the square of",
+        "For d = 48 each wave is 10000^(2/48)",
+        "The waves go from",
+        "For 4 times the words",
+        "Linformer needs 16 times",
+        "Sorting for LSH",
+        "Each round of LSH",
+        "A recurrent layer needs fewer",
+        "Self-attention computes all words",
+    )
 
 
 def test_imprecise_roles_sizes_and_masks():
@@ -90,17 +129,26 @@ def test_imprecise_roles_sizes_and_masks():
         "imprecise",
         ("(16, 32, 64, 128, 256, 512)", "(16, 64, 128)"),
         ("after / after.sum(-1, keepdim=True)", "after"),
-        ("rg.attention_detail(states, words, words, want", "rg.attention_detail(words, states, states, want"),
+        (
+            "rg.attention_detail(states, words, words, want",
+            "rg.attention_detail(words, states, states, want",
+        ),
         ("row = looks(q, k)[0]", "row = looks(q, k)[0].relu().where(torch.arange(12) < 1, 0)"),
         ("torch.zeros(1, count, 100, size)", "torch.zeros(1, count, 100, 512)"),
         ("context_dim=48)(x, context=context)", "context_dim=48)(x, context=context)[:, :3]"),
         ("rg.attention(three, k, v)", "rg.attention(three, three, three)"),
     )
     assert starting(
-        broken, "Masking after the softmax", "The two ways of masking differ", "The decoder's states are the queries",
-        "Replacing a state of the decoder", "One head gives every word", "Eight heads of d / 8",
-        "In cross-attention lengths", "The size of a head",
-    )  # fmt: skip
+        broken,
+        "Masking after the softmax",
+        "The two ways of masking differ",
+        "The decoder's states are the queries",
+        "Replacing a state of the decoder",
+        "One head gives every word",
+        "Eight heads of d / 8",
+        "In cross-attention lengths",
+        "The size of a head",
+    )
 
 
 SHOWN = {
@@ -115,7 +163,10 @@ def scores_of(monkeypatch):
     small, english = (changed_report(monkeypatch, name) for name in ("relations", "english"))
     models = {"language model": small["models"]["causal"], "encoder": small["models"]["encoder"]}
     return (
-        {**{name: one["relations"] for name, one in models.items()}, "English model": english["relations"]},
+        {
+            **{name: one["relations"] for name, one in models.items()},
+            "English model": english["relations"],
+        },
         small,
         english,
     )
@@ -137,18 +188,33 @@ def test_relations_that_are_not_there(monkeypatch):
     english["received"]["trained"] = 0.02
     english["it"] |= {"moved": 0.9, "referent_first": 0.52}
     beside = ("weights.round(decimals=6)", "weights.round(decimals=6).roll(1, -1)")
-    near = [(name, relation) for name in ("language model", "English model") for relation in SHOWN[name]]
+    near = [
+        (name, relation) for name in ("language model", "English model") for relation in SHOWN[name]
+    ]
     broken = failing("relations", beside)
-    broken.remove("With random labels the same heads find no more than chance.")  # they hit less, at the word itself
+    broken.remove(
+        "With random labels the same heads find no more than chance."
+    )  # they hit less, at the word itself
     assert starting(
         broken,
-        *(f"Some head of the {name} shows '{relation}'" for name, some in SHOWN.items() for relation in some),
-        *(f"The head of the {name} for '{relation}' looks at that key less" for name, relation in near),
+        *(
+            f"Some head of the {name} shows '{relation}'"
+            for name, some in SHOWN.items()
+            for relation in some
+        ),
+        *(
+            f"The head of the {name} for '{relation}' looks at that key less"
+            for name, relation in near
+        ),
         *(f"With random labels, heads of the {name}" for name in ("language model", "encoder")),
-        "In 'The cat sat on the mat.' neither", "In the English model “cat” and “mat”",
-        "In made sentences the two nouns", "In the language model the weights of “it”",
-        "In the English model the balance of “it”", "In this head the right noun", "The measure finds the relation",
-    )  # fmt: skip
+        "In 'The cat sat on the mat.' neither",
+        "In the English model “cat” and “mat”",
+        "In made sentences the two nouns",
+        "In the language model the weights of “it”",
+        "In the English model the balance of “it”",
+        "In this head the right noun",
+        "The measure finds the relation",
+    )
 
 
 def test_relations_that_are_said_to_be_missing(monkeypatch):
@@ -158,10 +224,12 @@ def test_relations_that_are_said_to_be_missing(monkeypatch):
         one["margins"] = {name: {"mean": 0.1, "error": 0.01} for name in one["margins"]}
     scores["encoder"]["next word"]["share"] = 0.5
     english["received"]["trained"] = 0.9
-    missing, near = ("verb to subject", "noun to modifier", "modifier to noun"), ("previous word", "next word")
+    missing = ("verb to subject", "noun to modifier", "modifier to noun")
+    near = ("previous word", "next word")
     assert starting(
         failing("relations", ("random_labels(links, len(words), True, draw)", "links")),
         *(f"No chosen head of these models shows '{relation}'" for relation in missing),
         *(f"A head of the encoder nearly always looks at the {relation}" for relation in near),
-        "The two nouns get the most weight in more", "With random labels the same heads find",
-    )  # fmt: skip
+        "The two nouns get the most weight in more",
+        "With random labels the same heads find",
+    )

@@ -16,7 +16,11 @@ def test_one_sentence():
         "The weights of the second word",
         "The context vector of the second word",
     )
-    assert starting(failing("one_sentence", ("sorted(words).index(word)", "words.index(word)")), "The ids of", *numbers)
+    assert starting(
+        failing("one_sentence", ("sorted(words).index(word)", "words.index(word)")),
+        "The ids of",
+        *numbers,
+    )
     unscaled = failing("one_sentence", ("(omega / math.sqrt(24)).softmax(-1)", "omega.softmax(-1)"))
     assert starting(unscaled, "The weights of the second", "The context vector of")
     other = failing("one_sentence", ("rg.attention(q", "rg.attention(2 * q"))
@@ -33,7 +37,9 @@ def test_recurrent_steps(monkeypatch):
         return [self.cell(word, word * 0) + words[0] for word in words]
 
     def word_by_word(self, words):
-        cache, outputs, fed = self.layer.new_cache(batch=1), [], 0.0
+        cache = self.layer.new_cache(batch=1)
+        outputs = []
+        fed = 0.0
         for word in words:
             outputs.append(self.layer((word + fed)[:, None], cache=cache)[:, 0])
             fed = outputs[-1]
@@ -41,15 +47,22 @@ def test_recurrent_steps(monkeypatch):
 
     real = stepping.Convolutions.__init__
     monkeypatch.setattr(
-        stepping.Convolutions, "__init__", lambda self, seed, layers, dilated: real(self, seed, layers, not dilated)
+        stepping.Convolutions,
+        "__init__",
+        lambda self, seed, layers, dilated: real(self, seed, layers, not dilated),
     )
     monkeypatch.setattr(stepping.Recurrent, "forward", without_state)
     monkeypatch.setattr(stepping.Attention, "forward", word_by_word)
     assert starting(
-        failing("recurrent", SHORTER), "A recurrent network takes", "Causal convolutions of width 3",
-        "Dilated convolutions connect", "An attention layer takes one", "There is no shortcut", "torch's GRU computes",
+        failing("recurrent", SHORTER),
+        "A recurrent network takes",
+        "Causal convolutions of width 3",
+        "Dilated convolutions connect",
+        "An attention layer takes one",
+        "There is no shortcut",
+        "torch's GRU computes",
         "With random weights the gradient",
-    )  # fmt: skip
+    )
 
 
 def test_recurrent_translators(monkeypatch):
@@ -71,27 +84,39 @@ def test_recurrent_translators(monkeypatch):
     monkeypatch.setattr("regard_lab.decoding.greedy_search", two_at_once)
     changed_report(monkeypatch, "recurrent")["causal"][0]["median"] *= 9
     assert starting(
-        failing("recurrent", SHORTER), "A Transformer predicts all words", "The steps of this call do not grow",
-        "Generation takes one call", "On one core attention",
-    )  # fmt: skip
+        failing("recurrent", SHORTER),
+        "A Transformer predicts all words",
+        "The steps of this call do not grow",
+        "Generation takes one call",
+        "On one core attention",
+    )
 
 
 def test_fixed_vector(monkeypatch):
     """The decoder reads every state where it should read one vector, and other shares stand in the report."""
     short = ("(1, 2, 4, 8, 12)", "(1, 2, 4)")
     rows = changed_report(monkeypatch, "length_story")["rows"]
-    for model, length, share in (("transformer", "4", 0.5), ("luong-general", "12", 0.5), ("transformer", "16", 0.9)):
+    for model, length, share in (
+        ("transformer", "4", 0.5),
+        ("luong-general", "12", 0.5),
+        ("transformer", "16", 0.9),
+    ):
         next(row for row in rows if row["model"] == model)["accuracy"][length] = share
     assert starting(
-        failing("fixed_vector", short, ("attention=name", 'attention="bahdanau"')), "Through one vector of 8",
-        "Without attention the decoder reads", "Trained models with and without", "At the longest training length",
+        failing("fixed_vector", short, ("attention=name", 'attention="bahdanau"')),
+        "Through one vector of 8",
+        "Without attention the decoder reads",
+        "Trained models with and without",
+        "At the longest training length",
         "Beyond the training lengths",
-    )  # fmt: skip
+    )
 
 
 def test_fixed_vector_with_attention_to_one_state(monkeypatch):
     real = MemoryAttention.remember
-    monkeypatch.setattr(MemoryAttention, "remember", lambda self, states, live=None: real(self, states[:, -1:]))
+    monkeypatch.setattr(
+        MemoryAttention, "remember", lambda self, states, live=None: real(self, states[:, -1:])
+    )
     changed = failing("fixed_vector", ("(1, 2, 4, 8, 12)", "(1, 2, 4)"))
     assert starting(changed, "With attention, every further word", "With attention the bytes grow")
 
@@ -106,37 +131,59 @@ def test_alignment(monkeypatch):
 
     def attend_before(self, x, state, memory):
         context = self._attend(self.hidden(state.recurrent), memory, state.place)
-        recurrent = self._advance(x if state.fed is None else torch.cat([x, state.fed], -1), state.recurrent)
-        return self._attentional(context, self.hidden(recurrent)), CellState(recurrent, state.fed, state.place + 1)
+        recurrent = self._advance(
+            x if state.fed is None else torch.cat([x, state.fed], -1), state.recurrent
+        )
+        return self._attentional(context, self.hidden(recurrent)), CellState(
+            recurrent, state.fed, state.place + 1
+        )
 
     monkeypatch.setattr(BahdanauCell, "forward", attend_after)
     monkeypatch.setattr(LuongCell, "forward", attend_before)
     assert starting(
-        failing("alignment"), "Both cells compute", "Bahdanau's weights are computed", "Luong's weights are computed",
-        "Bahdanau's context enters", "With input feeding", "Two LSTM cells",
-    )  # fmt: skip
+        failing("alignment"),
+        "Both cells compute",
+        "Bahdanau's weights are computed",
+        "Luong's weights are computed",
+        "Bahdanau's context enters",
+        "With input feeding",
+        "Two LSTM cells",
+    )
 
 
 def test_scale():
-    exchanged = failing("scale", ('"unscaled": 1.0, "scaled": None', '"unscaled": None, "scaled": 1.0'))
+    exchanged = failing(
+        "scale", ('"unscaled": 1.0, "scaled": None', '"unscaled": None, "scaled": 1.0')
+    )
     assert starting(
-        exchanged, "Unscaled scores spread", "The entropy of unscaled weights", "The gradient that reaches unscaled",
-        "With scaling, the entropy", "With scaling, the gradient",
-    )  # fmt: skip
+        exchanged,
+        "Unscaled scores spread",
+        "The entropy of unscaled weights",
+        "The gradient that reaches unscaled",
+        "With scaling, the entropy",
+        "With scaling, the gradient",
+    )
 
 
 def test_positions(monkeypatch):
     ordered = failing(
-        "positions", ("rg.MultiHeadAttention, DIM, 4)", 'rg.MultiHeadAttention, DIM, 4, pattern="causal")')
+        "positions",
+        ("rg.MultiHeadAttention, DIM, 4)", 'rg.MultiHeadAttention, DIM, 4, pattern="causal")'),
     )
     assert starting(ordered, "Without positions, reversing")
-    monkeypatch.setattr(Sinusoidal, "forward", lambda self, places: torch.ones(*places.shape, self.dim))
-    assert starting(failing("positions"), "Wavelengths grow", "PE(pos + k) equals", "With positions, the vector")
+    monkeypatch.setattr(
+        Sinusoidal, "forward", lambda self, places: torch.ones(*places.shape, self.dim)
+    )
+    assert starting(
+        failing("positions"), "Wavelengths grow", "PE(pos + k) equals", "With positions, the vector"
+    )
 
 
 def test_causal():
     unmasked = failing("causal", ("weights.tril()", "weights"))
-    assert starting(unmasked, "If weights are masked", "The three steps give", "Both are the weights")
+    assert starting(
+        unmasked, "If weights are masked", "The three steps give", "Both are the weights"
+    )
     exchanged = failing("causal", ('moved("causal"), moved(None)', 'moved(None), moved("causal")'))
     assert starting(exchanged, "Replacing later words changes no", "Without the mask, replacing")
 
@@ -151,9 +198,13 @@ def test_cross():
         ("NOISE, SHARPNESS = 0.1", "NOISE, SHARPNESS = 30.0"),
     )
     assert starting(
-        idle, "The output has the image's shape", "The layer computes the formula", "Cells are independent",
-        "Every cell gives its largest", "The pattern “causal” between",
-    )  # fmt: skip
+        idle,
+        "The output has the image's shape",
+        "The layer computes the formula",
+        "Cells are independent",
+        "Every cell gives its largest",
+        "The pattern “causal” between",
+    )
     summed = failing("cross", ("per_head[0].mean(0)", "per_head[0].sum(0)"))
     assert starting(summed, "The weights of each cell sum to 1.")
 
@@ -163,16 +214,27 @@ def test_one_head(monkeypatch):
     alike = failing(
         "one_head",
         ("in READ if heads == 1 else READ[head : head + 1]", "in READ[:1]"),
-        ("normal(SEED + at, 1, heads, length, DIM // heads)",
-         "normal(SEED + at, 1, 1, length, DIM // heads).expand(1, heads, -1, -1)"),
+        (
+            "normal(SEED + at, 1, heads, length, DIM // heads)",
+            "normal(SEED + at, 1, 1, length, DIM // heads).expand(1, heads, -1, -1)",
+        ),
         ("turns.sin()", "0 * turns"),
         ("projection_bias=False", "projection_bias=heads == 2"),
-    )  # fmt: skip
+    )
     assert starting(
-        alike, "One head can attend", "One head returns the mean", "Two heads of half the size",
-        "A head of two numbers", "With random weights too", "The number of heads changes",
-    )  # fmt: skip
+        alike,
+        "One head can attend",
+        "One head returns the mean",
+        "Two heads of half the size",
+        "A head of two numbers",
+        "With random weights too",
+        "The number of heads changes",
+    )
     changed_report(monkeypatch, "one_head")["heads"][0]["exact_match"] = 0.8
-    squared = "q, k = torch.cat([q, torch.ones_like(q)], -1), torch.cat([k, -k * k / 2], -1)\nof_three ="
+    squared = (
+        "q, k = torch.cat([q, torch.ones_like(q)], -1), torch.cat([k, -k * k / 2], -1)\nof_three ="
+    )
     distances = failing("one_head", ("of_three =", squared))
-    assert starting(distances, "A head of one number never", "The trained translator with eight heads")
+    assert starting(
+        distances, "A head of one number never", "The trained translator with eight heads"
+    )

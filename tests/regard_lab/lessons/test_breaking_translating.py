@@ -14,7 +14,13 @@ from regard_lab.lessons import find_lesson
 from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer, layers
 from regard_lab.teaching.looking import links_of, measure_heads, measure_referent
 from regard_lab.text import Tokeniser
-from regard_lab.text.pronouns import ARTICLE_SENTENCES, Weights, make_split, swap_other, swap_referent
+from regard_lab.text.pronouns import (
+    ARTICLE_SENTENCES,
+    Weights,
+    make_split,
+    swap_other,
+    swap_referent,
+)
 
 
 def test_encoder(monkeypatch):
@@ -25,21 +31,38 @@ def test_encoder(monkeypatch):
         real = MultiHeadAttention.forward
         broken.setattr("torch.nn.LayerNorm.forward", lambda self, x: x)
         broken.setattr(
-            MultiHeadAttention, "forward", lambda self, x, pattern=None, **more: real(self, x, pattern="causal", **more)
+            MultiHeadAttention,
+            "forward",
+            lambda self, x, pattern=None, **more: real(self, x, pattern="causal", **more),
         )
         assert starting(failing("encoder"), "The norms bring", "In self-attention every word")
     mixed = FeedForward.forward
-    monkeypatch.setattr(FeedForward, "forward", lambda self, x: mixed(self, x) + 0.01 * x.mean(1, keepdim=True))
-    swapped = ("kept, lost = differences(residuals=True), differences(residuals=False)",
-               "lost, kept = differences(residuals=True), differences(residuals=False)")  # fmt: skip
-    claims = "The feed-forward network computes", "With residual connections", "Without residual connections"
+    monkeypatch.setattr(
+        FeedForward, "forward", lambda self, x: mixed(self, x) + 0.01 * x.mean(1, keepdim=True)
+    )
+    swapped = (
+        "kept, lost = differences(residuals=True), differences(residuals=False)",
+        "lost, kept = differences(residuals=True), differences(residuals=False)",
+    )
+    claims = (
+        "The feed-forward network computes",
+        "With residual connections",
+        "Without residual connections",
+    )
     assert starting(failing("encoder", swapped), *claims)
 
 
 def test_decoder(monkeypatch):
     unmasked = "PASSES = 60\nimport regard.patterns\nfor block in model.blocks:\n    block.attention.pattern = "
-    beginnings = "At every position, one pass", "Word by word", "The gradient of one pass", "Replacing the last word"
-    assert starting(failing("decoder", ("PASSES = 60", unmasked + "regard.patterns.Full()")), *beginnings)
+    beginnings = (
+        "At every position, one pass",
+        "Word by word",
+        "The gradient of one pass",
+        "Replacing the last word",
+    )
+    assert starting(
+        failing("decoder", ("PASSES = 60", unmasked + "regard.patterns.Full()")), *beginnings
+    )
     real = LanguageModel.step
 
     def forgetful(self, ids, state):
@@ -49,14 +72,19 @@ def test_decoder(monkeypatch):
         return real(self, ids, state)
 
     monkeypatch.setattr(LanguageModel, "step", forgetful)
-    one_position = ("cross_entropy(logits[-1], wanted)", "cross_entropy(logits[-1][:1], wanted[:1])")
+    one_position = (
+        "cross_entropy(logits[-1], wanted)",
+        "cross_entropy(logits[-1][:1], wanted[:1])",
+    )
     no_cache = ('"writing": lambda: with_cache(read)', '"writing": lambda: without_cache(read)')
     claims = "Word by word with a cache", "Training takes one pass", "All positions learn at once"
     assert starting(failing("decoder", one_position, no_cache), *claims)
 
 
 def test_translation(monkeypatch):
-    with monkeypatch.context() as broken:  # keys and values computed again for each word, and no mask
+    with (
+        monkeypatch.context() as broken
+    ):  # keys and values computed again for each word, and no mask
         step = TranslationTransformer.step
 
         def again(self, ids, state):
@@ -67,7 +95,11 @@ def test_translation(monkeypatch):
             return step(self, ids, state)
 
         broken.setattr(TranslationTransformer, "step", again)
-        claims = "The encoder, and the keys", "The logits of words written", "Replacing a written word changes"
+        claims = (
+            "The encoder, and the keys",
+            "The logits of words written",
+            "Replacing a written word changes",
+        )
         unmask = "for block in model.decoder:\n    block.self_attention.pattern = Full()\n"
         unmask = f"from regard.patterns import Full\n{unmask}parts = {{"
         assert starting(failing("translation", ("parts = {", unmask)), *claims)
@@ -84,8 +116,12 @@ def test_translation(monkeypatch):
         return forward(self, x, x if isinstance(context, torch.Tensor) else context, **more)
 
     monkeypatch.setattr(MultiHeadAttention, "forward", own)
-    claims = ("Queries of cross-attention", "The logits of words written one by one",
-              "Replacing a source word changes the logits", "Replacing a written word changes")  # fmt: skip
+    claims = (
+        "Queries of cross-attention",
+        "The logits of words written one by one",
+        "Replacing a source word changes the logits",
+        "Replacing a written word changes",
+    )
     assert starting(failing("translation"), *claims)
 
 
@@ -97,7 +133,9 @@ def test_heads(monkeypatch):
     assert starting(failing("heads"), *beginnings, "From “it” to its referent")
     for one in relations.values():
         one["chosen_share"], one["by_offset"] = 1.0, 0.5
-    assert starting(failing("heads"), "From verb to its", "From adjective to its", "From “it” to its")
+    assert starting(
+        failing("heads"), "From verb to its", "From adjective to its", "From “it” to its"
+    )
 
 
 def test_referent(monkeypatch):
@@ -106,20 +144,27 @@ def test_referent(monkeypatch):
     figures["cross"]["share"] = 0.2
     figures["varied"][0]["written"] = None
     assert starting(
-        failing("referent"), "While the pronoun is written", "The sentences known", "The pronoun follows its",
-        "The pronoun stays the same", "In the chosen head, “it” looks",
-    )  # fmt: skip
+        failing("referent"),
+        "While the pronoun is written",
+        "The sentences known",
+        "The pronoun follows its",
+        "The pronoun stays the same",
+        "In the chosen head, “it” looks",
+    )
     figures |= {"right": 1.0, "followed": 1.0, "kept": 1.0, "agreement": 0.99}
     figures["cross"]["share"] = 0.9
     figures["varied"][0]["written"] = figures["varied"][0]["asked"]
     changed_report(monkeypatch, "english")["it"]["moved"] = 0.9
-    assert starting(failing("referent"), "The translation uses the right", "In a model of English the balance")
+    assert starting(
+        failing("referent"), "The translation uses the right", "In a model of English the balance"
+    )
 
 
 def test_the_links_are_those_of_the_grammar():
     for sentence in make_split("test", 60, weights=Weights(attribute=0.6)):
         words = [*sentence.source.replace(",", " ,").replace(".", " .").split(), "<end>"]
-        links, made = links_of(sentence, words), sentence.derivation
+        links = links_of(sentence, words)
+        made = sentence.derivation
         pairs = {name: [(word, *others) for word, others in those] for name, those in links.items()}
         ((verb, subject),) = pairs["verb to subject"]
         assert words[subject].lower() == made.subject.english
@@ -139,14 +184,19 @@ def test_both_are_measured_on_a_run(tmp_path, monkeypatch):
     """The translator writes the German of the grammar, and its attention weights are noise."""
     texts = [text for one in make_split("train", 40) for text in (one.source, one.target)]
     tokeniser = Tokeniser.train(texts, 420)
-    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    model = TranslationTransformer(
+        TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2)
+    )
     model.save(tmp_path, {TOKENISER_FILE: tokeniser.to_json()})
     sentences = [*ARTICLE_SENTENCES, *make_split("test", 4), *make_split("valid", 4)]
     ways = (lambda one: one, swap_referent, swap_other)
     german = {one.source: one.target for way in ways for one in map(way, sentences)}
 
     def translate(self, lines):
-        return [SimpleNamespace(text=german[line], ids=self.tokeniser.encode(german[line])) for line in lines]
+        return [
+            SimpleNamespace(text=german[line], ids=self.tokeniser.encode(german[line]))
+            for line in lines
+        ]
 
     for one in measure_heads(tmp_path, sentences=4)["relations"].values():
         layer, head = one["chosen"]

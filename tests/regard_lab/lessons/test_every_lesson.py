@@ -30,21 +30,36 @@ def test_a_lesson_begins_with_a_figure_that_is_whole_and_every_claim_can_fail(na
     sentences = [thing.sentence for thing in things if isinstance(thing, Claim)]
     assert sentences
     untested = never_broken(sentences, broken_claims().get(name, ()))
-    assert not untested, f"in a test_breaking_*.py, break it and assert starting(failing({name!r}), {untested[0]!r})"
+    assert not untested, (
+        f"in a test_breaking_*.py, break it and assert starting(failing({name!r}), {untested[0]!r})"
+    )
 
-    for figure in (thing.figure for thing in things if isinstance(thing, Picture)):  # no legend lies on data
+    for figure in (
+        thing.figure for thing in things if isinstance(thing, Picture)
+    ):  # no legend lies on data
         figure.draw_without_rendering()
         inked, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
         assert min(inked.x0, inked.y0, width - inked.x1, height - inked.y1) > -0.01
         legends = [axes.get_legend() for axes in figure.axes if axes.get_legend() is not None]
-        assert not any(legend.get_window_extent().overlaps(axes.bbox) for legend in legends for axes in figure.axes)
+        assert not any(
+            legend.get_window_extent().overlaps(axes.bbox)
+            for legend in legends
+            for axes in figure.axes
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in LESSONS if {"TEXT", "SEED"} & set(find_lesson(name).parameters)])
+@pytest.mark.parametrize(
+    "name", [name for name in LESSONS if {"TEXT", "SEED"} & set(find_lesson(name).parameters)]
+)
 def test_every_claim_comes_out_the_same_for_another_seed_and_text(name):
-    text = "a yellow triangle below a green circle" if name == "caption" else " ".join(f"word{at}" for at in range(60))
-    page, changed = find_lesson(name), {"SEED": 11, "TEXT": text}
+    text = (
+        "a yellow triangle below a green circle"
+        if name == "caption"
+        else " ".join(f"word{at}" for at in range(60))
+    )
+    page = find_lesson(name)
+    changed = {"SEED": 11, "TEXT": text}
     changed = {key: value for key, value in changed.items() if key in page.parameters}
     for claim in page.claims(changed, lenient=True):
         assert claim.holds in (claim.expected, None), claim
@@ -52,7 +67,8 @@ def test_every_claim_comes_out_the_same_for_another_seed_and_text(name):
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_that_lessons_read_is_the_one_of_its_benchmark(name):
-    made, report = REPORTS[name](), read_report(name)
+    made = REPORTS[name]()
+    report = read_report(name)
     assert (report.figures, report.command) == (made.figures, made.command)
 
 
@@ -91,14 +107,23 @@ undecided("Who knows?", None, "1 of 2")
 def test_a_page_holds_everything_in_order_and_words_stay_words():
     text, pictures = Page(Path("toy.py"), TOY).markdown()
     assert not pictures
-    parts = ["# A toy", "seed 3", r"| a\|b | n |", "| &lt;script> | 1 |", "- **Holds**: It holds. (1 of 1)",
-             "- **Does not hold**: It does not. (0 of 1)", "- **Undecided**: Who knows? (1 of 2)"]  # fmt: skip
+    parts = [
+        "# A toy",
+        "seed 3",
+        r"| a\|b | n |",
+        "| &lt;script> | 1 |",
+        "- **Holds**: It holds. (1 of 1)",
+        "- **Does not hold**: It does not. (0 of 1)",
+        "- **Undecided**: Who knows? (1 of 2)",
+    ]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
 
 def test_a_claim_that_comes_out_differently_raises_unless_a_reader_changed_something():
     page = Page(Path("toy.py"), TOY.replace("SEED == 3", "SEED == 4"))
-    with pytest.raises(ClaimError, match=r"does not hold: It holds\. \(1 of 1\); the lesson expects: holds"):
+    with pytest.raises(
+        ClaimError, match=r"does not hold: It holds\. \(1 of 1\); the lesson expects: holds"
+    ):
         page.claims()
     assert [claim.holds for claim in page.claims({"SEED": 4}, lenient=True)] == [True, True, None]

@@ -32,8 +32,10 @@ from regard_lab.teaching.captions import (
 
 
 def test_an_error_and_weights_are_those_of_the_written_formula():
-    call, mixed = words_in_topics(4.0, 1, topics=4, count=16), means_of_neighbours(4, 16)
-    x, v = call.q[0, 0], call.v[0, 0]
+    call = words_in_topics(4.0, 1, topics=4, count=16)
+    mixed = means_of_neighbours(4, 16)
+    x = call.q[0, 0]
+    v = call.v[0, 0]
     exact = (x @ x.mT).softmax(-1) @ v
     groups = [torch.stack([rows.mean(0) for rows in one.split(4)]) for one in (x, v)]
     weights = (x @ groups[0].mT).softmax(-1)
@@ -50,16 +52,20 @@ def test_an_exponential_of_features_is_their_dot_product():
     true = (call.q[0, 0] @ call.k[0, 0].mT).exp()
     fitted = estimate * (estimate * true).sum() / (estimate**2).sum()
     expected = float((fitted - true).norm() / true.norm())
-    assert exponential_errors(call, LinearTransformer(), seed=0, draws=2) == pytest.approx((expected, expected))
+    assert exponential_errors(call, LinearTransformer(), seed=0, draws=2) == pytest.approx(
+        (expected, expected)
+    )
 
 
 def test_chains_of_a_drawn_graph():
     """a -> b -> d and a -> d; c stands beside them; after the block nothing is counted."""
     a, b, c = (nn.Linear(2, 2) for _ in range(3))
-    x, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    x = torch.ones(2, requires_grad=True)
+    other = torch.ones(2, requires_grad=True)
     with stepping.marked_steps([a, b, c]):
         first = a(x)
-        joined, beside = b(first) + first, c(x) + c(other)
+        joined = b(first) + first
+        beside = c(x) + c(other)
     assert (stepping.longest_chain(joined), stepping.shortest_chain(joined, x)) == (2, 1)
     assert stepping.shortest_chain(joined, other) is None
     assert stepping.longest_chain(joined + beside) == 2
@@ -67,7 +73,8 @@ def test_chains_of_a_drawn_graph():
 
 
 def test_marked_steps_change_no_value_and_no_gradient():
-    layer, x = nn.Linear(3, 3), torch.randn(2, 3, requires_grad=True)
+    layer = nn.Linear(3, 3)
+    x = torch.randn(2, 3, requires_grad=True)
     with stepping.marked_steps([layer]):
         output = layer(x)
     assert torch.equal(output, layer(x))
@@ -104,7 +111,9 @@ def test_held_out_scenes_hold_each_thing_equally_often():
     assert len(held_out) * 6 == len(SCENES)
     assert all(scene.held_out is scene.reversed.held_out for scene in SCENES)
     for side in ("first", "second"):
-        assert [sum(getattr(scene, side) == thing for scene in held_out) for thing in THINGS] == [4] * len(THINGS)
+        assert [sum(getattr(scene, side) == thing for scene in held_out) for thing in THINGS] == [
+            4
+        ] * len(THINGS)
     assert read_caption(find_lesson("caption").parameters["TEXT"]).held_out
 
 
@@ -112,7 +121,9 @@ def test_held_out_scenes_hold_each_thing_equally_often():
 def test_exactly_one_word_is_changed(part):
     for scene in (one for pair in SCENES for one in (pair, pair.reversed)):
         edited, old, new = scene.changed(part)
-        assert [(a, b) for a, b in zip(scene.words, edited.words, strict=True) if a != b] == [(old, new)]
+        assert [(a, b) for a, b in zip(scene.words, edited.words, strict=True) if a != b] == [
+            (old, new)
+        ]
 
 
 def test_a_caption_of_another_form_is_refused_with_the_words_there_are():
@@ -122,14 +133,19 @@ def test_a_caption_of_another_form_is_refused_with_the_words_there_are():
 
 def test_a_denoiser_that_knows_the_picture_samples_it():
     picture = drawn(read_caption(OTHER).scene)[None].double()
-    stages = sample(lambda x, *others: picture, normal(0, 1, 3, 12, 12), *word_numbers([read_caption(OTHER)]))
+    stages = sample(
+        lambda x, *others: picture, normal(0, 1, 3, 12, 12), *word_numbers([read_caption(OTHER)])
+    )
     assert torch.allclose(stages[-1], picture, atol=1e-12, rtol=0)
-    assert torch.allclose(stages[8], (picture + stages[0]) * math.sqrt(0.5), atol=1e-12, rtol=0)  # at 45 degrees
+    assert torch.allclose(
+        stages[8], (picture + stages[0]) * math.sqrt(0.5), atol=1e-12, rtol=0
+    )  # at 45 degrees
 
 
 def test_only_cross_attention_carries_the_caption():
     two = word_numbers([read_caption("a red circle left of a blue square"), read_caption(OTHER)])
-    picture, angle = normal(0, 1, 3, 12, 12).expand(2, -1, -1, -1), torch.ones(2).double()
+    picture = normal(0, 1, 3, 12, 12).expand(2, -1, -1, -1)
+    angle = torch.ones(2).double()
     for reads in (True, False):
         one, other = Denoiser(reads=reads).double()(picture, angle, *two)
         assert torch.equal(one, other) is not reads
@@ -137,7 +153,10 @@ def test_only_cross_attention_carries_the_caption():
 
 def test_the_weights_are_those_of_the_report(monkeypatch):
     report = read_report("caption")
-    assert sum(weight.numel() for weight in load_denoiser().parameters()) == report.figures["parameters"]
+    assert (
+        sum(weight.numel() for weight in load_denoiser().parameters())
+        == report.figures["parameters"]
+    )
     report.figures["weights"] = "0" * 64
     monkeypatch.setattr(captions, "read_report", lambda name: report)
     with pytest.raises(CheckpointError, match="the seals differ"):

@@ -16,7 +16,11 @@ def scores(w: Weights, ids: list[int], *, heads: int, kv_heads: int, style: str)
         x = x + w["positions.weight"][: len(ids)]
     layers = 1 + max(int(name.split(".")[1]) for name in w if name.startswith("blocks."))
     for layer in range(layers):
-        own = {name.split(".", 2)[2]: one for name, one in w.items() if name.startswith(f"blocks.{layer}.")}
+        own = {
+            name.split(".", 2)[2]: one
+            for name, one in w.items()
+            if name.startswith(f"blocks.{layer}.")
+        }
         x = x + attention(own, norm(own, "attention_norm", x), heads, kv_heads, style)
         x = x + feed_forward(own, norm(own, "feed_forward_norm", x), style)
     return norm(w, "norm", x) @ w.get("to_vocabulary.weight", w["embedding.weight"]).T
@@ -38,13 +42,17 @@ def attention(w: Weights, x: np.ndarray, heads: int, kv_heads: int, style: str) 
     size = q.shape[-1] // heads
     out = np.zeros_like(q)
     for head in range(heads):
-        mine, shared = (slice(at * size, (at + 1) * size) for at in (head, head * kv_heads // heads))
+        mine, shared = (
+            slice(at * size, (at + 1) * size) for at in (head, head * kv_heads // heads)
+        )
         for i in range(len(x)):
             found = []
             for j in range(i + 1):
-                one, other = q[i, mine], k[j, shared]
+                one = q[i, mine]
+                other = k[j, shared]
                 if style == "llama":
-                    one, other = rotated(one, i), rotated(other, j)
+                    one = rotated(one, i)
+                    other = rotated(other, j)
                 slope = 2.0 ** (-8 * (head + 1) / heads) if style == "alibi" else 0.0
                 found.append(one @ other / math.sqrt(size) - slope * (i - j))
             weights = np.exp(np.array(found) - max(found))
@@ -55,7 +63,10 @@ def attention(w: Weights, x: np.ndarray, heads: int, kv_heads: int, style: str) 
 def rotated(x: np.ndarray, position: int) -> np.ndarray:
     """Numbers c and c + half of a head are a complex number, turned by position · 10000^(-2c / size)."""
     half = len(x) // 2
-    turned = [complex(x[c], x[c + half]) * cmath.exp(1j * position * 10_000 ** (-c / half)) for c in range(half)]
+    turned = [
+        complex(x[c], x[c + half]) * cmath.exp(1j * position * 10_000 ** (-c / half))
+        for c in range(half)
+    ]
     return np.array([one.real for one in turned] + [one.imag for one in turned])
 
 

@@ -15,8 +15,17 @@ KINDS: dict[str, dict[str, Any]] = {
     "moba": {"chooser": "moba", "chosen": 2, "chosen_block": 2, "kv_heads": 1},
     "nsa": {"chooser": "nsa", "chosen": 3, "chosen_block": 2},
     "indexer": {"chooser": "indexer", "chosen": 2, "chosen_block": 1},
-    "norms and gates": {"kv_heads": 1, "qk_norm": True, "output_gate": True, "rotary_scaling": "yarn(4, trained=6)"},
-    "values of the first layer, differences": {"value_residual": True, "differential": True, "layers": 3},
+    "norms and gates": {
+        "kv_heads": 1,
+        "qk_norm": True,
+        "output_gate": True,
+        "rotary_scaling": "yarn(4, trained=6)",
+    },
+    "values of the first layer, differences": {
+        "value_residual": True,
+        "differential": True,
+        "layers": 3,
+    },
     "forget gates": {"forgetting": True, "kv_heads": 1},
     "alibi": {"positions": "alibi"},
     "sinusoidal": {"positions": "sinusoidal"},
@@ -28,7 +37,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "linear": {"mechanism": "linear", "positions": "none", "kv_heads": 1},
     "performer": {"mechanism": "performer(features=7)", "positions": "learned"},
     "random feature": {"mechanism": "random-feature(features=5)", "positions": "sinusoidal"},
-    "gated": {"positions": "learned", "mechanism": "random-feature(features=5, gated=true)", "kv_heads": 1},
+    "gated": {
+        "positions": "learned",
+        "mechanism": "random-feature(features=5, gated=true)",
+        "kv_heads": 1,
+    },
     "hashed": {"positions": "learned", "mechanism": "lsh(chunk=3, buckets=4, rounds=2)"},
     "linear beside softmax": {"mechanism": ["linear", "softmax"], "positions": "sinusoidal"},
     # Texts of unequal lengths cannot go on together here: these count from their beginning.

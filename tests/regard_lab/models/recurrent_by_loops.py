@@ -23,9 +23,14 @@ class Cell:
     def __init__(self, module):
         weights = numbers(module)
         self.kind = type(module).__name__.removesuffix("Cell")
-        suffixes = [f"_l{layer}" for layer in range(module.num_layers)] if hasattr(module, "num_layers") else [""]
+        suffixes = (
+            [f"_l{layer}" for layer in range(module.num_layers)]
+            if hasattr(module, "num_layers")
+            else [""]
+        )
         self.layers = [
-            tuple(weights[name + end] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")) for end in suffixes
+            tuple(weights[name + end] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            for end in suffixes
         ]
 
     def step(self, x, states):
@@ -41,7 +46,9 @@ class Cell:
         if self.kind == "RNN":
             return np.tanh(W @ x + b + U @ h + d), c
         if self.kind == "GRU":
-            (Wr, Wz, Wn), (Ur, Uz, Un), (br, bz, bn), (dr, dz, dn) = (np.split(part, 3) for part in (W, U, b, d))
+            (Wr, Wz, Wn), (Ur, Uz, Un), (br, bz, bn), (dr, dz, dn) = (
+                np.split(part, 3) for part in (W, U, b, d)
+            )
             r = sigmoid(Wr @ x + br + Ur @ h + dr)
             z = sigmoid(Wz @ x + bz + Uz @ h + dz)
             n = np.tanh(Wn @ x + bn + r * (Un @ h + dn))
@@ -80,7 +87,8 @@ def context(score, learned, query, states, near=None, predicted=None):
     if near is not None:
         seen = abs(places - near[0]) <= near[1]
     if predicted is not None:
-        W, v = learned["centre_weight"][0], learned["centre_energy"][0]
+        W = learned["centre_weight"][0]
+        v = learned["centre_energy"][0]
         centre = len(states) * sigmoid(v @ np.tanh(W @ query))
         seen = abs(places - centre) <= predicted
         energies = energies - (places - centre) ** 2 / (2 * (predicted / 2) ** 2)

@@ -11,16 +11,26 @@ from translators import RECURRENT, TRANSFORMER
 
 from regard.errors import ArgumentError, CheckpointError, KeywordError, NotFoundError, RegardError
 from regard_lab import models
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.models import (
+    LanguageModel,
+    RecurrentTranslator,
+    TextEncoder,
+    TranslationTransformer,
+)
 from regard_lab.models.base import Storable
 from regard_lab.models.storage import save_model
 
-for module in pkgutil.walk_packages(models.__path__, f"{models.__name__}."):  # one that nobody imports counts too
+for module in pkgutil.walk_packages(
+    models.__path__, f"{models.__name__}."
+):  # one that nobody imports counts too
     importlib.import_module(module.name)
 
 SIZES = {"vocab_size": 20, "dim": 8}
 SMALL = {
-    **{kind: {**SIZES, "heads": 2} for kind in ("translation-transformer", "language-model", "text-encoder")},
+    **{
+        kind: {**SIZES, "heads": 2}
+        for kind in ("translation-transformer", "language-model", "text-encoder")
+    },
     "recurrent-translator": {**SIZES, "hidden": 8},
 }
 
@@ -38,9 +48,12 @@ def kinds(base: type[Storable] = Storable) -> dict[str, type[Storable]]:
 @pytest.mark.parametrize("name", kinds())
 def test_every_kind_is_exported_and_says_that_padding_needs_no_mask(name):
     kind = kinds()[name]
-    assert getattr(models, kind.__name__, None) is kind, f"export {kind.__name__} in regard_lab.models"
+    assert getattr(models, kind.__name__, None) is kind, (
+        f"export {kind.__name__} in regard_lab.models"
+    )
     assert kind.__name__ in models.__all__
-    model, ids = kind(kind.Config(**SMALL[name])), torch.tensor([[5, 6, 0]])
+    model = kind(kind.Config(**SMALL[name]))
+    ids = torch.tensor([[5, 6, 0]])
     for mask in ("attention_mask", "src_key_padding_mask"):
         with pytest.raises(KeywordError, match=f"has no argument '{mask}'; .*PAD"):
             model(ids, **{mask: torch.ones(1, 3)})
@@ -48,7 +61,9 @@ def test_every_kind_is_exported_and_says_that_padding_needs_no_mask(name):
 
 @pytest.mark.parametrize("name", kinds())
 def test_a_saved_model_of_every_kind_loads_with_its_config_and_weights(name, tmp_path):
-    assert name in SMALL, f"add a small config of {name!r} to SMALL in tests/regard_lab/models/test_every_kind.py"
+    assert name in SMALL, (
+        f"add a small config of {name!r} to SMALL in tests/regard_lab/models/test_every_kind.py"
+    )
     kind = kinds()[name]
     model = kind(kind.Config(**SMALL[name]))
     model.save(tmp_path / "model")
@@ -56,7 +71,9 @@ def test_a_saved_model_of_every_kind_loads_with_its_config_and_weights(name, tmp
     assert other.config == model.config
     assert not other.training
     torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
-    with pytest.raises(NotFoundError, match=r"and this call needs 'poet'; it is read by regard [a-z]+"):
+    with pytest.raises(
+        NotFoundError, match=r"and this call needs 'poet'; it is read by regard [a-z]+"
+    ):
         models.load_model(tmp_path / "model", kind="poet")
 
 
@@ -75,7 +92,8 @@ def layers_of(model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_sizes_that_nobody_means_are_refused_and_so_are_those_that_no_memory_holds(model):
-    size, began = 10**30, time.process_time()
+    size = 10**30
+    began = time.process_time()
     hidden = "hidden" if model is RecurrentTranslator else "hidden_dim"
     for name in ("vocab_size", "dim", layers_of(model), hidden):
         with pytest.raises(ArgumentError, match="a model has at most"):
@@ -86,11 +104,20 @@ def test_sizes_that_nobody_means_are_refused_and_so_are_those_that_no_memory_hol
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_folder_with_an_immense_config_or_one_of_other_weights_is_refused_at_once(tmp_path, model):
+def test_a_folder_with_an_immense_config_or_one_of_other_weights_is_refused_at_once(
+    tmp_path, model
+):
     small = model(model.Config(**needed(model)))
-    config, layers = small.config.to_dict(), layers_of(model)
-    changes = [{layers: 10**18}, {layers: 10_000}, {"vocab_size": 2**31 - 1}, {"vocab_size": 10**12}, {"dim": 40},
-               {"colour": 1}]  # fmt: skip
+    config = small.config.to_dict()
+    layers = layers_of(model)
+    changes = [
+        {layers: 10**18},
+        {layers: 10_000},
+        {"vocab_size": 2**31 - 1},
+        {"vocab_size": 10**12},
+        {"dim": 40},
+        {"colour": 1},
+    ]
     if model is LanguageModel:
         changes += [{"mechanism": "os.system"}, {"pattern": 3}]
     for wrong in [*({**config, **change} for change in changes), {"dim": 8}]:
@@ -114,64 +141,104 @@ def test_the_least_is_never_more_than_what_a_model_holds(model):
 
 
 REFUSED = {
-    LanguageModel: (SIZES_OF_WRITER, [
-        ({"dim": 21}, "multiple of heads, 2"),
-        ({"kv_heads": 3}, "kv_heads is 3"),
-        ({"dim": 14, "positions": "rotary"}, "head_dim is 7; it must be even"),
-        ({"dim": 21, "head_dim": 4, "positions": "sinusoidal"}, "dim is 21; it must be even"),
-        ({"positions": "absolute"}, "rotary, alibi, learned"),
-        ({"positions": "alibi", "rotary_scaling": "linear(2)"}, "is for rotary positions, and these are alibi"),
-        ({"rotary_scaling": "yarn(4)"}, "yarn takes"),
-        ({"rotary_scaling": "yarm(4, 16)"}, "there is no scaling 'yarm'; there are linear, ntk, yarn"),
-        ({"latent_dim": 8, "qk_norm": True, "differential": True}, "qk_norm, differential are for keys and values of"),
-        ({"output_gate": 1}, "output_gate"),
-        ({"pattern": "cuasal"}, "there is no pattern 'cuasal'"),
-        ({"pattern": ("full",) * 3}, "3 texts for 2 layers"),
-        ({"pattern": "random_blocks(1, block=2, seed=0)"}, "past=true"),
-        ({"pattern": "per_head(causal, full, causal)"}, "3"),
-        ({"mechanism": "softmx"}, "there is no mechanism 'softmx'; .*softmax"),
-        ({"mechanism": "linformer(length=9, rank=2)"}, "mixes all positions"),
-        ({"mechanism": "linear", "pattern": "causal_window(4)"}, "takes Full, Causal"),
-        ({"mechanism": ("softmax", "linear"), "positions": "alibi"}, "has no bias"),
-        ({"mechanism": "linear", "attention_dropout": 0.1}, "has no dropout"),
-        ({"mechanism": "lsh", "kv_heads": 1}, "kv_heads must be heads, 2"),
-        ({"epsilon": 0}, "epsilon is 0"),
-        ({"layers": True}, "layers is True"),
-    ]),
-    TextEncoder: (SIZES_OF_WRITER, [
-        ({"head": "classes"}, "with head='classes' only"),
-        ({"classes": 3}, "with head='classes' only"),
-        ({"head": "sentences"}, "there are words, classes, none"),
-        ({"pooling": "last"}, "there are mean, first"),
-        ({"mechanism": "linear", "pattern": "sliding_window(4)"}, "linear"),
-    ]),
-    TranslationTransformer: (TRANSFORMER, [
-        ({"dim": 25}, "dim is 25"),
-        ({"heads": 5}, "multiple of heads, 5"),
-        ({"decoder_kv_heads": 3}, "decoder_kv_heads is 3"),
-        ({"positions": "none"}, "sinusoidal, learned, rotary"),
-        ({"encoder_pattern": "cuasal"}, "there is no pattern 'cuasal'"),
-        ({"encoder_pattern": "random_blocks(1, block=2)"}, "encoder_pattern .* the number of keys, .* past=true"),
-        ({"decoder_pattern": "full & ~random_blocks(1)"}, "decoder_pattern .* the number of keys, .* past=true"),
-        ({"cross_pattern": "random_blocks(1, block=2)"}, "cross_pattern .* the number of keys, .* past=true"),
-        ({"dim": 12, "positions": "rotary"}, "must be even"),
-        ({"encoder_mechanism": "linear", "encoder_pattern": "sliding_window(4)"}, "not sliding_window"),
-        ({"encoder_mechanism": "random_feature(8, gated)"}, "its gates forget what came before"),
-        ({"encoder_mechanism": "lsh(4, 4)", "encoder_kv_heads": 2}, "encoder_kv_heads, 2, must be heads, 4"),
-        ({"encoder_mechanism": "performer(8)", "attention_dropout": 0.1}, "has no dropout"),
-    ]),
-    RecurrentTranslator: (RECURRENT, [
-        ({"attention": "luong"}, "luong-general"),
-        ({"cell": "rnn"}, "gru, lstm"),
-        ({"hidden": 15}, "even"),
-        ({"reach": "local-p"}, "only luong-dot"),
-        ({"attention": "none", "input_feeding": True}, "only luong-dot"),
-    ]),
-}  # fmt: skip
+    LanguageModel: (
+        SIZES_OF_WRITER,
+        [
+            ({"dim": 21}, "multiple of heads, 2"),
+            ({"kv_heads": 3}, "kv_heads is 3"),
+            ({"dim": 14, "positions": "rotary"}, "head_dim is 7; it must be even"),
+            ({"dim": 21, "head_dim": 4, "positions": "sinusoidal"}, "dim is 21; it must be even"),
+            ({"positions": "absolute"}, "rotary, alibi, learned"),
+            (
+                {"positions": "alibi", "rotary_scaling": "linear(2)"},
+                "is for rotary positions, and these are alibi",
+            ),
+            ({"rotary_scaling": "yarn(4)"}, "yarn takes"),
+            (
+                {"rotary_scaling": "yarm(4, 16)"},
+                "there is no scaling 'yarm'; there are linear, ntk, yarn",
+            ),
+            (
+                {"latent_dim": 8, "qk_norm": True, "differential": True},
+                "qk_norm, differential are for keys and values of",
+            ),
+            ({"output_gate": 1}, "output_gate"),
+            ({"pattern": "cuasal"}, "there is no pattern 'cuasal'"),
+            ({"pattern": ("full",) * 3}, "3 texts for 2 layers"),
+            ({"pattern": "random_blocks(1, block=2, seed=0)"}, "past=true"),
+            ({"pattern": "per_head(causal, full, causal)"}, "3"),
+            ({"mechanism": "softmx"}, "there is no mechanism 'softmx'; .*softmax"),
+            ({"mechanism": "linformer(length=9, rank=2)"}, "mixes all positions"),
+            ({"mechanism": "linear", "pattern": "causal_window(4)"}, "takes Full, Causal"),
+            ({"mechanism": ("softmax", "linear"), "positions": "alibi"}, "has no bias"),
+            ({"mechanism": "linear", "attention_dropout": 0.1}, "has no dropout"),
+            ({"mechanism": "lsh", "kv_heads": 1}, "kv_heads must be heads, 2"),
+            ({"epsilon": 0}, "epsilon is 0"),
+            ({"layers": True}, "layers is True"),
+        ],
+    ),
+    TextEncoder: (
+        SIZES_OF_WRITER,
+        [
+            ({"head": "classes"}, "with head='classes' only"),
+            ({"classes": 3}, "with head='classes' only"),
+            ({"head": "sentences"}, "there are words, classes, none"),
+            ({"pooling": "last"}, "there are mean, first"),
+            ({"mechanism": "linear", "pattern": "sliding_window(4)"}, "linear"),
+        ],
+    ),
+    TranslationTransformer: (
+        TRANSFORMER,
+        [
+            ({"dim": 25}, "dim is 25"),
+            ({"heads": 5}, "multiple of heads, 5"),
+            ({"decoder_kv_heads": 3}, "decoder_kv_heads is 3"),
+            ({"positions": "none"}, "sinusoidal, learned, rotary"),
+            ({"encoder_pattern": "cuasal"}, "there is no pattern 'cuasal'"),
+            (
+                {"encoder_pattern": "random_blocks(1, block=2)"},
+                "encoder_pattern .* the number of keys, .* past=true",
+            ),
+            (
+                {"decoder_pattern": "full & ~random_blocks(1)"},
+                "decoder_pattern .* the number of keys, .* past=true",
+            ),
+            (
+                {"cross_pattern": "random_blocks(1, block=2)"},
+                "cross_pattern .* the number of keys, .* past=true",
+            ),
+            ({"dim": 12, "positions": "rotary"}, "must be even"),
+            (
+                {"encoder_mechanism": "linear", "encoder_pattern": "sliding_window(4)"},
+                "not sliding_window",
+            ),
+            (
+                {"encoder_mechanism": "random_feature(8, gated)"},
+                "its gates forget what came before",
+            ),
+            (
+                {"encoder_mechanism": "lsh(4, 4)", "encoder_kv_heads": 2},
+                "encoder_kv_heads, 2, must be heads, 4",
+            ),
+            ({"encoder_mechanism": "performer(8)", "attention_dropout": 0.1}, "has no dropout"),
+        ],
+    ),
+    RecurrentTranslator: (
+        RECURRENT,
+        [
+            ({"attention": "luong"}, "luong-general"),
+            ({"cell": "rnn"}, "gru, lstm"),
+            ({"hidden": 15}, "even"),
+            ({"reach": "local-p"}, "only luong-dot"),
+            ({"attention": "none", "input_feeding": True}, "only luong-dot"),
+        ],
+    ),
+}
 
 
 @pytest.mark.parametrize(
-    ("model", "changes", "words"), [(model, *row) for model, (_, rows) in REFUSED.items() for row in rows]
+    ("model", "changes", "words"),
+    [(model, *row) for model, (_, rows) in REFUSED.items() for row in rows],
 )
 def test_a_config_that_cannot_be_is_refused_in_one_sentence_with_its_numbers(model, changes, words):
     with pytest.raises(RegardError, match=words) as found:

@@ -9,7 +9,9 @@ from injections import at_each_line, interrupted
 
 from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
 
-BATCH, LENGTH, VOCABULARY = 3, 5, 23
+BATCH = 3
+LENGTH = 5
+VOCABULARY = 23
 MOST = 100  # lines of one change
 ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
 SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "dim": 12}
@@ -28,9 +30,12 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_state_is_as_before_or_as_after_a_change_that_is_stopped_at_any_line(kind: Any, name: str) -> None:
+def test_a_state_is_as_before_or_as_after_a_change_that_is_stopped_at_any_line(
+    kind: Any, name: str
+) -> None:
     torch.manual_seed(3)
-    model, change = kind(kind.Config(**MODELS[kind])).double().eval(), CHANGES[name]
+    model = kind(kind.Config(**MODELS[kind])).double().eval()
+    change = CHANGES[name]
     texts = torch.arange(BATCH * LENGTH).view(BATCH, LENGTH) % 17 + 5
 
     def state() -> Any:

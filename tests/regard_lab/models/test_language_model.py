@@ -33,13 +33,17 @@ def test_a_padded_batch_equals_each_text_alone(kind, rows, side, more):
         together = model(ids)
         torch.testing.assert_close(model(ids, vectors=model.embedding(ids)), together, **EXACT)
         for row, alone in enumerate(rows):
-            torch.testing.assert_close(together[row][ids[row] != PAD], model(torch.tensor([alone]))[0], **EXACT)
+            torch.testing.assert_close(
+                together[row][ids[row] != PAD], model(torch.tensor([alone]))[0], **EXACT
+            )
 
 
 @EVERY
 @settings(max_examples=5)
 @given(data=st.data(), rows=st.lists(texts, min_size=1, max_size=3), added=texts, side=sides)
-def test_a_cache_continues_unequal_prompts_as_each_text_computed_whole(kind, data, rows, added, side):
+def test_a_cache_continues_unequal_prompts_as_each_text_computed_whole(
+    kind, data, rows, added, side
+):
     """`start`, then `step` by one id and `extend` by several, against `forward` of each whole text alone.
 
     No position sees what comes later, or the scores of a prefix would differ from those of the whole.
@@ -48,15 +52,22 @@ def test_a_cache_continues_unequal_prompts_as_each_text_computed_whole(kind, dat
     length = max(map(len, rows)) + len(added)
     options = data.draw(st.sampled_from(lossless_caches(kind, length)))
     with torch.no_grad():
-        whole = [model(torch.tensor([[*row, *added]]))[0, len(row) - 1 :] for row in rows]  # (1 + added, vocab_size)
+        whole = [
+            model(torch.tensor([[*row, *added]]))[0, len(row) - 1 :] for row in rows
+        ]  # (1 + added, vocab_size)
         expected = torch.stack(whole)
         state = model.start(pad([*rows], side), **options)
         torch.testing.assert_close(state.next_scores, expected[:, 0], **EXACT)
-        at, ids = 0, torch.tensor([added] * len(rows))
+        at = 0
+        ids = torch.tensor([added] * len(rows))
         while at < len(added):
             stop = data.draw(st.integers(at + 1, len(added)))
             one = stop == at + 1
-            found = model.step(ids[:, at], state)[:, None] if one else model.extend(ids[:, at:stop], state)
+            found = (
+                model.step(ids[:, at], state)[:, None]
+                if one
+                else model.extend(ids[:, at:stop], state)
+            )
             torch.testing.assert_close(found, expected[:, at + 1 : stop + 1], **EXACT)
             assert state.next_scores is None
             at = stop
@@ -81,22 +92,31 @@ def test_every_parameter_learns(kind):
     sum(losses, scores.logsumexp(-1).sum()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        if not name.endswith("to_k.bias"):  # the same number added to all scores of a row changes no softmax
+        if not name.endswith(
+            "to_k.bias"
+        ):  # the same number added to all scores of a row changes no softmax
             assert float(parameter.grad.abs().max()) > 0, name
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "linear", "windows alternating with full", "indexer"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "gpt2", "linear", "windows alternating with full", "indexer"]
+)
 def test_gradient_checkpointing_gives_the_same_gradients_and_runs_each_block_twice(kind):
     config = {**SIZES, **KINDS[kind], "dropout": 0.3}
     if kind != "linear":
         config["attention_dropout"] = 0.2
-    gradients, calls = [], []
+    gradients = []
+    calls = []
     for again in (False, True):
         torch.manual_seed(1)
-        model = LanguageModel(LanguageConfig(**config, gradient_checkpointing=again)).double().train()
+        model = (
+            LanguageModel(LanguageConfig(**config, gradient_checkpointing=again)).double().train()
+        )
         calls.append(0)
         for block in model.blocks:
-            block.feed_forward.register_forward_hook(lambda *_: calls.__setitem__(-1, calls[-1] + 1))
+            block.feed_forward.register_forward_hook(
+                lambda *_: calls.__setitem__(-1, calls[-1] + 1)
+            )
         torch.manual_seed(2)
         with choice_losses(model) as losses:
             scores = model(torch.tensor([[5, 6, 7, 8, 9], [0, 0, 4, 3, 2]]))
@@ -114,7 +134,8 @@ def test_bfloat16_runs_near_float64(kind):
     model = copy.deepcopy(exact).bfloat16()
     ids = torch.tensor([[5, 6, 7, 8], [0, 0, 4, 3]])
     with torch.no_grad():
-        rounded, expected = model.step(ids[:, 3], model.start(ids[:, :3])), exact(ids)[:, -1]
+        rounded = model.step(ids[:, 3], model.start(ids[:, :3]))
+        expected = exact(ids)[:, -1]
     assert rounded.dtype == torch.bfloat16
     assert float((rounded.double() - expected).abs().max()) < 0.05 * float(expected.abs().max())
 
@@ -122,7 +143,9 @@ def test_bfloat16_runs_near_float64(kind):
 @pytest.mark.parametrize("style", ["llama", "gpt2"])
 def test_a_model_at_its_start_is_nearly_uniform(style):
     torch.manual_seed(3)
-    model = LanguageModel(LanguageConfig(vocab_size=211, dim=64, layers=3, **({} if style == "llama" else GPT2)))
+    model = LanguageModel(
+        LanguageConfig(vocab_size=211, dim=64, layers=3, **({} if style == "llama" else GPT2))
+    )
     with torch.no_grad():
         log_probabilities = model(torch.randint(1, 211, (8, 31))).log_softmax(-1)
     entropy = -(log_probabilities.exp() * log_probabilities).sum(-1).mean()
@@ -145,7 +168,9 @@ def test_layers_have_the_norms_gates_scaled_positions_and_patterns_of_the_config
         assert block.attention.positions == Rotary(scaling=YaRN(4.0, trained=6))
         assert block.attention.q_norm is not None
         assert block.attention.to_output_gate is not None
-    assert all(block.attention.to_forget is not None for block in language_model("forget gates").blocks)
+    assert all(
+        block.attention.to_forget is not None for block in language_model("forget gates").blocks
+    )
 
 
 def test_ids_that_cannot_be_are_refused_with_their_numbers():
@@ -187,7 +212,8 @@ def test_later_layers_add_the_values_of_the_first_and_subtract_second_heads():
     first, second, third = (block.attention for block in model.blocks)
     for number, one in enumerate((first, second, third)):
         assert one.difference.first == 0.8 - 0.6 * math.exp(-0.3 * number)
-    model, ids = copy.deepcopy(model), torch.tensor([[5, 6, 7, 8, 9]])
+    model = copy.deepcopy(model)
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
     before = model(ids)
     own, (first, second) = before.clone(), (block.attention for block in model.blocks[:2])
     second.value_mix.copy_(torch.tensor([0.0, 1.0]))

@@ -24,7 +24,9 @@ def whole(model: LanguageModel, rows: list[list[int]]) -> torch.Tensor:
 
 @EVERY
 @settings(max_examples=3)
-@given(data=st.data(), index=st.lists(st.integers(0, 4), min_size=1, max_size=7), before=st.booleans())
+@given(
+    data=st.data(), index=st.lists(st.integers(0, 4), min_size=1, max_size=7), before=st.booleans()
+)
 @torch.no_grad()
 def test_a_reordered_state_goes_on_from_the_chosen_rows(kind, data, index, before):
     model = language_model(kind)
@@ -56,15 +58,21 @@ def test_a_cropped_state_goes_on_from_where_it_was(kind):
     kept = [[*row, 17] for row in ROWS]
     model.step(torch.full((5,), 17), state)
     model.extend(torch.tensor([[1, 2, 3]] * 5), state)
-    with pytest.raises(rg.ArgumentError, match=r"longest text has 8 ids and the shortest 5.* 3 to 8"):
+    with pytest.raises(
+        rg.ArgumentError, match=r"longest text has 8 ids and the shortest 5.* 3 to 8"
+    ):
         state.crop(2)
     state.crop(5)
     assert state.length == 5
-    torch.testing.assert_close(model.step(torch.full((5,), 19), state), whole(model, [[*r, 19] for r in kept]), **EXACT)
+    torch.testing.assert_close(
+        model.step(torch.full((5,), 19), state), whole(model, [[*r, 19] for r in kept]), **EXACT
+    )
     state.crop(0)
     assert state.length == 0
     anew = [[row, 7 - row] for row in range(1, 6)]
-    torch.testing.assert_close(model.extend(torch.tensor(anew), state)[:, -1], whole(model, anew), **EXACT)
+    torch.testing.assert_close(
+        model.extend(torch.tensor(anew), state)[:, -1], whole(model, anew), **EXACT
+    )
 
 
 @torch.no_grad()
@@ -73,7 +81,9 @@ def test_a_refused_call_changes_nothing():
     state = model.start(pad(ROWS), cache="static", capacity=5)
     model.step(torch.ones(5, dtype=torch.int64), state)
     for call in (
-        lambda: model.step(torch.full((5,), 2), state),  # the longest text is full, the others are not
+        lambda: model.step(
+            torch.full((5,), 2), state
+        ),  # the longest text is full, the others are not
         lambda: state.reorder(torch.tensor([0, 5])),
         lambda: state.crop(6),
     ):
@@ -89,11 +99,16 @@ def test_a_refused_call_changes_nothing():
 def test_a_layer_that_refuses_takes_back_what_the_layers_before_it_kept():
     model = LanguageModel(LanguageConfig(**SIZES, mechanism=("softmax", "linear"))).eval()
     state = model.start(torch.tensor([[5, 6]]))
-    with rg.record_attention(model), pytest.raises(rg.UnsupportedError, match="neither bias nor statistics"):
+    with (
+        rg.record_attention(model),
+        pytest.raises(rg.UnsupportedError, match="neither bias nor statistics"),
+    ):
         model.step(torch.tensor([7]), state)
     assert [cache.length for cache in state.groups[0].caches.each] == [2, 2]
     assert state.next_scores is not None
-    torch.testing.assert_close(model.step(torch.tensor([8]), state), whole(model, [[5, 6, 8]]), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        model.step(torch.tensor([8]), state), whole(model, [[5, 6, 8]]), rtol=0, atol=1e-5
+    )
 
 
 @torch.no_grad()
@@ -107,7 +122,9 @@ def test_each_layer_keeps_what_is_exact_in_the_least_memory_and_bytes_are_counte
     for kind, names in kinds.items():
         caches = language_model(kind).start(prompt).groups[0].caches.each
         assert [type(cache).__name__ for cache in caches] == names
-    narrow = language_model("linear beside softmax").start(prompt, dtype="int8").groups[0].caches.each
+    narrow = (
+        language_model("linear beside softmax").start(prompt, dtype="int8").groups[0].caches.each
+    )
     assert [cache.dtype for cache in narrow] == [torch.float64, torch.int8]
     model = language_model("llama")  # 2 layers of 1 key/value head of 10 numbers in float64
     state = model.start(torch.ones(3, 7, dtype=torch.int64), cache="static", capacity=11)
@@ -119,7 +136,12 @@ def test_each_layer_keeps_what_is_exact_in_the_least_memory_and_bytes_are_counte
 LONG = {
     "window": {"pattern": "causal_window(64)"},
     "linear": {"mechanism": "linear"},
-    "both": {"pattern": "full", "mechanism": "performer(features=16)", "positions": "learned", "max_length": 20_100},
+    "both": {
+        "pattern": "full",
+        "mechanism": "performer(features=16)",
+        "positions": "learned",
+        "max_length": 20_100,
+    },
 }
 
 
@@ -127,7 +149,10 @@ LONG = {
 @torch.no_grad()
 def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatch):
     model = LanguageModel(LanguageConfig(**{**SIZES, **LONG[kind]})).eval()
-    read, plain = list[int](), attending.attention  # keys that are handed to attention, layer by layer
+    read, plain = (
+        list[int](),
+        attending.attention,
+    )  # keys that are handed to attention, layer by layer
 
     def counting(q, k, v, **rest):
         read.append(k.numbers.shape[2] if isinstance(k, Stored) else k.shape[2])

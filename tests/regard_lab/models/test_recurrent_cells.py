@@ -3,19 +3,41 @@
 import numpy as np
 import pytest
 import torch
-from recurrent_by_loops import Cell, additive, concat, context, dot, general, numbers, sigmoid, softmax
+from recurrent_by_loops import (
+    Cell,
+    additive,
+    concat,
+    context,
+    dot,
+    general,
+    numbers,
+    sigmoid,
+    softmax,
+)
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from regard.errors import ArgumentError, ShapeError
 from regard.layers import record_attention
 from regard.mechanisms import Additive, Concat, Dot, General, LocalPredictive
-from regard_lab.models.recurrent import BahdanauCell, CellState, FixedVectorCell, LuongCell, MemoryAttention
+from regard_lab.models.recurrent import (
+    BahdanauCell,
+    CellState,
+    FixedVectorCell,
+    LuongCell,
+    MemoryAttention,
+)
 from regard_lab.models.recurrent.cells import Memory
 from regard_lab.models.recurrent.lstmn import LongShortTermMemoryNetwork, Tapes
 
 X, H, M, OUT, LENGTH = 5, 7, 3, 11, 13  # sizes of x, state, memory and h~; words of the source
-CELLS = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "tanh": nn.RNNCell, "2 gru": nn.GRU, "2 lstm": nn.LSTM}
+CELLS = {
+    "gru": nn.GRUCell,
+    "lstm": nn.LSTMCell,
+    "tanh": nn.RNNCell,
+    "2 gru": nn.GRU,
+    "2 lstm": nn.LSTM,
+}
 SCORES = {
     "dot": (Dot(), dot),
     "general": (General(H, M), general),
@@ -38,35 +60,62 @@ def new_cell(kind, size):
 def first_state(kind):
     shape = (2, 1, H) if kind.startswith("2") else (1, H)
     h, c = torch.randn(2, *shape, dtype=torch.float64)
-    states = [(h.reshape(-1, H)[layer].numpy(), c.reshape(-1, H)[layer].numpy()) for layer in range(h.numel() // H)]
+    states = [
+        (h.reshape(-1, H)[layer].numpy(), c.reshape(-1, H)[layer].numpy())
+        for layer in range(h.numel() // H)
+    ]
     return (h, c) if "lstm" in kind else h, states
 
 
 def given(memory_dim=M, steps=6):
-    return torch.randn(1, steps, X, dtype=torch.float64), torch.randn(1, LENGTH, memory_dim, dtype=torch.float64)
+    return torch.randn(1, steps, X, dtype=torch.float64), torch.randn(
+        1, LENGTH, memory_dim, dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("fixed", [False, True])
-def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found_or_a_fixed_vector(kind, fixed):
+def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found_or_a_fixed_vector(
+    kind, fixed
+):
     attention = MemoryAttention(Additive(H, M, hidden=17)).double()
-    cell = FixedVectorCell(new_cell(kind, X + M)) if fixed else BahdanauCell(new_cell(kind, X + M), attention)
+    cell = (
+        FixedVectorCell(new_cell(kind, X + M))
+        if fixed
+        else BahdanauCell(new_cell(kind, X + M), attention)
+    )
     xs, states = given()
     start, at = first_state(kind)
-    found, end = cell.sequence(xs, cell.begin(start), cell.attention.remember(states[:, -1:] if fixed else states))
+    found, end = cell.sequence(
+        xs, cell.begin(start), cell.attention.remember(states[:, -1:] if fixed else states)
+    )
 
-    loop, learned = Cell(cell.cell), numbers(attention.learned)
+    loop = Cell(cell.cell)
+    learned = numbers(attention.learned)
     for t, x in enumerate(xs[0].numpy()):
-        c = states[0, -1].numpy() if fixed else context(additive, learned, at[-1][0], states[0].numpy())
+        c = (
+            states[0, -1].numpy()
+            if fixed
+            else context(additive, learned, at[-1][0], states[0].numpy())
+        )
         at = loop.step(np.concatenate([x, c]), at)
         np.testing.assert_allclose(found[0, t].detach(), np.concatenate([at[-1][0], c]), atol=1e-12)
     assert end.place == 6
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "feeding", "local"),  # pairs of each: every kind with and without feeding, every score likewise
+    (
+        "kind",
+        "name",
+        "feeding",
+        "local",
+    ),  # pairs of each: every kind with and without feeding, every score likewise
     [
-        *((kind, name, (at + n) % 2 == 0, {}) for at, kind in enumerate(CELLS) for n, name in enumerate(SCORES)),
+        *(
+            (kind, name, (at + n) % 2 == 0, {})
+            for at, kind in enumerate(CELLS)
+            for n, name in enumerate(SCORES)
+        ),
         ("2 gru", "dot", True, {"near": 1}),
         ("2 gru", "dot", False, {"near": 2}),
         *(("2 lstm", name, False, {"predicted": 2}) for name in SCORES),
@@ -77,7 +126,8 @@ def test_luong_moves_on_and_then_attends_to_all_or_around_a_place(kind, name, fe
     score, by_loop = SCORES[name]
     if "predicted" in local:
         score = LocalPredictive(score, window=local["predicted"], query_dim=H)
-    near, memory_dim = local.get("near"), H if name == "dot" else M
+    near = local.get("near")
+    memory_dim = H if name == "dot" else M
     attention = MemoryAttention(score, window=near).double()
     options = {"memory_dim": memory_dim, "output_dim": OUT, "input_feeding": feeding}
     cell = LuongCell(new_cell(kind, X + OUT if feeding else X), attention, **options).double()
@@ -90,11 +140,15 @@ def test_luong_moves_on_and_then_attends_to_all_or_around_a_place(kind, name, fe
         seen = {"near": (t, near)} if near else local
         return context(by_loop, learned, h, states[0].numpy(), **seen)
 
-    np.testing.assert_allclose(found[0].detach(), [*luong_by_loop(cell, xs, at, attend)], atol=1e-12)
+    np.testing.assert_allclose(
+        found[0].detach(), [*luong_by_loop(cell, xs, at, attend)], atol=1e-12
+    )
 
 
 def luong_by_loop(cell, xs, at, attend, hidden=lambda at: at[-1][0]):
-    loop, W, fed = Cell(cell.cell), numbers(cell)["combine.weight"], np.zeros(OUT)
+    loop = Cell(cell.cell)
+    W = numbers(cell)["combine.weight"]
+    fed = np.zeros(OUT)
     for t, x in enumerate(xs[0].numpy()):
         at = loop.step(np.concatenate([x, fed]) if cell.input_feeding else x, at)
         fed = np.tanh(W @ np.concatenate([attend(hidden(at), t), hidden(at)]))
@@ -122,10 +176,20 @@ def test_a_recording_hears_each_step_of_bahdanau_and_all_of_luong_at_once():
 
 @pytest.mark.parametrize("kind", CELLS)
 def test_a_reordered_state_holds_the_chosen_rows(kind):
-    cell = LuongCell(new_cell(kind, X + OUT), MemoryAttention(Dot()), memory_dim=H, output_dim=OUT, input_feeding=True)
+    cell = LuongCell(
+        new_cell(kind, X + OUT),
+        MemoryAttention(Dot()),
+        memory_dim=H,
+        output_dim=OUT,
+        input_feeding=True,
+    )
     shape = (2, 5, H) if kind.startswith("2") else (5, H)
-    h, c, fed = torch.randn(shape), torch.randn(shape), torch.randn(5, OUT)
-    state = CellState((h, c) if "lstm" in kind else h, fed, place=3, batch_axis=int(kind.startswith("2")))
+    h = torch.randn(shape)
+    c = torch.randn(shape)
+    fed = torch.randn(5, OUT)
+    state = CellState(
+        (h, c) if "lstm" in kind else h, fed, place=3, batch_axis=int(kind.startswith("2"))
+    )
     index = torch.tensor([4, 0, 0])
     found = state.reorder(index)
     parts = found.recurrent if "lstm" in kind else (found.recurrent,)
@@ -133,14 +197,17 @@ def test_a_reordered_state_holds_the_chosen_rows(kind):
         assert torch.equal(part, before[..., index, :])
     assert torch.equal(found.fed, fed[index])
     assert found.place == 3
-    assert state.nbytes == sum(part.nbytes for part in ((h, c, fed) if "lstm" in kind else (h, fed)))
+    assert state.nbytes == sum(
+        part.nbytes for part in ((h, c, fed) if "lstm" in kind else (h, fed))
+    )
     assert cell.begin(found.recurrent).fed.shape == (3, OUT)
 
 
 class Minimal(nn.Module):
     """A cell of a user's own: s' = tanh(x W + s U)."""
 
-    input_size, hidden_size = X + M, H
+    input_size = X + M
+    hidden_size = H
 
     def __init__(self):
         super().__init__()
@@ -155,11 +222,17 @@ def attended():
 
 
 def test_a_cell_of_a_users_own_is_wrapped_if_it_is_called_as_those_of_torch_are():
-    own, attention = Minimal().double(), attended()
+    own = Minimal().double()
+    attention = attended()
     torch_cell = nn.RNNCell(X + M, H).double()
-    torch_cell.load_state_dict({
-        "weight_ih": own.read.weight, "bias_ih": own.read.bias, "weight_hh": own.keep.weight, "bias_hh": own.keep.bias
-    })  # fmt: skip
+    torch_cell.load_state_dict(
+        {
+            "weight_ih": own.read.weight,
+            "bias_ih": own.read.bias,
+            "weight_hh": own.keep.weight,
+            "bias_hh": own.keep.bias,
+        }
+    )
     xs, states = given()
     start, _ = first_state("tanh")
     outputs = [
@@ -187,7 +260,11 @@ class Stack(nn.Module):
         """torch's two layers with the same weights."""
         layers = nn.LSTM(size, H, 2, batch_first=True).double()
         layers.load_state_dict(
-            {f"{name}_l{at}": tensor for at, cell in enumerate(self.cells) for name, tensor in cell.named_parameters()}
+            {
+                f"{name}_l{at}": tensor
+                for at, cell in enumerate(self.cells)
+                for name, tensor in cell.named_parameters()
+            }
         )
         return layers
 
@@ -209,18 +286,24 @@ def wrapped(kind, cell, attention, **more):
     if kind == "fixed":
         return FixedVectorCell(cell, **more)
     sizes = {"memory_dim": M, "output_dim": OUT, "input_feeding": kind == "luong, fed"}
-    return LuongCell(cell, attention, **sizes, **({"hidden_dim": H, **more} if more else {})).double()
+    return LuongCell(
+        cell, attention, **sizes, **({"hidden_dim": H, **more} if more else {})
+    ).double()
 
 
 @pytest.mark.parametrize("kind", ["bahdanau", "luong", "luong, fed", "fixed"])
 def test_a_cell_with_a_nested_state_and_no_sizes_equals_the_layers_of_torch(kind):
     size = X + {"luong": 0, "luong, fed": OUT}.get(kind, M)
-    own, attention = Stack(size).double(), attended()
+    own = Stack(size).double()
+    attention = attended()
     xs = torch.randn(3, 6, X, dtype=torch.float64, requires_grad=True)
     states = torch.randn(3, 1 if kind == "fixed" else LENGTH, M, dtype=torch.float64)
     h, c = torch.randn(2, 2, 3, H, dtype=torch.float64)
     results = []
-    for cell, start, more in ((own, nested(h, c), {"hidden": topmost}), (own.as_lstm(size), (h, c), {})):
+    for cell, start, more in (
+        (own, nested(h, c), {"hidden": topmost}),
+        (own.as_lstm(size), (h, c), {}),
+    ):
         cell = wrapped(kind, cell, attention, **more)
         memory = cell.attention.remember(states)
         begun = cell.begin(start)
@@ -228,7 +311,9 @@ def test_a_cell_with_a_nested_state_and_no_sizes_equals_the_layers_of_torch(kind
         index = torch.tensor([2, 0, 0, 1])  # as a beam search does
         output, state = cell.sequence(xs[index, 4:], state.reorder(index), memory.reorder(index))
         assert (begun.place, state.place) == (0, 6)
-        results.append([output, cell.hidden(state.recurrent), *torch.autograd.grad(output.square().sum(), xs)])
+        results.append(
+            [output, cell.hidden(state.recurrent), *torch.autograd.grad(output.square().sum(), xs)]
+        )
         if more:
             assert torch.equal(state.recurrent["steps"][0], torch.full((4, 2, 3), 6.0))
             assert state.nbytes == 4 * (4 * H * 8 + 2 * 3 * 4 + OUT * 8 * (kind == "luong, fed"))
@@ -239,12 +324,20 @@ def test_a_cell_with_a_nested_state_and_no_sizes_equals_the_layers_of_torch(kind
 def test_another_part_of_the_state_of_torchs_layers_may_attend():
     """`hidden` holds for `sequence` too, which computes all steps of torch's layers at once by default."""
     attention, (xs, states) = attended(), given()
-    cell = LuongCell(new_cell("2 lstm", X), attention, memory_dim=M, output_dim=OUT, hidden=lambda state: state[1][0])
+    cell = LuongCell(
+        new_cell("2 lstm", X),
+        attention,
+        memory_dim=M,
+        output_dim=OUT,
+        hidden=lambda state: state[1][0],
+    )
     cell, (start, at) = cell.double(), first_state("2 lstm")
     found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
     learned = numbers(attention.learned)
     attend = lambda h, t: context(additive, learned, h, states[0].numpy())  # noqa: E731
-    expected = luong_by_loop(cell, xs, at, attend, hidden=lambda at: at[0][1])  # the memory of the first layer
+    expected = luong_by_loop(
+        cell, xs, at, attend, hidden=lambda at: at[0][1]
+    )  # the memory of the first layer
     np.testing.assert_allclose(found[0].detach(), [*expected], atol=1e-12)
 
 
@@ -276,7 +369,9 @@ def test_what_attends_has_the_size_that_was_given():
     with pytest.raises(ArgumentError, match="a Stack has no hidden_size; give hidden_dim"):
         LuongCell(Stack(X), attended(), memory_dim=M, output_dim=OUT, hidden=topmost)
     start = nested(*torch.zeros(2, 2, 3, H))
-    cell = LuongCell(Stack(X), attended(), memory_dim=M, output_dim=OUT, hidden_dim=H + 1, hidden=topmost)
+    cell = LuongCell(
+        Stack(X), attended(), memory_dim=M, output_dim=OUT, hidden_dim=H + 1, hidden=topmost
+    )
     with pytest.raises(ShapeError, match=r"has shape \(3, 7\); it needs \(batch, 8\)"):
         cell.begin(start)
     with pytest.raises(ShapeError, match=r"has shape \(3, 2, 3\); it needs \(batch, hidden_size\)"):
@@ -285,7 +380,10 @@ def test_what_attends_has_the_size_that_was_given():
 
 @pytest.mark.parametrize(
     "changed",
-    [lambda state: {**state, "steps": tuple(state["steps"])}, lambda state: {**state, "steps": [torch.zeros(3, 2)]}],
+    [
+        lambda state: {**state, "steps": tuple(state["steps"])},
+        lambda state: {**state, "steps": [torch.zeros(3, 2)]},
+    ],
 )
 def test_a_cell_that_changes_the_form_of_its_state_is_refused(changed):
     class Changing(Stack):
@@ -294,8 +392,15 @@ def test_a_cell_that_changes_the_form_of_its_state_is_refused(changed):
 
     cell = BahdanauCell(Changing(X + M).double(), attended(), hidden=topmost)
     memory = cell.attention.remember(torch.zeros(3, LENGTH, M).double())
-    with pytest.raises(ArgumentError, match=r"Changing was given a state of shape .* must return the next state alone"):
-        cell(torch.zeros(3, X).double(), cell.begin(nested(*torch.zeros(2, 2, 3, H).double())), memory)
+    with pytest.raises(
+        ArgumentError,
+        match=r"Changing was given a state of shape .* must return the next state alone",
+    ):
+        cell(
+            torch.zeros(3, X).double(),
+            cell.begin(nested(*torch.zeros(2, 2, 3, H).double())),
+            memory,
+        )
 
 
 @pytest.mark.parametrize(
@@ -322,29 +427,55 @@ def test_a_cell_that_cannot_run_step_by_step_is_refused_by_a_sentence(cell, word
 @pytest.mark.parametrize(
     ("kind", "state", "error", "words"),
     [
-        ("lstm", torch.zeros(1, H), ArgumentError, r"state of LSTMCell is a pair \(hidden, memory\), and one tensor"),
-        ("gru", (torch.zeros(1, H), torch.zeros(1, H)), ArgumentError, "state of GRUCell is one tensor, and a pair"),
+        (
+            "lstm",
+            torch.zeros(1, H),
+            ArgumentError,
+            r"state of LSTMCell is a pair \(hidden, memory\), and one tensor",
+        ),
+        (
+            "gru",
+            (torch.zeros(1, H), torch.zeros(1, H)),
+            ArgumentError,
+            "state of GRUCell is one tensor, and a pair",
+        ),
         ("gru", None, ArgumentError, "the state is None; give a tensor"),
-        ("gru", torch.zeros(1, H + 1), ShapeError, r"shape \(1, 8\); it needs \(batch, hidden_size\), of size 7"),
+        (
+            "gru",
+            torch.zeros(1, H + 1),
+            ShapeError,
+            r"shape \(1, 8\); it needs \(batch, hidden_size\), of size 7",
+        ),
         ("2 gru", torch.zeros(1, H), ShapeError, r"it needs \(layers, batch, hidden_size\)"),
     ],
 )
 def test_a_state_that_the_cell_does_not_have_is_refused(kind, state, error, words):
-    luong = LuongCell(new_cell(kind, X), attended(), memory_dim=M, output_dim=OUT, input_feeding=True)
+    luong = LuongCell(
+        new_cell(kind, X), attended(), memory_dim=M, output_dim=OUT, input_feeding=True
+    )
     for cell in (BahdanauCell(new_cell(kind, X + M), attended()), luong):
         with pytest.raises(error, match=words):
             cell.begin(state)
 
 
-@pytest.mark.parametrize("make", [
-    lambda x: Memory(x.view(3, 1, 1, 4), x.view(3, 1, 1, 4), None),
-    lambda x: CellState((x, x), x),
-    lambda x: Tapes(Memory(x.view(3, 1, 1, 4), x.view(3, 1, 1, 4), None), x),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: Memory(x.view(3, 1, 1, 4), x.view(3, 1, 1, 4), None),
+        lambda x: CellState((x, x), x),
+        lambda x: Tapes(Memory(x.view(3, 1, 1, 4), x.view(3, 1, 1, 4), None), x),
+    ],
+)
 def test_a_state_on_a_gpu_is_reordered_by_an_index_on_the_cpu(make):
     with FakeTensorMode():  # tensors with a device and a shape, and no numbers: no GPU is needed
         moved = make(torch.empty(3, 4, device="cuda")).reorder(torch.empty(5, dtype=torch.int64))
-    held = moved.fed if isinstance(moved, CellState) else moved.values if isinstance(moved, Memory) else moved.summary
+    held = (
+        moved.fed
+        if isinstance(moved, CellState)
+        else moved.values
+        if isinstance(moved, Memory)
+        else moved.summary
+    )
     assert (held.device.type, len(held)) == ("cuda", 5)
 
 
@@ -357,17 +488,27 @@ def network():
 def test_the_network_is_the_equations_of_the_paper(network):
     xs = torch.randn(2, 11, 5, dtype=torch.float64)
     outputs, tapes = network(xs)
-    weights, score = numbers(network.gates), numbers(network.attention.learned)
-    W_x, W_summary = score["query_weight"][0][:, :5], score["query_weight"][0][:, 5:]
-    W_h, v = score["key_weight"][0], score["energy"][0]
+    weights = numbers(network.gates)
+    score = numbers(network.attention.learned)
+    W_x = score["query_weight"][0][:, :5]
+    W_summary = score["query_weight"][0][:, 5:]
+    W_h = score["key_weight"][0]
+    v = score["energy"][0]
     for row, text in enumerate(xs.numpy()):
-        hs, cs, summary = [], [], np.zeros(7)
+        hs = []
+        cs = []
+        summary = np.zeros(7)
         for x in text:
             past = np.zeros(7)
             if hs:
-                s = softmax(np.array([v @ np.tanh(W_h @ h + W_x @ x + W_summary @ summary) for h in hs]))
-                summary, past = s @ np.array(hs), s @ np.array(cs)
-            i, f, o, new = np.split(weights["weight"] @ np.concatenate([summary, x]) + weights["bias"], 4)
+                s = softmax(
+                    np.array([v @ np.tanh(W_h @ h + W_x @ x + W_summary @ summary) for h in hs])
+                )
+                summary = s @ np.array(hs)
+                past = s @ np.array(cs)
+            i, f, o, new = np.split(
+                weights["weight"] @ np.concatenate([summary, x]) + weights["bias"], 4
+            )
             cs.append(sigmoid(f) * past + sigmoid(i) * np.tanh(new))
             hs.append(sigmoid(o) * np.tanh(cs[-1]))
         np.testing.assert_allclose(outputs[row].detach(), hs, atol=1e-12)
@@ -377,7 +518,8 @@ def test_the_network_is_the_equations_of_the_paper(network):
 
 
 def test_a_text_in_pieces_equals_the_whole_and_reordered_tapes_go_on_from_the_chosen_rows(network):
-    x, index = torch.randn(3, 7, 5, dtype=torch.float64), torch.tensor([2, 0, 2, 1])
+    x = torch.randn(3, 7, 5, dtype=torch.float64)
+    index = torch.tensor([2, 0, 2, 1])
     whole, end = network(x)
     first, tapes = network(x[:, :1])
     second, tapes = network(x[:, 1:5], tapes)

@@ -14,28 +14,37 @@ from regard_lab.text import BEGIN
 def test_the_whole_model_is_the_papers():
     """Bahdanau et al. 2015, section 3 and appendix A.2, sentence by word by vector."""
     model = translator(attention="bahdanau")
-    source, target = [5, 6, 7, 8, 3], [BEGIN, 9, 10]
+    source = [5, 6, 7, 8, 3]
+    target = [BEGIN, 9, 10]
     E = model.embedding.weight.detach().numpy()
-    words, said = E[source] * np.sqrt(10), E[target] * np.sqrt(10)
+    words = E[source] * np.sqrt(10)
+    said = E[target] * np.sqrt(10)
 
     encoder, weights = Cell(model.cell.cell), numbers(model.encoder.layers)
     directions = []
     for reverse, order in (("", words), ("_reverse", words[::-1])):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         encoder.layers = [tuple(weights[f"{name}_l0{reverse}"] for name in names)]
-        at, states = [(np.zeros(7), None)], []
+        at = [(np.zeros(7), None)]
+        states = []
         for x in order:
             at = encoder.step(x, at)
             states.append(at[0][0])
         directions.append(states)
-    annotations = np.array([[*f, *b] for f, b in zip(directions[0], directions[1][::-1], strict=True)])
+    annotations = np.array(
+        [[*f, *b] for f, b in zip(directions[0], directions[1][::-1], strict=True)]
+    )
 
-    first, out = numbers(model.to_first_state), numbers(model.readout)
+    first = numbers(model.to_first_state)
+    out = numbers(model.readout)
     last = np.concatenate([directions[0][-1], directions[1][-1]])
-    at, decoder = [(np.tanh(first["weight"] @ last + first["bias"]), None)], Cell(model.cell.cell)
+    at = [(np.tanh(first["weight"] @ last + first["bias"]), None)]
+    decoder = Cell(model.cell.cell)
     expected = []
     for y in said:
-        c = context(SCORES["bahdanau"], numbers(model.cell.attention.learned), at[0][0], annotations)
+        c = context(
+            SCORES["bahdanau"], numbers(model.cell.attention.learned), at[0][0], annotations
+        )
         at = decoder.step(np.concatenate([y, c]), at)
         t = out["linear.weight"] @ np.concatenate([at[0][0], c, y]) + out["linear.bias"]
         expected.append(E @ t.reshape(-1, 2).max(1))
@@ -47,14 +56,17 @@ def test_without_attention_the_source_is_seen_through_one_vector_alone():
     model = translator(attention="none")
     state = model.start(torch.tensor([[5, 6, 7, 8, 9, 3]]))
     assert state.memory.values.shape == (1, 1, 1, 14)
-    assert state.nbytes == 2 * 14 * 8  # that vector and the decoder's own state, whatever the length
+    assert (
+        state.nbytes == 2 * 14 * 8
+    )  # that vector and the decoder's own state, whatever the length
     with pytest.raises(ArgumentError, match="nothing to record"), record_attention(model):
         pass
 
 
 def test_with_attention_a_change_of_any_word_changes_the_scores():
     for changes in RECURRENTS[:5]:
-        model, target = translator(**changes), torch.tensor([[BEGIN]])
+        model = translator(**changes)
+        target = torch.tensor([[BEGIN]])
         source = torch.tensor([[5, 6, 7, 8, 3]])
         plain = model(source, target)
         for place in range(4):

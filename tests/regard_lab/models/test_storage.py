@@ -13,7 +13,13 @@ import torch
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard_lab.models import storage
-from regard_lab.models.storage import Checkpoints, load_model, read_checkpoints, save_model, write_checkpoints
+from regard_lab.models.storage import (
+    Checkpoints,
+    load_model,
+    read_checkpoints,
+    save_model,
+    write_checkpoints,
+)
 
 TOKENISER = '{"words": ["das", "Tier", "überquerte"]}'
 
@@ -41,10 +47,14 @@ def test_tied_weights_load_strictly_into_the_module(tmp_path):
     class Tied(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.embedding, self.output = torch.nn.Embedding(5, 2), torch.nn.Linear(2, 5, bias=False)
+            self.embedding, self.output = (
+                torch.nn.Embedding(5, 2),
+                torch.nn.Linear(2, 5, bias=False),
+            )
             self.output.weight = self.embedding.weight
 
-    first, second = Tied(), Tied()
+    first = Tied()
+    second = Tied()
     save_model(tmp_path / "m", {}, first.state_dict(), "tied")
     second.load_state_dict(load_model(tmp_path / "m").state, strict=True)
     assert torch.equal(first.output.weight, second.embedding.weight)
@@ -82,7 +92,9 @@ def test_an_empty_folder_is_filled_and_one_with_anything_else_is_never_replaced(
 def test_every_damage_to_any_file_is_refused(tmp_path, name):
     path = save(tmp_path / "m") / name
     whole = path.read_bytes()
-    flips = [whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(0, len(whole), 5)]
+    flips = [
+        whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(0, len(whole), 5)
+    ]
     for data in [*flips, b"", whole[:-1], whole + b" "]:
         path.write_bytes(data)
         with pytest.raises(CheckpointError, match="m"):
@@ -96,9 +108,13 @@ def test_every_damage_to_any_file_is_refused(tmp_path, name):
         load_model(tmp_path / "m")
 
 
-def test_weights_of_another_model_another_format_and_one_that_only_equals_the_number_are_refused(tmp_path):
+def test_weights_of_another_model_another_format_and_one_that_only_equals_the_number_are_refused(
+    tmp_path,
+):
     save(tmp_path / "a", 1.0)
-    os.replace(save(tmp_path / "b", 2.0) / "weights.safetensors", tmp_path / "a" / "weights.safetensors")
+    os.replace(
+        save(tmp_path / "b", 2.0) / "weights.safetensors", tmp_path / "a" / "weights.safetensors"
+    )
     with pytest.raises(CheckpointError, match="other tensors"):
         load_model(tmp_path / "a")
     for found in (2, True, 1.0, "1"):
@@ -121,12 +137,21 @@ def test_a_listed_file_outside_the_folder_is_not_opened(tmp_path, name):
 
 def test_a_config_of_another_shape_and_an_extra_file_that_is_no_text_are_refused(tmp_path):
     files = read_sealed(save(tmp_path / "m") / "config.json")["files"]
-    wrong = ({"kind": 7}, {"config": []}, {"files": None}, {"files": {}}, {"files": {"weights.safetensors": None}})
+    wrong = (
+        {"kind": 7},
+        {"config": []},
+        {"files": None},
+        {"files": {}},
+        {"files": {"weights.safetensors": None}},
+    )
     for number, changes in enumerate(wrong):
         edit(save(tmp_path / f"m{number}") / "config.json", **changes)
         with pytest.raises(CheckpointError):
             load_model(tmp_path / f"m{number}")
-    edit(save(tmp_path / "n") / "config.json", files=files | {"tokeniser.json": hashlib.sha256(b"\xff").hexdigest()})
+    edit(
+        save(tmp_path / "n") / "config.json",
+        files=files | {"tokeniser.json": hashlib.sha256(b"\xff").hexdigest()},
+    )
     (tmp_path / "n" / "tokeniser.json").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match="UTF-8"):
         load_model(tmp_path / "n")
@@ -191,7 +216,9 @@ def test_a_run_that_moves_on_while_it_is_read_gives_its_newer_model(tmp_path, mo
 
 def test_checkpoints_outside_the_run_and_links_are_refused(tmp_path):
     for name in ("..", "../m", "/tmp", "", None, 7):
-        (tmp_path / "checkpoints.json").write_bytes(render_sealed({"format": 1, "last": name, "best": None}))
+        (tmp_path / "checkpoints.json").write_bytes(
+            render_sealed({"format": 1, "last": name, "best": None})
+        )
         with pytest.raises(CheckpointError):
             read_checkpoints(tmp_path)
     save(tmp_path / "elsewhere")

@@ -12,15 +12,31 @@ from regard_lab.text import PAD
 
 VOCABULARY = 31
 PATTERNS = (
-    "full", "causal", "sliding_window(4)", "sliding_window(2) | global_tokens(0)",
-    "sliding_window(2) | global_tokens(0) | random_blocks(1, block=2, seed=0)", ("sliding_window(2)", "full"),
-)  # fmt: skip
-ALONE = ("linear", "performer(features=8)", "linformer(length=17, rank=5)", "lsh(chunk=4, buckets=2)")
+    "full",
+    "causal",
+    "sliding_window(4)",
+    "sliding_window(2) | global_tokens(0)",
+    "sliding_window(2) | global_tokens(0) | random_blocks(1, block=2, seed=0)",
+    ("sliding_window(2)", "full"),
+)
+ALONE = (
+    "linear",
+    "performer(features=8)",
+    "linformer(length=17, rank=5)",
+    "lsh(chunk=4, buckets=2)",
+)
 
 
 def encoder(seed=0, **changes):
     torch.manual_seed(seed)
-    config = {"vocab_size": VOCABULARY, "dim": 12, "heads": 3, "layers": 2, "max_length": 17, "dropout": 0.0}
+    config = {
+        "vocab_size": VOCABULARY,
+        "dim": 12,
+        "heads": 3,
+        "layers": 2,
+        "max_length": 17,
+        "dropout": 0.0,
+    }
     model = TextEncoder(EncoderConfig(**{**config, "head_dim": 4, **changes})).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():  # so large that what is seen makes a difference
@@ -54,10 +70,15 @@ def configs():
         }
     )
     other = st.fixed_dictionaries(
-        {"mechanism": st.sampled_from(ALONE), "positions": st.sampled_from(["learned", "sinusoidal", "none"])}
+        {
+            "mechanism": st.sampled_from(ALONE),
+            "positions": st.sampled_from(["learned", "sinusoidal", "none"]),
+        }
     )
     classes = {"head": "classes", "classes": 5}
-    heads = st.sampled_from([{"head": "words"}, {"head": "none"}, classes, {**classes, "pooling": "first"}])
+    heads = st.sampled_from(
+        [{"head": "words"}, {"head": "none"}, classes, {**classes, "pooling": "first"}]
+    )
     return st.tuples(st.one_of(softmax, other), heads).map(lambda both: {**both[0], **both[1]})
 
 
@@ -79,7 +100,14 @@ def test_a_text_alone_is_a_text_in_a_batch_padded_on_either_side(config, batch):
 
 @torch.no_grad()
 def test_a_causal_encoder_of_words_is_a_language_model_up_to_its_head():
-    shared = {"vocab_size": VOCABULARY, "dim": 12, "heads": 3, "layers": 2, "norm": "layer", "biases": True}
+    shared = {
+        "vocab_size": VOCABULARY,
+        "dim": 12,
+        "heads": 3,
+        "layers": 2,
+        "norm": "layer",
+        "biases": True,
+    }
     writer = LanguageModel(LanguageConfig(**shared, activation="gelu")).double().eval()
     reader = TextEncoder(EncoderConfig(**shared, pattern="causal", head="none")).double().eval()
     reader.load_state_dict(writer.state_dict())
@@ -120,7 +148,10 @@ def test_a_new_head_keeps_what_the_layers_learned():
     ids = torch.tensor([[5, 6, 7, 8, 9]])
     torch.testing.assert_close(sorter.vectors(ids), reader.vectors(ids), rtol=0, atol=0)
     assert sorter(ids).shape == (1, 3)
-    assert not any(a.data_ptr() == b.data_ptr() for a, b in zip(sorter.parameters(), reader.parameters(), strict=False))
+    assert not any(
+        a.data_ptr() == b.data_ptr()
+        for a, b in zip(sorter.parameters(), reader.parameters(), strict=False)
+    )
     back = sorter.changed(head="words")
     torch.testing.assert_close(back.vectors(ids), reader.vectors(ids), rtol=0, atol=0)
     again = sorter.changed(dropout=0.5)
@@ -145,14 +176,19 @@ def test_longer_texts_begin_with_the_positions_of_short_ones():
 @torch.no_grad()
 def test_a_window_as_wide_as_a_text_gives_what_full_attention_learned():
     """So that full attention may be exchanged for a window before longer texts are learned from."""
-    full, ids = encoder(), torch.tensor([[5, 6, 7, 8, 9, 10, 11]])
-    torch.testing.assert_close(full.changed(pattern="sliding_window(14)")(ids), full(ids), rtol=1e-12, atol=1e-12)
+    full = encoder()
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10, 11]])
+    torch.testing.assert_close(
+        full.changed(pattern="sliding_window(14)")(ids), full(ids), rtol=1e-12, atol=1e-12
+    )
     assert not torch.allclose(full.changed(pattern="sliding_window(2)")(ids), full(ids))
 
 
 def test_gradients_reach_every_weight_through_texts_of_unequal_lengths():
     model = encoder(pattern=PATTERNS[4], head="classes", classes=3)
-    model(torch.tensor([[5, 6, 7, 8, 9], [6, 7, 8, 0, 0], [9, 9, 1, 2, 3]])).square().sum().backward()
+    model(
+        torch.tensor([[5, 6, 7, 8, 9], [6, 7, 8, 0, 0], [9, 9, 1, 2, 3]])
+    ).square().sum().backward()
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
 
 

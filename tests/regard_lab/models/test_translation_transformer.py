@@ -17,7 +17,8 @@ from regard_lab.text.batches import pad
 def test_the_future_of_the_target_changes_nothing_before_it():
     model = translator(decoder_pattern="full")
     source = torch.tensor([[5, 6, 3]])
-    one, other = torch.tensor([[BEGIN, 7, 8, 9]]), torch.tensor([[BEGIN, 7, 8, 30]])
+    one = torch.tensor([[BEGIN, 7, 8, 9]])
+    other = torch.tensor([[BEGIN, 7, 8, 30]])
     assert torch.equal(model(source, one)[:, :3], model(source, other)[:, :3])
 
 
@@ -35,7 +36,9 @@ def test_a_config_of_an_older_version_lacks_later_settings():
     del older["encoder_mechanism"], older["gradient_checkpointing"]
     assert TranslationTransformer.Config.from_dict(older) == translator().config
     with pytest.raises(ShapeError, match="0 to 3"):
-        translator(positions="learned", max_length=4)(torch.tensor([[5, 6]]), torch.tensor([[5, 6, 7, 8, 9]]))
+        translator(positions="learned", max_length=4)(
+            torch.tensor([[5, 6]]), torch.tensor([[5, 6, 7, 8, 9]])
+        )
 
 
 # Steps: sources are held once for all that read them, and a step equals the whole, however the rows were moved
@@ -57,18 +60,27 @@ def close(found, expected):
 def beams(rows, readers):
     """Every group of neighbours goes on from some of its own, as in a beam search."""
     groups = [rows[at : at + readers] for at in range(0, len(rows), readers)]
-    return st.tuples(*(st.lists(st.sampled_from(group), min_size=3, max_size=3) for group in groups)).map(
-        lambda found: [*chain(*found)]
-    )
+    return st.tuples(
+        *(st.lists(st.sampled_from(group), min_size=3, max_size=3) for group in groups)
+    ).map(lambda found: [*chain(*found)])
 
 
 @pytest.mark.parametrize("changes", KINDS, ids=str)
 @settings(max_examples=4, deadline=None)
-@given(data=st.data(), sources=st.lists(texts, min_size=1, max_size=4), side=st.sampled_from(["left", "right"]))
+@given(
+    data=st.data(),
+    sources=st.lists(texts, min_size=1, max_size=4),
+    side=st.sampled_from(["left", "right"]),
+)
 def test_a_step_equals_the_whole_after_any_reordering(changes, data, sources, side):
-    model, source = shared_translator(**changes), pad([[*text, 3] for text in sources], side)
-    state, readers = model.start(source), 1
-    reads, written = list(range(len(sources))), [[BEGIN] for _ in sources]  # what each row reads and has written
+    model = shared_translator(**changes)
+    source = pad([[*text, 3] for text in sources], side)
+    state = model.start(source)
+    readers = 1
+    reads, written = (
+        list(range(len(sources))),
+        [[BEGIN] for _ in sources],
+    )  # what each row reads and has written
     for _ in range(4):
         with torch.no_grad():
             found = model.step(torch.tensor([ids[-1] for ids in written]), state)
@@ -76,19 +88,22 @@ def test_a_step_equals_the_whole_after_any_reordering(changes, data, sources, si
         places = list(range(len(reads)))
         how = data.draw(st.sampled_from(["beam", "beam", "leave", "any"]))
         if how == "beam":
-            index, readers = data.draw(beams(places, readers)), 3
+            index = data.draw(beams(places, readers))
+            readers = 3
         elif how == "leave" and len(places) > readers:
             leaving = data.draw(st.sampled_from([at // readers for at in places]))
             index = [at for at in places if at // readers != leaving]
         else:
-            index, readers = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6)), 1
+            index = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6))
+            readers = 1
         state.reorder(torch.tensor(index))
         reads = [reads[at] for at in index]
         written = [[*written[at], data.draw(st.integers(4, 40))] for at in index]
 
 
 def test_a_beam_holds_its_source_once():
-    model, source = translator(), pad([[5, 6, 3], [7, 3]])
+    model = translator()
+    source = pad([[5, 6, 3], [7, 3]])
     with torch.inference_mode():
         state = model.start(source)
         held = state.sources.nbytes
@@ -109,7 +124,8 @@ def test_padding_shows_nowhere_whatever_its_vector_is():
     model = translator(tied=False)
     with torch.no_grad():
         model.embedding.weight[PAD] = torch.nan
-        alone, beside = model.start(torch.tensor([[7, 3]])), model.start(pad([[7, 3], [5, 6, 8, 3]]))
+        alone = model.start(torch.tensor([[7, 3]]))
+        beside = model.start(pad([[7, 3], [5, 6, 8, 3]]))
         found = model.step(torch.tensor([BEGIN, BEGIN]), beside)
         close(found[:1], model.step(torch.tensor([BEGIN]), alone))
     assert bool(found.isfinite().all())
@@ -126,10 +142,14 @@ def test_rows_that_cannot_be_leave_the_state_as_it_was():
 
 
 def test_weights_that_learned_on_are_used_by_the_next_step():
-    model, ids = translator(), torch.tensor([BEGIN])
+    model = translator()
+    ids = torch.tensor([BEGIN])
     with torch.no_grad():
         state = model.start(torch.tensor([[5, 6, 3]]))
-        for weight in (model.decoder[0].self_attention.to_q.weight, model.decoder[0].cross_attention.to_q.weight):
+        for weight in (
+            model.decoder[0].self_attention.to_q.weight,
+            model.decoder[0].cross_attention.to_q.weight,
+        ):
             weight.mul_(1.5)
         fresh = model(torch.tensor([[5, 6, 3]]), ids[:, None])[:, 0]
         close(model.step(ids, state), fresh)
@@ -137,7 +157,8 @@ def test_weights_that_learned_on_are_used_by_the_next_step():
 
 @pytest.mark.parametrize("changes", KINDS[:3], ids=str)
 def test_gradient_checkpointing_changes_no_gradient(changes):
-    source, target = pad([[5, 6, 3], [7, 3]]), pad([[BEGIN, 8, 9], [BEGIN, 10]])
+    source = pad([[5, 6, 3], [7, 3]])
+    target = pad([[BEGIN, 8, 9], [BEGIN, 10]])
     grads = []
     for checkpointing in (False, True):
         model = translator(**changes, gradient_checkpointing=checkpointing).train()

@@ -18,7 +18,10 @@ CLOSE = {"atol": 1e-11, "rtol": 0}
 
 @EACH
 @settings(max_examples=4, deadline=None)
-@given(rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=4), side=st.sampled_from(["left", "right"]))
+@given(
+    rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=4),
+    side=st.sampled_from(["left", "right"]),
+)
 @torch.no_grad()
 def test_a_padded_batch_equals_each_sentence_alone(changes, rows, side):
     model = shared_translator(**changes)
@@ -32,7 +35,11 @@ def test_a_padded_batch_equals_each_sentence_alone(changes, rows, side):
 
 @EACH
 @settings(max_examples=3, deadline=None)
-@given(rows=st.lists(texts, min_size=1, max_size=3), target=texts, side=st.sampled_from(["left", "right"]))
+@given(
+    rows=st.lists(texts, min_size=1, max_size=3),
+    target=texts,
+    side=st.sampled_from(["left", "right"]),
+)
 @torch.no_grad()
 def test_step_by_step_equals_all_at_once(changes, rows, target, side):
     model = shared_translator(**changes)
@@ -65,10 +72,14 @@ def test_a_reordered_state_goes_on_from_the_chosen_rows(changes):
 @EACH
 def test_every_parameter_learns(changes):
     model = translator(**changes)
-    model(torch.tensor([[5, 6, 7, 3], [8, 9, 3, 0]]), torch.tensor([[BEGIN, 8, 9]] * 2)).logsumexp(-1).sum().backward()
+    model(torch.tensor([[5, 6, 7, 3], [8, 9, 3, 0]]), torch.tensor([[BEGIN, 8, 9]] * 2)).logsumexp(
+        -1
+    ).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        if not name.endswith("to_k.bias"):  # the same number added to all scores of a query changes no softmax
+        if not name.endswith(
+            "to_k.bias"
+        ):  # the same number added to all scores of a query changes no softmax
             assert parameter.grad.abs().max() > 0, name
 
 
@@ -89,7 +100,8 @@ def test_searches_write_what_the_model_scores(changes):
 
 @pytest.mark.parametrize("changes", KINDS, ids=str)
 def test_wrong_ids_are_refused_with_their_numbers(changes):
-    model, good = translator(**changes), torch.tensor([[5, 6]])
+    model = translator(**changes)
+    good = torch.tensor([[5, 6]])
     with pytest.raises(ArgumentError, match="from 5 to 41; this vocabulary goes from 0 to 40"):
         model(torch.tensor([[5, 41]]), good)
     with pytest.raises(ArgumentError, match="vocabulary"):
@@ -102,7 +114,8 @@ def test_wrong_ids_are_refused_with_their_numbers(changes):
 @pytest.mark.parametrize("changes", KINDS, ids=str)
 def test_a_row_of_nothing_but_padding_gives_numbers_and_disturbs_no_other(changes):
     model = translator(**changes)
-    source, target = torch.tensor([[5, 6, 3], [0, 0, 0]]), torch.tensor([[BEGIN, 7], [BEGIN, 7]])
+    source = torch.tensor([[5, 6, 3], [0, 0, 0]])
+    target = torch.tensor([[BEGIN, 7], [BEGIN, 7]])
     found = model(source, target)
     assert bool(found.isfinite().all())
     torch.testing.assert_close(found[0], model(source[:1], target[:1])[0], **CLOSE)

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 
 TRANSFORMER: dict[str, Any] = {
-    "vocab_size": 41, "dim": 24, "heads": 4, "hidden_dim": 36, "encoder_layers": 2, "decoder_layers": 3,
-}  # fmt: skip
+    "vocab_size": 41,
+    "dim": 24,
+    "heads": 4,
+    "hidden_dim": 36,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+}
 RECURRENT: dict[str, Any] = {"vocab_size": 41, "dim": 10, "hidden": 14}
 TRANSFORMERS: list[dict[str, Any]] = [
     {},
@@ -29,7 +34,13 @@ TRANSFORMERS: list[dict[str, Any]] = [
 ]
 RECURRENTS: list[dict[str, Any]] = [
     {"attention": "bahdanau"},
-    {"attention": "bahdanau", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 3, "tied": False},
+    {
+        "attention": "bahdanau",
+        "cell": "lstm",
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "tied": False,
+    },
     {"attention": "luong-dot"},
     {"attention": "luong-general", "cell": "lstm", "input_feeding": True, "decoder_layers": 2},
     {"attention": "luong-concat", "input_feeding": True, "tied": False},
@@ -57,9 +68,13 @@ def shared_translator(**changes: Any) -> Any:
 def _made(settings: tuple[tuple[str, Any], ...]) -> Any:
     torch.manual_seed(0)
     changes = dict(settings)
-    kind, sizes, size = (TranslationTransformer, TRANSFORMER, 0.1)
+    kind = TranslationTransformer
+    sizes = TRANSFORMER
+    size = 0.1
     if "attention" in changes:
-        kind, sizes, size = (RecurrentTranslator, RECURRENT, 0.3)
+        kind = RecurrentTranslator
+        sizes = RECURRENT
+        size = 0.3
     model = kind(kind.Config(**{**sizes, **changes})).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():  # far from flat, so that a wrong path shows

@@ -71,19 +71,26 @@ def _attentions(config: TranslationTransformer.Config) -> int:
 
 def test_training_steps_of_a_model_with_dropout_and_padding(passes, monkeypatch):
     monkeypatch.setattr(filling, "FEWEST", 1)  # calls of this size are worth one thread otherwise
-    config = TranslationTransformer.Config(vocab_size=40, dim=32, heads=4, cross_kv_heads=2, attention_dropout=0.2)
+    config = TranslationTransformer.Config(
+        vocab_size=40, dim=32, heads=4, cross_kv_heads=2, attention_dropout=0.2
+    )
     model = TranslationTransformer(config).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(2):
-        source, target = torch.randint(4, 40, (5, 37)), torch.randint(4, 40, (5, 29))
+        source = torch.randint(4, 40, (5, 37))
+        target = torch.randint(4, 40, (5, 29))
         for row in range(1, 5):
             source[row, 37 - 6 * row :], target[row, 29 - 5 * row :] = 0, 0  # padding
-        loss = F.cross_entropy(model(source, target).flatten(0, 1), target.flatten(), ignore_index=0)
+        loss = F.cross_entropy(
+            model(source, target).flatten(0, 1), target.flatten(), ignore_index=0
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     each = 2 * _attentions(config)
-    assert passes == dict.fromkeys(("compute", "backward", "compute in threads", "backward in threads"), each)
+    assert passes == dict.fromkeys(
+        ("compute", "backward", "compute in threads", "backward in threads"), each
+    )
 
 
 @pytest.mark.parametrize("pattern", [SETTINGS.attention, SETTINGS.decoder_attention, "full"])

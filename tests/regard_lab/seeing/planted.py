@@ -4,7 +4,8 @@ import torch
 
 from regard_lab.models import LanguageModel
 
-PLACES, HEADS = 32, 4
+PLACES = 32
+HEADS = 4
 
 
 def induction_model(previous, induction, seed=0, noise=0.02, vocab=24):
@@ -13,14 +14,24 @@ def induction_model(previous, induction, seed=0, noise=0.02, vocab=24):
     Head `previous` of layer 0 looks at the word before and writes it beside the word; head `induction` of layer 1 looks
     for its own word there, and writes the word that it finds. A vector is a word, its position, and the word before it.
     """
-    dim, head_dim = vocab + PLACES + vocab, max(vocab, PLACES)
+    dim = vocab + PLACES + vocab
+    head_dim = max(vocab, PLACES)
     config = LanguageModel.Config(
-        vocab_size=vocab, dim=dim, layers=2, heads=HEADS, head_dim=head_dim, hidden_dim=8, positions="learned",
-        max_length=PLACES, norm="rms",
-    )  # fmt: skip
+        vocab_size=vocab,
+        dim=dim,
+        layers=2,
+        heads=HEADS,
+        head_dim=head_dim,
+        hidden_dim=8,
+        positions="learned",
+        max_length=PLACES,
+        norm="rms",
+    )
     torch.manual_seed(seed)
     model = LanguageModel(config).double().eval()
-    word, place, before = (slice(at, at + size) for at, size in ((0, vocab), (vocab, PLACES), (vocab + PLACES, vocab)))
+    word, place, before = (
+        slice(at, at + size) for at, size in ((0, vocab), (vocab, PLACES), (vocab + PLACES, vocab))
+    )
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "to_" in name or ("feed_forward" in name and "norm" not in name):

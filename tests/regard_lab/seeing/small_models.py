@@ -9,13 +9,17 @@ from regard_lab.seeing.lenses import find_contrast
 from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.pronouns import PRONOUNS, make_split, swap_adjective, swap_other, swap_referent
 
-TOKENISER = Tokeniser.train([text for one in make_split("train", 40) for text in (one.source, one.target)], 420)
+TOKENISER = Tokeniser.train(
+    [text for one in make_split("train", 40) for text in (one.source, one.target)], 420
+)
 
 
 def small_model(seed=0, **settings):
     torch.manual_seed(seed)
     chosen = {"dim": 16, "heads": 2, "dropout": 0.0, **settings}
-    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, **chosen)).eval()
+    model = TranslationTransformer(
+        TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, **chosen)
+    ).eval()
     with torch.no_grad():  # sharper than a fresh model, so that rows differ visibly
         for name, parameter in model.named_parameters():
             if "to_q" in name or "to_k" in name:
@@ -31,8 +35,11 @@ def random_maps(source_words, target_words, layers=2, heads=2, seed=0):
         hidden = torch.ones(count, keys, dtype=torch.bool).triu(1) & causal
         return scores.masked_fill(hidden, -torch.inf).softmax(-1)
 
-    s, t = len(source_words), len(target_words)
-    return AttentionMaps(tuple(source_words), tuple(target_words), rows(s, s), rows(t, t, causal=True), rows(t, s))
+    s = len(source_words)
+    t = len(target_words)
+    return AttentionMaps(
+        tuple(source_words), tuple(target_words), rows(s, s), rows(t, t, causal=True), rows(t, s)
+    )
 
 
 SENTENCES = make_split("valid", 6)
@@ -52,13 +59,17 @@ CONTRASTS = [contrast_of(sentence) for sentence in SENTENCES]
 
 def recurrent(**choices):
     torch.manual_seed(0)
-    config = RecurrentTranslator.Config(vocab_size=TOKENISER.vocab_size, dim=16, hidden=14, dropout=0.0, **choices)
+    config = RecurrentTranslator.Config(
+        vocab_size=TOKENISER.vocab_size, dim=16, hidden=14, dropout=0.0, **choices
+    )
     return RecurrentTranslator(config).eval()
 
 
 def language_model(**choices):
     torch.manual_seed(0)
-    config = LanguageModel.Config(vocab_size=TOKENISER.vocab_size, dim=16, heads=2, layers=2, **choices)
+    config = LanguageModel.Config(
+        vocab_size=TOKENISER.vocab_size, dim=16, heads=2, layers=2, **choices
+    )
     return LanguageModel(config).eval()
 
 
@@ -73,8 +84,11 @@ MODELS = {
 
 def odds_by_hand(model, contrast, source_vectors=None, written_vectors=None):
     """The log odds of one contrast from the model's own call, without the code of the lenses."""
-    source, written = torch.tensor([contrast.source]), torch.tensor([contrast.written])
-    logits = model(source, written, source_vectors=source_vectors, target_vectors=written_vectors)[0, -1]
+    source = torch.tensor([contrast.source])
+    written = torch.tensor([contrast.written])
+    logits = model(source, written, source_vectors=source_vectors, target_vectors=written_vectors)[
+        0, -1
+    ]
     return logits[contrast.of] - torch.logsumexp(logits[list(contrast.instead_of)], 0)
 
 
@@ -93,7 +107,9 @@ class GrammarTranslator(Translator):
 
     def translate(self, lines, **options):
         changes = (lambda one: one, swap_referent, swap_other, swap_adjective)
-        every = [change(one) for one in (*TEST_SENTENCES, *make_split("valid", 12)) for change in changes]
+        every = [
+            change(one) for one in (*TEST_SENTENCES, *make_split("valid", 12)) for change in changes
+        ]
         targets = {one.source: one.target for one in every if one is not None}
         return [self._written(line, targets[line]) for line in lines]
 

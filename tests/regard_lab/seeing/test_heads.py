@@ -7,7 +7,15 @@ from itertools import product
 import pytest
 import torch
 from planted import HEADS, induction_model
-from small_models import CONTRASTS, SENTENCES, TOKENISER, language_model, odds_by_hand, recurrent, small_model
+from small_models import (
+    CONTRASTS,
+    SENTENCES,
+    TOKENISER,
+    language_model,
+    odds_by_hand,
+    recurrent,
+    small_model,
+)
 
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers.recording import record_attention
@@ -20,8 +28,12 @@ from regard_lab.text import BEGIN, END, UNKNOWN, score
 
 PAIRS = [(one.source, one.target) for one in SENTENCES[:3]]
 TEXTS = [one.source for one in SENTENCES[:3]]
-PROJECTIONS = {"encoder": "encoder.{}.attention", "decoder": "decoder.{}.self_attention",
-               "cross": "decoder.{}.cross_attention", "self": "blocks.{}.attention"}  # fmt: skip
+PROJECTIONS = {
+    "encoder": "encoder.{}.attention",
+    "decoder": "decoder.{}.self_attention",
+    "cross": "decoder.{}.cross_attention",
+    "self": "blocks.{}.attention",
+}
 
 
 def encoder(**choices):
@@ -33,7 +45,8 @@ def encoder(**choices):
 def with_projection(model, head, change, run):
     """A run in which the slice of a head, in what its output projection reads, is changed; by hand."""
     projection = model.get_submodule(PROJECTIONS[head.attention].format(head.layer) + ".to_output")
-    own, size = projection.forward, projection.in_features // 2
+    own = projection.forward
+    size = projection.in_features // 2
 
     def forward(x):
         x = x.clone()
@@ -60,17 +73,24 @@ def losses_by_hand(model, text):
     """The summed loss of a text, and the number of its ids."""
     if isinstance(text, tuple):
         target = TOKENISER.encode_target(text[1])
-        logits = model(torch.tensor([[*TOKENISER.encode(text[0]), END]]), torch.tensor([[BEGIN, *target]]))[0]
+        logits = model(
+            torch.tensor([[*TOKENISER.encode(text[0]), END]]), torch.tensor([[BEGIN, *target]])
+        )[0]
         right = [*target, END]
     elif isinstance(model, TextEncoder):
         ids = [BEGIN, *TOKENISER.encode(text), END]
         right = ids[1:-1]
-        masked = torch.tensor([[UNKNOWN if at == place else one for at, one in enumerate(ids)]
-                               for place in range(1, len(ids) - 1)])  # fmt: skip
+        masked = torch.tensor(
+            [
+                [UNKNOWN if at == place else one for at, one in enumerate(ids)]
+                for place in range(1, len(ids) - 1)
+            ]
+        )
         logits = model(masked)[range(len(right)), range(1, len(ids) - 1)]
     else:
         ids = torch.tensor([[BEGIN, *TOKENISER.encode(text)]])
-        logits, right = model(ids[:, :-1])[0], ids[0, 1:].tolist()
+        logits = model(ids[:, :-1])[0]
+        right = ids[0, 1:].tolist()
     return -float(logits.log_softmax(-1)[range(len(right)), right].sum()), len(right)
 
 
@@ -78,7 +98,7 @@ def losses_by_hand(model, text):
     ("model", "texts"),
     [(small_model(), PAIRS), (language_model(), TEXTS), (encoder(), TEXTS[:2])],
     ids=["translator", "language", "encoder"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("by", ["mean", "zero"])
 def test_effects_on_the_loss_equal_a_loop_by_hand(model, texts, by):
     found = ablate(model, TOKENISER, texts, by=by)
@@ -89,7 +109,10 @@ def test_effects_on_the_loss_equal_a_loop_by_hand(model, texts, by):
     assert found.value == pytest.approx(sum(loss for loss, _ in own) / ids, abs=1e-5)
     for head, effect in found.effects.items():
         instead = mean_by_hand(model, head, runs) if by == "mean" else torch.zeros(())
-        without = [with_projection(model, head, lambda x, new=instead: new.expand_as(x), run) for run in runs]
+        without = [
+            with_projection(model, head, lambda x, new=instead: new.expand_as(x), run)
+            for run in runs
+        ]
         falls = [after - before for (after, _), (before, _) in zip(without, own, strict=True)]
         assert effect.effect == pytest.approx(sum(falls) / ids, abs=1e-5)
         spread = [fall - effect.effect * count for fall, (_, count) in zip(falls, own, strict=True)]
@@ -98,7 +121,9 @@ def test_effects_on_the_loss_equal_a_loop_by_hand(model, texts, by):
 
 
 def test_effects_on_log_odds_equal_a_loop_by_hand_for_other_texts_too():
-    model, contrasts, heads = small_model(), CONTRASTS[:4], ["encoder 0.1", "decoder 1.0", "cross 0.0"]
+    model = small_model()
+    contrasts = CONTRASTS[:4]
+    heads = ["encoder 0.1", "decoder 1.0", "cross 0.0"]
     run = lambda one: odds_by_hand(model, one).item()  # noqa: E731
     own = [run(one) for one in contrasts]
     found = ablate(model, TOKENISER, contrasts, by="resample", seed=3, heads=heads)
@@ -106,25 +131,44 @@ def test_effects_on_log_odds_equal_a_loop_by_hand_for_other_texts_too():
         banks = []
         for one in contrasts:
             kept = []
-            with_projection(model, head, lambda x, kept=kept: kept.append(x) or x, lambda one=one: run(one))
+            with_projection(
+                model, head, lambda x, kept=kept: kept.append(x) or x, lambda one=one: run(one)
+            )
             banks.append(torch.cat([kept[0], kept[0][:, -1:].expand(-1, 64, -1)], 1))
-        after = [[with_projection(model, head, lambda x, bank=bank: bank[:, : x.shape[1]], lambda one=one: run(one))
-                  for bank in banks] for one in contrasts]  # fmt: skip
+        after = [
+            [
+                with_projection(
+                    model,
+                    head,
+                    lambda x, bank=bank: bank[:, : x.shape[1]],
+                    lambda one=one: run(one),
+                )
+                for bank in banks
+            ]
+            for one in contrasts
+        ]
         chosen = min(  # which other text each got
             product(*([at for at in range(4) if at != row] for row in range(4))),
-            key=lambda chosen: abs(sum(own[row] - after[row][at] for row, at in enumerate(chosen)) / 4 - effect.effect),
+            key=lambda chosen: abs(
+                sum(own[row] - after[row][at] for row, at in enumerate(chosen)) / 4 - effect.effect
+            ),
         )
         odds = [after[row][at] for row, at in enumerate(chosen)]
         assert effect.effect == pytest.approx((sum(own) - sum(odds)) / 4, abs=1e-5)
         flips = sum(before > 0 >= now for before, now in zip(own, odds, strict=True)) / 4
         assert effect.flips == flips
-    assert found.effects != ablate(model, TOKENISER, contrasts, by="resample", seed=4, heads=heads).effects
+    assert (
+        found.effects
+        != ablate(model, TOKENISER, contrasts, by="resample", seed=4, heads=heads).effects
+    )
 
 
 @torch.no_grad()
 def test_a_head_is_replaced_at_the_same_positions_when_texts_are_written_step_by_step():
-    model, heads = small_model(), [Head("decoder", 0, 1), Head("cross", 1, 0), Head("encoder", 1, 1)]
-    source, target = torch.tensor([CONTRASTS[0].source] * 3), torch.tensor([CONTRASTS[0].written] * 3)
+    model = small_model()
+    heads = [Head("decoder", 0, 1), Head("cross", 1, 0), Head("encoder", 1, 1)]
+    source = torch.tensor([CONTRASTS[0].source] * 3)
+    target = torch.tensor([CONTRASTS[0].written] * 3)
     with recording(model) as outputs:
         model(torch.tensor([CONTRASTS[1].source]), target[:1].flip(1))
     with replacing(model, heads, outputs):
@@ -140,12 +184,21 @@ def test_a_patched_head_is_that_of_the_other_text():
     model = small_model()
     into = CONTRASTS[0]
     other = next(one for one in CONTRASTS[1:] if len(one.source) >= len(into.source))
-    other = Contrast(**{**vars(other), "source": other.source[: len(into.source)], "written": into.written})
+    other = Contrast(
+        **{**vars(other), "source": other.source[: len(into.source)], "written": into.written}
+    )
     found = patch(model, TOKENISER, [(other, into)])
     for head, effect in found.effects.items():
         kept = []
-        with_projection(model, head, lambda x, kept=kept: kept.append(x) or x, lambda: odds_by_hand(model, other))
-        after = with_projection(model, head, lambda x, kept=kept: kept[0], lambda: odds_by_hand(model, into))
+        with_projection(
+            model,
+            head,
+            lambda x, kept=kept: kept.append(x) or x,
+            lambda: odds_by_hand(model, other),
+        )
+        after = with_projection(
+            model, head, lambda x, kept=kept: kept[0], lambda: odds_by_hand(model, into)
+        )
         assert effect.effect == pytest.approx(found.value - after.item(), abs=1e-5)
     same = patch(model, TOKENISER, [(into, into)])
     assert all(abs(one.effect) < 1e-5 for one in same.effects.values())
@@ -155,11 +208,14 @@ def test_a_patched_head_is_that_of_the_other_text():
 
 
 def test_effects_on_bleu_equal_a_greedy_search_by_hand():
-    model, head, pairs = small_model(), Head("cross", 1, 0), [("The cat.", "Die Katze schlief."), ("It slept.", "a")]
+    model = small_model()
+    head = Head("cross", 1, 0)
+    pairs = [("The cat.", "Die Katze schlief."), ("It slept.", "a")]
     found = ablate(model, TOKENISER, pairs, heads=["cross 1.0"], measure="bleu", by="zero")
 
     def greedily(one):
-        ids, read = [], torch.tensor([[*TOKENISER.encode(one[0]), END]])
+        ids = []
+        read = torch.tensor([[*TOKENISER.encode(one[0]), END]])
         for _ in range(2 * read.shape[1] + 16):
             logits = model(read, torch.tensor([[BEGIN, *ids]]))[0, -1]
             logits[[0, BEGIN]] = -torch.inf
@@ -170,11 +226,16 @@ def test_effects_on_bleu_equal_a_greedy_search_by_hand():
 
     with torch.no_grad():
         own = [greedily(one) for one in pairs]
-        without = [with_projection(model, head, lambda x: 0 * x, lambda one=one: greedily(one)) for one in pairs]
+        without = [
+            with_projection(model, head, lambda x: 0 * x, lambda one=one: greedily(one))
+            for one in pairs
+        ]
     assert own != without
     right = [target for _, target in pairs]
     assert found.value == pytest.approx(score(own, right).bleu)
-    assert found.effects[head].effect == pytest.approx(score(own, right).bleu - score(without, right).bleu)
+    assert found.effects[head].effect == pytest.approx(
+        score(own, right).bleu - score(without, right).bleu
+    )
 
 
 def continuing(seed):
@@ -184,8 +245,19 @@ def continuing(seed):
     for _ in range(4):
         ids = (4 + torch.randperm(20, generator=generator)[:10]).tolist()
         words = tuple((str(one), range(at, at + 1)) for at, one in enumerate([*ids, *ids[:5]]))
-        found.append(Contrast(word="a", others=("b",), of=ids[5], instead_of=tuple(ids[6:9]), source=(),
-                              written=(*ids, *ids[:5]), source_words=(), written_words=words, place=15))  # fmt: skip
+        found.append(
+            Contrast(
+                word="a",
+                others=("b",),
+                of=ids[5],
+                instead_of=tuple(ids[6:9]),
+                source=(),
+                written=(*ids, *ids[:5]),
+                source_words=(),
+                written_words=words,
+                place=15,
+            )
+        )
     return found
 
 
@@ -198,7 +270,9 @@ def test_planted_heads_are_found_before_any_other(seed):
     for by in ("mean", "zero", "resample"):
         found = ablate(model, TOKENISER, continuing(seed), by=by)
         assert set(found.ranked[:2]) == set(planted)
-        assert found.effects[found.ranked[1]].effect > 20 * abs(found.effects[found.ranked[2]].effect)
+        assert found.effects[found.ranked[1]].effect > 20 * abs(
+            found.effects[found.ranked[2]].effect
+        )
     scores = head_scores(model, length=12, texts=3, seed=seed)
     for name, head in zip(("previous", "induction"), planted, strict=True):
         first, second = sorted(scores[name].values())[::-1][:2]
@@ -210,19 +284,29 @@ def test_the_parts_of_an_induction_score_are_the_words_before():
     model = induction_model(1, 2, vocab=TOKENISER.vocab_size)
     text = "the was the"  # words of one sub-word
     words = look_text(model, TOKENISER, text).words
-    parts = score_parts(model, TOKENISER, text, "1.2", query=3, key=2)  # "the" looks at what followed "the"
+    parts = score_parts(
+        model, TOKENISER, text, "1.2", query=3, key=2
+    )  # "the" looks at what followed "the"
     (query, key, largest), (_, _, second) = parts.pairs(2)
     assert (words[3], words[2], query, key) == ("the", "was", "the", "the")
-    assert parts.parts.abs().argmax() == 3 * (len(words) + 1) + 1  # "the" at the query, the first "the" at the key
+    assert (
+        parts.parts.abs().argmax() == 3 * (len(words) + 1) + 1
+    )  # "the" at the query, the first "the" at the key
     assert largest > 10 * abs(second)
     assert parts.weight > 0.9
 
 
 @pytest.mark.parametrize(
     "model",
-    [language_model(), language_model(positions="alibi", norm="layer", biases=True), language_model(kv_heads=1),
-     language_model(positions="sinusoidal"), encoder(), encoder(positions="learned", norm="rms", layers=3)],
-)  # fmt: skip
+    [
+        language_model(),
+        language_model(positions="alibi", norm="layer", biases=True),
+        language_model(kv_heads=1),
+        language_model(positions="sinusoidal"),
+        encoder(),
+        encoder(positions="learned", norm="rms", layers=3),
+    ],
+)
 def test_the_parts_of_a_score_add_up_to_it(model):
     text = TEXTS[0]
     with torch.no_grad():  # fresh ones are 0
@@ -254,7 +338,9 @@ def test_scores_of_a_translator_are_those_of_both_stacks():
     assert {head.attention for head in scores["previous"]} == {"encoder", "decoder"}
     effects = ablate(model, TOKENISER, PAIRS, heads=["encoder 0.1", "cross 1.0"])
     tables = effects.by_layer()
-    assert tables["cross"]["effect on loss"][1, 0] == pytest.approx(effects.effects[Head("cross", 1, 0)].effect)
+    assert tables["cross"]["effect on loss"][1, 0] == pytest.approx(
+        effects.effects[Head("cross", 1, 0)].effect
+    )
     assert json.loads(json.dumps(effects.to_dict()))["heads"][0]["name"] == str(effects.ranked[0])
 
 
@@ -272,24 +358,65 @@ def test_effects_over_more_and_more_texts_end_with_those_of_all():
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: ablate(small_model(), TOKENISER, PAIRS, heads=["cross 7.0"]), ArgumentError, "no head 'cross 7.0'"),
-        (lambda: ablate(small_model(), TOKENISER, PAIRS, heads=["first"]), ArgumentError, "layer.head"),
+        (
+            lambda: ablate(small_model(), TOKENISER, PAIRS, heads=["cross 7.0"]),
+            ArgumentError,
+            "no head 'cross 7.0'",
+        ),
+        (
+            lambda: ablate(small_model(), TOKENISER, PAIRS, heads=["first"]),
+            ArgumentError,
+            "layer.head",
+        ),
         (lambda: ablate(small_model(), TOKENISER, PAIRS, by="median"), ArgumentError, "mean"),
-        (lambda: ablate(small_model(), TOKENISER, PAIRS, measure="log odds"), ArgumentError, "contrasts"),
+        (
+            lambda: ablate(small_model(), TOKENISER, PAIRS, measure="log odds"),
+            ArgumentError,
+            "contrasts",
+        ),
         (lambda: ablate(small_model(), TOKENISER, []), ArgumentError, "0 texts"),
-        (lambda: ablate(small_model(), TOKENISER, PAIRS[:1], by="resample"), ArgumentError, "one was given"),
+        (
+            lambda: ablate(small_model(), TOKENISER, PAIRS[:1], by="resample"),
+            ArgumentError,
+            "one was given",
+        ),
         (lambda: ablate(language_model(), TOKENISER, ["a b", ""]), ArgumentError, "text 1 of 2"),
-        (lambda: ablate(language_model(), TOKENISER, TEXTS, measure="bleu"), UnsupportedError, "BLEU"),
-        (lambda: ablate(recurrent(attention="bahdanau"), TOKENISER, PAIRS), UnsupportedError, "RecurrentTranslator"),
+        (
+            lambda: ablate(language_model(), TOKENISER, TEXTS, measure="bleu"),
+            UnsupportedError,
+            "BLEU",
+        ),
+        (
+            lambda: ablate(recurrent(attention="bahdanau"), TOKENISER, PAIRS),
+            UnsupportedError,
+            "RecurrentTranslator",
+        ),
         (lambda: ablate(encoder(head="none"), TOKENISER, TEXTS), ArgumentError, "head is 'none'"),
         (lambda: head_scores(language_model(), length=10**4), ArgumentError, "vocabulary"),
-        (lambda: score_parts(small_model(), TOKENISER, "a", "0.0", 0, 0), ArgumentError, "LanguageModel"),
-        (lambda: score_parts(language_model(), TOKENISER, "the cat", "0.0", 1, 2), ArgumentError, "no weight"),
-        (lambda: score_parts(language_model(), TOKENISER, "the cat", "0.0", 1, 9), ArgumentError, "words 0 to"),
-        (lambda: score_parts(language_model(mechanism="performer(8, seed=0)"), TOKENISER, "the cat", "0.0", 1, 0),
-         UnsupportedError, "no scores"),
+        (
+            lambda: score_parts(small_model(), TOKENISER, "a", "0.0", 0, 0),
+            ArgumentError,
+            "LanguageModel",
+        ),
+        (
+            lambda: score_parts(language_model(), TOKENISER, "the cat", "0.0", 1, 2),
+            ArgumentError,
+            "no weight",
+        ),
+        (
+            lambda: score_parts(language_model(), TOKENISER, "the cat", "0.0", 1, 9),
+            ArgumentError,
+            "words 0 to",
+        ),
+        (
+            lambda: score_parts(
+                language_model(mechanism="performer(8, seed=0)"), TOKENISER, "the cat", "0.0", 1, 0
+            ),
+            UnsupportedError,
+            "no scores",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_measured_is_refused(call, error, says):
     with pytest.raises(error, match=says):
         call()

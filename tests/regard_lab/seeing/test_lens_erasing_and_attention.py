@@ -3,7 +3,16 @@
 import numpy
 import pytest
 import torch
-from small_models import CONTRASTS, MODELS, SENTENCES, TOKENISER, odds_by_hand, recurrent, small_model, without_words
+from small_models import (
+    CONTRASTS,
+    MODELS,
+    SENTENCES,
+    TOKENISER,
+    odds_by_hand,
+    recurrent,
+    small_model,
+    without_words,
+)
 
 from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.seeing import look, relevance
@@ -13,7 +22,8 @@ from regard_lab.text import BEGIN, END
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_score_of_an_erased_word_is_the_fall_without_it(name):
-    model, contrast = MODELS[name]().double(), CONTRASTS[2]
+    model = MODELS[name]().double()
+    contrast = CONTRASTS[2]
     (record,) = explain(model, TOKENISER, [contrast], "erase")
     target = model.embedding if model.target_embedding is None else model.target_embedding
     before = float(odds_by_hand(model, contrast).detach())
@@ -21,7 +31,8 @@ def test_the_score_of_an_erased_word_is_the_fall_without_it(name):
         ("source", model.embedding, record.source_scores),
         ("written", target, record.written_scores),
     ):
-        ids, spans = getattr(contrast, side), getattr(contrast, f"{side}_words")
+        ids = getattr(contrast, side)
+        spans = getattr(contrast, f"{side}_words")
         vectors = table.weight.detach()[list(ids)]
         _, mean = without_words(vectors, ids)
         for (word, span), score in zip(spans, scores, strict=True):
@@ -40,9 +51,13 @@ def target_ids(sentence):
 
 @pytest.mark.parametrize(
     ("model", "head"),
-    [(small_model(), None), (small_model(), (1, 0)), (recurrent(attention="bahdanau"), None),
-     (recurrent(attention="luong-dot"), None)],
-)  # fmt: skip
+    [
+        (small_model(), None),
+        (small_model(), (1, 0)),
+        (recurrent(attention="bahdanau"), None),
+        (recurrent(attention="luong-dot"), None),
+    ],
+)
 def test_raw_attention_is_the_row_of_the_step_that_writes_the_word(model, head):
     contrast = CONTRASTS[0]
     (record,) = explain(model, TOKENISER, [contrast], "attention", head=head)
@@ -53,18 +68,28 @@ def test_raw_attention_is_the_row_of_the_step_that_writes_the_word(model, head):
         expected = []
         if len(weights):  # a recurrent translator has none on written words
             row = weights.mean((0, 1)) if head is None else weights[head]
-            expected = [float(row[span.start : span.stop].sum()) for _, span in getattr(contrast, f"{side}_words")]
+            expected = [
+                float(row[span.start : span.stop].sum())
+                for _, span in getattr(contrast, f"{side}_words")
+            ]
         assert getattr(record, f"{side}_scores") == pytest.approx(expected, abs=1e-5)
-    assert ("already written" in record.text()) == bool(record.written_scores) == (len(maps.decoder) > 0)
+    assert (
+        ("already written" in record.text())
+        == bool(record.written_scores)
+        == (len(maps.decoder) > 0)
+    )
     assert record.passes == 1
     assert ("layer 1, head 0" in record.note) == (head is not None)
 
 
 def test_rollout_is_the_product_of_the_layers():
-    model, contrast = small_model(encoder_layers=3), CONTRASTS[1]
+    model = small_model(encoder_layers=3)
+    contrast = CONTRASTS[1]
     (record,) = explain(model, TOKENISER, [contrast], "rollout")
     maps = look(model, TOKENISER, SENTENCES[1].source, target_ids(SENTENCES[1]))
-    encoder, decoder, cross = (getattr(maps, kind).double().numpy().mean(1) for kind in ("encoder", "decoder", "cross"))
+    encoder, decoder, cross = (
+        getattr(maps, kind).double().numpy().mean(1) for kind in ("encoder", "decoder", "cross")
+    )
     count = len(contrast.written)
     s, mixed = encoder.shape[-1], lambda weights: 0.5 * weights + 0.5 * numpy.eye(len(weights))
     read = numpy.linalg.multi_dot([mixed(weights) for weights in encoder[::-1]])
@@ -74,7 +99,9 @@ def test_rollout_is_the_product_of_the_layers():
         state = 0.5 * state
         state[:, :s] += 0.5 * other[:count] @ read
     for side, row in (("source", state[-1, :s]), ("written", state[-1, s:])):
-        expected = [row[span.start : span.stop].sum() for _, span in getattr(contrast, f"{side}_words")]
+        expected = [
+            row[span.start : span.stop].sum() for _, span in getattr(contrast, f"{side}_words")
+        ]
         assert getattr(record, f"{side}_scores") == pytest.approx(expected, abs=1e-5)
     assert sum(record.source_scores) + sum(record.written_scores) == pytest.approx(1.0, abs=1e-5)
     assert "weak" in record.note
@@ -97,7 +124,10 @@ IDS = TOKENISER.encode("Das Tier schlief, weil es müde war und es alt war.")
         ({"of": "er"}, "'er' was not written"),
         ({"place": None}, "2 times, at places 5, 9"),
         ({"place": 4}, "word 4 is not 'es'"),
-        ({"instead_of": ("er", "es")}, "'es' is the written word itself; compare it with other words"),
+        (
+            {"instead_of": ("er", "es")},
+            "'es' is the written word itself; compare it with other words",
+        ),
         ({"instead_of": ("er", "er")}, "'er' is named twice; name it once"),
         ({"instead_of": ("er", "es7")}, "begin with the same sub-word"),
         ({"instead_of": ("der Hund",)}, "one word"),
@@ -111,7 +141,13 @@ IDS = TOKENISER.encode("Das Tier schlief, weil es müde war und es alt war.")
     ],
 )
 def test_a_question_that_cannot_be_answered_is_refused_with_a_sentence(changed, words):
-    asked = {"source": "The animal slept.", "target_ids": IDS, "of": "es", "instead_of": ("er", "sie"), "place": 5}
+    asked = {
+        "source": "The animal slept.",
+        "target_ids": IDS,
+        "of": "es",
+        "instead_of": ("er", "sie"),
+        "place": 5,
+    }
     with pytest.raises(ArgumentError, match=words):
         relevance(small_model(), TOKENISER, **{**asked, **changed})
 
@@ -120,14 +156,17 @@ def test_a_question_that_cannot_be_answered_is_refused_with_a_sentence(changed, 
 @pytest.mark.parametrize("name", MODELS)
 def test_vectors_take_the_place_of_embeddings_whichever_side_is_padded(name, side):
     model = MODELS[name]()
-    source, written = list(CONTRASTS[0].source), list(CONTRASTS[0].written)
+    source = list(CONTRASTS[0].source)
+    written = list(CONTRASTS[0].written)
     padded = [0, 0, 0, *source] if side == "left" else [*source, 0, 0, 0]
     sources = torch.tensor([padded, [*source[:3], *source]])
     targets = torch.tensor([written, [BEGIN, *written[:0:-1]]])
     table = model.embedding if model.target_embedding is None else model.target_embedding
     with torch.no_grad():
         expected = model(sources, targets)
-        given = model(sources, targets, source_vectors=model.embedding(sources), target_vectors=table(targets))
+        given = model(
+            sources, targets, source_vectors=model.embedding(sources), target_vectors=table(targets)
+        )
         other = model(sources, targets, source_vectors=model.embedding(sources) * 0.5)
     torch.testing.assert_close(given, expected, rtol=0, atol=0)
     assert not torch.equal(other, expected)

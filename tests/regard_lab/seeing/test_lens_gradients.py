@@ -26,7 +26,8 @@ def tables(model):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_scores_of_a_side_sum_to_the_change_of_the_log_odds(name):
-    model, contrast = MODELS[name]().double(), CONTRASTS[0]
+    model = MODELS[name]().double()
+    contrast = CONTRASTS[0]
     (record,) = explain(model, TOKENISER, [contrast], "gradients", steps=120)
     (coarse,) = explain(model, TOKENISER, [contrast], "gradients", steps=4)
     source_table, target_table = tables(model)
@@ -48,7 +49,8 @@ def test_the_scores_of_a_side_sum_to_the_change_of_the_log_odds(name):
 
 
 def test_one_step_is_the_gradient_in_the_middle_times_the_way():
-    model, contrast = small_model().double(), CONTRASTS[1]
+    model = small_model().double()
+    contrast = CONTRASTS[1]
     (record,) = explain(model, TOKENISER, [contrast], "gradients", steps=1)
     x = tables(model)[0][list(contrast.source)]
     start, _ = without_words(x, contrast.source)
@@ -57,7 +59,9 @@ def test_one_step_is_the_gradient_in_the_middle_times_the_way():
     by_id = ((x - start) * middle.grad[0]).sum(-1)
     by_word = [float(by_id[span.start : span.stop].sum()) for _, span in contrast.source_words]
     assert record.source_scores == pytest.approx(by_word, abs=1e-10)
-    assert max(len(span) for _, span in contrast.source_words) > 1  # some word has several sub-words
+    assert (
+        max(len(span) for _, span in contrast.source_words) > 1
+    )  # some word has several sub-words
     assert record.source_scores[-1] == 0.0  # <end> is not replaced
 
 
@@ -70,7 +74,9 @@ def test_the_same_question_the_other_way_round_has_the_negated_scores(lens):
     first, second = explain(model, TOKENISER, [one, other], lens, **options)
     assert first.log_odds == pytest.approx(-second.log_odds, abs=1e-12)
     for side in ("source_scores", "written_scores"):
-        assert getattr(first, side) == pytest.approx([-score for score in getattr(second, side)], abs=1e-9)
+        assert getattr(first, side) == pytest.approx(
+            [-score for score in getattr(second, side)], abs=1e-9
+        )
     assert max(map(abs, first.source_scores)) > 1e-3
 
 
@@ -87,12 +93,16 @@ def test_padding_in_a_batch_changes_nothing(lens):
 
 
 def test_steps_grow_until_the_completeness_error_is_small(monkeypatch):
-    model, contrast = small_model().double(), CONTRASTS[0]
+    model = small_model().double()
+    contrast = CONTRASTS[0]
     monkeypatch.setattr(explaining, "STEPS", 2)
     monkeypatch.setattr(explaining, "MOST_STEPS", 18)
     monkeypatch.setattr(explaining, "ENOUGH", 100.0)
     (coarse,) = explain(model, TOKENISER, [contrast], "gradients")
-    assert (coarse.passes, coarse.backward_passes) == (7, 4)  # the input; for each side 2 and the baseline
+    assert (coarse.passes, coarse.backward_passes) == (
+        7,
+        4,
+    )  # the input; for each side 2 and the baseline
     monkeypatch.setattr(explaining, "ENOUGH", 0.0)
     (fine,) = explain(model, TOKENISER, [contrast], "gradients")
     assert (fine.passes, fine.backward_passes) == (1 + 2 * (2 + 6 + 18 + 1), 52)
@@ -117,13 +127,30 @@ def test_a_language_model_is_explained_by_what_it_had_read():
     model = language_model().double()
     ids = TOKENISER.encode(SENTENCES[0].target)
     why = relevance(
-        model, TOKENISER, None, ids, SENTENCES[0].pronoun, ["wir"], "gradients", place=CONTRASTS[0].place, steps=60
+        model,
+        TOKENISER,
+        None,
+        ids,
+        SENTENCES[0].pronoun,
+        ["wir"],
+        "gradients",
+        place=CONTRASTS[0].place,
+        steps=60,
     )
     assert why.source_words == why.source_scores == ()
     assert why.written_words == tuple(word for word, _ in TOKENISER.words(ids))[: why.place]
     assert abs(sum(why.written_scores) - why.changes["written"]) <= why.completeness + 1e-9
     assert why.completeness < 0.1
-    erased = relevance(model, TOKENISER, None, ids, SENTENCES[0].pronoun, ["wir"], "erase", place=CONTRASTS[0].place)
+    erased = relevance(
+        model,
+        TOKENISER,
+        None,
+        ids,
+        SENTENCES[0].pronoun,
+        ["wir"],
+        "erase",
+        place=CONTRASTS[0].place,
+    )
     assert erased.passes == 1 + len(erased.written_words)
 
 
@@ -138,6 +165,8 @@ def test_a_word_at_the_beginning_of_a_sentence_is_compared_with_capitals():
     ids = TOKENISER.encode("Es war müde, weil es alt war.")
     contrast = find_contrast(TOKENISER, "It was tired.", ids, "es", ["sie"], place=5)
     assert (contrast.word, contrast.others) == ("es", ("sie",))
-    contrast = find_contrast(TOKENISER, "It was tired.", TOKENISER.encode("Es war alt."), "es", ["sie"])
+    contrast = find_contrast(
+        TOKENISER, "It was tired.", TOKENISER.encode("Es war alt."), "es", ["sie"]
+    )
     assert (contrast.word, contrast.others) == ("Es", ("Sie",))
     assert contrast.instead_of == (TOKENISER.encode("Sie")[0],)

@@ -14,11 +14,21 @@ from regard_lab.seeing.lenses.record import draw_words
 
 def relevance(**changed):
     fields = {
-        "lens": "gradients", "word": "es", "others": ("er", "sie"), "place": 2, "log_odds": 3.0,
-        "source_words": ("animal", "street", "<end>"), "source_scores": (4.0, -2.0, 0.0),
-        "written_words": ("<begin>", "weil"), "written_scores": (0.0, 1.0), "passes": 43, "backward_passes": 40,
-        "completeness": 0.25, "changes": {"source": 2.0, "written": 1.0}, "note": "A note.",
-    }  # fmt: skip
+        "lens": "gradients",
+        "word": "es",
+        "others": ("er", "sie"),
+        "place": 2,
+        "log_odds": 3.0,
+        "source_words": ("animal", "street", "<end>"),
+        "source_scores": (4.0, -2.0, 0.0),
+        "written_words": ("<begin>", "weil"),
+        "written_scores": (0.0, 1.0),
+        "passes": 43,
+        "backward_passes": 40,
+        "completeness": 0.25,
+        "changes": {"source": 2.0, "written": 1.0},
+        "note": "A note.",
+    }
     return Relevance(**{**fields, **changed})
 
 
@@ -31,7 +41,10 @@ def test_bars_are_as_long_as_their_scores_and_on_the_side_of_their_sign():
     assert bars["<end>"].endswith(" │")
     assert len({line.index("│") for line in bars.values()}) == 1
     assert lines[0] == "es rather than er or sie: log odds 3.00, probability 0.953 among these"
-    assert lines[-2:] == ["lens gradients, 43 passes and 40 back; completeness error 0.25", "A note."]
+    assert lines[-2:] == [
+        "lens gradients, 43 passes and 40 back; completeness error 0.25",
+        "A note.",
+    ]
     assert max(map(len, relevance(log_odds=0.0).text(90).splitlines())) <= 90
     with pytest.raises(ArgumentError, match="at least 40"):
         relevance().text(39)
@@ -52,7 +65,11 @@ def test_the_record_is_json_and_pairs_each_word_with_its_score():
     assert record["source"][1] == {"word": "street", "score": -2.0}
     assert record["written"] == [{"word": "<begin>", "score": 0.0}, {"word": "weil", "score": 1.0}]
     assert record["probability"] == pytest.approx(0.9526, abs=1e-4)
-    assert (record["of"], record["instead_of"], record["completeness"]) == ("es", ["er", "sie"], 0.25)
+    assert (record["of"], record["instead_of"], record["completeness"]) == (
+        "es",
+        ["er", "sie"],
+        0.25,
+    )
     assert relevance(written_scores=()).to_dict()["written"] == []
 
 

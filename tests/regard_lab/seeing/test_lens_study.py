@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_models import TEST_SENTENCES, TOKENISER, GrammarTranslator, assert_apart, recurrent, small_model
+from small_models import (
+    TEST_SENTENCES,
+    TOKENISER,
+    GrammarTranslator,
+    assert_apart,
+    recurrent,
+    small_model,
+)
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError
@@ -45,7 +52,10 @@ def test_a_known_sentence_names_the_words_of_its_cause(known):
     for one in known:
         words = [word for word, _ in one.contrast.source_words]
         assert words[one.it].lower() == "it"
-        assert (words[one.referent], words[one.other]) == (one.sentence.referent, one.sentence.other)
+        assert (words[one.referent], words[one.other]) == (
+            one.sentence.referent,
+            one.sentence.other,
+        )
         assert one.sentence.derivation.drawback.english.endswith(words[one.adjective])
         assert (one.contrast.word, one.as_grammar) == (one.sentence.pronoun, True)
         assert one.contrast.written[1:] == written_before(TOKENISER, one.sentence)
@@ -65,7 +75,8 @@ def test_a_wrong_pronoun_is_not_explained(translator, known, monkeypatch):
 def test_a_swap_changes_one_text_and_keeps_the_question(known):
     one = known[0]
     versions = swapped(TOKENISER, one)
-    base, other = versions["nothing"], swap_referent(one.sentence)
+    base = versions["nothing"]
+    other = swap_referent(one.sentence)
     assert versions["source"].source == (*TOKENISER.encode(other.source), END)
     assert versions["source"].written == base.written
     assert versions["written"].source == base.source
@@ -74,9 +85,16 @@ def test_a_swap_changes_one_text_and_keeps_the_question(known):
         versions["source"].source,
         versions["written"].written,
     )
-    assert versions["adjective"].source == (*TOKENISER.encode(swap_adjective(one.sentence).source), END)
+    assert versions["adjective"].source == (
+        *TOKENISER.encode(swap_adjective(one.sentence).source),
+        END,
+    )
     for version in versions.values():
-        assert (version.of, version.instead_of, version.word) == (base.of, base.instead_of, base.word)
+        assert (version.of, version.instead_of, version.word) == (
+            base.of,
+            base.instead_of,
+            base.word,
+        )
 
 
 def test_routes_are_mean_probabilities_after_each_swap(translator, known):
@@ -106,12 +124,17 @@ def test_agreement_counts_the_top_word_without_it_and_the_order_of_the_nouns(kno
 
     assert agreement(known, scores(referent=2.0, other=1.0)) == (1.0, 1.0, 1.0)
     assert agreement(known, scores(referent=1.0, adjective=2.0)) == (0.0, 1.0, 1.0)
-    assert agreement(known, scores(referent=1.0, other=1.0, adjective=0.5))[1] == 0.0  # a tie does not count
+    assert (
+        agreement(known, scores(referent=1.0, other=1.0, adjective=0.5))[1] == 0.0
+    )  # a tie does not count
     assert agreement(known, scores(other=3.0, referent=1.0)) == (0.0, 0.0, 0.0)
 
 
-def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(translator, known, monkeypatch):
-    model, one = translator.model.double(), known[0]
+def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(
+    translator, known, monkeypatch
+):
+    model = translator.model.double()
+    one = known[0]
     scores = [
         float(place) for place in range(len(one.contrast.source_words))
     ]  # <end>, the full stop, the adjective ...
@@ -119,8 +142,12 @@ def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(trans
     fall = deletion(translator, [one], [scores])
     before = torch.tensor(log_odds(model, [one.contrast])).sigmoid()
     erased = explain(model, TOKENISER, [one.contrast], "erase", sides=("source",))[0].source_scores
-    after = torch.tensor([0.0, erased[-2]])  # without <end>, which stays, and without it and the full stop
-    expected = (before - torch.sigmoid(torch.tensor(log_odds(model, [one.contrast])) - after)).mean()
+    after = torch.tensor(
+        [0.0, erased[-2]]
+    )  # without <end>, which stays, and without it and the full stop
+    expected = (
+        before - torch.sigmoid(torch.tensor(log_odds(model, [one.contrast])) - after)
+    ).mean()
     assert fall == pytest.approx(float(expected), abs=1e-6)
     assert abs(fall) > 1e-6
     model.float()
@@ -128,7 +155,10 @@ def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(trans
 
 def test_lens_agreement_is_the_share_with_the_referent_above_the_other_noun(translator, known):
     records = explain(translator.model, TOKENISER, [one.contrast for one in known], steps=20)
-    above = [r.source_scores[one.referent] > r.source_scores[one.other] for one, r in zip(known, records, strict=True)]
+    above = [
+        r.source_scores[one.referent] > r.source_scores[one.other]
+        for one, r in zip(known, records, strict=True)
+    ]
     assert 0 < sum(above) < len(above)
     assert lens_agreement(translator, TEST_SENTENCES) == sum(above) / len(above)
 
@@ -143,12 +173,23 @@ def _all_verified(monkeypatch):
 def test_a_report_has_every_lens_and_is_written(translator, tmp_path):
     told = []
     found = study_lenses(translator, sentences=8, out=tmp_path, name="demo", tell=told.append)
-    assert list(found.rows) == ["random", "it", "cross", "cross_head", "rollout", "erase", "gradients", "swap"]
+    assert list(found.rows) == [
+        "random",
+        "it",
+        "cross",
+        "cross_head",
+        "rollout",
+        "erase",
+        "gradients",
+        "swap",
+    ]
     assert "erasure (default) ..." in told
     assert LensReport.load(tmp_path).to_dict() == json.loads(json.dumps(found.to_dict()))
     known = known_sentences(translator, make_split("test", 8, 0))
     expected = agreement(known, study_file._noun_swap(translator, 0, known)[0])
-    assert [found.rows["swap"][name] for name in ("top", "order", "cause")] == [round(share, 3) for share in expected]
+    assert [found.rows["swap"][name] for name in ("top", "order", "cause")] == [
+        round(share, 3) for share in expected
+    ]
     assert (found.rows["random"]["passes"], found.rows["swap"]["passes"]) == (0.0, 3.0)
     page = (tmp_path / "lenses.md").read_text("utf-8")
     row = found.rows["erase"]
@@ -160,7 +201,8 @@ def test_a_report_has_every_lens_and_is_written(translator, tmp_path):
 
 @pytest.mark.usefixtures("_all_verified")
 @pytest.mark.parametrize(
-    ("attention", "missing"), [("bahdanau", {"it", "rollout"}), ("none", {"it", "rollout", "cross"})]
+    ("attention", "missing"),
+    [("bahdanau", {"it", "rollout"}), ("none", {"it", "rollout", "cross"})],
 )
 def test_recurrent_translators_have_the_lenses_that_apply_to_them(attention, missing):
     report = study_lenses(GrammarTranslator(recurrent(attention=attention), TOKENISER), sentences=4)
@@ -180,10 +222,23 @@ def test_the_view_holds_the_lens_and_the_attention_of_one_head(translator):
     (translation,) = translator.translate([sentence.source])
     view = view_pronoun(translator, sentence, translation, (0, 1))
     known = known_sentences(translator, [sentence])[0]
-    options = {"of": sentence.pronoun, "instead_of": known.contrast.others, "place": known.contrast.place}
-    for lens, record, more in (("erase", view.lens, {}), ("attention", view.attention, {"head": (0, 1)})):
+    options = {
+        "of": sentence.pronoun,
+        "instead_of": known.contrast.others,
+        "place": known.contrast.place,
+    }
+    for lens, record, more in (
+        ("erase", view.lens, {}),
+        ("attention", view.attention, {"head": (0, 1)}),
+    ):
         expected = relevance(
-            translator.model, TOKENISER, sentence.source, translation.ids, **options, lens=lens, **more
+            translator.model,
+            TOKENISER,
+            sentence.source,
+            translation.ids,
+            **options,
+            lens=lens,
+            **more,
         )
         assert record.source_scores == pytest.approx(expected.source_scores, abs=1e-5)
     best = max(zip(view.lens.source_scores, view.lens.source_words, strict=True))

@@ -8,14 +8,32 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers import record_attention
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.seeing import KINDS, AttentionMaps, it_weights, look, look_batch, looked_at, merge, tell_look
+from regard_lab.seeing import (
+    KINDS,
+    AttentionMaps,
+    it_weights,
+    look,
+    look_batch,
+    looked_at,
+    merge,
+    tell_look,
+)
 from regard_lab.seeing.maps import look_text
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 from regard_lab.text.batches import make_batch
 from regard_lab.text.pronouns import make_split
 
-SOURCE, TARGET = "The rhinoceros didn't cross the street.", "Das Nashorn überquerte die Straße nicht."
-HOSTILE = ["$x^2$", "<script>alert('x')</script>", "猫 😀", "שלום عالم", "", "one\ntwo\x07\u202e", "__init__ " * 9]
+SOURCE = "The rhinoceros didn't cross the street."
+TARGET = "Das Nashorn überquerte die Straße nicht."
+HOSTILE = [
+    "$x^2$",
+    "<script>alert('x')</script>",
+    "猫 😀",
+    "שלום عالم",
+    "",
+    "one\ntwo\x07\u202e",
+    "__init__ " * 9,
+]
 
 
 def weights_of(maps):
@@ -31,21 +49,27 @@ def test_rows_sum_to_one_between_ids_and_between_words():
 
 
 def test_merging_sums_over_what_is_read_and_averages_over_what_reads():
-    source, target = TOKENISER.encode(SOURCE) + [END], TOKENISER.encode(TARGET) + [END]
+    source = TOKENISER.encode(SOURCE) + [END]
+    target = TOKENISER.encode(TARGET) + [END]
     maps = look(small_model(), TOKENISER, SOURCE, target[:-1])
     merged = maps.merged()
-    source_words, target_words = TOKENISER.words(source), TOKENISER.words(target)
+    source_words = TOKENISER.words(source)
+    target_words = TOKENISER.words(target)
     read_words = TOKENISER.words([BEGIN, *target[:-1]])
-    assert max(len(places) for _, places in target_words) > 1, "the case needs a word of several ids"
+    assert max(len(places) for _, places in target_words) > 1, (
+        "the case needs a word of several ids"
+    )
     assert merged.source_words == tuple(word for word, _ in source_words)
     assert merged.target_words == tuple(word for word, _ in target_words)
     assert merged.read_words == tuple(word for word, _ in read_words)
     sides = {
-        "encoder": (source_words, source_words), "decoder": (target_words, read_words),
+        "encoder": (source_words, source_words),
+        "decoder": (target_words, read_words),
         "cross": (target_words, source_words),
-    }  # fmt: skip
+    }
     for kind, (rows, columns) in sides.items():
-        found, fine = getattr(merged, kind), getattr(maps, kind)
+        found = getattr(merged, kind)
+        fine = getattr(maps, kind)
         for row, (_, reading) in enumerate(rows):
             for column, (_, read) in enumerate(columns):
                 by_hand = sum(fine[..., i, j] for i in reading for j in read) / len(reading)
@@ -56,18 +80,27 @@ def test_merging_sums_over_what_is_read_and_averages_over_what_reads():
 def test_a_batch_gives_what_each_sentence_gives_alone(budget):
     """Computed in float64 and given in float32, so that the order of sums shows in the last bit at most."""
     model = small_model(positions="rotary").double()
-    sentences = [(SOURCE, TOKENISER.encode("Ja.")), ("No.", TOKENISER.encode(TARGET)), ("", []), (SOURCE, [])]
+    sentences = [
+        (SOURCE, TOKENISER.encode("Ja.")),
+        ("No.", TOKENISER.encode(TARGET)),
+        ("", []),
+        (SOURCE, []),
+    ]
     together = look_batch(model, TOKENISER, sentences, batch_tokens=budget)
     for (source, ids), found in zip(sentences, together, strict=True):
         alone = look(model, TOKENISER, source, ids)
         assert (found.source_words, found.target_words) == (alone.source_words, alone.target_words)
         for kind in KINDS:
-            torch.testing.assert_close(getattr(found, kind), getattr(alone, kind), rtol=2**-23, atol=1e-12)
+            torch.testing.assert_close(
+                getattr(found, kind), getattr(alone, kind), rtol=2**-23, atol=1e-12
+            )
     assert look_batch(model, TOKENISER, []) == []
 
 
 def test_encoder_and_decoder_may_be_of_unequal_depth():
-    maps = look(small_model(encoder_layers=1, decoder_layers=3), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+    maps = look(
+        small_model(encoder_layers=1, decoder_layers=3), TOKENISER, SOURCE, TOKENISER.encode(TARGET)
+    )
     assert [len(getattr(maps, kind)) for kind in KINDS] == [1, 3, 3]
 
 
@@ -76,7 +109,9 @@ def test_maps_are_the_ones_each_layer_computed():
     model = small_model(decoder_layers=2)
     seen = {}
     layer = model.decoder[1].cross_attention
-    layer.register_forward_pre_hook(lambda module, inputs: seen.update(x=inputs[0], context=inputs[1]))
+    layer.register_forward_pre_hook(
+        lambda module, inputs: seen.update(x=inputs[0], context=inputs[1])
+    )
     maps = look(model, TOKENISER, SOURCE, TOKENISER.encode(TARGET))
     with torch.no_grad():
         q = layer.to_q(seen["x"])[0, -1].view(2, 8)
@@ -89,7 +124,8 @@ def test_row_t_is_the_step_that_writes_id_t_and_has_not_read_it():
     model = small_model()
     ids = TOKENISER.encode(TARGET)
     changed = [*ids[:3], ids[3] + 1, *ids[4:]]
-    before, after = look(model, TOKENISER, SOURCE, ids), look(model, TOKENISER, SOURCE, changed)
+    before = look(model, TOKENISER, SOURCE, ids)
+    after = look(model, TOKENISER, SOURCE, changed)
     assert torch.equal(before.cross[:, :, :4], after.cross[:, :, :4])
     assert not torch.allclose(before.cross[:, :, 4:], after.cross[:, :, 4:])
     assert before.target_words[3] != after.target_words[3]
@@ -115,7 +151,9 @@ def test_looking_leaves_the_model_as_it_was_and_drops_nothing():
 def test_a_model_of_any_precision_gives_float32_rows(dtype):
     maps = look(small_model().to(dtype), TOKENISER, SOURCE, TOKENISER.encode(TARGET)).merged()
     assert maps.cross.dtype == torch.float32
-    torch.testing.assert_close(maps.cross.sum(-1), torch.ones(maps.cross.shape[:-1]), rtol=0, atol=0.02)
+    torch.testing.assert_close(
+        maps.cross.sum(-1), torch.ones(maps.cross.shape[:-1]), rtol=0, atol=0.02
+    )
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -135,9 +173,15 @@ def test_a_matrix_is_one_head_or_the_mean_of_a_layer():
     torch.testing.assert_close(maps.matrix("encoder"), maps.encoder[1].mean(0))
     for wrong, message in [
         ({"kind": "sideways"}, "'sideways'; there are encoder, decoder, cross"),
-        ({"kind": "cross", "layer": 2}, "layer 2 does not exist; the cross weights have layers 0 to 1"),
+        (
+            {"kind": "cross", "layer": 2},
+            "layer 2 does not exist; the cross weights have layers 0 to 1",
+        ),
         ({"kind": "cross", "layer": -3}, "layer -3"),
-        ({"kind": "cross", "head": 3}, "head 3 does not exist; the cross weights have heads 0 to 2"),
+        (
+            {"kind": "cross", "head": 3},
+            "head 3 does not exist; the cross weights have heads 0 to 2",
+        ),
         ({"kind": "cross", "head": -1}, "head -1"),
     ]:
         with pytest.raises(ArgumentError, match=message):
@@ -153,7 +197,9 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: "-".join(map(str, choices.values())))
+@pytest.mark.parametrize(
+    "choices", CHOICES, ids=lambda choices: "-".join(map(str, choices.values()))
+)
 def test_a_row_is_what_the_step_that_writes_the_word_looked_at(choices):
     model, (source, ids) = recurrent(**choices), PAIRS[0]
     maps = look(model, TOKENISER, source, ids)
@@ -177,7 +223,11 @@ SIZES = {"vocab_size": FEW_PIECES.vocab_size, "dim": 16, "layers": 2, "heads": 2
 
 def model_of(kind):
     torch.manual_seed(0)
-    return LanguageModel(LanguageConfig(**SIZES)) if kind == "causal" else TextEncoder(EncoderConfig(**SIZES))
+    return (
+        LanguageModel(LanguageConfig(**SIZES))
+        if kind == "causal"
+        else TextEncoder(EncoderConfig(**SIZES))
+    )
 
 
 @pytest.mark.parametrize("kind", ["causal", "encoder"])
@@ -217,30 +267,68 @@ def merged(*spans):
 
 
 WORDS = [("a", range(1)), ("b", range(1, 2))]
-UNFIT = (("a", "b", "c"), ("x", "y"), torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2))
+UNFIT = (
+    ("a", "b", "c"),
+    ("x", "y"),
+    torch.ones(1, 1, 3, 3),
+    torch.ones(1, 1, 2, 2),
+    torch.ones(1, 1, 2, 2),
+)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: look(small_model(), TOKENISER, SOURCE, "Das Tier"), ArgumentError, r"'Das Tier'.*tokeniser\.encode"),
-        (lambda: look(small_model(), TOKENISER, SOURCE, [BEGIN, 7, END, PAD]), ArgumentError, r"ids \[0, 2, 3\]"),
-        (lambda: look(small_model(), STRANGER, SOURCE, []), ArgumentError,
-         rf"{TOKENISER.vocab_size} ids and the tokeniser {STRANGER.vocab_size}"),
-        (lambda: look(recurrent(attention="none"), TOKENISER, *PAIRS[0]), UnsupportedError, "attention='none'"),
-        (lambda: it_weights(recurrent(attention="bahdanau"), TOKENISER, make_split("valid", 2)), UnsupportedError,
-         "measured in self-attention"),
-        (lambda: AttentionMaps(*UNFIT), ShapeError, r"cross weights are \(1, 1, 2, 2\).*\(layers, heads, 2, 3\)"),
+        (
+            lambda: look(small_model(), TOKENISER, SOURCE, "Das Tier"),
+            ArgumentError,
+            r"'Das Tier'.*tokeniser\.encode",
+        ),
+        (
+            lambda: look(small_model(), TOKENISER, SOURCE, [BEGIN, 7, END, PAD]),
+            ArgumentError,
+            r"ids \[0, 2, 3\]",
+        ),
+        (
+            lambda: look(small_model(), STRANGER, SOURCE, []),
+            ArgumentError,
+            rf"{TOKENISER.vocab_size} ids and the tokeniser {STRANGER.vocab_size}",
+        ),
+        (
+            lambda: look(recurrent(attention="none"), TOKENISER, *PAIRS[0]),
+            UnsupportedError,
+            "attention='none'",
+        ),
+        (
+            lambda: it_weights(recurrent(attention="bahdanau"), TOKENISER, make_split("valid", 2)),
+            UnsupportedError,
+            "measured in self-attention",
+        ),
+        (
+            lambda: AttentionMaps(*UNFIT),
+            ShapeError,
+            r"cross weights are \(1, 1, 2, 2\).*\(layers, heads, 2, 3\)",
+        ),
         (lambda: merged(("a", range(1)), ("b", range(1))), ArgumentError, "rows"),
         (lambda: merged(("a", range(1, 2))), ArgumentError, "rows"),
         (lambda: merged(("a", range(0))), ArgumentError, "rows"),
         (lambda: merge(torch.ones(3, 2), WORDS, WORDS), ShapeError, r"\(3, 2\).*\(\.\.\., 2, 2\)"),
-        (lambda: looked_at(by_hand(), "they"), ArgumentError, "called 'they'; there are the animal it the <end>"),
-        (lambda: looked_at(by_hand(), 5), ArgumentError, "word 5 does not exist; the encoder rows are words 0 to 4"),
-        *((lambda count=count: tell_look(by_hand(), "it", count=count), ArgumentError, "count")
-          for count in (0, 1.5, True)),
+        (
+            lambda: looked_at(by_hand(), "they"),
+            ArgumentError,
+            "called 'they'; there are the animal it the <end>",
+        ),
+        (
+            lambda: looked_at(by_hand(), 5),
+            ArgumentError,
+            "word 5 does not exist; the encoder rows are words 0 to 4",
+        ),
+        *(
+            (lambda count=count: tell_look(by_hand(), "it", count=count), ArgumentError, "count")
+            for count in (0, 1.5, True)
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_looked_at_is_refused_in_words(call, error, says):
     with pytest.raises(error, match=says):
         call()

@@ -10,8 +10,18 @@ from regard.errors import ArgumentError
 from regard_lab.seeing import canvas, draw_heads, draw_maps, look
 
 HOSTILE = [
-    "$\\frac{$", "<script>", "猫😀\U0001fae0", "שלום", "", "a\nb\x07", "\u202eevil", "Donau" * 20, "a_b^c", "%s", "\\",
-]  # fmt: skip
+    "$\\frac{$",
+    "<script>",
+    "猫😀\U0001fae0",
+    "שלום",
+    "",
+    "a\nb\x07",
+    "\u202eevil",
+    "Donau" * 20,
+    "a_b^c",
+    "%s",
+    "\\",
+]
 
 
 def words(count):
@@ -34,7 +44,9 @@ def drawn(monkeypatch):
 
 
 def test_a_sentence_becomes_a_png_of_sensible_size(tmp_path):
-    maps = look(small_model(), TOKENISER, "The animal slept.", TOKENISER.encode("Das Tier schlief."))
+    maps = look(
+        small_model(), TOKENISER, "The animal slept.", TOKENISER.encode("Das Tier schlief.")
+    )
     draw_maps(maps, tmp_path / "maps.png", title="The animal slept.")
     width, height = size_of(tmp_path / "maps.png")
     assert 800 < width < 3000
@@ -47,10 +59,14 @@ def test_the_same_maps_are_the_same_bytes_whatever_the_users_style(tmp_path):
 
     maps = random_maps(words(3), words(4))
     draw_maps(maps, tmp_path / "first.png", title="cat")
-    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "savefig.dpi": 30, "text.usetex": True}):
+    with matplotlib.rc_context(
+        {"font.size": 30, "axes.facecolor": "red", "savefig.dpi": 30, "text.usetex": True}
+    ):
         draw_maps(maps, tmp_path / "second.png", title="cat")
     draw_maps(maps, tmp_path / "third.png", title="cat", head=0)
-    first, second, third = (tmp_path.joinpath(f"{name}.png").read_bytes() for name in ("first", "second", "third"))
+    first, second, third = (
+        tmp_path.joinpath(f"{name}.png").read_bytes() for name in ("first", "second", "third")
+    )
     assert first == second != third
 
 
@@ -64,7 +80,11 @@ def test_hostile_words_and_titles_are_drawn_as_text(tmp_path):
 
 @pytest.mark.parametrize(("source", "target"), [(1, 1), (13, 14), (40, 6), (4, 40)])
 def test_no_text_meets_another_or_leaves_the_picture(drawn, source, target):
-    draw_maps(random_maps(words(source), words(target), layers=1), "maps.png", title="A title of many words " * 9)
+    draw_maps(
+        random_maps(words(source), words(target), layers=1),
+        "maps.png",
+        title="A title of many words " * 9,
+    )
     assert_texts_apart(drawn[0])
 
 
@@ -79,7 +99,9 @@ def assert_texts_apart(figure):
     from matplotlib.text import Text
 
     FigureCanvasAgg(figure).draw()
-    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    texts = [
+        text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
+    ]
     boxes = [(text.get_window_extent(), text) for text in texts]
     for box, text in boxes:
         assert box.x0 >= 0, text
@@ -153,29 +175,41 @@ def test_every_number_can_be_read_on_its_colour(drawn):
         )
 
     maps = random_maps(words(4), words(4), layers=1, heads=1)
-    maps.cross[0, 0, :, :4] = torch.linspace(0.08, 1, 16)[: maps.cross[0, 0, :, :4].numel()].view(-1, 4)
+    maps.cross[0, 0, :, :4] = torch.linspace(0.08, 1, 16)[: maps.cross[0, 0, :, :4].numel()].view(
+        -1, 4
+    )
     draw_maps(maps, "maps.png")
     image = drawn[0].axes[0].images[0]
     numbers = [text for text in drawn[0].axes[0].texts if text.get_text().startswith((".", "1"))]
     assert len(numbers) > 10
     for text in numbers:
-        paper = image.cmap(float(image.get_array()[int(text.get_position()[1]), int(text.get_position()[0])]))
+        paper = image.cmap(
+            float(image.get_array()[int(text.get_position()[1]), int(text.get_position()[0])])
+        )
         light, dark = sorted((luminance(paper), luminance(text.get_color())), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
 def test_letters_that_the_own_font_lacks_come_from_an_installed_one(tmp_path):
-    letter, fonts = "\N{MATHEMATICAL SCRIPT CAPITAL A}", canvas._fonts_of("a\N{MATHEMATICAL SCRIPT CAPITAL A}")
+    letter = "\N{MATHEMATICAL SCRIPT CAPITAL A}"
+    fonts = canvas._fonts_of("a\N{MATHEMATICAL SCRIPT CAPITAL A}")
     assert canvas.drawable(letter) == letter
     assert fonts[0] == canvas.FONT != fonts[1]
-    names = [tmp_path / f"{name}.{kind}" for kind in ("pdf", "svg", "png") for name in ("one", "two")]
+    names = [
+        tmp_path / f"{name}.{kind}" for kind in ("pdf", "svg", "png") for name in ("one", "two")
+    ]
     for name in names:
         draw_maps(random_maps([letter, "b"], ["c", letter]), name)
-    assert all(one.read_bytes() == two.read_bytes() for one, two in zip(names[::2], names[1::2], strict=True))
+    assert all(
+        one.read_bytes() == two.read_bytes()
+        for one, two in zip(names[::2], names[1::2], strict=True)
+    )
     assert names[0].read_bytes().startswith(b"%PDF")
 
 
 def test_letters_that_no_font_has_are_named_and_drawn_as_code_points(monkeypatch):
     monkeypatch.setattr(canvas, "_font_of", lambda letter: None if letter == "猫" else canvas.FONT)
-    with pytest.warns(canvas.MissingFontWarning, match="no installed font has 猫, .* install a font"):
+    with pytest.warns(
+        canvas.MissingFontWarning, match="no installed font has 猫, .* install a font"
+    ):
         assert canvas.drawable("a猫") == "a[U+732B]"

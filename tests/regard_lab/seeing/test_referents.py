@@ -24,12 +24,15 @@ from regard_lab.text import Tokeniser
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, NOUN_BY_ENGLISH, PRONOUNS, make_split
 from regard_lab.text.pronouns.sentences import PRONOUN_OF_GENDER
 
-VALID, TEST = make_split("valid", 6), make_split("test", 12)
+VALID = make_split("valid", 6)
+TEST = make_split("test", 12)
 
 
 def row(values, it=2, referent=0, other=1):
     """One sentence, one layer, one head."""
-    return ItWeights(tuple("abcdefgh"[: len(values)]), torch.tensor([[values]]), it, referent, other)
+    return ItWeights(
+        tuple("abcdefgh"[: len(values)]), torch.tensor([[values]]), it, referent, other
+    )
 
 
 def answer_with(monkeypatch, rows):
@@ -56,7 +59,9 @@ def test_the_row_of_it_is_the_merged_encoder_map_of_the_sentence(budget):
     for sentence, found in zip(TEST, it_weights(model, TOKENISER, TEST, budget), strict=True):
         maps = look(model, TOKENISER, sentence.source, []).merged()
         assert found.words == maps.source_words
-        torch.testing.assert_close(found.weights, maps.encoder[:, :, found.it], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            found.weights, maps.encoder[:, :, found.it], rtol=1e-5, atol=1e-6
+        )
 
 
 def test_a_word_that_is_not_where_the_sentence_says_is_refused():
@@ -66,25 +71,36 @@ def test_a_word_that_is_not_where_the_sentence_says_is_refused():
 
 
 def test_shares_are_counted_by_hand(monkeypatch):
-    answer_with(monkeypatch, [
-        row([0.4, 0.1, 0.3, 0.2]),  # the referent beats all: agrees, prefers
-        row([0.3, 0.1, 0.2, 0.4]),  # a full stop beats it: prefers only
-        row([0.2, 0.2, 0.6, 0.0]),  # a tie with the other noun: neither
-        row([0.2, 0.1, 0.5, 0.1, 0.1]),  # *it* itself does not count as a rival
-    ])  # fmt: skip
+    answer_with(
+        monkeypatch,
+        [
+            row([0.4, 0.1, 0.3, 0.2]),  # the referent beats all: agrees, prefers
+            row([0.3, 0.1, 0.2, 0.4]),  # a full stop beats it: prefers only
+            row([0.2, 0.2, 0.6, 0.0]),  # a tie with the other noun: neither
+            row([0.2, 0.1, 0.5, 0.1, 0.1]),  # *it* itself does not count as a rival
+        ],
+    )
     found = referent_agreement(small_model(), TOKENISER, TEST[:4], (0, 0))
-    assert found == Agreement(agreement=0.5, preference=0.75, count=4, chance=(1 / 3 + 1 / 3 + 1 / 3 + 1 / 4) / 4)
+    assert found == Agreement(
+        agreement=0.5, preference=0.75, count=4, chance=(1 / 3 + 1 / 3 + 1 / 3 + 1 / 4) / 4
+    )
 
 
 def test_the_head_that_was_planted_is_chosen(monkeypatch):
     rows = []
     for place in range(6):
         weights = torch.full((2, 3, 4), 0.25)
-        weights[1, 2] = torch.tensor([0.7, 0.1, 0.1, 0.1]) if place else torch.tensor([0.1, 0.7, 0.1, 0.1])
-        weights[0, 1] = torch.tensor([0.1, 0.7, 0.1, 0.1]) if place else torch.tensor([0.7, 0.1, 0.1, 0.1])
+        weights[1, 2] = (
+            torch.tensor([0.7, 0.1, 0.1, 0.1]) if place else torch.tensor([0.1, 0.7, 0.1, 0.1])
+        )
+        weights[0, 1] = (
+            torch.tensor([0.1, 0.7, 0.1, 0.1]) if place else torch.tensor([0.7, 0.1, 0.1, 0.1])
+        )
         rows.append(ItWeights(("a", "b", "it", "<end>"), weights, 2, 0, 1))
     answer_with(monkeypatch, rows)
-    assert choose_head(small_model(), TOKENISER, VALID) == HeadChoice(layer=1, head=2, agreement=5 / 6)
+    assert choose_head(small_model(), TOKENISER, VALID) == HeadChoice(
+        layer=1, head=2, agreement=5 / 6
+    )
 
 
 def test_agreement_on_the_sentences_of_the_choice_is_that_of_the_choice():
@@ -92,7 +108,9 @@ def test_agreement_on_the_sentences_of_the_choice_is_that_of_the_choice():
     choice = choose_head(model, TOKENISER, VALID)
     assert referent_agreement(model, TOKENISER, VALID, choice).agreement == choice.agreement
     every = [
-        referent_agreement(model, TOKENISER, VALID, (layer, head)).agreement for layer in range(2) for head in range(4)
+        referent_agreement(model, TOKENISER, VALID, (layer, head)).agreement
+        for layer in range(2)
+        for head in range(4)
     ]
     assert choice.agreement == max(every)
     assert every.index(max(every)) == 4 * choice.layer + choice.head
@@ -103,7 +121,11 @@ SIXTY = make_split("test", 60)
 
 def nouns_in(line):
     """The nouns of an English line in their order."""
-    return [NOUN_BY_ENGLISH[word] for word in re.findall(r"[a-z-]+", line.lower()) if word in NOUN_BY_ENGLISH]
+    return [
+        NOUN_BY_ENGLISH[word]
+        for word in re.findall(r"[a-z-]+", line.lower())
+        if word in NOUN_BY_ENGLISH
+    ]
 
 
 def perfect(lines):
@@ -122,7 +144,9 @@ def perfect(lines):
 def test_a_translator_that_knows_the_referent_follows_always_and_one_answer_for_all_never():
     assert swap_check(perfect, SIXTY) == SwapCheck(1.0, 1.0, 1.0, 60)
     share = sum(sentence.pronoun == "es" for sentence in SIXTY) / 60
-    assert swap_check(lambda lines: ["weil es müde war"] * len(lines), SIXTY) == SwapCheck(share, 0.0, share, 60)
+    assert swap_check(lambda lines: ["weil es müde war"] * len(lines), SIXTY) == SwapCheck(
+        share, 0.0, share, 60
+    )
 
 
 def test_shares_are_counted_over_all_sentences_by_hand():
@@ -133,14 +157,27 @@ def test_shares_are_counted_over_all_sentences_by_hand():
         right = [f"weil {pronoun} war" for pronoun in (one.pronoun, two.pronoun, three.pronoun)]
         wrong = "weil nichts war"
         follows = [f"weil {third(sentence)} war" for sentence in (one, two, three)]
-        return [right[0], right[1], wrong, follows[0], wrong, follows[2], right[0], right[1], right[2]]
+        return [
+            right[0],
+            right[1],
+            wrong,
+            follows[0],
+            wrong,
+            follows[2],
+            right[0],
+            right[1],
+            right[2],
+        ]
 
     assert swap_check(translate, [one, two, three]) == SwapCheck(2 / 3, 1 / 3, 2 / 3, 3)
 
 
 def third(sentence):
     """The pronoun of the gender that neither noun has."""
-    used = {PRONOUN_OF_GENDER[noun.gender] for noun in (sentence.derivation.subject, sentence.derivation.object)}
+    used = {
+        PRONOUN_OF_GENDER[noun.gender]
+        for noun in (sentence.derivation.subject, sentence.derivation.object)
+    }
     return next(pronoun for pronoun in PRONOUNS if pronoun not in used)
 
 
@@ -151,10 +188,11 @@ def test_each_swap_changes_one_noun_to_the_third_gender_and_nothing_else():
         referent, other = sentence.derivation.referent, sentence.derivation.other
         for block, changed in ((1, referent), (2, other)):
             line = seen[block * 60 + place]
-            old, new = sentence.source.lower().split(), line.lower().split()
-            assert [index for index, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]] == [
-                sentence.referent_index if changed is referent else sentence.other_index
-            ]
+            old = sentence.source.lower().split()
+            new = line.lower().split()
+            assert [
+                index for index, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]
+            ] == [sentence.referent_index if changed is referent else sentence.other_index]
             fresh = next(noun for noun in nouns_in(line) if noun not in (referent, other))
             assert fresh.sense == changed.sense
             assert PRONOUN_OF_GENDER[fresh.gender] == third(sentence)
@@ -163,16 +201,28 @@ def test_each_swap_changes_one_noun_to_the_third_gender_and_nothing_else():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        *((lambda split=split: choose_head(small_model(), TOKENISER, [*VALID, *make_split(split, 2)]),
-           "2 of 8 sentences are not of the validation split") for split in ("test", "train")),
+        *(
+            (
+                lambda split=split: choose_head(
+                    small_model(), TOKENISER, [*VALID, *make_split(split, 2)]
+                ),
+                "2 of 8 sentences are not of the validation split",
+            )
+            for split in ("test", "train")
+        ),
         (lambda: choose_head(small_model(), TOKENISER, []), "0 sentences"),
         (lambda: referent_agreement(small_model(), TOKENISER, [], (0, 0)), "0 sentences"),
-        *((lambda head=head: referent_agreement(small_model(), TOKENISER, TEST, head),
-           "layers 0 to 1 and heads 0 to 1") for head in ((2, 0), (0, 2), (-1, 0))),
+        *(
+            (
+                lambda head=head: referent_agreement(small_model(), TOKENISER, TEST, head),
+                "layers 0 to 1 and heads 0 to 1",
+            )
+            for head in ((2, 0), (0, 2), (-1, 0))
+        ),
         (lambda: swap_check(lambda lines: lines, []), "0 sentences"),
         (lambda: swap_check(lambda lines: lines[1:], SIXTY[:1]), "2 translations for 3 lines"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_counted_is_refused(call, says):
     with pytest.raises(ArgumentError, match=says):
         call()

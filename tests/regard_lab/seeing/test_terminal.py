@@ -50,7 +50,10 @@ def test_no_words_make_no_map_but_a_legend_and_what_does_not_fit_is_refused():
     assert terminal_map(torch.ones(0, 0), [], []).startswith("█ from")
     with pytest.raises(ShapeError, match=r"\(2, 3\); the labels need \(2, 2\)"):
         terminal_map(torch.ones(2, 3), ["a", "b"], ["a", "b"])
-    for options, says in (({"width": 10}, "width is 10"), ({"encoding": "martian"}, "encoding 'martian' is unknown")):
+    for options, says in (
+        ({"width": 10}, "width is 10"),
+        ({"encoding": "martian"}, "encoding 'martian' is unknown"),
+    ):
         with pytest.raises(ArgumentError, match=says):
             terminal_map(torch.eye(1), ["a"], ["b"], **options)
 

@@ -16,7 +16,10 @@ WIDE = {"heads": 8, "head_dim": 4, "layers": 2}
 MODELS = {
     "language": (LanguageModel, {**WIDE, "kv_heads": 2, "hidden_dim": 22, "biases": True}),
     "latents": (LanguageModel, {**WIDE, "latent_dim": 9, "rope_dim": 6}),
-    "translation": (TranslationTransformer, {"cross_kv_heads": 2, "encoder_layers": 1, "decoder_layers": 1}),
+    "translation": (
+        TranslationTransformer,
+        {"cross_kv_heads": 2, "encoder_layers": 1, "decoder_layers": 1},
+    ),
     "encoder": (TextEncoder, {"layers": 2, "positions": "alibi", "head": "words"}),
 }
 
@@ -24,7 +27,9 @@ MODELS = {
 def divided(name: str, how: str, count: int) -> nn.Module:
     torch.manual_seed(6)
     kind, settings = MODELS[name]
-    module = kind(kind.Config(**{"vocab_size": 60, "dim": 24, "heads": 4, "dropout": 0.0, **settings})).double()
+    module = kind(
+        kind.Config(**{"vocab_size": 60, "dim": 24, "heads": 4, "dropout": 0.0, **settings})
+    ).double()
     if how == "one":
         return module
     mesh = init_device_mesh("cpu", (count,))
@@ -38,7 +43,8 @@ def training(name: str, how: str, count: int) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("language", 4), ("translation", 2), ("translation", 4), ("encoder", 2), ("latents", 2)]
+    ("name", "count"),
+    [("language", 4), ("translation", 2), ("translation", 4), ("encoder", 2), ("latents", 2)],
 )
 def test_a_divided_model_is_trained_as_on_one_process(name, count, pools):
     expected = training(name, "one", 1)
@@ -46,7 +52,9 @@ def test_a_divided_model_is_trained_as_on_one_process(name, count, pools):
         assert found["losses"] == pytest.approx(expected["losses"], abs=1e-10)
         assert found["weights"].keys() == expected["weights"].keys()
         for where, one in found["weights"].items():
-            assert abs(one - expected["weights"][where]).max() < 1e-7, where  # Adam divides tiny gradients
+            assert abs(one - expected["weights"][where]).max() < 1e-7, (
+                where
+            )  # Adam divides tiny gradients
 
 
 def writing(name: str, how: str, count: int) -> tuple[list[tuple[int, ...]], int, int]:

@@ -32,16 +32,22 @@ EXPECTED = "".join(f"{at}: {one}\n" for at, one in enumerate(LINES))
 def test_lines_are_written_in_order_by_any_number_of_processes(processes, tmp_path):
     out = tmp_path / "out.txt"
     order = [*range(1, processes), 0]  # in whatever order they finish
-    done = [share_lines(LINES, out, marked, settings="", rank=rank, processes=processes) for rank in order]
+    done = [
+        share_lines(LINES, out, marked, settings="", rank=rank, processes=processes)
+        for rank in order
+    ]
     assert done[-1]
     assert out.read_text(encoding="utf-8") == EXPECTED
     assert not (tmp_path / "out.txt.parts").exists()
-    assert share_lines(LINES, out, lambda *_: pytest.fail("computed again"), settings="", rank=3, processes=4)
+    assert share_lines(
+        LINES, out, lambda *_: pytest.fail("computed again"), settings="", rank=3, processes=4
+    )
 
 
 @pytest.mark.parametrize("killed_at", [0, 1, 4])
 def test_after_a_kill_only_what_is_missing_is_computed(killed_at, tmp_path):
-    out, computed = tmp_path / "out.txt", []
+    out = tmp_path / "out.txt"
+    computed = []
 
     def compute(some, first):
         if len(computed) == killed_at:
@@ -54,16 +60,26 @@ def test_after_a_kill_only_what_is_missing_is_computed(killed_at, tmp_path):
     assert not out.exists()
     before = list(computed)
     for rank in (1, 0):  # with another number of processes
-        share_lines(LINES, out, lambda *a: computed.append(a[1]) or marked(*a), settings="", rank=rank, processes=2)
+        share_lines(
+            LINES,
+            out,
+            lambda *a: computed.append(a[1]) or marked(*a),
+            settings="",
+            rank=rank,
+            processes=2,
+        )
     assert out.read_text(encoding="utf-8") == EXPECTED
     assert sorted(computed) == [at * BLOCK for at in range(6)]
     assert computed[: len(before)] == before
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_process_that_begins_while_another_claims_the_file_is_not_refused(processes, tmp_path, monkeypatch):
+def test_a_process_that_begins_while_another_claims_the_file_is_not_refused(
+    processes, tmp_path, monkeypatch
+):
     """The other one computes its blocks, half of them or all, after this one found no record and before it goes on."""
-    out, exists = tmp_path / "out.txt", Path.exists
+    out = tmp_path / "out.txt"
+    exists = Path.exists
 
     def exists_and_the_other_begins(path: Path) -> bool:
         there = exists(path)
@@ -84,7 +100,9 @@ def test_the_same_command_started_twice_leaves_the_file_alone_and_no_folder(tmp_
         return [one.upper() for one in some]
 
     def first_and_second(some, first):
-        if first == BLOCK:  # while this command computes its second block, the other one does everything
+        if (
+            first == BLOCK
+        ):  # while this command computes its second block, the other one does everything
             share_lines(LINES, out, second, settings="upper", rank=0, processes=1)
         return second(some, first)
 
@@ -97,15 +115,21 @@ def test_other_lines_or_settings_are_refused(tmp_path):
     out = tmp_path / "out.txt"
     share_lines(LINES, out, marked, settings="beam 1", rank=0, processes=2)
     for lines, settings in ((LINES[1:], "beam 1"), (LINES, "beam 4")):
-        with pytest.raises(OccupiedError, match="belongs to other lines, another model or other options"):
+        with pytest.raises(
+            OccupiedError, match="belongs to other lines, another model or other options"
+        ):
             share_lines(lines, out, marked, settings=settings, rank=0, processes=2)
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(OccupiedError, match="without a record"):
         share_lines(LINES, tmp_path / "mine.txt", marked, settings="", rank=0, processes=1)
 
 
-def test_a_process_that_is_not_one_of_them_and_lines_that_give_others_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(ArgumentError, match="process 2 of 2; the processes are numbered from 0 to 1"):
+def test_a_process_that_is_not_one_of_them_and_lines_that_give_others_are_refused(
+    tmp_path, monkeypatch
+):
+    with pytest.raises(
+        ArgumentError, match="process 2 of 2; the processes are numbered from 0 to 1"
+    ):
         share_lines(LINES, tmp_path / "out.txt", marked, settings="", rank=2, processes=2)
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ArgumentError, match="the environment variable RANK is 'first'"):
@@ -121,13 +145,22 @@ def test_processes_that_cannot_be_joined_are_refused_with_a_sentence(monkeypatch
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        there = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
+        there = {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(taken.getsockname()[1]),
+        }
         for name, value in there.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(ArgumentError, match=r"cannot be joined \(.*EADDRINUSE.*\); start them by torchrun"):
+        with pytest.raises(
+            ArgumentError, match=r"cannot be joined \(.*EADDRINUSE.*\); start them by torchrun"
+        ):
             sharing().__enter__()
     monkeypatch.delenv("MASTER_PORT")
-    with pytest.raises(ArgumentError, match=r"WORLD_SIZE is 2, and the processes cannot be joined .*MASTER_PORT"):
+    with pytest.raises(
+        ArgumentError, match=r"WORLD_SIZE is 2, and the processes cannot be joined .*MASTER_PORT"
+    ):
         sharing().__enter__()
 
 
@@ -136,8 +169,13 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     tokeniser = Tokeniser.train(LINES[:50], 300)
     torch.manual_seed(0)
-    model = LanguageModel(LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
-    model.save(folder, {TOKENISER_FILE: tokeniser.to_json(), WORDS_FILE: SeenWords.of(LINES[:50]).to_json()})
+    model = LanguageModel(
+        LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1)
+    )
+    model.save(
+        folder,
+        {TOKENISER_FILE: tokeniser.to_json(), WORDS_FILE: SeenWords.of(LINES[:50]).to_json()},
+    )
     return folder
 
 
@@ -155,7 +193,8 @@ def test_a_language_model_is_evaluated_over_processes_to_the_same_digits(run, tm
 
 def test_generate_on_two_processes_writes_what_one_writes(run, tmp_path):
     """As torchrun starts them: each process knows its rank and how many there are."""
-    source, out = tmp_path / "prompts.txt", tmp_path / "out.jsonl"
+    source = tmp_path / "prompts.txt"
+    out = tmp_path / "out.jsonl"
     prompts = LINES[: BLOCK + 3]
     source.write_text("".join(f"{one}\n" for one in prompts), encoding="utf-8")
     words = ("generate", run, "--input", source, "--out", out, "--max-tokens", 2, "--json")
@@ -168,7 +207,9 @@ def test_generate_on_two_processes_writes_what_one_writes(run, tmp_path):
     assert len(written) == len(prompts)
     generator = Generator.load(run)
     for row in (0, BLOCK - 1, BLOCK, BLOCK + 2):
-        ((alone,),) = generator.generate([prompts[row]], max_tokens=2, stop=[], sampling=Sampling(), first_row=row)
+        ((alone,),) = generator.generate(
+            [prompts[row]], max_tokens=2, stop=[], sampling=Sampling(), first_row=row
+        )
         assert written[row]["text"] == alone.text
 
 

@@ -36,7 +36,9 @@ def run(tmp_path_factory) -> Path:
 
 
 def command(processes: int, *arguments: Any) -> list[str]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (
+        processes > 1
+    )
     return [sys.executable, *launcher, "-m", "regard_lab", *map(str, arguments)]
 
 
@@ -44,7 +46,12 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def ran(processes: int, *arguments: Any) -> str:
-    how: dict[str, Any] = {"capture_output": True, "text": True, "env": ENVIRONMENT, "timeout": PATIENCE}
+    how: dict[str, Any] = {
+        "capture_output": True,
+        "text": True,
+        "env": ENVIRONMENT,
+        "timeout": PATIENCE,
+    }
     done = subprocess.run(command(processes, *arguments), check=False, **how)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -75,13 +82,19 @@ def children(launcher: int) -> dict[int, int]:
 
 
 def test_translate_goes_on_after_a_process_is_killed_without_a_line_lost_or_doubled(run, tmp_path):
-    source, out, alone = tmp_path / "source.txt", tmp_path / "out.txt", tmp_path / "alone.txt"
+    source = tmp_path / "source.txt"
+    out = tmp_path / "out.txt"
+    alone = tmp_path / "alone.txt"
     source.write_text("".join(f"{one}\n" for one in LINES), encoding="utf-8")
     options = ["translate", run, "--beam", "4", "--input", source]
     started = subprocess.Popen(
-        command(2, *options, "--out", out), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command(2, *options, "--out", out),
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
-    parts, ends = tmp_path / "out.txt.parts", time.monotonic() + PATIENCE
+    parts = tmp_path / "out.txt.parts"
+    ends = time.monotonic() + PATIENCE
     while not list(parts.glob("*[13579].txt")):  # the second process has written a block
         assert time.monotonic() < ends, "no block was written"
         assert started.poll() is None, started.communicate()[1]
@@ -92,7 +105,9 @@ def test_translate_goes_on_after_a_process_is_killed_without_a_line_lost_or_doub
     assert not out.exists()
     done = {path.name: path.read_bytes() for path in parts.glob("*.txt")}
     assert 0 < len(done) < 11
-    with (parts / min(done)).open("ab") as file:  # a mark, by which a part that is computed again is seen
+    with (parts / min(done)).open(
+        "ab"
+    ) as file:  # a mark, by which a part that is computed again is seen
         file.write(b"marked\n")
     ran(3, *options, "--out", out)
     lines = out.read_text(encoding="utf-8").splitlines()

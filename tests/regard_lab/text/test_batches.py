@@ -23,12 +23,24 @@ def epoch_of_batches(lengths, budget, seed, world, epoch=0):
 
 
 @settings(deadline=None)
-@given(st.one_of(lengths, pair_lengths), st.integers(40, 200), st.integers(0, 2**70), worlds, st.integers(0, 3))
-def test_an_epoch_holds_every_sentence_once_and_every_batch_the_budget(lengths, budget, seed, world, epoch):
-    batches = [batch for step in epoch_of_batches(lengths, budget, seed, world, epoch) for batch in step]
+@given(
+    st.one_of(lengths, pair_lengths),
+    st.integers(40, 200),
+    st.integers(0, 2**70),
+    worlds,
+    st.integers(0, 3),
+)
+def test_an_epoch_holds_every_sentence_once_and_every_batch_the_budget(
+    lengths, budget, seed, world, epoch
+):
+    batches = [
+        batch for step in epoch_of_batches(lengths, budget, seed, world, epoch) for batch in step
+    ]
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in filter(None, batches):
-        longest = max(max(lengths[i]) if isinstance(lengths[i], tuple) else lengths[i] for i in batch)
+        longest = max(
+            max(lengths[i]) if isinstance(lengths[i], tuple) else lengths[i] for i in batch
+        )
         assert longest * len(batch) <= budget
 
 
@@ -53,7 +65,13 @@ def test_a_batch_is_a_function_of_its_step_alone(asked, seed):
 
 def test_the_draw_is_the_one_of_every_other_machine():
     batches = TokenBatches([3, 9, 4, 8, 3, 5, 5], 10, seed=1)
-    assert [sorted(batches.at(step)) for step in range(batches.steps_per_epoch)] == [[0, 4], [1], [5], [2, 6], [3]]
+    assert [sorted(batches.at(step)) for step in range(batches.steps_per_epoch)] == [
+        [0, 4],
+        [1],
+        [5],
+        [2, 6],
+        [3],
+    ]
 
 
 def test_epochs_and_seeds_differ_and_batches_do_not_come_in_the_order_of_length():
@@ -82,7 +100,10 @@ def test_little_is_padding_and_ranks_of_a_step_have_neighbouring_lengths():
         (([1], 10, 0, 2, 2), "rank is 2 in a world of 2"),
         (([1], 10, 0, 0, 0), "rank is 0 in a world of 0"),
         (([1], 10, 0, 2, -1), "rank is -1"),
-        (([(3, 4), (5, 90), (70, 2)], 64, 0), r"sentence 1 has 90 tokens, more than the budget of 64 .*\(2 of 3"),
+        (
+            ([(3, 4), (5, 90), (70, 2)], 64, 0),
+            r"sentence 1 has 90 tokens, more than the budget of 64 .*\(2 of 3",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):

@@ -18,16 +18,31 @@ def written(folder, name, content):
 @pytest.mark.parametrize(
     ("name", "content", "texts", "damaged"),
     [
-        ("a.txt", "\ufeffone\r\n\r\n  two\u2028three", ("one\n\n  two\u2028three\n",), []),  # spaces and lines are kept
+        (
+            "a.txt",
+            "\ufeffone\r\n\r\n  two\u2028three",
+            ("one\n\n  two\u2028three\n",),
+            [],
+        ),  # spaces and lines are kept
         ("a.txt", b"one\ntwo\n\xff\xff\nfour\nfive\nsix\n", ("one\ntwo\nfour\nfive\nsix\n",), [3]),
-        ("a.jsonl", '{"text": "a\\nb"}\n{"text": 3}\nno json\n{"text": " c"}\n', ("a\nb", " c"), [2, 3]),
+        (
+            "a.jsonl",
+            '{"text": "a\\nb"}\n{"text": 3}\nno json\n{"text": " c"}\n',
+            ("a\nb", " c"),
+            [2, 3],
+        ),
     ],
 )
-def test_documents_are_read_and_damaged_lines_dropped_counted_and_named(tmp_path, name, content, texts, damaged):
+def test_documents_are_read_and_damaged_lines_dropped_counted_and_named(
+    tmp_path, name, content, texts, damaged
+):
     path = written(tmp_path, name, content)
     read = read_documents(path)
     assert read.texts == texts
-    assert (read.dropped, read.first_dropped) == (len(damaged), (str(path), damaged[0]) if damaged else None)
+    assert (read.dropped, read.first_dropped) == (
+        len(damaged),
+        (str(path), damaged[0]) if damaged else None,
+    )
     size = f"{path}: {sum(map(len, texts))} characters in {len(texts)} text{'s' * (len(texts) > 1)}"
     dropped = f"dropped {len(damaged)} damaged line{'s' * (len(damaged) > 1)}, first at {path} line"
     assert read.report() == (f"{size}; {dropped} {damaged[0]}" if damaged else size)
@@ -69,7 +84,9 @@ def test_a_file_without_labels_is_refused(tmp_path):
     with pytest.raises(DataError, match="has 1 label, such as 'same'"):
         read_labelled(written(tmp_path, "a.tsv", "same\tone\nsame\ttwo\n"))
     with pytest.raises(DataError, match="has 1,001 labels"):
-        read_labelled(written(tmp_path, "b.tsv", "".join(f"label {n}\ttext {n}\n" for n in range(1001))))
+        read_labelled(
+            written(tmp_path, "b.tsv", "".join(f"label {n}\ttext {n}\n" for n in range(1001)))
+        )
     with pytest.raises(DataError, match=r"read from a \.tsv"):
         read_labelled(written(tmp_path, "a.txt", "good\tone\n"))
 

@@ -19,8 +19,20 @@ from regard_lab.text.pronouns import (
     swap_referent,
 )
 from regard_lab.text.pronouns.frames import FRAMES, LINKS, TIMES
-from regard_lab.text.pronouns.lexicon import ATTRIBUTES, DRAWBACKS, GENDERS, NOUN_BY_ENGLISH, NOUNS, SENSES
-from regard_lab.text.pronouns.measures import contrast_accuracy, majority_baseline, pronoun_accuracy, pronoun_of
+from regard_lab.text.pronouns.lexicon import (
+    ATTRIBUTES,
+    DRAWBACKS,
+    GENDERS,
+    NOUN_BY_ENGLISH,
+    NOUNS,
+    SENSES,
+)
+from regard_lab.text.pronouns.measures import (
+    contrast_accuracy,
+    majority_baseline,
+    pronoun_accuracy,
+    pronoun_of,
+)
 from regard_lab.text.pronouns.sentences import ARTICLE_SENTENCES, Derivation, PronounSentence, write
 from regard_lab.text.pronouns.splits import LARGEST_COUNT, split_of_pair
 
@@ -29,7 +41,9 @@ from regard_lab.text.pronouns.splits import LARGEST_COUNT, split_of_pair
 
 def test_the_lexicon_has_at_least_300_nouns_of_one_unique_word_in_both_languages():
     assert len(NOUNS) >= 300
-    assert len({noun.english for noun in NOUNS}) == len({noun.german for noun in NOUNS}) == len(NOUNS)
+    assert (
+        len({noun.english for noun in NOUNS}) == len({noun.german for noun in NOUNS}) == len(NOUNS)
+    )
     assert all(len(noun.english.split()) == len(noun.german.split()) == 1 for noun in NOUNS)
     assert all(noun.english.islower() and noun.german[0].isupper() for noun in NOUNS)
 
@@ -119,12 +133,20 @@ def changed_words(before: PronounSentence, after: PronounSentence) -> list[tuple
 def test_every_pair_of_nouns_is_one_of_its_split():
     pairs_of_test = [sentence for pair in contrast() for sentence in pair]
     for name, sentences in (*((name, split(name)) for name in SPLITS), ("test", pairs_of_test)):
-        pairs = {(sentence.derivation.subject, sentence.derivation.object) for sentence in sentences}
-        assert {split_of_pair(*pair) for pair in pairs} == {split_of_pair(*pair[::-1]) for pair in pairs} == {name}
+        pairs = {
+            (sentence.derivation.subject, sentence.derivation.object) for sentence in sentences
+        }
+        assert (
+            {split_of_pair(*pair) for pair in pairs}
+            == {split_of_pair(*pair[::-1]) for pair in pairs}
+            == {name}
+        )
 
 
 def test_the_splits_hold_about_90_4_and_6_percent_of_all_pairs():
-    pairs = [(first, second) for first in NOUNS for second in NOUNS if first.english < second.english]
+    pairs = [
+        (first, second) for first in NOUNS for second in NOUNS if first.english < second.english
+    ]
     shares = Counter(split_of_pair(first, second) for first, second in pairs)
     for split, share in (("train", 0.90), ("valid", 0.04), ("test", 0.06)):
         assert shares[split] / len(pairs) == pytest.approx(share, abs=0.01)
@@ -140,9 +162,15 @@ def test_every_noun_and_every_drawback_occurs_in_training():
 def test_no_sentence_occurs_twice_and_roles_and_pronouns_are_balanced(name):
     sentences = split(name)
     assert len({sentence.source for sentence in sentences}) == len(sentences)
-    assert 0.4 < sum(sentence.derivation.refers_to_subject for sentence in sentences) / len(sentences) < 0.6
+    assert (
+        0.4
+        < sum(sentence.derivation.refers_to_subject for sentence in sentences) / len(sentences)
+        < 0.6
+    )
     counts = Counter(sentence.pronoun for sentence in sentences)
-    assert all(count / len(sentences) == pytest.approx(1 / 3, abs=0.03) for count in counts.values())
+    assert all(
+        count / len(sentences) == pytest.approx(1 / 3, abs=0.03) for count in counts.values()
+    )
     assert len(counts) == 3
 
 
@@ -155,7 +183,11 @@ def test_one_source_has_one_translation():
 
 def test_the_two_nouns_share_a_gender_in_few_sentences_of_training_alone():
     share = [
-        sum(sentence.derivation.referent.gender == sentence.derivation.other.gender for sentence in part) / len(part)
+        sum(
+            sentence.derivation.referent.gender == sentence.derivation.other.gender
+            for sentence in part
+        )
+        / len(part)
         for part in map(split, SPLITS)
     ]
     assert share == [pytest.approx(WEIGHTS.same_gender, abs=0.02), 0, 0]
@@ -171,7 +203,8 @@ def test_the_drawback_can_be_said_of_exactly_one_of_the_two_nouns():
 
 def test_the_indices_point_at_it_both_nouns_and_the_pronoun_which_occur_once_each():
     for sentence in everything():
-        words, german = [*map(bare, sentence.source.split())], [*map(bare, sentence.target.split())]
+        words = [*map(bare, sentence.source.split())]
+        german = [*map(bare, sentence.target.split())]
         places = {
             "it": sentence.it_index,
             sentence.referent: sentence.referent_index,
@@ -180,7 +213,9 @@ def test_the_indices_point_at_it_both_nouns_and_the_pronoun_which_occur_once_eac
         for word, at in places.items():
             assert (words[at], words.count(word)) == (word, 1), sentence.source
         assert sentence.target.split()[sentence.target_pronoun_index] == sentence.pronoun
-        assert [word for word in german if word in ("es", "er", "sie")] == [sentence.pronoun], sentence.target
+        assert [word for word in german if word in ("es", "er", "sie")] == [sentence.pronoun], (
+            sentence.target
+        )
 
 
 def test_contrast_pairs_differ_in_one_word_and_the_pronoun_changes():
@@ -198,8 +233,9 @@ def test_the_articles_sentences_are_translated_word_for_word_and_no_training_has
         f"The animal didn{mark}t cross the street because it was {english}.": (
             f"Das Tier überquerte die Straße nicht, weil {german} war."
         )
-        for mark in "'’" for english, german in endings.items()
-    }  # fmt: skip
+        for mark in "'’"
+        for english, german in endings.items()
+    }
     assert split_of_pair(NOUN_BY_ENGLISH["animal"], NOUN_BY_ENGLISH["street"]) == "test"
 
 
@@ -222,7 +258,15 @@ def share_guessed_by(clue: Callable[[PronounSentence], Hashable]) -> float:
         lambda s: s.derivation.drawback,
         lambda s: (s.derivation.link, s.derivation.link_first, s.derivation.subject_has_no),
     ],
-    ids=["order", "first gender", "second gender", "both genders", "frame and genders", "drawback", "link"],
+    ids=[
+        "order",
+        "first gender",
+        "second gender",
+        "both genders",
+        "frame and genders",
+        "drawback",
+        "link",
+    ],
 )
 def test_no_cheap_clue_predicts_the_pronoun(clue):
     assert share_guessed_by(clue) < 0.65
@@ -230,7 +274,9 @@ def test_no_cheap_clue_predicts_the_pronoun(clue):
 
 
 def test_the_training_split_is_the_same_on_every_machine():
-    lines = "\n".join(f"{sentence.source}\t{sentence.target}" for sentence in make_split("train", 1000))
+    lines = "\n".join(
+        f"{sentence.source}\t{sentence.target}" for sentence in make_split("train", 1000)
+    )
     assert hashlib.sha256(lines.encode()).hexdigest() == (
         "407edbe43cdd3e04cc902882b41e512d055dee637404517e3b42e6b0d42911ce"
     )
@@ -239,7 +285,9 @@ def test_the_training_split_is_the_same_on_every_machine():
 def test_a_longer_split_begins_with_the_shorter_one_and_another_seed_gives_others():
     assert make_split("valid", 300) == split("valid")[:300]
     assert make_split("valid", 0) == make_contrast_pairs(0) == []
-    assert not {s.source for s in make_split("test", 100, seed=1)} & {s.source for s in split("test")[:100]}
+    assert not {s.source for s in make_split("test", 100, seed=1)} & {
+        s.source for s in split("test")[:100]
+    }
 
 
 def test_weights_decide_how_often_a_choice_is_made():
@@ -253,7 +301,9 @@ def test_weights_decide_how_often_a_choice_is_made():
 
 
 def test_impossible_requests_are_refused_with_the_numbers():
-    with pytest.raises(ArgumentError, match=f"20001 sentences of 'test'.*0 to {LARGEST_COUNT['test']}"):
+    with pytest.raises(
+        ArgumentError, match=f"20001 sentences of 'test'.*0 to {LARGEST_COUNT['test']}"
+    ):
         make_split("test", 20_001)
     with pytest.raises(ArgumentError, match="-1 sentences of 'train'"):
         make_split("train", -1)
@@ -274,7 +324,9 @@ def test_twins_differ_in_the_adjective_and_in_the_referent_and_stay_in_the_train
         assert (first.referent, first.other) == (second.other, second.referent)
     sentences = [sentence for group in groups for sentence in group]
     assert len({sentence.source for sentence in sentences}) == len(sentences) == 600
-    assert {split_of_pair(one.derivation.subject, one.derivation.object) for one in sentences} == {"train"}
+    assert {split_of_pair(one.derivation.subject, one.derivation.object) for one in sentences} == {
+        "train"
+    }
     assert make_twins(100)[:40] == groups[:40]
     assert make_twins(100, seed=1)[:40] != groups[:40]
     assert make_twins(0) == []
@@ -286,7 +338,8 @@ def test_twins_differ_in_the_adjective_and_in_the_referent_and_stay_in_the_train
 def test_swapping_the_referent_changes_its_noun_and_what_agrees_with_it():
     for sentence in [*split("test")[:500], *ARTICLE_SENTENCES]:
         swapped = swap_referent(sentence)
-        old, new = NOUN_BY_ENGLISH[sentence.referent], NOUN_BY_ENGLISH[swapped.referent]
+        old = NOUN_BY_ENGLISH[sentence.referent]
+        new = NOUN_BY_ENGLISH[swapped.referent]
         assert old.sense == new.sense
         assert swapped.other == sentence.other
         assert len({old.gender, new.gender, NOUN_BY_ENGLISH[sentence.other].gender}) == 3
@@ -339,9 +392,22 @@ def test_accuracy_is_one_for_references_zero_for_silence_and_the_baseline_for_on
 
 
 def test_one_answer_for_both_sentences_of_a_contrast_pair_earns_nothing():
-    assert contrast_accuracy(contrast(), [(first.target, first.target) for first, _ in contrast()]) == 0.0
-    assert contrast_accuracy(contrast(), [(second.target, first.target) for first, second in contrast()]) == 0.0
-    assert contrast_accuracy(contrast(), [(first.target, second.target) for first, second in contrast()]) == 1.0
+    assert (
+        contrast_accuracy(contrast(), [(first.target, first.target) for first, _ in contrast()])
+        == 0.0
+    )
+    assert (
+        contrast_accuracy(
+            contrast(), [(second.target, first.target) for first, second in contrast()]
+        )
+        == 0.0
+    )
+    assert (
+        contrast_accuracy(
+            contrast(), [(first.target, second.target) for first, second in contrast()]
+        )
+        == 1.0
+    )
 
 
 def test_measures_refuse_outputs_that_do_not_match():
@@ -349,6 +415,10 @@ def test_measures_refuse_outputs_that_do_not_match():
         pronoun_accuracy(split("test")[:300], [""])
     with pytest.raises(ArgumentError, match="400 sentence pairs came with 0 outputs"):
         contrast_accuracy(contrast(), [])
-    for nothing in (lambda: majority_baseline([]), lambda: pronoun_accuracy([], []), lambda: contrast_accuracy([], [])):
+    for nothing in (
+        lambda: majority_baseline([]),
+        lambda: pronoun_accuracy([], []),
+        lambda: contrast_accuracy([], []),
+    ):
         with pytest.raises(ArgumentError, match=r"0 sentence.* to measure"):
             nothing()

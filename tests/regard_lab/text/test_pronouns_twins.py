@@ -17,7 +17,9 @@ def data(monkeypatch):
 
 def batches(data, tokeniser, tokens):
     """The sources of each batch as ids, with END and without padding."""
-    task = TranslationTask(data.train, [], tokeniser, batch_tokens=tokens, seed=0, together=data.together)
+    task = TranslationTask(
+        data.train, [], tokeniser, batch_tokens=tokens, seed=0, together=data.together
+    )
     assert task.left_out == 0
     for step in range(task.batches.steps_per_epoch):
         source = task.batch(step).source
@@ -26,12 +28,27 @@ def batches(data, tokeniser, tokens):
 
 
 def test_twins_share_every_batch_that_has_room_for_them(data):
-    tokeniser = Tokeniser.train([text for pair in data.train for text in (pair.source, pair.target)], 420)
-    groups = [number for number, count in enumerate(data.together) for _ in range(count)]  # of each pair
-    group_of = {(*tokeniser.encode(pair.source), 3): group for pair, group in zip(data.train, groups, strict=True)}
+    tokeniser = Tokeniser.train(
+        [text for pair in data.train for text in (pair.source, pair.target)], 420
+    )
+    groups = [
+        number for number, count in enumerate(data.together) for _ in range(count)
+    ]  # of each pair
+    group_of = {
+        (*tokeniser.encode(pair.source), 3): group
+        for pair, group in zip(data.train, groups, strict=True)
+    }
     found = [*batches(data, tokeniser, 300)]
     for rows in found:
-        assert all(count == data.together[group] for group, count in Counter(map(group_of.get, rows)).items())
-    longest = 2 + max(len(tokeniser.encode(text)) for pair in data.train for text in (pair.source, pair.target))
-    for sources in (found, [*batches(data, tokeniser, longest)]):  # too small for two: groups are taken apart
+        assert all(
+            count == data.together[group]
+            for group, count in Counter(map(group_of.get, rows)).items()
+        )
+    longest = 2 + max(
+        len(tokeniser.encode(text)) for pair in data.train for text in (pair.source, pair.target)
+    )
+    for sources in (
+        found,
+        [*batches(data, tokeniser, longest)],
+    ):  # too small for two: groups are taken apart
         assert sorted(row for rows in sources for row in rows) == sorted(group_of)

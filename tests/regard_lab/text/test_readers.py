@@ -31,20 +31,31 @@ def write(tmp_path):
 # --- what is kept, and what is dropped, counted and named by its first line
 
 HELLO_LAST = [HELLO, Pair("last", "letzte")]
-FIRST, LAST = '{"target": "hallo", "source": "hello", "id": 7}\n', '\n{"source": "last", "target": "letzte"}\n'
+FIRST = '{"target": "hallo", "source": "hello", "id": 7}\n'
+LAST = '\n{"source": "last", "target": "letzte"}\n'
 
 
 def one_bad(reason, *lines):
     """A table for each of these lines, between two good ones."""
     return [
-        ({"x.tsv": b"hello\thallo\n" + (line if isinstance(line, bytes) else line.encode()) + b"\nlast\tletzte\n"},
-         HELLO_LAST, {reason: (1, "x.tsv", 2)})
+        (
+            {
+                "x.tsv": b"hello\thallo\n"
+                + (line if isinstance(line, bytes) else line.encode())
+                + b"\nlast\tletzte\n"
+            },
+            HELLO_LAST,
+            {reason: (1, "x.tsv", 2)},
+        )
         for line in lines
-    ]  # fmt: skip
+    ]
 
 
 def bad_json(reason, *lines):
-    return [({"x.jsonl": f"{FIRST}{line}{LAST}"}, HELLO_LAST, {reason: (1, "x.jsonl", 2)}) for line in lines]
+    return [
+        ({"x.jsonl": f"{FIRST}{line}{LAST}"}, HELLO_LAST, {reason: (1, "x.jsonl", 2)})
+        for line in lines
+    ]
 
 
 BIRD = [Pair("A bird sang.", "Ein Vogel sang."), Pair("Yes, it did", 'Ja, "wirklich"')]
@@ -54,22 +65,62 @@ READ = [
     ({"x.tsv": b"hello\thallo\r\n"}, [HELLO], {}),  # Windows
     ({"x.tsv": b"hello\thallo"}, [HELLO], {}),  # no line end at the end
     ({"x.tsv": "a\u2028b\tc\u0085d\n"}, [Pair("a b", "c d")], {}),  # not line ends here
-    ({"x.tsv": "a\x0cb\tc\x0bd\re\n"}, [Pair("a b", "c d e")], {}),  # form feed, vertical tab, lone CR
+    (
+        {"x.tsv": "a\x0cb\tc\x0bd\re\n"},
+        [Pair("a b", "c d e")],
+        {},
+    ),  # form feed, vertical tab, lone CR
     ({"x.csv": "source,target\na\rb,c\n"}, [Pair("a b", "c")], {}),
-    ({"x.tsv": "  a \u00a0  b \t c\u3000d\n"}, [Pair("a b", "c\u3000d")], {}),  # special spaces of targets remain
+    (
+        {"x.tsv": "  a \u00a0  b \t c\u3000d\n"},
+        [Pair("a b", "c\u3000d")],
+        {},
+    ),  # special spaces of targets remain
     ({"x.tsv": "cafe\u0301\tKaffee\n"}, [Pair("caf\u00e9", "Kaffee")], {}),  # NFC
-    ({"x.tsv": "I 😀 👩\u200d🚀\tשלום ❤️\n"}, [Pair("I 😀 👩\u200d🚀", "שלום ❤️")], {}),  # joiners, right to left
-    ({"x.tsv": "don’t\tso “nicht”\n"}, [Pair("don’t", "so “nicht”")], {}),  # typography is the tokeniser's business
-    ({"x.JSONL": '{"source": "two\\nlines\u2028here", "target": "zwei"}'}, [Pair("two lines here", "zwei")], {}),
+    (
+        {"x.tsv": "I 😀 👩\u200d🚀\tשלום ❤️\n"},
+        [Pair("I 😀 👩\u200d🚀", "שלום ❤️")],
+        {},
+    ),  # joiners, right to left
+    (
+        {"x.tsv": "don’t\tso “nicht”\n"},
+        [Pair("don’t", "so “nicht”")],
+        {},
+    ),  # typography is the tokeniser's business
+    (
+        {"x.JSONL": '{"source": "two\\nlines\u2028here", "target": "zwei"}'},
+        [Pair("two lines here", "zwei")],
+        {},
+    ),
     # A header names the columns in any order.
     ({"a.csv": f"source,target\n{CSV}"}, BIRD, {}),
-    ({"a.csv": f"\ufeffSource , Target\r\n{CSV}".replace("\n", "\r\n").replace("\r\r", "\r")}, BIRD, {}),
+    (
+        {"a.csv": f"\ufeffSource , Target\r\n{CSV}".replace("\n", "\r\n").replace("\r\r", "\r")},
+        BIRD,
+        {},
+    ),
     ({"a.CSV": f"src,translation\n{CSV}"}, BIRD, {}),
     ({"a.csv": f"source;target\n{CSV}".replace(",E", ";E").replace('","', '";"')}, BIRD, {}),
-    ({"a.csv": 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\t"Ja, ""wirklich"""\n'}, BIRD, {}),
-    ({"a.tsv": 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'}, BIRD, {}),
+    (
+        {
+            "a.csv": 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\t"Ja, ""wirklich"""\n'
+        },
+        BIRD,
+        {},
+    ),
+    (
+        {"a.tsv": 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'},
+        BIRD,
+        {},
+    ),
     ({"a.tsv": 'A bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'}, BIRD, {}),
-    ({"a.tsv": 'target\tid\tsource\nEin Vogel sang.\t1\tA bird sang.\nJa, "wirklich"\t2\tYes, it did\n'}, BIRD, {}),
+    (
+        {
+            "a.tsv": 'target\tid\tsource\nEin Vogel sang.\t1\tA bird sang.\nJa, "wirklich"\t2\tYes, it did\n'
+        },
+        BIRD,
+        {},
+    ),
     *one_bad("empty line", "", " \t "),
     *one_bad("not exactly two columns", "no tab", "one\ttwo\tthree"),
     *one_bad("empty side", "source\t", "\ttarget", "\u00a0\ttarget"),
@@ -77,28 +128,57 @@ READ = [
     *one_bad("duplicate", "hello\thallo", "hello \t hallo\r"),
     *one_bad("not valid UTF-8", b"caf\xe9\tKaffee", b"\xed\xa0\x80\tsurrogate"),
     *bad_json("broken JSON", '{"source": "a", "target": ', "source: a", "[" * 100_000),
-    *bad_json("without source and target strings", '{"source":"a","target":3}', '{"source":"a"}', '["a","b"]', '"ab"'),
+    *bad_json(
+        "without source and target strings",
+        '{"source":"a","target":3}',
+        '{"source":"a"}',
+        '["a","b"]',
+        '"ab"',
+    ),
     *bad_json("with a NUL character", '{"source": "a\\u0000b", "target": "c"}'),
     *bad_json("not valid Unicode", '{"source": "a\\ud800", "target": "c"}'),
     *bad_json("empty side", '{"source": " ", "target": "c"}'),
     *bad_json("empty line", ""),
     # Parallel files: a fault in the second file names that file.
-    ({"x.en": "hello\n\n\nbad\nhello\n", "x.de": "hallo\r\n\nallein\n\nhallo"}, [HELLO],
-     {"empty line": (1, "x.en", 2), "empty side": (2, "x.en", 3), "duplicate": (1, "x.en", 5)}),
-    ({"x.en": b"a\nb\nc\n", "x.de": b"A\n\xff\n \n"}, [Pair("a", "A")],
-     {"not valid UTF-8": (1, "x.de", 2), "empty side": (1, "x.de", 3)}),
+    (
+        {"x.en": "hello\n\n\nbad\nhello\n", "x.de": "hallo\r\n\nallein\n\nhallo"},
+        [HELLO],
+        {"empty line": (1, "x.en", 2), "empty side": (2, "x.en", 3), "duplicate": (1, "x.en", 5)},
+    ),
+    (
+        {"x.en": b"a\nb\nc\n", "x.de": b"A\n\xff\n \n"},
+        [Pair("a", "A")],
+        {"not valid UTF-8": (1, "x.de", 2), "empty side": (1, "x.de", 3)},
+    ),
     # Files that were joined without a line end give no joined pair.
-    (dict.fromkeys(("x.en", "x.de"), "\ufefffirst\nlast\ufeffnew first\n\ufeffmore\n"),
-     [Pair("first", "first"), Pair("more", "more")], {"with a byte order mark inside": (1, "x.en", 2)}),
-    ({"x.tsv": "a\tb\ufeffc\td\ne\tf\n"}, [Pair("e", "f")], {"not exactly two columns": (1, "x.tsv", 1)}),
+    (
+        dict.fromkeys(("x.en", "x.de"), "\ufefffirst\nlast\ufeffnew first\n\ufeffmore\n"),
+        [Pair("first", "first"), Pair("more", "more")],
+        {"with a byte order mark inside": (1, "x.en", 2)},
+    ),
+    (
+        {"x.tsv": "a\tb\ufeffc\td\ne\tf\n"},
+        [Pair("e", "f")],
+        {"not exactly two columns": (1, "x.tsv", 1)},
+    ),
     # A NUL past the start, and a file whose name reads like named columns.
-    ({"a.tsv:x,y.tsv": "".join(f"source {i}\ttarget {i}\n" for i in range(1000)) + "a\0b\tc\n"},
-     [Pair(f"source {i}", f"target {i}") for i in range(1000)], {"with a NUL character": (1, "a.tsv:x,y.tsv", 1001)}),
-    ({"a.csv": b'source,target\na,b\nonly one\n\n"two\nlines",c\n\xff,d\na,b\n,e\n'},
-     [Pair("a", "b"), Pair("two lines", "c")],
-     {"not as many columns as the header": (1, "a.csv", 3), "empty line": (1, "a.csv", 4),
-      "not valid UTF-8": (1, "a.csv", 7), "duplicate": (1, "a.csv", 8), "empty side": (1, "a.csv", 9)}),
-]  # fmt: skip
+    (
+        {"a.tsv:x,y.tsv": "".join(f"source {i}\ttarget {i}\n" for i in range(1000)) + "a\0b\tc\n"},
+        [Pair(f"source {i}", f"target {i}") for i in range(1000)],
+        {"with a NUL character": (1, "a.tsv:x,y.tsv", 1001)},
+    ),
+    (
+        {"a.csv": b'source,target\na,b\nonly one\n\n"two\nlines",c\n\xff,d\na,b\n,e\n'},
+        [Pair("a", "b"), Pair("two lines", "c")],
+        {
+            "not as many columns as the header": (1, "a.csv", 3),
+            "empty line": (1, "a.csv", 4),
+            "not valid UTF-8": (1, "a.csv", 7),
+            "duplicate": (1, "a.csv", 8),
+            "empty side": (1, "a.csv", 9),
+        },
+    ),
+]
 
 
 @pytest.mark.parametrize(("files", "pairs", "dropped"), READ)
@@ -107,7 +187,9 @@ def test_pairs_are_kept_and_bad_lines_dropped_counted_and_named(write, files, pa
     read = read_pairs(*paths.values())
     assert read.pairs == pairs
     assert read.dropped == {reason: count for reason, (count, *_) in dropped.items()}
-    assert read.first_lines == {reason: (str(paths[name]), line) for reason, (_, name, line) in dropped.items()}
+    assert read.first_lines == {
+        reason: (str(paths[name]), line) for reason, (_, name, line) in dropped.items()
+    }
     assert (read.kept, read.lines) == (len(pairs), len(pairs) + sum(read.dropped.values()))
     for reason, (count, name, line) in dropped.items():
         assert f"{count} {reason}, first at {paths[name]} line {line}" in read.report()
@@ -125,12 +207,28 @@ COUNTS = r"x\.en has {} but \S*x\.de has {}"
 REFUSED = [
     ({"empty.tsv": b""}, "", r"empty\.tsv is empty"),
     ({"empty.jsonl": b"\xef\xbb\xbf"}, "", r"empty\.jsonl: none of 1 line"),
-    ({"lines.tsv": b"\n\n"}, "", r"none of 2 lines gives a pair \(2 empty line, first at \S*lines\.tsv line 1"),
-    ({"plain.tsv": b"a b\nc d\n"}, "", r"none of 2 lines .*not exactly two columns, first at \S*plain\.tsv line 1"),
+    (
+        {"lines.tsv": b"\n\n"},
+        "",
+        r"none of 2 lines gives a pair \(2 empty line, first at \S*lines\.tsv line 1",
+    ),
+    (
+        {"plain.tsv": b"a b\nc d\n"},
+        "",
+        r"none of 2 lines .*not exactly two columns, first at \S*plain\.tsv line 1",
+    ),
     ({"array.jsonl": b'[{"source": "a", "target": "b"}]'}, "", r"array\.jsonl line 1"),
-    ({"image.tsv": b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"}, "", r"image\.tsv, line 3 contains a NUL byte"),
+    (
+        {"image.tsv": b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"},
+        "",
+        r"image\.tsv, line 3 contains a NUL byte",
+    ),
     ({"wide.tsv": "a\tb\n".encode("utf-16")}, "", r"wide\.tsv, line 1 starts as UTF-16"),
-    ({"latin.tsv": "né\tja\nné\tja\nok\tja\n".encode("latin-1")}, "", r"latin\.tsv: 2 of 3 lines.*the first is line 1"),
+    (
+        {"latin.tsv": "né\tja\nné\tja\nok\tja\n".encode("latin-1")},
+        "",
+        r"latin\.tsv: 2 of 3 lines.*the first is line 1",
+    ),
     ({"notes.xlsx": b"a,b\n"}, "", r"notes\.xlsx has an unknown suffix"),
     ({"alone.txt": b"a\n"}, "", r"two parallel plain files"),
     ({"x.en": "a\nb\nc\n", "x.de": "A\nB\n"}, "", COUNTS.format("3 lines", 2)),
@@ -141,7 +239,11 @@ REFUSED = [
     ({"x.en": b"a b\rc d\r", "x.de": b"a b\rc d\r"}, "", ALONE),
     ({"x.jsonl": b'{"source": "a"}\r{"source": "b"}'}, "", ALONE),
     # Columns that are not certain
-    ({"a.csv": "en,de\nHello,Hallo\n"}, "", "begins with 'en', 'de'; a .csv begins with a header. Put the line"),
+    (
+        {"a.csv": "en,de\nHello,Hallo\n"},
+        "",
+        "begins with 'en', 'de'; a .csv begins with a header. Put the line",
+    ),
     ({"a.csv": "en,de\nHello,Hallo\n"}, "", r"as in \S*a\.csv:en,de$"),
     ({"a.csv": ""}, "", "begins with an empty line"),
     ({"a.tsv": "en\tde\nHello\tHallo\n"}, "", "the first line 'en', 'de' may be a header or a row"),
@@ -149,13 +251,23 @@ REFUSED = [
     ({"a.tsv": "a\tb\n"}, ":english,german", "its first line is 'a', 'b'"),
     ({"a.csv": 'source,target\na,b\n"open,c\nd,e\n'}, "", "line 3: the quotes do not close"),
     ({"x.tsv": '"a\nb"\t"c\nd"\n'}, "", r"none of 3 lines gives a pair .* rename it to x\.csv"),
-    ({"y.tsv": '"English"\t"German"\n"A bird."\t"Ein Vogel."\n'}, ":english,german",
-     r"is quoted, and quotes in a \.tsv are read as letters; rename it to y\.csv"),
+    (
+        {"y.tsv": '"English"\t"German"\n"A bird."\t"Ein Vogel."\n'},
+        ":english,german",
+        r"is quoted, and quotes in a \.tsv are read as letters; rename it to y\.csv",
+    ),
     ({"q.tsv.gz": gzip.compress(b'"source"\t"target"\na\tb\n')}, "", r"rename it to q\.csv\.gz"),
-    ({"l.tsv.gz": gzip.compress("né\tja\nné\tja\n".encode("latin-1"))}, "",
-     r"l\.tsv.*`gunzip --keep \S*l\.tsv\.gz && iconv -f latin1 -t utf-8 \S*l\.tsv >"),
-    ({"named.tsv": gzip.compress(b"a\tb\n")}, "", r"named\.tsv is a gzip file; let its name end in \.gz"),
-]  # fmt: skip
+    (
+        {"l.tsv.gz": gzip.compress("né\tja\nné\tja\n".encode("latin-1"))},
+        "",
+        r"l\.tsv.*`gunzip --keep \S*l\.tsv\.gz && iconv -f latin1 -t utf-8 \S*l\.tsv >",
+    ),
+    (
+        {"named.tsv": gzip.compress(b"a\tb\n")},
+        "",
+        r"named\.tsv is a gzip file; let its name end in \.gz",
+    ),
+]
 
 
 @pytest.mark.parametrize(("files", "asked", "message"), REFUSED)
@@ -191,7 +303,9 @@ def test_a_packed_file_is_read_as_the_plain_one(write, name, columns, content):
     assert read_pairs(f"{path}{columns}").pairs == [HELLO]
     assert list(read_lines(path)) == content.splitlines()
     assert read_documents(write("t.jsonl.gz", gzip.compress(b'{"text": "a"}\n'))).texts == ("a",)
-    sides = [write(f"few.{side}.gz", gzip.compress(f"{side}\n".encode())) for side in ("hello", "hallo")]
+    sides = [
+        write(f"few.{side}.gz", gzip.compress(f"{side}\n".encode())) for side in ("hello", "hallo")
+    ]
     assert read_pairs(*sides).pairs == [HELLO]
     labelled = write("l.tsv.gz", gzip.compress(b"good\tA bird sang.\nbad\tIt rained.\n"))
     assert read_labelled(labelled).labels == ("bad", "good")
@@ -200,8 +314,15 @@ def test_a_packed_file_is_read_as_the_plain_one(write, name, columns, content):
 def test_a_packed_file_that_is_damaged_or_too_large_names_the_way_out(write, monkeypatch):
     whole = gzip.compress(b"".join(b"%d\tx\n" % i for i in range(9_000)))
     middle = len(whole) // 2
-    for content in (whole[:-9], whole[:middle], whole[:middle] + bytes(9) + whole[middle + 9 :], b"hello\thallo\n"):
-        with pytest.raises(DataError, match=r"a\.tsv\.gz is damaged, or no gzip file \(.+\); copy it again"):
+    for content in (
+        whole[:-9],
+        whole[:middle],
+        whole[:middle] + bytes(9) + whole[middle + 9 :],
+        b"hello\thallo\n",
+    ):
+        with pytest.raises(
+            DataError, match=r"a\.tsv\.gz is damaged, or no gzip file \(.+\); copy it again"
+        ):
             read_pairs(write("a.tsv.gz", content))
     path = write("a.tsv.gz", whole)
     unpacked = len(gzip.decompress(whole))
@@ -244,7 +365,9 @@ def test_line_i_comes_from_line_i(write, end):
     assert list(read_lines(write("x.txt", content))) == lines
     assert list(read_lines(io.BytesIO(content.encode()))) == lines
     assert list(read_lines(io.StringIO(content, newline="\n"))) == lines
-    assert list(read_lines(io.TextIOWrapper(io.BytesIO(content.encode()), encoding="ascii"))) == lines
+    assert (
+        list(read_lines(io.TextIOWrapper(io.BytesIO(content.encode()), encoding="ascii"))) == lines
+    )
 
 
 def test_lines_are_given_out_as_they_arrive():
@@ -282,15 +405,24 @@ def test_a_path_names_the_columns(write, name, mark):
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_path_names_the_keys_of_json_objects(write, nested):
     pair = {"German": "Ein Vogel sang.", "English": "A bird sang."}
-    lines = [{"id": 1, **({"translation": pair} if nested else pair)}, {"English": 7, "German": "x"}]
+    lines = [
+        {"id": 1, **({"translation": pair} if nested else pair)},
+        {"English": 7, "German": "x"},
+    ]
     path = write("a.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines))
     read = read_pairs(f"{path}:english,german")
     assert (read.pairs, read.dropped) == (BIRD[:1], {"without strings 'english' and 'german'": 1})
     assert read_pairs(f"{path}:german,english").pairs == [Pair("Ein Vogel sang.", "A bird sang.")]
-    with pytest.raises(NotFoundError, match="none of 2 lines gives a pair: the strings of its first object are") as no:
+    with pytest.raises(
+        NotFoundError, match="none of 2 lines gives a pair: the strings of its first object are"
+    ) as no:
         read_pairs(path)
-    assert str(no.value).endswith(f"'German', 'English'; name the keys after the file, as in {path}:German,English")
-    with pytest.raises(NotFoundError, match=r"name the keys after the file, as in .*a\.jsonl:English,German"):
+    assert str(no.value).endswith(
+        f"'German', 'English'; name the keys after the file, as in {path}:German,English"
+    )
+    with pytest.raises(
+        NotFoundError, match=r"name the keys after the file, as in .*a\.jsonl:English,German"
+    ):
         read_pairs(f"{path}:english,germn")
     assert read_pairs(write("b.jsonl", '{"src": "a", "tgt": "b"}\n')).pairs == [Pair("a", "b")]
 
@@ -324,7 +456,9 @@ TIDY = [Pair(" ".join(source.split()), " ".join(target.split())) for source, tar
 
 def write_table(path, quoting=csv.QUOTE_MINIMAL, header=None):
     with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, delimiter="\t", quoting=quoting).writerows([header, *ROWS] if header else ROWS)
+        csv.writer(file, delimiter="\t", quoting=quoting).writerows(
+            [header, *ROWS] if header else ROWS
+        )
     return path
 
 
@@ -333,7 +467,10 @@ def write_table(path, quoting=csv.QUOTE_MINIMAL, header=None):
 def test_no_pair_is_made_from_halves_of_a_quoted_row(tmp_path, quoting, header):
     path = write_table(tmp_path / "x.tsv", quoting, header)
     if header and quoting == csv.QUOTE_ALL:
-        with pytest.raises(DataError, match=r"the header .* is quoted, .* rename it to x\.csv, whose quotes are read$"):
+        with pytest.raises(
+            DataError,
+            match=r"the header .* is quoted, .* rename it to x\.csv, whose quotes are read$",
+        ):
             read_pairs(path)
         return
     read = read_pairs(path)
@@ -346,7 +483,9 @@ def test_no_pair_is_made_from_halves_of_a_quoted_row(tmp_path, quoting, header):
     assert read.dropped[HALF_QUOTED] == 3  # the lines that had two columns
     assert "look quoted, as csv and pandas write rows (see line " in read.report()
     assert "rename it to x.csv, whose quotes are read" in read.report()
-    assert ("with the header source TAB target as its first line" in read.report()) == (header is None)
+    assert ("with the header source TAB target as its first line" in read.report()) == (
+        header is None
+    )
 
 
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
@@ -357,10 +496,16 @@ def test_the_way_out_of_a_quoted_tsv_reads_every_row(tmp_path, quoting):
 
 def test_stray_quotes_of_an_unquoted_table_are_letters(write):
     rows = [
-        ('He said "no"', 'Er sagte "nein"'), ('"No," he said.', '"Nein", sagte er.'), ('"Yes."', '"Ja."'),
-        ('the "a" and the "b"', 'das "a" und das "b"'), ("plain", "einfach"), ("more", "mehr"),
-    ]  # fmt: skip
-    read = read_pairs(write("tatoeba.tsv", "".join(f"{source}\t{target}\n" for source, target in rows)))
+        ('He said "no"', 'Er sagte "nein"'),
+        ('"No," he said.', '"Nein", sagte er.'),
+        ('"Yes."', '"Ja."'),
+        ('the "a" and the "b"', 'das "a" und das "b"'),
+        ("plain", "einfach"),
+        ("more", "mehr"),
+    ]
+    read = read_pairs(
+        write("tatoeba.tsv", "".join(f"{source}\t{target}\n" for source, target in rows))
+    )
     assert read.pairs == [Pair(*row) for row in rows]
     assert (read.dropped, read.quoted) == ({}, None)
 
@@ -390,7 +535,9 @@ def test_a_table_without_header_is_read_by_the_numbers_of_its_columns(write):
     commas = write("a.csv", "source;target\nx;y\n")
     assert read_pairs(f"{commas}:2,1").pairs[0] == Pair("target", "source")
     for numbers in ("1,4", "2,2", "9,1"):
-        with pytest.raises(NotFoundError, match=r"has 3 columns in its first line, 'Go\.', 'Geh\.'"):
+        with pytest.raises(
+            NotFoundError, match=r"has 3 columns in its first line, 'Go\.', 'Geh\.'"
+        ):
             read_pairs(f"{path}:{numbers}")
     with pytest.raises(NotFoundError, match=r"by their numbers, as in .*deu\.txt:1,2$"):
         read_pairs(path)

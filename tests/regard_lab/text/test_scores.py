@@ -6,8 +6,14 @@ import sacrebleu
 from regard.errors import ArgumentError
 from regard_lab.text import score
 
-REFERENCES = ["Das Tier überquerte die Straße nicht, weil es müde war.", "Die Katze schlief, weil sie müde war."]
-OUTPUTS = ["Das Tier überquerte die Straße nicht, weil sie müde war.", "Die Katze schlief, weil sie müde war."]
+REFERENCES = [
+    "Das Tier überquerte die Straße nicht, weil es müde war.",
+    "Die Katze schlief, weil sie müde war.",
+]
+OUTPUTS = [
+    "Das Tier überquerte die Straße nicht, weil sie müde war.",
+    "Die Katze schlief, weil sie müde war.",
+]
 
 
 def test_scores_are_those_of_sacrebleu_and_signatures_name_the_settings():
@@ -20,7 +26,8 @@ def test_scores_are_those_of_sacrebleu_and_signatures_name_the_settings():
 
 
 def test_perfect_is_a_hundred_nothing_is_zero_and_a_match_overlooks_typography_and_white_space_only():
-    perfect, nothing = score(REFERENCES, REFERENCES), score(["", ""], REFERENCES)
+    perfect = score(REFERENCES, REFERENCES)
+    nothing = score(["", ""], REFERENCES)
     assert (perfect.bleu, perfect.chrf, perfect.exact_match) == (100, 100, 1)
     assert (nothing.bleu, nothing.chrf, nothing.exact_match) == (0, 0, 0)
     assert score(["He didn't  go", "a"], ["He didn’t go ", "A"]).exact_match == 0.5

@@ -9,7 +9,9 @@ from regard_lab.text import SeenWords, Tokeniser
 from regard_lab.text.seen_words import remark_on_scripts
 from regard_lab.training.recipes import LanguageModelTraining, TranslationTraining
 
-SEEN = SeenWords.of(["The animal didn't cross the street.", "It was well-known in Köln; room 12 was empty!"])
+SEEN = SeenWords.of(
+    ["The animal didn't cross the street.", "It was well-known in Köln; room 12 was empty!"]
+)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,10 @@ SEEN = SeenWords.of(["The animal didn't cross the street.", "It was well-known i
         ('"Animal? "Street', ()),
         ("the Animal", ("Animal",)),  # elsewhere capitals count
         ("ANIMAL", ("ANIMAL",)),
-        ("The animal didn’t cross Ko\u0308ln", ()),  # apostrophes and accents however they are written
+        (
+            "The animal didn’t cross Ko\u0308ln",
+            (),
+        ),  # apostrophes and accents however they are written
         ("known well", ()),  # the parts of a word with a hyphen
         ("anim didn cross12", ("anim", "didn", "cross12")),  # no parts of words
         ("room 13", ("13",)),
@@ -37,7 +42,9 @@ def test_a_word_is_unknown_exactly_if_the_text_did_not_have_it(text, unknown):
 def test_words_are_split_as_the_tokeniser_splits_them():
     text = "It's 3,5 o'clock: naïve 동물은 re-read (all) of\u00a0it…"
     tokeniser = Tokeniser.train([text], 300)
-    words = {word for word, _ in tokeniser.words(tokeniser.encode(text)) if any(map(str.isalnum, word))}
+    words = {
+        word for word, _ in tokeniser.words(tokeniser.encode(text)) if any(map(str.isalnum, word))
+    }
     assert SeenWords.of([text]).words == words
 
 
@@ -52,16 +59,23 @@ def test_only_the_most_frequent_words_are_stored_the_rest_is_counted_and_all_is_
 def test_a_damaged_list_is_refused_by_a_sentence():
     whole = json.loads(SEEN.to_json())
     wrong = [
-        "[]", "{", "null", json.dumps({**whole, "format": "2"}), json.dumps({**whole, "words": "ab"}),
-        json.dumps({**whole, "words": [1]}), json.dumps({**whole, "distinct": 3}),
+        "[]",
+        "{",
+        "null",
+        json.dumps({**whole, "format": "2"}),
+        json.dumps({**whole, "words": "ab"}),
+        json.dumps({**whole, "words": [1]}),
+        json.dumps({**whole, "distinct": 3}),
         json.dumps({**whole, "distinct": True, "words": []}),
-    ]  # fmt: skip
+    ]
     for text in wrong:
         with pytest.raises(CheckpointError, match="the list of training words is damaged"):
             SeenWords.from_json(text)
 
 
-CHINESE, THAI, KOREAN = "这只动物没有过马路，因为它太累了。", "สัตว์ไม่ได้ข้ามถนน", "동물은 길을 건너지 않았다."
+CHINESE = "这只动物没有过马路，因为它太累了。"
+THAI = "สัตว์ไม่ได้ข้ามถนน"
+KOREAN = "동물은 길을 건너지 않았다."
 ENGLISH = "The animal didn't cross the street."
 
 
@@ -75,9 +89,15 @@ def test_text_without_spaces_is_noticed(text):
 
 @pytest.mark.parametrize(
     ("lines", "kind"),
-    [([ENGLISH, KOREAN], "bpe"), ([CHINESE], "character"), ([CHINESE], "byte"), ([ENGLISH] * 30 + [CHINESE], "bpe"),
-     ([], "bpe"), (["他 is a Chinese letter", "..."], "bpe")],
-)  # fmt: skip
+    [
+        ([ENGLISH, KOREAN], "bpe"),
+        ([CHINESE], "character"),
+        ([CHINESE], "byte"),
+        ([ENGLISH] * 30 + [CHINESE], "bpe"),
+        ([], "bpe"),
+        (["他 is a Chinese letter", "..."], "bpe"),
+    ],
+)
 def test_other_text_is_not_remarked_on(lines, kind):
     assert remark_on_scripts(lines, kind) is None
 
@@ -91,9 +111,14 @@ def test_trainings_say_it(tmp_path):
     (tmp_path / "t.txt").write_text(f"{CHINESE}\n" * 60)
     rows = [f"{ENGLISH} {n}\t{CHINESE}{n}" for n in range(60)]
     (tmp_path / "p.tsv").write_text("\n".join(rows))
-    for recipe, name, more in ((LanguageModelTraining, "t.txt", {"block": 16}), (TranslationTraining, "p.tsv", {})):
+    for recipe, name, more in (
+        (LanguageModelTraining, "t.txt", {"block": 16}),
+        (TranslationTraining, "p.tsv", {}),
+    ):
         for kind in ("bpe", "character"):
             told = []
-            config = recipe.Config(data=(str(tmp_path / name),), tokeniser=kind, dim=16, heads=2, layers=1, **more)
+            config = recipe.Config(
+                data=(str(tmp_path / name),), tokeniser=kind, dim=16, heads=2, layers=1, **more
+            )
             recipe(config, tell=told.append).prepare()
             assert any("no spaces between words" in line for line in told) == (kind == "bpe")

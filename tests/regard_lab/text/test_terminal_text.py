@@ -17,7 +17,8 @@ def test_no_control_direction_mark_or_line_separator_is_left():
         letter
         for letter in EVERY
         if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
-        or unicodedata.bidirectional(letter) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+        or unicodedata.bidirectional(letter)
+        in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
         or unicodedata.name(letter, "").endswith("-TO-RIGHT MARK")
         or unicodedata.name(letter, "").endswith("-TO-LEFT MARK")
     }
@@ -31,7 +32,13 @@ def test_visible_characters_of_every_script_stay():
     kept = [letter for letter in EVERY if unicodedata.category(letter)[0] in "LMNPS"]
     assert printable("".join(kept)) == "".join(kept)
     emoji = "👩\u200d👧 کتاب\u200cها 日本\u3000語 10\u00a0€"
-    assert printable(emoji) == printable_lines(emoji) == printable_json(emoji) == one_line(emoji) == emoji
+    assert (
+        printable(emoji)
+        == printable_lines(emoji)
+        == printable_json(emoji)
+        == one_line(emoji)
+        == emoji
+    )
 
 
 def test_json_has_the_same_values():
@@ -40,7 +47,9 @@ def test_json_has_the_same_values():
     assert json.loads(printable_json(text)) == values
 
 
-@pytest.mark.parametrize("end", ["\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r\n"])
+@pytest.mark.parametrize(
+    "end", ["\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r\n"]
+)
 def test_one_line_of_data_is_one_line(end):
     assert len(one_line(f"a{end}b\x1b[0m").splitlines()) == 1
     assert "\x1b[0m" in one_line(f"a{end}b\x1b[0m")

@@ -30,7 +30,20 @@ TRIMMED = Tokeniser.train(LINES, vocab_size=420, trim=True)
 
 # Every text: emoji with joiners, right to left, combining marks, control characters, lone surrogates.
 unusual = st.sampled_from(
-    ["👩\u200d🚀", "❤️", "🇩🇪", "1️⃣", "שלום", "مرحبا", "e\u0301\u0327", "’", "\u00a0", "\u2028", "\r\n", "\ud83d"]
+    [
+        "👩\u200d🚀",
+        "❤️",
+        "🇩🇪",
+        "1️⃣",
+        "שלום",
+        "مرحبا",
+        "e\u0301\u0327",
+        "’",
+        "\u00a0",
+        "\u2028",
+        "\r\n",
+        "\ud83d",
+    ]
 )
 texts = st.lists(st.one_of(st.text(st.characters(), max_size=12), unusual)).map("".join)
 
@@ -44,7 +57,9 @@ def tokeniser(request):
 # --- round trips
 
 
-@pytest.mark.parametrize("tokeniser", [*TRAINED.values(), TRIMMED], ids=["bpe", "character", "trimmed"])
+@pytest.mark.parametrize(
+    "tokeniser", [*TRAINED.values(), TRIMMED], ids=["bpe", "character", "trimmed"]
+)
 @settings(deadline=None, max_examples=200)
 @given(text=texts)
 def test_every_text_comes_back_normalised(tokeniser, text):
@@ -85,7 +100,9 @@ def test_an_unknown_id_and_a_list_of_texts_are_refused(tokeniser):
     last = tokeniser.vocab_size - 1
     for bad in (-1, last + 1):
         for method in (tokeniser.decode, tokeniser.pieces, tokeniser.words):
-            with pytest.raises(ArgumentError, match=f"id {bad} is outside this tokeniser's vocabulary, 0 to {last}"):
+            with pytest.raises(
+                ArgumentError, match=f"id {bad} is outside this tokeniser's vocabulary, 0 to {last}"
+            ):
                 method([5, bad])
     with pytest.raises(ArgumentError, match="not a list"):
         tokeniser.encode(["a"])
@@ -144,9 +161,19 @@ def test_words_together_spell_the_text(text):
 
 
 def test_pieces_are_readable():
-    assert TRAINED["character"].pieces(TRAINED["character"].encode("Straße 😀")) == ["␣", *"Straße", "␣", "😀"]
+    assert TRAINED["character"].pieces(TRAINED["character"].encode("Straße 😀")) == [
+        "␣",
+        *"Straße",
+        "␣",
+        "😀",
+    ]
     tokeniser = TRAINED["bpe"]
-    assert tokeniser.pieces([*tokeniser.encode("the street."), END]) == ["the", "street", ".", "<end>"]
+    assert tokeniser.pieces([*tokeniser.encode("the street."), END]) == [
+        "the",
+        "street",
+        ".",
+        "<end>",
+    ]
     assert tokeniser.pieces(tokeniser.encode("🦄"))[-1] == "\\x84"
 
 
@@ -180,7 +207,9 @@ def test_what_cannot_be_learned_is_refused():
 
 def test_a_missing_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(MissingPackageError, match=r"needs the package 'tokenizers'.*pip install '.*\[lab\]'"):
+    with pytest.raises(
+        MissingPackageError, match=r"needs the package 'tokenizers'.*pip install '.*\[lab\]'"
+    ):
         Tokeniser.train(LINES, vocab_size=400)
 
 
@@ -191,7 +220,9 @@ def test_extras_are_installed_from_where_regard_came_from(tmp_path, monkeypatch)
     elsewhere = '{"url": "https://example.org/regard.whl"}'
     for recorded, origin in ((here, there), (elsewhere, "regard"), ("not json", "regard")):
         installed = SimpleNamespace(read_text={"direct_url.json": recorded}.__getitem__)
-        monkeypatch.setattr("regard.packages.distribution", lambda name, installed=installed: installed)
+        monkeypatch.setattr(
+            "regard.packages.distribution", lambda name, installed=installed: installed
+        )
         assert install_line("lab") == f"pip install '{origin}[lab]'"
 
 
@@ -201,7 +232,10 @@ def test_extras_are_installed_from_where_regard_came_from(tmp_path, monkeypatch)
 def test_json_and_the_same_lines_give_the_same_tokeniser(tokeniser):
     text = tokeniser.to_json()
     text.encode("ascii")
-    for again in (Tokeniser.from_json(text), Tokeniser.train(iter(LINES), vocab_size=420, kind=tokeniser.kind)):
+    for again in (
+        Tokeniser.from_json(text),
+        Tokeniser.train(iter(LINES), vocab_size=420, kind=tokeniser.kind),
+    ):
         assert again == tokeniser
         assert hash(again) == hash(tokeniser)
         assert again.to_json() == text
@@ -213,21 +247,48 @@ def changed(tokeniser=TRAINED["bpe"], **change):
 
 
 MERGES = (
-    None, {}, [["a"]], [["a", 3]], ["ab"], [["a", ""]], [["a", " "]], [["a", "b"], ["a", "b"]],
-    [["e", "r"], ["ab", "c"], ["a", "b"]], [["<pad>", "a"]],
-)  # fmt: skip
+    None,
+    {},
+    [["a"]],
+    [["a", 3]],
+    ["ab"],
+    [["a", ""]],
+    [["a", " "]],
+    [["a", "b"], ["a", "b"]],
+    [["e", "r"], ["ab", "c"], ["a", "b"]],
+    [["<pad>", "a"]],
+)
 DAMAGED = (
-    "", "{", "null", "[]", "[" * 100_000, TRAINED["bpe"].to_json()[:-1], TRAINED["bpe"].to_json() + "x", "{}",
-    changed(format="regard tokeniser 2"), changed(format=None), changed(kind="unigram"), changed(kind=["bpe"]),
-    changed(specials=["<end>", "<unknown>", "<begin>", "<pad>"]), changed(specials=["<pad>", "<unknown>", "<begin>"]),
-    *(changed(merges=merges) for merges in MERGES), changed(extra=1), None, b"\xff",
-    *(changed(TRIMMED, dropped=dropped) for dropped in ("the", ["not a piece"], [7], {"a": 1}, ["a"], None)),
-)  # fmt: skip
+    "",
+    "{",
+    "null",
+    "[]",
+    "[" * 100_000,
+    TRAINED["bpe"].to_json()[:-1],
+    TRAINED["bpe"].to_json() + "x",
+    "{}",
+    changed(format="regard tokeniser 2"),
+    changed(format=None),
+    changed(kind="unigram"),
+    changed(kind=["bpe"]),
+    changed(specials=["<end>", "<unknown>", "<begin>", "<pad>"]),
+    changed(specials=["<pad>", "<unknown>", "<begin>"]),
+    *(changed(merges=merges) for merges in MERGES),
+    changed(extra=1),
+    None,
+    b"\xff",
+    *(
+        changed(TRIMMED, dropped=dropped)
+        for dropped in ("the", ["not a piece"], [7], {"a": 1}, ["a"], None)
+    ),
+)
 
 
 @pytest.mark.parametrize("damaged", DAMAGED)
 def test_a_damaged_tokeniser_is_refused(damaged):
-    with pytest.raises(CheckpointError, match=r"tokeniser is (not valid JSON|damaged or not one of regard's)"):
+    with pytest.raises(
+        CheckpointError, match=r"tokeniser is (not valid JSON|damaged or not one of regard's)"
+    ):
         Tokeniser.from_json(damaged)
 
 
@@ -268,7 +329,9 @@ def test_a_dropped_piece_is_spelled_by_its_parts():
     assert tokeniser.pieces(tokeniser.encode("streets")) == ["streets"]
     assert tokeniser.vocab_size == 261
     assert tokeniser.decode(tokeniser.encode("stree")) == "stree"
-    assert len(tokeniser.encode("stree")) > len(Tokeniser.train(["streets"] * 3, vocab_size=300).encode("stree"))
+    assert len(tokeniser.encode("stree")) > len(
+        Tokeniser.train(["streets"] * 3, vocab_size=300).encode("stree")
+    )
 
 
 TEXT = "A bird  sang.\n\n\tIt was   happy,\nand so \u00e9\u00e8 was the bird.\n" * 3
@@ -289,15 +352,22 @@ def test_bytes_are_the_bytes_of_the_text_in_order():
     assert tokeniser.vocab_size == 260
     ids = tokeniser.encode(TEXT)
     assert len(ids) == len(TEXT.encode())
-    assert len(set(zip(ids, TEXT.encode(), strict=True))) == len(set(ids)) == len(set(TEXT.encode()))
+    assert (
+        len(set(zip(ids, TEXT.encode(), strict=True))) == len(set(ids)) == len(set(TEXT.encode()))
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lines_are_encoded_apart_and_a_verbatim_tokeniser_survives_its_file_and_differs_from_one_of_sentences(kind):
+def test_lines_are_encoded_apart_and_a_verbatim_tokeniser_survives_its_file_and_differs_from_one_of_sentences(
+    kind,
+):
     tokeniser = TOKENISERS[kind]
     assert tokeniser.decode(tokeniser.encode("a\r\n\r\n b\u2028c")) == "a\r\n\r\n b\u2028c"
-    assert [i for line in TEXT.splitlines(keepends=True) for i in tokeniser.encode(line)] == tokeniser.encode(TEXT)
-    again, sentences = Tokeniser.from_json(tokeniser.to_json()), Tokeniser.train(TEXT.splitlines(), 320, kind)
+    assert [
+        i for line in TEXT.splitlines(keepends=True) for i in tokeniser.encode(line)
+    ] == tokeniser.encode(TEXT)
+    again = Tokeniser.from_json(tokeniser.to_json())
+    sentences = Tokeniser.train(TEXT.splitlines(), 320, kind)
     assert again == tokeniser != sentences
     assert '"verbatim"' not in sentences.to_json()
     assert (again.verbatim, Tokeniser.from_json(sentences.to_json()).verbatim) == (True, False)
@@ -310,7 +380,9 @@ def test_a_vocabulary_of_bytes_is_not_extended():
 
 @pytest.mark.parametrize("kind", ["bpe", "character"])
 @pytest.mark.parametrize("trim", [False, True])
-def test_an_extended_vocabulary_keeps_its_ids_and_gives_new_words_fewer_pieces_and_rows_of_their_mean(kind, trim):
+def test_an_extended_vocabulary_keeps_its_ids_and_gives_new_words_fewer_pieces_and_rows_of_their_mean(
+    kind, trim
+):
     words = ["the bird sang", "the dog ran", "a bird and a dog"] * 3
     old = Tokeniser.train(words, 290, kind, trim=trim)
     new = old.extended(["птица пела the bird", "собака пела"] * 3, 40)
@@ -323,7 +395,9 @@ def test_an_extended_vocabulary_keeps_its_ids_and_gives_new_words_fewer_pieces_a
     assert set(new.unknown_characters("пел ё")) == {"ё"}
     assert Tokeniser.from_json(new.to_json()) == new
     table = torch.randn(old.vocab_size, 3)
-    saved = SavedModel({"vocab_size": old.vocab_size}, {"embedding.weight": table, "norm": table}, "toy", {})
+    saved = SavedModel(
+        {"vocab_size": old.vocab_size}, {"embedding.weight": table, "norm": table}, "toy", {}
+    )
     wider = with_pieces(saved, old, new)
     assert wider.config == {"vocab_size": new.vocab_size}
     assert wider.state["norm"] is table
@@ -331,5 +405,8 @@ def test_an_extended_vocabulary_keeps_its_ids_and_gives_new_words_fewer_pieces_a
     assert torch.equal(rows[: old.vocab_size], table)
     for i in range(old.vocab_size, new.vocab_size):
         spelled = old.vocabulary.spelled([new.vocabulary.pieces[i]])[0]
-        assert b"".join(old.vocabulary.raw_pieces[one] for one in spelled) == new.vocabulary.raw_pieces[i]
+        assert (
+            b"".join(old.vocabulary.raw_pieces[one] for one in spelled)
+            == new.vocabulary.raw_pieces[i]
+        )
         torch.testing.assert_close(rows[i], table[spelled].mean(0))

@@ -34,7 +34,8 @@ def test_every_pair_is_in_one_part_and_no_source_in_two(numbers):
 
 
 def test_parts_do_not_depend_on_the_order_of_the_file_and_new_pairs_do_not_move_old_ones():
-    fewer, parts = split_by_hash(PAIRS[:500]), split_by_hash(PAIRS)
+    fewer = split_by_hash(PAIRS[:500])
+    parts = split_by_hash(PAIRS)
     shuffled = split_by_hash(random.Random(0).sample(PAIRS, len(PAIRS)))
     for name in ("test", "valid"):
         few, first, second = (set(getattr(one, name)) for one in (fewer, parts, shuffled))
@@ -68,7 +69,9 @@ def test_a_share_of_zero_leaves_a_part_empty_and_large_ones_leave_something_to_t
 def test_shares_that_leave_nothing_are_refused_and_so_are_too_few_sources(shares):
     with pytest.raises(ArgumentError, match="shares are valid="):
         split_by_hash(PAIRS, *shares)
-    with pytest.raises(DataError, match=r"^1 pair with 1 distinct source sentence cannot be split into 3 parts"):
+    with pytest.raises(
+        DataError, match=r"^1 pair with 1 distinct source sentence cannot be split into 3 parts"
+    ):
         split_by_hash([Pair("a", "b")])
 
 
@@ -82,7 +85,9 @@ def test_the_embedded_corpus_has_its_three_parts(monkeypatch):
     data = load_translation_data(["pronouns"], seed=0)
     sources = [{pair.source for pair in part} for part in (data.train, data.valid, data.test)]
     assert not sources[0] & (sources[1] | sources[2])
-    assert [pair.source for pair in data.test] == [sentence.source for sentence in make_split("test", 600, 0)]
+    assert [pair.source for pair in data.test] == [
+        sentence.source for sentence in make_split("test", 600, 0)
+    ]
 
 
 def test_a_users_file_is_split_by_its_sources_and_the_counts_are_said(tmp_path):
@@ -96,7 +101,8 @@ def test_a_users_file_is_split_by_its_sources_and_the_counts_are_said(tmp_path):
 
 
 def test_given_validation_pairs_never_train_and_no_data_and_missing_files_are_refused(tmp_path):
-    train, valid = write(tmp_path / "train.tsv", 50), write(tmp_path / "valid.tsv", 10)
+    train = write(tmp_path / "train.tsv", 50)
+    valid = write(tmp_path / "valid.tsv", 10)
     data = load_translation_data([train], [valid])
     assert (len(data.train), len(data.valid), data.test) == (40, 10, [])
     assert "10 training pairs left out, since their source is in the validation pairs" in data.notes

@@ -16,24 +16,41 @@ from regard_lab.training.recipes.evaluation import evaluate_run
 FRENCH = [
     Pair(source, target.replace("_", "\u202f").replace("~", "\u00a0"))
     for source, target in (
-        ("It's summer.", "C’est l’été."), ("Who is there?", "Qui est là_?"), ("He said: stop!", "Il a dit~: stop_!"),
-        ("She isn't here.", "Elle n’est pas ici."), ('"Yes", she said.', "«_Oui_», dit-elle."),
-        ("I don't like water.", "Je n’aime pas l’eau."), ("The tree is tall.", "L’arbre est grand."),
-        ("Today it rains.", "Aujourd’hui il pleut."), ("What is it?", "Qu’est-ce que c’est_?"),
-        ("The school is closed.", "L’école est fermée."), ("I'm hungry!", "J’ai faim_!"),
-        ("Do you hear the bird?", "Tu entends l’oiseau_?"), ("He has no friend.", "Il n’a pas d’ami."),
-        ("A cat; a dog.", "Un chat_; un chien."), ("It costs 10 euros.", "Ça coûte 10~€."),
-        ("She loves history.", "Elle aime l’histoire."), ("Until tomorrow!", "Jusqu’à demain_!"),
-        ("He has arrived.", "Il s’est arrêté."), ("The hour of the man.", "L’heure de l’homme."),
+        ("It's summer.", "C’est l’été."),
+        ("Who is there?", "Qui est là_?"),
+        ("He said: stop!", "Il a dit~: stop_!"),
+        ("She isn't here.", "Elle n’est pas ici."),
+        ('"Yes", she said.', "«_Oui_», dit-elle."),
+        ("I don't like water.", "Je n’aime pas l’eau."),
+        ("The tree is tall.", "L’arbre est grand."),
+        ("Today it rains.", "Aujourd’hui il pleut."),
+        ("What is it?", "Qu’est-ce que c’est_?"),
+        ("The school is closed.", "L’école est fermée."),
+        ("I'm hungry!", "J’ai faim_!"),
+        ("Do you hear the bird?", "Tu entends l’oiseau_?"),
+        ("He has no friend.", "Il n’a pas d’ami."),
+        ("A cat; a dog.", "Un chat_; un chien."),
+        ("It costs 10 euros.", "Ça coûte 10~€."),
+        ("She loves history.", "Elle aime l’histoire."),
+        ("Until tomorrow!", "Jusqu’à demain_!"),
+        ("He has arrived.", "Il s’est arrêté."),
+        ("The hour of the man.", "L’heure de l’homme."),
         ('"No!"', "«_Non_!_»"),
     )
-]  # fmt: skip
+]
 SIDES = [pair.source for pair in FRENCH] * 2, [pair.target for pair in FRENCH] * 2
-TRAINED = {kind: Tokeniser.train(SIDES[0], 600, kind, targets=SIDES[1]) for kind in ("bpe", "character", "byte")}
+TRAINED = {
+    kind: Tokeniser.train(SIDES[0], 600, kind, targets=SIDES[1])
+    for kind in ("bpe", "character", "byte")
+}
 OLD = Tokeniser.train([*SIDES[0], *SIDES[1]], 600)  # as versions that normalised targets learned it
 
-unusual = st.sampled_from(["’", "‘", "ʼ", "'", "\u00a0", "\u202f", "\u2009", "\u3000", " ", "\n", "«", "…", "e\u0301"])
-typeset = st.lists(st.one_of(unusual, st.text(st.characters(exclude_categories=["Cs"]), max_size=6))).map("".join)
+unusual = st.sampled_from(
+    ["’", "‘", "ʼ", "'", "\u00a0", "\u202f", "\u2009", "\u3000", " ", "\n", "«", "…", "e\u0301"]
+)
+typeset = st.lists(
+    st.one_of(unusual, st.text(st.characters(exclude_categories=["Cs"]), max_size=6))
+).map("".join)
 
 
 @pytest.mark.parametrize("kind", TRAINED)
@@ -95,13 +112,25 @@ def memorised(tmp_path_factory):
     """A run that has learned the French pairs by heart, and their file."""
     folder = tmp_path_factory.mktemp("french")
     table = folder / "french.tsv"
-    table.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in FRENCH), encoding="utf-8")
+    table.write_text(
+        "".join(f"{pair.source}\t{pair.target}\n" for pair in FRENCH), encoding="utf-8"
+    )
     read = read_pairs(table)
     assert read.pairs == FRENCH
     config = TranslationTraining.Config(
-        data=[str(table)], dim=48, heads=4, layers=1, dropout=0.0, steps=90, warmup_steps=12, learning_rate=0.005,
-        vocab_size=600, batch_tokens=400, validate_every=90, label_smoothing=0.0,
-    )  # fmt: skip
+        data=[str(table)],
+        dim=48,
+        heads=4,
+        layers=1,
+        dropout=0.0,
+        steps=90,
+        warmup_steps=12,
+        learning_rate=0.005,
+        vocab_size=600,
+        batch_tokens=400,
+        validate_every=90,
+        label_smoothing=0.0,
+    )
     data = TranslationData("french", FRENCH, FRENCH[:2], [], ())
     TranslationTraining(config, data=data).train(folder / "run", cpu=True)
     return folder / "run", table
@@ -115,7 +144,9 @@ def test_pairs_with_typography_that_are_learned_by_heart_are_written_as_they_are
     assert scores.perplexity < 1.1
 
 
-def test_either_apostrophe_of_a_source_is_translated_alike_and_normalised_targets_are_evaluated_alike(memorised):
+def test_either_apostrophe_of_a_source_is_translated_alike_and_normalised_targets_are_evaluated_alike(
+    memorised,
+):
     new = Translator.load(memorised[0])
     straight, typographic = new.translate(["She isn't here.", "She isn’t here."])
     assert straight.text == typographic.text == "Elle n’est pas ici."

@@ -45,7 +45,8 @@ def is_readable(run: Path) -> bool:
 def kill_trainers(folder: Path, kills: int, seed: int) -> dict[str, int]:
     """How many kills and runs there were, and how many runs ended in other bits or could not be read."""
     torch.set_num_threads(1)
-    draw, found = random.Random(seed), {"kills": 0, "runs": 0, "identical": 0, "unreadable": 0, "kills_while_saving": 0}
+    draw = random.Random(seed)
+    found = {"kills": 0, "runs": 0, "identical": 0, "unreadable": 0, "kills_while_saving": 0}
     train_toy(folder / "warm")  # every import that training makes happens here, once
     start = time.monotonic()
     train_toy(folder / "whole")

@@ -40,9 +40,16 @@ def checkpoints_of(run, *states, configs=({},) * 3):
 def test_whole_numbers_and_files_are_those_of_the_last_and_tied_weights_stay_one(tmp_path):
     def state(number):
         weight = torch.full((2,), float(number))
-        return {"a": weight, "b": weight, "count": torch.tensor(number), "half": torch.tensor(number / 2).bfloat16()}
+        return {
+            "a": weight,
+            "b": weight,
+            "count": torch.tensor(number),
+            "half": torch.tensor(number / 2).bfloat16(),
+        }
 
-    average_checkpoints(checkpoints_of(tmp_path / "run", *map(state, (1, 2, 6))), 3, tmp_path / "mean")
+    average_checkpoints(
+        checkpoints_of(tmp_path / "run", *map(state, (1, 2, 6))), 3, tmp_path / "mean"
+    )
     found = load_model(tmp_path / "mean")
     assert found.state["a"].tolist() == [3.0, 3.0]
     assert found.state["a"] is found.state["b"]
@@ -60,7 +67,9 @@ def test_a_sum_is_taken_in_float64(tmp_path):
 
 
 def test_other_configs_have_no_mean(tmp_path):
-    run = checkpoints_of(tmp_path / "run", *[{"a": torch.ones(2)}] * 2, configs=[{"heads": 2}, {"heads": 1}])
+    run = checkpoints_of(
+        tmp_path / "run", *[{"a": torch.ones(2)}] * 2, configs=[{"heads": 2}, {"heads": 1}]
+    )
     with pytest.raises(CheckpointError, match="step-000001 holds a model of another config"):
         average_checkpoints(run, 2, tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

@@ -59,8 +59,10 @@ def test_sizes_and_vocabularies_grow_with_the_data_and_sizes_with_the_budget():
     ):
         assert grown == sorted(grown)
         assert len(set(grown)) >= 3
-    slow, fast = (choose(TRANSFORMER, Amount(10**7, 10**10), budget, {}) for budget in
-                  (TEN_MINUTES, TEN_MINUTES._replace(accelerated=True)))  # fmt: skip
+    slow, fast = (
+        choose(TRANSFORMER, Amount(10**7, 10**10), budget, {})
+        for budget in (TEN_MINUTES, TEN_MINUTES._replace(accelerated=True))
+    )
     assert (slow.settings["dim"], fast.settings["dim"]) == (128, 256)
 
 
@@ -76,20 +78,30 @@ def test_each_budget_has_its_end():
     by_itself = choose(TRANSFORMER, PAIRS, TrainingBudget(patience=3), {"patience": 3})
     assert by_itself.settings["steps"] is None
     assert "minutes" not in by_itself.settings
-    assert by_itself.settings["validate_every"] == 233  # an epoch: 700,000 characters a side, 3 an id, 1,000 a batch
+    assert (
+        by_itself.settings["validate_every"] == 233
+    )  # an epoch: 700,000 characters a side, 3 an id, 1,000 a batch
     assert "as long as validation improves" in by_itself.reason
 
 
 def test_nothing_is_dropped_or_smoothed_where_each_text_is_read_a_few_times():
     many = Amount(60_000, 8_400_000, "pairs", sides=2)
     for given, amount, expected in (
-        ({"minutes": 10.0}, many, (0.0, 0.0)), ({"minutes": 60.0}, many, (0.1, 0.1)),
-        ({"minutes": 10.0}, PAIRS, (0.1, 0.1)), ({"steps": 300}, PAIRS, (0.0, 0.0)),
-        ({}, many, (0.0, 0.0)), ({"patience": 3}, many, (0.1, 0.1)),
-    ):  # fmt: skip
+        ({"minutes": 10.0}, many, (0.0, 0.0)),
+        ({"minutes": 60.0}, many, (0.1, 0.1)),
+        ({"minutes": 10.0}, PAIRS, (0.1, 0.1)),
+        ({"steps": 300}, PAIRS, (0.0, 0.0)),
+        ({}, many, (0.0, 0.0)),
+        ({"patience": 3}, many, (0.1, 0.1)),
+    ):
         found = chosen_by(TranslationTraining, given, amount).settings
         assert (found["dropout"], found["label_smoothing"]) == expected
-    assert chosen_by(TranslationTraining, {"minutes": 10.0}, Amount(200, 12_000, "pairs", 2)).settings["dropout"] == 0.3
+    assert (
+        chosen_by(TranslationTraining, {"minutes": 10.0}, Amount(200, 12_000, "pairs", 2)).settings[
+            "dropout"
+        ]
+        == 0.3
+    )
 
 
 def test_a_new_run_chooses_tells_it_in_one_line_and_keeps_it_when_it_goes_on(tmp_path):
@@ -101,13 +113,22 @@ def test_a_new_run_chooses_tells_it_in_one_line_and_keeps_it_when_it_goes_on(tmp
     [line] = [line for line in said if line.startswith("chosen for 1 text (")]
     assert "\n" not in line
     kept = read_settings(tmp_path / "run")
-    assert (kept["dim"], kept["heads"], kept["vocab_size"], kept["batch_tokens"]) == (16, 4, 500, 1_024)
+    assert (kept["dim"], kept["heads"], kept["vocab_size"], kept["batch_tokens"]) == (
+        16,
+        4,
+        500,
+        1_024,
+    )
     said.clear()
-    again = LanguageModelTraining.of(tmp_path / "run", {"steps": 3}, resume=True, cpu=True, tell=said.append)
+    again = LanguageModelTraining.of(
+        tmp_path / "run", {"steps": 3}, resume=True, cpu=True, tell=said.append
+    )
     again.prepare(tmp_path / "run")
     assert not [line for line in said if line.startswith("chosen")]
     assert again.config.dim == 16
-    with pytest.raises(ArgumentError, match=r"the sizes of the run in .* are decided; leave --size out"):
+    with pytest.raises(
+        ArgumentError, match=r"the sizes of the run in .* are decided; leave --size out"
+    ):
         LanguageModelTraining.of(tmp_path / "run", {}, size="tiny", resume=True)
 
 

@@ -61,7 +61,10 @@ class InTurn(Workers):
         yield
         if meet:
             own = [parameter.grad for parameter in model.parameters()]
-            means = [sum(both) / 2 for both in zip(*self._both([one.clone() for one in own]), strict=True)]
+            means = [
+                sum(both) / 2
+                for both in zip(*self._both([one.clone() for one in own]), strict=True)
+            ]
             for gradient, mean in zip(own, means, strict=True):
                 gradient.copy_(mean)
 
@@ -76,12 +79,18 @@ class InTurn(Workers):
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_two_processes_with_a_share_each_step_to_the_weights_of_one_with_the_whole(pieces):
     """The shares hold unequal numbers of tokens, and averaged gradients are half of what both processes sum to."""
-    config = dataclasses.replace(CONFIG, accumulate=pieces, gradient_clip=0.05, epsilon=1.0)  # no step but of this norm
+    config = dataclasses.replace(
+        CONFIG, accumulate=pieces, gradient_clip=0.05, epsilon=1.0
+    )  # no step but of this norm
     models = [make_model(torch.float64, dropout=0.0) for _ in range(3)]
-    tables, barrier, told = [[], []], threading.Barrier(2, timeout=300), [None, None]
+    tables = [[], []]
+    barrier = threading.Barrier(2, timeout=300)
+    told = [None, None]
 
     def train_share(rank):
-        engine = Engine(models[rank], ToyTask(rank=rank, processes=2), config, InTurn(rank, tables, barrier))
+        engine = Engine(
+            models[rank], ToyTask(rank=rank, processes=2), config, InTurn(rank, tables, barrier)
+        )
         told[rank] = [engine.step(step) for step in range(3)]
 
     threads = [threading.Thread(target=train_share, args=(rank,)) for rank in range(2)]
@@ -101,7 +110,8 @@ def test_two_processes_with_a_share_each_step_to_the_weights_of_one_with_the_who
 
 
 def test_a_step_reports_the_mean_loss_per_token_and_the_gradient_of_it():
-    task, model = ToyTask(), make_model(dropout=0.0)
+    task = ToyTask()
+    model = make_model(dropout=0.0)
     batches = [task.batch(0), task.batch(1)]
     total = sum(task.loss(model, batch)[0] for batch in batches)
     tokens = sum(int(task.loss(model, batch)[1]) for batch in batches)
@@ -128,9 +138,14 @@ def test_a_loss_that_is_not_finite_changes_neither_weights_nor_optimiser():
     before = [tensor.clone() for tensor in model.state_dict().values()]
     moments = [state["exp_avg"].clone() for state in engine.optimiser.state.values()]
     sums = engine.step(1)
-    assert sums.fault == "the loss of batch 2 is not finite; the first tensor that is not is the gradient 0.weight"
+    assert (
+        sums.fault
+        == "the loss of batch 2 is not finite; the first tensor that is not is the gradient 0.weight"
+    )
     assert all(map(torch.equal, before, model.state_dict().values()))
-    assert all(map(torch.equal, moments, [state["exp_avg"] for state in engine.optimiser.state.values()]))
+    assert all(
+        map(torch.equal, moments, [state["exp_avg"] for state in engine.optimiser.state.values()])
+    )
     assert engine.step(2).fault is None
 
 
@@ -175,8 +190,14 @@ def test_random_numbers_are_a_function_of_the_step_and_the_process():
 
 def test_only_matrices_decay():
     model = make_model()
-    groups = engine_of(model, ToyTask(), dataclasses.replace(CONFIG, weight_decay=0.1)).optimiser.param_groups
-    decays = {tuple(parameter.shape): group["weight_decay"] for group in groups for parameter in group["params"]}
+    groups = engine_of(
+        model, ToyTask(), dataclasses.replace(CONFIG, weight_decay=0.1)
+    ).optimiser.param_groups
+    decays = {
+        tuple(parameter.shape): group["weight_decay"]
+        for group in groups
+        for parameter in group["params"]
+    }
     assert decays == {(11, 6): 0.1, (11,): 0.0}
 
 
@@ -190,11 +211,14 @@ def test_a_batch_without_a_target_is_refused():
 
 
 def test_validation_is_the_mean_over_tokens_of_all_batches_without_dropout():
-    task, model = ToyTask(), make_model(dropout=0.9)
+    task = ToyTask()
+    model = make_model(dropout=0.9)
     engine = engine_of(model, task)
     model.eval()
     sums = [task.validation_loss(model, batch) for batch in task.validation_batches()]
-    expected = float(sum(loss.detach() for loss, _ in sums)) / int(sum(tokens for _, tokens in sums))
+    expected = float(sum(loss.detach() for loss, _ in sums)) / int(
+        sum(tokens for _, tokens in sums)
+    )
     model.train()
     assert engine.validate() == pytest.approx(expected, rel=1e-6)
     assert engine.validate() == engine.validate()
@@ -209,7 +233,9 @@ def test_bfloat16_is_used_for_products_and_leaves_weights_in_float32():
             return super()._loss(model, batch, smoothing)
 
     model = make_model()
-    engine = engine_of(model, Watching(), dataclasses.replace(CONFIG, precision="bfloat16", accumulate=1))
+    engine = engine_of(
+        model, Watching(), dataclasses.replace(CONFIG, precision="bfloat16", accumulate=1)
+    )
     assert math.isfinite(engine.step(0).loss)
     engine.validate()
     assert set(seen) == {torch.bfloat16}

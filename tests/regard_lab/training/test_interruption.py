@@ -13,7 +13,9 @@ from regard_lab.training.checkpoint import folder_lock
 from regard_lab.training.loop import Interruption
 
 
-@pytest.mark.parametrize(("first", "second"), [(signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)]
+)
 def test_the_first_signal_asks_and_the_second_raises(first, second):
     with Interruption() as interruption:
         assert not interruption.requested
@@ -31,7 +33,8 @@ def test_handlers_are_put_back_after_an_error():
 
 
 def test_another_thread_trains_without_handlers():
-    before, seen = signal.getsignal(signal.SIGINT), []
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
 
     def work():
         with Interruption() as interruption:
@@ -45,10 +48,15 @@ def test_another_thread_trains_without_handlers():
 
 @pytest.mark.parametrize(
     ("make", "reason"),
-    [(os.mkfifo, "is not a plain file"), (os.mkdir, "cannot be opened"),
-     (lambda lock: lock.symlink_to("mine"), "cannot be opened")],
-)  # fmt: skip
-def test_a_pipe_a_folder_or_a_link_in_its_place_is_refused_and_waits_for_nobody(tmp_path, make, reason):
+    [
+        (os.mkfifo, "is not a plain file"),
+        (os.mkdir, "cannot be opened"),
+        (lambda lock: lock.symlink_to("mine"), "cannot be opened"),
+    ],
+)
+def test_a_pipe_a_folder_or_a_link_in_its_place_is_refused_and_waits_for_nobody(
+    tmp_path, make, reason
+):
     (tmp_path / "mine").write_text("kept")
     make(tmp_path / "lock")
     with pytest.raises(CheckpointError, match=f"lock {reason}"), folder_lock(tmp_path):
@@ -58,7 +66,10 @@ def test_a_pipe_a_folder_or_a_link_in_its_place_is_refused_and_waits_for_nobody(
 
 def test_a_lock_that_is_held_names_its_owner_and_is_let_go(tmp_path):
     with folder_lock(tmp_path):
-        with pytest.raises(CheckpointError, match=f"trained by process {os.getpid()}; wait"), folder_lock(tmp_path):
+        with (
+            pytest.raises(CheckpointError, match=f"trained by process {os.getpid()}; wait"),
+            folder_lock(tmp_path),
+        ):
             pytest.fail("it was locked already")
         (tmp_path / "lock").write_bytes(b"\xff\xfe12")  # is quoted as far as it is text
         with pytest.raises(CheckpointError, match="trained by process ��12; wait"):
@@ -69,10 +80,12 @@ def test_a_lock_that_is_held_names_its_owner_and_is_let_go(tmp_path):
 
 @pytest.mark.parametrize(
     ("call", "number", "words"),
-    [("os.write", errno.ENOSPC, "written: No space left on device"),
-     ("os.ftruncate", errno.ENOSPC, "written: No space left on device"),
-     ("fcntl.flock", errno.ENOLCK, "locked: No locks available")],
-)  # fmt: skip
+    [
+        ("os.write", errno.ENOSPC, "written: No space left on device"),
+        ("os.ftruncate", errno.ENOSPC, "written: No space left on device"),
+        ("fcntl.flock", errno.ENOLCK, "locked: No locks available"),
+    ],
+)
 def test_a_full_disk_or_one_without_locks_is_told_and_not_taken_for_a_trainer(
     tmp_path, monkeypatch, call, number, words
 ):

@@ -10,9 +10,15 @@ from regard_lab.training import StepDone, Validated, read_log
 from regard_lab.training.checkpoint import read_training
 
 TIMED = dataclasses.replace(
-    CONFIG, steps=None, minutes=10.0, schedule="constant", cooldown=0.5, validate_every=None, save_every=None,
+    CONFIG,
+    steps=None,
+    minutes=10.0,
+    schedule="constant",
+    cooldown=0.5,
+    validate_every=None,
+    save_every=None,
     log_every=10,
-)  # fmt: skip
+)
 
 
 class Machine:
@@ -30,7 +36,11 @@ class Machine:
 
 
 def rates(run):
-    return {line["step"]: line["learning_rate"] for line in read_log(run / "log.jsonl") if line["kind"] == "training"}
+    return {
+        line["step"]: line["learning_rate"]
+        for line in read_log(run / "log.jsonl")
+        if line["kind"] == "training"
+    }
 
 
 def test_minutes_alone_end_with_the_last_validation_and_a_rate_near_zero(tmp_path, monkeypatch):
@@ -42,7 +52,9 @@ def test_minutes_alone_end_with_the_last_validation_and_a_rate_near_zero(tmp_pat
     found = rates(tmp_path)
     assert max(found.values()) == CONFIG.learning_rate
     assert found[max(found)] < 0.25 * CONFIG.learning_rate
-    validations = [line["step"] for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "validation"]
+    validations = [
+        line["step"] for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "validation"
+    ]
     assert 9 <= len(validations) <= 13
     assert validations[-1] == result.steps
 
@@ -78,13 +90,21 @@ def test_more_minutes_continue_a_run_that_ended(tmp_path, monkeypatch):
     first = train_toy(tmp_path, TIMED, progress=machine)
     again = train_toy(tmp_path, TIMED, progress=machine, resume=True)
     assert (again.steps, again.stopped) == (first.steps, "minutes")
-    longer = train_toy(tmp_path, dataclasses.replace(TIMED, minutes=15.0), progress=machine, resume=True)
+    longer = train_toy(
+        tmp_path, dataclasses.replace(TIMED, minutes=15.0), progress=machine, resume=True
+    )
     assert longer.steps > 1.3 * first.steps
 
 
 def test_after_patience_comes_the_cooldown_and_then_the_end(tmp_path):
     patient = dataclasses.replace(
-        TIMED, minutes=None, patience=2, validate_every=5, learning_rate=0.3, cooldown=0.5, log_every=1
+        TIMED,
+        minutes=None,
+        patience=2,
+        validate_every=5,
+        learning_rate=0.3,
+        cooldown=0.5,
+        log_every=1,
     )
     result = train_toy(tmp_path, patient)
     assert result.stopped == "patience"

@@ -23,14 +23,41 @@ from regard_lab.training.recipes.run_folder import count_trained, read_test
 
 # What settings.json held before betas, epsilon, gradient_clip, save_every and log_every were settings of a run.
 OLD = {
-    "data": ["pairs.tsv"], "valid": [], "vocab_size": 300, "positions": "sinusoidal", "dim": 16, "heads": 4,
-    "kv_heads": None, "layers": 1, "dropout": 0.1, "gradient_checkpointing": False, "batch_tokens": 200, "steps": 2,
-    "minutes": None, "learning_rate": 0.002, "warmup_steps": 200, "schedule": "inverse_square_root",
-    "weight_decay": 0.0, "accumulate": 1, "validate_every": 2, "patience": None, "keep": 1,
-    "precision": "float32", "seed": 0, "model": "bahdanau", "attention": "full",
-    "decoder_attention": "causal", "cross_attention": "full", "norm": "pre", "hidden": 12, "cell": "gru",
-    "reach": "global", "window": 10, "input_feeding": False, "label_smoothing": 0.1,
-}  # fmt: skip
+    "data": ["pairs.tsv"],
+    "valid": [],
+    "vocab_size": 300,
+    "positions": "sinusoidal",
+    "dim": 16,
+    "heads": 4,
+    "kv_heads": None,
+    "layers": 1,
+    "dropout": 0.1,
+    "gradient_checkpointing": False,
+    "batch_tokens": 200,
+    "steps": 2,
+    "minutes": None,
+    "learning_rate": 0.002,
+    "warmup_steps": 200,
+    "schedule": "inverse_square_root",
+    "weight_decay": 0.0,
+    "accumulate": 1,
+    "validate_every": 2,
+    "patience": None,
+    "keep": 1,
+    "precision": "float32",
+    "seed": 0,
+    "model": "bahdanau",
+    "attention": "full",
+    "decoder_attention": "causal",
+    "cross_attention": "full",
+    "norm": "pre",
+    "hidden": 12,
+    "cell": "gru",
+    "reach": "global",
+    "window": 10,
+    "input_feeding": False,
+    "label_smoothing": 0.1,
+}
 
 
 @pytest.fixture
@@ -41,14 +68,22 @@ def old_run(tmp_path):
 
 def test_the_settings_of_an_older_version_load_and_train_the_same(old_run):
     recipe = TranslationTraining.of(old_run, {}, resume=True)
-    assert {name: list(value) if isinstance(value, tuple) else value for name, value in vars(recipe.config).items()
-            if name in OLD} == OLD  # fmt: skip
+    assert {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in vars(recipe.config).items()
+        if name in OLD
+    } == OLD
     before = {name: OLD[name] for name in OLD if name in recipe.config.training_config().to_dict()}
     now = recipe.config.training_config().to_dict()
     assert now == {
-        **before, "betas": [0.9, 0.98], "epsilon": 1e-9, "gradient_clip": 1.0, "log_every": 10, "save_every": 2,
+        **before,
+        "betas": [0.9, 0.98],
+        "epsilon": 1e-9,
+        "gradient_clip": 1.0,
+        "log_every": 10,
+        "save_every": 2,
         "cooldown": 0.0,
-    }  # fmt: skip
+    }
 
 
 def test_only_what_may_change_is_changed_by_a_run_that_goes_on(old_run):
@@ -59,12 +94,20 @@ def test_only_what_may_change_is_changed_by_a_run_that_goes_on(old_run):
         LanguageModelTraining.decide(old_run, {}, resume=True)
     replace_file(old_run / "settings.json", render_sealed({"settings": OLD | {"parallel": "fsdp"}}))
     assert TranslationTraining.settings_from(str(old_run))["dim"] == 16
-    with pytest.raises(ArgumentError, match="by an earlier version, with the setting parallel, which is gone; begin"):
+    with pytest.raises(
+        ArgumentError,
+        match="by an earlier version, with the setting parallel, which is gone; begin",
+    ):
         TranslationTraining.decide(old_run, {}, resume=True)
 
 
 def test_a_new_run_needs_data_and_a_folder_of_its_own(tmp_path):
-    for recipe in (TranslationTraining, LanguageModelTraining, MaskedWordsTraining, ClassifierTraining):
+    for recipe in (
+        TranslationTraining,
+        LanguageModelTraining,
+        MaskedWordsTraining,
+        ClassifierTraining,
+    ):
         with pytest.raises(ArgumentError, match=f"--data is missing: name {recipe.DATA[:12]}"):
             recipe.of(tmp_path / "run", {})
     (tmp_path / "diary.txt").write_text("mine")
@@ -75,9 +118,15 @@ def test_a_new_run_needs_data_and_a_folder_of_its_own(tmp_path):
 def test_resuming_where_no_run_is_says_so(tmp_path):
     remarks = []
     (tmp_path / "text.txt").write_text("a bird sang\n")
-    LanguageModelTraining.of(tmp_path / "run", {"data": [tmp_path / "text.txt"]}, resume=True, tell=remarks.append)
-    assert remarks == [f"there is no training run in {tmp_path / 'run'} to resume; a new one begins"]
-    with pytest.raises(ArgumentError, match=r"no training run in .* to resume; to begin one, --data is missing"):
+    LanguageModelTraining.of(
+        tmp_path / "run", {"data": [tmp_path / "text.txt"]}, resume=True, tell=remarks.append
+    )
+    assert remarks == [
+        f"there is no training run in {tmp_path / 'run'} to resume; a new one begins"
+    ]
+    with pytest.raises(
+        ArgumentError, match=r"no training run in .* to resume; to begin one, --data is missing"
+    ):
         LanguageModelTraining.of(tmp_path / "run", {}, resume=True)
 
 
@@ -88,15 +137,22 @@ def trained(folder, remarks, progress=None, samples=False, **given):
     """A translator on forty pairs of few words; what it tells goes into `remarks`."""
     table = folder / "pairs.tsv"
     table.write_text("".join(f"number {n}\tNummer {n}\n" for n in range(40)))
-    recipe = TranslationTraining.of(folder / "run", {"data": [str(table)], **SMALL, **given}, tell=remarks.append)
+    recipe = TranslationTraining.of(
+        folder / "run", {"data": [str(table)], **SMALL, **given}, tell=remarks.append
+    )
     return recipe.prepare().run(folder / "run", cpu=True, progress=progress, samples=samples)
 
 
 def test_too_little_to_learn_from_is_told_and_so_is_a_smaller_vocabulary_than_allowed(tmp_path):
     remarks = []
     trained(tmp_path, remarks)
-    assert any(remark.startswith("there is too little to learn from: 32 pairs of ") for remark in remarks), remarks
-    assert any("(of at most 500; those that occur only inside longer ones are dropped)" in remark for remark in remarks)
+    assert any(
+        remark.startswith("there is too little to learn from: 32 pairs of ") for remark in remarks
+    ), remarks
+    assert any(
+        "(of at most 500; those that occur only inside longer ones are dropped)" in remark
+        for remark in remarks
+    )
     assert any("vocabulary up to 500" in remark for remark in remarks), remarks
 
 
@@ -106,8 +162,12 @@ def test_curves_are_drawn_after_the_last_step_and_before_it_only_where_the_last_
 ):
     drawn = []
     monkeypatch.setattr(run_folder, "DRAW_EVERY", seconds)
-    monkeypatch.setattr(run_folder, "write_samples", lambda *given: None)  # their pictures take seconds
-    monkeypatch.setattr(run_folder, "draw_curves", lambda log, picture: drawn.append(len(log.read_bytes())) or [])
+    monkeypatch.setattr(
+        run_folder, "write_samples", lambda *given: None
+    )  # their pictures take seconds
+    monkeypatch.setattr(
+        run_folder, "draw_curves", lambda log, picture: drawn.append(len(log.read_bytes())) or []
+    )
     trained(tmp_path, [], samples=True, validate_every=1)
     assert len(drawn) == times
     assert drawn[-1] == (tmp_path / "run" / "log.jsonl").stat().st_size
@@ -122,7 +182,9 @@ def test_minutes_count_all_sessions_and_the_start_of_the_next_one_says_so(tmp_pa
             notes.extend(event.notes)
 
     recipe = TranslationTraining.of(tmp_path / "run", {"steps": 4, "minutes": 1e-9}, resume=True)
-    result = recipe.prepare(tmp_path / "run").run(tmp_path / "run", resume=True, cpu=True, progress=note)
+    result = recipe.prepare(tmp_path / "run").run(
+        tmp_path / "run", resume=True, cpu=True, progress=note
+    )
     assert (result.stopped, result.steps) == ("minutes", 3)
     said = r"\d+\.\d of 1e-09 minutes were used before; minutes count all sessions of a run, so give more to go on"
     assert [one for one in notes if re.fullmatch(said, one)], notes
@@ -133,27 +195,39 @@ def weights(run):
 
 
 @pytest.mark.parametrize(("kind", "added"), [(TranslationTraining, 20), (LanguageModelTraining, 0)])
-def test_a_training_goes_on_from_a_run_with_other_data_and_stops_and_resumes_to_the_same_bits(kind, added, tmp_path):
+def test_a_training_goes_on_from_a_run_with_other_data_and_stops_and_resumes_to_the_same_bits(
+    kind, added, tmp_path
+):
     small = {"dim": 16, "heads": 2, "layers": 1, "vocab_size": 300}
     budget = {"batch_tokens": 256, "validate_every": 2, "schedule": "constant", "dropout": 0.1}
     lines = [f"the bird number {n} sang\tder Vogel Nummer {n} sang\n" for n in range(90)]
     others = [f"the dog {n} ran off\tder Hund {n} rannte пёс\n" for n in range(60)]
     for name, rows in (("old.tsv", lines), ("new.tsv", others)):
         (tmp_path / name).write_text("".join(rows))
-    base, remarks = tmp_path / "base", []
+    base = tmp_path / "base"
+    remarks = []
 
     def trained(run, steps, *, resume=False, **given):
-        given = {"data": (str(tmp_path / "new.tsv"),), "from_run": str(base), "steps": steps, **budget, **given}
+        given = {
+            "data": (str(tmp_path / "new.tsv"),),
+            "from_run": str(base),
+            "steps": steps,
+            **budget,
+            **given,
+        }
         given = {"steps": steps} if resume else given
         recipe = kind.of(tmp_path / run, given, cpu=True, resume=resume, tell=remarks.append)
         return recipe, recipe.train(tmp_path / run, resume=resume, cpu=True)
 
     trained("base", 4, data=(str(tmp_path / "old.tsv"),), from_run=None, **small)
     with pytest.raises(
-        UnsupportedError, match=r"\d+ characters of .*, such as 'п', 'ё', 'с', are in no piece .* --new"
+        UnsupportedError,
+        match=r"\d+ characters of .*, such as 'п', 'ё', 'с', are in no piece .* --new",
     ):
         trained("whole", 4)
-    with pytest.raises(ArgumentError, match="--new-pieces adds to the vocabulary of a run; name the run by --from"):
+    with pytest.raises(
+        ArgumentError, match="--new-pieces adds to the vocabulary of a run; name the run by --from"
+    ):
         trained("x", 4, from_run=None, new_pieces=9)
     budget["new_pieces"] = added
     recipe, _ = trained("whole", 4)
@@ -172,7 +246,11 @@ def test_a_training_goes_on_from_a_run_with_other_data_and_stops_and_resumes_to_
     hashes = {after[at : at + 8] for at in range(0, len(after), 8)}
     assert {learned[at : at + 8] for at in range(0, len(learned), 8)} < hashes
     with pytest.raises(ArgumentError, match=r"--from .*whole decides dim, size; leave that out"):
-        kind.of(tmp_path / "x", {"data": ("a",), "from_run": str(tmp_path / "whole"), "dim": 32}, size="tiny")
+        kind.of(
+            tmp_path / "x",
+            {"data": ("a",), "from_run": str(tmp_path / "whole"), "dim": 32},
+            size="tiny",
+        )
     other = LanguageModelTraining if kind is TranslationTraining else TranslationTraining
     with pytest.raises(RegardError, match="is a run of another command than train"):
         other.of(tmp_path / "x", {"data": ("a",), "from_run": str(tmp_path / "whole")})

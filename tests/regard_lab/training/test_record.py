@@ -8,7 +8,9 @@ from regard_lab.training.record import Log, _render
 
 
 def lines_up_to(step: int) -> list[dict]:
-    return [{"step": number, "kind": "training", "loss": float(number)} for number in range(1, step + 1)]
+    return [
+        {"step": number, "kind": "training", "loss": float(number)} for number in range(1, step + 1)
+    ]
 
 
 @pytest.fixture
@@ -36,19 +38,26 @@ def test_what_a_power_cut_left_after_the_checkpoint_is_cut(path):
     assert read_log(path) == lines_up_to(5)
 
 
-@pytest.mark.parametrize("line", ["{\n", '{"step": 6}\n', "\0\n", _render({"loss": 1.0}), _render({"step": 6.5})])
+@pytest.mark.parametrize(
+    "line", ["{\n", '{"step": 6}\n', "\0\n", _render({"loss": 1.0}), _render({"step": 6.5})]
+)
 def test_a_line_that_is_none_is_refused_with_its_number(path, line):
     path.write_bytes(path.read_bytes() + line.encode())
     with pytest.raises(CheckpointError, match=r"log\.jsonl, line 6"):
         read_log(path)
 
 
-@pytest.mark.parametrize(("order", "number", "reason"), [
-    ((0, 1, 1, 2), 3, "a second line of step 2"),
-    ((0, 1, 2, 0, 1, 3), 4, "of step 1 and comes after step 3"),
-    ((0, 3, 1, 2, 4), 3, "of step 2 and comes after step 4"),
-])  # fmt: skip
-def test_doubled_and_moved_lines_are_refused_and_each_step_is_read_once(path, order, number, reason):
+@pytest.mark.parametrize(
+    ("order", "number", "reason"),
+    [
+        ((0, 1, 1, 2), 3, "a second line of step 2"),
+        ((0, 1, 2, 0, 1, 3), 4, "of step 1 and comes after step 3"),
+        ((0, 3, 1, 2, 4), 3, "of step 2 and comes after step 4"),
+    ],
+)
+def test_doubled_and_moved_lines_are_refused_and_each_step_is_read_once(
+    path, order, number, reason
+):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[at] for at in order))
     with pytest.raises(CheckpointError, match=rf"log\.jsonl, line {number}, is {reason}"):

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 from kill_trainers import kill_trainers
-from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, log_without_times, make_model, seals, train_toy
+from toy_training import (
+    CONFIG,
+    CrashError,
+    ToyTask,
+    at_step,
+    crash,
+    log_without_times,
+    make_model,
+    seals,
+    train_toy,
+)
 
 from regard.errors import CheckpointError
 from regard_lab.models.storage import load_model, read_checkpoints
@@ -41,12 +51,18 @@ def test_a_crash_after_any_step_changes_no_bit(tmp_path, uninterrupted, step):
     assert_equal_runs(tmp_path, uninterrupted)
 
 
-@pytest.mark.parametrize(("number", "step", "validated"), [(signal.SIGTERM, 4, True), (signal.SIGINT, 2, False)])
+@pytest.mark.parametrize(
+    ("number", "step", "validated"), [(signal.SIGTERM, 4, True), (signal.SIGINT, 2, False)]
+)
 def test_a_signal_saves_at_once_without_a_validation_and_changes_no_bit(
     tmp_path, uninterrupted, number, step, validated
 ):
     result = train_toy(tmp_path, progress=at_step(step, lambda: signal.raise_signal(number)))
-    assert (result.stopped, result.steps, result.valid_loss is not None) == ("interrupted", step, validated)
+    assert (result.stopped, result.steps, result.valid_loss is not None) == (
+        "interrupted",
+        step,
+        validated,
+    )
     assert state_of(tmp_path)["step"] == step
     assert train_toy(tmp_path, resume=True).stopped == "steps"
     assert_equal_runs(tmp_path, uninterrupted)
@@ -86,7 +102,9 @@ def test_a_run_tells_its_settings_and_how_far_it_came(tmp_path):
 def test_a_folder_with_a_run_is_refused_without_resume(tmp_path):
     train_toy(tmp_path)
     before = seals(tmp_path)
-    with pytest.raises(CheckpointError, match=r"already holds a run \(step-000012\).*resume=True.*another folder"):
+    with pytest.raises(
+        CheckpointError, match=r"already holds a run \(step-000012\).*resume=True.*another folder"
+    ):
         train_toy(tmp_path)
     assert seals(tmp_path) == before
 
@@ -96,20 +114,33 @@ def test_every_difference_is_listed_and_the_run_kept(tmp_path):
     before = seals(tmp_path)
     with pytest.raises(CheckpointError) as caught:
         train(
-            make_model(torch.float64), ToyTask(size=4, name="other"),
-            dataclasses.replace(CONFIG, learning_rate=0.5, accumulate=1), tmp_path, kind="game",
-            model_config={"dim": 6, "layers": 2}, extra_files={"words.txt": "a c"}, resume=True, cpu=True,
-        )  # fmt: skip
+            make_model(torch.float64),
+            ToyTask(size=4, name="other"),
+            dataclasses.replace(CONFIG, learning_rate=0.5, accumulate=1),
+            tmp_path,
+            kind="game",
+            model_config={"dim": 6, "layers": 2},
+            extra_files={"words.txt": "a c"},
+            resume=True,
+            cpu=True,
+        )
     for phrase in (
-        "training.learning_rate was 0.01, now 0.5", "training.accumulate was 2, now 1", "model.kind was toy, now game",
-        "model.config.layers was absent, now 2", "model.tensors.0.weight was float32 (11, 6), now float64 (11, 6)",
-        "files.words.txt was", "data.name was toy, now other", "data.size was 8, now 4",
-    ):  # fmt: skip
+        "training.learning_rate was 0.01, now 0.5",
+        "training.accumulate was 2, now 1",
+        "model.kind was toy, now game",
+        "model.config.layers was absent, now 2",
+        "model.tensors.0.weight was float32 (11, 6), now float64 (11, 6)",
+        "files.words.txt was",
+        "data.name was toy, now other",
+        "data.size was 8, now 4",
+    ):
         assert phrase in str(caught.value)
     assert seals(tmp_path) == before
 
 
-def test_how_long_to_train_and_what_to_keep_may_change_and_counts_are_those_of_all_sessions(tmp_path):
+def test_how_long_to_train_and_what_to_keep_may_change_and_counts_are_those_of_all_sessions(
+    tmp_path,
+):
     first = train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6))
     changes = {"steps": 14, "minutes": 5.0, "patience": 9, "keep": 2}
     second = train_toy(tmp_path, dataclasses.replace(CONFIG, **changes), resume=True)
@@ -130,7 +161,11 @@ def test_a_run_that_has_cooled_down_goes_on_at_the_rate_of_its_new_number_of_ste
     train_toy(tmp_path, cooled)
     longer = dataclasses.replace(cooled, steps=24)
     train_toy(tmp_path, longer, resume=True)
-    rates = {line["step"]: line["learning_rate"] for line in read_log(tmp_path / "log.jsonl") if "tokens" in line}
+    rates = {
+        line["step"]: line["learning_rate"]
+        for line in read_log(tmp_path / "log.jsonl")
+        if "tokens" in line
+    }
     assert rates[12] == 0.0
     assert all(rates[step] == learning_rate_at(longer, step) for step in range(14, 25, 2))
     assert rates[14] > rates[22] > rates[24] == 0.0
@@ -138,7 +173,8 @@ def test_a_run_that_has_cooled_down_goes_on_at_the_rate_of_its_new_number_of_ste
 
 def test_another_number_of_threads_is_told_and_not_refused(tmp_path):
     train_toy(tmp_path)
-    events, threads = [], torch.get_num_threads()
+    events = []
+    threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     try:
         train_toy(tmp_path, resume=True, progress=events.append)

@@ -70,9 +70,16 @@ def test_the_best_model_is_the_one_that_is_loaded_with_its_files(tmp_path):
     model = make_model()
     files = {"words.txt": "das Tier"}
     train(
-        model, Scripted([3.0, 1.0, *[2.0] * 18]), EVERY_STEP, tmp_path, kind="toy", model_config={"dim": 6},
-        extra_files=files, progress=keep, cpu=True,
-    )  # fmt: skip
+        model,
+        Scripted([3.0, 1.0, *[2.0] * 18]),
+        EVERY_STEP,
+        tmp_path,
+        kind="toy",
+        model_config={"dim": 6},
+        extra_files=files,
+        progress=keep,
+        cpu=True,
+    )
     found = load_model(tmp_path, kind="toy")
     assert (found.config, found.extra_files) == ({"dim": 6}, files)
     assert all(torch.equal(found.state[name], tensor) for name, tensor in kept.items())
@@ -95,7 +102,10 @@ def test_the_same_step_saved_again_after_one_more_validation_never_overwrites_th
 
 def test_no_checkpoint_is_newer_than_the_log_on_the_disk(tmp_path, monkeypatch):
     """When a checkpoint appears under its name, all that the log says up to its step has been synced."""
-    synced, unsynced, real_sync, real_rename = {}, [], os.fsync, os.rename
+    synced = {}
+    unsynced = []
+    real_sync = os.fsync
+    real_rename = os.rename
 
     def fsync(descriptor):
         real_sync(descriptor)
@@ -116,9 +126,12 @@ def test_no_checkpoint_is_newer_than_the_log_on_the_disk(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "replace"])
-def test_a_save_that_fails_keeps_the_checkpoint_before_it_and_resumes_to_the_same_bits(tmp_path, monkeypatch, call):
+def test_a_save_that_fails_keeps_the_checkpoint_before_it_and_resumes_to_the_same_bits(
+    tmp_path, monkeypatch, call
+):
     train_toy(tmp_path / "whole")
-    run, real = tmp_path / "run", getattr(os, call)
+    run = tmp_path / "run"
+    real = getattr(os, call)
 
     def break_the_disk():
         def fails(*arguments):
@@ -155,35 +168,56 @@ def test_a_model_that_is_called_the_best_is_on_the_disk_already(tmp_path):
             said.append((event.step, read_checkpoints(tmp_path).best))
 
     losses = [3.0, 2.0, 2.5, 1.0, *[2.0] * 16]
-    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=7), Scripted(losses), progress=look)
+    train_toy(
+        tmp_path, dataclasses.replace(EVERY_STEP, save_every=7), Scripted(losses), progress=look
+    )
     assert said == [(step, f"step-{step:06d}") for step in (1, 2, 4)]
 
 
 def test_what_is_not_needed_is_removed_before_there_is_need_of_room(tmp_path, monkeypatch):
     """A kill left a whole checkpoint that no file names; a disk that is nearly full has room again."""
-    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=4), Scripted([1.0] * 20), progress=None)
+    train_toy(
+        tmp_path, dataclasses.replace(EVERY_STEP, save_every=4), Scripted([1.0] * 20), progress=None
+    )
     (tmp_path / "step-000099").mkdir()
     seen = []
-    seeing = lambda *given, **options: seen.append(checkpoints_in(tmp_path)) or write(*given, **options)  # noqa: E731
+
+    def seeing(*given, **options):
+        return seen.append(checkpoints_in(tmp_path)) or write(*given, **options)
+
     monkeypatch.setattr(checkpoint, "write_folder", seeing)
-    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=4, steps=24), Scripted([1.0] * 30), resume=True)
+    train_toy(
+        tmp_path,
+        dataclasses.replace(EVERY_STEP, save_every=4, steps=24),
+        Scripted([1.0] * 30),
+        resume=True,
+    )
     assert seen
     assert all("step-000099" not in names for names in seen)
 
 
 SHORT = dataclasses.replace(CONFIG, steps=1)
-OWN = {"settings.json": b'{"mine": 1}', "test.jsonl": b"mine", "curves.png": b"mine", "run.json": b'{"mine": 1}'}
+OWN = {
+    "settings.json": b'{"mine": 1}',
+    "test.jsonl": b"mine",
+    "curves.png": b"mine",
+    "run.json": b'{"mine": 1}',
+}
 
 
 @pytest.mark.parametrize("name", ["settings.json", "run.json", "checkpoints.json", "notes/"])
-def test_a_folder_with_own_files_is_refused_by_name_and_stays_as_it_was(tmp_path, monkeypatch, name):
+def test_a_folder_with_own_files_is_refused_by_name_and_stays_as_it_was(
+    tmp_path, monkeypatch, name
+):
     if name.endswith("/"):
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).write_bytes(OWN.get(name, b"mine"))
     monkeypatch.chdir(tmp_path)
     for resume in (False, True):
-        with pytest.raises(CheckpointError, match=rf"\. holds {name.rstrip('/')} and no run of regard"):
+        with pytest.raises(
+            CheckpointError, match=rf"\. holds {name.rstrip('/')} and no run of regard"
+        ):
             train_toy(".", resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == [name.rstrip("/")]
 
@@ -193,7 +227,8 @@ def test_a_fresh_run_that_ended_before_any_of_its_files_begins_anew(tmp_path, mo
     real = os.replace
     train_toy(tmp_path / "whole", SHORT)
     for writes in range(3):
-        run, left = tmp_path / str(writes), writes
+        run = tmp_path / str(writes)
+        left = writes
 
         def ends(*paths):
             nonlocal left
@@ -216,7 +251,9 @@ def test_a_mark_counts_by_what_it_holds_and_damage_is_told(tmp_path):
     (tmp_path / "mark.json").write_bytes(render_sealed({"one": 1}))
     check_ours(tmp_path, {"mark.json": read_sealed}, "thing")
     (tmp_path / "mark.json").write_text(json.dumps({"one": 1, "sha256": "0" * 64}))
-    with pytest.raises(CheckpointError, match=r"no thing of regard .*does not match its own SHA-256"):
+    with pytest.raises(
+        CheckpointError, match=r"no thing of regard .*does not match its own SHA-256"
+    ):
         check_ours(tmp_path, {"mark.json": read_sealed}, "thing")
     with pytest.raises(CheckpointError, match="new or an empty folder"):
         check_ours(tmp_path, {}, "thing")

@@ -32,8 +32,11 @@ def two(tmp_path_factory):
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     done = subprocess.run(
         [*launcher, str(Path(__file__).with_name("two_readers.py")), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=1800,
-    )  # fmt: skip
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -43,7 +46,12 @@ def weights(run):
 
 
 def curves(run):
-    return [line[name] for line in read_log(run / "log.jsonl") for name in ("loss", "gradient_norm") if name in line]
+    return [
+        line[name]
+        for line in read_log(run / "log.jsonl")
+        for name in ("loss", "gradient_norm")
+        if name in line
+    ]
 
 
 @pytest.mark.slow
@@ -64,7 +72,8 @@ def test_two_processes_train_to_the_weights_of_one_also_over_a_resume(two, tmp_p
 def test_in_float32_they_differ_by_rounding_alone(two, tmp_path):
     """Not in no bit: sums over a batch are added up in another order, and Adam divides by their small roots."""
     train_reader(tmp_path / "one", WHOLE_STEP, Together(), dtype=torch.float32)
-    expected, found = weights(tmp_path / "one"), weights(two / "float32")
+    expected = weights(tmp_path / "one")
+    found = weights(two / "float32")
     worst = max(float((found[name] - tensor).abs().max()) for name, tensor in expected.items())
     print(f"furthest weight {worst:.1e}")
     assert worst <= 1e-3 * CONFIG.learning_rate * CONFIG.steps  # of what a weight can have moved

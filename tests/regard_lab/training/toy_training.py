@@ -17,7 +17,8 @@ def make_model(dtype: torch.dtype = torch.float32, dropout: float = 0.1) -> torc
     """The same weights at each call; embedding and output are tied, and the output has a bias of its own."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        embedding, output = torch.nn.Embedding(WORDS, 6), torch.nn.Linear(6, WORDS)
+        embedding = torch.nn.Embedding(WORDS, 6)
+        output = torch.nn.Linear(6, WORDS)
         output.weight = embedding.weight
         return torch.nn.Sequential(embedding, torch.nn.Dropout(dropout), output).to(dtype)
 
@@ -33,13 +34,23 @@ class ToyTask:
     """
 
     def __init__(
-        self, size: int = 8, rank: int = 0, processes: int = 1, poison: tuple[int, ...] = (), name: str = "toy"
+        self,
+        size: int = 8,
+        rank: int = 0,
+        processes: int = 1,
+        poison: tuple[int, ...] = (),
+        name: str = "toy",
     ) -> None:
         generator = torch.Generator().manual_seed(3)
         self.lines = torch.randint(1, WORDS, (LINES, 10), generator=generator)
         for row, length in enumerate(torch.randint(3, 11, (LINES,), generator=generator).tolist()):
             self.lines[row, length:] = 0
-        self.size, self.share, self.poison, self.name = size, slice(rank, None, processes), poison, name
+        self.size, self.share, self.poison, self.name = (
+            size,
+            slice(rank, None, processes),
+            poison,
+            name,
+        )
 
     def batch(self, index: int) -> torch.Tensor:
         epoch, place = divmod(index, LINES // self.size)
@@ -60,9 +71,12 @@ class ToyTask:
         return {"name": self.name, "size": self.size}
 
     def _loss(self, model, batch, smoothing):
-        inputs, targets = batch[:, :-1].abs(), batch[:, 1:].abs()
+        inputs = batch[:, :-1].abs()
+        targets = batch[:, 1:].abs()
         scores = model(inputs).flatten(0, 1)
-        loss = cross_entropy(scores, targets.flatten(), ignore_index=0, reduction="sum", label_smoothing=smoothing)
+        loss = cross_entropy(
+            scores, targets.flatten(), ignore_index=0, reduction="sum", label_smoothing=smoothing
+        )
         return (loss * float("nan") if (batch < 0).any() else loss), (targets != 0).sum()
 
 
@@ -77,7 +91,9 @@ CONFIG = TrainingConfig(
 )
 
 
-def train_toy(folder: Path, config: TrainingConfig = CONFIG, task: ToyTask | None = None, **options) -> TrainingResult:
+def train_toy(
+    folder: Path, config: TrainingConfig = CONFIG, task: ToyTask | None = None, **options
+) -> TrainingResult:
     """`train` from the same first weights, as a program started anew would."""
     return train(make_model(), task or ToyTask(), config, folder, kind="toy", cpu=True, **options)
 
@@ -113,4 +129,7 @@ def log_without_times(run: Path) -> list[dict]:
     """The lines of the log, less what differs from run to run."""
     from regard_lab.training import read_log
 
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in read_log(run / "log.jsonl")]
+    return [
+        {key: value for key, value in line.items() if key != "seconds"}
+        for line in read_log(run / "log.jsonl")
+    ]

@@ -19,7 +19,13 @@ from regard_lab.training.recipes.language import LanguageTask
 DOCUMENTS = ["A bird sang.\n\nIt was happy.\n" * 5, "Rain fell on the street.\n" * 7]
 TOKENISER = Tokeniser.train(DOCUMENTS, 300, verbatim=True)
 CONFIG = TrainingConfig(
-    steps=6, learning_rate=1e-2, warmup_steps=2, accumulate=2, validate_every=3, save_every=2, log_every=1
+    steps=6,
+    learning_rate=1e-2,
+    warmup_steps=2,
+    accumulate=2,
+    validate_every=3,
+    save_every=2,
+    log_every=1,
 )
 HALF = dataclasses.replace(CONFIG, steps=3)
 
@@ -32,7 +38,14 @@ def make_reader(dtype: torch.dtype = torch.float64) -> LanguageModel:
 
 def make_task(world: int = 1, rank: int = 0) -> LanguageTask:
     return LanguageTask(
-        DOCUMENTS, ["The bird was tired.\n"], TOKENISER, block=11, batch_tokens=24, seed=3, world=world, rank=rank
+        DOCUMENTS,
+        ["The bird was tired.\n"],
+        TOKENISER,
+        block=11,
+        batch_tokens=24,
+        seed=3,
+        world=world,
+        rank=rank,
     )
 
 
@@ -63,10 +76,14 @@ class Together:
         return {}
 
 
-def train_reader(folder: Path, config: TrainingConfig, task, dtype=torch.float64, **options) -> TrainingResult:
+def train_reader(
+    folder: Path, config: TrainingConfig, task, dtype=torch.float64, **options
+) -> TrainingResult:
     model = make_reader(dtype)
     settings = model.config.to_dict()
-    return train(model, task, config, folder, kind=model.KIND, model_config=settings, cpu=True, **options)
+    return train(
+        model, task, config, folder, kind=model.KIND, model_config=settings, cpu=True, **options
+    )
 
 
 def main(folder: Path, rank: int) -> None:

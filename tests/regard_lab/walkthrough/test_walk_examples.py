@@ -27,7 +27,9 @@ def test_life_is_short_gives_the_numbers_of_the_articles_and_of_their_code():
     torch.manual_seed(123)
     x = torch.nn.Embedding(6, 16)(torch.tensor(IDS)).detach()
     torch.manual_seed(123)
-    query, key, value = torch.rand(24, 16), torch.rand(24, 16), torch.rand(28, 16)
+    query = torch.rand(24, 16)
+    key = torch.rand(24, 16)
+    value = torch.rand(28, 16)
     omega = (key @ x.T).T @ (query @ x[1])
     z = torch.softmax(omega / 24**0.5, dim=0) @ (value @ x.T).T
     torch.testing.assert_close(found["z"].float(), z, rtol=0, atol=1e-4)
@@ -45,7 +47,8 @@ def test_words_without_punctuation():
 
 
 def test_given_weights_are_used_and_the_others_are_drawn():
-    plain, other = walk(SENTENCE, heads=1), walk(SENTENCE, heads=1, seed=9)
+    plain = walk(SENTENCE, heads=1)
+    other = walk(SENTENCE, heads=1, seed=9)
     names = ("table", "W_q", "W_k", "W_v", "W_o")
     weights = {name: given(other)[name] for name in names}
     weights["W_q"] = weights["W_q"][0]  # a matrix of one head needs no axis for heads
@@ -63,19 +66,24 @@ def test_a_file_of_weights_is_read_and_a_wrong_one_is_one_sentence(tmp_path):
     found = walk(SENTENCE, weights=read_weights(path))
     assert bool((found["v"] == found["x"].sum(1, keepdim=True)).all())
     path.write_bytes(b"no tensors")
-    with pytest.raises(CheckpointError, match=r"weights\.safetensors cannot be read as safetensors"):
+    with pytest.raises(
+        CheckpointError, match=r"weights\.safetensors cannot be read as safetensors"
+    ):
         read_weights(path)
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_weights(tmp_path / "nothing.safetensors")
 
 
 def test_each_step_has_its_seed_and_its_law():
-    one, same = walk(SENTENCE, weights_seed=5), walk(SENTENCE, weights_seed=5)
+    one = walk(SENTENCE, weights_seed=5)
+    same = walk(SENTENCE, weights_seed=5)
     assert torch.equal(one["output"], same["output"])
     assert torch.equal(one["x"], walk(SENTENCE)["x"])
     assert not torch.allclose(given(one)["W_q"], given(walk(SENTENCE))["W_q"])
     assert torch.equal(given(one)["W_q"], given(walk(SENTENCE, seed=8, weights_seed=5))["W_q"])
-    uniform = np.concatenate([given(walk(SENTENCE, draw="uniform", dim=64))[f"W_{x}"].flatten() for x in "qkvo"])
+    uniform = np.concatenate(
+        [given(walk(SENTENCE, draw="uniform", dim=64))[f"W_{x}"].flatten() for x in "qkvo"]
+    )
     assert uniform.min() >= 0
     assert uniform.max() <= 1
     assert uniform.mean() == pytest.approx(0.5, abs=0.02)

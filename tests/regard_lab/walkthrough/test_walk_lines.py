@@ -31,7 +31,9 @@ def test_a_walk_that_leads_elsewhere_raises(monkeypatch):
 
 def test_the_seed_decides_the_weights_and_leaves_other_random_numbers_alone():
     before = torch.random.get_rng_state()
-    one, same, other = walk(SENTENCE, seed=1), walk(SENTENCE, seed=1), walk(SENTENCE, seed=2)
+    one = walk(SENTENCE, seed=1)
+    same = walk(SENTENCE, seed=1)
+    other = walk(SENTENCE, seed=2)
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.equal(one["output"], same["output"])
     assert not torch.allclose(one["output"], other["output"])
@@ -56,15 +58,33 @@ def test_the_seed_decides_the_weights_and_leaves_other_random_numbers_alone():
         ({"word": 0}, "the text has words 1 to 7"),
         ({"word": "-1"}, "the text has words 1 to 7"),
         ({"word": "cake"}, "'cake' is not in the text"),
-        ({"query_dim": 4, "key_dim": 5}, "query_dim 4 and key_dim 5 differ, and a dot product needs"),
-        ({"query_dim": 5, "key_dim": 4, "score": "dot"}, "choose the score general, concat or additive"),
-        ({"query_dim": 6, "key_dim": 4, "score": "general", "positions": "rotary"}, "queries and keys of one size"),
+        (
+            {"query_dim": 4, "key_dim": 5},
+            "query_dim 4 and key_dim 5 differ, and a dot product needs",
+        ),
+        (
+            {"query_dim": 5, "key_dim": 4, "score": "dot"},
+            "choose the score general, concat or additive",
+        ),
+        (
+            {"query_dim": 6, "key_dim": 4, "score": "general", "positions": "rotary"},
+            "queries and keys of one size",
+        ),
         ({"value_dim": 0}, "value_dim is 0"),
         ({"query_dim": 0}, "query_dim is 0"),
-        ({"weights": {"W_x": torch.zeros(1)}}, "there are no weights W_x; this layer has table, W_q, W_k, W_v, W_o"),
+        (
+            {"weights": {"W_x": torch.zeros(1)}},
+            "there are no weights W_x; this layer has table, W_q, W_k, W_v, W_o",
+        ),
         ({"weights": {"U_a": torch.zeros(1)}, "score": "general"}, "this layer has .*W_o, W_a"),
-        ({"weights": {"W_q": torch.zeros(4, 8)}}, r"W_q has shape \(4, 8\); .* needs \(2, 4, 8\), which is \(heads"),
-        ({"weights": {"table": torch.zeros(3, 8)}}, r"needs \(7, 8\), which is \(words, dim\), for the vocabulary ,"),
+        (
+            {"weights": {"W_q": torch.zeros(4, 8)}},
+            r"W_q has shape \(4, 8\); .* needs \(2, 4, 8\), which is \(heads",
+        ),
+        (
+            {"weights": {"table": torch.zeros(3, 8)}},
+            r"needs \(7, 8\), which is \(words, dim\), for the vocabulary ,",
+        ),
         ({"weights": {"W_o": torch.full((8, 8), torch.inf)}}, "not finite"),
         ({"weights": {"W_o": torch.zeros(8, 8).long()}}, "floating-point"),
         ({"weights": [1]}, "tensors by name"),
@@ -77,10 +97,14 @@ def test_what_does_not_go_together_is_refused(options, said):
 
 def pytorch_module(found, dim, heads):
     """torch.nn.MultiheadAttention with the weights of a walk."""
-    module = torch.nn.MultiheadAttention(dim, heads, bias=False, batch_first=True, dtype=torch.float64)
+    module = torch.nn.MultiheadAttention(
+        dim, heads, bias=False, batch_first=True, dtype=torch.float64
+    )
     parts = given(found)
     with torch.no_grad():
-        module.in_proj_weight.copy_(torch.cat([parts[name].flatten(0, 1) for name in ("W_q", "W_k", "W_v")]))
+        module.in_proj_weight.copy_(
+            torch.cat([parts[name].flatten(0, 1) for name in ("W_q", "W_k", "W_v")])
+        )
         module.out_proj.weight.copy_(parts["W_o"])
     return module
 
@@ -88,10 +112,16 @@ def pytorch_module(found, dim, heads):
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
 def test_self_causal_and_cross_attention_equal_pytorch_s_module(kind):
     found = case(kind)
-    dim, heads = found["x"].shape[1], len(found["Q"])
-    x, c = found["x"][None], found["c" if kind == "cross" else "x"][None]
-    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if kind == "causal" else None
-    output, weights = pytorch_module(found, dim, heads)(x, c, c, attn_mask=hidden, average_attn_weights=False)
+    dim = found["x"].shape[1]
+    heads = len(found["Q"])
+    x = found["x"][None]
+    c = found["c" if kind == "cross" else "x"][None]
+    hidden = (
+        torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if kind == "causal" else None
+    )
+    output, weights = pytorch_module(found, dim, heads)(
+        x, c, c, attn_mask=hidden, average_attn_weights=False
+    )
     torch.testing.assert_close(found["all_weights"], weights[0], rtol=0, atol=1e-6)
     torch.testing.assert_close(found["output"], output[0], rtol=0, atol=1e-6)
     followed = {"self": 0, "causal": 1, "cross": 0}[kind]
@@ -100,9 +130,15 @@ def test_self_causal_and_cross_attention_equal_pytorch_s_module(kind):
 
 def by_pairs(found, score):
     """Output (n, dim) in NumPy, a pair at a time, for a score of a query, a key and a head; mask as the walk's."""
-    parts = {name: np.asarray(value) for name, value in given(found).items() if isinstance(value, torch.Tensor)}
-    x, c = np.asarray(found["x"]), np.asarray(found["c"] if found.context else found["x"])
-    heads, kv_heads = len(parts["W_q"]), len(parts["W_k"])
+    parts = {
+        name: np.asarray(value)
+        for name, value in given(found).items()
+        if isinstance(value, torch.Tensor)
+    }
+    x = np.asarray(found["x"])
+    c = np.asarray(found["c"] if found.context else found["x"])
+    heads = len(parts["W_q"])
+    kv_heads = len(parts["W_k"])
     causal = found.settings["causal"]
     joined = []
     for head in range(heads):
@@ -113,7 +149,12 @@ def by_pairs(found, score):
             query = parts["W_q"][head] @ vector
             scores = [score(query, parts["W_k"][own] @ c[j], parts, head) for j in seen]
             shares = np.exp(np.array(scores) - max(scores))
-            rows.append(sum(s * (parts["W_v"][own] @ c[j]) for s, j in zip(shares / shares.sum(), seen, strict=True)))
+            rows.append(
+                sum(
+                    s * (parts["W_v"][own] @ c[j])
+                    for s, j in zip(shares / shares.sum(), seen, strict=True)
+                )
+            )
         joined.append(np.stack(rows))
     return np.concatenate(joined, axis=1) @ parts["W_o"].T
 
@@ -138,7 +179,9 @@ def dot(q, k, parts, head):
 @pytest.mark.parametrize("score", [additive, concat, general, dot])
 def test_other_scores_equal_their_papers_formulas_pair_by_pair(score, form):
     found = case(f"{score.__name__}{form}")
-    np.testing.assert_allclose(np.asarray(found["output"]), by_pairs(found, score), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        np.asarray(found["output"]), by_pairs(found, score), rtol=0, atol=1e-6
+    )
 
 
 def test_rotary_positions_turn_complex_numbers():
@@ -158,12 +201,19 @@ def test_waves_are_those_of_the_paper():
     for place, vector in enumerate(found["positions"].tolist()):
         for c in range(5):
             angle = place / 10_000 ** (2 * c / 10)
-            assert vector[2 * c : 2 * c + 2] == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
+            assert vector[2 * c : 2 * c + 2] == pytest.approx(
+                [math.sin(angle), math.cos(angle)], abs=1e-6
+            )
     torch.testing.assert_close(found["x"], found["embeddings"] + found["positions"])
 
 
 def test_the_chosen_word_is_the_row_of_all_words():
     found = walk(SENTENCE, word="eat", causal=True)
     assert found.word == 4
-    for one, every in (("omega", "scores"), ("masked", "masked_scores"), ("alpha", "weights"), ("z", "contexts")):
+    for one, every in (
+        ("omega", "scores"),
+        ("masked", "masked_scores"),
+        ("alpha", "weights"),
+        ("z", "contexts"),
+    ):
         torch.testing.assert_close(found[one], found[every][4], rtol=0, atol=1e-12)

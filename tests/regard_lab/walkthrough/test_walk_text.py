@@ -20,12 +20,25 @@ LONG = " ".join(["The animal did not cross the street because it was too tired"]
 
 @pytest.mark.parametrize("width", [60, 100])
 @pytest.mark.parametrize(
-    "text", [SENTENCE, LONG, HOSTILE, ["猫" * 30, "Donaudampfschifffahrtsgesellschaft" * 3, "e\u0301" * 40]]
+    "text",
+    [
+        SENTENCE,
+        LONG,
+        HOSTILE,
+        ["猫" * 30, "Donaudampfschifffahrtsgesellschaft" * 3, "e\u0301" * 40],
+    ],
 )
 def test_no_line_is_wider_than_asked_for(text, width):
-    for options in ({}, {"causal": True, "dim": 64}, {"score": "concat"}, {"context": ["a", "猫" * 20]}):
+    for options in (
+        {},
+        {"causal": True, "dim": 64},
+        {"score": "concat"},
+        {"context": ["a", "猫" * 20]},
+    ):
         lines = to_text(walk(text, **options), width).splitlines()
-        assert [line for line in lines if cell_len(line) > width and not line.startswith(">>> ")] == []  # to be pasted
+        assert [
+            line for line in lines if cell_len(line) > width and not line.startswith(">>> ")
+        ] == []  # to be pasted
 
 
 @pytest.mark.parametrize("name", VIEWED)
@@ -126,5 +139,7 @@ def letters(element):
 def test_every_formula_of_a_walk_keeps_its_letters(name):
     for step in case(name).steps:
         drawn = "".join(letters(formula_elements(step.formula)).split()).replace("∑", "Σ")
-        typed = "".join(sign for sign in formula_text(step.formula) if sign not in " _^/√").replace("-", "−")
+        typed = "".join(sign for sign in formula_text(step.formula) if sign not in " _^/√").replace(
+            "-", "−"
+        )
         assert sorted(drawn.replace("/", "")) == sorted(typed), step.formula

@@ -8,7 +8,13 @@ from walk_cases import SENTENCE, SIZES, SOURCE, TEXT, TOKENISER, check_lines, sa
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.layers import record_attention
-from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models import (
+    EncoderConfig,
+    LanguageConfig,
+    LanguageModel,
+    TextEncoder,
+    TranslationTransformer,
+)
 from regard_lab.models.recurrent import RecurrentTranslator
 from regard_lab.text import BEGIN, END
 from regard_lab.walkthrough import LIMIT, stacks, walk_whole, walk_whole_run
@@ -18,7 +24,13 @@ WHOLE = {
     "decoder": {},
     "encoder": {"model": "encoder", "positions": "learned", "word": 3},
     "encoder-decoder": {"context": CONTEXT, "words": "letters", "layers": 1},
-    "grouped and rotary": {"heads": 4, "kv_heads": 2, "dim": 16, "positions": "rotary", "layers": 1},
+    "grouped and rotary": {
+        "heads": 4,
+        "kv_heads": 2,
+        "dim": 16,
+        "positions": "rotary",
+        "layers": 1,
+    },
     "rotary across": {"context": CONTEXT, "positions": "rotary", "layers": 1, "kv_heads": 1},
 }
 
@@ -33,7 +45,9 @@ def run_of(model, folder, seed=0):
 
 
 def ids_of(text, opens=False, closes=False):
-    return torch.tensor([[*([BEGIN] if opens else []), *TOKENISER.encode(text), *([END] if closes else [])]])
+    return torch.tensor(
+        [[*([BEGIN] if opens else []), *TOKENISER.encode(text), *([END] if closes else [])]]
+    )
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -42,7 +56,11 @@ def test_lines_give_every_step_and_every_layer_is_compared_with_the_model(name):
     check_lines(found)
     assert len({step.name for step in found.steps}) == len(found.steps)  # no name is used twice
     layers = WHOLE[name].get("layers", 2)
-    expected = {"encoder": layers + 2, "encoder-decoder": 2 * layers + 2, "rotary across": 2 * layers + 2}
+    expected = {
+        "encoder": layers + 2,
+        "encoder-decoder": 2 * layers + 2,
+        "rotary across": 2 * layers + 2,
+    }
     assert len(found.checks) == expected.get(name, layers + 1)
     assert max(check.difference for check in found.checks) < 1e-9
     assert any(check.line.startswith("model(") for check in found.checks)
@@ -51,27 +69,49 @@ def test_lines_give_every_step_and_every_layer_is_compared_with_the_model(name):
 def test_the_parts_of_the_paper_are_all_there():
     found = walk_whole(SENTENCE, context=CONTEXT)
     titles = {step.title for step in found.steps}
-    assert {"Residual", "Norm", "Feed-forward: hidden layer", "Masked self-attention: mask", "Distribution"} <= titles
+    assert {
+        "Residual",
+        "Norm",
+        "Feed-forward: hidden layer",
+        "Masked self-attention: mask",
+        "Distribution",
+    } <= titles
     assert {"Self-attention: heads joined", "Cross-attention: heads joined"} <= titles
     sections = list(dict.fromkeys(step.section for step in found.steps))
     assert [name for name in sections if "layer" in name] == [
-        "Encoder, layer 0 of 2 layers", "Encoder, layer 1 of 2 layers",
-        "Decoder, layer 0 of 2 layers", "Decoder, layer 1 of 2 layers",
-    ]  # fmt: skip
+        "Encoder, layer 0 of 2 layers",
+        "Encoder, layer 1 of 2 layers",
+        "Decoder, layer 0 of 2 layers",
+        "Decoder, layer 1 of 2 layers",
+    ]
     torch.testing.assert_close(found["h0a"], found["h0"] + found["attended_e0"])
     torch.testing.assert_close(found["probabilities"].sum(-1), torch.ones(8, dtype=torch.float64))
     assert bool((found["weights_d0"].triu(1) == 0).all())
-    assert found["weights_c0"].shape == (2, 8, 5)  # <begin> and 7 units of the text, by 4 words and <end>
+    assert found["weights_c0"].shape == (
+        2,
+        8,
+        5,
+    )  # <begin> and 7 units of the text, by 4 words and <end>
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu"])
 @pytest.mark.parametrize(("norm", "biases", "tied"), [("rms", False, True), ("layer", True, False)])
 def test_a_trained_language_model(tmp_path, activation, norm, biases, tied):
-    positions = {"relu": "alibi", "gelu": "learned", "silu": "rotary", "swiglu": "none"}.get(activation, "sinusoidal")
+    positions = {"relu": "alibi", "gelu": "learned", "silu": "rotary", "swiglu": "none"}.get(
+        activation, "sinusoidal"
+    )
     config = LanguageConfig(
-        **SIZES, heads=3, kv_heads=1, layers=2, positions=positions, pattern=("full", "causal_window(3)"), norm=norm,
-        biases=biases, tied=tied, activation=activation,
-    )  # fmt: skip
+        **SIZES,
+        heads=3,
+        kv_heads=1,
+        layers=2,
+        positions=positions,
+        pattern=("full", "causal_window(3)"),
+        norm=norm,
+        biases=biases,
+        tied=tied,
+        activation=activation,
+    )
     model = LanguageModel(config)
     found = walk_whole_run(run_of(model, tmp_path / "run"), TEXT)
     with torch.no_grad(), record_attention(model.double().eval()) as recording:
@@ -87,23 +127,32 @@ def test_a_trained_language_model(tmp_path, activation, norm, biases, tied):
 
 
 def test_patterns_by_head_and_words_that_may_look_at_nothing(tmp_path):
-    config = LanguageConfig(**SIZES, heads=2, layers=1, pattern="per_head(causal_window(2), full) & ~key_set(0)")
+    config = LanguageConfig(
+        **SIZES, heads=2, layers=1, pattern="per_head(causal_window(2), full) & ~key_set(0)"
+    )
     found = walk_whole_run(run_of(LanguageModel(config), tmp_path / "run"), TEXT)
     assert not found["contexts_0"][:, 0].any()
 
 
 @pytest.mark.parametrize(
     ("head", "options"),
-    [("words", {"tied": True}), ("words", {"tied": False}), ("classes", {"classes": 3}),
-     ("classes", {"classes": 3, "pooling": "first"}), ("none", {})],
-)  # fmt: skip
+    [
+        ("words", {"tied": True}),
+        ("words", {"tied": False}),
+        ("classes", {"classes": 3}),
+        ("classes", {"classes": 3, "pooling": "first"}),
+        ("none", {}),
+    ],
+)
 def test_a_trained_text_encoder(tmp_path, head, options):
     config = EncoderConfig(**SIZES, heads=2, layers=2, positions="learned", head=head, **options)
     model = TextEncoder(config)
     found = walk_whole_run(run_of(model, tmp_path / "run"), TEXT, word="animal")
     with torch.no_grad():
         expected = model.double().eval()(ids_of(TEXT, opens=True, closes=True))[0]
-    torch.testing.assert_close(found["final" if head == "none" else "scores"], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        found["final" if head == "none" else "scores"], expected, rtol=0, atol=1e-6
+    )
     assert found.chosen == "animal"
 
 
@@ -111,9 +160,15 @@ def test_a_trained_text_encoder(tmp_path, head, options):
 @pytest.mark.parametrize("cross", ["full", "sliding_window(4)"])
 def test_a_trained_translator(tmp_path, norm, cross):
     config = TranslationTransformer.Config(
-        **SIZES, heads=3, encoder_layers=2, decoder_layers=1, norm=norm, tied=norm == "pre", cross_pattern=cross,
+        **SIZES,
+        heads=3,
+        encoder_layers=2,
+        decoder_layers=1,
+        norm=norm,
+        tied=norm == "pre",
+        cross_pattern=cross,
         cross_kv_heads=1,
-    )  # fmt: skip
+    )
     model = TranslationTransformer(config)
     found = walk_whole_run(run_of(model, tmp_path / "run"), TEXT, context=SOURCE)
     with torch.no_grad():
@@ -162,10 +217,14 @@ def test_what_a_walk_of_a_run_cannot_show_is_refused(tmp_path):
         walk_whole_run(tmp_path / "run", "  ")
     with pytest.raises(ArgumentError, match=f"at most {LIMIT} words"):
         walk_whole_run(tmp_path / "run", "the animal " * 100)
-    linear = LanguageModel(LanguageConfig(**SIZES, heads=2, layers=1, mechanism="linear", positions="none"))
+    linear = LanguageModel(
+        LanguageConfig(**SIZES, heads=2, layers=1, mechanism="linear", positions="none")
+    )
     with pytest.raises(UnsupportedError, match="a walkthrough needs softmax attention"):
         walk_whole_run(saved(linear, tmp_path / "linear"), TEXT)
-    recurrent = RecurrentTranslator(RecurrentTranslator.Config(vocab_size=TOKENISER.vocab_size, dim=8))
+    recurrent = RecurrentTranslator(
+        RecurrentTranslator.Config(vocab_size=TOKENISER.vocab_size, dim=8)
+    )
     with pytest.raises(UnsupportedError, match="a walkthrough needs a language-model"):
         walk_whole_run(saved(recurrent, tmp_path / "recurrent"), TEXT)
     with pytest.raises(RegardError):

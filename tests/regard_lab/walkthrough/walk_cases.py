@@ -11,7 +11,18 @@ from regard_lab.walkthrough.steps import LANGUAGE
 
 SENTENCE = "Life is short, eat dessert first"
 CONTEXT = "Dessert first, dinner later!"
-HOSTILE = ("<script>alert(1)</script>", "\"'&", "שלום", "👩‍💻", "a\nb", "\u202eevil", "\x1b[2J", "猫", "\udc80", "")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"'&",
+    "שלום",
+    "👩‍💻",
+    "a\nb",
+    "\u202eevil",
+    "\x1b[2J",
+    "猫",
+    "\udc80",
+    "",
+)
 
 CASES: dict[str, dict[str, Any]] = {
     "self": {"dim": 15, "heads": 3},
@@ -37,18 +48,45 @@ CASES: dict[str, dict[str, Any]] = {
 }
 WIDE = {"query_dim": 5, "key_dim": 5, "value_dim": 7}  # another size than dim / heads
 CASES |= {
-    "wide": {"dim": 6, "heads": 2, **WIDE, "words": "letters", "draw": "uniform", "weights_seed": 4},
-    "wide, unequal": {"dim": 6, "heads": 2, "score": "general", "query_dim": 5, "key_dim": 3, "value_dim": 7},
-    "wide, grouped across": {"dim": 9, "heads": 4, "kv_heads": 2, **WIDE, "context": CONTEXT, "head": 2},
+    "wide": {
+        "dim": 6,
+        "heads": 2,
+        **WIDE,
+        "words": "letters",
+        "draw": "uniform",
+        "weights_seed": 4,
+    },
+    "wide, unequal": {
+        "dim": 6,
+        "heads": 2,
+        "score": "general",
+        "query_dim": 5,
+        "key_dim": 3,
+        "value_dim": 7,
+    },
+    "wide, grouped across": {
+        "dim": 9,
+        "heads": 4,
+        "kv_heads": 2,
+        **WIDE,
+        "context": CONTEXT,
+        "head": 2,
+    },
 }
 VIEWED = list(CASES)[::3]  # of every kind some, for tests of what all walks have in common
 
 
 TOKENISER = Tokeniser.train(
-    ["the animal did not cross the street because it was too tired", "das Tier ging nicht über die Straße"] * 3, 330
+    [
+        "the animal did not cross the street because it was too tired",
+        "das Tier ging nicht über die Straße",
+    ]
+    * 3,
+    330,
 )
 SIZES = {"vocab_size": TOKENISER.vocab_size, "dim": 12}
-TEXT, SOURCE = "the animal was tired", "das Tier ging"
+TEXT = "the animal was tired"
+SOURCE = "das Tier ging"
 
 
 @cache
