@@ -158,8 +158,7 @@ class TanhSums:
             step = min(size, fitting)
             fitting //= step
             cuts.append([slice(at, min(at + step, size)) for at in range(0, size, step)])
-        for units, heads, rows, keys in product(*reversed(cuts)):
-            yield units, heads, rows, keys
+        yield from product(*reversed(cuts))  # ty: ignore[invalid-yield]
 
     def _energies(self, block: ScoreBlock) -> torch.Tensor:
         """v of a block's heads, (units, heads of a group, terms)."""
