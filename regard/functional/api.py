@@ -118,7 +118,7 @@ def attention(
         call = without_gaps(call)
     if open_modes() or profiling():  # C functions, so fast that a warm call takes no longer
         return measured(call, _output_of_new)
-    if (kept := PLANS.find(call)) is None:
+    if (kept := PLANS.find_computing(call)) is None:
         return _output_of_new(call) if (output := PLANS.step(call)) is None else output
     plan, here = kept
     return plan.compute(call, here).output

@@ -30,11 +30,12 @@ from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
 from regard.core.call import Call
+from regard.core.newest import Newest
 from regard.core.problem import checked_mechanism, checked_q_start, checked_seed, named_parameters
 from regard.core.tensors import Place, Stored, is_recorded, refuse_tracing
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.jagged import is_nested
-from regard.functional.kept import PLANS, Newest
+from regard.functional.kept import PLANS
 from regard.functional.plain import plain_attention
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism

@@ -6,9 +6,9 @@ problems share a plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -16,36 +16,16 @@ from regard.backends import BACKENDS
 from regard.core.backend import check_backend
 from regard.core.call import UNKNOWN, Call
 from regard.core.hidden import CallGrid, looks_sound
+from regard.core.newest import Newest
 from regard.core.plan import Plan, make_plan, make_plan_of_shapes
 from regard.core.problem import PER_ROW
 from regard.core.result import Result
 from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
+from regard.patterns import Pattern
 
-Kept = TypeVar("Kept")
 Step = Callable[[Call], Result | None]
 Found = tuple[Plan, CallGrid | None]
-
-
-class Newest(dict[Hashable, Kept]):
-    """The newest values by name: as soon as there are more than `most`, the oldest are forgotten.
-
-    Other threads, and calls inside this one, may change it between any two lines.
-
-    >>> squares = Newest(2)
-    >>> [squares.keep(number, number**2) for number in range(3)], list(squares)
-    ([0, 1, 4], [1, 2])
-    """
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most = most
-
-    def keep(self, name: Hashable, value: Kept) -> Kept:
-        self[name] = value
-        for oldest in [*self][: -self.most] if len(self) > self.most else ():
-            self.pop(oldest, None)
-        return value
 
 
 class KeptPlans:
@@ -55,6 +35,8 @@ class KeptPlans:
     own: likewise, for patterns that are equal only to themselves; few, since a kept plan keeps their tensors alive.
     problems: by problem and backend. Calls whose keys differ share a plan, such as those with a pattern or its text.
     steps: by the key of a step of decoding, what computes it for every k_len between two powers of two.
+    again: by the key of a call that a step computed with spans of keys by batch row, the same step, so that equal calls
+        find it as they find a plan.
 
     Nothing is kept of a call whose key is None, nor of explicit masks. A plan is written into a table when it is
     complete, so an exception at any line leaves a table without it.
@@ -65,15 +47,23 @@ class KeptPlans:
         self.own: Newest[Found] = Newest(16)
         self.problems: Newest[Plan] = Newest(512)
         self.steps: Newest[Step] = Newest(512)
+        self.again: Newest[tuple[StepAgain, None]] = Newest(64)
 
     def forget(self) -> None:
-        for table in (self.calls, self.own, self.problems, self.steps):
+        for table in (self.calls, self.own, self.problems, self.steps, self.again):
             table.clear()
 
     def find(self, call: Call) -> Found | None:
         """The plan of an equal call, or None."""
         try:
             return self.calls.get(key := call.key()) or self.own.get(key)
+        except UNKNOWN:
+            return None
+
+    def find_computing(self, call: Call) -> Found | tuple[StepAgain, None] | None:
+        """The plan of an equal call, or the step that computed one, or None."""
+        try:
+            return self.calls.get(key := call.key()) or self.own.get(key) or self.again.get(key)
         except UNKNOWN:
             return None
 
@@ -122,7 +112,11 @@ class KeptPlans:
         if step is _seen_once:
             step = self.steps.keep(key, _step_of(call) or _planned_each)
         result = step(call)
-        return None if result is None or not looks_sound(result) else result.output
+        if result is None or not looks_sound(result):
+            return None
+        if _has_spans(call):
+            self.again.keep(call.key(), (StepAgain(self, step), None))
+        return result.output
 
     def computing(self, call: Call) -> Callable[[Call], torch.Tensor | None] | None:
         """A function that computes this call for other tensors of the same shapes; None if its plan is not kept.
@@ -143,7 +137,35 @@ class KeptPlans:
         )
 
 
+@dataclass(frozen=True)
+class StepAgain:
+    """A step for a call that it computed before; it has the form of a plan."""
+
+    plans: KeptPlans
+    step: Step
+
+    def compute(self, call: Call, here: CallGrid | None) -> Result:
+        """Output of a call; one that is not finite, or that needs a plan, is planned."""
+        result = self.step(call)
+        if result is not None and looks_sound(result):
+            return result
+        plan, grid = self.plans.plan(call)
+        return plan.compute_first(call, grid)
+
+
 PLANS = KeptPlans()
+
+
+def _has_spans(call: Call) -> bool:
+    """Whether a call may come again with equal spans by batch row: not a single query, as each is in decoding."""
+    pattern = call.pattern
+    return (
+        isinstance(pattern, Pattern)
+        and pattern.varies_by_row
+        and call.q.shape[2] > 1
+        and type(call.k) is torch.Tensor
+        and not isinstance(call.q_start, torch.Tensor)
+    )
 
 
 def _seen_once(call: Call) -> Result | None:

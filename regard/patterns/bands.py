@@ -154,7 +154,7 @@ class KeySpan(Held):
         stop: one past the last key, likewise; None for no limit.
 
     With lists it is a value like any other pattern: equal to every KeySpan of the same numbers, so that calls share
-    their plans. With a tensor it is equal only to itself, and each call is planned.
+    their plans. With a tensor it is equal only to itself. On the CPU one plan serves every set of numbers by batch row.
 
     >>> KeySpan(1, 3).dense(1, 4).int().tolist()
     [[0, 1, 1, 0]]
