@@ -13,17 +13,20 @@ from regard.backends.limits import where
 from regard.core.backend import Operands
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns import Causal, Grid, Pattern
+from regard.patterns.documents import document_ids
+from regard.patterns.visible import visible_keys
 
 ROWS_IN_ORDER = (
     where(
         lambda problem: (
-            problem.q_start is PER_ROW and (bool(problem.pattern.documents) or is_causal(problem))
+            problem.q_start is PER_ROW
+            and (bool(document_ids(problem.pattern)) or is_causal(problem))
         ),
         "q_start is a tensor, and a chunk of queries needs the same positions in all batch rows",
     ),
     where(
         lambda problem: (
-            bool(problem.pattern.documents)
+            bool(document_ids(problem.pattern))
             and (problem.q_start, problem.q_len) != (0, problem.k_len)
         ),
         "it computes each document by itself, which needs a query and a key at every position",
@@ -31,9 +34,9 @@ ROWS_IN_ORDER = (
 )
 
 
-def visible_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
+def unpadded_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
     """Keys of the grid that are not padding, (batch or 1, 1, keys); None where all are visible."""
-    spans = (part.visible_keys(grid) for part in pattern.factors if part.query_free)
+    spans = (visible_keys(part, grid) for part in pattern.factors if part.query_free)
     masks = [span for span in spans if span is not None]
     return reduce(torch.logical_and, masks) if masks else None
 

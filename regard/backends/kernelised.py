@@ -26,13 +26,14 @@ from regard.backends.documents import (
     on_all,
     pack_documents,
     put_back,
-    visible_keys,
+    unpadded_keys,
 )
 from regard.backends.recurrence import CHUNK, Engine, Given, Rule, longer_on, scan
 from regard.core.backend import Cost, Operands, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms.features import Features, Kernelised
+from regard.patterns.documents import document_ids
 
 BLOCK = 512  # positions whose features are in memory at once where nothing learns: they stay in the processor's cache
 FAINTEST = -1e30  # in place of -inf, the logarithm of 0, since -inf - -inf is NaN
@@ -303,9 +304,9 @@ def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
     """The output of a call and its log-sum-exp, computed in float32 at least."""
     wide = torch.promote_types(problem.dtype, torch.float32)
     q, k, v = (x.to(wide) for x in (operands.q, operands.k, operands.v))
-    visible = visible_keys(problem.pattern, operands.grid)
+    visible = unpadded_keys(problem.pattern, operands.grid)
     text = Text(q, k, v, operands.parameters, visible)
-    compute = _by_document if problem.pattern.documents else _whole
+    compute = _by_document if document_ids(problem.pattern) else _whole
     output, log = compute(problem, engine, operands, text)
     return Result(output.to(problem.dtype), log if "log_sum_exp" in problem.want else None)
 
@@ -331,7 +332,7 @@ def _by_document(
     length = problem.k_len
     device = text.q.device
     assert isinstance(mechanism, Kernelised)
-    packs = pack_documents(problem.pattern.documents, problem.batch, length, device)
+    packs = pack_documents(document_ids(problem.pattern), problem.batch, length, device)
     visible = text.visible
     if visible is None:
         visible = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=device)
@@ -358,7 +359,7 @@ def cost(problem: Problem) -> Cost:
     assert isinstance(problem.mechanism, Kernelised)
     causal = is_causal(problem)
     keys = len(reachable_keys(problem))
-    times = 2 if problem.pattern.documents else 1  # padding at most doubles them
+    times = 2 if document_ids(problem.pattern) else 1  # padding at most doubles them
     features = problem.mechanism.feature_dim(problem.head_dim)
     wide = problem.v_dim + 1
     rows = problem.batch * problem.heads * problem.q_len * times

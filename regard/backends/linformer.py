@@ -18,6 +18,7 @@ from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import Linformer
+from regard.patterns.visible import visible_keys
 
 
 class Projected(Limited):
@@ -62,7 +63,7 @@ def _mixed(projection: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def _empty_rows(problem: Problem, operands: Operands) -> torch.Tensor | None:
     """Batch rows without a visible key, (batch or 1, 1, 1, 1); None if all keys are visible."""
-    seen = problem.pattern.visible_keys(operands.grid)  # (batch or 1, 1, keys), or None for all
+    seen = visible_keys(problem.pattern, operands.grid)  # (batch or 1, 1, keys), or None for all
     if seen is None:
         seen = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=operands.q.device)
     empty_rows = ~seen.any(-1)[..., None, None]

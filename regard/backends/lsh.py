@@ -28,6 +28,7 @@ from regard.core.result import Result
 from regard.mechanisms import LSH
 from regard.mechanisms.lsh import rows_at
 from regard.patterns import Causal
+from regard.patterns.visible import visible_keys
 
 BLOCK = 1 << 19  # pairs computed at once, at most; a larger tile is computed alone
 
@@ -337,7 +338,7 @@ class Hashed(Limited):
 def _run(problem: Problem, mechanism: LSH, operands: Operands) -> Result:
     grid = operands.grid
     wide = torch.promote_types(problem.dtype, torch.float32)
-    seen = problem.pattern.visible_keys(grid)
+    seen = visible_keys(problem.pattern, grid)
     visible = None if seen is None else seen[:, 0]  # (batch or 1, keys)
     own = mechanism.own_keys(operands.q, operands.k, grid, visible)
     q = operands.q.to(wide).masked_fill((own == len(grid.keys))[:, None, :, None], 0)

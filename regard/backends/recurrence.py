@@ -22,12 +22,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn import functional
 
-from regard.backends.documents import first_rows, on_all, pack_documents, put_back, visible_keys
+from regard.backends.documents import first_rows, on_all, pack_documents, put_back, unpadded_keys
 from regard.backends.second_order import Piece, Tensors, gradients
 from regard.core.backend import Cost, Operands, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms.recurrent import Recurrent
+from regard.patterns.documents import document_ids
 
 CHUNK = 32  # positions of a triangular system
 BLOCK = 256  # positions whose pairs are in memory at once
@@ -381,11 +382,11 @@ def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor
         operands.v,
         *mechanism.gates(operands.parameters, operands.k, operands.v),
     )
-    visible = visible_keys(problem.pattern, grid)  # (batch or 1, 1, keys)
-    if not problem.pattern.documents:
+    visible = unpadded_keys(problem.pattern, grid)  # (batch or 1, 1, keys)
+    if not document_ids(problem.pattern):
         return _whole(problem, engine, rule, tensors, visible, grid.keys)
     packs = pack_documents(
-        problem.pattern.documents, problem.batch, problem.k_len, operands.q.device
+        document_ids(problem.pattern), problem.batch, problem.k_len, operands.q.device
     )
     if visible is None:
         visible = torch.ones(1, 1, len(grid.keys), dtype=torch.bool, device=operands.q.device)

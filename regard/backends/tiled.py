@@ -26,7 +26,7 @@ from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result
 from regard.patterns import Grid, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.patterns.counts import alike_residues, off_lattices, simplified
+from regard.patterns.lattices import alike_residues, off_lattices, simplified
 
 MERGED = 3  # times that a number of an output is moved when another part is merged into it
 

@@ -40,6 +40,8 @@ from regard.core.tensors import (
 from regard.errors import UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, as_pattern
+from regard.patterns.bands import without_numbers
+from regard.patterns.one_call import placed
 
 STEP = 16  # the most queries of a step of decoding
 UNKNOWN = (
@@ -170,7 +172,7 @@ class Call(NamedTuple):
         if not k_len or self.parameters or self.dropout or self.want or self.strict:
             return None
         like = (
-            self.pattern.without_numbers()
+            without_numbers(self.pattern)
             if isinstance(self.pattern, Pattern)
             else self.pattern or "full"
         )
@@ -238,7 +240,7 @@ class Call(NamedTuple):
         pattern.check(batch, heads, q_len, k_len)
         if isinstance(self.bias, Bias):
             self.bias.check_pattern(pattern)
-        pattern = pattern.placed(of_tensors["q_start"], heads)
+        pattern = placed(pattern, of_tensors["q_start"], heads)
         mechanism.check_dims(head_dim, key_dim)
         parameters = named_parameters(self.parameters)
         if isinstance(self.q, Outline):

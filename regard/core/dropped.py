@@ -15,7 +15,9 @@ from regard.core.result import Result, TopKeysFound, WeightsOf, requested
 from regard.core.tensors import Stored, bind_attention
 from regard.errors import ShapeError, UnsupportedError
 from regard.patterns import Explicit, Pattern, as_pattern
+from regard.patterns.dropping import kept_keys, misplaced
 from regard.patterns.grid import Grid, four_axes, grids_of_rows
+from regard.patterns.one_call import placed
 
 BY_ROW = ("log_sum_exp", "entropy", "sink")  # statistics that do not depend on positions
 
@@ -123,17 +125,17 @@ def _stays(pattern: Pattern, start: int, k: Stored, before: int) -> bool:
         if (
             moves
             and start >= len(gone)
-            and pattern.placed(start, 1).sees_all(start, k.shape[2] - 1, gone)
+            and placed(pattern, start, 1).sees_all(start, k.shape[2] - 1, gone)
         ):
             return True
         at_place = k.places == torch.arange(before, device=k.places.device)
         lead = int(at_place.all(0).all(0).cumprod(0).sum())
-    kept = pattern.kept_keys()
+    kept = kept_keys(pattern)
     return (
         kept is not None
         and kept[0] <= lead
         and kept[1] <= last
-        and pattern.misplaced(lead, last) is None
+        and misplaced(pattern, lead, last) is None
     )
 
 
@@ -150,7 +152,7 @@ def _at_places(pattern: Pattern, start: int, k: Stored, sizes: dict[str, int]) -
     q_len = sizes["q_len"]
     k_len = sizes["k_len"]
     pattern.check(sizes["batch"], heads, q_len, k_len)
-    pattern = pattern.placed(start, heads)
+    pattern = placed(pattern, start, heads)
     places = _places_of(k, heads)
     blocks = grids_of_rows(Grid(q_len, k_len, start, range(q_len), range(k_len), k.device))
     parts = [

@@ -26,6 +26,7 @@ from regard.core.result import Result, TopKeysFound, WeightsOf, requested
 from regard.core.tensors import Stored
 from regard.patterns import Full, Grid
 from regard.patterns.grid import four_axes, true_runs
+from regard.patterns.visible import visible_keys
 
 ALIGNED = 64  # bytes, at which fresh tensors begin on a CPU
 PAIRS = 1 << 22  # checked at once
@@ -81,7 +82,7 @@ def lasting_grid(problem: Problem, here: CallGrid, call: Call) -> CallGrid | Non
 
 
 def _hidden(problem: Problem, grid: Grid) -> torch.Tensor | None:
-    visible = problem.pattern.visible_keys(grid)
+    visible = visible_keys(problem.pattern, grid)
     return None if visible is None else ~_for_kv_heads(visible, problem)[..., None]
 
 

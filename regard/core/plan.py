@@ -40,6 +40,7 @@ from regard.core.tensors import HALF, Stored, check_tensor, refuse_tracing
 from regard.errors import ArgumentError, ShapeError, UnsupportedError, WastedPairsWarning
 from regard.mechanisms import Softmax
 from regard.patterns import Grid
+from regard.patterns.counts import least_pairs
 
 # A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
 UNASKED_BYTES = 4 * 2**30
@@ -469,7 +470,7 @@ def least_work(problem: Problem) -> float:
         return 0.0
     heads = problem.batch * problem.heads
     dims = problem.head_dim + problem.v_dim
-    pairs = heads * problem.pattern.least_pairs(start, problem.q_len, problem.k_len)
+    pairs = heads * least_pairs(problem.pattern, start, problem.q_len, problem.k_len)
     keys = (
         0
         if problem.pattern.band() is None

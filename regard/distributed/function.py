@@ -29,6 +29,7 @@ from regard.distributed.pieces import (
 from regard.errors import UnsupportedError
 from regard.functional import attention_detail, plan_attention
 from regard.patterns import KeySpan
+from regard.patterns.one_call import of_queries
 
 OF_PIECES = ("entropy", "distance")
 Pieces = dict[Part, "Computed"]
@@ -79,7 +80,7 @@ class SharedRun:
         if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
             bias = bias[..., here, :]
         length = self.needs.k.length
-        pattern = options.pattern.of_queries(part.rows, length) & KeySpan(
+        pattern = of_queries(options.pattern, part.rows, length) & KeySpan(
             part.keys.start, part.keys.stop
         )
         given = {

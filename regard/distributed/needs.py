@@ -15,6 +15,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns import Grid, Pattern
 from regard.patterns.grid import true_runs
 from regard.patterns.ranges import Ranges, common, everything, meets, size, union
+from regard.patterns.visible import seen_keys, visible_keys
 from regard.reprs import brief
 
 LAYOUTS = ("contiguous", "zigzag")
@@ -193,8 +194,8 @@ class Needs:
             keys = band.key_range(self.q_start + rows[0], self.q_start + rows[-1], k_len)
             return (keys,) if keys else ()
         if alike and pattern.structured:
-            return pattern.machinery.seen_keys(pattern, grid)
-        visible = pattern.visible_keys(grid)
+            return seen_keys(pattern, grid)
+        visible = visible_keys(pattern, grid)
         return everything(k_len) if visible is None else true_runs(visible.flatten(0, 1).any(0))
 
     def between(self, target: int, source: int) -> tuple[Ranges, ...]:

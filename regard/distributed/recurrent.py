@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.backends.documents import visible_keys
+from regard.backends.documents import unpadded_keys
 from regard.core.problem import Problem
 from regard.distributed.function import refuse_second_derivatives
 from regard.distributed.group import Group
@@ -186,7 +186,7 @@ def _computed(
     grid = Grid(
         added, start + added, start, range(added), range(start, start + added), inputs[0].device
     )
-    live = visible_keys(problem.pattern, grid)
+    live = unpadded_keys(problem.pattern, grid)
     parameters = dict(zip(chain.names, inputs[3:], strict=True))
     with torch.set_grad_enabled(learning), torch.autocast(inputs[0].device.type, enabled=False):
         sums = Summed(**before) if before else None

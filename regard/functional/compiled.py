@@ -40,6 +40,7 @@ from regard.functional.plain import plain_attention
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Pattern, as_pattern, parse
+from regard.patterns.held import settled
 from regard.patterns.registry import Declared
 from regard.patterns.text import read_together, written_apart
 
@@ -400,7 +401,7 @@ def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_le
     kept = _patterns.get(name)
     if kept is not None and all(map(torch.equal, kept[0], held)):
         return kept[1]
-    pattern = read_together(text, held).settled(queries, k_len)
+    pattern = settled(read_together(text, held), queries, k_len)
     if sum(x.numel() for x in held) <= _MOST_HELD:
         _patterns.keep(name, ([x.clone() for x in held], pattern))
     return pattern

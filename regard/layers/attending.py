@@ -22,6 +22,7 @@ from regard.mechanisms import Mechanism
 from regard.mechanisms.base import Sizes, takes
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Pattern, as_pattern
+from regard.patterns.dropping import kept_keys
 from regard.positions import Rotary
 
 GATE = "gate"  # a parameter that is computed from each input vector instead of learned
@@ -244,7 +245,7 @@ class AttentionLayer(RecordedLayer):
         """The options of `regard.layers.caches.new_cache`, with the defaults of this layer."""
         first = whole("first", first, 0)
         if kind == "ring" and capacity is None:
-            kept = self.pattern.canonical().kept_keys() if first else None
+            kept = kept_keys(self.pattern.canonical()) if first else None
             back = self.pattern.reach().back
             back = kept[1] - 1 if kept is not None and kept[0] <= first else back
             if back is None:

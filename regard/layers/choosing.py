@@ -19,7 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from regard.arguments import shown, whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns import Causal, CausalWindow, ChosenBlocks, ChosenKeys, Compressed, Pattern
+from regard.patterns.bands import row_span
 from regard.patterns.grid import Grid, four_axes
+from regard.patterns.visible import visible_keys
 from regard.positions import Rotary, as_rotary
 
 MOST_SCORES = 1 << 21  # held at once while keys are chosen
@@ -320,7 +322,7 @@ def _refuse_for_windows(pattern: Pattern) -> None:
     """Refuse a pattern that may hide tokens before a query, since a compressed key cannot be divided."""
     for part in pattern.canonical().factors:
         band = part.band()
-        span = part.row_span()
+        span = row_span(part)
         if (
             band is not None
             and band.left is None
@@ -451,7 +453,7 @@ class LightningIndexer(Chooser):
         """
         pattern = pattern & Causal()
         grid = Grid.whole(x.shape[1], x.shape[1], 0, x.device)
-        visible = pattern.visible_keys(grid)
+        visible = visible_keys(pattern, grid)
         padding = (
             x.new_zeros(1, x.shape[1], dtype=torch.bool) if visible is None else ~visible.any(1)
         )

@@ -26,6 +26,7 @@ from regard.layers.gates import ForgetGates
 from regard.layers.recording import current_recording
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Grid, Pattern, as_pattern
+from regard.patterns.visible import visible_keys
 from regard.positions import Rotary, as_rotary
 from regard.reprs import brief
 
@@ -452,7 +453,7 @@ class MultiHeadAttention(AttentionLayer):
                 f"supports neither bias nor statistics"
             )
         keys, values = (x.widened(q.dtype) if isinstance(x, Stored) else x for x in (k, v))
-        visible = pattern.visible_keys(Grid.whole(q.shape[2], k.shape[2], start, q.device))
+        visible = visible_keys(pattern, Grid.whole(q.shape[2], k.shape[2], start, q.device))
         if visible is not None:
             hidden = ~visible.any(1, keepdim=True)[..., None]
             keys = keys.masked_fill(hidden, 0)

@@ -15,6 +15,7 @@ from regard.mechanisms.base import STATISTICS, Computed, Given, Mechanism, Sizes
 from regard.mechanisms.draws import directions
 from regard.patterns import Causal, Grid, KeySpan, Pattern
 from regard.patterns.arguments import at_least_one
+from regard.patterns.visible import visible_keys
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class LSH(Mechanism):
         P_i^(r) = {j : h_r(q_i) = h_r(k_j), chunk(s_i) - 1 <= chunk(s_j) <= chunk(s_i)},   chunk(s) = floor(s / m)
         """
         q, k, pattern, grid, wide = given.q, given.k, given.pattern, given.grid, given.wide
-        seen = pattern.visible_keys(grid)
+        seen = visible_keys(pattern, grid)
         visible = (
             grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool) if seen is None else seen[:, 0]
         )

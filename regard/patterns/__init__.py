@@ -4,8 +4,6 @@
 A new pattern is one file here and two export lines below; its class registers itself, and the tests find it there.
 """
 
-from types import SimpleNamespace
-
 from regard.patterns.algebra import Both, Either, Full, Not, both, canonical, either, negate
 from regard.patterns.bands import (
     Causal,
@@ -16,9 +14,9 @@ from regard.patterns.bands import (
     SlidingWindow,
     from_band,
 )
-from regard.patterns.base import Pattern
+from regard.patterns.base import Operations, Pattern
 from regard.patterns.chosen import ChosenBlocks, ChosenKeys
-from regard.patterns.counts import counted
+from regard.patterns.counts import count
 from regard.patterns.documents import SameDocument
 from regard.patterns.drawing import draw
 from regard.patterns.explicit import Explicit, KeyMask, Where
@@ -30,11 +28,11 @@ from regard.patterns.position_sets import GlobalTokens, KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
 from regard.patterns.strided import Compressed, DilatedWindow, Lattice, Strided
 from regard.patterns.text import as_pattern, parse
-from regard.patterns.tiles import empty_rows, seen_keys, tiles
+from regard.patterns.tiles import tiles
 from regard.patterns.tree import Tree
 
-# Methods of Pattern call functions that are written in terms of patterns; this is where the two meet.
-Pattern.machinery = SimpleNamespace(
+# Methods of Pattern call these functions, which are written in terms of patterns.
+Pattern.operations = Operations(
     both=both,
     either=either,
     negate=negate,
@@ -42,9 +40,7 @@ Pattern.machinery = SimpleNamespace(
     from_band=from_band,
     as_pattern=as_pattern,
     tiles=tiles,
-    empty_rows=empty_rows,
-    seen_keys=seen_keys,
-    counted=counted,
+    count=count,
     draw=draw,
 )
 

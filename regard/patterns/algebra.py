@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 
 import torch
 
 from regard.patterns.band import EVERY_PAIR, Band, Reach
-from regard.patterns.base import AnyOf, Compound, Pattern
+from regard.patterns.base import AnyOf, Compound, Pattern, truth_of
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Segments, common, outside, union
 
@@ -52,19 +54,13 @@ class Many(Compound, enrol=False):
 
     def form(self) -> Pattern | None:
         simpler = [part.structure() for part in self.parts]
-        same = all(one is other for one, other in zip(simpler, self.parts, strict=True))
-        return None if same else self.joined(simpler)
+        unchanged = all(map(operator.is_, simpler, self.parts))
+        return None if unchanged else self.joined(simpler)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         parts = [part.on_lattice(stride, residue) for part in self.parts]
         known = [part for part in parts if part is not None]
         return self.joined(known) if len(known) == len(parts) else None
-
-    def without_numbers(self) -> Hashable | None:
-        if not self.varies_by_row:
-            return super().without_numbers()
-        parts = [part.without_numbers() for part in self.parts]
-        return None if None in parts else (self.sign, *parts)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and frozenset(self.parts) == frozenset(other.parts)
@@ -73,8 +69,8 @@ class Many(Compound, enrol=False):
         return hash((type(self).__name__, frozenset(self.parts)))
 
     def __str__(self) -> str:
-        words = [f"({part!s})" if isinstance(part, Many) else str(part) for part in self.parts]
-        return f" {self.sign} ".join(words)
+        texts = [f"({part!s})" if isinstance(part, Many) else str(part) for part in self.parts]
+        return f" {self.sign} ".join(texts)
 
 
 class Both(Many, enrol=False):
@@ -92,16 +88,15 @@ class Both(Many, enrol=False):
         return self.parts
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return reduce(torch.logical_and, (part._truth(q_pos, k_pos) for part in self.parts))
+        return reduce(torch.logical_and, (truth_of(part, q_pos, k_pos) for part in self.parts))
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         return reduce(torch.logical_and, (part.evaluate(grid) for part in self.parts))
 
     def band(self) -> Band | None:
         bands = [part.band() for part in self.parts]
-        return reduce(
-            lambda one, other: None if one is None or other is None else one & other, bands
-        )
+        known = [band for band in bands if band is not None]
+        return reduce(Band.__and__, known) if len(known) == len(bands) else None
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
         ranges = [part.key_range(first, last, k_len) for part in self.parts]
@@ -110,48 +105,15 @@ class Both(Many, enrol=False):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         parts = [part.segments(first, last, k_len) for part in self.parts]
-        return Segments(
-            reduce(common, (one.full for one in parts)), reduce(common, (one.some for one in parts))
-        )
-
-    def kept_keys(self) -> tuple[int, int] | None:
-        return min(
-            (kept for part in self.parts if (kept := part.kept_keys()) is not None),
-            key=sum,
-            default=None,
-        )
-
-    def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
-        band, rest = self._band_and_rest
-        if len(rest) > 1:
-            return 0
-        return (rest[0] if rest else Full()).least_pairs(first, q_len, k_len, within & band)
-
-    @property
-    def _band_and_rest(self) -> tuple[Band, list[Pattern]]:
-        """The band of the parts that are bands, and the other parts."""
-        bands = [band for part in self.parts if (band := part.band()) is not None]
-        return reduce(Band.__and__, bands, EVERY_PAIR), [
-            part for part in self.parts if part.band() is None
-        ]
+        full = reduce(common, (segments.full for segments in parts))
+        some = reduce(common, (segments.some for segments in parts))
+        return Segments(full, some)
 
     def reach(self, layers: int = 1) -> Reach:
         return reduce(Reach.nearer, (part.reach(layers) for part in self.parts))
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return all(part.sees_all(first, last, keys) for part in self.parts)
-
-    def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        """Parts that are the same for every query only remove keys, so they are not evaluated by pairs."""
-        band, rest = self._band_and_rest
-        if len(rest) == 1 and (visible := rest[0].visible_within(band, grid)) is not None:
-            return visible
-        free = [part for part in self.parts if part.query_free]
-        bound = [part for part in self.parts if not part.query_free]
-        if self.band() is not None or not free or not bound or not len(grid.rows):
-            return super().visible_keys(grid)
-        visible = [part.visible_keys(grid) for part in (reduce(both, bound), *free)]
-        return reduce(lambda a, b: b if a is None else a if b is None else a & b, visible)
 
 
 class Either(AnyOf, Many, enrol=False):
@@ -169,24 +131,19 @@ class Either(AnyOf, Many, enrol=False):
         return self.parts
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return reduce(torch.logical_or, (part._truth(q_pos, k_pos) for part in self.parts))
+        return reduce(torch.logical_or, (truth_of(part, q_pos, k_pos) for part in self.parts))
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         return reduce(torch.logical_or, (part.evaluate(grid) for part in self.parts))
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         parts = [part.segments(first, last, k_len) for part in self.parts]
-        return Segments(
-            union(keys for one in parts for keys in one.full),
-            union(keys for one in parts for keys in one.some),
-        )
+        full = union(chain.from_iterable(segments.full for segments in parts))
+        some = union(chain.from_iterable(segments.some for segments in parts))
+        return Segments(full, some)
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return any(part.sees_all(first, last, keys) for part in self.parts)
-
-    def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        visible = [part.visible_keys(grid) for part in self.parts]
-        return reduce(lambda a, b: None if a is None or b is None else a | b, visible)
 
 
 @dataclass(frozen=True)
@@ -206,9 +163,6 @@ class Not(Compound, enrol=False):
     def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
         return negate(change(self.part))
 
-    def misplaced(self, first: int, last: int) -> Pattern | None:
-        return Pattern.misplaced(self, first, last)
-
     def form(self) -> Pattern | None:
         simpler = self.part.structure()
         return None if simpler is self.part else negate(simpler)
@@ -222,7 +176,7 @@ class Not(Compound, enrol=False):
         return Segments(outside(inner.some, k_len), outside(inner.full, k_len))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return ~self.part._truth(q_pos, k_pos)
+        return ~truth_of(self.part, q_pos, k_pos)
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         return ~self.part.evaluate(grid)
@@ -257,15 +211,32 @@ def negate(pattern: Pattern) -> Pattern:
     return pattern.part if isinstance(pattern, Not) else Not(pattern)
 
 
+def band_and_rest(parts: Iterable[Pattern]) -> tuple[Band, list[Pattern]]:
+    """The band of the parts that are bands, and the other parts."""
+    common = EVERY_PAIR
+    rest = []
+    for part in parts:
+        band = part.band()
+        if band is None:
+            rest.append(part)
+        else:
+            common = common & band
+    return common, rest
+
+
 def _flat(kind: type[Many], patterns: Iterable[Pattern]) -> list[Pattern]:
-    flat = [part for one in patterns for part in (one.parts if isinstance(one, kind) else (one,))]
-    if (
-        torch.compiler.is_compiling()
-    ):  # a hash would tie the graph to one pattern of those that hold tensors
-        return [
-            part for at, part in enumerate(flat) if not any(part is other for other in flat[:at])
-        ]
-    return list(dict.fromkeys(flat))
+    """The parts of all patterns of one sign, each once."""
+    flat: list[Pattern] = []
+    for pattern in patterns:
+        flat += pattern.parts if isinstance(pattern, kind) else [pattern]
+    if not torch.compiler.is_compiling():
+        return list(dict.fromkeys(flat))
+    # A hash would tie the graph to one pattern of those that hold tensors.
+    distinct: list[Pattern] = []
+    for part in flat:
+        if not any(part is other for other in distinct):
+            distinct.append(part)
+    return distinct
 
 
 def _joined(kind: type[Many], parts: list[Pattern]) -> Pattern:
@@ -283,10 +254,9 @@ def canonical(pattern: Pattern) -> Pattern:
     if isinstance(pattern, Either):
         return _canonical_either([canonical(part) for part in pattern.parts])
     if isinstance(pattern, Not) and isinstance(pattern.part, Many):
-        inward = [canonical(negate(part)) for part in pattern.part.parts]
-        return (
-            _canonical_either(inward) if isinstance(pattern.part, Both) else _canonical_both(inward)
-        )
+        negated = [canonical(negate(part)) for part in pattern.part.parts]
+        join = _canonical_either if isinstance(pattern.part, Both) else _canonical_both
+        return join(negated)
     band = pattern.band()
     return pattern if band is None or pattern == NOTHING else _as_pattern(band)
 
@@ -296,10 +266,9 @@ def _canonical_both(parts: list[Pattern]) -> Pattern:
     while True:
         if NOTHING in parts:
             return NOTHING
-        bands = [band for part in parts if (band := part.band()) is not None]
-        rest = [part for part in parts if part.band() is None]
-        cut = reduce(Band.__and__, bands, Band())
-        narrower = [left for part in rest if (left := _left_of(part, cut)) != Full()]
+        cut, rest = band_and_rest(parts)
+        narrower = [_left_of(part, cut) for part in rest]
+        narrower = [part for part in narrower if part != Full()]
         parts = _flat(Both, [_as_pattern(cut), *narrower])
         if narrower == rest:
             break
@@ -311,47 +280,47 @@ def _left_of(part: Pattern, cut: Band) -> Pattern:
     inner = part.part.band() if isinstance(part, Not) else None
     if inner is None and not isinstance(part, Either):
         return part
-    options = (
-        part.parts
-        if isinstance(part, Either)
-        else [_as_pattern(half) for half in inner.outside()]
-        if inner
-        else []
-    )
-    live = []
+    if isinstance(part, Either):
+        options = list(part.parts)
+    else:
+        assert inner is not None
+        options = [_as_pattern(half) for half in inner.outside()]
+    remaining = []
     for option in options:
         band = option.band()
         if band is not None and cut.within(band):
             return Full()
         if band is None or not (cut & band).is_empty:
-            live.append(option)
-    if len(live) == len(options) or (len(live) > 1 and isinstance(part, Not)):
+            remaining.append(option)
+    if len(remaining) == len(options) or (len(remaining) > 1 and isinstance(part, Not)):
         return part
-    return _canonical_either(live) if live else NOTHING
+    return _canonical_either(remaining) if remaining else NOTHING
 
 
 def _canonical_either(parts: list[Pattern]) -> Pattern:
     parts = _flat(Either, parts)
     if Full() in parts:
         return Full()
-    bands = {part: band for part in parts if (band := part.band()) is not None}
+    bands = {}
+    for part in parts:
+        band = part.band()
+        if band is not None:
+            bands[part] = band
     distinct = set(bands.values())
-    inside = {
-        band
-        for band in distinct
-        if any(band.within(other) and not other.within(band) for other in distinct - {band})
-    }
-    return either(
-        *_ordered([part for part in _unabsorbed(Both, parts) if bands.get(part) not in inside])
-    )
+    inside = {band for band in distinct if _is_inside_another(band, distinct)}
+    outer = [part for part in _unabsorbed(Both, parts) if bands.get(part) not in inside]
+    return either(*_ordered(outer))
+
+
+def _is_inside_another(band: Band, bands: set[Band]) -> bool:
+    return any(band.within(other) and not other.within(band) for other in bands)
 
 
 def _unabsorbed(kind: type[Many], parts: list[Pattern]) -> list[Pattern]:
     """Without what another part implies: A | (A & B) is A, and A & (A | B) is A."""
     known = set(parts)
-    return [
-        part for part in parts if not (isinstance(part, kind) and not known.isdisjoint(part.parts))
-    ]
+    absorbed = {part for part in parts if isinstance(part, kind) and known & set(part.parts)}
+    return [part for part in parts if part not in absorbed]
 
 
 def _ordered(parts: list[Pattern]) -> list[Pattern]:
@@ -360,4 +329,4 @@ def _ordered(parts: list[Pattern]) -> list[Pattern]:
 
 
 def _as_pattern(band: Band) -> Pattern:
-    return Pattern.machinery.from_band(band)
+    return Pattern.operations.from_band(band)

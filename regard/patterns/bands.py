@@ -10,7 +10,7 @@ import torch
 
 from regard.arguments import check_fields, count_of, whole
 from regard.errors import ShapeError
-from regard.patterns.algebra import NOTHING, Not, both
+from regard.patterns.algebra import NOTHING, Many, Not, both
 from regard.patterns.arguments import (
     at_least_one,
     at_least_zero,
@@ -228,29 +228,6 @@ class KeySpan(Held):
         assert isinstance(self.stop, int | None)
         return _span(self.start, self.stop, origins)
 
-    def row_span(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        if not self.varies_by_row:
-            return None
-        start = torch.as_tensor(self.start, device="cpu")
-        return start, None if self.stop is None else torch.as_tensor(self.stop, device="cpu")
-
-    def without_numbers(self) -> Hashable | None:
-        if not self.varies_by_row:
-            return super().without_numbers()
-        ends = (self.start, self.stop)
-        return "key_span", *(len(end) if isinstance(end, torch.Tensor) else end for end in ends)
-
-    def kept_keys(self) -> tuple[int, int] | None:
-        return (
-            (int(self.stop.max()), 1)
-            if isinstance(self.stop, torch.Tensor)
-            else super().kept_keys()
-        )
-
-    def misplaced(self, first: int, last: int) -> Pattern | None:
-        ends = [x.tolist() if isinstance(x, torch.Tensor) else [x] for x in (self.start, self.stop)]
-        return None if all(x is None or x <= first for x in (*ends[0], *ends[1])) else self
-
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for name, tensor in self._tensors().items():
             if tensor.shape[0] not in (1, batch):
@@ -274,6 +251,29 @@ class KeySpan(Held):
             for end in ends
         ]
         return f"key_span({', '.join(words)})"
+
+
+def row_span(pattern: Pattern) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+    """Where a pattern is a span of keys for each batch row, its starts and stops; else None."""
+    if not isinstance(pattern, KeySpan) or not pattern.varies_by_row:
+        return None
+    start = torch.as_tensor(pattern.start, device="cpu")
+    stop = None if pattern.stop is None else torch.as_tensor(pattern.stop, device="cpu")
+    return start, stop
+
+
+def without_numbers(pattern: Pattern) -> Hashable | None:
+    """What patterns that differ only in the numbers of spans by batch row have in common; None for other tensors.
+
+    It is the pattern itself where no span differs by batch row.
+    """
+    if isinstance(pattern, KeySpan) and pattern.varies_by_row:
+        ends = (pattern.start, pattern.stop)
+        return "key_span", *(len(end) if isinstance(end, torch.Tensor) else end for end in ends)
+    if isinstance(pattern, Many) and pattern.varies_by_row:
+        parts = [without_numbers(part) for part in pattern.parts]
+        return None if None in parts else (pattern.sign, *parts)
+    return pattern if pattern.by_value else None
 
 
 def _in_row(end: End, row: int) -> int | Any:

@@ -1,11 +1,13 @@
 """What every pattern can do, and what is common to patterns made of others.
 
-A new pattern defines `allows` and one of `form` and `segments`; all else follows from them.
+A new pattern defines `allows` and one of `form` and `segments`; all else follows from them. Questions that only some
+callers ask are functions beside this class: `visible.py`, `dropping.py`, `one_call.py`, `tiles.py` and `counts.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import lcm
 from typing import Any, ClassVar
@@ -15,25 +17,34 @@ import torch
 from regard.arguments import whole
 from regard.errors import ArgumentError
 from regard.patterns.arguments import check_sizes, start_of, starts_of
-from regard.patterns.band import EVERY_PAIR, Band, Reach
-from regard.patterns.grid import (
-    Grid,
-    common_shape,
-    four_axes,
-    grids_of_rows,
-    marked,
-    side_by_side,
-    visible_in_band,
-)
-from regard.patterns.ranges import Ranges, Segments, covers, everything, hull
+from regard.patterns.band import Band, Reach
+from regard.patterns.grid import Grid, common_shape
+from regard.patterns.ranges import Segments, covers, everything, hull
 from regard.patterns.registry import Declared, Registry
 
-MOST_ASKED = 1 << 44  # pairs counted one by one
-MOST_LOOKS = 1 << 22  # row blocks looked at for one count
-DEEPEST = 64  # levels of patterns made of patterns
-Origins = (
-    tuple[int, ...] | torch.Tensor
-)  # the position that counts as 0: one number, or one for each batch row
+MOST_LEVELS = 64  # of patterns made of patterns
+
+# The position that counts as 0: one number, or one for each batch row.
+Origins = tuple[int, ...] | torch.Tensor
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Functions of patterns that `Pattern` offers as methods, though they are written in terms of patterns.
+
+    They stand in files that import this one, so this file cannot import them. `regard/patterns/__init__.py` imports all
+    of these files and sets `Pattern.operations` once.
+    """
+
+    both: Callable[..., Pattern]
+    either: Callable[..., Pattern]
+    negate: Callable[[Pattern], Pattern]
+    canonical: Callable[[Pattern], Pattern]
+    from_band: Callable[[Band], Pattern]
+    as_pattern: Callable[[Any], Pattern]
+    tiles: Callable[..., Any]
+    count: Callable[..., int]
+    draw: Callable[..., str]
 
 
 class Pattern(Declared, enrol=False):
@@ -55,18 +66,17 @@ class Pattern(Declared, enrol=False):
     """
 
     registry: ClassVar[Registry] = Registry("pattern", "'regard show --list'")
-    machinery: ClassVar[
-        Any
-    ]  # functions that are written in terms of patterns, by name; `regard.patterns` sets them
+    operations: ClassVar[Operations]
 
+    # Facts that a pattern declares about itself.
     query_free = False  # the same keys for every query
     compares_positions = True  # positions of queries and keys need a common origin
     by_value = (
         True  # equal to every pattern written the same; False where a tensor or a function is held
     )
-    structured = True  # `segments` needs no evaluation of pairs
-    by_numbers = True  # what it allows follows from the numbers that it holds; False where a function is called
+    by_numbers = True  # what it allows follows from its numbers; False where a function is called
     by_length = False  # which keys are allowed depends on how many keys there are
+    structured = True  # `segments` needs no evaluation of pairs
     of_one_call = False  # it is for the rows of one call
     takes_cache = (
         True  # a text can be continued with it: it says which keys of earlier calls are allowed
@@ -74,6 +84,8 @@ class Pattern(Declared, enrol=False):
     varies_by_head = False
     varies_by_row = False  # of the batch
     levels = 1  # of patterns made of patterns
+
+    # What defines a pattern.
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """Whether the query at `q_pos` may look at the key at `k_pos`; everything else must agree with it.
@@ -100,11 +112,20 @@ class Pattern(Declared, enrol=False):
         Segments(full=(range(8, 11),), some=(range(7, 12),))
         """
         simpler = self._simpler
-        return (
-            Segments((), everything(k_len))
-            if simpler is None
-            else simpler.segments(first, last, k_len)
-        )
+        if simpler is None:
+            return Segments((), everything(k_len))
+        return simpler.segments(first, last, k_len)
+
+    def evaluate(self, grid: Grid) -> torch.Tensor:
+        """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
+        allowed = truth_of(self, grid.q_pos, grid.k_pos)
+        shape = common_shape(allowed.shape, grid.shape)
+        return allowed.expand(shape)
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        """Raise a ShapeError if tensors inside this pattern do not fit a call of these sizes."""
+
+    # Simpler forms, and the parts of a pattern.
 
     @cached_property
     def _form(self) -> Band | Pattern | None:
@@ -126,25 +147,33 @@ class Pattern(Declared, enrol=False):
         form = self._form
         return form if isinstance(form, Pattern) else self
 
+    def canonical(self) -> Pattern:
+        """An equal pattern that is the same for many ways of writing it.
+
+        >>> from regard.patterns import Causal, CausalWindow
+        >>> print((Causal() & CausalWindow(512)).canonical())
+        causal_window(512)
+        """
+        form = self.__dict__.get("_canonical")
+        if form is None:
+            form = self.operations.canonical(self)
+            object.__setattr__(self, "_canonical", form)
+            object.__setattr__(form, "_canonical", form)
+        return form
+
     def made_of(self) -> tuple[Pattern, ...]:
         """The patterns that it joins; none for a pattern that joins no others."""
         return ()
+
+    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
+        """The same combination of changed parts."""
+        return change(self)
 
     def walk(self) -> Iterator[Pattern]:
         """The pattern and, one after the other, all patterns that it is made of."""
         yield self
         for part in self.made_of():
             yield from part.walk()
-
-    @property
-    def heads(self) -> int | None:
-        """The number of query heads that it is for; None for any."""
-        return None
-
-    @property
-    def documents(self) -> tuple[torch.Tensor, ...]:
-        """The ids by which it separates documents."""
-        return ()
 
     @property
     def factors(self) -> tuple[Pattern, ...]:
@@ -156,40 +185,49 @@ class Pattern(Declared, enrol=False):
         """The patterns that it joins by `|`; the pattern itself if it joins none."""
         return (self,)
 
+    # Batch rows and heads.
+
+    @property
+    def heads(self) -> int | None:
+        """The number of query heads that it is for; None for any."""
+        return None
+
+    @property
+    def batch_rows(self) -> int:
+        """How many batch rows differ; 1 where all are alike."""
+        return 1
+
+    def for_head(self, head: int) -> Pattern:
+        """The pattern of one query head."""
+        return self.mapped(lambda part: part.for_head(head)) if self.varies_by_head else self
+
+    def of_heads(self, heads: range, of: int) -> Pattern:
+        """The pattern of some of the query heads of a call with `of` heads."""
+        if not (self.made_of() and self.varies_by_head):
+            return self
+        return self.mapped(lambda part: part.of_heads(heads, of))
+
+    def for_row(self, row: int) -> Pattern:
+        """The pattern of one batch row."""
+        return self.mapped(lambda part: part.for_row(row)) if self.varies_by_row else self
+
+    # Keys of neighbouring queries.
+
     def key_range(self, first: int, last: int, k_len: int) -> range:
         """A range that holds every key of the queries at positions first..last; it may hold more."""
         simpler = self._simpler
-        return (
-            hull(self.segments(first, last, k_len).some)
-            if simpler is None
-            else simpler.key_range(first, last, k_len)
-        )
+        if simpler is None:
+            return hull(self.segments(first, last, k_len).some)
+        return simpler.key_range(first, last, k_len)
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         """Whether it is certain, without evaluating, that all these queries may look at all of `keys`."""
         simpler = self._simpler
         if simpler is not None:
             return simpler.sees_all(first, last, keys)
-        return not self.by_length and covers(
-            self.segments(first, last, max(0, keys.stop)).full, keys
-        )
-
-    @property
-    def period(self) -> int | None:
-        """A shift of query and key together that changes nothing at any position; None if there is none."""
-        return None if self._simpler is None else self._simpler.period
-
-    @property
-    def key_period(self) -> int | None:
-        """A shift of the key alone that changes nothing at any position; None if there is none."""
-        return None if self._simpler is None else self._simpler.key_period
-
-    def on_lattice(self, stride: int, residue: int) -> Pattern | None:
-        """The pattern among the positions `residue + stride · n`, numbered by n; None where no pattern is known."""
-        if self._simpler is None:
-            return None
-        there = self._simpler.on_lattice(stride, residue)
-        return self.machinery.from_band(there) if isinstance(there, Band) else there
+        if self.by_length:
+            return False
+        return covers(self.segments(first, last, max(0, keys.stop)).full, keys)
 
     def reach(self, layers: int = 1) -> Reach:
         """How far back and ahead a stack of layers with this pattern looks; positions in between may be out of reach.
@@ -201,74 +239,17 @@ class Pattern(Declared, enrol=False):
         layers = whole("layers", layers, 1)
         return Reach(None, None) if self._simpler is None else self._simpler.reach(layers)
 
-    def _truth(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return checked_truth(f"{type(self).__name__}.allows", self.allows(q_pos, k_pos))
-
-    def evaluate(self, grid: Grid) -> torch.Tensor:
-        """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
-        allowed = self._truth(grid.q_pos, grid.k_pos)
-        shape = common_shape(allowed.shape, grid.shape)
-        return allowed.expand(shape)
+    # Shifts and lattices.
 
     @property
-    def batch_rows(self) -> int:
-        """How many batch rows differ; 1 where all are alike."""
-        return 1
+    def period(self) -> int | None:
+        """A shift of query and key together that changes nothing at any position; None if there is none."""
+        return None if self._simpler is None else self._simpler.period
 
-    def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
-        """The same combination of changed parts."""
-        return change(self)
-
-    def for_head(self, head: int) -> Pattern:
-        """The pattern of one query head."""
-        return self.mapped(lambda part: part.for_head(head)) if self.varies_by_head else self
-
-    def for_row(self, row: int) -> Pattern:
-        """The pattern of one batch row."""
-        return self.mapped(lambda part: part.for_row(row)) if self.varies_by_row else self
-
-    def of_heads(self, heads: range, of: int) -> Pattern:
-        """The pattern of some of the query heads of a call with `of` heads."""
-        return (
-            self.mapped(lambda part: part.of_heads(heads, of))
-            if self.made_of() and self.varies_by_head
-            else self
-        )
-
-    def of_queries(self, rows: range, k_len: int) -> Pattern:
-        """The pattern for a call of these rows and the first `k_len` keys alone, where it holds rows of a call."""
-        return self.mapped(lambda part: part.of_queries(rows, k_len)) if self.of_one_call else self
-
-    def placed(self, first: int | None, heads: int) -> Pattern:
-        """The pattern for the rows of one call, asked for when a call is checked; only patterns `of_one_call` change.
-
-        Args:
-            first: the position of the first query; None where batch rows differ.
-            heads: the query heads of the call.
-        """
-        return (
-            self.mapped(lambda part: part.placed(first, heads))
-            if self.of_one_call and self.made_of()
-            else self
-        )
-
-    def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
-        """A lower bound of the number of allowed pairs of one head within a band, which takes little time.
-
-        No backend can need less work than these pairs, so a plan may leave expensive ones unassessed.
-
-        Args:
-            first: the position of the first query.
-            q_len: the number of queries.
-            k_len: the number of keys.
-            within: pairs outside of this band are not counted.
-        """
-        band = self.band()
-        return 0 if band is None else (band & within).count(first, q_len, k_len)
-
-    def lists(self) -> Any:
-        """The `chosen.Chosen` of a pattern that lists blocks of keys for each block of rows; else None."""
-        return None
+    @property
+    def key_period(self) -> int | None:
+        """A shift of the key alone that changes nothing at any position; None if there is none."""
+        return None if self._simpler is None else self._simpler.key_period
 
     def moved(self, origins: Origins) -> Pattern | None:
         """The pattern that allows the pair (i, j) where this one allows (i - origin, j - origin).
@@ -292,10 +273,10 @@ class Pattern(Declared, enrol=False):
         period = self.period
         if period == 1:
             return self
-        if not isinstance(origins, torch.Tensor) and not any(
-            one % period if period else one for one in origins
-        ):
-            return self
+        if not isinstance(origins, torch.Tensor):
+            changes = any(origin % period if period else origin for origin in origins)
+            if not changes:
+                return self
         return self._moved(origins)
 
     def _moved(self, origins: Origins) -> Pattern | None:
@@ -303,128 +284,19 @@ class Pattern(Declared, enrol=False):
         simpler = self.structure()
         return None if simpler is self else simpler.moved(origins)
 
-    def settled(self, queries: range | None, k_len: int) -> Pattern:
-        """The pattern with its tensors replaced by numbers, for the same pairs of a call, as far as values permit.
-
-        Compiled calls are computed with it, since their graphs keep tensors. Padding without holes is a span of keys,
-        and where all positions are of one document there is nothing to separate.
-
-        Args:
-            queries: the positions of the queries; None where they differ by batch row.
-            k_len: the number of keys.
-
-        >>> from regard.patterns import KeyMask
-        >>> print(KeyMask(torch.tensor([[False, True], [True, True]])).settled(range(2), 2))
-        key_span((1, 0), (2, 2))
-        """
-        return self.mapped(lambda part: part.settled(queries, k_len)) if self.made_of() else self
-
-    def redrawn(self, seed: int) -> Pattern:
-        """The pattern with what it draws at random drawn by another seed."""
-        return self.mapped(lambda part: part.redrawn(seed)) if self.made_of() else self
-
-    def row_span(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """Where it is a span of keys for each batch row, its starts and stops; else None."""
-        return None
-
-    def without_numbers(self) -> Hashable | None:
-        """What patterns that differ only in the numbers of spans by batch row have in common; None for other tensors.
-
-        It is the pattern itself where no span differs by batch row.
-        """
-        return self if self.by_value else None
-
-    def kept_keys(self) -> tuple[int, int] | None:
-        """How many first keys, and how many last ones with the query's own, a causal query may look at; None for all.
-
-        >>> from regard.patterns import Causal, CausalWindow, Prefix
-        >>> (CausalWindow(64) | Prefix(4)).kept_keys(), Causal().kept_keys()
-        ((4, 64), None)
-        """
-        band = None if self.varies_by_row else self.band()
-        if band is None or (band.left is None and band.stop is None):
+    def on_lattice(self, stride: int, residue: int) -> Pattern | None:
+        """The pattern among the positions `residue + stride · n`, numbered by n; None where no pattern is known."""
+        if self._simpler is None:
             return None
-        return (0, max(0, band.left) + 1) if band.left is not None else (max(0, band.stop or 0), 1)
-
-    def misplaced(self, first: int, last: int) -> Pattern | None:
-        """A part that may allow other pairs once the keys between the first and the last ones are dropped, or None."""
-        band = self.band()
-        if band is None or max(band.start or 0, band.stop or 0) > first or (band.right or 0) < 0:
-            return self
-        return None if band.left is None or band.left < last else self
+        simpler = self._simpler.on_lattice(stride, residue)
+        return self.operations.from_band(simpler) if isinstance(simpler, Band) else simpler
 
     def lattice_ends(self) -> set[int] | None:
         """Positions at whose residues the pattern on a lattice changes; None where each residue has its own."""
         band = self.band()
         return None if band is None else {end for end in (band.start, band.stop) if end is not None}
 
-    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        """Raise a ShapeError if tensors inside this pattern do not fit a call of these sizes."""
-
-    def canonical(self) -> Pattern:
-        """An equal pattern that is the same for many ways of writing it.
-
-        >>> from regard.patterns import Causal, CausalWindow
-        >>> print((Causal() & CausalWindow(512)).canonical())
-        causal_window(512)
-        """
-        form = self.__dict__.get("_canonical")
-        if form is None:
-            form = self.machinery.canonical(self)
-            object.__setattr__(self, "_canonical", form)
-            object.__setattr__(form, "_canonical", form)
-        return form
-
-    def tiles(self, q_len: int, k_len: int, tile: int, *, q_start: int | None = None) -> Any:
-        """Which tiles of `tile` x `tile` pairs are empty, partial or full, without a dense mask.
-
-        Returns:
-            A `regard.patterns.tiles.Tiles`.
-
-        >>> from regard.patterns import Causal
-        >>> Causal().tiles(4, 4, 2).states().tolist()  # 0 empty, 1 partial, 2 full
-        [[1, 0], [2, 1]]
-        """
-        return self.machinery.tiles(self, *check_sizes(q_len, k_len), tile, start_of(q_start))
-
-    def empty_rows(self, q_len: int, k_len: int, *, q_start: int | None = None) -> Ranges:
-        """The rows of queries that may look at no key.
-
-        >>> from regard.patterns import Causal
-        >>> Causal().empty_rows(4, 2)
-        (range(0, 2),)
-        """
-        return self.machinery.empty_rows(self, *check_sizes(q_len, k_len), start_of(q_start))
-
-    def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        """Keys that some query of the grid may look at: None for all, else booleans (batch or 1, heads or 1, keys)."""
-        band = self.band()
-        if band is not None and not grid.per_batch:
-            return visible_in_band(band, grid)
-        if self.query_free and len(grid.rows):
-            return four_axes(self.evaluate(grid.block(grid.rows[:1], grid.keys)))[:, :, 0]
-        if self.structured and self.varies_by_row and not grid.per_batch:
-            return side_by_side(
-                [self.for_row(row).visible_keys(grid) for row in range(self.batch_rows)],
-                grid,
-                dim=0,
-            )
-        if self.structured and self.varies_by_head and self.heads and not grid.per_batch:
-            return side_by_side(
-                [self.for_head(head).visible_keys(grid) for head in range(self.heads)], grid, dim=1
-            )
-        if self.structured and not (self.varies_by_head or grid.per_batch):
-            return marked(self.machinery.seen_keys(self, grid), grid)
-        visible = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
-        for block in grids_of_rows(grid):
-            visible = visible | four_axes(self.evaluate(block)).any(
-                -2
-            )  # (batch or 1, heads or 1, keys)
-        return visible
-
-    def visible_within(self, band: Band, grid: Grid) -> torch.Tensor | None:
-        """`visible_keys` of the pattern joined with a band by `&`, where that needs no evaluation; else None."""
-        return None
+    # The pairs as a tensor, a number, tiles and a drawing.
 
     def dense(
         self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None
@@ -453,27 +325,19 @@ class Pattern(Declared, enrol=False):
         >>> SlidingWindow(4).count(5, 5)
         19
         """
-        grid = Grid.whole(*check_sizes(q_len, k_len), starts_of(q_start))
-        alike = not (self.varies_by_head or self.varies_by_row or grid.per_batch)
-        band = self.band()
-        if alike and band is not None:
-            assert isinstance(grid.q_start, int)
-            return band.count(grid.q_start, q_len, k_len)
-        if alike and self.structured:
-            assert isinstance(grid.q_start, int)
-            counted = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start)
-            if counted is not None:
-                return counted
-            raise ArgumentError(
-                f"{self} has no closed count, and {q_len} x {k_len} pairs need more than {MOST_LOOKS} looks; count "
-                f"fewer queries at a time"
-            )
-        if grid.q_len * grid.k_len > MOST_ASKED:
-            raise ArgumentError(
-                f"{self} can only be counted pair by pair, and {q_len} x {k_len} pairs are too many; count fewer "
-                f"queries at a time"
-            )
-        return sum(int(self.evaluate(block).sum()) for block in grids_of_rows(grid))
+        return self.operations.count(self, *check_sizes(q_len, k_len), starts_of(q_start))
+
+    def tiles(self, q_len: int, k_len: int, tile: int, *, q_start: int | None = None) -> Any:
+        """Which tiles of `tile` x `tile` pairs are empty, partial or full, without a dense mask.
+
+        Returns:
+            A `regard.patterns.tiles.Tiles`.
+
+        >>> from regard.patterns import Causal
+        >>> Causal().tiles(4, 4, 2).states().tolist()  # 0 empty, 1 partial, 2 full
+        [[1, 0], [2, 1]]
+        """
+        return self.operations.tiles(self, *check_sizes(q_len, k_len), tile, start_of(q_start))
 
     def draw(
         self,
@@ -496,19 +360,24 @@ class Pattern(Declared, enrol=False):
           1 # #
         """
         sizes = check_sizes(q_len, q_len if k_len is None else k_len)
-        return self.machinery.draw(self, *sizes, q_start=start_of(q_start), plain=plain)
+        return self.operations.draw(self, *sizes, q_start=start_of(q_start), plain=plain)
+
+    # Operators.
 
     def __and__(self, other: Pattern | str) -> Pattern:
-        return _joined(self.machinery.both, self, other)
+        return _joined(self.operations.both, self, other)
 
     def __rand__(self, other: str) -> Pattern:
-        return _joined(self.machinery.both, other, self)
+        return _joined(self.operations.both, other, self)
 
     def __or__(self, other: Pattern | str) -> Pattern:
-        return _joined(self.machinery.either, self, other)
+        return _joined(self.operations.either, self, other)
 
     def __ror__(self, other: str) -> Pattern:
-        return _joined(self.machinery.either, other, self)
+        return _joined(self.operations.either, other, self)
+
+    def __invert__(self) -> Pattern:
+        return shallow(self.operations.negate(self))
 
     def __bool__(self) -> bool:
         raise ArgumentError(
@@ -516,8 +385,10 @@ class Pattern(Declared, enrol=False):
             f"with & | ~, and ask `is None` whether there is one"
         )
 
-    def __invert__(self) -> Pattern:
-        return shallow(self.machinery.negate(self))
+
+def truth_of(pattern: Pattern, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+    """What `allows` returns, which has to be booleans."""
+    return checked_truth(f"{type(pattern).__name__}.allows", pattern.allows(q_pos, k_pos))
 
 
 def checked_truth(name: str, allowed: Any) -> torch.Tensor:
@@ -528,18 +399,19 @@ def checked_truth(name: str, allowed: Any) -> torch.Tensor:
     return allowed
 
 
-def _joined(join: Callable[..., Pattern], one: Pattern | str, other: Pattern | str) -> Pattern:
+def _joined(join: Callable[..., Pattern], left: Pattern | str, right: Pattern | str) -> Pattern:
     """Both or either of two patterns, of which one may be given as its text."""
-    if not (isinstance(one, Pattern | str) and isinstance(other, Pattern | str)):
+    if not (isinstance(left, Pattern | str) and isinstance(right, Pattern | str)):
         return NotImplemented
-    return shallow(join(Pattern.machinery.as_pattern(one), Pattern.machinery.as_pattern(other)))
+    as_pattern = Pattern.operations.as_pattern
+    return shallow(join(as_pattern(left), as_pattern(right)))
 
 
 def shallow(pattern: Pattern) -> Pattern:
     """The pattern; an ArgumentError if it has more levels of patterns than a text may have."""
-    if pattern.levels > DEEPEST:
+    if pattern.levels > MOST_LEVELS:
         raise ArgumentError(
-            f"a pattern of {pattern.levels} levels of patterns inside each other; {DEEPEST} are the most, so join "
+            f"a pattern of {pattern.levels} levels of patterns inside each other; {MOST_LEVELS} are the most, so join "
             f"more parts by one sign instead of nesting them"
         )
     return pattern
@@ -583,20 +455,16 @@ class Compound(Pattern, enrol=False):
         return next((part.heads for part in self.made_of() if part.heads), None)
 
     @property
-    def documents(self) -> tuple[torch.Tensor, ...]:
-        return tuple(ids for part in self.made_of() for ids in part.documents)
-
-    @property
     def batch_rows(self) -> int:
         return max(part.batch_rows for part in self.made_of())
 
     @property
     def period(self) -> int | None:
-        return _together([part.period for part in self.made_of()])
+        return _common_period([part.period for part in self.made_of()])
 
     @property
     def key_period(self) -> int | None:
-        return _together([part.key_period for part in self.made_of()])
+        return _common_period([part.key_period for part in self.made_of()])
 
     def _moved(self, origins: Origins) -> Pattern | None:
         parts = []
@@ -608,16 +476,14 @@ class Compound(Pattern, enrol=False):
         following = iter(parts)
         return self.mapped(lambda part: next(following))
 
-    def misplaced(self, first: int, last: int) -> Pattern | None:
-        return next(
-            (part for one in self.made_of() if (part := one.misplaced(first, last)) is not None),
-            None,
-        )
-
     def lattice_ends(self) -> set[int] | None:
-        ends = [part.lattice_ends() for part in self.made_of()]
-        known = [one for one in ends if one is not None]
-        return set().union(*known) if len(known) == len(ends) else None
+        ends: set[int] = set()
+        for part in self.made_of():
+            ends_of_part = part.lattice_ends()
+            if ends_of_part is None:
+                return None
+            ends |= ends_of_part
+        return ends
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for part in self.made_of():
@@ -628,28 +494,18 @@ class AnyOf(Compound, enrol=False):
     """A pattern in which a query may look at a key if any part allows it, for its head."""
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
-        ranges = [keys for part in self.made_of() if (keys := part.key_range(first, last, k_len))]
-        return (
-            range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges))
-            if ranges
-            else range(0)
-        )
+        ranges = [part.key_range(first, last, k_len) for part in self.made_of()]
+        ranges = [keys for keys in ranges if keys]
+        if not ranges:
+            return range(0)
+        return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges))
 
     def reach(self, layers: int = 1) -> Reach:
         """The parts of one layer feed all of the next, so the farthest one decides."""
-        return reduce(Reach.farther, (part.reach() for part in self.made_of())).stacked(
-            whole("layers", layers, 1)
-        )
-
-    def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
-        return max(part.least_pairs(first, q_len, k_len, within) for part in self.made_of())
-
-    def kept_keys(self) -> tuple[int, int] | None:
-        kept = [part.kept_keys() for part in self.made_of()]
-        bounded = [one for one in kept if one is not None]
-        firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
-        return (max(firsts), max(lasts)) if len(bounded) == len(kept) else None
+        farthest = reduce(Reach.farther, (part.reach() for part in self.made_of()))
+        return farthest.stacked(whole("layers", layers, 1))
 
 
-def _together(periods: list[int | None]) -> int | None:
+def _common_period(periods: list[int | None]) -> int | None:
+    """The shortest period of them all; None if one has none."""
     return None if None in periods else lcm(*(period for period in periods if period))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,10 +11,11 @@ import torch
 from regard.arguments import check_fields, count_of
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns.arguments import at_least_one
-from regard.patterns.band import EVERY_PAIR, Band
+from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, true_runs
 from regard.patterns.held import HOLDS_TENSOR, Held, checked_tensor, new_serial
+from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.ranges import Segments, hull
 from regard.reprs import brief
 
@@ -23,7 +24,7 @@ LEAST_LISTED = (
 )
 
 
-class Chosen(Held, enrol=False):
+class Chosen(RowsOfOneCall, Held, enrol=False):
     """Each block of rows may look at the blocks of keys that a tensor lists for it.
 
     Rows count the queries of the call. Only `placed` tells the position of the first one; after that, keys are listed
@@ -31,7 +32,6 @@ class Chosen(Held, enrol=False):
     """
 
     compares_positions = False
-    of_one_call = True
     takes_cache = False
     no_text = HOLDS_TENSOR
     block: int = 1  # keys
@@ -203,10 +203,8 @@ class Chosen(Held, enrol=False):
     def key_range(self, first: int, last: int, k_len: int) -> range:
         return range(k_len)  # the listed keys nearly always span about as many
 
-    def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        return self.visible_within(EVERY_PAIR, replace(grid, q_start=0))
-
     def visible_within(self, band: Band, grid: Grid) -> torch.Tensor | None:
+        """The visible keys of the lists joined with a band by `&`; None where they are found by evaluating pairs."""
         if grid.per_batch or band.is_empty:
             return None
         listed = self.listed.to(grid.device)
@@ -240,11 +238,10 @@ class Chosen(Held, enrol=False):
         again = torch.nn.functional.pad(listed[..., 1:] == listed[..., :-1], (1, 0))
         return listed.masked_fill(again, -1)
 
-    def lists(self) -> Chosen | None:
-        return None if self._first is None else self
+    def least_pairs(self, first: int, q_len: int, k_len: int, within: Band) -> int:
+        """A lower bound of the pairs within a band, from the lists alone; the tensor is read once.
 
-    def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
-        """Counts whole blocks of at least LEAST_LISTED keys; the mean of batch rows and heads that differ."""
+        Counts whole blocks of at least LEAST_LISTED keys; the mean of batch rows and heads that differ."""
         if self.block < LEAST_LISTED or self._first is None:
             return 0
         low = self.ascending * self.block  # (batch or 1, lists, row blocks, n)
@@ -299,6 +296,11 @@ class Chosen(Held, enrol=False):
 
     def __str__(self) -> str:
         return f"{self.text_name}(<{' x '.join(map(str, self.listed.shape))} numbers>)"
+
+
+def placed_lists(pattern: Pattern) -> Chosen | None:
+    """The pattern, if it lists keys for the rows of a call whose first position is known; else None."""
+    return pattern if isinstance(pattern, Chosen) and pattern.structured else None
 
 
 @brief

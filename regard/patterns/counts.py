@@ -1,98 +1,51 @@
-"""Splits a pattern into leaves, and into parts on lattices and the rest; counts the pairs that it allows by both."""
+"""Counts the pairs that a pattern allows, and bounds their number from below."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 
-from regard.patterns.algebra import NOTHING, Full, Many, Not, both, negate
-from regard.patterns.base import MOST_LOOKS, Pattern
-from regard.patterns.grid import CHUNK, Grid
+import torch
+
+from regard.errors import ArgumentError
+from regard.patterns.algebra import NOTHING, Both, Full, Not, band_and_rest
+from regard.patterns.band import EVERY_PAIR, Band
+from regard.patterns.base import AnyOf, Pattern
+from regard.patterns.chosen import Chosen
+from regard.patterns.grid import CHUNK, Grid, grids_of_rows
+from regard.patterns.lattices import alike_residues, off_lattices, simplified
+from regard.patterns.per_head import PerHead
 from regard.patterns.ranges import size
 from regard.patterns.row_blocks import ROWS, EvaluatedBlocks, RowBlock, in_row_blocks
-from regard.patterns.strided import Lattice
 
-LOOK = 13  # evaluating 2**LOOK pairs takes as long as looking at one row block
-MOST_STRIDES = (
-    4  # work multiplies: the residues of each stride are split by those of every other stride
-)
+MOST_PAIRS = 1 << 44  # that are counted one by one
+MOST_LOOKS = 1 << 22  # row blocks looked at for one count
+PAIRS_OF_A_LOOK = 1 << 13  # evaluating so many pairs takes as long as looking at one row block
 
 
-def simplified(pattern: Pattern) -> Pattern:
-    """The pattern in terms of its simplest parts.
-
-    >>> from regard.patterns import parse
-    >>> print(simplified(parse("causal & strided(4)")))
-    causal & (lattice(4) | sliding_window(6))
-    """
-    simpler = pattern.structure()
-    while simpler is not pattern:
-        pattern = simpler
-        simpler = simpler.structure()
-    return pattern.canonical()
-
-
-def _replaced(pattern: Pattern, leaf: Pattern, by: Pattern) -> Pattern:
-    """The pattern with one of its leaves replaced, wherever it stands."""
-    if isinstance(pattern, Many | Not):
-        return pattern.mapped(lambda part: _replaced(part, leaf, by))
-    return by if pattern == leaf else pattern
-
-
-def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
-    """Splits a pattern into disjoint patterns: one without lattices, and one for each stride that lies on its lattice.
-
-    Lattices that remove pairs, or on which the pattern has no known form, stay in the first pattern. All of them do if
-    there are more than MOST_STRIDES strides.
-    """
-    on: list[tuple[int, Pattern]] = []
-    strides = _strides(pattern)
-    for stride in strides if len(strides) <= MOST_STRIDES else ():
-        off = _replaced(pattern, Lattice(stride), NOTHING).canonical()
-        there = both(_replaced(pattern, Lattice(stride), Full()), negate(off))
-        if there.on_lattice(stride, 0) is not None:
-            on.append((stride, there))
-            pattern = off
-    return pattern, on
-
-
-def alike_residues(pattern: Pattern, stride: int, grid: Grid) -> Iterable[range]:
-    """The first rows of the residues of a stride, in ranges of residues with equal queries, keys and pattern."""
-    rows = min(stride, grid.q_len)
-    assert isinstance(grid.q_start, int)
-    ends = pattern.lattice_ends()
-    if ends is None:
-        return (range(row, row + 1) for row in range(rows))
-    edges = {
-        0,
-        grid.keys.start,
-        grid.keys.stop,
-        *ends,
-    }  # at their residues the number of positions changes
-    turns = {grid.q_len % stride, *((position - grid.q_start) % stride for position in edges)}
-    return [
-        range(*cut) for cut in pairwise(sorted({0, rows, *(turn for turn in turns if turn < rows)}))
-    ]
-
-
-def _strides(pattern: Pattern) -> list[int]:
-    """The strides of the lattices that add pairs and never remove any."""
-    added: set[int] = set()
-    taken: set[int] = set()
-
-    def look(part: Pattern, negated: bool) -> None:
-        if isinstance(part, Many):
-            for one in part.parts:
-                look(one, negated)
-        elif isinstance(part, Not):
-            look(part.part, not negated)
-        elif isinstance(part, Lattice) and part.stride > 1:
-            (taken if negated else added).add(part.stride)
-
-    look(pattern, False)
-    return sorted(added - taken)
+def count(pattern: Pattern, q_len: int, k_len: int, q_start: int | torch.Tensor | None) -> int:
+    """Allowed pairs; summed over the batch rows or heads where the pattern itself differs by them."""
+    if isinstance(pattern, PerHead) and not pattern.varies_by_row:
+        return sum(count(head, q_len, k_len, q_start) for head in pattern.by_head)
+    grid = Grid.whole(q_len, k_len, q_start)
+    alike = not (pattern.varies_by_head or pattern.varies_by_row or grid.per_batch)
+    if alike and pattern.band() is not None:
+        return _count_of_band(pattern, grid)
+    if alike and pattern.structured:
+        assert isinstance(grid.q_start, int)
+        pairs = counted(pattern, q_len, k_len, grid.q_start)
+        if pairs is not None:
+            return pairs
+        raise ArgumentError(
+            f"{pattern} has no closed count, and {q_len} x {k_len} pairs need more than {MOST_LOOKS} looks; count "
+            f"fewer queries at a time"
+        )
+    if q_len * k_len > MOST_PAIRS:
+        raise ArgumentError(
+            f"{pattern} can only be counted pair by pair, and {q_len} x {k_len} pairs are too many; count fewer "
+            f"queries at a time"
+        )
+    return sum(int(pattern.evaluate(block).sum()) for block in grids_of_rows(grid))
 
 
 class TooLongError(Exception):
@@ -130,59 +83,48 @@ def counted(
     >>> counted(Causal(), 10**9, 10**9, 0) == 10**9 * (10**9 + 1) // 2
     True
     """
-    count = _remembered if pattern.by_value else _counted
-    return count(pattern, q_len, k_len, q_start, looks)
+    compute = _remembered_count if pattern.by_value else _count_heads
+    return compute(pattern, q_len, k_len, q_start, looks)
 
 
-def _counted(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int) -> int | None:
+def _count_heads(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int) -> int | None:
     if pattern.varies_by_head:
         assert pattern.heads is not None
-        heads = [
-            counted(pattern.for_head(h), q_len, k_len, q_start, looks) for h in range(pattern.heads)
-        ]
-        return None if None in heads else sum(one for one in heads if one is not None)
+        total = 0
+        for head in range(pattern.heads):
+            pairs = counted(pattern.for_head(head), q_len, k_len, q_start, looks)
+            if pairs is None:
+                return None
+            total += pairs
+        return total
     try:
         return _count(pattern, Grid.whole(q_len, k_len, q_start), Looks(looks))
     except TooLongError:
         return None
 
 
-_remembered = lru_cache(maxsize=64)(_counted)
-
-
-def _closed(pattern: Pattern, grid: Grid) -> int | None:
-    band = pattern.band()
-    assert isinstance(grid.q_start, int)
-    return None if band is None else band.count(grid.q_start, grid.q_len, grid.k_len)
+_remembered_count = lru_cache(maxsize=64)(_count_heads)
 
 
 def _count(pattern: Pattern, grid: Grid, looks: Looks) -> int:
-    if (closed := _closed(pattern, grid)) is not None:
-        return closed
+    if pattern.band() is not None:
+        return _count_of_band(pattern, grid)
     rest, on_lattices = off_lattices(simplified(pattern))
     if isinstance(rest, Not) and rest != NOTHING and not on_lattices:
         return grid.q_len * grid.k_len - _count(rest.part, grid, looks)
     total = sum(_count_on(there, stride, grid, looks) for stride, there in on_lattices)
-    if (closed := _closed(rest, grid)) is not None:
-        return total + closed
-    blocks = EvaluatedBlocks(rest, grid)
-    if rest != NOTHING and grid.q_len // ROWS > looks.left:
-        raise TooLongError
-    for block in in_row_blocks(rest, grid) if rest != NOTHING else ():
-        looks.spend(max(1, (len(block.full) + len(block.partial)) // 4))
-        total += len(block.rows) * size(block.full) + _looked(blocks, block, looks)
-    return total
+    if rest == NOTHING:
+        return total
+    if rest.band() is not None:
+        return total + _count_of_band(rest, grid)
+    return total + _count_in_row_blocks(rest, grid, looks)
 
 
-def _looked(blocks: EvaluatedBlocks, block: RowBlock, looks: Looks) -> int:
-    """Allowed pairs among the keys that must be checked pair by pair."""
-    pairs = 0
-    for keys in block.partial:
-        step = max(1, CHUNK // len(block.rows))
-        for at in range(0, len(keys), step):
-            looks.spend(4 * len(block.rows) * min(step, len(keys) - at) >> LOOK)
-            pairs += int(blocks.allowed(block.rows, keys[at : at + step]).sum())
-    return pairs
+def _count_of_band(pattern: Pattern, grid: Grid) -> int:
+    band = pattern.band()
+    assert band is not None
+    assert isinstance(grid.q_start, int)
+    return band.count(grid.q_start, grid.q_len, grid.k_len)
 
 
 def _count_on(pattern: Pattern, stride: int, grid: Grid, looks: Looks) -> int:
@@ -190,8 +132,9 @@ def _count_on(pattern: Pattern, stride: int, grid: Grid, looks: Looks) -> int:
     total = 0
     for rows in alike_residues(pattern, stride, grid):
         looks.spend()
-        there, inner = _residue(pattern, stride, grid, rows.start)
-        total += len(rows) * _count(there, inner, looks) if inner.k_len > 0 else 0
+        inner, inner_grid = _residue(pattern, stride, grid, rows.start)
+        if inner_grid.k_len > 0:
+            total += len(rows) * _count(inner, inner_grid, looks)
     return total
 
 
@@ -199,8 +142,65 @@ def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> tuple[Patte
     """The pattern on the lattice through a row, and the grid of the positions there."""
     assert isinstance(grid.q_start, int)
     residue = (grid.q_start + row) % stride
-    there = pattern.on_lattice(stride, residue)
-    assert there is not None
+    inner = pattern.on_lattice(stride, residue)
+    assert inner is not None
     q_len = -((row - grid.q_len) // stride)
     k_len = -((residue - grid.k_len) // stride)
-    return there.canonical(), Grid.whole(q_len, k_len, (grid.q_start + row - residue) // stride)
+    q_start = (grid.q_start + row - residue) // stride
+    return inner.canonical(), Grid.whole(q_len, k_len, q_start)
+
+
+def _count_in_row_blocks(pattern: Pattern, grid: Grid, looks: Looks) -> int:
+    """Allowed pairs, row block by row block: the certain keys are counted, the others are evaluated."""
+    if grid.q_len // ROWS > looks.left:
+        raise TooLongError
+    blocks = EvaluatedBlocks(pattern, grid)
+    total = 0
+    for block in in_row_blocks(pattern, grid):
+        runs = len(block.full) + len(block.partial)
+        looks.spend(max(1, runs // 4))
+        total += len(block.rows) * size(block.full)
+        total += _count_of_unsure_keys(blocks, block, looks)
+    return total
+
+
+def _count_of_unsure_keys(blocks: EvaluatedBlocks, block: RowBlock, looks: Looks) -> int:
+    """Allowed pairs among the keys that must be checked pair by pair."""
+    rows = len(block.rows)
+    step = max(1, CHUNK // rows)
+    pairs = 0
+    for keys in block.partial:
+        for first in range(0, len(keys), step):
+            chunk = keys[first : first + step]
+            looks.spend(4 * rows * len(chunk) // PAIRS_OF_A_LOOK)
+            pairs += int(blocks.allowed(block.rows, chunk).sum())
+    return pairs
+
+
+def least_pairs(
+    pattern: Pattern, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR
+) -> int:
+    """A lower bound of the number of allowed pairs of one head within a band, which takes little time.
+
+    No backend can need less work than these pairs, so a plan may leave expensive ones unassessed.
+
+    Args:
+        pattern: the pattern.
+        first: the position of the first query.
+        q_len: the number of queries.
+        k_len: the number of keys.
+        within: pairs outside of this band are not counted.
+    """
+    if isinstance(pattern, AnyOf):
+        parts = pattern.made_of()
+        return max(least_pairs(part, first, q_len, k_len, within) for part in parts)
+    if isinstance(pattern, Both):
+        band, rest = band_and_rest(pattern.parts)
+        if len(rest) > 1:
+            return 0
+        inner = rest[0] if rest else Full()
+        return least_pairs(inner, first, q_len, k_len, within & band)
+    if isinstance(pattern, Chosen):
+        return pattern.least_pairs(first, q_len, k_len, within)
+    band = pattern.band()
+    return 0 if band is None else (band & within).count(first, q_len, k_len)

@@ -14,7 +14,7 @@ from regard.arguments import count_of
 from regard.errors import ShapeError
 from regard.patterns.algebra import NOTHING, Full
 from regard.patterns.band import Reach
-from regard.patterns.base import Pattern
+from regard.patterns.base import Pattern, truth_of
 from regard.patterns.grid import Grid, common_shape
 from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor
 from regard.patterns.ranges import Ranges, Segments, common, union
@@ -53,10 +53,6 @@ class SameDocument(Held):
     @property
     def varies_by_row(self) -> bool:  # type: ignore[override]
         return self.ids.dim() == 2
-
-    @property
-    def documents(self) -> tuple[torch.Tensor, ...]:
-        return (self.ids,)
 
     @cached_property
     def rows(self) -> tuple[SameDocument, ...]:
@@ -127,6 +123,16 @@ class SameDocument(Held):
         return f"same_document(<{' x '.join(map(str, self.ids.shape))} ids>)"
 
 
+def document_ids(pattern: Pattern) -> tuple[torch.Tensor, ...]:
+    """The ids by which a pattern separates documents, of each of its parts that does so.
+
+    >>> from regard.patterns import Causal
+    >>> len(document_ids(Causal() & SameDocument(torch.tensor([7, 7, 3]))))
+    1
+    """
+    return tuple(part.ids for part in pattern.walk() if isinstance(part, SameDocument))
+
+
 def _of_inner(name: str) -> Any:
     return property(lambda self: getattr(self.inner, name))
 
@@ -181,7 +187,7 @@ class PerDocument(Pattern):
                 & (k_pos < keys.stop)
             )
             first = len(keys) - len(rows) - rows.start
-            allowed = allowed | (own & inner._truth(q_pos + first, k_pos - keys.start))
+            allowed = allowed | (own & truth_of(inner, q_pos + first, k_pos - keys.start))
         return allowed
 
     def reach(self, layers: int = 1) -> Reach:

@@ -14,13 +14,14 @@ from regard.patterns.bands import KeySpan
 from regard.patterns.base import Pattern, checked_truth
 from regard.patterns.grid import Grid, common_shape, true_runs
 from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor, new_serial
+from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.position_sets import KeySet
 from regard.reprs import brief
 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class Explicit(Held):
+class Explicit(RowsOfOneCall, Held):
     """Row r of the mask is the r-th query of the call, column j its j-th key; True = may look.
 
     Args:
@@ -34,7 +35,6 @@ class Explicit(Held):
     mask: torch.Tensor
 
     compares_positions = False
-    of_one_call = True
     takes_cache = False
     structured = False
     no_text = HOLDS_TENSOR

@@ -57,6 +57,10 @@ class Held(Pattern, enrol=False):
             return super().segments(first, last, k_len)
         return over_rows(row.segments(first, last, k_len) for row in self.rows)
 
+    def settled(self, queries: range | None, k_len: int) -> Pattern:
+        """An equal pattern of numbers for one call, where the values of the tensor permit it; see `settled`."""
+        return self
+
     def numbers(self) -> tuple[Any, ...]:
         """What decides about equality where no tensor is held."""
         return ()
@@ -71,6 +75,28 @@ class Held(Pattern, enrol=False):
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.serial or self.numbers()))
+
+
+def settled(pattern: Pattern, queries: range | None, k_len: int) -> Pattern:
+    """The pattern with its tensors replaced by numbers, for the same pairs of a call, as far as values permit.
+
+    Compiled calls are computed with it, since their graphs keep tensors. Padding without holes is a span of keys,
+    and where all positions are of one document there is nothing to separate.
+
+    Args:
+        pattern: the pattern of the call.
+        queries: the positions of the queries; None where they differ by batch row.
+        k_len: the number of keys.
+
+    >>> from regard.patterns import KeyMask
+    >>> print(settled(KeyMask(torch.tensor([[False, True], [True, True]])), range(2), 2))
+    key_span((1, 0), (2, 2))
+    """
+    if isinstance(pattern, Held):
+        return pattern.settled(queries, k_len)
+    if not pattern.made_of():
+        return pattern
+    return pattern.mapped(lambda part: settled(part, queries, k_len))
 
 
 def new_serial() -> int:

@@ -10,8 +10,8 @@ import torch
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.base import AnyOf, Pattern, shallow
-from regard.patterns.grid import Grid, common_shape, side_by_side
+from regard.patterns.base import AnyOf, Pattern, shallow, truth_of
+from regard.patterns.grid import Grid, common_shape
 from regard.patterns.ranges import Segments, over_rows
 from regard.patterns.registry import Reader
 
@@ -74,7 +74,7 @@ class PerHead(AnyOf):
         return PerHead(change(part) for part in self.parts)
 
     def for_head(self, head: int) -> Pattern:
-        return self._heads[head]
+        return self.by_head[head]
 
     def of_heads(self, heads: range, of: int) -> Pattern:
         self._check_heads(of)
@@ -92,16 +92,10 @@ class PerHead(AnyOf):
             )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return self._joined([part._truth(q_pos, k_pos) for part in self._heads])
+        return self._joined([truth_of(part, q_pos, k_pos) for part in self.by_head])
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
-        return self._joined([part.evaluate(grid) for part in self._heads])
-
-    def count(self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None) -> int:
-        """Allowed pairs, summed over the heads, each by its own structure; see `Pattern.count`."""
-        if self.varies_by_row:
-            return super().count(q_len, k_len, q_start=q_start)
-        return sum(part.count(q_len, k_len, q_start=q_start) for part in self._heads)
+        return self._joined([part.evaluate(grid) for part in self.by_head])
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """The keys that are certain for all heads, and those possible for any."""
@@ -110,11 +104,8 @@ class PerHead(AnyOf):
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return all(part.sees_all(first, last, keys) for part in self.parts)
 
-    def visible_keys(self, grid: Grid) -> torch.Tensor | None:
-        return side_by_side([part.visible_keys(grid) for part in self._heads], grid, dim=1)
-
     @cached_property
-    def _heads(self) -> tuple[Pattern, ...]:
+    def by_head(self) -> tuple[Pattern, ...]:
         """The pattern of each head, also where a part differs by head itself."""
         return tuple(part.for_head(head) for head, part in enumerate(self.parts))
 

@@ -78,9 +78,6 @@ class RandomBlocks(Pattern):
     def by_length(self) -> bool:  # type: ignore[override]
         return not self.past
 
-    def redrawn(self, seed: int) -> Pattern:
-        return RandomBlocks(self.drawn, self.block, seed, self.past)
-
     def reach(self, layers: int = 1) -> Reach:
         return Reach(None, self.block - 1 if self.past else None)
 

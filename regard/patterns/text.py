@@ -15,7 +15,7 @@ import torch
 from regard.arguments import is_whole, kind_of
 from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns.algebra import Full, Many, Not, both, either
-from regard.patterns.base import DEEPEST, Pattern
+from regard.patterns.base import MOST_LEVELS, Pattern
 from regard.patterns.held import HOLDS_TENSOR
 from regard.patterns.per_head import PerHead
 from regard.patterns.registry import Declared, Reader, word
@@ -86,8 +86,8 @@ class PatternReader(Reader):
 
     def _single(self) -> Pattern:
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise self.error(f"more than {DEEPEST} levels")
+        if self.depth > MOST_LEVELS:
+            raise self.error(f"more than {MOST_LEVELS} levels")
         try:
             if self.take("~"):
                 return ~self._single()

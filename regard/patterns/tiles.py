@@ -1,4 +1,4 @@
-"""Square tiles of a pattern, its empty rows and its visible keys, without a dense mask.
+"""Square tiles of a pattern, without a dense mask.
 
 Row blocks give the keys that are certain. Only the others are evaluated pair by pair, and equal blocks are evaluated
 once.
@@ -7,7 +7,6 @@ once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
@@ -15,7 +14,7 @@ from regard.arguments import whole
 from regard.errors import UnsupportedError
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
-from regard.patterns.ranges import Ranges, covers, size, union, without
+from regard.patterns.ranges import Ranges, size, union, without
 from regard.patterns.row_blocks import EvaluatedBlocks, in_row_blocks
 
 EMPTY, PARTIAL, FULL = range(3)
@@ -92,58 +91,6 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
         full.append(union(found[FULL]))
         partial.append(union(found[PARTIAL]))
     return Tiles(tile, columns, tuple(full), tuple(partial))
-
-
-def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None) -> Ranges:
-    """Rows that may look at no key.
-
-    Raises:
-        UnsupportedError: a pattern that differs by batch row or head; ask `for_row` and `for_head` first.
-    """
-    if pattern.varies_by_head or pattern.varies_by_row:
-        raise UnsupportedError(
-            f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its rows"
-        )
-    grid = Grid.whole(q_len, k_len, q_start)
-    blocks = EvaluatedBlocks(pattern, grid)
-    found: list[range] = []
-    for block in in_row_blocks(pattern, grid):
-        if block.full:
-            continue
-        empty = torch.ones(len(block.rows), dtype=torch.bool, device="cpu")
-        for keys in block.partial:
-            empty &= ~blocks.allowed(block.rows, keys).any(-1)
-        found += [
-            range(block.rows[row], block.rows[row] + 1)
-            for row in empty.nonzero().flatten().tolist()
-        ]
-    return union(found)
-
-
-def seen_keys(pattern: Pattern, grid: Grid) -> Ranges:
-    """Keys of the grid that some query of it may look at; remembered for patterns that compare by value."""
-    assert isinstance(grid.q_start, int)
-    look = _remembered if pattern.by_value else _seen_keys
-    return look(pattern, grid.q_start, grid.q_len, grid.k_len, grid.rows, grid.keys)
-
-
-def _seen_keys(
-    pattern: Pattern, q_start: int, q_len: int, k_len: int, rows: range, keys: range
-) -> Ranges:
-    grid = Grid(q_len, k_len, q_start, rows, keys, torch.device("cpu"))
-    blocks = EvaluatedBlocks(pattern, grid)
-    seen: Ranges = ()
-    for block in in_row_blocks(pattern, grid):
-        seen = union([*seen, *block.full])
-        for some in without(block.partial, seen):
-            found = blocks.allowed(block.rows, some).any(0).nonzero().flatten().tolist()
-            seen = union([*seen, *(range(some[key], some[key] + 1) for key in found)])
-        if covers(seen, keys):
-            break
-    return seen
-
-
-_remembered = lru_cache(maxsize=64)(_seen_keys)
 
 
 def _inner(keys: range, tile: int, k_len: int) -> range:

@@ -14,13 +14,14 @@ from regard.patterns.band import Reach
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
 from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor, new_serial
+from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.ranges import Segments
 from regard.reprs import brief
 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class Tree(Held):
+class Tree(RowsOfOneCall, Held):
     """Row r of the call is a node of a tree: it may look at all keys before the tree, its ancestors and itself.
 
     The key of a node is the one at its own position, so without q_start the last n keys are those of the n nodes.
@@ -40,7 +41,6 @@ class Tree(Held):
 
     parents: torch.Tensor
 
-    of_one_call = True
     no_text = HOLDS_TENSOR
     _first: ClassVar[int | None] = None  # the position of row 0 of the whole tree
     _rows: ClassVar[range]  # which rows of the whole tree are those of the call

@@ -15,10 +15,10 @@ from regard import patterns as p
 from regard.functional.kept import PLANS
 from regard.layers.recording import Recording
 from regard.mechanisms import draws
-from regard.patterns.counts import _remembered as counted
+from regard.patterns.counts import _remembered_count as counted
 from regard.patterns.fixed import _last_keys
 from regard.patterns.random_blocks import _table
-from regard.patterns.tiles import _remembered as seen
+from regard.patterns.visible import _remembered_keys as seen
 from regard.positions import Rotary, _cos_and_sin
 
 Run = Callable[[], Any]

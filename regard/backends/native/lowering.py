@@ -21,7 +21,8 @@ from regard.core.problem import Problem
 from regard.patterns import Pattern
 from regard.patterns.algebra import both
 from regard.patterns.band import Band
-from regard.patterns.chosen import LEAST_LISTED, Chosen
+from regard.patterns.bands import row_span
+from regard.patterns.chosen import LEAST_LISTED, Chosen, placed_lists
 from regard.patterns.row_blocks import Kind
 
 ROWS = 64  # of a row block in a pattern that is no band; more rows share few keys there
@@ -271,7 +272,7 @@ def rows_of_lists(problem: Problem) -> ListedBands | None:
 
 
 def _listed(pattern: Pattern, k_len: int) -> ListedBands | None:
-    listed = {part: lists for part in pattern.factors if (lists := part.lists()) is not None}
+    listed = {part: lists for part in pattern.factors if (lists := placed_lists(part)) is not None}
     (lists,) = listed.values() if len(listed) == 1 else (None,)
     bands = (
         None
@@ -287,7 +288,7 @@ def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
     start = torch.zeros(1, dtype=torch.int64, device="cpu")
     stop = torch.full((1,), k_len, device="cpu")
     for part in pattern.factors:
-        if (span := part.row_span()) is not None:
+        if (span := row_span(part)) is not None:
             start = torch.maximum(start, span[0])
             stop = stop if span[1] is None else torch.minimum(stop, span[1])
         elif (band := part.band()) is not None:

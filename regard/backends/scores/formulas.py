@@ -16,6 +16,7 @@ from regard.backends.scores.blocking import ScoreBlock, Workspace
 from regard.core.problem import Problem
 from regard.mechanisms.scores import AroundCentre, TanhSum
 from regard.patterns import Grid
+from regard.patterns.visible import visible_keys
 
 SLAB = (
     1 << 17
@@ -224,7 +225,7 @@ def visible_span(problem: Problem, grid: Grid) -> tuple[torch.Tensor, torch.Tens
 
     Both are (batch or 1, heads or 1, 1).
     """
-    seen = problem.pattern.visible_keys(grid)
+    seen = visible_keys(problem.pattern, grid)
     if seen is None or not len(grid.keys):
         whole = torch.tensor([grid.keys.start, len(grid.keys)], device=grid.device).view(2, 1, 1, 1)
         return whole[0], whole[1]

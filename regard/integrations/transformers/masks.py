@@ -44,6 +44,7 @@ from regard.patterns import (
     Pattern,
     SameDocument,
 )
+from regard.patterns.one_call import of_queries
 from regard.reprs import Described
 
 __all__ = [
@@ -179,7 +180,7 @@ class PatternMask(torch.Tensor):
         )
         cut.begin, cut.dropped = self.begin + first, self.dropped
         if self.pattern.of_one_call:
-            cut.pattern = self.pattern.of_queries(range(first, self.sizes[2]), keys)
+            cut.pattern = of_queries(self.pattern, range(first, self.sizes[2]), keys)
             cut.q_start = self.q_start
         return cut
 

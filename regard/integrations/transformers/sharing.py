@@ -29,6 +29,7 @@ from regard.distributed.needs import Layout, check_division, part
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside
 from regard.patterns import Pattern
+from regard.patterns.documents import document_ids
 
 __all__ = [
     "Shared",
@@ -146,7 +147,7 @@ class Shared:
                 f"a mask of {keys} keys from position {-q_start} on was made, and the processes share "
                 f"{self.length} positions; this model makes masks from its own part or from a cache"
             )
-        if pattern.documents:
+        if document_ids(pattern):
             self.refuse(
                 f"a mask of {pattern} has documents of one part of the sequence, which the other processes do not "
                 f"know; packed documents are computed on one process"

@@ -27,6 +27,7 @@ from regard.integrations.transformers.window_cache import check_kept, window_cac
 from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Causal, Full, KeyMask, Pattern, SameDocument, as_pattern
+from regard.patterns.documents import document_ids
 
 __all__ = ["Replacement", "replace_attention"]
 
@@ -444,7 +445,7 @@ class Substitute:
         """The pattern counted from these origins, beside the pattern of a mask."""
         if self.by_distance or self.pattern == Full():
             return self.pattern
-        if own.documents:
+        if document_ids(own):
             raise UnsupportedError(_packed(name))
         moved = self.pattern.moved(origins)
         if moved is None:
@@ -468,8 +469,8 @@ class Substitute:
         parts = []
         moved = self.pattern
         for part in mask.pattern.factors:
-            if part.documents:
-                (ids,) = part.documents
+            if document_ids(part):
+                (ids,) = document_ids(part)
                 part = SameDocument(checked(ids, (ids == ids[..., :1]).all(), _packed(name)))
             elif isinstance(part, KeyMask):
                 live = part.mask

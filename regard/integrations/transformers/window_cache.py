@@ -17,6 +17,7 @@ from transformers.cache_utils import DynamicLayer
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.masks import PatternMask
 from regard.patterns import Pattern
+from regard.patterns.dropping import kept_keys, misplaced
 
 __all__ = ["WindowLayer", "check_kept", "given_cache", "mask_of_kept", "window_cache"]
 
@@ -26,7 +27,7 @@ DROPPED = "_regard_dropped"  # on the keys of a call: which keys are left out, a
 def check_kept(pattern: Pattern, first: int, last: int) -> None:
     """Raise unless a pattern allows the same pairs after keys were dropped behind the `first` keys and before the
     `last` ones, of which one is the first query's own."""
-    kept = pattern.kept_keys()
+    kept = kept_keys(pattern)
     if kept is None or kept[0] > first or kept[1] > last:
         needs = "all keys" if kept is None else f"the first {kept[0]} keys and the last {kept[1]}"
         raise UnsupportedError(
@@ -34,7 +35,7 @@ def check_kept(pattern: Pattern, first: int, last: int) -> None:
             f"last {last}; make the cache with new_cache(attention_mask=...) of the replacement, and give it the mask "
             f"of the prompt if rows are padded on the left"
         )
-    if (part := pattern.misplaced(first, last)) is not None:
+    if (part := misplaced(pattern, first, last)) is not None:
         raise UnsupportedError(
             f"this call computes {part}, whose positions are not known where a cache drops keys; windows, prefixes "
             f"and left padding are. Use the model's own cache for it"
@@ -72,7 +73,7 @@ def window_cache(
         raise UnsupportedError(
             f"{type(model).__name__} has a cache for each of its two sequences; use its own cache"
         )
-    kept = pattern.kept_keys()
+    kept = kept_keys(pattern)
     if kept is None:
         raise UnsupportedError(
             f"{pattern} may look at keys of any distance, so a cache may drop none; use the model's own cache, or a "

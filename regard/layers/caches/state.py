@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from regard.arguments import a_path, count_of, shown, whole, yes_or_no
-from regard.backends.documents import visible_keys
+from regard.backends.documents import unpadded_keys
 from regard.backends.kernelised import Sums, Text, follow
 from regard.backends.native.recurrence import engine_on
 from regard.backends.recurrence import Given, Rule, scan, without_unseen
@@ -260,7 +260,7 @@ class RecurrentState(Owned):
         )
         wide = (x if x.dtype == self.dtype else x.to(self.dtype) for x in (q, k, v))
         with torch.autocast(q.device.type, enabled=False):
-            live = visible_keys(problem.pattern, grid)
+            live = unpadded_keys(problem.pattern, grid)
             output, summed = add(
                 self.mechanism, before.summed, *wide, live, problem.scale, parameters or {}
             )

@@ -144,7 +144,7 @@ def test_no_file_outside_patterns_asks_for_the_class_of_a_pattern():
     for path in [*(ROOT / "regard").rglob("*.py"), *(ROOT / "regard_lab").rglob("*.py")]:
         if "patterns" not in path.parts and (kinds := [*asked(path.read_text("utf-8"))]):
             found[path.relative_to(ROOT).as_posix()] = kinds
-    assert found == ASKING, "make the question a method of Pattern"
+    assert found == ASKING, "make the question a method of Pattern, or a function beside it"
     assert [*asked("isinstance(x, p.Causal | Prefix) or isinstance(y, (int, Both))")] == [
         "Causal",
         "Prefix",

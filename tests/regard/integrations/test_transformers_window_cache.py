@@ -15,6 +15,7 @@ import regard as rg
 from regard import patterns as p
 from regard.integrations.transformers import attach, replace_attention
 from regard.integrations.transformers.window_cache import WindowLayer
+from regard.patterns.dropping import kept_keys
 
 IDS = torch.randint(3, 99, (3, 60), generator=torch.Generator().manual_seed(8))
 SINKS = p.CausalWindow(6) | p.Prefix(2)
@@ -63,7 +64,7 @@ def test_decoding_gives_the_numbers_of_the_whole_cache_and_of_no_cache(pattern, 
     kept = live(padding, sum(parts)).bool()
     assert float((found - expected)[kept].abs().max()) <= 1e-5
     assert float((found - at_once)[kept].abs().max()) <= 1e-5
-    first, window = pattern.kept_keys()
+    first, window = kept_keys(pattern)
     assert max(entries(small)) <= first + max(padding) + window
     assert entries(whole) == [sum(parts)] * 3
     assert small.get_seq_length() == sum(parts)

@@ -8,7 +8,10 @@ from fuzz.meanings import Places, listed_mask
 import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.patterns.counts import least_pairs
 from regard.patterns.grid import Grid
+from regard.patterns.one_call import of_queries, placed
+from regard.patterns.visible import visible_keys
 from regard.testing.oracle import answer
 
 
@@ -93,19 +96,19 @@ def test_pairs_are_counted_and_strict_allows_what_computes_few_others():
 
 @pytest.mark.parametrize("band", [p.Full(), p.Diagonals(4, -1), p.Causal() & p.KeySpan(3, 20)])
 def test_visible_keys_and_least_pairs_are_those_of_the_mask(band):
-    pattern = (
-        (p.ChosenBlocks(torch.randint(-1, 9, (1, 2, 5, 2)), 3, 4) & band).canonical().placed(7, 4)
+    pattern = placed(
+        (p.ChosenBlocks(torch.randint(-1, 9, (1, 2, 5, 2)), 3, 4) & band).canonical(), 7, 4
     )
     for grid in (whole := Grid.whole(17, 27, 7)), whole.block(range(3, 14), range(5, 21)):
-        assert torch.equal(pattern.visible_keys(grid), pattern.evaluate(grid).any(2))
-    large = (
-        (p.ChosenBlocks(torch.randint(-1, 3, (1, 2, 5, 2)), 16, 4) & band).canonical().placed(7, 4)
+        assert torch.equal(visible_keys(pattern, grid), pattern.evaluate(grid).any(2))
+    large = placed(
+        (p.ChosenBlocks(torch.randint(-1, 3, (1, 2, 5, 2)), 16, 4) & band).canonical(), 7, 4
     )
     mask = large.dense(17, 40, q_start=7)
-    assert 0 <= large.least_pairs(7, 17, 40) <= mask.sum() / 4
+    assert 0 <= least_pairs(large, 7, 17, 40) <= mask.sum() / 4
     assert (
         band != p.Full()
-        or large.least_pairs(7, 17, 32) == large.dense(17, 32, q_start=7).sum() // 4
+        or least_pairs(large, 7, 17, 32) == large.dense(17, 32, q_start=7).sum() // 4
     )
 
 
@@ -178,10 +181,10 @@ def test_lists_of_some_rows_and_heads_are_those_of_the_whole():
     keys = torch.randint(-1, 9, (2, 4, 6, 3))
     pattern = p.ChosenKeys(keys)
     dense = p.ChosenKeys(keys).dense(6, 9)
-    assert torch.equal(pattern.of_queries(range(2, 5), 9).dense(3, 9), dense[:, :, 2:5])
+    assert torch.equal(of_queries(pattern, range(2, 5), 9).dense(3, 9), dense[:, :, 2:5])
     assert torch.equal(pattern.of_heads(range(1, 3), 4).dense(6, 9), dense[:, 1:3])
     blocks = p.ChosenBlocks(keys, block=2, query_block=3)
-    some = blocks.of_queries(range(4, 11), 18).dense(7, 18)
+    some = of_queries(blocks, range(4, 11), 18).dense(7, 18)
     assert torch.equal(some, blocks.dense(18, 18)[:, :, 4:11])
     assert torch.equal(pattern.allows(torch.arange(6)[:, None], torch.arange(9)), dense)
 

@@ -13,6 +13,7 @@ from pattern_strategies import HEADS, ROWS, alike, anything, lengths, local, pai
 from regard.errors import ArgumentError
 from regard.patterns import CausalWindow, Full, Grid, Pattern, RandomBlocks, parse
 from regard.patterns.ranges import Ranges
+from regard.patterns.visible import empty_rows, visible_keys
 
 tiling = import_module("regard.patterns.tiles")
 many = law(120)
@@ -105,7 +106,7 @@ def test_structure_never_forgets_a_pair(pattern, q_len, k_len, q_start):
 )
 def test_visible_keys_are_those_that_some_query_sees(pattern, q_len, k_len, q_start):
     start = torch.tensor(q_start) if isinstance(q_start, list) else q_start
-    shown = pattern.visible_keys(Grid.whole(q_len, k_len, start))
+    shown = visible_keys(pattern, Grid.whole(q_len, k_len, start))
     truth = pairs(pattern, q_len, k_len, start).any(-2)
     shown = torch.ones_like(truth) if shown is None else shown
     assert bool((shown == truth).all())
@@ -157,7 +158,7 @@ def test_tiles_are_those_of_the_dense_form(pattern, q_len, k_len, q_start, tile,
 def test_empty_rows_see_no_key(pattern, q_len, k_len, q_start):
     truth = pairs(pattern, q_len, k_len, q_start)[0, 0]
     assert torch.equal(
-        marked(pattern.empty_rows(q_len, k_len, q_start=q_start), q_len), ~truth.any(-1)
+        marked(empty_rows(pattern, q_len, k_len, q_start=q_start), q_len), ~truth.any(-1)
     )
 
 

@@ -9,7 +9,7 @@ from fuzz.meanings import TENSORS, Places, build, mask_of, plain_leaf
 
 from regard import patterns as p
 from regard.errors import ArgumentError
-from regard.patterns.counts import alike_residues
+from regard.patterns.lattices import alike_residues
 
 LEAVES = [
     p.Compressed(4, 3),

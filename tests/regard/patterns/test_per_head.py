@@ -12,6 +12,7 @@ from regard.patterns import (
     Prefix,
     Where,
 )
+from regard.patterns.visible import visible_keys
 
 
 def test_a_part_that_differs_by_head_gives_each_head_its_own():
@@ -27,7 +28,7 @@ def test_a_part_that_differs_by_head_gives_each_head_its_own():
         expected,
     )
     assert torch.equal(pattern.evaluate(grid).expand_as(expected), expected)
-    assert torch.equal(pattern.visible_keys(grid), expected.any(2))
+    assert torch.equal(visible_keys(pattern, grid), expected.any(2))
     assert pattern.count(4, 5) == int(expected.sum())
     assert [str(pattern.for_head(head).canonical()) for head in range(3)] == [
         str(one.canonical()) for one in heads
@@ -36,12 +37,12 @@ def test_a_part_that_differs_by_head_gives_each_head_its_own():
 
 def test_hidden_keys_are_told_for_each_head():
     pattern = PerHead([Prefix(2), Full(), KeySpan(0, torch.tensor([1, 3]))])
-    shown = pattern.visible_keys(Grid.whole(4, 4))
+    shown = visible_keys(pattern, Grid.whole(4, 4))
     assert shown.int().tolist() == [
         [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]],
         [[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0]],
     ]
-    assert PerHead([Full(), Causal()]).visible_keys(Grid.whole(4, 4)) is None
+    assert visible_keys(PerHead([Full(), Causal()]), Grid.whole(4, 4)) is None
 
 
 def test_it_says_of_itself_what_its_parts_say():

@@ -10,6 +10,7 @@ from regard import mechanisms as m
 from regard import patterns as p
 from regard.errors import ArgumentError
 from regard.patterns.registry import Registry, word
+from regard.patterns.visible import empty_rows
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def test_a_pattern_with_nothing_but_its_truth_answers_everything():
     dense = pattern.dense(7, 11)
     assert pattern.count(7, 11) == int(dense.sum())
     assert pattern.tiles(7, 11, 3).states().shape == (3, 4)
-    assert pattern.empty_rows(3, 1, q_start=0) == (range(1), range(2, 3))
+    assert empty_rows(pattern, 3, 1, q_start=0) == (range(1), range(2, 3))
     assert str(pattern.reach()) == "everything back, everything ahead"
     assert (pattern.band(), pattern.structure(), pattern.period) == (None, pattern, None)
 

@@ -3,6 +3,7 @@ import torch
 
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns import Causal, Full, SameDocument
+from regard.patterns.held import settled
 
 
 def test_a_document_may_return():
@@ -63,4 +64,4 @@ def test_a_call_that_the_ids_do_not_cover_is_refused():
     ],
 )
 def test_one_document_is_found_only_where_all_queries_and_keys_are_of_one(ids, queries, k_len, one):
-    assert (SameDocument(torch.tensor(ids)).settled(queries, k_len) == Full()) is one
+    assert (settled(SameDocument(torch.tensor(ids)), queries, k_len) == Full()) is one

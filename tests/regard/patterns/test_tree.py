@@ -7,12 +7,13 @@ from patterns.test_chosen import sizes_of
 import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError, ShapeError
+from regard.patterns.one_call import of_queries
 
 
 def test_some_queries_of_a_tree_are_its_rows():
     tree = p.Tree(torch.tensor([[-1, 0, 0, 1, 2], [-1, -1, 1, 1, 3]]))
     assert torch.equal(
-        tree.of_queries(range(2, 4), 13).dense(2, 13, q_start=10), tree.dense(5, 13)[:, :, 2:4]
+        of_queries(tree, range(2, 4), 13).dense(2, 13, q_start=10), tree.dense(5, 13)[:, :, 2:4]
     )
 
 

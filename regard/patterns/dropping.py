@@ -1,0 +1,68 @@
+"""Which keys a causal query may look at where a cache drops keys: the first ones and the last ones.
+
+A ring keeps the first keys of a text and its last ones. A pattern can go on with it if it allows no other key, and if
+the keys that are left are allowed as before.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from regard.patterns.algebra import Both, Not
+from regard.patterns.bands import KeySpan
+from regard.patterns.base import AnyOf, Compound, Pattern
+
+
+def kept_keys(pattern: Pattern) -> tuple[int, int] | None:
+    """How many first keys, and how many last ones with the query's own, a causal query may look at; None for all.
+
+    >>> from regard.patterns import Causal, CausalWindow, Prefix
+    >>> kept_keys(CausalWindow(64) | Prefix(4)), kept_keys(Causal())
+    ((4, 64), None)
+    """
+    if isinstance(pattern, Both):
+        return _kept_by_all(pattern)
+    if isinstance(pattern, AnyOf):
+        return _kept_by_any(pattern)
+    if isinstance(pattern, KeySpan) and isinstance(pattern.stop, torch.Tensor):
+        return int(pattern.stop.max()), 1
+    band = None if pattern.varies_by_row else pattern.band()
+    if band is None:
+        return None
+    if band.left is not None:
+        return 0, max(0, band.left) + 1
+    return None if band.stop is None else (max(0, band.stop), 1)
+
+
+def _kept_by_all(pattern: Both) -> tuple[int, int] | None:
+    """Each part alone limits the keys, so the fewest count."""
+    kept = [kept_keys(part) for part in pattern.parts]
+    return min((one for one in kept if one is not None), key=sum, default=None)
+
+
+def _kept_by_any(pattern: AnyOf) -> tuple[int, int] | None:
+    kept = [kept_keys(part) for part in pattern.made_of()]
+    limited = [one for one in kept if one is not None]
+    if len(limited) < len(kept):
+        return None
+    return max(first for first, _ in limited), max(last for _, last in limited)
+
+
+def misplaced(pattern: Pattern, first: int, last: int) -> Pattern | None:
+    """A part that may allow other pairs once the keys between the first and the last ones are dropped, or None."""
+    if isinstance(pattern, Compound) and not isinstance(pattern, Not):
+        parts = (misplaced(part, first, last) for part in pattern.made_of())
+        return next((part for part in parts if part is not None), None)
+    if isinstance(pattern, KeySpan):
+        ends = [*_numbers_of(pattern.start), *_numbers_of(pattern.stop)]
+        return None if all(end <= first for end in ends) else pattern
+    band = pattern.band()
+    if band is None or max(band.start or 0, band.stop or 0) > first or (band.right or 0) < 0:
+        return pattern
+    return None if band.left is None or band.left < last else pattern
+
+
+def _numbers_of(end: object) -> list[int]:
+    if isinstance(end, torch.Tensor):
+        return end.tolist()
+    return [end] if isinstance(end, int) else []
