@@ -15,8 +15,7 @@ from regard.core.tensors import Stored
 from regard.distributed.group import Group, Mail
 from regard.distributed.needs import Needs
 from regard.patterns import Pattern
-from regard.patterns.ranges import Ranges, hull, size
-from regard.patterns.row_blocks import shifted
+from regard.patterns.ranges import Ranges, hull, shifted, size
 
 MOST_ROWS = (
     1 << 13

@@ -39,18 +39,18 @@ def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 def runs(numbers: Iterable[int]) -> Ranges:
-    ordered = sorted(set(numbers))
-    starts = [
-        number
-        for before, number in zip([None, *ordered], ordered, strict=False)
-        if before != number - 1
-    ]
-    lasts = [
-        number
-        for number, after in zip(ordered, [*ordered[1:], None], strict=False)
-        if after != number + 1
-    ]
-    return tuple(range(start, last + 1) for start, last in zip(starts, lasts, strict=True))
+    """Neighbouring numbers joined to ranges.
+
+    >>> runs([3, 1, 2, 7])
+    (range(1, 4), range(7, 8))
+    """
+    joined: list[range] = []
+    for number in sorted(set(numbers)):
+        if joined and joined[-1].stop == number:
+            joined[-1] = range(joined[-1].start, number + 1)
+        else:
+            joined.append(range(number, number + 1))
+    return tuple(joined)
 
 
 def words(ranges: Ranges) -> str:

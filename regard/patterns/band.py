@@ -15,9 +15,10 @@ class Reach:
     ahead: int | None
 
     def stacked(self, layers: int) -> Reach:
-        return Reach(
-            *(None if far is None else max(0, far) * layers for far in (self.back, self.ahead))
-        )
+        """The reach of so many layers."""
+        back = None if self.back is None else max(0, self.back) * layers
+        ahead = None if self.ahead is None else max(0, self.ahead) * layers
+        return Reach(back, ahead)
 
     def nearer(self, other: Reach) -> Reach:
         return Reach(_tighter(min, self.back, other.back), _tighter(min, self.ahead, other.ahead))
@@ -26,8 +27,9 @@ class Reach:
         return Reach(_looser(self.back, other.back), _looser(self.ahead, other.ahead))
 
     def __str__(self) -> str:
-        words = ["everything" if far is None else str(far) for far in (self.back, self.ahead)]
-        return f"{words[0]} back, {words[1]} ahead"
+        back = "everything" if self.back is None else self.back
+        ahead = "everything" if self.ahead is None else self.ahead
+        return f"{back} back, {ahead} ahead"
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,16 @@ class Band:
 
     def outside(self) -> list[Band]:
         """Bands whose union holds exactly the pairs that this one does not."""
-        return [
-            *([] if self.left is None else [Band(right=-self.left - 1)]),
-            *([] if self.right is None else [Band(left=-self.right - 1)]),
-            *([] if self.start is None else [Band(stop=self.start)]),
-            *([] if self.stop is None else [Band(start=self.stop)]),
-        ]
+        bands = []
+        if self.left is not None:
+            bands.append(Band(right=-self.left - 1))
+        if self.right is not None:
+            bands.append(Band(left=-self.right - 1))
+        if self.start is not None:
+            bands.append(Band(stop=self.start))
+        if self.stop is not None:
+            bands.append(Band(start=self.stop))
+        return bands
 
     def within(self, other: Band) -> bool:
         """Whether the other band holds every pair of this one."""
@@ -131,9 +137,12 @@ class Band:
         start, stop = self._cut(k_len)
         if stop <= start or q_len <= 0 or self.is_empty:
             return 0
-        below = lambda offset: _pairs_up_to(offset, q_start, q_len, start, stop)  # noqa: E731
-        upper = q_len * (stop - start) if self.right is None else below(self.right)
-        return upper - (0 if self.left is None else below(-self.left - 1))
+        pairs = q_len * (stop - start)
+        if self.right is not None:
+            pairs = _pairs_up_to(self.right, q_start, q_len, start, stop)
+        if self.left is not None:
+            pairs -= _pairs_up_to(-self.left - 1, q_start, q_len, start, stop)
+        return pairs
 
     @property
     def is_empty(self) -> bool:

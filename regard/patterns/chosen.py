@@ -16,12 +16,11 @@ from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, true_runs
 from regard.patterns.held import HOLDS_TENSOR, Held, checked_tensor, new_serial
 from regard.patterns.one_call import RowsOfOneCall
-from regard.patterns.ranges import Segments, hull
+from regard.patterns.ranges import Ranges, Segments, hull
 from regard.reprs import brief
 
-LEAST_LISTED = (
-    16  # keys; blocks of so many or more are computed as runs, smaller ones by evaluating pairs
-)
+# Keys: blocks of so many or more are computed as runs, smaller ones by evaluating pairs.
+LEAST_LISTED = 16
 
 
 class Chosen(RowsOfOneCall, Held, enrol=False):
@@ -51,12 +50,14 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
         """The same with another tensor, which is not copied, and so many rows of a block."""
         same = object.__new__(type(self))
         fields = {
+            self._field: listed,
             "block": self.block,
             "query_block": rows or self.query_block,
+            "serial": new_serial(),
             "_first": first,
             "_group": group,
         }
-        for name, value in {**fields, self._field: listed, "serial": new_serial()}.items():
+        for name, value in fields.items():
             object.__setattr__(same, name, value)
         return same
 
@@ -102,9 +103,8 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
         """A part, always the same object, so that heads that share a list have equal patterns."""
         name = rows.start, lists.start
         if name not in self._parts:
-            part = self._like(
-                self.listed[rows, lists], self._first, self._group if lists == slice(None) else 1
-            )
+            group = self._group if lists == slice(None) else 1
+            part = self._like(self.listed[rows, lists], self._first, group)
             if self.block >= LEAST_LISTED:
                 part.__dict__["ascending"] = self.ascending[rows, lists]
             self._parts[name] = part
@@ -130,19 +130,18 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
         row = q_pos - (self._first or 0)
         known = (row >= 0) & (row < listed.shape[2] * self.query_block)
         at = (row // self.query_block).clamp(0, max(listed.shape[2] - 1, 0))
-        known, at, block = (x[(None,) * (4 - x.dim())] for x in (known, at, k_pos // self.block))
-        batch, lists = (torch.arange(n, device=listed.device) for n in listed.shape[:2])
+        known = _with_four_axes(known)
+        at = _with_four_axes(at)
+        block = _with_four_axes(k_pos // self.block)
+        batch = torch.arange(listed.shape[0], device=listed.device).view(-1, 1, 1, 1)
+        lists = torch.arange(listed.shape[1], device=listed.device).view(-1, 1, 1)
         allowed = torch.zeros_like(known & (block == block))
         for n in range(listed.shape[3] if listed.shape[2] else 0):
-            allowed = allowed | (
-                known & (listed[batch.view(-1, 1, 1, 1), lists.view(-1, 1, 1), at, n] == block)
-            )
+            allowed = allowed | (known & (listed[batch, lists, at, n] == block))
         allowed = self._of_heads(allowed)
-        return (
-            allowed
-            if self.varies_by_head or self.varies_by_row or q_pos.dim() > 2
-            else allowed[0, 0]
-        )
+        if self.varies_by_head or self.varies_by_row or q_pos.dim() > 2:
+            return allowed
+        return allowed[0, 0]
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         if torch.compiler.is_exporting():
@@ -152,14 +151,13 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
             )
         rows, keys = grid.rows, grid.keys
         blocks = range(keys.start // self.block, -(-keys.stop // self.block))
-        at = torch.arange(rows.start, rows.stop, device=grid.device) // self.query_block
+        row_block = torch.arange(rows.start, rows.stop, device=grid.device) // self.query_block
         low = rows.start // self.query_block
         high = min(-(-rows.stop // self.query_block), self.listed.shape[2]) if rows else low
         marks = self._marks(range(low, high), blocks).to(grid.device)
-        columns = (
-            torch.arange(keys.start, keys.stop, device=grid.device) // self.block - blocks.start
-        )
-        allowed = self._of_heads(marks[:, :, at - low][..., columns])
+        key_block = torch.arange(keys.start, keys.stop, device=grid.device) // self.block
+        allowed = marks[:, :, row_block - low][..., key_block - blocks.start]
+        allowed = self._of_heads(allowed)
         return allowed if self.varies_by_head or self.varies_by_row else allowed[0, 0]
 
     def _of_heads(self, allowed: torch.Tensor) -> torch.Tensor:
@@ -169,12 +167,10 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
         """Whether each block of rows may look at each block of keys, (batch, lists, row blocks, key blocks)."""
         listed = self.listed[:, :, groups.start : groups.stop]
         inside = (listed >= blocks.start) & (listed < blocks.stop)
-        marks = torch.zeros(
-            *listed.shape[:3], len(blocks) + 1, dtype=torch.bool, device=listed.device
-        )
-        return marks.scatter_(3, torch.where(inside, listed - blocks.start, len(blocks)), True)[
-            ..., :-1
-        ]
+        columns = torch.where(inside, listed - blocks.start, len(blocks))  # the last for all others
+        shape = (*listed.shape[:3], len(blocks) + 1)
+        marks = torch.zeros(shape, dtype=torch.bool, device=listed.device)
+        return marks.scatter_(3, columns, True)[..., :-1]
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         if self._first is None:
@@ -185,20 +181,18 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
             return Segments((), ())
         groups = range(low // self.query_block, high // self.query_block + 1)
         marks = self._marks(groups, range(-(-k_len // self.block))).flatten(0, 2)
-        some, full = (
-            tuple(
-                range(run.start * self.block, min(run.stop * self.block, k_len))
-                for run in true_runs(one)
-            )
-            for one in (marks.any(0), marks.all(0))
-        )
-        if (
-            self.block < LEAST_LISTED
-        ):  # many short runs would take longer to evaluate than the keys between them
+        some = self._keys_of(true_runs(marks.any(0)), k_len)
+        if self.block < LEAST_LISTED:
+            # Many short runs would take longer to evaluate than the keys between them.
             return Segments((), (hull(some),) if some else ())
-        return Segments(
-            full if (low, high) == (first - self._first, last - self._first) else (), some
-        )
+        if (low, high) != (first - self._first, last - self._first):  # the others are empty rows
+            return Segments((), some)
+        return Segments(self._keys_of(true_runs(marks.all(0)), k_len), some)
+
+    def _keys_of(self, blocks: Ranges, k_len: int) -> Ranges:
+        """The keys of runs of blocks."""
+        block = self.block
+        return tuple(range(run.start * block, min(run.stop * block, k_len)) for run in blocks)
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
         return range(k_len)  # the listed keys nearly always span about as many
@@ -213,19 +207,18 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
         at = torch.arange(listed.shape[2], device=grid.device)[:, None] * self.query_block
         first = at.clamp(min=rows.start)
         end = (at + self.query_block).clamp(max=rows.stop)
-        low = listed * self.block
-        high = (listed + 1) * self.block
-        low = low.clamp(min=max(keys.start, band.start or 0))
-        high = high.clamp(max=keys.stop if band.stop is None else min(keys.stop, band.stop))
+        stop = keys.stop if band.stop is None else min(keys.stop, band.stop)
+        low = (listed * self.block).clamp(min=max(keys.start, band.start or 0))
+        high = ((listed + 1) * self.block).clamp(max=stop)
         if band.left is not None:
             low = low.maximum(first + grid.q_start - band.left)
         if band.right is not None:
             high = high.minimum(end + grid.q_start + band.right)
         there = (listed >= 0) & (first < end) & (low < high)
         edges = torch.zeros(*listed.shape[:2], len(keys) + 1, dtype=torch.int32, device=grid.device)
-        for key, step in ((low, 1), (high, -1)):  # how many lists begin and end there
-            place = (key - keys.start).where(there, len(keys)).flatten(2)
-            edges.scatter_add_(2, place, torch.full_like(place, step, dtype=torch.int32))
+        for edge, step in ((low, 1), (high, -1)):  # how many lists begin and end at a key
+            column = (edge - keys.start).where(there, len(keys)).flatten(2)
+            edges.scatter_add_(2, column, torch.full_like(column, step, dtype=torch.int32))
         edges[..., -1] = 0
         return self._of_heads(edges.cumsum(2)[..., :-1] > 0)
 
@@ -247,9 +240,8 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
         low = self.ascending * self.block  # (batch or 1, lists, row blocks, n)
         rows = torch.arange(low.shape[2], device=low.device)[:, None] * self.query_block
         until = (rows + self.query_block).clamp(max=q_len)
-        whole = (low >= max(0, within.start or 0)) & (
-            low + self.block <= min(k_len, k_len if within.stop is None else within.stop)
-        )
+        stop = k_len if within.stop is None else min(k_len, within.stop)
+        whole = (low >= max(0, within.start or 0)) & (low + self.block <= stop)
         if within.left is not None:
             whole &= low >= first + until - 1 - within.left
         if within.right is not None:
@@ -261,13 +253,10 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
         name = f"{type(self).__name__}'s {self._field}"
         needs = -(-q_len // self.query_block), -(-k_len // self.block)
         if shape[2] != needs[0]:
-            of = (
-                ""
-                if self.query_block == 1
-                else f" in {count_of(needs[0], 'blocks')} of {self.query_block}"
-            )
+            blocks = f" in {count_of(needs[0], 'blocks')} of {self.query_block}"
             raise ShapeError(
-                f"{name} {shape} has {count_of(shape[2], 'rows')} and the call has {q_len} queries{of}"
+                f"{name} {shape} has {count_of(shape[2], 'rows')} and the call has {q_len} queries"
+                f"{blocks if self.query_block > 1 else ''}"
             )
         if batch and shape[0] not in (1, batch):
             raise ShapeError(
@@ -288,14 +277,18 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
 
     @cached_property
     def _extremes(self) -> tuple[int, int]:
-        return (
-            (-1, -1)
-            if not self.listed.numel()
-            else tuple(torch.stack(self.listed.aminmax()).tolist())
-        )
+        """The least and the largest number that is listed."""
+        if not self.listed.numel():
+            return -1, -1
+        least, most = torch.stack(self.listed.aminmax()).tolist()
+        return least, most
 
     def __str__(self) -> str:
         return f"{self.text_name}(<{' x '.join(map(str, self.listed.shape))} numbers>)"
+
+
+def _with_four_axes(x: torch.Tensor) -> torch.Tensor:
+    return x[(None,) * (4 - x.dim())]
 
 
 def placed_lists(pattern: Pattern) -> Chosen | None:

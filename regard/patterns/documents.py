@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from regard.patterns.band import Reach
 from regard.patterns.base import Pattern, truth_of
 from regard.patterns.grid import Grid, common_shape
 from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor
-from regard.patterns.ranges import Ranges, Segments, common, union
+from regard.patterns.ranges import Ranges, Segments, common, everything, shifted, union
 from regard.reprs import brief
 
 
@@ -71,9 +72,8 @@ class SameDocument(Held):
             )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        (of_query, query_known), (of_key, key_known) = (
-            at_positions(self.ids, at) for at in (q_pos, k_pos)
-        )
+        of_query, query_known = at_positions(self.ids, q_pos)
+        of_key, key_known = at_positions(self.ids, k_pos)
         return (of_query == of_key) & query_known & key_known
 
     def settled(self, queries: range | None, k_len: int) -> Pattern:
@@ -92,10 +92,10 @@ class SameDocument(Held):
         if high < low:
             return Segments((), ())
         touched = set(ids[bisect_right(starts, low) - 1 : bisect_left(starts, high + 1)])
-        keys = (range(max(0, min(k_len, length))),)
-        some = common(union(run for one in touched for run in places[one]), keys)
-        alike = len(touched) == 1 and (low, high) == (first, last)
-        return Segments(some if alike else (), some)
+        runs = union(chain.from_iterable(places[document] for document in touched))
+        some = common(runs, everything(min(k_len, length)))
+        one_document = len(touched) == 1 and (low, high) == (first, last)
+        return Segments(some if one_document else (), some)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         if residue >= self.ids.shape[-1]:
@@ -180,14 +180,12 @@ class PerDocument(Pattern):
         shape = common_shape(q_pos.shape, k_pos.shape)
         allowed = torch.zeros(shape, dtype=torch.bool, device=k_pos.device)
         for inner, rows, keys in self._documents:
-            own = (
-                (q_pos >= rows.start)
-                & (q_pos < rows.stop)
-                & (k_pos >= keys.start)
-                & (k_pos < keys.stop)
-            )
+            query_inside = (q_pos >= rows.start) & (q_pos < rows.stop)
+            key_inside = (k_pos >= keys.start) & (k_pos < keys.stop)
             first = len(keys) - len(rows) - rows.start
-            allowed = allowed | (own & truth_of(inner, q_pos + first, k_pos - keys.start))
+            allowed = allowed | (
+                query_inside & key_inside & truth_of(inner, q_pos + first, k_pos - keys.start)
+            )
         return allowed
 
     def reach(self, layers: int = 1) -> Reach:
@@ -204,42 +202,30 @@ class PerDocument(Pattern):
             right = min(keys.stop, grid.keys.stop)
             if low >= high or left >= right:
                 continue
-            own = (
-                range(low - rows.start, high - rows.start),
-                range(left - keys.start, right - keys.start),
-            )
+            inner_rows = range(low - rows.start, high - rows.start)
+            inner_keys = range(left - keys.start, right - keys.start)
             start = len(keys) - len(rows)
-            block = inner.evaluate(Grid(len(rows), len(keys), start, *own, grid.device))
+            inner_grid = Grid(len(rows), len(keys), start, inner_rows, inner_keys, grid.device)
+            block = inner.evaluate(inner_grid)
             if block.dim() == 4 and allowed.dim() == 2:  # heads differ
                 allowed = allowed.repeat(1, block.shape[1], 1, 1)
-            here = (
-                slice(low - first, high - first),
-                slice(left - grid.keys.start, right - grid.keys.start),
-            )
-            allowed[(..., *here)] = block
+            columns = slice(left - grid.keys.start, right - grid.keys.start)
+            allowed[..., low - first : high - first, columns] = block
         return allowed
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        touched = list(self._touched(first, last))
-        full = []
-        some = []
-        for inner, rows, keys in touched:
+        full: list[range] = []
+        some: list[range] = []
+        for inner, rows, keys in self._touched(first, last):
             start = len(keys) - len(rows) - rows.start
-            inside = inner.segments(
-                max(first, rows.start) + start, min(last, rows.stop - 1) + start, len(keys)
-            )
-            some += [range(one.start + keys.start, one.stop + keys.start) for one in inside.some]
+            inner_first = max(first, rows.start) + start
+            inner_last = min(last, rows.stop - 1) + start
+            inside = inner.segments(inner_first, inner_last, len(keys))
+            some += [shifted(run, keys.start) for run in inside.some]
             if rows.start <= first and last < rows.stop:
-                full += [
-                    range(one.start + keys.start, one.stop + keys.start) for one in inside.full
-                ]
-        within = range(max(0, k_len))
-        return Segments(
-            *(
-                union(range(one.start, min(one.stop, within.stop)) for one in runs)
-                for runs in (full, some)
-            )
-        )
+                full += [shifted(run, keys.start) for run in inside.full]
+        within = everything(k_len)
+        return Segments(common(union(full), within), common(union(some), within))
 
     def _touched(self, first: int, last: int) -> Iterator[tuple[Pattern, range, range]]:
         """The documents of these queries: the inner pattern, the queries and the keys of each."""
@@ -250,12 +236,11 @@ class PerDocument(Pattern):
 
     @cached_property
     def _documents(self) -> tuple[tuple[Pattern, range, range], ...]:
-        rows = zip(self.q_edges[:-1], self.q_edges[1:], strict=True)
-        keys = zip(self.k_edges[:-1], self.k_edges[1:], strict=True)
-        pairs = enumerate(zip(rows, keys, strict=True))
-        return tuple(
-            (self.inner.for_row(place), range(*own), range(*seen)) for place, (own, seen) in pairs
-        )
+        """The inner pattern, the queries and the keys of each document."""
+        rows = [range(start, stop) for start, stop in pairwise(self.q_edges)]
+        keys = [range(start, stop) for start, stop in pairwise(self.k_edges)]
+        inner = [self.inner.for_row(document) for document in range(len(rows))]
+        return tuple(zip(inner, rows, keys, strict=True))
 
     def __str__(self) -> str:
         return f"per_document({self.inner}, <{count_of(len(self._documents), 'documents')}>)"

@@ -114,11 +114,11 @@ def _plain_signs(plain: bool | None) -> dict[int, str]:
     if plain is not None:
         plain = yes_or_no("plain", plain)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return {
-        ord(sign): other
-        for sign, other in zip(SIGNS, PLAIN, strict=True)
-        if (not _has(encoding, sign) if plain is None else plain)
-    }
+    replaced = {}
+    for sign, other in zip(SIGNS, PLAIN, strict=True):
+        if plain or (plain is None and not _has(encoding, sign)):
+            replaced[ord(sign)] = other
+    return replaced
 
 
 def _has(encoding: str, sign: str) -> bool:
@@ -134,23 +134,22 @@ def _ruler(k_len: int, scale: int, space: str) -> str:
     if scale == 1:
         return space.join(str(key % 10) for key in range(k_len))
     columns = -(-k_len // scale)
-    ruler = "".join(f"{column * scale:<10}" for column in range(0, columns, 10))
-    return (
-        ruler.rstrip()
-        if len(ruler.rstrip()) <= columns
-        else ruler[: 10 * ((columns - 1) // 10)].rstrip()
-    )
+    ruler = "".join(f"{column * scale:<10}" for column in range(0, columns, 10)).rstrip()
+    if len(ruler) <= columns:
+        return ruler
+    return ruler[: 10 * ((columns - 1) // 10)].rstrip()  # without the last number, which is cut
 
 
 def _signs(marks: torch.Tensor, scale: int) -> list[list[str]]:
     """The characters of each line, each for `scale` x `scale` pairs, or for fewer at the ends."""
     most = F.max_pool2d(marks[None].float(), scale, ceil_mode=True)[0]
     least = -F.max_pool2d(-marks[None].float(), scale, ceil_mode=True)[0]
-    signs = {(0, 0): MAY_NOT, (1, 0): LEARNS, (1, 1): LEARNS, (2, 2): MAY_LOOK}
-    return [
-        [signs.get((int(high), int(low)), SOME) for high, low in zip(*row, strict=True)]
-        for row in zip(most.tolist(), least.tolist(), strict=True)
-    ]
+    sign_of = {(0, 0): MAY_NOT, (1, 0): LEARNS, (1, 1): LEARNS, (2, 2): MAY_LOOK}
+    lines = []
+    for highs, lows in zip(most.int().tolist(), least.int().tolist(), strict=True):
+        pairs = zip(highs, lows, strict=True)
+        lines.append([sign_of.get(pair, SOME) for pair in pairs])
+    return lines
 
 
 def drawn_pairs(
@@ -177,13 +176,14 @@ def drawn_pairs(
         return [Panel((), pattern, _marks(by_head[0], joined))], title
     alike: dict[tuple[str, bytes], list[int]] = {}
     for head, pairs in enumerate(by_head):
-        alike.setdefault((str(pattern.for_head(head)), bytes(pairs.flatten().tolist())), []).append(
-            head
-        )
-    return [
-        Panel(tuple(heads), pattern.for_head(heads[0]), _marks(by_head[heads[0]], joined))
-        for heads in alike.values()
-    ], title
+        drawing = str(pattern.for_head(head)), bytes(pairs.flatten().tolist())
+        alike.setdefault(drawing, []).append(head)
+    panels = []
+    for heads in alike.values():
+        first = heads[0]
+        marks = _marks(by_head[first], joined)
+        panels.append(Panel(tuple(heads), pattern.for_head(first), marks))
+    return panels, title
 
 
 def _marks(allowed: torch.Tensor, joined: torch.Tensor) -> torch.Tensor:

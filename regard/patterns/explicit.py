@@ -102,10 +102,12 @@ class Explicit(RowsOfOneCall, Held):
             raise ShapeError(
                 f"Explicit's mask is for {shape[-2:]} queries and keys; this call has {(q_len, k_len)}"
             )
-        for axis, size, own in zip(("batch", "heads"), (batch, heads), shape[:-2], strict=False):
-            if size and own not in (1, size):
+        if len(shape) == 2:
+            return
+        for axis, size, given in (("batch", batch, shape[0]), ("heads", heads, shape[1])):
+            if size and given not in (1, size):
                 raise ShapeError(
-                    f"Explicit's mask {shape} has {own} on axis '{axis}'; the call has {size}"
+                    f"Explicit's mask {shape} has {given} on axis '{axis}'; the call has {size}"
                 )
 
     def __str__(self) -> str:
@@ -116,9 +118,9 @@ def _key_mask_of(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> 
     """The KeyMask of a key padding mask (batch, k_len) or (batch, 1, 1, k_len); None for another shape."""
     if shape[-2:] == (q_len, k_len) or not batch:
         return None
-    return {(batch, k_len): "KeyMask(mask)", (batch, 1, 1, k_len): "KeyMask(mask[:, 0, 0])"}.get(
-        shape
-    )
+    if shape == (batch, k_len):
+        return "KeyMask(mask)"
+    return "KeyMask(mask[:, 0, 0])" if shape == (batch, 1, 1, k_len) else None
 
 
 @brief
@@ -176,11 +178,14 @@ class KeyMask(Held):
 
     def settled(self, queries: range | None, k_len: int) -> Pattern:
         """The equal span of keys where the live keys of each batch row are one run."""
-        runs = [row.runs for row in self.rows]
-        if any(len(one) > 1 for one in runs):
-            return self
-        ends = [(one[0].start, one[0].stop) if one else (0, 0) for one in runs]
-        start, stop = ([end[side] for end in ends] for side in (0, 1))
+        start = []
+        stop = []
+        for row in self.rows:
+            if len(row.runs) > 1:
+                return self
+            span = row.runs[0] if row.runs else range(0)
+            start.append(span.start)
+            stop.append(span.stop)
         return KeySpan(start, stop) if self.varies_by_row else KeySpan(start[0], stop[0])
 
     def form(self) -> Pattern | None:

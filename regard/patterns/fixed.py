@@ -111,11 +111,8 @@ class SameBlock(Held):
     def __str__(self) -> str:
         if isinstance(self.offset, torch.Tensor):
             return f"same_block({self.size}, offset=<{len(self.offset)} numbers>)"
-        return (
-            f"same_block({self.size}, offset={self.offset})"
-            if self.offset
-            else f"same_block({self.size})"
-        )
+        offset = f", offset={self.offset}" if self.offset else ""
+        return f"same_block({self.size}{offset})"
 
 
 MOST_RUNS = 1 << 17  # with more, listing the runs of keys costs more than it saves
@@ -167,21 +164,18 @@ class Summary(Pattern):
         return range(start, stop) if stop > start else range(0)
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
+        if not keys or self.last == self.stride:
+            return True
         start = keys.start % self.stride
-        whole = self.last == self.stride or (
-            start >= self.stride - self.last and start + len(keys) <= self.stride
-        )
-        return not keys or whole
+        return start >= self.stride - self.last and start + len(keys) <= self.stride
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         if stride % self.stride == 0:
             return Full() if residue % self.stride >= self.stride - self.last else NOTHING
         if self.stride % stride:
             return None
-        inside = (
-            self.stride // stride
-        )  # positions of the lattice in one block, the last of which are allowed
-        allowed = inside + (residue - self.stride + self.last) // stride
+        inside = self.stride // stride  # positions of the lattice in one block
+        allowed = inside + (residue - self.stride + self.last) // stride  # the last of them
         if allowed <= 0:
             return NOTHING
         return Full() if allowed >= inside else Summary(inside, allowed)

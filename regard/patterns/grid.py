@@ -31,9 +31,8 @@ def common_shape(*shapes: Sequence[int]) -> torch.Size:
             if common[axis] == 1:
                 common[axis] = size
             elif size not in (1, common[axis]):
-                raise ShapeError(
-                    f"the shapes {', '.join(str(tuple(shape)) for shape in shapes)} do not broadcast"
-                )
+                listed = ", ".join(str(tuple(shape)) for shape in shapes)
+                raise ShapeError(f"the shapes {listed} do not broadcast")
     return torch.Size(common)
 
 
@@ -96,9 +95,8 @@ class Grid:
     @property
     def q_pos(self) -> torch.Tensor:
         """Positions of the rows: (rows, 1), or (batch, 1, rows, 1) where batch rows start at different positions."""
-        rows = torch.arange(self.rows.start, self.rows.stop, device=self.device)[
-            :, None
-        ]  # (rows, 1)
+        rows = torch.arange(self.rows.start, self.rows.stop, device=self.device)
+        rows = rows[:, None]  # (rows, 1)
         if isinstance(self.q_start, torch.Tensor):
             return self.q_start.to(self.device).view(-1, 1, 1, 1) + rows  # (batch, 1, rows, 1)
         return rows + self.q_start
@@ -131,9 +129,11 @@ def grids_of_rows(grid: Grid) -> list[Grid]:
 def visible_in_band(band: Band, grid: Grid) -> torch.Tensor | None:
     """The visible keys of a band, in the form of `marked`."""
     assert isinstance(grid.q_start, int)
+    if not len(grid.rows):
+        return marked((), grid)
     first = grid.q_start + grid.rows.start
     last = grid.q_start + grid.rows.stop - 1
-    return marked(union([band.key_range(first, last, grid.k_len)]) if len(grid.rows) else (), grid)
+    return marked(union([band.key_range(first, last, grid.k_len)]), grid)
 
 
 def marked(visible: Ranges, grid: Grid) -> torch.Tensor | None:
@@ -142,9 +142,9 @@ def marked(visible: Ranges, grid: Grid) -> torch.Tensor | None:
         return None
     marks = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
     for keys in visible:
-        marks[..., max(0, keys.start - grid.keys.start) : max(0, keys.stop - grid.keys.start)] = (
-            True
-        )
+        start = max(0, keys.start - grid.keys.start)
+        stop = max(0, keys.stop - grid.keys.start)
+        marks[..., start:stop] = True
     return marks
 
 
@@ -155,7 +155,8 @@ def true_runs(marks: torch.Tensor) -> Ranges:
     (range(0, 1), range(2, 4))
     """
     edges = torch.nn.functional.pad(marks.cpu().to(torch.int8), (1, 1)).diff()
-    starts, stops = ((edges == sign).nonzero().flatten().tolist() for sign in (1, -1))
+    starts = (edges == 1).nonzero().flatten().tolist()
+    stops = (edges == -1).nonzero().flatten().tolist()
     return tuple(map(range, starts, stops))
 
 
@@ -174,11 +175,10 @@ def side_by_side(
         grid: the grid whose keys they are.
         dim: the axis along which they are joined.
     """
-    if all(one is None for one in visible):
+    if all(keys is None for keys in visible):
         return None
     every = torch.ones(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
-    parts = [every if one is None else one for one in visible]
-    others = max(one.shape[1 - dim] for one in parts)
-    return torch.cat(
-        [one.expand(*((1, others) if dim == 0 else (others, 1)), -1) for one in parts], dim=dim
-    )
+    parts = [every if keys is None else keys for keys in visible]
+    size_of_other = max(keys.shape[1 - dim] for keys in parts)
+    shape = (1, size_of_other, -1) if dim == 0 else (size_of_other, 1, -1)
+    return torch.cat([keys.expand(shape) for keys in parts], dim=dim)

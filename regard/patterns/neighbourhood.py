@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Any
 
@@ -14,7 +15,7 @@ from regard.arguments import check_fields, is_whole, number_in, shown, whole, ye
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.band import Reach
 from regard.patterns.base import Origins, Pattern
-from regard.patterns.ranges import Segments, common, everything, hull, union
+from regard.patterns.ranges import Segments, common, everything, hull, shifted, union
 from regard.reprs import brief
 
 MOST_LINES = 256  # lines of the grid whose windows are listed for one row block; with more, only their hull is given
@@ -58,9 +59,8 @@ class Neighbourhood(Pattern):
             "Neighbourhood's window", (given,) * len(self.shape) if is_whole(given) else given
         )
         object.__setattr__(self, "window", window)
-        if len(window) != len(self.shape) or any(
-            one > size for one, size in zip(window, self.shape, strict=True)
-        ):
+        fits = len(window) == len(self.shape) and all(map(operator.le, window, self.shape))
+        if not fits:
             raise ArgumentError(
                 f"Neighbourhood's window is {window} on a grid {self.shape}; it needs one number for each axis, "
                 f"at most the cells of the axis"
@@ -76,12 +76,12 @@ class Neighbourhood(Pattern):
             stride //= size
             at = q // stride % size
             key = k // stride % size
-            first = (
-                at - (window - 1)
-                if self.causal and not axis
-                else (at - window // 2).clamp(0, size - window)
-            )
-            last = at if self.causal and not axis else first + (window - 1)
+            if self.causal and axis == 0:
+                first = at - (window - 1)
+                last = at
+            else:
+                first = (at - window // 2).clamp(0, size - window)
+                last = first + (window - 1)
             allowed = allowed & (key >= first) & (key <= last)
         return allowed
 
@@ -94,54 +94,55 @@ class Neighbourhood(Pattern):
         inside = everything(k_len)
         lines = range(low // width, high // width + 1)
         if len(lines) > MOST_LINES:
-            ends = (
-                hull(self._line(line, line * width, line * width + width - 1).some)
-                for line in (lines[0], lines[-1])
-            )
-            return Segments((), common((hull(tuple(ends)),), inside))
-        found = [
-            self._line(line, max(low, line * width), min(high, line * width + width - 1))
-            for line in lines
-        ]
-        some = common(union(keys for one in found for keys in one.some), inside)
+            ends = [self._line(line, *self._cells(line)) for line in (lines[0], lines[-1])]
+            keys = hull(tuple(hull(end.some) for end in ends))
+            return Segments((), common((keys,), inside))
+        segments = []
+        for line in lines:
+            first_cell, last_cell = self._cells(line)
+            segments.append(self._line(line, max(low, first_cell), min(high, last_cell)))
+        some = common(union(chain.from_iterable(line.some for line in segments)), inside)
         if (low, high) != (first - self.offset, last - self.offset):  # the others are empty rows
             return Segments((), some)
-        return Segments(common(reduce(common, (one.full for one in found)), inside), some)
+        full = reduce(common, (line.full for line in segments))
+        return Segments(common(full, inside), some)
+
+    def _cells(self, line: int) -> tuple[int, int]:
+        """The numbers of the first and the last cell of a line."""
+        width = self.shape[-1]
+        return line * width, line * width + width - 1
 
     def _line(self, line: int, first: int, last: int) -> Segments:
         """The keys of the cells first..last, numbered from the first cell, which are neighbours on one line."""
         *outer, width = self.shape
-        places = []
+        windows = []
         for axis in reversed(range(len(outer))):
             line, at = divmod(line, outer[axis])
-            places.append(self._window(axis, at))
-        some = range(
-            *(self._window(-1, cell % width)[side] for cell, side in ((first, 0), (last, 1)))
-        )
-        full = range(
-            *(self._window(-1, cell % width)[side] for cell, side in ((last, 0), (first, 1)))
-        )
-        starts = [
-            self.offset + width * self._number(at)
-            for at in product(*(range(*one) for one in reversed(places)))
-        ]
+            windows.append(self._window(axis, at))
+        of_first = self._window(-1, first % width)
+        of_last = self._window(-1, last % width)
+        full = range(of_last.start, of_first.stop)
+        some = range(of_first.start, of_last.stop)
+        starts = [self.offset + width * self._number(at) for at in product(*reversed(windows))]
         return Segments(
-            *(union(range(at + one.start, at + one.stop) for at in starts) for one in (full, some))
+            union(shifted(full, start) for start in starts),
+            union(shifted(some, start) for start in starts),
         )
 
     def _number(self, at: tuple[int, ...]) -> int:
         """The number of a line, given its place on every axis but the last."""
-        return reduce(
-            lambda number, axis: number * axis[0] + axis[1], zip(self.shape, at, strict=False), 0
-        )
+        number = 0
+        for size, place in zip(self.shape[:-1], at, strict=True):
+            number = number * size + place
+        return number
 
-    def _window(self, axis: int, at: int) -> tuple[int, int]:
-        """The first cell of the window of a cell of an axis, and the end of its cells."""
+    def _window(self, axis: int, at: int) -> range:
+        """The cells of an axis in the window of the cell `at`."""
         size, window = self._axes[axis]
         if self.causal and axis == 0:
-            return max(0, at - window + 1), at + 1
+            return range(max(0, at - window + 1), at + 1)
         first = min(max(at - window // 2, 0), size - window)
-        return first, first + window
+        return range(first, first + window)
 
     def window_on(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """The cells of the window on each axis, if the grid has this shape; else None."""
@@ -155,8 +156,9 @@ class Neighbourhood(Pattern):
         for axis, (size, window) in enumerate(self._axes):
             stride //= size
             far = stride * min(layers * (window - 1), size - 1)
-            back = back + far
-            ahead = ahead + (0 if self.causal and not axis else far)
+            back += far
+            if not (self.causal and axis == 0):
+                ahead += far
         return Reach(back, ahead)
 
     def _moved(self, origins: Origins) -> Pattern | None:

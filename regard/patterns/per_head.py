@@ -110,11 +110,9 @@ class PerHead(AnyOf):
         return tuple(part.for_head(head) for head, part in enumerate(self.parts))
 
     def _joined(self, heads: list[torch.Tensor]) -> torch.Tensor:
-        four = [
-            allowed[(None,) * (4 - allowed.dim())] for allowed in heads
-        ]  # (batch or 1, 1, q_len, k_len)
-        shape = common_shape(*(allowed.shape for allowed in four))
-        return torch.cat([allowed.expand(shape) for allowed in four], dim=1)
+        heads = [allowed[(None,) * (4 - allowed.dim())] for allowed in heads]
+        shape = common_shape(*(allowed.shape for allowed in heads))  # (batch or 1, 1, q_len, k_len)
+        return torch.cat([allowed.expand(shape) for allowed in heads], dim=1)
 
     def __str__(self) -> str:
         return f"per_head({', '.join(map(str, self.parts))})"

@@ -56,7 +56,7 @@ class KeySet(Pattern):
         return Segments(keys, keys)
 
     def lattice_ends(self) -> set[int]:
-        return _ends(self.runs)
+        return set(_edges(self.runs))
 
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         return KeySet(_on_lattice(self.runs, stride, residue))
@@ -87,14 +87,12 @@ class QuerySet(Pattern):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         queries = range(first, last + 1)
-        all_of_them = covers(self.runs, queries)
-        any_of_them = meets(self.runs, queries)
-        return Segments(
-            everything(k_len) if all_of_them else (), everything(k_len) if any_of_them else ()
-        )
+        full = everything(k_len) if covers(self.runs, queries) else ()
+        some = everything(k_len) if meets(self.runs, queries) else ()
+        return Segments(full, some)
 
     def lattice_ends(self) -> set[int]:
-        return _ends(self.runs)
+        return set(_edges(self.runs))
 
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         return QuerySet(_on_lattice(self.runs, stride, residue))
@@ -108,16 +106,16 @@ def _inside(runs: Ranges, at: torch.Tensor) -> torch.Tensor:
     if torch.compiler.is_exporting():  # not every runtime knows bucketize
         inside = [(at >= run.start) & (at < run.stop) for run in runs]
         return reduce(torch.logical_or, inside) if inside else at < at
-    edges = torch.tensor(
-        [edge for run in runs for edge in (run.start, run.stop)],
-        dtype=torch.int64,
-        device=at.device,
-    )
+    edges = torch.tensor(_edges(runs), dtype=torch.int64, device=at.device)
     return torch.bucketize(at.contiguous(), edges, right=True) % 2 == 1
 
 
-def _ends(runs: Ranges) -> set[int]:
-    return {end for run in runs for end in (run.start, run.stop)}
+def _edges(runs: Ranges) -> list[int]:
+    """The start and the stop of each range, one after the other."""
+    edges = []
+    for run in runs:
+        edges += [run.start, run.stop]
+    return edges
 
 
 def _on_lattice(runs: Ranges, stride: int, residue: int) -> Ranges:

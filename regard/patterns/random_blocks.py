@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from itertools import chain
 
 import torch
 
@@ -66,13 +67,10 @@ class RandomBlocks(Pattern):
         if (last - first) // self.block >= NAMED:
             end = min(k_len, max(0, (last // self.block + 1) * self.block)) if self.past else k_len
             return Segments((), everything(end))
-        keys = [
-            self._keys_of(at, blocks, k_len)
-            for at in range(first // self.block, last // self.block + 1)
-        ]
-        return Segments(
-            reduce(common, keys) if keys else (), union(run for one in keys for run in one)
-        )
+        query_blocks = range(first // self.block, last // self.block + 1)
+        keys = [self._keys_of(block, blocks, k_len) for block in query_blocks]
+        full = reduce(common, keys) if keys else ()
+        return Segments(full, union(chain.from_iterable(keys)))
 
     @property
     def by_length(self) -> bool:  # type: ignore[override]
@@ -174,9 +172,8 @@ def _scramble(state: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(state: torch.Tensor, bits: int) -> torch.Tensor:
-    return (state >> bits) & (
-        (1 << (64 - bits)) - 1
-    )  # zeros come in from the left, as without a sign
+    """Shifted to the right, with zeros from the left, as a number without a sign is."""
+    return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _signed(number: int) -> int:

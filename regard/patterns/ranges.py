@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 
 Ranges = tuple[range, ...]
 
@@ -24,11 +25,11 @@ def union(ranges: Iterable[range]) -> Ranges:
     (range(0, 7),)
     """
     joined: list[range] = []
-    for one in sorted((one for one in ranges if one), key=lambda one: one.start):
-        if joined and one.start <= joined[-1].stop:
-            joined[-1] = range(joined[-1].start, max(joined[-1].stop, one.stop))
+    for keys in sorted(filter(None, ranges), key=lambda keys: keys.start):
+        if joined and keys.start <= joined[-1].stop:
+            joined[-1] = range(joined[-1].start, max(joined[-1].stop, keys.stop))
         else:
-            joined.append(one)
+            joined.append(keys)
     return tuple(joined)
 
 
@@ -39,16 +40,14 @@ def common(one: Ranges, other: Ranges) -> Ranges:
     (range(3, 5), range(8, 9))
     """
     shared = []
-    at = 0
-    for here in one:
-        while at < len(other) and other[at].stop <= here.start:
+    first = 0  # the first range of the other that does not end before this one
+    for keys in one:
+        while first < len(other) and other[first].stop <= keys.start:
+            first += 1
+        at = first
+        while at < len(other) and other[at].start < keys.stop:
+            shared.append(range(max(keys.start, other[at].start), min(keys.stop, other[at].stop)))
             at += 1
-        look = at
-        while look < len(other) and other[look].start < here.stop:
-            shared.append(
-                range(max(here.start, other[look].start), min(here.stop, other[look].stop))
-            )
-            look += 1
     return tuple(shared)
 
 
@@ -58,10 +57,13 @@ def outside(ranges: Ranges, length: int) -> Ranges:
     >>> outside((range(2, 3),), 5)
     (range(0, 2), range(3, 5))
     """
-    edges = [0, *(edge for one in ranges for edge in (one.start, one.stop)), length]
-    return tuple(
-        range(*pair) for pair in zip(edges[::2], edges[1::2], strict=True) if pair[0] < pair[1]
-    )
+    gaps = []
+    start = 0
+    for keys in ranges:
+        gaps.append(range(start, keys.start))
+        start = keys.stop
+    gaps.append(range(start, length))
+    return tuple(gap for gap in gaps if gap)
 
 
 def without(one: Ranges, other: Ranges) -> Ranges:
@@ -70,11 +72,15 @@ def without(one: Ranges, other: Ranges) -> Ranges:
 
 
 def covers(ranges: Ranges, keys: range) -> bool:
-    return not keys or any(one.start <= keys.start and keys.stop <= one.stop for one in ranges)
+    """Whether one of the ranges holds all of `keys`."""
+    if not keys:
+        return True
+    return any(part.start <= keys.start and keys.stop <= part.stop for part in ranges)
 
 
 def meets(ranges: Ranges, keys: range) -> bool:
-    return any(one.start < keys.stop and keys.start < one.stop for one in ranges)
+    """Whether some position is in the ranges and in `keys`."""
+    return any(part.start < keys.stop and keys.start < part.stop for part in ranges)
 
 
 def everything(k_len: int) -> Ranges:
@@ -97,10 +103,20 @@ def over_rows(rows: Iterable[Segments]) -> Segments:
     Segments(full=(range(2, 4),), some=(range(0, 9),))
     """
     rows = list(rows)
-    return Segments(
-        reduce(common, (one.full for one in rows)), union(keys for one in rows for keys in one.some)
-    )
+    full = reduce(common, (row.full for row in rows))
+    some = union(chain.from_iterable(row.some for row in rows))
+    return Segments(full, some)
+
+
+def shifted(keys: range, by: int) -> range:
+    """A range moved.
+
+    >>> shifted(range(2, 5), 10)
+    range(12, 15)
+    """
+    return range(keys.start + by, keys.stop + by)
 
 
 def size(ranges: Ranges) -> int:
+    """How many positions they hold."""
     return sum(map(len, ranges))

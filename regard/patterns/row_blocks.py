@@ -15,7 +15,7 @@ import torch
 from regard.patterns.algebra import NOTHING, Full, Many, Not
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
-from regard.patterns.ranges import Ranges, common, covers, meets, without
+from regard.patterns.ranges import Ranges, common, covers, meets, shifted, without
 
 ROWS = 64  # of a row block, where a pattern is counted or its visible keys are looked for
 
@@ -89,15 +89,6 @@ class RowBlock:
         return (once.moved(at * len(self.rows)) if at else once for at in range(self.times))
 
 
-def shifted(keys: range, by: int) -> range:
-    """A range moved.
-
-    >>> shifted(range(2, 5), 10)
-    range(12, 15)
-    """
-    return range(keys.start + by, keys.stop + by)
-
-
 def row_block(
     pattern: Pattern, rows: range, starts: tuple[int, int], k_len: int, keys: range
 ) -> RowBlock:
@@ -117,17 +108,14 @@ def row_block(
     range(5, 8) BOUNDED
     """
     segments = pattern.segments(starts[0] + rows.start, starts[1] + rows.stop - 1, k_len)
-    full, some = (common(ranges, (keys,)) for ranges in (segments.full, segments.some))
-    partial = without(some, full)
-    kind = (
-        Kind.BITS
-        if not partial or pattern.band() is None or starts[0] != starts[1]
-        else Kind.BOUNDED
-    )
-    return RowBlock(
-        rows,
-        ascending([*(Run(one, Kind.WHOLE) for one in full), *(Run(one, kind) for one in partial)]),
-    )
+    full = common(segments.full, (keys,))
+    partial = without(common(segments.some, (keys,)), full)
+    runs = [Run(keys, Kind.WHOLE) for keys in full]
+    if partial:
+        in_bounds = pattern.band() is not None and starts[0] == starts[1]
+        kind = Kind.BOUNDED if in_bounds else Kind.BITS
+        runs += [Run(keys, kind) for keys in partial]
+    return RowBlock(rows, ascending(runs))
 
 
 def ascending(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -139,9 +127,9 @@ def in_row_blocks(pattern: Pattern, grid: Grid, rows: int = ROWS) -> Iterator[Ro
     """The rows of a grid in row blocks of `rows`, the last one perhaps shorter."""
     start = grid.q_start
     assert isinstance(start, int)
-    for at in range(grid.rows.start, grid.rows.stop, rows):
-        here = range(at, min(at + rows, grid.rows.stop))
-        yield row_block(pattern, here, (start, start), grid.k_len, range(grid.k_len))
+    for first in range(grid.rows.start, grid.rows.stop, rows):
+        block = range(first, min(first + rows, grid.rows.stop))
+        yield row_block(pattern, block, (start, start), grid.k_len, range(grid.k_len))
 
 
 def narrowed(pattern: Pattern, first: int, last: int, keys: range, k_len: int) -> Pattern:
@@ -180,21 +168,17 @@ class EvaluatedBlocks:
         left = narrowed(self.pattern, first, first + len(rows) - 1, keys, self.grid.k_len)
         if not left.by_value or left.period is None:
             return None
-        away = (
-            keys.start - first
-            if left.key_period is None
-            else (keys.start - first) % left.key_period
-        )
-        return left, len(rows), away, len(keys), first % left.period
+        distance = keys.start - first
+        if left.key_period is not None:
+            distance %= left.key_period
+        return left, len(rows), distance, len(keys), first % left.period
 
     def allowed(self, rows: range, keys: range) -> torch.Tensor:
         """Which pairs are allowed, (rows, keys)."""
         place = rows, keys
-        name = (
-            self.names[place]
-            if place in self.names
-            else self.names.setdefault(place, self.identity(*place))
-        )
+        if place not in self.names:
+            self.names[place] = self.identity(rows, keys)
+        name = self.names[place]
         if name is None:
             return self.pattern.evaluate(self.grid.block(rows, keys))
         if name not in self.known:

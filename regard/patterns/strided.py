@@ -13,7 +13,7 @@ from regard.patterns.arguments import at_least_one
 from regard.patterns.band import Band, Reach
 from regard.patterns.bands import Diagonals
 from regard.patterns.base import Pattern
-from regard.patterns.ranges import Segments, everything, union
+from regard.patterns.ranges import Ranges, Segments, everything, union
 
 MOST_RUNS = 64  # with more, listing the runs of keys costs more than it saves
 
@@ -163,11 +163,12 @@ class Compressed(Pattern):
         return Band(right=1 - self.length) if self.stride == 1 else None
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        full, some = (
-            range(min(k_len, max(0, (at + 1 - self.length) // self.stride + 1)))
-            for at in (first, last)
-        )
-        return Segments(*((keys,) if keys else () for keys in (full, some)))
+        return Segments(self._keys_before(first, k_len), self._keys_before(last, k_len))
+
+    def _keys_before(self, token: int, k_len: int) -> Ranges:
+        """The compressed keys whose last token is at or before this one."""
+        count = (token + 1 - self.length) // self.stride + 1
+        return everything(min(k_len, count))
 
     def reach(self, layers: int = 1) -> Reach:
         whole("layers", layers, 1)

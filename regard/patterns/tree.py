@@ -15,7 +15,7 @@ from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
 from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor, new_serial
 from regard.patterns.one_call import RowsOfOneCall
-from regard.patterns.ranges import Segments
+from regard.patterns.ranges import Segments, everything
 from regard.reprs import brief
 
 
@@ -74,20 +74,16 @@ class Tree(RowsOfOneCall, Held):
     def _spans(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Numbers of the nodes, branch by branch, and one past that of each node's last descendant."""
         trees = (self.parents if self.varies_by_row else self.parents[None]).tolist()
-        first, end = (
-            torch.tensor(one).to(self.parents) for one in zip(*map(_numbered, trees), strict=True)
-        )
+        numbers, ends = zip(*map(_numbered, trees), strict=True)
+        first = torch.tensor(numbers).to(self.parents)
+        end = torch.tensor(ends).to(self.parents)
         return first.view_as(self.parents), end.view_as(self.parents)
 
     def _like(self, parents: torch.Tensor, first: int | None, rows: range) -> Tree:
         """The same for other rows or at another position; nothing is copied."""
         same = object.__new__(type(self))
-        for name, value in {
-            "parents": parents,
-            "_first": first,
-            "_rows": rows,
-            "serial": new_serial(),
-        }.items():
+        fields = {"parents": parents, "serial": new_serial(), "_first": first, "_rows": rows}
+        for name, value in fields.items():
             object.__setattr__(same, name, value)
         if parents is self.parents:
             same.__dict__["_spans"] = self._spans
@@ -135,19 +131,20 @@ class Tree(RowsOfOneCall, Held):
         """Where the query is inside the tree: whether the key is before it, or that of an ancestor or of itself."""
         if not self.parents.shape[-1]:
             return (q_pos < q_pos) & (k_pos < k_pos)
-        (own, there), (begin, known) = (
-            at_positions(self._spans[0], at - first) for at in (q_pos, k_pos)
-        )
-        end, _ = at_positions(self._spans[1], k_pos - first)
-        return there & ((k_pos < first) | (known & (begin <= own) & (own < end)))
+        numbers, ends = self._spans
+        of_query, query_inside = at_positions(numbers, q_pos - first)
+        of_key, key_inside = at_positions(numbers, k_pos - first)
+        end, _ = at_positions(ends, k_pos - first)
+        descends = (of_key <= of_query) & (of_query < end)
+        return query_inside & ((k_pos < first) | (key_inside & descends))
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         if self._first is None:
             return super().segments(first, last, k_len)
         end = self._first + self._rows.stop
-        some = range(min(last + 1, k_len, end) if first < end and last >= self._first else 0)
-        full = range(min(self._first, k_len) if self._first <= first and last < end else 0)
-        return Segments(*((one,) if one else () for one in (full, some)))
+        some = min(last + 1, k_len, end) if first < end and last >= self._first else 0
+        full = min(self._first, k_len) if self._first <= first and last < end else 0
+        return Segments(everything(full), everything(some))
 
     def reach(self, layers: int = 1) -> Reach:
         return Reach(None, 0)
