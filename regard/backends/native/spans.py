@@ -23,6 +23,7 @@ from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.patterns import Pattern, as_pattern
 from regard.patterns.band import Band
+from regard.patterns.bands import row_span
 from regard.patterns.row_blocks import Kind
 
 KEPT_SETS = 64  # sets of spans whose schedules are kept for one problem
@@ -86,7 +87,7 @@ def row_band_of(pattern: Pattern) -> RowBand | None:
     starts = [0]
     stops = [MOST_KEYS]
     for part in pattern.factors:
-        if (span := part.row_span()) is not None:
+        if (span := row_span(part)) is not None:
             starts = _each(max, starts, span[0].tolist())
             if span[1] is not None:
                 stops = _each(min, stops, span[1].tolist())
