@@ -123,6 +123,7 @@ def alone(behind: tuple[str, ...], program: str) -> None:
 def test_import_regard_needs_torch_alone_and_takes_no_gpu():
     program = """
 import torch
+import torch.utils.flop_counter  # imports triton itself, where PyTorch is built for GPUs
 before = set(sys.modules)
 import regard
 third = {name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)

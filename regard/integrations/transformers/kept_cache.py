@@ -96,7 +96,7 @@ def keep_entries(
     `observed_keys` and `first_and_last` of `regard.layers.caches` choose entries.
 
     Args:
-        cache: a DynamicCache, such as `model(..., use_cache=True).past_key_values`.
+        cache: a DynamicCache, such as that of `model(..., use_cache=True)`.
         indices: positions as `Cache.keep` takes them, for all layers or one for each; None leaves a layer as it is.
 
     Raises:
@@ -109,9 +109,11 @@ def keep_entries(
     >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
     >>> from regard.integrations.transformers import attach
     >>> model = attach(transformers.GPT2LMHeadModel(config)).eval()
-    >>> cache = model(torch.tensor([[1, 2, 3, 4, 5]]), use_cache=True).past_key_values
+    >>> output = model(torch.tensor([[1, 2, 3, 4, 5]]), use_cache=True)
+    >>> keyword = "cache" if "cache" in output else "past_key_values"  # before transformers 5.24
+    >>> cache = output[keyword]
     >>> keep_entries(cache, torch.tensor([0, 3, 4]))
-    >>> output = model(torch.tensor([[6]]), past_key_values=cache)
+    >>> output = model(torch.tensor([[6]]), **{keyword: cache})
     >>> cache.get_seq_length(), cache.layers[0].keys.shape
     (6, torch.Size([1, 2, 4, 4]))
     """

@@ -189,13 +189,14 @@ def latent_cache(model: PreTrainedModel) -> DynamicCache:
     """A cache of an attached model with latent attention, in which the numbers of a token stand beside each other.
 
     It holds what the model's own cache holds: latent_dim + rope_dim numbers for each token and layer. A step appends to
-    it in place, and attention reads it where it lies. Give it as `past_key_values` to the model or to `generate`; crop
-    and reorder it as any cache of transformers. An empty or filled DynamicCache becomes such a cache by itself in the
-    first call without gradients.
+    it in place, and attention reads it where it lies. Give it to the model or to `generate`, as cache=, or before
+    transformers 5.24 as past_key_values=; crop and reorder it as any cache of transformers. An empty or filled
+    DynamicCache becomes such a cache by itself in the first call without gradients.
 
     Raises:
         UnsupportedError: no layer of the model keeps latents alone in a growing cache.
 
+    >>> import inspect
     >>> import transformers
     >>> from regard.integrations.transformers import attach
     >>> sizes = dict(q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=4)
@@ -204,7 +205,9 @@ def latent_cache(model: PreTrainedModel) -> DynamicCache:
     ...     num_key_value_heads=2, first_k_dense_replace=1, pad_token_id=0, **sizes)
     >>> model = attach(transformers.DeepseekV3ForCausalLM(config).eval())
     >>> cache = latent_cache(model)
-    >>> model(torch.tensor([[1, 2, 3]]), past_key_values=cache).logits.shape, cache.get_seq_length()
+    >>> keywords = inspect.signature(model.forward).parameters
+    >>> keyword = "cache" if "cache" in keywords else "past_key_values"  # before transformers 5.24
+    >>> model(torch.tensor([[1, 2, 3]]), **{keyword: cache}).logits.shape, cache.get_seq_length()
     (torch.Size([1, 3, 9]), 3)
     """
     cache = DynamicCache(config=model.config)

@@ -112,6 +112,15 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gemma4_assistant": {},
     "mistral_large4_text": {"kv_source_layers": None},
     "falcon": {"alibi": False},
+    "dory": {
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "num_hidden_layers": 3,
+        "n_input_layers": 1,
+        "n_recurrent_layers": 1,
+        "n_output_layers": 1,
+    },
+    "wavtokenizer": {"codebook_dim": 32},
+    "wavtokenizer_encoder": {"codebook_dim": 32},
 }
 SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")
 DROPPED = (

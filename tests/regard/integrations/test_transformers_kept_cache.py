@@ -10,6 +10,7 @@ import torch
 import transformers
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.masking_utils import eager_mask
+from transformers_versions import CACHE
 
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers import attach, keep_entries, observe
@@ -68,12 +69,12 @@ def test_a_model_goes_on_as_if_the_dropped_keys_were_hidden():
         for chosen in (kept, [kept[0], None]):
             wanted = logits_with_hidden(model_of(), IDS, chosen)
             model = attach(model_of())
-            cache = model(IDS[:, :PROMPT], use_cache=True).past_key_values
+            cache = model(IDS[:, :PROMPT], use_cache=True)[CACHE]
             keep_entries(cache, chosen)
             assert cache.get_seq_length() == PROMPT
             with observe(model, "received") as observed:
                 found = [
-                    model(IDS[:, at : at + n], past_key_values=cache).logits
+                    model(IDS[:, at : at + n], **{CACHE: cache}).logits
                     for at, n in ((11, 1), (12, 3), (15, 1))
                 ]
             torch.testing.assert_close(torch.cat(found, 1), wanted[:, PROMPT:], rtol=0, atol=1e-12)
@@ -90,7 +91,7 @@ def test_padding_beams_and_generate_go_on_too():
     mask[1, :3] = 0
     model = attach(model_of())
     with torch.no_grad():
-        cache = model(IDS[:, :PROMPT], attention_mask=mask, use_cache=True).past_key_values
+        cache = model(IDS[:, :PROMPT], attention_mask=mask, use_cache=True)[CACHE]
         keep_entries(cache, kept)
         more = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
         alone = []
@@ -100,29 +101,25 @@ def test_padding_beams_and_generate_go_on_too():
             ids = IDS[row : row + 1]
             first = 3 * row
             places = torch.arange(PROMPT + 1)[None, first:]
-            single = model(
-                ids[:, first:PROMPT], position_ids=places[:, :-1], use_cache=True
-            ).past_key_values
+            single = model(ids[:, first:PROMPT], position_ids=places[:, :-1], use_cache=True)[CACHE]
             keep_entries(single, kept[kept >= first] - first)
             last = ids[:, PROMPT : PROMPT + 1]
-            alone.append(model(last, position_ids=places[:, -1:], past_key_values=single).logits)
-        found = model(
-            IDS[:, PROMPT : PROMPT + 1], attention_mask=more, past_key_values=cache
-        ).logits
+            alone.append(model(last, position_ids=places[:, -1:], **{CACHE: single}).logits)
+        found = model(IDS[:, PROMPT : PROMPT + 1], attention_mask=more, **{CACHE: cache}).logits
         torch.testing.assert_close(found, torch.cat(alone), rtol=0, atol=1e-12)
-        cache = model(IDS[:, :PROMPT], use_cache=True).past_key_values
+        cache = model(IDS[:, :PROMPT], use_cache=True)[CACHE]
         keep_entries(cache, kept)
         cache.reorder_cache(torch.tensor([1, 1]))
         cache.batch_repeat_interleave(2)
         cache.batch_select_indices(torch.tensor([0, 3]))
         text = IDS[[1, 1], : PROMPT + 1]
         steps = []
-        written = model.generate(text, past_key_values=cache, max_new_tokens=4, do_sample=False)
-        cache = model(text[:, :PROMPT], use_cache=True).past_key_values
+        written = model.generate(text, **{CACHE: cache}, max_new_tokens=4, do_sample=False)
+        cache = model(text[:, :PROMPT], use_cache=True)[CACHE]
         keep_entries(cache, kept)
         following = text[:, PROMPT:]
         for _ in range(4):
-            following = model(following, past_key_values=cache).logits[:, -1:].argmax(-1)
+            following = model(following, **{CACHE: cache}).logits[:, -1:].argmax(-1)
             steps.append(following)
         assert torch.equal(written[:, PROMPT + 1 :], torch.cat(steps, 1))
         keep_entries(cache, torch.tensor([0, 10, 14]))
@@ -133,7 +130,7 @@ def test_padding_beams_and_generate_go_on_too():
 def test_heavy_hitters_of_observed_weights_are_kept():
     model = attach(model_of())
     with torch.no_grad(), observe(model, "received") as observed:
-        cache = model(IDS[:, :PROMPT], use_cache=True).past_key_values
+        cache = model(IDS[:, :PROMPT], use_cache=True)[CACHE]
     chosen = [
         heavy_hitters(observed[layer][0].received, 4, kv_heads=2, recent=1) for layer in range(2)
     ]
@@ -150,7 +147,7 @@ def test_heavy_hitters_of_observed_weights_are_kept():
 def test_what_is_no_plain_cache_is_refused():
     model = attach(model_of(sliding=True))
     with torch.no_grad():
-        cache = model(IDS[:, :PROMPT], use_cache=True).past_key_values
+        cache = model(IDS[:, :PROMPT], use_cache=True)[CACHE]
     with pytest.raises(
         UnsupportedError, match="layer 0 of this cache is DynamicSlidingWindowLayer"
     ):
@@ -159,7 +156,7 @@ def test_what_is_no_plain_cache_is_refused():
         keep_entries((1, 2), torch.tensor([0]))
     model = attach(model_of())
     with torch.no_grad():
-        cache = model(IDS[:, :PROMPT], use_cache=True).past_key_values
+        cache = model(IDS[:, :PROMPT], use_cache=True)[CACHE]
         with pytest.raises(ArgumentError, match="for all 2 layers, or a list with one for each"):
             keep_entries(cache, [torch.tensor([0])])
         with pytest.raises(ArgumentError, match="keep: 11 is not a position of this text"):

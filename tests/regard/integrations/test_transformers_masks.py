@@ -297,8 +297,8 @@ def test_one_graph_serves_every_step_of_a_static_cache(name, graphs):
     counter = CompileCounterWithBackend("eager")
     torch._dynamo.reset()
     step = torch.compile(model, backend=counter, fullgraph=True)
-    found = [model(ids[:, :5], past_key_values=cache).logits]
-    found += [step(ids[:, at : at + 1], past_key_values=cache).logits for at in range(5, 40)]
+    found = [model(ids[:, :5], **{CACHE: cache}).logits]
+    found += [step(ids[:, at : at + 1], **{CACHE: cache}).logits for at in range(5, 40)]
     assert float((torch.cat(found, 1) - model(ids).logits).abs().max()) <= 1e-5
     assert counter.frame_count == graphs
 

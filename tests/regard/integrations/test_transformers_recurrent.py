@@ -12,6 +12,7 @@ pytest.importorskip(
 import hugging_face_checks as checks
 import hugging_face_small as small
 import torch
+from transformers_versions import CACHE
 
 import regard as rg
 from regard.integrations.transformers import attach, detach, explain, modules, observe, recurring
@@ -68,15 +69,14 @@ def logits(model, **given):
 
 def continued(model):
     """The logits of a prompt in three parts with one cache: many ids, more ids, one id at a time."""
+    of_mamba = model.config.model_type == "mamba2" and CACHE != "cache"
+    keyword = "cache_params" if of_mamba else CACHE
     cache = None
     found = []
     start = 0
     for end in (CUT, LENGTH - 3, LENGTH - 2, LENGTH - 1, LENGTH):
-        names = {
-            "cache_params" if model.config.model_type == "mamba2" else "past_key_values": cache
-        }
-        output = model(IDS[:, start:end], use_cache=True, **names)
-        cache = output.get("past_key_values", output.get("cache_params"))
+        output = model(IDS[:, start:end], use_cache=True, **{keyword: cache})
+        cache = output[keyword]
         start = end
         found.append(output.logits)
     return torch.cat(found, 1)

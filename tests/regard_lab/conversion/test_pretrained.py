@@ -8,6 +8,7 @@ import pytest
 import torch
 from families import FAMILIES, HEAD_DIM, HEADS, LAYERS, LOOSE, drawn, heads_of
 from safetensors.torch import load_file, save_file
+from transformers_versions import CACHE
 
 from regard.errors import (
     ArgumentError,
@@ -84,7 +85,7 @@ def test_a_converted_folder_gives_the_logits_of_the_repeated_heads(tmp_path, fam
     torch.testing.assert_close(found.logits, expected, rtol=close, atol=close)
     kept = sum(
         x.numel() * x.element_size()
-        for layer in found.past_key_values.layers
+        for layer in found[CACHE].layers
         for x in (layer.keys, layer.values)
     )
     if family not in (
