@@ -138,7 +138,7 @@ class RegardLEDEncoderSelfAttention(_Windowed, LEDEncoderSelfAttention):
 class RegardLEDDecoderAttention(LEDDecoderAttention):
     """The attention of LED's decoder to itself and to the encoder's outputs; as BART's."""
 
-    def forward(  # ty: ignore[incompatible-method-override]  # transformers 5.24 calls past_key_values cache
+    def forward(
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
@@ -222,7 +222,7 @@ def _big_bird_pattern(size: int, length: int, live: torch.Tensor) -> Pattern:
 class RegardBigBirdSelfAttention(BigBirdSelfAttention):
     """BigBird's full attention, which it also uses for short inputs; the same as BERT's."""
 
-    def forward(  # ty: ignore[incompatible-method-override]  # as above
+    def forward(
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,

@@ -21,7 +21,7 @@ from hugging_face_families import (
     WORKS,
     Family,
 )
-from transformers_versions import CACHE
+from transformers_versions import CACHE, STATIC_CHUNKS
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers import attach, detach, explain, regard_mask
@@ -181,8 +181,9 @@ GENERATIONS: dict[str, dict[str, Any]] = {
 
 
 def generations_of(family: Family) -> tuple[str, ...]:
-    if family.kind in (GENERATES,):
-        return tuple(GENERATIONS)
+    if family.kind == GENERATES:
+        left_out = () if STATIC_CHUNKS or family.name != "Llama 4" else ("static",)
+        return tuple(way for way in GENERATIONS if way not in left_out)
     return ("greedy", "beams", "static", "no cache") if family.kind in (TRANSLATES, HEARS) else ()
 
 

@@ -120,7 +120,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "n_output_layers": 1,
     },
     "wavtokenizer": {"codebook_dim": 32},
-    "wavtokenizer_encoder": {"codebook_dim": 32},
+    "wavtokenizer_encoder": {"codebook_dim": 32, "codebook_size": 16},
+    "apertus1p5": {"image_token_offset": 40, "audio_token_offset": 60},
+    "apertus1p5_vision_tokenizer": {"codebook_size": 20, "base_channels": 32},
 }
 SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")
 DROPPED = (
