@@ -35,6 +35,22 @@ def one_row_options() -> dict[str, Any]:
     return {"post_grad_fusion_options": {"decompose_mm_pass": largest}}
 
 
+def check_compilable(model: Any) -> None:
+    """Refuse a model with a memory that no static cache holds.
+
+    Raises:
+        UnsupportedError: a layer with a recurrent state.
+    """
+    for layer, block in enumerate(getattr(model, "blocks", ())):  # decoders of translators have softmax
+        mechanism = block.attention.mechanism
+        if mechanism.reason_against_caches is not None:
+            raise UnsupportedError(
+                f"layer {layer} of this {type(model).__name__} has {mechanism.declared}, whose memory is a recurrent "
+                f"state, and compiled steps read static caches of keys and values; do not compile them (leave out "
+                f"--compile)"
+            )
+
+
 def compile_steps(model: Any) -> float:
     """Compile the steps of a language model or a translator, in place, by `torch.compile`; searches then need
     `cache="static"`.
@@ -54,6 +70,7 @@ def compile_steps(model: Any) -> float:
         raise UnsupportedError(
             f"{type(model).__name__} keeps no keys and values in caches, so no step is compiled"
         )
+    check_compilable(model)
     began = time.perf_counter()
     options = {"fullgraph": True, "dynamic": True, "options": one_row_options()}
     graph: Any = partial(torch.compile, **options)

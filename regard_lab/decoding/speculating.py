@@ -5,14 +5,17 @@ Several proposed continuations form a tree, in which those with the same first i
 Each id is chosen from the model's own logits by the same draws as without proposals, so the text is the same. A
 proposal that is chosen saves a call. Only rounding may differ, since products of several rows may sum otherwise.
 
+A cache of keys drops the entries of refused proposals. A recurrent state or a ring cannot: a copy from before them is
+kept, and the next call reads the accepted ids once more, in front of its own.
+
 Source: Fast Inference from Transformers via Speculative Decoding, Leviathan et al. 2023; proposals from the text so
 far: Inference with Reference, Yang et al. 2023; trees: SpecInfer, Miao et al. 2023.
 """
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -30,10 +33,10 @@ from regard_lab.decoding.search import (
     length_limits,
 )
 from regard_lab.models import LanguageModel
+from regard_lab.models.state import LanguageState
 from regard_lab.text import PAD
 
 LONGEST = 3  # ids at the end of a text that are looked for earlier in it, at most
-GOES_BACK = ("dynamic", "static", "paged")  # kinds of cache from which ids can be taken back
 
 
 # (ids of a text, count, branches) -> at most `branches` continuations, each of at most `count` ids.
@@ -63,55 +66,100 @@ class Draft:
     """
 
     def __init__(self, model: LanguageModel) -> None:
-        self.model, self.keeping = model, going_back(Keeping())
-        self._known: tuple[Any, list[int]] = (
-            None,
-            [],
-        )  # its state, and the ids that the state has read
+        self.model = model
+        self.keeping = speculating(model, Keeping())
+        # its state, and the ids that the state has read
+        self._known: tuple[LanguageState | None, list[int]] = None, []
 
     def __call__(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
-        ids, (state, read) = list(ids), self._known
-        self._known = None, []  # after an interruption it reads the text again
-        same = next(
-            (at for at, (one, other) in enumerate(zip(read, ids, strict=False)) if one != other),
-            len(read),
-        )
-        same = min(same, len(ids) - 1)
-        device = next(self.model.parameters()).device
-        if state is None or not same:
-            state = self.keeping.start(self.model, torch.tensor([ids], device=device), count)
-            scores = state.next_scores.clone()
-        else:
-            state.crop(same)
-            scores = self.model.extend(torch.tensor([ids[same:]], device=device), state)[:, -1]
-        self._known, going = (state, ids), copy(state)
-        last = (
-            admitted(scores, OURS)[0][0].topk(min(branches, scores.shape[-1])).indices
-        )  # (branches,)
+        scores, state = self._read(list(ids), count)
+        likely = admitted(scores, OURS)[0][0]
+        last = likely.topk(min(branches, len(likely))).indices  # (branches,)
+        going = copy(state)
         if len(last) > 1:
             going.reorder(torch.zeros_like(last))
-        drafts = [[one] for one in last.tolist()]
+
+        drafts = [[first] for first in last.tolist()]
         while len(drafts[0]) < count and any(OURS.end not in draft for draft in drafts):
             last = admitted(self.model.step(last, going), OURS)[0].argmax(-1)
             for draft, chosen in zip(drafts, last.tolist(), strict=True):
                 draft.append(chosen)
-        return [
-            draft[: draft.index(OURS.end) + 1] if OURS.end in draft else draft for draft in drafts
-        ]
+        return [_up_to_end(draft) for draft in drafts]
+
+    def _read(self, ids: list[int], count: int) -> tuple[torch.Tensor, LanguageState]:
+        """The scores (1, vocab_size) after a text, and its state, which goes on from the text before where it can."""
+        state, read = self._known
+        self._known = None, []  # after an interruption it reads the text again
+        device = next(self.model.parameters()).device
+        same = min(_shared(read, ids), len(ids) - 1)
+        if state is not None and same and (same == len(read) or state.goes_back):
+            state.crop(same)
+            scores = self.model.extend(torch.tensor([ids[same:]], device=device), state)[:, -1]
+        else:
+            state = self.keeping.start(self.model, torch.tensor([ids], device=device), count)
+            scores = state.next_scores.clone()
+        self._known = state, ids
+        return scores, state
 
 
-def going_back(keeping: Keeping) -> Keeping:
-    """How to store a text so that refused proposals can be taken back.
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of first ids that two texts share.
 
-    Raises:
-        UnsupportedError: a kind of cache that cannot do this.
+    >>> _shared([7, 8, 9], [7, 8, 5, 6])
+    2
     """
-    if keeping.cache not in (None, *GOES_BACK):
-        raise UnsupportedError(
-            f"speculation takes refused ids back, which a cache of kind {keeping.cache!r} cannot do; use one of "
-            f"{', '.join(GOES_BACK)}, or leave speculation out"
-        )
-    return Keeping(keeping.cache or "dynamic", keeping.dtype)
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))
+
+
+def _up_to_end(ids: list[int]) -> list[int]:
+    """The ids up to the first END, END included."""
+    return ids[: ids.index(OURS.end) + 1] if OURS.end in ids else ids
+
+
+def speculating(model: LanguageModel, keeping: Keeping) -> Keeping:
+    """How to store the texts of a model: unless told, in caches of keys, from which refused proposals can be dropped.
+
+    A model with recurrent states keeps what it chooses itself.
+    """
+    chooses = any(block.attention.mechanism.declared.has_state for block in model.blocks)
+    return keeping if chooses or keeping.cache is not None else replace(keeping, cache="dynamic")
+
+
+class _Read:
+    """The state of one text, whose refused proposals are taken back.
+
+    Args:
+        model: the model that reads it.
+        state: of the prompt.
+    """
+
+    def __init__(self, model: LanguageModel, state: LanguageState) -> None:
+        self.model = model
+        self.state = state
+        self.again: list[int] = []  # accepted ids that a restored state has not read
+        self._before = state
+
+    def extend(self, ids: list[int], tree: Tree | None) -> torch.Tensor:
+        """The scores (1, len(ids), vocab_size) after the next id of the text and its proposals."""
+        self._before = copy(self.state)
+        device = next(self.model.parameters()).device
+        read = torch.tensor([[*self.again, *ids]], device=device)
+        return self.model.extend(read, self.state, tree)[:, len(self.again) :]
+
+    def accept(self, ids: list[int], path: list[int]) -> None:
+        """Go on after these nodes of the last ids, which are a branch of its tree; without proposals it is all of it."""
+        if len(path) == len(ids):
+            self.again = []
+        elif not self.state.goes_back:
+            self.state = self._before
+            self.again += [ids[node] for node in path]
+        elif path == [*range(len(path))]:
+            self.state.crop(self.state.length - len(ids) + len(path))
+        else:
+            self.state.accept(path, len(ids))
 
 
 @torch.inference_mode()
@@ -135,10 +183,10 @@ def speculated(
     `proposer` guesses up to `branches` continuations of up to `proposals` ids at once.
 
     Raises:
-        UnsupportedError: a cache from which ids cannot be taken back; branches that the model cannot verify together.
+        UnsupportedError: branches that the model, or its cache, cannot verify together.
     """
     most = whole("proposals", proposals, 1), whole("branches", branches, 1)
-    keeping = going_back(Keeping(cache, cache_dtype))
+    keeping = speculating(model, Keeping(cache, cache_dtype))
     limits = length_limits(prompts, max_tokens)
     written = list[list[Hypothesis]]()
     sampling = GREEDY if sampling is None else sampling
@@ -172,11 +220,18 @@ def _write(
     keeping: Keeping,
 ) -> Hypothesis:
     """One text after a prompt (length,), with at most so many proposed ids and branches."""
-    state = keeping.start(
-        model, prompt[None], limit + most[0] * (most[1] - 1)
-    )  # room for the nodes of a tree
+    proposals, branches = most
+    nodes = limit + proposals * (branches - 1)  # room for the nodes of a tree
+    state: LanguageState = keeping.start(model, prompt[None], nodes)
+    if branches > 1 and not state.goes_back:
+        raise UnsupportedError(
+            f"branches={branches} are verified as a tree, whose other branches a cache of keys drops; a recurrent "
+            f"state or a ring cannot drop them, so continue one branch"
+        )
     scores = state.next_scores[:, None].clone()
+    text = _Read(model, state)
     read = prompt.tolist()
+    ids: list[int] = []  # of the last call after the prompt
     calls = 1
     behind = _grown([])
     written: list[int] = []
@@ -198,17 +253,18 @@ def _write(
             if (path[-1], chosen) not in behind:
                 break
             path.append(behind[path[-1], chosen])
-        if path == [*range(len(path))]:
-            state.crop(len(read) + len(written) - 1)
-        else:
-            state.accept(path, 1 + len(behind))
-        room = min(most[0], limit - len(written) - 1)  # the call itself gives one more id
-        proposed = proposer([*read, *written], room, most[1]) if room else []
+        if ids:
+            text.accept(ids, path)
+
+        room = min(proposals, limit - len(written) - 1)  # the call itself gives one more id
+        if len(text.again) > proposals:
+            room = 0  # a call without proposals is never refused, so that what is read again stays short
+        proposed = proposer([*read, *written], room, branches) if room else []
         behind = _grown(proposed)
         ids = [written[-1], *(chosen for _, chosen in behind)]
         parents = [-1, *(node for node, _ in behind)]
         tree = Tree(torch.tensor(parents, device=prompt.device)) if len(proposed) > 1 else None
-        scores = model.extend(torch.tensor([ids], device=prompt.device), state, tree)
+        scores = text.extend(ids, tree)
         calls += 1
 
 

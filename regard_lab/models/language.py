@@ -598,6 +598,8 @@ class LanguageModel(Stack):
             raise ArgumentError(
                 f"capacity={capacity} needs a kind of cache; give cache='static' or cache='ring'"
             )
+        if kind is not None:
+            self._check_kind(kind)
         caches = []
         for block in self._blocks():
             own = frugal_kind(block.attention) if kind is None else kind
@@ -606,6 +608,25 @@ class LanguageModel(Stack):
             )  # a state has the dtype of the weights
             caches.append(block.attention.new_cache(batch, own, capacity, kept))
         return LayerCaches(caches)
+
+    def _check_kind(self, kind: str) -> None:
+        """Refuse a kind of cache that a layer does not have, with one that all layers have."""
+        mechanisms = [block.attention.mechanism for block in self._blocks()]
+        states = [mechanism.declared.has_state for mechanism in mechanisms]
+        for layer, mechanism in enumerate(mechanisms):
+            reason = None
+            if kind != "state":
+                reason = mechanism.reason_against_caches
+            elif not states[layer]:
+                reason = "it has no recurrent state; use another kind of cache"
+            if reason is None:
+                continue
+            if any(states) and not all(states):
+                reason = reason.partition("; use ")[0]
+                reason += "; leave the kind of cache (--cache) out, and each layer has its own"
+            raise UnsupportedError(
+                f"cache={kind!r} is not for layer {layer}, {mechanism.declared}: {reason}"
+            )
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         return super()._score(self.norm(x))

@@ -15,7 +15,7 @@ import torch
 from regard.arguments import a_list, count_of, each, of_kind, whole
 from regard.errors import ArgumentError
 from regard.layers import LatentAttention, MultiHeadAttention, ProjectedContext
-from regard.layers.caches import Cache, RecurrentState
+from regard.layers.caches import Cache, RecurrentState, RingCache
 from regard.patterns import KeySpan
 from regard.reprs import Described, brief
 from regard_lab.models.base import align
@@ -82,6 +82,11 @@ class LayerCaches(Described):
     @property
     def nbytes(self) -> int:
         return sum(cache.nbytes for cache in self.each)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether `crop` can drop any of the last positions: it cannot from a sum or a ring."""
+        return not any(isinstance(cache, RecurrentState | RingCache) for cache in self.each)
 
     def copy(self) -> LayerCaches:
         """Caches at the same position, to go on with instead: both share the memory of later entries."""
@@ -297,6 +302,11 @@ class LanguageState:
     def length(self) -> int:
         """Number of ids so far, of the longest text."""
         return max(texts.caches.length for texts in self.groups)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether `crop` can drop any of the last ids. It cannot from a recurrent state or a ring: keep a copy there."""
+        return all(texts.caches.goes_back for texts in self.groups)
 
     @property
     def nbytes(self) -> int:

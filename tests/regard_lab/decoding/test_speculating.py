@@ -7,6 +7,8 @@ import torch
 from test_generator import DRAWN, LINES, new_generator
 
 from regard.errors import ArgumentError, UnsupportedError
+from regard.mechanisms import Mechanism
+from regard.mechanisms.recurrent import Recurrent
 from regard_lab.decoding import Generator, Sampling, generate
 from regard_lab.decoding.speculating import Draft, lookup, speculated
 from regard_lab.models import LanguageConfig, LanguageModel
@@ -57,6 +59,72 @@ def test_the_texts_are_those_without_it(generator, options):
         heard.clear()
 
 
+RECURRENT = sorted(
+    name for name in Mechanism.registry.names() if issubclass(Mechanism.registry.kinds[name], Recurrent)
+)
+MEMORIES = {
+    "softmax": {},
+    "grouped heads": {"kv_heads": 1},
+    "windows": {"pattern": ["causal_window(3)", "full"], "layers": 3},
+    "latents": {"latent_dim": 7},
+    "features": {"mechanism": "linear", "positions": "none"},
+    "gated features": {"mechanism": "rfa(features=5, gated=true)", "positions": "none"},
+    "states between windows": {
+        "mechanism": ["gated_delta", "softmax", "ssd"],
+        "pattern": ["full", "causal_window(5)", "full"],
+        "positions": "none",
+        "layers": 5,
+    },
+    **{name: {"mechanism": name, "positions": "none"} for name in RECURRENT},
+}
+
+
+@pytest.mark.parametrize("kind", MEMORIES)
+def test_every_memory_gives_the_texts_of_decoding_without_proposals(kind):
+    model = new_generator(**MEMORIES[kind])
+    prompts = ["the animal", "a street in the old café in the"]
+    ways = (
+        {"max_tokens": 23},
+        {"max_tokens": 23, "sampling": DRAWN, "count": 2, "first_row": 5},
+    )
+    for options in ways:
+        plain = model.generate(prompts, **options)
+        for speculate in ("lookup", model, smaller(model)):
+            found = model.generate(prompts, speculate=speculate, proposals=3, **options)
+            assert texts(found) == texts(plain)
+            for one, other in zip(chain(*found), chain(*plain), strict=True):
+                assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cache", "settings"),
+    [
+        ("ring", {"pattern": "causal_window(5)"}),
+        ("state", {"mechanism": "gated_delta", "positions": "none"}),
+        ("dynamic", {"mechanism": "linear", "positions": "none"}),
+    ],
+)
+def test_a_cache_that_cannot_go_back_reads_accepted_ids_again(cache, settings):
+    model = new_generator(**settings).model
+    prompt = torch.tensor([[BEGIN, 9, 8, 7]])
+    [[plain]] = generate(model, prompt, max_tokens=29, cache=cache)
+    read = []
+    extend = model.extend
+    model.extend = lambda ids, *given: read.append(ids.shape[1]) or extend(ids, *given)
+
+    def right_then_wrong(ids, count, branches):
+        right = plain.ids[len(ids) - 4 :][:count]
+        return [[*right[:1], PAD, PAD, PAD][:count]]
+
+    how = {"proposer": right_then_wrong, "proposals": 4, "cache": cache, "max_tokens": 29}
+    [[one]] = speculated(model, prompt, **how)
+    assert one.ids == plain.ids
+    assert one.gains == pytest.approx(plain.gains, abs=1e-9)
+    goes_back = cache == "dynamic"
+    assert max(read) <= (5 if goes_back else 4 + 2 + 4 + 1)  # what is read again stays short
+    assert one.calls == 1 + len(read) < 29
+
+
 def test_a_draft_that_is_the_model_itself_is_always_right(generator):
     ((one,),) = generator.generate(["the animal"], max_tokens=21, speculate=generator, proposals=4)
     assert (len(one.ids), one.ended) == (21, "length")
@@ -99,7 +167,9 @@ def test_lookup_takes_the_longest_match_and_the_latest_place():
     assert lookup([1, 2, 3], 4) == lookup([1], 4) == lookup([], 4) == []
 
 
-def test_a_draft_reads_on_where_the_text_went_another_way(generator):
+@pytest.mark.parametrize("settings", [{}, {"mechanism": "gated_delta", "positions": "none"}])
+def test_a_draft_reads_on_where_the_text_went_another_way(settings):
+    generator = new_generator(**settings)
     draft = Draft(generator.model)
     fresh = Draft(generator.model)
     ids = [BEGIN, *generator.tokeniser.encode("the old animal sleeps")]
@@ -128,9 +198,9 @@ def test_what_cannot_be_speculated_is_refused(generator):
         ({"speculate": "lookup", "proposals": 0}, ArgumentError, "proposals"),
         ({"speculate": "lookup", "count": 2}, ArgumentError, "the most likely ids give 1 text"),
         (
-            {"speculate": "lookup", "cache": "ring"},
+            {"speculate": "lookup", "cache": "ring", "branches": 2},
             UnsupportedError,
-            "a cache of kind 'ring' cannot do",
+            "a recurrent state or a ring cannot drop them, so continue one branch",
         ),
         ({"speculate": short}, ArgumentError, "8 learned positions"),
         ({"branches": 3}, ArgumentError, "branches=3 is for proposals"),
