@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
+from regard_lab.cli.app import in_quotes
 from regard_lab.cli.console import check_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
@@ -29,8 +30,9 @@ from regard_lab.cli.translate import (
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translator
 from regard_lab.decoding.loading import seen_words_of
+from regard_lab.models import LanguageModel
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.seeing import LENSES, draw_attention, draw_relevance
+from regard_lab.seeing import LENSES, Relevance, draw_attention, draw_relevance, relevance
 from regard_lab.seeing.explorer import (
     Exploration,
     compared,
@@ -83,8 +85,8 @@ def view(
         str | None,
         Option(
             metavar="NAME",
-            help="Of a Hugging Face folder: print what the word, or class, of --why depends on, by default the last "
-            f"word that the model chose: {', '.join(LENSES)}.",
+            help="Print what the word, or class, of --why depends on, by default the last word that the model "
+            f"chose, where it reads one text: {', '.join(LENSES)}.",
         ),
     ] = None,
     place: Place = None,
@@ -193,21 +195,46 @@ def view(
 def _print_relevance(
     run: Path, text: str, lens: Any, pictures: Sequence[Path], **asked: Any
 ) -> None:
-    """Print what a word that a model of transformers chose depends on, and draw it where asked."""
+    """Print what a word that a language model, or a model of transformers, chose depends on; draw it where asked."""
     check_options(lens)
-    if not is_hugging_face(run):
-        raise ArgumentError(
-            f"--lens is for Hugging Face folders, and {run} is none; use regard translate --why"
-        )
-    with needed("transformers", "a Hugging Face folder", "transformers"):
-        from regard.integrations.transformers import load_folder
-        from regard_lab.seeing.transformers import pretrained_relevance
-    with counting("explaining words"):
-        found = pretrained_relevance(*load_folder(run), text, lens=lens, **asked)
+    if is_hugging_face(run):
+        with needed("transformers", "a Hugging Face folder", "transformers"):
+            from regard.integrations.transformers import load_folder
+            from regard_lab.seeing.transformers import pretrained_relevance
+        with counting("explaining words"):
+            found = pretrained_relevance(*load_folder(run), text, lens=lens, **asked)
+    else:
+        found = _own_relevance(run, text, lens, **asked)
     show_relevance(found)
     for path in pictures:
         draw_relevance(found, path)
         note(f"the words with their relevance are drawn in {path}")
+
+
+def _own_relevance(run: Path, text: str, lens: Any, of: str | None, **asked: Any) -> Relevance:
+    """What a word of a text that a language model of regard_lab read depends on; by default the last word."""
+    model, tokeniser, _ = open_model(run)
+    if isinstance(model, TranslationModel):
+        raise ArgumentError(
+            f"--lens of view is for models that read one text, and {run} translates; "
+            f"use: regard translate {run} {in_quotes(text)} --why WORD --lens {lens}"
+        )
+    if not isinstance(model, LanguageModel):
+        raise ArgumentError(
+            f"--lens explains a word that a model wrote, and {run} holds an encoder, which writes none; leave --lens "
+            f"out to see its attention"
+        )
+    ids = tokeniser.encode(text)
+    words = tokeniser.words(ids)
+    if len(words) < 2:
+        raise ArgumentError(
+            "the text has one word, before which nothing was read; give a longer text"
+        )
+    if of is None:
+        of = words[-1][0]
+        asked["place"] = len(words) - 1
+    with counting("explaining words"):
+        return relevance(model, tokeniser, None, ids, of, lens=lens, **asked)
 
 
 @dataclass(frozen=True)
@@ -254,7 +281,10 @@ class OpenedRun:
         return shown_walk(walk_whole_run(self.run, text))
 
     def draw(self, text: str, path: Path) -> None:
-        draw_attention(self.read(text), path, title=tidy(text))
+        exploration = self.read(text)
+        draw_attention(exploration, path, title=tidy(text))
+        for attention in exploration.attentions:
+            note(attention.says)
         note(f"the attention is drawn in {path}")
 
 
@@ -365,7 +395,8 @@ def open_run(run: Path, asked: Mapping[str, Any] | None = None) -> OpenedRun:
         return OpenedTranslator(run, model, tokeniser, asked, words)
     if asked:
         raise ArgumentError(
-            f"--why is for translations, and {run} holds a {saved.kind}; leave it out"
+            f"--why of a page is for translations, and {run} holds a {saved.kind}; leave it out"
+            f"{', or add --lens erase' if isinstance(model, LanguageModel) else ''}"
         )
     classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
     return OpenedRun(run, model, tokeniser, asked, words, classes)

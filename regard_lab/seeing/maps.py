@@ -23,9 +23,10 @@ from regard_lab.seeing.terminal import visible
 from regard_lab.seeing.watching import (
     Span,
     all_weights,
+    layers_with_weights,
     merge,
-    recorded_weights,
     target_of,
+    text_weights,
     watched,
 )
 from regard_lab.text import BEGIN, END, Tokeniser
@@ -408,6 +409,7 @@ class TextMaps:
         spans: the words with the indices of their ids.
         piece_weights: (layers, heads, ids, ids), before sub-words are merged.
         causal: whether a query has only itself and earlier keys.
+        layers: the layers of the model, from 0, that have these weights; recurrent ones have none.
     """
 
     words: tuple[str, ...]
@@ -415,10 +417,11 @@ class TextMaps:
     spans: tuple[Span, ...]
     piece_weights: torch.Tensor
     causal: bool
+    layers: tuple[int, ...] = ()
 
 
 def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
-    """Record all attention weights while a model reads a text, in one forward pass.
+    """Record all attention weights while a model reads a text, in one forward pass; recurrent layers have none.
 
     Args:
         model: a language model, which reads "<begin>" and the text, or an encoder, which also reads "<end>". It is
@@ -431,6 +434,7 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
 
     Raises:
         ArgumentError: another kind of model, or a tokeniser that does not fit it.
+        UnsupportedError: a model none of whose layers computes weights.
 
     >>> tokeniser = Tokeniser.train(["The cat sat on the mat."], vocab_size=300)
     >>> model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
@@ -441,10 +445,11 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
     ids, causal = ids_of_text(model, tokeniser, text)
     with watched(model, tokeniser) as recording:
         model(torch.tensor([ids], device=next(model.parameters()).device))
-    weights = recorded_weights(recording, "blocks", "attention", model.config.layers)[:, 0]
+    weights = text_weights(recording)[:, 0]
     spans = tuple(tokeniser.words(ids))
     words = tuple(word for word, _ in spans)
-    return TextMaps(words, merge(weights, spans, spans), spans, weights, causal)
+    layers = tuple(layers_with_weights(model))
+    return TextMaps(words, merge(weights, spans, spans), spans, weights, causal, layers)
 
 
 def ids_of_text(model: TextModel, tokeniser: Tokeniser, text: str) -> tuple[list[int], bool]:

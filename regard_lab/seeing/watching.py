@@ -7,7 +7,7 @@ import torch
 
 from regard.arguments import a_list, each, shown, whole
 from regard.core.tensors import check_tensor
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers.recording import Recording, record_attention
 from regard_lab.decoding.loading import check_together
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
@@ -76,8 +76,71 @@ def watched(
 ) -> Generator[Recording]:
     """Record the weights of every layer, in eval mode and without gradients."""
     check_together(model.config.vocab_size, tokeniser)
-    with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
+    with in_eval_mode(model), torch.no_grad(), recorded(model) as recording:
         yield recording
+
+
+@contextmanager
+def recorded(model: torch.nn.Module) -> Generator[Recording]:
+    """Record the weights of every layer that computes some.
+
+    Raises:
+        UnsupportedError: a language model or an encoder none of whose layers computes weights.
+    """
+    if not isinstance(model, LanguageModel | TextEncoder):
+        with record_attention(model, "weights") as recording:
+            yield recording
+        return
+    layers = layers_with_weights(model)
+    if not layers:
+        kinds = sorted({str(block.attention.mechanism.declared) for block in model.blocks})
+        raise UnsupportedError(f"{' and '.join(kinds)}: no layer computes weights{_way_out(model)}")
+    attending = torch.nn.ModuleList(model.blocks[layer].attention for layer in layers)
+    with record_attention(attending, "weights") as recording:
+        yield recording
+
+
+def _way_out(model: torch.nn.Module) -> str:
+    if not isinstance(model, LanguageModel):
+        return ", so there is nothing to show; softmax, linear, performer, random_feature and lsh have weights"
+    return (
+        "; what a word depends on is measured without any: lens='erase' of relevance, "
+        "or regard view RUN TEXT --lens erase"
+    )
+
+
+def layers_with_weights(model: LanguageModel | TextEncoder) -> list[int]:
+    """The layers, from 0, whose mechanism computes weights; recurrent ones compute none.
+
+    >>> config = LanguageModel.Config(vocab_size=9, dim=8, heads=2, layers=3, mechanism=("ssd", "softmax"))
+    >>> layers_with_weights(LanguageModel(config))
+    [1]
+    """
+    mechanisms = [block.attention.mechanism.declared for block in model.blocks]
+    return [layer for layer, one in enumerate(mechanisms) if "weights" in one.statistics]
+
+
+def remark_on_layers(model: LanguageModel | TextEncoder) -> str | None:
+    """A sentence that names the layers without weights, where some layers have them; None if all have."""
+    shown = layers_with_weights(model)
+    hidden = [layer for layer in range(len(model.blocks)) if layer not in shown]
+    if not hidden or not shown:
+        return None
+    kinds = sorted({str(model.blocks[layer].attention.mechanism.declared) for layer in hidden})
+    return (
+        f"The maps are those of {_numbered(shown)} of the model, from 0; {_numbered(hidden)}, with "
+        f"{' and '.join(kinds)}, {'have' if len(hidden) > 1 else 'has'} no attention weights."
+    )
+
+
+def _numbered(layers: Sequence[int]) -> str:
+    """Layers in words.
+
+    >>> _numbered([1]), _numbered([0, 2, 5])
+    ('layer 1', 'layers 0, 2 and 5')
+    """
+    *before, last = map(str, layers)
+    return f"layers {', '.join(before)} and {last}" if before else f"layer {last}"
 
 
 @contextmanager
@@ -97,7 +160,7 @@ def all_weights(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Encoder, decoder and cross weights of a batch, (layers, batch, heads, rows, keys); some may have 0 layers."""
     if isinstance(model, LanguageModel | TextEncoder):
-        own = recorded_weights(recording, "blocks", "attention", model.config.layers)
+        own = text_weights(recording)
         none = own[:0, ..., :0]
         return (
             (none[..., :0, :], own, none)
@@ -140,6 +203,11 @@ def recorded_weights(recording: Recording, stack: str, attention: str, depth: in
     return torch.stack(
         [layer_weights(recording, f"{stack}.{layer}.{attention}") for layer in range(depth)]
     )
+
+
+def text_weights(recording: Recording) -> torch.Tensor:
+    """The weights of the layers that `recorded` records of a language model or an encoder, as `recorded_weights`."""
+    return torch.stack([layer_weights(recording, name) for name in recording.details])
 
 
 def layer_weights(recording: Recording, name: str) -> torch.Tensor:

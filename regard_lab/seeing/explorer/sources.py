@@ -27,11 +27,12 @@ from regard_lab.seeing.lenses.contrast import (
     find_contrast,
 )
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
-from regard_lab.seeing.lenses.explaining import LENSES, explain
+from regard_lab.seeing.lenses.explaining import LENSES, explain, rolls_out
 from regard_lab.seeing.lenses.record import Relevance
 from regard_lab.seeing.maps import AttentionMaps, Kind, TextMaps, TextModel, look, look_text
 from regard_lab.seeing.picture import WORDING
 from regard_lab.seeing.relations import looks_of, relations_in
+from regard_lab.seeing.watching import remark_on_layers
 from regard_lab.text import Tokeniser, tidy
 from regard_lab.text.seen_words import SeenWords
 
@@ -234,6 +235,9 @@ def explore_text(
     maps = look_text(model, tokeniser, text)
     patterns = patterns_used(model, *map(tokeniser.pieces, ids_read(model, tokeniser, text)))
     found = replace(explore_maps(maps, title=title), patterns=patterns)
+    if remark := remark_on_layers(model):
+        (attention,) = found.attentions
+        found = replace(found, attentions=(replace(attention, says=remark),), notes=(remark,))
     if not isinstance(model, LanguageModel):
         return found
     contrasts = alternatives(
@@ -248,10 +252,8 @@ def explore_text(
     )
     if len(maps.words) <= MOST_REREAD:
         return replace(found, changes=text_without_each(model, tokeniser, text, MOST_EXPLAINED))
-    return replace(
-        found,
-        notes=(f"Texts of more than {MOST_REREAD} words are not read again without each word.",),
-    )
+    unread = f"Texts of more than {MOST_REREAD} words are not read again without each word."
+    return replace(found, notes=(*found.notes, unread))
 
 
 def explore_model(
@@ -469,9 +471,7 @@ def explained(
     model: Explained, tokeniser: Tokeniser, contrasts: Mapping[int, Contrast], chosen: int
 ) -> dict[int, tuple[Relevance, ...]]:
     """The relevance by every lens that the model allows, for each contrast; `chosen` is shown first."""
-    lenses = [
-        lens for lens in LENSES if lens != "rollout" or not isinstance(model, RecurrentTranslator)
-    ]
+    lenses = [lens for lens in LENSES if lens != "rollout" or rolls_out(model)]
     found: dict[int, list[Relevance]] = {place: [] for place in contrasts}
     for lens in sorted(lenses, key=lambda lens: lens != "erase"):  # erasure first
         steps = STEPS if lens == "gradients" else None

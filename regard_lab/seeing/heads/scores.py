@@ -27,7 +27,7 @@ from regard_lab.seeing.lenses.contrast import (
 )
 from regard_lab.seeing.maps import ids_of_text
 from regard_lab.seeing.terminal import visible
-from regard_lab.seeing.watching import Span, in_eval_mode
+from regard_lab.seeing.watching import Span, in_eval_mode, layers_with_weights
 from regard_lab.text import BEGIN, END, Tokeniser
 
 LENGTH, TEXTS = 25, 8  # ids of a block that occurs twice in a text, and texts
@@ -85,6 +85,12 @@ def head_scores(
     with in_eval_mode(model):
         encoder, decoder, _ = weights_of(model, _sides(model, ids))
     ours = not isinstance(model, Subject)
+    # A row of weights is a layer of the model, but for recurrent layers, which have no weights.
+    layers = (
+        layers_with_weights(model)
+        if isinstance(model, LanguageModel | TextEncoder)
+        else range(max(len(encoder), len(decoder)))
+    )
     both = len(encoder) > 0 < len(decoder)
     stacks = [
         ("encoder" if both else "self", encoder, int(isinstance(model, TextEncoder))),
@@ -95,9 +101,8 @@ def head_scores(
         for name, back, first in (("previous", 1, 1), ("induction", length - 1, length)):
             rows = start + torch.arange(first, 2 * length) if len(weights) else torch.arange(0)
             means = weights[..., rows, rows - back].double().mean((1, 3))  # (layers, heads)
-            scores[name] |= {
-                Head(kind, *at): float(means[at]) for at in product(*map(range, means.shape))
-            }
+            for row, head in product(*map(range, means.shape)):
+                scores[name][Head(kind, layers[row], head)] = float(means[row, head])
     return scores
 
 

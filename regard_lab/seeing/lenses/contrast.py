@@ -16,7 +16,6 @@ from torch import nn
 
 from regard.arguments import a_list, a_string, of_kind, whole
 from regard.errors import ArgumentError
-from regard.layers.recording import record_attention
 from regard.reprs import brief
 from regard_lab.models import (
     LanguageModel,
@@ -24,7 +23,7 @@ from regard_lab.models import (
     TextEncoder,
     TranslationTransformer,
 )
-from regard_lab.seeing.watching import Span, all_weights, in_eval_mode, target_of
+from regard_lab.seeing.watching import Span, all_weights, in_eval_mode, recorded, target_of
 from regard_lab.text import BEGIN, END, PAD, Tokeniser, normalise, pad, tidy_target
 
 
@@ -418,7 +417,7 @@ def weights_of(model: nn.Module, ids: Sides) -> tuple[torch.Tensor, torch.Tensor
     """Encoder, decoder and cross weights of one pass, (layers, batch, heads, rows, keys); some may have 0 layers."""
     if isinstance(model, Subject):
         return model.weights(ids)
-    with record_attention(model, "weights") as recording:
+    with recorded(model) as recording:
         logits_of(model, ids)
     return all_weights(recording, model)  # ty: ignore[invalid-argument-type]
 

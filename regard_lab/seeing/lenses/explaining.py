@@ -34,7 +34,7 @@ from regard_lab.seeing.lenses.contrast import (
 from regard_lab.seeing.lenses.erasing import erasure_relevances
 from regard_lab.seeing.lenses.record import Found, Relevance, by_word
 from regard_lab.seeing.maps import check_attends
-from regard_lab.seeing.watching import in_eval_mode
+from regard_lab.seeing.watching import in_eval_mode, layers_with_weights
 from regard_lab.text import Tokeniser
 
 STEPS = 20
@@ -185,12 +185,21 @@ def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[
 
     Source: Quantifying Attention Flow in Transformers, Abnar and Zuidema 2020, section 3.
     """
-    if isinstance(model, RecurrentTranslator):
+    if not rolls_out(model):
         raise UnsupportedError(
-            "rollout multiplies the self-attention of layers, and RecurrentTranslator has none; use "
-            "lens='gradients' or lens='erase'"
+            f"rollout multiplies the self-attention of all layers, and some of this {type(model).__name__} have none; "
+            f"use lens='gradients' or lens='erase'"
         )
     return _from_weights(model, contrasts, rolled_out)
+
+
+def rolls_out(model: Explained) -> bool:
+    """Whether every layer has self-attention that can be rolled out; a recurrent layer has none."""
+    if isinstance(model, RecurrentTranslator):
+        return False
+    return not isinstance(model, LanguageModel) or len(layers_with_weights(model)) == len(
+        model.blocks
+    )
 
 
 def rolled_out(stacks: Stacks, at: int | None) -> IdRelevances:

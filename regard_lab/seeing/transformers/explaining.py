@@ -54,6 +54,19 @@ def kind_of(name: str) -> str:
     return "cross" if CROSS.search(name) else "decoder"
 
 
+def check_weights(model: Any) -> None:
+    """Refuse a model without attention weights, such as one of recurrent layers alone.
+
+    Raises:
+        UnsupportedError: no layer computes weights.
+    """
+    if not attention_modules(model):
+        raise UnsupportedError(
+            f"no layer of {type(model).__name__} computes attention weights; what a word depends on is measured "
+            f"without any: lens='erase' of pretrained_relevance, or regard view FOLDER TEXT --lens erase"
+        )
+
+
 class Pretrained(Subject):
     """A model of transformers with its tokenizer, which `ablate`, `patch` and `head_scores` take, and lenses.
 
@@ -174,6 +187,7 @@ class Pretrained(Subject):
             )
 
     def weights(self, ids: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        check_weights(self.model)
         with observe(self.model, "weights") as observed:
             self.output(ids)
         found: dict[str, list[torch.Tensor]] = {}
@@ -192,7 +206,14 @@ class Pretrained(Subject):
     def changing(
         self, change: Callable[[tuple[str, int], torch.Tensor], torch.Tensor]
     ) -> Generator[None]:
+        if not self.layers:
+            raise UnsupportedError(
+                f"no layer of {type(self.model).__name__} has heads of attention, so none can be replaced"
+            )
+
         def swapped(name: str, output: torch.Tensor) -> torch.Tensor:
+            if name not in self.layers:  # a recurrent layer
+                return output
             return change(self.layers[name], output.transpose(1, 2)).transpose(1, 2)
 
         with intervene(self.model, swapped):

@@ -19,6 +19,7 @@ from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD, expl
 from regard_lab.seeing.transformers.explaining import (
     CROSS,
     Pretrained,
+    check_weights,
     contrasts_of,
     kind_of,
     pretrained_without_each,
@@ -135,11 +136,12 @@ def explore_pretrained(
         The exploration, which `regard_lab.seeing.show` makes a page of.
 
     Raises:
-        UnsupportedError: a model that cannot be attached.
+        UnsupportedError: a model that cannot be attached, or that has no attention weights.
         ArgumentError: `written` for a model that reads alone, an empty text, one that is too long for the model, or
             more weights than 2^28.
     """
     models_inside(model)  # refuses everything else
+    check_weights(model)
     translates = bool(getattr(model.config, "is_encoder_decoder", False))
     if written is not None and not translates:
         raise ArgumentError(

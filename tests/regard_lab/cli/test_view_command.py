@@ -32,6 +32,16 @@ KINDS = {
     "none": (RecurrentTranslator, {"attention": "none"}),
     "language-model": (LanguageModel, {"heads": 2}),
     "encoder": (TextEncoder, {"heads": 2}),
+    "hybrid": (
+        LanguageModel,
+        {
+            "heads": 2,
+            "layers": 3,
+            "mechanism": ("gated_delta", "softmax"),
+            "positions": "none",
+        },
+    ),
+    "recurrent": (LanguageModel, {"heads": 2, "mechanism": "ssd", "positions": "none"}),
 }
 
 
@@ -45,6 +55,20 @@ def runs(tmp_path_factory):
         model = kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=16, **settings))
         model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
     save_pretrained(folder / "pretrained")
+    save_pretrained(folder / "mamba")
+    (folder / "mamba" / "config.json").unlink()
+    (folder / "mamba" / "model.safetensors").unlink()
+    config = transformers.Mamba2Config(
+        vocab_size=300,
+        hidden_size=16,
+        num_heads=4,
+        head_dim=8,
+        state_size=8,
+        n_groups=1,
+        num_hidden_layers=2,
+        chunk_size=4,
+    )
+    transformers.Mamba2ForCausalLM(config).save_pretrained(folder / "mamba")
     return folder
 
 
@@ -141,13 +165,51 @@ def test_what_cannot_be_viewed_is_one_sentence(runs):
     for kind, words, reason in (
         ("none", [SENTENCE], "attention='none'"),
         ("pretrained", [SENTENCE, "--why", "es"], "'es' was not"),
-        ("encoder", [SENTENCE, "--lens", "erase"], "is none; use regard translate --why"),
+        ("encoder", [SENTENCE, "--lens", "erase"], "leave --lens out to see its attention"),
+        ("language-model", ["the", "--lens", "erase"], "the text has one word"),
         ("pretrained", [SENTENCE * 60, "--export", "a.html"], "reads at most 128"),
         ("transformer", [SENTENCE, "--with", "nowhere"], "nowhere"),
         ("transformer", [SENTENCE, "--no-model", "--int8"], "--no-model leaves it out; give one"),
     ):
         answer = regard("view", runs / kind, *words)
         assert (answer.returncode > 0, reason in answer.last) == (True, True), answer.err
+
+
+def test_a_hybrid_shows_the_layers_with_weights_and_names_the_others(runs, exported, tmp_path):
+    header, said = exported("hybrid", "the animal was tired", "--no-model")
+    remark = "layers 0 and 2, with gated_delta, have no attention weights"
+    (attention,) = header["attentions"]
+    assert attention["shape"][:2] == [1, 2]
+    assert remark in attention["says"]
+    assert any(remark in note for note in header["notes"])
+    lenses = {one["lens"] for lenses in header["explained"].values() for one in lenses}
+    assert lenses == {"erase", "gradients", "attention"}  # not all layers can be rolled out
+    drawn = succeeded("view", runs / "hybrid", SENTENCE, "--png", tmp_path / "map.png")
+    assert remark in drawn.err
+    scored = printed("heads", runs / "hybrid", SENTENCE)["heads"]
+    assert {one["name"] for one in scored if one.get("previous") is not None} == {
+        "self 1.0",
+        "self 1.1",
+    }
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "mamba"])
+@pytest.mark.parametrize("option", [("--export", "a.html"), ("--png", "a.png")])
+def test_without_any_weights_the_advice_of_the_refusal_runs(runs, kind, option, tmp_path):
+    refused = regard("view", runs / kind, SENTENCE, option[0], tmp_path / option[1])
+    assert refused.returncode == 2
+    advised = re.search(r"regard view \w+ TEXT (--lens \w+)$", refused.last)
+    answer = succeeded("view", runs / kind, SENTENCE, *advised[1].split())
+    assert "lens erase" in answer.out
+    drawn = tmp_path / "words.svg"
+    succeeded("view", runs / kind, SENTENCE, *advised[1].split(), "--svg", drawn)
+    assert drawn.exists()
+
+
+def test_heads_of_a_model_without_attention_are_refused_in_a_sentence(runs):
+    assert "has heads of attention, so none can be replaced" in refusal(
+        "heads", runs / "mamba", SENTENCE
+    )
 
 
 def test_the_page_is_served_until_it_is_interrupted(runs):
