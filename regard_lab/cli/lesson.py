@@ -23,11 +23,12 @@ from regard_lab.cli.console import (
 )
 from regard_lab.cli.options import Json
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
-from regard_lab.teaching.board import VERDICTS, Claim, Picture, Shown, Table
-from regard_lab.teaching.page import Cell, Page
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from regard_lab.teaching.board import Shown, Table
+    from regard_lab.teaching.page import Cell, Page
 
 
 def lesson(
@@ -94,6 +95,7 @@ def lesson(
                 spoken()
     if png is not None:
         from regard_lab.seeing.canvas import save
+        from regard_lab.teaching.board import Picture
 
         save(next(thing.figure for thing in shown if isinstance(thing, Picture)), png)
     if as_json:
@@ -116,6 +118,8 @@ def _list_lessons(as_json: bool) -> None:
 
 def _record(page: Page, shown: list[Shown]) -> dict[str, Any]:
     """What a lesson showed, as JSON values."""
+    from regard_lab.teaching.board import VERDICTS, Claim, Table
+
     claims = [thing for thing in shown if isinstance(thing, Claim)]
     return {
         "lesson": page.name,
@@ -134,6 +138,8 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
     from rich.markdown import Markdown
     from rich.syntax import Syntax
     from rich.text import Text
+
+    from regard_lab.teaching.board import VERDICTS, Claim, Table
 
     if cell.markdown:
         console.print(Markdown(writable(in_words(cell.text))))

@@ -1,34 +1,61 @@
-"""What the lessons are made with: cells of a page, tables, claims, figures, seeded vectors, reports of measurements."""
+"""What the lessons are made with: cells of a page, tables, claims, figures, seeded vectors, reports of measurements.
 
-# ruff: noqa: F401
-from regard_lab.teaching.board import does_not_hold, figure, holds, table, undecided
-from regard_lab.teaching.estimates import Estimate, every
-from regard_lab.teaching.figures import (
-    draw_bars,
-    draw_cells,
-    draw_curves,
-    draw_line,
-    draw_map,
-    draw_reading,
-    label_axes,
-    legend_below,
-    logarithmic,
-    mark_column,
-    scale_beside,
-    write_numbers,
-)
-from regard_lab.teaching.page import Page
-from regard_lab.teaching.report import read_report
-from regard_lab.teaching.words import (
-    ROUNDING,
-    comparisons,
-    embedded,
-    largest,
-    milliseconds,
-    normal,
-    operations,
-    rounded,
-    seeded,
-    watch,
-    words_of,
-)
+Names load when they are first used, so that the lessons can be listed without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names for type checkers
+    from regard_lab.teaching.board import does_not_hold as does_not_hold
+    from regard_lab.teaching.board import figure as figure
+    from regard_lab.teaching.board import holds as holds
+    from regard_lab.teaching.board import table as table
+    from regard_lab.teaching.board import undecided as undecided
+    from regard_lab.teaching.estimates import Estimate as Estimate
+    from regard_lab.teaching.estimates import every as every
+    from regard_lab.teaching.figures import draw_bars as draw_bars
+    from regard_lab.teaching.figures import draw_cells as draw_cells
+    from regard_lab.teaching.figures import draw_curves as draw_curves
+    from regard_lab.teaching.figures import draw_line as draw_line
+    from regard_lab.teaching.figures import draw_map as draw_map
+    from regard_lab.teaching.figures import draw_reading as draw_reading
+    from regard_lab.teaching.figures import label_axes as label_axes
+    from regard_lab.teaching.figures import legend_below as legend_below
+    from regard_lab.teaching.figures import logarithmic as logarithmic
+    from regard_lab.teaching.figures import mark_column as mark_column
+    from regard_lab.teaching.figures import scale_beside as scale_beside
+    from regard_lab.teaching.figures import write_numbers as write_numbers
+    from regard_lab.teaching.page import Page as Page
+    from regard_lab.teaching.report import read_report as read_report
+    from regard_lab.teaching.words import ROUNDING as ROUNDING
+    from regard_lab.teaching.words import comparisons as comparisons
+    from regard_lab.teaching.words import embedded as embedded
+    from regard_lab.teaching.words import largest as largest
+    from regard_lab.teaching.words import milliseconds as milliseconds
+    from regard_lab.teaching.words import normal as normal
+    from regard_lab.teaching.words import operations as operations
+    from regard_lab.teaching.words import rounded as rounded
+    from regard_lab.teaching.words import seeded as seeded
+    from regard_lab.teaching.words import watch as watch
+    from regard_lab.teaching.words import words_of as words_of
+
+# The names that each module defines.
+_MODULES = {
+    "board": "does_not_hold figure holds table undecided",
+    "estimates": "Estimate every",
+    "figures": "draw_bars draw_cells draw_curves draw_line draw_map draw_reading label_axes legend_below logarithmic "
+    "mark_column scale_beside write_numbers",
+    "page": "Page",
+    "report": "read_report",
+    "words": "ROUNDING comparisons embedded largest milliseconds normal operations rounded seeded watch words_of",
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = list(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'regard_lab.teaching' has no attribute {name!r}")
+    return getattr(import_module(f"regard_lab.teaching.{_MODULE_OF[name]}"), name)

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError
-from regard_lab.teaching.board import Claim, Picture, Shown, collecting
+
+if TYPE_CHECKING:  # a page is read without torch, which its cells need
+    from regard_lab.teaching.board import Claim, Picture, Shown
 
 CELL = re.compile(
     r"^# %%(?P<markdown> \[markdown\])?(?: tags=\[(?P<tags>[^\]]*)\])?$", re.MULTILINE
@@ -97,6 +99,8 @@ class Page:
             ArgumentError: the lesson has no such parameter.
             ClaimError: a claim came out differently from what the lesson expects, and `lenient` is False.
         """
+        from regard_lab.teaching.board import collecting
+
         changed = changed or {}
         for name in changed:
             if name not in self.parameters:
@@ -118,6 +122,8 @@ class Page:
         self, changed: Mapping[str, Any] | None = None, *, lenient: bool = False
     ) -> list[Claim]:
         """All claims in order."""
+        from regard_lab.teaching.board import Claim
+
         return [
             thing
             for _, shown in self.run(changed, lenient=lenient)
@@ -130,6 +136,8 @@ class Page:
 
         The code of cells with a tag is folded below what they show.
         """
+        from regard_lab.teaching.board import Picture
+
         parts: list[str] = []
         pictures: dict[str, Picture] = {}
         quiet: list[str] = []
