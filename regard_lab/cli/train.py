@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +35,7 @@ from regard_lab.training import (
     Progress,
     Started,
     StepDone,
+    Stopping,
     TrainingResult,
     Validated,
     average_checkpoints,
@@ -57,6 +58,9 @@ RESUME = (
 )
 SIZE = f"Size of the model: {', '.join(SIZES)}. [default: from the data]"
 FIRST = "preparing the first step"  # until it is done
+STOPPING = "stopping: after this step the run is saved; press Ctrl-C again to end without"
+LEAST_BAR = 5  # characters
+WIDEST_BAR = 40
 QUIET_STEPS = 100  # steps between two lines without a progress bar
 ENDS = {
     "steps": "all steps are done",
@@ -148,29 +152,33 @@ def training_progress() -> Generator[Progress]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
+    drawn = BarColumn(bar_width=LEAST_BAR)
     texts = map(TextColumn, ("training", "{task.fields[steps]}", "{task.description}"))
-    with Bar(next(texts), BarColumn(), *texts, console=terminal(), transient=True) as bar:
+    with Bar(next(texts), drawn, *texts, console=terminal(), transient=True) as bar:
         task = bar.add_task(FIRST, total=None, steps="")
-        yield lambda event: _live(event, bar, task)
+        yield lambda event: _live(event, bar, drawn, task)
 
 
-def _live(event: Event, bar: Any, task: Any) -> None:
+def _live(event: Event, bar: Any, drawn: Any, task: Any) -> None:
     spoken()
     if isinstance(event, Started):
         first = f"preparing step {event.step + 1}" if event.step else FIRST
         bar.update(task, completed=event.step, total=event.steps, description=first)
     elif isinstance(event, StepDone):
         count = f"step {event.step}" if event.steps is None else f"{event.step}/{event.steps}"
-        bar.update(
-            task, completed=event.step, total=event.steps, steps=count, description=_speed(event)
-        )
+        drawn.bar_width, words = fitted(count, _speeds(event), bar.console.width)
+        bar.update(task, completed=event.step, total=event.steps, steps=count, description=words)
+    elif isinstance(event, Stopping):
+        _write_at_once(f"\r\x1b[K{STOPPING}\n")  # in the place of the bar, which is drawn again
     for line in _remarks(event):
         bar.console.print(printable(line), markup=False)
 
 
 def _plain(event: Event) -> None:
     if isinstance(event, StepDone) and event.step % QUIET_STEPS == 0 and event.step != event.steps:
-        note(f"  step {_of_steps(event)}: {_speed(event)}")
+        note(f"  step {_of_steps(event)}: {_speeds(event)[0]}")
+    if isinstance(event, Stopping):
+        _write_at_once(f"{STOPPING}\n")
     for line in _remarks(event):
         note(line)
 
@@ -179,10 +187,35 @@ def _of_steps(event: Started | StepDone) -> str:
     return f"{event.step}" if event.steps is None else f"{event.step} of {event.steps}"
 
 
-def _speed(event: StepDone) -> str:
+def _write_at_once(text: str) -> None:
+    """Write to standard error from the handler of a signal, where a stream may be in the middle of a line."""
+    with suppress(OSError):
+        os.write(2, text.encode())
+
+
+def _speeds(event: StepDone) -> list[str]:
+    """How the training goes, in fewer and fewer words; the time that is left stays longest."""
     has_end = event.seconds_left is not None and event.step != event.steps
-    left = f", {duration(event.seconds_left)} left" if has_end else ""
-    return f"loss {event.loss:.3f}, {event.tokens_per_second:,.0f} target ids per second{left}"
+    left = [f"{duration(event.seconds_left)} left"] if has_end else []
+    loss = f"loss {event.loss:.3f}"
+    speed = f"{event.tokens_per_second:,.0f}"
+    forms = ([loss, f"{speed} target ids per second"], [loss, f"{speed} ids/s"], [loss], [])
+    return [", ".join([*form, *left]) for form in forms]
+
+
+def fitted(steps: str, forms: Sequence[str], width: int) -> tuple[int, str]:
+    """The width of the bar, and the longest form of the words, so that a line of progress fits a terminal.
+
+    >>> forms = ["loss 2.1, 900 target ids per second, 1:05 left", "loss 2.1, 900 ids/s, 1:05 left", "1:05 left"]
+    >>> for width in (120, 60, 40):
+    ...     fitted("1200/5000", forms, width)
+    (40, 'loss 2.1, 900 target ids per second, 1:05 left')
+    (10, 'loss 2.1, 900 ids/s, 1:05 left')
+    (11, '1:05 left')
+    """
+    room = width - len(f"training  {steps} ")  # with the space on each side of the bar
+    words = next((form for form in forms if len(form) + LEAST_BAR <= room), forms[-1])
+    return min(max(room - len(words), LEAST_BAR), WIDEST_BAR), words
 
 
 def _remarks(event: Event) -> list[str]:

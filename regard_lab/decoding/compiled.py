@@ -41,7 +41,9 @@ def check_compilable(model: Any) -> None:
     Raises:
         UnsupportedError: a layer with a recurrent state.
     """
-    for layer, block in enumerate(getattr(model, "blocks", ())):  # decoders of translators have softmax
+    for layer, block in enumerate(
+        getattr(model, "blocks", ())
+    ):  # decoders of translators have softmax
         mechanism = block.attention.mechanism
         if mechanism.reason_against_caches is not None:
             raise UnsupportedError(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -124,7 +125,8 @@ def speculating(model: LanguageModel, keeping: Keeping) -> Keeping:
 
     A model with recurrent states keeps what it chooses itself.
     """
-    chooses = any(block.attention.mechanism.declared.has_state for block in model.blocks)
+    blocks: Any = model.blocks
+    chooses = any(block.attention.mechanism.declared.has_state for block in blocks)
     return keeping if chooses or keeping.cache is not None else replace(keeping, cache="dynamic")
 
 
@@ -150,7 +152,7 @@ class _Read:
         return self.model.extend(read, self.state, tree)[:, len(self.again) :]
 
     def accept(self, ids: list[int], path: list[int]) -> None:
-        """Go on after these nodes of the last ids, which are a branch of its tree; without proposals it is all of it."""
+        """Go on after these nodes of the last ids, a branch of their tree; without proposals it is all of them."""
         if len(path) == len(ids):
             self.again = []
         elif not self.state.goes_back:
@@ -228,6 +230,7 @@ def _write(
             f"branches={branches} are verified as a tree, whose other branches a cache of keys drops; a recurrent "
             f"state or a ring cannot drop them, so continue one branch"
         )
+    assert state.next_scores is not None
     scores = state.next_scores[:, None].clone()
     text = _Read(model, state)
     read = prompt.tolist()

@@ -305,7 +305,7 @@ class LanguageState:
 
     @property
     def goes_back(self) -> bool:
-        """Whether `crop` can drop any of the last ids. It cannot from a recurrent state or a ring: keep a copy there."""
+        """Whether `crop` can drop any of the last ids: not from a recurrent state or a ring; keep a copy there."""
         return all(texts.caches.goes_back for texts in self.groups)
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from regard.layers.recording import Recording, record_attention
 from regard_lab.decoding.loading import check_together
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
 from regard_lab.models.kinds import TranslationModel
+from regard_lab.models.layers import Attention
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 
 Span = tuple[str, range]  # a word and the indices of its ids
@@ -93,11 +95,18 @@ def recorded(model: torch.nn.Module) -> Generator[Recording]:
         return
     layers = layers_with_weights(model)
     if not layers:
-        kinds = sorted({str(block.attention.mechanism.declared) for block in model.blocks})
+        kinds = sorted({str(attention.mechanism.declared) for attention in attentions_of(model)})
         raise UnsupportedError(f"{' and '.join(kinds)}: no layer computes weights{_way_out(model)}")
-    attending = torch.nn.ModuleList(model.blocks[layer].attention for layer in layers)
+    attentions = attentions_of(model)
+    attending = torch.nn.ModuleList(attentions[layer] for layer in layers)
     with record_attention(attending, "weights") as recording:
         yield recording
+
+
+def attentions_of(model: LanguageModel | TextEncoder) -> list[Attention]:
+    """The attention of each layer."""
+    blocks: Any = model.blocks
+    return [block.attention for block in blocks]
 
 
 def _way_out(model: torch.nn.Module) -> str:
@@ -116,17 +125,18 @@ def layers_with_weights(model: LanguageModel | TextEncoder) -> list[int]:
     >>> layers_with_weights(LanguageModel(config))
     [1]
     """
-    mechanisms = [block.attention.mechanism.declared for block in model.blocks]
+    mechanisms = [attention.mechanism.declared for attention in attentions_of(model)]
     return [layer for layer, one in enumerate(mechanisms) if "weights" in one.statistics]
 
 
 def remark_on_layers(model: LanguageModel | TextEncoder) -> str | None:
     """A sentence that names the layers without weights, where some layers have them; None if all have."""
     shown = layers_with_weights(model)
-    hidden = [layer for layer in range(len(model.blocks)) if layer not in shown]
+    attentions = attentions_of(model)
+    hidden = [layer for layer in range(len(attentions)) if layer not in shown]
     if not hidden or not shown:
         return None
-    kinds = sorted({str(model.blocks[layer].attention.mechanism.declared) for layer in hidden})
+    kinds = sorted({str(attentions[layer].mechanism.declared) for layer in hidden})
     return (
         f"The maps are those of {_numbered(shown)} of the model, from 0; {_numbered(hidden)}, with "
         f"{' and '.join(kinds)}, {'have' if len(hidden) > 1 else 'has'} no attention weights."

@@ -54,6 +54,7 @@ from regard_lab.training.record import (
     Saved,
     Started,
     StepDone,
+    Stopping,
     TrainingClock,
     Validated,
 )
@@ -251,12 +252,15 @@ class Interruption:
 
     def __init__(self) -> None:
         self.requested = False
+        self.on_request: Callable[[], None] | None = None  # called by the handler, once
         self._before: dict[signal.Signals, Any] = {}
 
     def _handle(self, number: int, frame: object) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        if self.on_request is not None:
+            self.on_request()
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -304,6 +308,7 @@ class TrainingRun:
         self.state = RunState()
         self.unsaved = False  # something changed since the last checkpoint
         self.is_best = False  # that something includes the best model so far
+        interruption.on_request = lambda: self._report(Stopping(self.state.step))
 
     def begin(self, resume: bool, on_begin: Callable[[], None] | None = None) -> None:
         """Find the run in the folder and go on with it, or make the first checkpoint of a new one."""

@@ -262,7 +262,14 @@ class Saved:
     is_best: bool
 
 
-Event = Started | StepDone | Validated | Saved
+@dataclass(frozen=True)
+class Stopping:
+    """A signal asked to stop: after the step that runs, the run is saved. Reported by the handler of the signal."""
+
+    step: int
+
+
+Event = Started | StepDone | Validated | Saved | Stopping
 Progress = Callable[[Event], None]
 Showing = Callable[[], AbstractContextManager[Progress | None]]
 """Makes a context that gives a function for the events of a training."""

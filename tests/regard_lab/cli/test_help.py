@@ -27,6 +27,7 @@ from regard_lab.cli.app import HELP_FILE, Convert, TopLevel, Train, Unloaded, ap
 from regard_lab.cli.options import default_text, fields_in_order, sentence_of
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.decoding import Translator
+from regard_lab.lessons import LESSONS
 from regard_lab.seeing import look
 from regard_lab.text import END
 from regard_lab.training import recipes
@@ -128,6 +129,21 @@ def test_help_loads_the_parser_and_little_else_so_that_it_is_instant():
     assert not {"torch", "numpy", "rich", "tokenizers", "matplotlib"} & names
     own = {name for name in names - set(parser.split()) if not name.startswith("regard")}
     assert len(own) <= len(parser.split()) / 2, sorted(own)
+
+
+@pytest.mark.parametrize("words", [["lesson"], ["lesson", "--list"], ["lesson", "--json"]])
+def test_the_lessons_are_listed_with_the_parser_and_little_else(words):
+    main = f"sys.argv = {['regard', *words]!r}\nfrom regard_lab.cli import main\ntry: main()\nexcept SystemExit: pass"
+    (_, parser), (text, loaded) = (
+        alone(MODULES_AFTER.format(program=program)).split("modules:")
+        for program in ("import typer", main)
+    )
+    for name in LESSONS:
+        assert name in text
+    names = set(loaded.split())
+    assert not {"torch", "numpy", "matplotlib", *HEAVY} & names
+    own = {name for name in names - set(parser.split()) if not name.startswith("regard")}
+    assert len(own) <= len(parser.split()), sorted(own)
 
 
 def test_the_help_of_every_command_needs_no_torch_also_after_arguments():

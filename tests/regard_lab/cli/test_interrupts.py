@@ -85,6 +85,7 @@ def test_a_signal_in_training_saves_and_names_the_command_that_goes_on(data, tmp
     process = Forked("train", "translation", "--data", data / "pairs.tsv", "--out", out, *options)
     process.wait_for(b"validation loss")
     process.send_signal(number)
+    process.wait_for(b"stopping: after this step the run is saved")  # at once, before it is saved
     _, err = process.communicate(timeout=1200)
     assert process.returncode == 130
     last, command = err.decode().splitlines()[-2:]

@@ -15,7 +15,7 @@ from rich.console import Console
 import regard as rg
 from regard.backends.flex import backend as flex_backend
 from regard.patterns import Pattern
-from regard_lab.cli import console
+from regard_lab.cli import console, train
 from regard_lab.cli.console import note, out, out_json, out_lines
 from regard_lab.cli.lesson import _print_table
 from regard_lab.cli.train import _live, _plain
@@ -24,7 +24,7 @@ from regard_lab.decoding.generator import Generator
 from regard_lab.lessons import LESSONS, find_lesson
 from regard_lab.teaching.board import Table
 from regard_lab.text import SeenWords
-from regard_lab.training import Started
+from regard_lab.training import Started, StepDone
 from regard_lab.training.recipes import Classifier
 from regard_lab.training.recipes.run_folder import write_samples
 
@@ -426,6 +426,30 @@ def test_walkthroughs_and_lessons_of_hostile_text_are_harmless():
         assert_harmless(answer.out, answer.err)
 
 
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (40, "1:05 left"),
+        (60, "loss 2.125, 12,347 ids/s, 1:05 left"),
+        (110, "loss 2.125, 12,347 target ids per second, 1:05 left"),
+    ],
+)
+def test_a_line_of_progress_fits_its_terminal_with_bar_steps_and_time(width, words, monkeypatch):
+    screen = io.StringIO()
+    how = {"force_terminal": True, "color_system": None, "_environ": {"TERM": "xterm"}}
+    console = Console(file=screen, width=width, **how)
+    monkeypatch.setattr(train, "has_terminal", lambda: True)
+    monkeypatch.setattr(train, "terminal", lambda: console)
+    with train.training_progress() as progress:
+        progress(Started(0, 503))
+        progress(StepDone(417, 503, 2.125, 1e-3, 1.0, 12_347.0, 65.0))
+    lines = re.split(r"[\r\n]+|\x1b\[[0-9;?]*[a-zA-Z]", screen.getvalue())
+    drawn = next(line.rstrip() for line in lines if "417/503" in line)
+    assert drawn.endswith(f" 417/503 {words}")
+    assert drawn.startswith("training ━━━")
+    assert len(drawn) <= width
+
+
 def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
     stream = Stream(terminal=True)
     monkeypatch.setattr(sys, "stderr", stream)
@@ -434,7 +458,7 @@ def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
     bar = SimpleNamespace(console=lines, update=lambda *_, **__: None)
     event = Started(3, 9, (HOSTILE + FORGING,))
     _plain(event)
-    _live(event, bar, 0)
+    _live(event, bar, SimpleNamespace(), 0)
     for show in (out, out_json, out_lines, note):
         show(HOSTILE)
     write_samples(lambda model, picture: [HOSTILE + FORGING], None, 1, tmp_path)

@@ -176,7 +176,7 @@ def test_what_cannot_be_viewed_is_one_sentence(runs):
 
 
 def test_a_hybrid_shows_the_layers_with_weights_and_names_the_others(runs, exported, tmp_path):
-    header, said = exported("hybrid", "the animal was tired", "--no-model")
+    header, _ = exported("hybrid", "the animal was tired", "--no-model")
     remark = "layers 0 and 2, with gated_delta, have no attention weights"
     (attention,) = header["attentions"]
     assert attention["shape"][:2] == [1, 2]

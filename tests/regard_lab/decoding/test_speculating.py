@@ -60,7 +60,9 @@ def test_the_texts_are_those_without_it(generator, options):
 
 
 RECURRENT = sorted(
-    name for name in Mechanism.registry.names() if issubclass(Mechanism.registry.kinds[name], Recurrent)
+    name
+    for name in Mechanism.registry.names()
+    if issubclass(Mechanism.registry.kinds[name], Recurrent)
 )
 MEMORIES = {
     "softmax": {},
