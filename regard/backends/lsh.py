@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from regard.mechanisms.lsh import rows_at
 from regard.patterns import Causal
 from regard.patterns.visible import visible_keys
 
-BLOCK = 1 << 19  # pairs computed at once, at most; a larger tile is computed alone
+MOST_PAIRS = 1 << 19  # computed at once; a larger tile is computed alone
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Tiling:
 
     @property
     def together(self) -> int:
-        return max(1, BLOCK // self.pairs)
+        return max(1, MOST_PAIRS // self.pairs)
 
     def groups(self, count: int) -> int:
         return -(-count // self.together)
@@ -80,7 +80,7 @@ class Tiling:
         return (slice(first, first + self.together) for first in range(0, count, self.together))
 
     def runs(self) -> Iterator[slice]:
-        step = max(1, BLOCK // (self.tile * self.window))
+        step = max(1, MOST_PAIRS // (self.tile * self.window))
         return (slice(first, min(self.tiles, first + step)) for first in range(0, self.tiles, step))
 
 
@@ -96,9 +96,8 @@ class Round:
         of_unit = torch.arange(units, device=order.device)[:, None] * keys
         self.order = order[:, number]  # (units, keys)
         places = torch.arange(keys, device=order.device).expand_as(self.order)
-        self.inverse = (
-            torch.empty_like(places).scatter_(1, self.order, places) + of_unit
-        ).flatten()
+        inverse = torch.empty_like(places).scatter_(1, self.order, places)
+        self.inverse = (inverse + of_unit).flatten()
         # the padding may hold any row
         self.k_rows = (F.pad(self.order, (tiling.back, tiling.spare)) + of_unit).flatten()
         self.q_rows = (F.pad(self.order, (0, tiling.spare)) + of_unit).flatten()
@@ -106,12 +105,12 @@ class Round:
         codes = codes[:, : number + 1].gather(-1, self.order[:, None].expand(-1, number + 1, -1))
         no_match = -4 - 2 * keys
         self.q_codes = self.tiled(F.pad(codes, (0, tiling.spare), value=no_match - 2), dim=2)
-        self.k_codes = F.pad(codes, (tiling.back, tiling.spare), value=no_match).unfold(
-            2, tiling.window, tiling.tile
-        )
-        at = torch.arange(tiling.window, device=order.device)
-        own = at[tiling.back :, None]
-        self.others = at < own if tiling.causal else at != own  # (tile, window)
+        padded = F.pad(codes, (tiling.back, tiling.spare), value=no_match)
+        self.k_codes = padded.unfold(2, tiling.window, tiling.tile)
+        columns = torch.arange(tiling.window, device=order.device)
+        own_column = columns[tiling.back :, None]
+        # (tile, window)
+        self.others = columns < own_column if tiling.causal else columns != own_column
 
     def tiled(self, x: torch.Tensor, dim: int = 1) -> torch.Tensor:
         return x.unflatten(dim, (self.tiling.tiles, self.tiling.tile))
@@ -132,17 +131,15 @@ class Round:
 
     def call(self, run: slice, dtype: torch.dtype) -> flash.FusedCall:
         """The call of some tiles: other keys of the bucket in nearby chunks, unless an earlier round had them."""
-        *earlier, now = (
-            meets(q[:, run], k[:, run])
-            for q, k in zip(self.q_codes.unbind(1), self.k_codes.unbind(1), strict=True)
-        )
-        seen = now.logical_and_(self.others)
-        for before in earlier:
-            seen.logical_and_(before.logical_not_())
-        zero, hidden = (seen.new_full((), x, dtype=dtype) for x in (0.0, -math.inf))
-        return flash.FusedCall(
-            torch.where(seen, zero, hidden), False, self.tiling.scale
-        )  # (units, tiles, tile, window)
+        codes = zip(self.q_codes.unbind(1), self.k_codes.unbind(1), strict=True)
+        *earlier_rounds, this_round = (meets(q[:, run], k[:, run]) for q, k in codes)
+        allowed = this_round.logical_and_(self.others)
+        for met_before in earlier_rounds:
+            allowed.logical_and_(met_before.logical_not_())
+        zero = allowed.new_full((), 0.0, dtype=dtype)
+        masked = allowed.new_full((), -math.inf, dtype=dtype)
+        mask = torch.where(allowed, zero, masked)  # (units, tiles, tile, window)
+        return flash.FusedCall(mask, False, self.tiling.scale)
 
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
@@ -151,13 +148,15 @@ class Round:
         q = self.queries(q)
         k = self.windows(k)
         v = self.windows(v)
-        runs = self.tiling.runs()
-        found = [
-            flash.attend(q[:, run], k[:, run], v[:, run], self.call(run, q.dtype)) for run in runs
-        ]
-        output, log_sum_exp = (
-            torch.cat(parts, 1).flatten(1, 2) for parts in zip(*found, strict=True)
-        )
+        outputs = []
+        logs = []
+        for run in self.tiling.runs():
+            call = self.call(run, q.dtype)
+            output, log_sum_exp = flash.attend(q[:, run], k[:, run], v[:, run], call)
+            outputs.append(output)
+            logs.append(log_sum_exp)
+        output = torch.cat(outputs, 1).flatten(1, 2)
+        log_sum_exp = torch.cat(logs, 1).flatten(1, 2)
         return self.unsorted(output), self.unsorted(log_sum_exp[..., None])[..., 0]
 
     def send(
@@ -165,24 +164,33 @@ class Round:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The gradients of q, k and v from this round, of q, k, v and the output and log-sum-exp of all rounds."""
         q, k, v, output, log_sum_exp = saved
-        rows = [self.queries(x) for x in (grad, q, output)]
-        sums = self.queries(log_sum_exp[..., None])[..., 0]
-        pull = (
-            None if grad_log_sum_exp is None else self.queries(grad_log_sum_exp[..., None])[..., 0]
-        )
-        dq = torch.empty_like(rows[1])
-        places = self.tiling.back + self.tiling.tiles * self.tiling.tile
-        dk, dv = (x.new_zeros(len(x), places, x.shape[-1]) for x in (k, v))
+        grad = self.queries(grad)
+        q = self.queries(q)
+        output = self.queries(output)
+        log_sum_exp = self.queries(log_sum_exp[..., None])[..., 0]
+        if grad_log_sum_exp is not None:
+            grad_log_sum_exp = self.queries(grad_log_sum_exp[..., None])[..., 0]
+
+        dq = torch.empty_like(q)
+        padded_keys = self.tiling.back + self.tiling.tiles * self.tiling.tile
+        dk = k.new_zeros(len(k), padded_keys, k.shape[-1])
+        dv = v.new_zeros(len(v), padded_keys, v.shape[-1])
         k = self.windows(k)
         v = self.windows(v)
         for run in self.tiling.runs():
-            g, one, out = (x[:, run] for x in rows)
-            extra = None if pull is None else pull[:, run]
-            here = flash.Saved(one, k[:, run], v[:, run], out, sums[:, run], g, extra)
-            sent = flash.backward(here, self.call(run, q.dtype))
-            dq[:, run] = sent[0]
-            self._fold(dk, sent[1], run)
-            self._fold(dv, sent[2], run)
+            part = flash.Saved(
+                q[:, run],
+                k[:, run],
+                v[:, run],
+                output[:, run],
+                log_sum_exp[:, run],
+                grad[:, run],
+                None if grad_log_sum_exp is None else grad_log_sum_exp[:, run],
+            )
+            of_q, of_k, of_v = flash.backward(part, self.call(run, q.dtype))[:3]
+            dq[:, run] = of_q
+            self._fold(dk, of_k, run)
+            self._fold(dv, of_v, run)
         dk = dk[:, self.tiling.back :]
         dv = dv[:, self.tiling.back :]
         return self.unsorted(dq.flatten(1, 2)), self.unsorted(dk), self.unsorted(dv)
@@ -192,9 +200,8 @@ class Round:
         tile = self.tiling.tile
         tiles = total.unflatten(1, (-1, tile))
         for shift in range(self.tiling.window // tile):
-            tiles[:, run.start + shift : run.stop + shift] += windows[
-                :, :, shift * tile : (shift + 1) * tile
-            ]
+            part = windows[:, :, shift * tile : (shift + 1) * tile]
+            tiles[:, run.start + shift : run.stop + shift] += part
 
 
 class Rounds(torch.autograd.Function):
@@ -210,10 +217,16 @@ class Rounds(torch.autograd.Function):
         codes: torch.Tensor,
         tiling: Tiling,
     ) -> Any:
-        found = [
-            _over_rounds(tiling, order[i], codes[i], q[i], k[i], v[i]) for i in tiling.units(len(q))
-        ]
-        output, log_sum_exp = (torch.cat(parts) for parts in zip(*found, strict=True))
+        outputs = []
+        logs = []
+        for units in tiling.units(len(q)):
+            output, log_sum_exp = _over_rounds(
+                tiling, order[units], codes[units], q[units], k[units], v[units]
+            )
+            outputs.append(output)
+            logs.append(log_sum_exp)
+        output = torch.cat(outputs)
+        log_sum_exp = torch.cat(logs)
         ctx.save_for_backward(q, k, v, output, log_sum_exp, order, codes)
         ctx.tiling = tiling
         ctx.set_materialize_grads(False)
@@ -225,21 +238,19 @@ class Rounds(torch.autograd.Function):
         tiling = ctx.tiling
 
         def first(grads: Any) -> Any:
-            grad = torch.zeros_like(saved[3]) if grads[0] is None else grads[0]
-            sent = []
+            grad, grad_log_sum_exp = grads
+            if grad is None:
+                grad = torch.zeros_like(saved[3])
+            of_units = []
             for units in tiling.units(len(order)):
-                pull = None if grads[1] is None else grads[1][units]
-                rounds = _rounds(tiling, order[units], codes[units])
-                each = (one.send(grad[units], pull, *(x[units] for x in saved)) for one in rounds)
-                sent.append(
-                    reduce(
-                        lambda sums, more: tuple(
-                            x.add_(y) for x, y in zip(sums, more, strict=True)
-                        ),
-                        each,
-                    )
-                )
-            return tuple(torch.cat(parts) for parts in zip(*sent, strict=True))
+                of_log = None if grad_log_sum_exp is None else grad_log_sum_exp[units]
+                saved_of_units = [x[units] for x in saved]
+                sums = None
+                for each in _rounds(tiling, order[units], codes[units]):
+                    sent = each.send(grad[units], of_log, *saved_of_units)
+                    sums = sent if sums is None else tuple(map(torch.Tensor.add_, sums, sent))
+                of_units.append(sums)
+            return tuple(torch.cat(parts) for parts in zip(*of_units, strict=True))
 
         def pieces() -> Iterator[Piece]:
             for units in tiling.units(len(order)):
@@ -258,7 +269,7 @@ def _over_rounds(
     v: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp of some units, differentiable."""
-    return merge([one.attend(q, k, v) for one in _rounds(tiling, order, codes)])
+    return merge([each.attend(q, k, v) for each in _rounds(tiling, order, codes)])
 
 
 def _rounds(tiling: Tiling, order: torch.Tensor, codes: torch.Tensor) -> Iterator[Round]:
@@ -290,29 +301,24 @@ def sort_keys(
     # more than the number of chunks, so that codes of different buckets are never neighbours
     stride = -(-keys // mechanism.chunk) + 1
     codes = bucket * stride + rank // mechanism.chunk
-    codes = codes.where(
-        bucket < mechanism.bucket_count, -2 - 2 * place
-    )  # codes of hidden keys differ by 2 or more from all others
+    # codes of hidden keys differ by 2 or more from all others
+    codes = codes.where(bucket < mechanism.bucket_count, -2 - 2 * place)
     codes = torch.empty_like(codes).scatter_(-1, order, codes)
     most = max((mechanism.bucket_count + 1) * stride, 2 * keys + 8)
-    small = next(
-        dtype for dtype in (torch.int16, torch.int32, torch.int64) if most < torch.iinfo(dtype).max
-    )
-    return order, codes.to(small)
+    dtypes = (torch.int16, torch.int32, torch.int64)
+    smallest = next(dtype for dtype in dtypes if most < torch.iinfo(dtype).max)
+    return order, codes.to(smallest)
 
 
 def meets(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """Is the key in the query's own chunk of its bucket, or in the one before? (..., queries, keys) of their codes."""
-    return (
-        (query[..., None] - key[..., None, :]).bitwise_and_(-2).logical_not()
-    )  # the difference is 0 or 1
+    difference = query[..., None] - key[..., None, :]
+    return difference.bitwise_and_(-2).logical_not()  # it is 0 or 1
 
 
-# Times measured on CPU in float32, in floating-point operations that take as long:
-PAIR, PAIR_BACKWARD = (
-    800,
-    1500,
-)  # for each pair of a tile, beside its products: masks, sorting, small products
+# Times measured on CPU in float32, in floating-point operations that take as long.
+PAIR = 800  # for each pair of a tile, beside its products: masks, sorting, small products
+PAIR_BACKWARD = 1500
 DENSE = 60  # for each pair of a few queries and all keys
 
 
@@ -322,7 +328,10 @@ class Hashed(Limited):
     name = "lsh"
     limits = (
         on_mechanism(LSH, "LSH attention"),
-        where(lambda one: one.empty or not reachable_keys(one), "there is nothing to compute"),
+        where(
+            lambda problem: problem.empty or not reachable_keys(problem),
+            "there is nothing to compute",
+        ),
         no_weights,
         lambda problem: flash.refusal(
             torch.promote_types(problem.dtype, torch.float32), problem.device
@@ -338,27 +347,33 @@ class Hashed(Limited):
 def _run(problem: Problem, mechanism: LSH, operands: Operands) -> Result:
     grid = operands.grid
     wide = torch.promote_types(problem.dtype, torch.float32)
-    seen = visible_keys(problem.pattern, grid)
-    visible = None if seen is None else seen[:, 0]  # (batch or 1, keys)
+    visible = visible_keys(problem.pattern, grid)
+    if visible is not None:
+        visible = visible[:, 0]  # (batch or 1, keys)
     own = mechanism.own_keys(operands.q, operands.k, grid, visible)
-    q = operands.q.to(wide).masked_fill((own == len(grid.keys))[:, None, :, None], 0)
-    k = mechanism.unit(operands.k.to(wide))
-    v = operands.v.to(wide)
-    aligned = problem.q_start == grid.keys.start and problem.q_len == len(grid.keys)
-    parts = HashedCall(
-        mechanism, _causal(problem), problem.scale, q, operands.k, k, v, own, visible, aligned
+    has_no_key = (own == len(grid.keys))[:, None, :, None]
+    call = HashedCall(
+        mechanism,
+        _is_causal(problem),
+        problem.scale,
+        q=operands.q.to(wide).masked_fill(has_no_key, 0),
+        hashed=operands.k,
+        k=mechanism.unit(operands.k.to(wide)),
+        v=operands.v.to(wide),
+        own=own,
+        visible=visible,
+        aligned=problem.q_start == grid.keys.start and problem.q_len == len(grid.keys),
     )
-    output, log_sum_exp = (
-        parts.few_queries() if _few(problem, mechanism, len(grid.keys)) else parts.all_keys()
-    )
+    few = _has_few_queries(problem, mechanism, len(grid.keys))
+    output, log_sum_exp = call.few_queries() if few else call.all_keys()
     return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None)
 
 
-def _causal(problem: Problem) -> bool:
+def _is_causal(problem: Problem) -> bool:
     return Causal() in problem.pattern.factors
 
 
-def _few(problem: Problem, mechanism: LSH, keys: int) -> bool:
+def _has_few_queries(problem: Problem, mechanism: LSH, keys: int) -> bool:
     return min(problem.q_len, keys) <= mechanism.chunk
 
 
@@ -369,8 +384,8 @@ def _cost(problem: Problem, mechanism: LSH) -> Cost:
     size = problem.head_dim + problem.v_dim
     rounds = mechanism.rounds
     learning = problem.needs_grad
-    tiling = Tiling.of(keys, mechanism.chunk, _causal(problem), problem.scale)
-    if _few(problem, mechanism, keys):
+    tiling = Tiling.of(keys, mechanism.chunk, _is_causal(problem), problem.scale)
+    if _has_few_queries(problem, mechanism, keys):
         pairs = held = units * problem.q_len * keys
         moved = units * keys * size
         groups = 1
@@ -378,31 +393,32 @@ def _cost(problem: Problem, mechanism: LSH) -> Cost:
         backward = DENSE
     else:
         pairs = units * (rounds * tiling.pairs + mechanism.chunk**2)
-        held = min(units * tiling.pairs, max(BLOCK, tiling.tile * tiling.window))
+        held = min(units * tiling.pairs, max(MOST_PAIRS, tiling.tile * tiling.window))
         groups = tiling.groups(units)
         moved = units * rounds * keys * size * 6
         forward = PAIR
         backward = PAIR_BACKWARD
     hashed = units * keys if keys > mechanism.chunk else 0
-    by_pair = forward + 2 * size + (backward + 5 * size if learning else 0)
-    whole = (
-        units * keys * (2 * size * wide + 16 * rounds)
-    )  # keys at unit length, output, order and codes
+    by_pair = forward + 2 * size
+    if learning:
+        by_pair += backward + 5 * size
+    hashing = hashed * rounds * sum(mechanism.factors) * (2 * problem.head_dim + 20)
+    # keys at unit length, output, order and codes
+    whole = units * keys * (2 * size * wide + 16 * rounds)
     sorting = units * keys * wide * (3 * rounds * problem.v_dim + 4 * size) // groups
+    projected = 8 * hashed * (max(mechanism.factors) + problem.head_dim)
+    times = 3 if learning else 1
     return Cost(
-        flops=pairs * by_pair * wide / 4
-        + hashed * rounds * sum(mechanism.factors) * (2 * problem.head_dim + 20),
-        bytes=wide * moved * (3 if learning else 1),
-        peak_bytes=whole
-        + max(3 * wide * held + sorting, 8 * hashed * (max(mechanism.factors) + problem.head_dim)),
+        flops=pairs * by_pair * wide / 4 + hashing,
+        bytes=wide * moved * times,
+        peak_bytes=whole + max(3 * wide * held + sorting, projected),
         pairs=pairs,
-        calls=100 + 30 * rounds * groups * (3 if learning else 1),
+        calls=100 + 30 * rounds * groups * times,
     )
 
 
-Attended = tuple[
-    torch.Tensor, torch.Tensor
-]  # output (batch, heads, ·, v_dim) and log-sum-exp (batch, heads, ·)
+# Output (batch, heads, ·, v_dim) and log-sum-exp (batch, heads, ·).
+Attended = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -435,23 +451,24 @@ class HashedCall:
 
     def few_queries(self) -> Attended:
         """The result from every pair; for calls with at most as many queries, or keys, as a chunk."""
-        at = torch.arange(self.keys, device=self.k.device)
-        own = self.own[..., None]
         _, fits = self._first_chunk()
-        seen = rows_at(fits[:, None, :, None], self.own)  # (batch or 1, 1, q_len, 1)
+        allowed = rows_at(fits[:, None, :, None], self.own)  # (batch or 1, 1, q_len, 1)
         if self.keys > self.mechanism.chunk:
             _, codes = sort_keys(self.mechanism, self.hashed, self.visible, self.causal)
-            for queries, keys in zip(
-                rows_at(codes.mT, self.own).unbind(3), codes.unbind(2), strict=True
-            ):
-                seen = seen | meets(queries, keys)
-        seen = seen & ((at < own if self.causal else at != own) & (own < self.keys))[:, None]
+            q_codes = rows_at(codes.mT, self.own).unbind(3)
+            for of_queries, of_keys in zip(q_codes, codes.unbind(2), strict=True):
+                allowed = allowed | meets(of_queries, of_keys)
+        keys = torch.arange(self.keys, device=self.k.device)
+        own = self.own[..., None]
+        others = keys < own if self.causal else keys != own
+        allowed = allowed & (others & (own < self.keys))[:, None]
         if self.visible is not None:
-            seen = seen & self.visible[:, None, None]
-        q, k, v, call = self.q, self.k, self.v, _only(seen, self.q, self.keys, self.scale)
-        return self._or_itself(
-            flash.attend(q, k, v, call), q, rows_at(k, self.own), rows_at(v, self.own)
-        )
+            allowed = allowed & self.visible[:, None, None]
+        call = _masked_call(allowed, self.q, self.keys, self.scale)
+        result = flash.attend(self.q, self.k, self.v, call)
+        own_k = rows_at(self.k, self.own)
+        own_v = rows_at(self.v, self.own)
+        return self._or_itself(result, self.q, own_k, own_v)
 
     def all_keys(self) -> Attended:
         """The result with every key as a query, in tiles of sorted keys, of which the call's queries are selected."""
@@ -460,21 +477,24 @@ class HashedCall:
         v = self.v
         order, codes = sort_keys(self.mechanism, self.hashed, self.visible, self.causal)
         tiling = Tiling.of(self.keys, self.mechanism.chunk, self.causal, self.scale)
-        found = Rounds.apply(*(x.flatten(0, 1) for x in (q, k, v, order, codes)), tiling)
-        output, log_sum_exp = (x.unflatten(0, q.shape[:2]) for x in found)
+        by_unit = [x.flatten(0, 1) for x in (q, k, v, order, codes)]
+        output, log_sum_exp = Rounds.apply(*by_unit, tiling)
+        output = output.unflatten(0, q.shape[:2])
+        log_sum_exp = log_sum_exp.unflatten(0, q.shape[:2])
         rank, fits = self._first_chunk()
         if self.causal or fits.any():
-            near = self._within_first_chunk(q)
+            near_output, near_log = self._within_first_chunk(q)
             rank = rank.where(fits, 0)
             fits = fits[:, None]
-            output = rows_at(near[0], rank).where(fits[..., None], output)
-            log_sum_exp = rows_at(near[1][..., None], rank)[..., 0].where(fits, log_sum_exp)
+            output = rows_at(near_output, rank).where(fits[..., None], output)
+            log_sum_exp = rows_at(near_log[..., None], rank)[..., 0].where(fits, log_sum_exp)
         if self.aligned:
             return self._or_itself((output, log_sum_exp), q, k, v)
-        rows = (rows_at(x, self.own) for x in (output, log_sum_exp[..., None], k, v))
-        output, log_sum_exp, k, v = rows
-        log_sum_exp = log_sum_exp[..., 0].masked_fill((self.own == self.keys)[:, None], -math.inf)
-        return self._or_itself((output, log_sum_exp), self.q, k, v)
+        output = rows_at(output, self.own)
+        log_sum_exp = rows_at(log_sum_exp[..., None], self.own)[..., 0]
+        log_sum_exp = log_sum_exp.masked_fill((self.own == self.keys)[:, None], -math.inf)
+        result = output, log_sum_exp
+        return self._or_itself(result, self.q, rows_at(k, self.own), rows_at(v, self.own))
 
     def _at_keys(self) -> torch.Tensor:
         """Each query at the index of its own key, (batch, heads, keys, head_dim), zeros elsewhere."""
@@ -482,9 +502,9 @@ class HashedCall:
             return self.q
         batch, heads, _, head_dim = self.q.shape
         places = self.own.expand(batch, -1)[:, None, :, None].expand(self.q.shape)
-        return self.q.new_zeros(batch, heads, self.keys + 1, head_dim).scatter(2, places, self.q)[
-            :, :, :-1
-        ]
+        # the last row is for queries without a key of their own
+        rows = self.q.new_zeros(batch, heads, self.keys + 1, head_dim)
+        return rows.scatter(2, places, self.q)[:, :, :-1]
 
     def _first_chunk(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The number of visible keys before each key, and whether it may look at one chunk only; (batch or 1, keys)."""
@@ -493,27 +513,25 @@ class HashedCall:
             rank = torch.arange(self.keys, device=self.k.device)[None]
             return rank, (rank < chunk) & (self.causal or self.keys <= chunk)
         rank = self.visible.cumsum(-1) - 1
-        return rank, self.visible & (rank < chunk) & (
-            self.causal | (self.visible.sum(-1, keepdim=True) <= chunk)
-        )
+        one_chunk = self.causal | (self.visible.sum(-1, keepdim=True) <= chunk)
+        return rank, self.visible & (rank < chunk) & one_chunk
 
     def _within_first_chunk(self, q: torch.Tensor) -> Attended:
         """Attention among the first visible keys of each batch row, (batch, heads, chunk, ·)."""
-        at = torch.arange(self.mechanism.chunk, device=q.device)
+        chunk = torch.arange(self.mechanism.chunk, device=q.device)
+        size = len(chunk)
         # visible keys are one run
-        first = at[:1] if self.visible is None else self.visible.int().argmax(-1, keepdim=True)
-        columns = (first + at).clamp(max=self.keys).view(-1, len(at))
-        seen = at < at[:, None] if self.causal else at != at[:, None]
-        seen = seen.view(1, 1, len(at), len(at))
+        first = chunk[:1] if self.visible is None else self.visible.int().argmax(-1, keepdim=True)
+        columns = (first + chunk).clamp(max=self.keys).view(-1, size)
+        allowed = chunk < chunk[:, None] if self.causal else chunk != chunk[:, None]
+        allowed = allowed.view(1, 1, size, size)
         if self.visible is not None:
-            seen = (
-                seen
-                & F.pad(self.visible, (0, 1))
-                .expand(len(columns), -1)
-                .gather(1, columns)[:, None, None]
-            )
-        q, k, v = (rows_at(x, columns) for x in (q, self.k, self.v))
-        return flash.attend(q, k, v, _only(seen, q, len(at), self.scale))
+            visible = F.pad(self.visible, (0, 1)).expand(len(columns), -1)
+            allowed = allowed & visible.gather(1, columns)[:, None, None]
+        q = rows_at(q, columns)
+        k = rows_at(self.k, columns)
+        v = rows_at(self.v, columns)
+        return flash.attend(q, k, v, _masked_call(allowed, q, size, self.scale))
 
     def _or_itself(
         self, result: Attended, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
@@ -521,12 +539,13 @@ class HashedCall:
         """The result; a query with no other key attends to its own (batch, heads, q_len, ·), if that is visible."""
         output, log_sum_exp = result
         alone = (log_sum_exp == -math.inf) & (self.own < self.keys)[:, None]
-        return v.where(alone[..., None], output), ((q * k).sum(-1) * self.scale).where(
-            alone, log_sum_exp
-        )
+        own_score = (q * k).sum(-1) * self.scale
+        return v.where(alone[..., None], output), own_score.where(alone, log_sum_exp)
 
 
-def _only(seen: torch.Tensor, q: torch.Tensor, keys: int, scale: float) -> flash.FusedCall:
+def _masked_call(
+    allowed: torch.Tensor, q: torch.Tensor, keys: int, scale: float
+) -> flash.FusedCall:
     """The fused call in which only these pairs are allowed."""
-    mask = q.new_zeros(*seen.shape[:2], q.shape[2], keys)
-    return flash.FusedCall(mask.masked_fill_(~seen, -math.inf), False, scale)
+    mask = q.new_zeros(*allowed.shape[:2], q.shape[2], keys)
+    return flash.FusedCall(mask.masked_fill_(~allowed, -math.inf), False, scale)

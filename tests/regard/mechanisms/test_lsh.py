@@ -165,7 +165,7 @@ def told(
 
 @pytest.mark.parametrize(("length", "chunk", "buckets", "number"), SIZES)
 def test_values_and_gradients_equal_the_formula(monkeypatch, length, chunk, buckets, number):
-    monkeypatch.setattr(fast, "BLOCK", 200)
+    monkeypatch.setattr(fast, "MOST_PAIRS", 200)
     mechanism, (x, v) = (
         m.LSH(chunk, buckets, number, seed=length),
         texts(length, requires_grad=True),
