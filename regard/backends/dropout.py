@@ -17,12 +17,13 @@ import torch
 from regard.patterns import Grid
 
 _BITS = 53
+# Odd constants: of the batch row, the head, the query position and the key position.
 _STRIDES = (
     -7046029254386353131,
     -4417276706812531889,
     1609587929392839161,
     -8796714831421723037,
-)  # odd constants
+)
 PAIR = 700  # cost of the hash of one pair, in floating-point operations that take as long
 _CHUNK = 1 << 15  # pairs hashed at once on CPU: two int64 workspaces of 256 KiB
 
@@ -31,7 +32,8 @@ def drop(weights: torch.Tensor, dropout: float, seed: int, grid: Grid) -> torch.
     """The weights after dropout: each is zeroed with probability `dropout`, the others are divided by `1 - dropout`."""
     if dropout >= 1:
         return weights * 0
-    return weights * kept(dropout, seed, weights.shape[0], weights.shape[1], grid) / (1 - dropout)
+    batch, heads = weights.shape[:2]
+    return weights * kept(dropout, seed, batch, heads, grid) / (1 - dropout)
 
 
 def kept(dropout: float, seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
@@ -78,11 +80,12 @@ def write_kept(
     step = len(table) if out.device.type != "cpu" else max(1, _CHUNK // max(1, table.shape[1]))
     state = torch.empty(min(step, len(table)), table.shape[1], dtype=torch.int64, device=out.device)
     spare = torch.empty_like(state)
-    for at in range(0, len(table), step):
-        rows = states[at : at + step]
-        torch.add(rows, keys, out=state[: len(rows)])
-        _scramble(state[: len(rows)], spare[: len(rows)])
-        torch.ge(state[: len(rows)].bitwise_xor_(-(2**63)), least, out=table[at : at + step])
+    for first in range(0, len(table), step):
+        rows = states[first : first + step]
+        hashed = state[: len(rows)]
+        torch.add(rows, keys, out=hashed)
+        _scramble(hashed, spare[: len(rows)])
+        torch.ge(hashed.bitwise_xor_(-(2**63)), least, out=table[first : first + step])
     return out
 
 

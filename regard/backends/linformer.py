@@ -39,15 +39,17 @@ class Projected(Limited):
 def _run(problem: Problem, operands: Operands) -> Result:
     assert isinstance(problem.mechanism, Linformer)
     wide = torch.promote_types(operands.q.dtype, torch.float32)
-    E, F = (matrix.to(wide) for matrix in problem.mechanism.projections(operands.parameters))
-    k = _mixed(E, operands.k.to(wide))  # (batch, kv_heads, rank, head_dim)
-    v = _mixed(F, operands.v.to(wide))  # (batch, kv_heads, rank, v_dim)
+    E, F = problem.mechanism.projections(operands.parameters)
+    k = _project(E.to(wide), operands.k.to(wide))  # (batch, kv_heads, rank, head_dim)
+    v = _project(F.to(wide), operands.v.to(wide))  # (batch, kv_heads, rank, v_dim)
     q = operands.q.to(wide)
     empty_rows = _empty_rows(problem, operands)
+    if empty_rows is not None:
+        q = q.masked_fill(empty_rows, 0)
+
     call = flash.FusedCall(mask=None, causal=False, scale=problem.scale)
-    output, log_sum_exp = flash.attend(
-        q if empty_rows is None else q.masked_fill(empty_rows, 0), k, v, call
-    )
+    output, log_sum_exp = flash.attend(q, k, v, call)
+
     if empty_rows is not None:
         output = output.masked_fill(empty_rows, 0)
         log_sum_exp = log_sum_exp.masked_fill(empty_rows[..., 0], -math.inf)
@@ -56,38 +58,37 @@ def _run(problem: Problem, operands: Operands) -> Result:
     )
 
 
-def _mixed(projection: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def _project(projection: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """(batch, kv_heads, rank, dim) by one product for all batch rows, so that its gradient is not stored for each."""
     return torch.einsum("hrn,bhnd->bhrd", projection, x)
 
 
 def _empty_rows(problem: Problem, operands: Operands) -> torch.Tensor | None:
     """Batch rows without a visible key, (batch or 1, 1, 1, 1); None if all keys are visible."""
-    seen = visible_keys(problem.pattern, operands.grid)  # (batch or 1, 1, keys), or None for all
-    if seen is None:
-        seen = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=operands.q.device)
-    empty_rows = ~seen.any(-1)[..., None, None]
+    keys = len(operands.grid.keys)
+    visible = visible_keys(problem.pattern, operands.grid)  # (batch or 1, 1, keys), or None for all
+    if visible is None:
+        visible = torch.ones(1, 1, keys, dtype=torch.bool, device=operands.q.device)
+    empty_rows = ~visible.any(-1)[..., None, None]
     return empty_rows if empty_rows.any() else None
 
 
 def _cost(problem: Problem, rank: int) -> Cost:
-    width = 8 if problem.dtype == torch.float64 else 4
+    width = 8 if problem.dtype == torch.float64 else 4  # bytes of a number
     dims = problem.head_dim + problem.v_dim
-    keys = problem.batch * problem.kv_heads * len(reachable_keys(problem))
-    pairs = problem.batch * problem.heads * problem.q_len * rank
-    mixtures = problem.batch * problem.kv_heads * rank
-    projections = 2 * problem.kv_heads * rank * len(reachable_keys(problem))
+    reachable = len(reachable_keys(problem))
+    rows = problem.batch * problem.heads * problem.q_len
+    keys = problem.batch * problem.kv_heads * reachable
+    projected_keys = problem.batch * problem.kv_heads * rank
+    projections = 2 * problem.kv_heads * rank * reachable
+    pairs = rows * rank
     times = 3.5 if problem.needs_grad else 1
     return Cost(
         flops=2 * dims * (keys * rank + pairs) * times,
-        bytes=width
-        * (
-            (2 * keys + problem.batch * problem.heads * problem.q_len + mixtures) * dims
-            + projections
-        ),
+        bytes=width * ((2 * keys + rows + projected_keys) * dims + projections),
         peak_bytes=width
-        * (2 * keys + mixtures)
-        * dims,  # keys and values copied for one product, and widened
+        * (2 * keys + projected_keys)
+        * dims,  # copied for one product, and widened
         pairs=pairs,
         calls=4 * (3 if problem.needs_grad else 1),
     )

@@ -23,9 +23,8 @@ def merge(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor
     empty_rows = (sums == -math.inf).all(0)
     safe = sums.masked_fill(empty_rows, 0)
     total = safe.logsumexp(0)
-    shares = safe.softmax(0).masked_fill(empty_rows, 0)[
-        ..., None
-    ]  # they add up to 1 even if log-sum-exps are large
+    # They add up to 1 even if log-sum-exps are large.
+    shares = safe.softmax(0).masked_fill(empty_rows, 0)[..., None]
     output = (outputs.to(shares.dtype) * shares).sum(0).to(outputs.dtype)
     return output, total.masked_fill(empty_rows, -math.inf)
 
@@ -53,9 +52,10 @@ class Merging:
 
         With `first`, these rows had no piece before, so that this one is copied, which is faster.
         """
-        mean, largest, total, excess = (
-            x[lines] for x in (self.mean, self.largest, self.total, self.excess)
-        )
+        mean = self.mean[lines]
+        largest = self.largest[lines]
+        total = self.total[lines]
+        excess = self.excess[lines]
         if first:
             mean.copy_(output)
             largest.copy_(log_sum_exp)
@@ -75,7 +75,7 @@ class Merging:
 
     def merged(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and log-sum-exp of all pieces; nothing can be added any more."""
-        added = self.total.log().masked_fill_(
-            self.largest == math.inf, 0
-        )  # scores too large to be numbers
-        return self.mean.div_(self.total.clamp_min_(1)[..., None]), self.largest.add_(added)
+        too_large = self.largest == math.inf  # scores too large to be numbers
+        added = self.total.log().masked_fill_(too_large, 0)
+        output = self.mean.div_(self.total.clamp_min_(1)[..., None])
+        return output, self.largest.add_(added)

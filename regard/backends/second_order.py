@@ -51,14 +51,16 @@ def gradients(
         grads: the gradients of its outputs, None for outputs without one.
     """
 
-    def written(grads: Tensors) -> Tensors:
-        return first(
-            [None if x is None else in_memory("the gradient of an output", x) for x in grads]
-        )
+    def backward(grads: Tensors) -> Tensors:
+        written = [None if x is None else in_memory("the gradient of an output", x) for x in grads]
+        return first(written)
+
+    def differentiable_backward(grads: Tensors) -> Tensors:
+        return _First.apply(backward, pieces, len(inputs), *inputs, *grads)
 
     if not torch.is_grad_enabled():
-        return _each(written, grads)
-    return _each(lambda grads: _First.apply(written, pieces, len(inputs), *inputs, *grads), grads)
+        return _for_each_member(backward, grads)
+    return _for_each_member(differentiable_backward, grads)
 
 
 def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -70,35 +72,35 @@ def one_by_one(
     function: Callable[..., Any], size: int, dims: Sequence[int | None], *args: Any
 ) -> tuple[Any, ...]:
     """A function of each member of a batch, stacked; `dims` has the batch axis of each argument."""
-    found = []
-    for at in range(size):
-        members = (
-            x if dim is None else x.select(dim, at) for x, dim in zip(args, dims, strict=True)
-        )
-        found.append(function(*members))
-    return tuple(
-        None if parts[0] is None else torch.stack(parts) for parts in zip(*found, strict=True)
-    )
+    results = []
+    for number in range(size):
+        member = []
+        for x, dim in zip(args, dims, strict=True):
+            member.append(x if dim is None else x.select(dim, number))
+        results.append(function(*member))
+    by_output = zip(*results, strict=True)
+    return tuple(None if parts[0] is None else torch.stack(parts) for parts in by_output)
 
 
-def _each(function: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
+def _for_each_member(function: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
     """A function of tensors, called once for each member if autograd passes a batch of gradients."""
-    dims = [
-        0 if x is not None and torch._C._functorch.is_legacy_batchedtensor(x) else None
-        for x in tensors
-    ]
+    dims: list[int | None] = []
+    for x in tensors:
+        batched = x is not None and torch._C._functorch.is_legacy_batchedtensor(x)
+        dims.append(0 if batched else None)
     if 0 not in dims:
         return function(tensors)
-    level = (
-        torch._C._vmapmode_increment_nesting() - 1
-    )  # PyTorch has no function that only reads the level
+    # PyTorch has no function that only reads the level.
+    level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
-    whole: list[Any] = [
-        x if x is None or dim is None else torch._remove_batch_dim(x, level, 1, dim)
-        for x, dim in zip(tensors, dims, strict=True)
-    ]
-    found = one_by_one(lambda *members: function(members), len(whole[dims.index(0)]), dims, *whole)
-    return tuple(None if x is None else torch._add_batch_dim(x, 0, level) for x in found)
+    whole: list[Any] = []
+    for x, dim in zip(tensors, dims, strict=True):
+        if x is not None and dim is not None:
+            x = torch._remove_batch_dim(x, level, 1, dim)
+        whole.append(x)
+    members = len(whole[dims.index(0)])
+    results = one_by_one(lambda *member: function(member), members, dims, *whole)
+    return tuple(None if x is None else torch._add_batch_dim(x, 0, level) for x in results)
 
 
 class _First(torch.autograd.Function):
@@ -119,10 +121,11 @@ class _First(torch.autograd.Function):
         count = ctx.count
         needs = ctx.needs_input_grad[3:]
         tensors = ctx.saved_tensors
-        sent = _each(
-            lambda seconds: _Second.apply(pieces, count, needs, *tensors, *seconds), seconds
-        )
-        return None, None, None, *sent
+
+        def second_derivative(seconds: Tensors) -> Tensors:
+            return _Second.apply(pieces, count, needs, *tensors, *seconds)
+
+        return None, None, None, *_for_each_member(second_derivative, seconds)
 
 
 class _Second(torch.autograd.Function):
@@ -134,9 +137,10 @@ class _Second(torch.autograd.Function):
     ) -> Any:
         ctx.set_materialize_grads(False)
         size = len(needs)
-        return tuple(
-            _derivative(pieces(), tensors[:count], tensors[count:size], tensors[size:], needs)
-        )
+        inputs = tensors[:count]
+        grads = tensors[count:size]
+        seconds = tensors[size:]
+        return tuple(_derivative(pieces(), inputs, grads, seconds, needs))
 
     @staticmethod
     def backward(ctx: Any, *thirds: torch.Tensor | None) -> Any:
@@ -154,60 +158,77 @@ def _derivative(
 ) -> list[torch.Tensor | None]:
     """The gradient of Σ seconds · gradients with respect to every input and every gradient of an output."""
     whole = (*inputs, *grads)
-    sums = [
-        torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
-        if x is not None and need
-        else None
-        for x, need in zip(whole, needs, strict=True)
-    ]
+    sums: list[torch.Tensor | None] = []
+    for x, need in zip(whole, needs, strict=True):
+        if x is None or not need:
+            sums.append(None)
+        else:
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            sums.append(torch.zeros_like(x, dtype=dtype))
+
     for piece in pieces:
-        places = (*piece.inputs, *piece.outputs)
-        parts = [
-            None if x is None else x[place].detach() for x, place in zip(whole, places, strict=True)
-        ]
+        indices = (*piece.inputs, *piece.outputs)
+        parts: list[torch.Tensor | None] = []
+        for x, index in zip(whole, indices, strict=True):
+            part = None if x is None else x[index].detach()
+            parts.append(None if part is None else part.requires_grad_(part.is_floating_point()))
         with torch.enable_grad():
-            parts = [None if x is None else x.requires_grad_(x.is_floating_point()) for x in parts]
-            total = _weighted(piece, parts[: len(inputs)], parts[len(inputs) :], seconds)
-        asked = [
-            x for x, into in zip(parts, sums, strict=True) if into is not None and x is not None
-        ]
-        if total is None or not asked or not total.requires_grad:
-            continue
-        found = iter(torch.autograd.grad(total, asked, allow_unused=True))
-        for into, place in zip(sums, places, strict=True):
-            if into is not None and (sent := next(found)) is not None:
-                into[place] += sent.to(into.dtype)
-    return [
-        None if x is None or into is None else into.to(x.dtype)
-        for x, into in zip(whole, sums, strict=True)
-    ]
+            total = _weighted_sum(piece, parts[: len(inputs)], parts[len(inputs) :], seconds)
+        if total is not None and total.requires_grad:
+            _add_gradients(total, parts, sums, indices)
+
+    results: list[torch.Tensor | None] = []
+    for x, summed in zip(whole, sums, strict=True):
+        results.append(None if x is None or summed is None else summed.to(x.dtype))
+    return results
 
 
-def _weighted(
+def _add_gradients(
+    total: torch.Tensor,
+    parts: Sequence[torch.Tensor | None],
+    sums: Sequence[torch.Tensor | None],
+    indices: Sequence[Index],
+) -> None:
+    """Add the gradients of `total` with respect to the parts to the sums at these indices."""
+    wanted = []
+    for part, summed, index in zip(parts, sums, indices, strict=True):
+        if part is not None and summed is not None:
+            wanted.append((part, summed, index))
+    if not wanted:
+        return
+    sent = torch.autograd.grad(total, [part for part, _, _ in wanted], allow_unused=True)
+    for gradient, (_, summed, index) in zip(sent, wanted, strict=True):
+        if gradient is not None:
+            summed[index] += gradient.to(summed.dtype)
+
+
+def _weighted_sum(
     piece: Piece, inputs: Tensors, grads: Tensors, seconds: Tensors
 ) -> torch.Tensor | None:
     """Σ seconds · gradients of one piece, differentiable; None if no input gets a gradient."""
-    outputs = piece.compute(*inputs)
-    pairs = [
-        (x, g)
-        for x, g in zip(outputs, grads, strict=True)
-        if x is not None and g is not None and x.requires_grad
-    ]
-    learning = [(x, at) for at, x in enumerate(inputs) if x is not None and seconds[at] is not None]
-    if not pairs or not learning:
+    outputs = []
+    grads_of_outputs = []
+    for output, grad in zip(piece.compute(*inputs), grads, strict=True):
+        if output is not None and grad is not None and output.requires_grad:
+            outputs.append(output)
+            grads_of_outputs.append(grad.to(output.dtype))
+
+    learning = []
+    seconds_of_learning = []
+    for x, second, index in zip(inputs, seconds[: len(inputs)], piece.inputs, strict=True):
+        if x is not None and second is not None:
+            learning.append(x)
+            seconds_of_learning.append(second[index])
+    if not outputs or not learning:
         return None
+
     firsts = torch.autograd.grad(
-        [x for x, _ in pairs],
-        [x for x, _ in learning],
-        [g.to(x.dtype) for x, g in pairs],
-        create_graph=True,
-        allow_unused=True,
+        outputs, learning, grads_of_outputs, create_graph=True, allow_unused=True
     )
     terms = []
-    for sent, (_, at) in zip(firsts, learning, strict=True):
-        second = seconds[at]
-        if sent is not None and second is not None:
-            terms.append((sent * second[piece.inputs[at]].to(sent.dtype)).sum())
+    for first, second in zip(firsts, seconds_of_learning, strict=True):
+        if first is not None:
+            terms.append((first * second.to(first.dtype)).sum())
     return sum(terms[1:], terms[0]) if terms else None
 
 
