@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard_lab.text import tidy_target
-from regard_lab.text.catalogues import read_catalogue
+from regard_lab.text.catalogues import catalogue_pairs, read_catalogue
+from regard_lab.text.plurals import PluralForms
 
 SHORTEST, SHORT, LONGEST = (
     3,
@@ -98,10 +99,13 @@ def read_messages(folder: Path) -> list[Message]:
         if NAMES.match(path.stem):
             continue
         try:
-            entries = read_catalogue(path.read_bytes())
+            header, entries = read_catalogue(path.read_bytes())
         except UnicodeDecodeError:  # of another encoding
             continue
-        for source, target in entries:
+        forms = PluralForms.of_header(header)
+        # Of plurals only the pair of n = 1 is taken, as when the report was made.
+        pairs = (catalogue_pairs(source, target, forms)[0] for source, target in entries)
+        for source, target in (pair for pair in pairs if not isinstance(pair, str)):
             if is_message(source) and is_message(target):
                 line = tidy_target(source)
                 kept.setdefault(

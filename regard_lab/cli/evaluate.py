@@ -1,7 +1,7 @@
 """`regard evaluate`, `compare` and `score`: the quality of a model; `regard lenses`: which lens shows what it uses."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError, OccupiedError
+from regard.errors import ArgumentError, DataError, OccupiedError
 from regard.storage.files import replace_file
 from regard_lab.cli.console import (
     StoppedError,
@@ -27,6 +27,7 @@ from regard_lab.cli.options import (
     Alpha,
     Beam,
     Json,
+    KeepPlaceholders,
     Normalisation,
     Run,
     check_search,
@@ -35,11 +36,14 @@ from regard_lab.cli.options import (
 )
 from regard_lab.cli.running import remark_on_training
 from regard_lab.decoding import Generator, Translator, sharing
+from regard_lab.decoding.scoring import ScoredText
 from regard_lab.models import LanguageModel
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import kind_of_model
 from regard_lab.seeing.lens_study import study_lenses
-from regard_lab.text import read_lines, read_pairs
+from regard_lab.text import Pair, read_lines
+from regard_lab.text.pairs import read_each
+from regard_lab.text.tables import EMPTY_LINE, Fault
 from regard_lab.training.recipes import comparing
 from regard_lab.training.recipes.evaluation import (
     ClassScores,
@@ -51,7 +55,7 @@ from regard_lab.training.recipes.evaluation import (
     evaluate_text,
     uncounted,
 )
-from regard_lab.training.recipes.run_folder import silent
+from regard_lab.training.recipes.run_folder import keeps_placeholders, silent
 
 OUT = Option(
     "--out",
@@ -64,6 +68,7 @@ NAMES = (
     (b"label", b"given", b"probability"),
 )  # of columns
 LINES_AT_ONCE = 256
+UNSCORED = "unscored"  # begins the row of a line that has no score
 
 
 def evaluate(
@@ -79,6 +84,7 @@ def evaluate(
     beam: Beam = default(Translator.n_best, "beam"),
     normalisation: Normalisation = default(Translator.n_best, "normalisation"),
     alpha: Alpha = default(Translator.n_best, "alpha"),
+    keep_placeholders: KeepPlaceholders = None,
     out: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
@@ -116,7 +122,14 @@ def evaluate(
                         run, test or [], **common
                     )
                 else:
-                    scores = evaluate_run(run, test or [], share=share, **common, **search)
+                    scores = evaluate_run(
+                        run,
+                        test or [],
+                        keep_placeholders=keep_placeholders,
+                        share=share,
+                        **common,
+                        **search,
+                    )
         except PartlyEvaluated as stopped:
             kept = ""
             if first and out is not None and stopped.rows:
@@ -199,43 +212,67 @@ def score(
             metavar="PAIRS", help="Files of pairs; of a language model one file, each line a text."
         ),
     ],
+    keep_placeholders: KeepPlaceholders = None,
     as_json: Json = False,
 ) -> None:
     """Print how probable a model finds given translations or lines: by line, id and word."""
     note(remark_on_training(run))
+    items: Sequence[Pair | str | Fault]
+    scored: Callable[..., Sequence[ScoredText]]
+    if kind_of_model(run) == LanguageModel.KIND:
+        if len(texts) > 1:
+            raise ArgumentError(
+                f"{len(texts)} files were given; a language model scores the lines of one"
+            )
+        items = [
+            line if line.strip() else Fault(EMPTY_LINE, texts[0], number)
+            for number, line in enumerate(read_lines(texts[0]), start=1)
+        ]
+        scored = Generator.load(run).score
+    else:
+        if keep_placeholders is None:
+            keep_placeholders = keeps_placeholders(run)
+        lines = read_each(*texts, keep_placeholders=keep_placeholders)
+        note(lines.read.report("unscored"))
+        items = lines.rows
+        scored = Translator.load(run).score
     done = 0
-    with keeping(lambda: f"{count_of(done, 'lines', ',')} printed" if done else None):
-        if kind_of_model(run) == LanguageModel.KIND:
-            if len(texts) > 1:
-                raise ArgumentError(
-                    f"{len(texts)} files were given; a language model scores the lines of one"
-                )
-            lines = [line for line in read_lines(texts[0]) if line.strip()]
-            items = lines
-            scored = Generator.load(run).score
+    with (
+        keeping(lambda: f"{count_of(done, 'lines', ',')} printed" if done else None),
+        counting("scoring", len(items)) as progress,
+    ):
+        for start in range(0, len(items), LINES_AT_ONCE):
+            chunk = items[start : start + LINES_AT_ONCE]
+            whole: list[Any] = [one for one in chunk if not isinstance(one, Fault)]
+            scores = iter(scored(whole))
+            for one in chunk:
+                _write_score(one if isinstance(one, Fault) else next(scores), as_json)
+            done += len(chunk)
+            progress(len(chunk))
+    bad = sum(isinstance(one, Fault) for one in items)
+    if bad:
+        have = "has" if bad == 1 else "have"
+        row = '{"unscored": why, ...}' if as_json else f"{UNSCORED} TAB why"
+        raise DataError(
+            f"{bad:,} of {count_of(len(items), 'lines', ',')} {have} no score, and the row {row} instead; "
+            f"mend or remove what they name"
+        )
+
+
+def _write_score(scored: ScoredText | Fault, as_json: bool) -> None:
+    """Write the row of one line: its score with its texts, or why it has none."""
+    if isinstance(scored, Fault):
+        if as_json:
+            out_json({UNSCORED: scored.reason, "file": scored.file, "line": scored.number})
         else:
-            read = read_pairs(*texts)
-            note(read.report())
-            items = read.pairs
-            scored = Translator.load(run).score
-        with counting("scoring", len(items)) as progress:
-            for start in range(0, len(items), LINES_AT_ONCE):
-                chunk: Any = items[start : start + LINES_AT_ONCE]
-                for one in scored(chunk):
-                    if as_json:
-                        out_json(one.to_dict())
-                    else:
-                        sides = [one.text] if one.source is None else [one.source, one.text]
-                        out_data(
-                            "\t".join(
-                                [
-                                    f"{one.log_probability:.6f}",
-                                    *(side.replace("\t", " ") for side in sides),
-                                ]
-                            )
-                        )
-                done += len(chunk)
-                progress(len(chunk))
+            out_data(f"{UNSCORED}\t{scored.reason}\t{scored.file} line {scored.number}")
+        return
+    if as_json:
+        out_json(scored.to_dict())
+        return
+    sides = [scored.text] if scored.source is None else [scored.source, scored.text]
+    cells = [f"{scored.log_probability:.6f}", *(side.replace("\t", " ") for side in sides)]
+    out_data("\t".join(cells))
 
 
 def lenses(

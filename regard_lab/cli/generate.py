@@ -158,7 +158,7 @@ def generate(
     generator = compiling(Generator.load(run), compiled)
     options = _with_draft(options)
     note(remark_on_training(run))
-    unknown = UnknownWords(generator.words, "continuation")
+    unknown = UnknownWords(generator.words, "continuation", generator.tokeniser.reads)
     trained = TrainedLength(run)
     done = 0
     with keeping(lambda: f"{count_of(done, 'texts', ',')} written" if done else None):
@@ -212,7 +212,9 @@ def _generate_file(
         lambda run: compiling(Generator.load(run), compiled)
     )  # not before a line is to be continued
     given = cache(lambda: _with_draft(options))
-    unknown = cache(lambda: UnknownWords(load(run).words, "continuation"))
+    unknown = cache(
+        lambda: UnknownWords(load(run).words, "continuation", load(run).tokeniser.reads)
+    )
     trained = TrainedLength(run)
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
@@ -288,7 +290,7 @@ def classify(
     """Label texts, one line of output for each line of input."""
     classifier = Classifier.load(run)
     note(remark_on_training(run))
-    unknown = UnknownWords(classifier.words, "label")
+    unknown = UnknownWords(classifier.words, "label", classifier.tokeniser.reads)
     for chunk in read_texts(texts, "text", LINES_AT_ONCE):
         rows = iter(classifier.probabilities([text for text in map(tidy, chunk) if text]))
         for text in chunk:

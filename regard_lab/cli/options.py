@@ -71,6 +71,14 @@ CacheDtype = Annotated[
         help="Storage of the cache, such as int8 or bfloat16. [default: that of the weights]",
     ),
 ]
+KeepPlaceholders = Annotated[
+    bool | None,
+    Option(
+        "--keep-placeholders/--drop-placeholders",
+        help="Whether placeholders of a .tmx are written as text. [default: as the run was trained]",
+        show_default=False,
+    ),
+]
 
 
 Compile = Annotated[

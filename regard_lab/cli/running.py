@@ -24,7 +24,7 @@ from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Tokeniser, read_lines
 from regard_lab.text.lines import is_packed, plain_path
 from regard_lab.training.checkpoint import RunState, read_training
-from regard_lab.training.recipes.run_folder import read_settings, read_test
+from regard_lab.training.recipes.run_folder import Learned, read_settings, read_test
 
 FAR, LONG = (
     3,
@@ -63,7 +63,7 @@ def remark_on_arguments(run: object, sentences: Sequence[str]) -> str | None:
 
 
 def remark_on_training(run: Path) -> str | None:
-    """A remark on the model of a training that has not ended; None for one that has, or for a saved model."""
+    """A remark on the model of a training that has not ended, or has hardly learned; None for a saved model."""
     checkpoints = read_checkpoints(run)
     if checkpoints is None:
         return None
@@ -82,7 +82,8 @@ def remark_on_training(run: Path) -> str | None:
     elif minutes is not None:
         ended |= state.wall_seconds + state.look_seconds >= 60 * minutes
     if ended:
-        return None
+        learned = Learned.of_run(run)
+        return None if learned is None else learned.remark()
     of = f" of {planned:,}" if planned is not None else ""
     return (
         f"this model is at step {used['state']['step']:,}{of}; its training is not finished, so its results may "

@@ -210,7 +210,7 @@ def translate(
         check_attends(translator.model)  # before any work
     note(remark_on_training(run))
     note(remark_on_arguments(run, sentences))
-    unknown = UnknownWords(translator.words, "translation")
+    unknown = UnknownWords(translator.words, "translation", translator.tokeniser.reads)
     lengths = Lengths(run)
     ends = Ends()
     done = 0
@@ -289,7 +289,12 @@ def _translate_file(
     load = cache(
         lambda run: compiling(Translator.load(run), compiled)
     )  # not before a line is to be translated
-    remarking = cache(lambda: (UnknownWords(load(run).words, "translation"), Lengths(run)))
+    remarking = cache(
+        lambda: (
+            UnknownWords(load(run).words, "translation", load(run).tokeniser.reads),
+            Lengths(run),
+        )
+    )
     ends = Ends()
 
     def compute(lines: Sequence[str], first: int) -> list[str]:

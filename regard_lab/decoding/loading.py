@@ -10,7 +10,7 @@ from regard.arguments import of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard_lab.models import SavedModel, load_model
 from regard_lab.text import Tokeniser
-from regard_lab.text.seen_words import SeenWords
+from regard_lab.text.seen_words import SeenWords, is_symbol
 
 WORDS_FILE = (
     "source-words.json"  # the words of the training texts, of a translator those of its sources
@@ -51,12 +51,19 @@ def with_pieces(saved: SavedModel, tokeniser: Tokeniser, wider: Tokeniser) -> Sa
 
 
 def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:
-    """The words of the training texts of a saved model; None where none are stored."""
-    return (
-        _from_file(SeenWords, saved, WORDS_FILE, folder)
-        if WORDS_FILE in saved.extra_files
-        else None
-    )
+    """The words and symbols of the training texts of a saved model; None where none are stored.
+
+    Models of earlier versions stored no symbols: those of their vocabulary count, except where it has only bytes.
+    """
+    if WORDS_FILE not in saved.extra_files:
+        return None
+    words: SeenWords = _from_file(SeenWords, saved, WORDS_FILE, folder)
+    if words.symbols is not None or TOKENISER_FILE not in saved.extra_files:
+        return words
+    tokeniser: Tokeniser = _from_file(Tokeniser, saved, TOKENISER_FILE, folder)
+    if tokeniser.kind == "byte":
+        return words
+    return replace(words, symbols=frozenset(filter(is_symbol, tokeniser.whole_characters())))
 
 
 def _from_file(kind: Any, saved: SavedModel, name: str, folder: str | Path) -> Any:

@@ -30,8 +30,8 @@ from regard_lab.text.seen_words import SeenWords
 class Translation:
     """A translation: its text, the ids of both sides (the source with END), its log-probability and score.
 
-    `unknown_words` are the words of the source that its training never had, each once; None if the translator does not
-    store the words of its training. `words` are those of the text, with their log-probabilities.
+    `unknown_words` are the words and symbols of the source that its training never had, each once; None if the
+    translator does not store the words of its training. `words` are those of the text, with their log-probabilities.
     """
 
     source: str
@@ -230,7 +230,8 @@ class Translator(Described):
                 progress(len(indices))
 
     def _translations(self, line: str, ids: list[int], best: list[Hypothesis]) -> list[Translation]:
-        unknown = None if self.words is None else self.words.unknown(line)
+        read = self.tokeniser.reads(line)
+        unknown = None if self.words is None else self.words.unknown(read)
         if not ids:
             return [Translation(line, "", (), (), 0.0, 0.0, True, unknown)]
         return [

@@ -1,4 +1,4 @@
-"""Catalogues of gettext (`.po`, compiled `.mo`), the messages of programs, and translation memories (`.tmx`)."""
+"""Catalogues of gettext (`.po`, compiled `.mo`): the messages of programs."""
 
 import re
 import shlex
@@ -9,22 +9,24 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from xml.parsers.expat import ExpatError, ParserCreate
 
-from regard.errors import DataError, NotFoundError
+from regard.errors import DataError
 from regard.packages import needed
-from regard_lab.text.lines import open_bytes, plain_path, refuse_packed, unpacking
-from regard_lab.text.tables import Fault, PairTable, TextRow
+from regard_lab.text.lines import open_bytes, plain_path, unpacking
+from regard_lab.text.plurals import UNTRANSLATED, PluralCounts, PluralForms, plural_sides
+from regard_lab.text.tables import Fault, TextRow
 
 CATALOGUES = (".mo", ".po")
-MEMORY = ".tmx"
 MAGIC = 0x950412DE  # of a catalogue, in the byte order of the machine that made it
 
 
-def read_catalogue(content: bytes) -> list[tuple[str, str]]:
-    """Source and translation of each entry of a compiled catalogue; of plurals the first form, contexts cut off.
+def read_catalogue(content: bytes) -> tuple[str, list[tuple[str, str]]]:
+    """The header of a compiled catalogue, and source and translation of each entry as they are stored.
 
-    The header is seven numbers; then follow two tables, of sources and of translations, each with length and place.
+    A context stands before a source and ends with U+0004; NULs divide msgid from msgid_plural, and one plural form from
+    the next. The file begins with seven numbers; then follow two tables, of sources and of translations, each with
+    length and place.
+
     Source: the GNU gettext manual, section The Format of GNU MO Files.
     """
     order = "<" if content[:4] == struct.pack("<I", MAGIC) else ">"
@@ -32,19 +34,41 @@ def read_catalogue(content: bytes) -> list[tuple[str, str]]:
     tables = [
         struct.unpack_from(f"{order}{2 * count}I", content, start) for start in (sources, targets)
     ]
+    header = ""
     entries = []
     for entry in range(count):
-        source, target = (
-            content[table[2 * entry + 1] :][: table[2 * entry]].split(b"\0")[0].decode()
-            for table in tables
-        )
-        if source and target:
-            entries.append((source.rpartition("\4")[2], target))
-    return entries
+        texts = []
+        for table in tables:
+            length, start = table[2 * entry : 2 * entry + 2]
+            if start + length > len(content):
+                raise struct.error("a text ends outside of the file")
+            texts.append(content[start : start + length].decode())
+        source, translation = texts
+        if source:
+            entries.append((source, translation))
+        else:
+            header = translation
+    return header, entries
 
 
-def catalogue_rows(path: Path) -> Iterator[TextRow]:
-    """The entries of a `.mo` file, numbered from 1.
+def catalogue_pairs(
+    source: str, translation: str, forms: PluralForms | None
+) -> list[tuple[str, str] | str]:
+    r"""The pairs of an entry of a compiled catalogue, or why there is none.
+
+    >>> catalogue_pairs("menu\4%d file\0%d files", "%d Datei\0%d Dateien", PluralForms())
+    [('%d file', '%d Datei'), ('%d files', '%d Dateien')]
+    """
+    if not translation:
+        return [UNTRANSLATED]
+    sources = source.rpartition("\4")[2].split("\0", 1)
+    if len(sources) == 1:
+        return [(sources[0], translation)]
+    return plural_sides((sources[0], sources[1]), dict(enumerate(translation.split("\0"))), forms)
+
+
+def catalogue_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | Fault]:
+    """The entries of a `.mo` file, numbered from 1; `counts` gets the plurals.
 
     Raises:
         DataError: another kind of file, or a damaged one.
@@ -56,7 +80,7 @@ def catalogue_rows(path: Path) -> Iterator[TextRow]:
             f"{path} is no compiled catalogue of gettext; a .po is compiled by: msgfmt FILE.po -o FILE.mo"
         )
     try:
-        entries = read_catalogue(content)
+        header, entries = read_catalogue(content)
     except struct.error:
         raise DataError(
             f"{path} is damaged: its tables lead outside the file; copy or compile it again"
@@ -65,18 +89,35 @@ def catalogue_rows(path: Path) -> Iterator[TextRow]:
         plain = plain_path(path)
         way = f"{unpacking(path)}msgunfmt {plain} | msgconv -t UTF-8 | msgfmt - -o {plain.with_suffix('.utf8.mo')}"
         raise DataError(f"{path} is not in UTF-8; convert it by: {way}") from None
-    for number, sides in enumerate(entries, start=1):
+    forms = PluralForms.of_header(header)
+    for number, entry in enumerate(entries, start=1):
+        yield from _rows_of(path, number, catalogue_pairs(*entry, forms), forms, counts)
+
+
+def _rows_of(
+    path: Path,
+    number: int,
+    pairs: list[tuple[str, str] | str],
+    forms: PluralForms | None,
+    counts: PluralCounts,
+) -> Iterator[TextRow | Fault]:
+    """The rows of a message: a message with plural forms has two."""
+    for place, sides in enumerate(pairs):
+        if isinstance(sides, str):
+            yield Fault(sides, str(path), number)
+            continue
+        counts.plurals += place == 1
+        counts.assumed = forms is not None and forms.assumed
         yield TextRow(number, (str(path), str(path)), sides)
 
 
 FUZZY = "fuzzy (a guess that nobody has confirmed)"
-UNTRANSLATED = "without translation"
 OBSOLETE = "obsolete"
 LINE_ENDS = re.compile(
     "[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]"
 )  # to polib; to gettext they are characters like others
 # polib also takes strings without an end
-PO_LINE = re.compile(r'''#.*|(?:msg[a-z_]+(?:\[\d+\])?\s*)?"(?:[^"\\]|\\.)*"''')
+PO_LINE = re.compile(r'''#.*|(?:msg[a-z_]+(?:\[\d{1,9}\])?\s*)?"(?:[^"\\]|\\.)*"''')
 
 
 def compiling(path: Path) -> str:
@@ -89,8 +130,8 @@ def compiling(path: Path) -> str:
     return unpacking(path) + shlex.join(["msgfmt", str(plain), "-o", str(plain.with_suffix(".mo"))])
 
 
-def po_rows(path: Path) -> Iterator[TextRow | Fault]:
-    """The messages of a `.po` file, of plurals the first form; those that msgfmt leaves out are faults.
+def po_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | Fault]:
+    """The messages of a `.po` file; those that msgfmt leaves out are faults, and `counts` gets the plurals.
 
     Raises:
         DataError: a file that polib cannot read, or in another encoding than it says.
@@ -100,20 +141,25 @@ def po_rows(path: Path) -> Iterator[TextRow | Fault]:
         content = opened.read().removeprefix(BOM_UTF8)
     with needed("polib", f"reading {path}", "files", otherwise=f"compile it by: {compiling(path)}"):
         polib = import_module("polib")
-    file = str(path)
-    for entry in _messages(polib, path, content):
-        translation = entry.msgstr_plural.get(0, "") if entry.msgid_plural else entry.msgstr
-        faults = {OBSOLETE: entry.obsolete, FUZZY: entry.fuzzy, UNTRANSLATED: not translation}
-        reason = next((reason for reason, holds in faults.items() if holds), None)
-        sides = (entry.msgid, translation)
-        yield (
-            TextRow(entry.linenum, (file, file), sides)
-            if reason is None
-            else Fault(reason, file, entry.linenum)
-        )
+    messages = _messages(polib, path, content)
+    header = "".join(f"{name}: {value}\n" for name, value in messages.metadata.items())
+    forms = PluralForms.of_header(header)
+    for message in messages:
+        yield from _rows_of(path, message.linenum, _po_pairs(message, forms), forms, counts)
 
 
-def _messages(polib: ModuleType, path: Path, content: bytes) -> list[Any]:
+def _po_pairs(message: Any, forms: PluralForms | None) -> list[tuple[str, str] | str]:
+    """The pairs of a message of a `.po`, or why there is none."""
+    if message.obsolete:
+        return [OBSOLETE]
+    if message.fuzzy:
+        return [FUZZY]
+    if message.msgid_plural:
+        return plural_sides((message.msgid, message.msgid_plural), message.msgstr_plural, forms)
+    return [(message.msgid, message.msgstr) if message.msgstr else UNTRANSLATED]
+
+
+def _messages(polib: ModuleType, path: Path, content: bytes) -> Any:
     encoding = polib.detect_encoding(content)  # that of its header
     try:
         text = LINE_ENDS.sub(" ", content.decode(encoding))
@@ -132,125 +178,3 @@ def _messages(polib: ModuleType, path: Path, content: bytes) -> list[Any]:
             f"{path}, line {bad} does not read as a .po; msgfmt says more: {compiling(path)}"
         )
     return messages
-
-
-CODES = frozenset(("bpt", "ept", "it", "ph", "ut"))  # hold formatting, not text
-
-
-class Memory:
-    """The units of a translation memory, each with its line and its texts by language; `source` is that of the header.
-
-    Entities may grow without limit or name other files, so all are refused.
-
-    Source: TMX 1.4b Specification (LISA/OSCAR 2005).
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.source, self._units = path, "", list[tuple[int, dict[str, str]]]()
-        self._language, self._codes, self._text = (
-            "",
-            0,
-            None,
-        )  # of the open segment: language, open CODES, text
-        self._parser = ParserCreate()
-        self._parser.StartElementHandler, self._parser.EndElementHandler = self._begin, self._end
-        self._parser.CharacterDataHandler = self._add
-        self._parser.EntityDeclHandler = self._parser.SkippedEntityHandler = self._refuse
-
-    def __iter__(self) -> Iterator[tuple[int, dict[str, str]]]:
-        with open_bytes(self.path) as file:
-            refuse_packed(self.path, file.peek(4))
-            chunk = b" "
-            while chunk:
-                chunk = file.read(1 << 16)
-                try:
-                    self._parser.Parse(chunk, not chunk)
-                except DataError:
-                    raise
-                except (
-                    ExpatError,
-                    LookupError,
-                    ValueError,
-                ) as error:  # the last two: an encoding that is not read
-                    way = "export it again in UTF-8, or give it the suffix of its format"
-                    raise DataError(f"{self.path} does not read as XML ({error}); {way}") from None
-                ready, self._units = self._units[: -1 if chunk else None], self._units[-1:]
-                yield from ready
-
-    def _refuse(self, name: str, *_: Any) -> None:
-        raise DataError(
-            f"{self.path} has the entity {name!r}; write its text instead, since no entity is expanded"
-        )
-
-    def _begin(self, name: str, attributes: dict[str, str]) -> None:
-        if not self.source and name not in ("tmx", "header"):
-            way = "; xliff2po and po2tmx of translate-toolkit convert it" if name == "xliff" else ""
-            raise DataError(
-                f"{self.path} begins with <{name}>; a translation memory begins with <tmx><header>{way}"
-            )
-        if name == "header":
-            self.source = attributes.get("srclang", "*all*").lower()
-        elif name == "tu":
-            self._units.append((self._parser.CurrentLineNumber, {}))
-        elif name == "tuv":
-            self._language = attributes.get("xml:lang", attributes.get("lang", "")).lower()
-        elif name == "seg":
-            self._text = ""
-        self._codes += name in CODES
-
-    def _add(self, text: str) -> None:
-        if self._text is not None and not self._codes:
-            self._text += text
-
-    def _end(self, name: str) -> None:
-        self._codes -= name in CODES
-        if name == "seg" and self._text is not None and self._units:
-            self._units[-1][1].setdefault(self._language, self._text)
-            self._text = None
-
-
-def memory_languages(table: PairTable) -> tuple[str, str]:
-    """The languages of source and target: those of the path, or that of the header and the only other one.
-
-    Raises:
-        DataError: another kind of file, or a damaged one.
-        NotFoundError: the path names no languages, and the first unit has others than the header's source and one more.
-    """
-    if table.names is not None:
-        return table.names[0].strip().lower(), table.names[1].strip().lower()
-    memory = Memory(table.path)
-    languages = list(next(iter(memory), (0, {}))[1])
-    others = [one for one in languages if not _is(one, memory.source)]
-    if len(languages) == 2 and len(others) == 1:
-        return memory.source, others[0]
-    raise NotFoundError(
-        f"the first unit of {table.path} has the languages {languages}, and the header names the source "
-        f"{memory.source!r}; name source and target, as in {table.path}:{','.join([*languages, 'en', 'de'][:2])}"
-    )
-
-
-def memory_rows(table: PairTable, languages: tuple[str, str]) -> Iterator[TextRow | Fault]:
-    """The units of a `.tmx` file in two languages; "en" is also read where a unit has "en-gb"."""
-    file = str(table.path)
-    seen = set[str]()
-    read = False
-    for number, unit in Memory(table.path):
-        seen.update(unit)
-        sides = [
-            next((unit[one] for one in sorted(unit) if _is(one, wanted)), None)
-            for wanted in languages
-        ]
-        if sides[0] is None or sides[1] is None:
-            yield Fault(f"without {languages[0]!r} and {languages[1]!r}", file, number)
-        else:
-            read = True
-            yield TextRow(number, (file, file), (sides[0], sides[1]))
-    if seen and not read:
-        raise NotFoundError(
-            f"no unit of {file} has {languages[0]!r} and {languages[1]!r}; it has {sorted(seen)}"
-        )
-
-
-def _is(language: str, wanted: str) -> bool:
-    """Whether a language is the wanted one, or a variety of it: "en-gb" is "en"."""
-    return language == wanted or language.startswith(f"{wanted}-")

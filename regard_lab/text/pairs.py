@@ -2,23 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Protocol
 
 from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
 from regard_lab.text import tables
-from regard_lab.text.catalogues import (
-    CATALOGUES,
-    MEMORY,
-    catalogue_rows,
-    memory_languages,
-    memory_rows,
-    po_rows,
-)
+from regard_lab.text.catalogues import CATALOGUES, catalogue_rows, po_rows
 from regard_lab.text.lines import (
     LONE_SURROGATES,
     PathLike,
@@ -28,6 +22,8 @@ from regard_lab.text.lines import (
     tidy,
     tidy_target,
 )
+from regard_lab.text.memories import MEMORY, MemoryCounts, memory_languages, memory_rows
+from regard_lab.text.plurals import PluralCounts
 from regard_lab.text.tables import SOURCE_AND_TARGET, Columns, Fault, PairTable, TextRow, table_of
 
 
@@ -54,14 +50,32 @@ FORMATS = (
 )
 
 
-def rows(
-    paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET
-) -> tuple[Iterator[TextRow | Fault], str | None, tables.Quotes | None]:
-    """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name those of a table.
+class Counts(Protocol):
+    """Counts something while rows are read."""
 
-    Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
-    rows that look quoted.
+    def remark(self) -> str | None:
+        """A phrase about what was counted; None if there is nothing to say."""
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """The rows of files; `header` is a phrase about the first line, or about languages.
+
+    When all rows are read, `quotes` says which rows of a `.tsv` look quoted, and `counts` what else the format has.
     """
+
+    found: Iterator[TextRow | Fault]
+    header: str | None = None
+    quotes: Counts | None = None
+    counts: Counts | None = None
+
+
+def rows(
+    paths: tuple[PathLike, ...],
+    columns: Columns = SOURCE_AND_TARGET,
+    keep_placeholders: bool = False,
+) -> FileRows:
+    """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name two of a table."""
     kinds = (*tables.DELIMITERS, ".jsonl", *CATALOGUES, MEMORY)
     given = [path for path in paths if table_of(Path(path)).suffix in kinds]
     if len(paths) not in (1, 2):
@@ -71,7 +85,7 @@ def rows(
             f"two paths are read as parallel plain files, but {given[0]} is a table; give it alone"
         )
     if len(paths) == 2:
-        return _parallel_rows(*paths), None, None
+        return FileRows(_parallel_rows(*paths))
     if not given:
         check_there(paths[0])
         raise NotFoundError(
@@ -80,16 +94,20 @@ def rows(
         )
     table = table_of(Path(paths[0]))
     if table.suffix in CATALOGUES:
-        return (catalogue_rows if table.suffix == ".mo" else po_rows)(table.path), None, None
+        plurals = PluralCounts()
+        read = catalogue_rows if table.suffix == ".mo" else po_rows
+        return FileRows(read(table.path, plurals), counts=plurals)
     if table.suffix == MEMORY:
         source, target = memory_languages(table)
-        return memory_rows(table, (source, target)), f"{source!r} to {target!r}", None
+        left_out = MemoryCounts()
+        found = memory_rows(table, (source, target), left_out, keep_placeholders)
+        return FileRows(found, f"{source!r} to {target!r}", counts=left_out)
     if table.suffix not in tables.DELIMITERS:
-        return _json_rows(table, columns), None, None
+        return FileRows(_json_rows(table, columns))
     first = tables.first_line(table.path)
     header = tables.find_header(table, first, columns)
     quotes = tables.Quotes(table, columns, header is not None) if table.suffix == ".tsv" else None
-    return (
+    return FileRows(
         tables.table_rows(table, header, quotes),
         tables.on_first_line(table, first, header, columns),
         quotes,
@@ -157,7 +175,8 @@ class PairFile:
 
     `dropped` counts dropped lines by reason; `first_lines` has the first (file, line number) of each reason. `header`
     is a phrase about a first line that is a header, or may be one; `quoted` names the rows of a `.tsv` that look
-    quoted, which are read as they are.
+    quoted, which are read as they are. `remark` is a phrase about plurals of a catalogue, or about codes and further
+    translations of a translation memory.
     """
 
     files: tuple[str, ...]
@@ -166,6 +185,7 @@ class PairFile:
     first_lines: dict[str, tuple[str, int]] = field(default_factory=dict)
     header: str | None = None
     quoted: str | None = None
+    remark: str | None = None
 
     @property
     def kept(self) -> int:
@@ -183,15 +203,27 @@ class PairFile:
         kinds = {**dict.fromkeys(CATALOGUES, "messages"), MEMORY: "units"}
         return count_of(self.lines, kinds.get(table_of(Path(self.files[0])).suffix, "lines"), ",")
 
-    def report(self) -> str:
-        """One sentence on how many pairs were kept, how many lines were dropped, and why.
+    def add(self, row: Pair | Fault) -> None:
+        """Keep one more pair, or count why a line has none."""
+        if isinstance(row, Pair):
+            self.pairs.append(row)
+            return
+        self.dropped[row.reason] = self.dropped.get(row.reason, 0) + 1
+        self.first_lines.setdefault(row.reason, (row.file, row.number))
+
+    def report(self, left_out: str = "dropped") -> str:
+        """One sentence on how many pairs were kept, how many lines were dropped, or `left_out`, and why.
 
         >>> PairFile(("a.tsv",), [Pair("hi", "hallo")], {"duplicate": 2}, {"duplicate": ("a.tsv", 2)}).report()
         'a.tsv: kept 1 of 3 lines; dropped 2 (2 duplicate, first at a.tsv line 2)'
         """
         summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {self.counted}"
-        dropped = [f"dropped {self.lines - self.kept:,} ({self.reasons()})"] if self.dropped else []
-        return "; ".join([summary, *dropped, *filter(None, (self.header, self.quoted))])
+        dropped = (
+            [f"{left_out} {self.lines - self.kept:,} ({self.reasons()})"] if self.dropped else []
+        )
+        return "; ".join(
+            [summary, *dropped, *filter(None, (self.header, self.quoted, self.remark))]
+        )
 
     def reasons(self) -> str:
         """The reasons with counts and first lines, the most frequent first."""
@@ -207,7 +239,10 @@ class PairFile:
 
 
 def read_pairs(
-    *paths: PathLike, max_words: int = 250, columns: Columns = SOURCE_AND_TARGET
+    *paths: PathLike,
+    max_words: int = 250,
+    columns: Columns = SOURCE_AND_TARGET,
+    keep_placeholders: bool = False,
 ) -> PairFile:
     """Read translation pairs from one table or two parallel files.
 
@@ -230,6 +265,7 @@ def read_pairs(
         paths: one .tsv or .jsonl file, or a source file and its target file.
         max_words: the most words of a side, separated by white space.
         columns: how a header may name the two columns; `regard_lab.text.tables` has those of pairs and of labels.
+        keep_placeholders: write the placeholders of a `.tmx` (`<ph>`, `<x/>`, `<ut>`) as text; no other format has any.
 
     Returns:
         The pairs in file order, and what was dropped; print its `report()`.
@@ -248,6 +284,70 @@ def read_pairs(
     >>> read.pairs, read.dropped
     ([Pair(source='A bird sang.', target='Ein Vogel sang.')], {'not exactly two columns': 1})
     """
+    kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs
+    checked = _checked_rows(paths, max_words, columns, keep_placeholders)
+    read = PairFile(tuple(map(str, paths)), [], header=checked.header)
+    for row in checked.found:
+        result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words)
+        if isinstance(row, TextRow) and result in kept:
+            result = Fault(DUPLICATE, row.files[0], row.number)
+        if isinstance(result, Pair):
+            kept[result] = None
+        read.add(result)
+    read = _with_remarks(read, checked)
+    if not read.pairs:
+        raise _why_empty(read, columns)
+    return read
+
+
+@dataclass(frozen=True)
+class LineFile:
+    """A pair for each line, or the fault why it has none; `read` counts them."""
+
+    rows: list[Pair | Fault]
+    read: PairFile
+
+
+def read_each(*paths: PathLike, max_words: int = 250, keep_placeholders: bool = False) -> LineFile:
+    """A pair for each line of one table or two parallel files, in order, or the fault why a line has none.
+
+    Pairs are read as by `read_pairs`, but one that is repeated is repeated here. Raises as `read_pairs`, except where
+    no line has a pair.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "few.tsv")
+    ...     _ = path.write_text("A bird sang.\\tEin Vogel sang.\\nno tab here\\n", encoding="utf-8")
+    ...     lines = read_each(path)
+    >>> lines.rows[0], lines.rows[1].reason, lines.read.dropped
+    (Pair(source='A bird sang.', target='Ein Vogel sang.'), 'not exactly two columns', {'not exactly two columns': 1})
+    """
+    checked = _checked_rows(paths, max_words, SOURCE_AND_TARGET, keep_placeholders)
+    read = PairFile(tuple(map(str, paths)), [], header=checked.header)
+    rows_read: list[Pair | Fault] = []
+    for row in checked.found:
+        result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words)
+        rows_read.append(result)
+        read.add(result)
+    read = _with_remarks(read, checked)
+    if not rows_read:
+        raise _why_empty(read, SOURCE_AND_TARGET)
+    return LineFile(rows_read, read)
+
+
+def _with_remarks(read: PairFile, checked: FileRows) -> PairFile:
+    """What was read, with the phrases that are known when all rows are read."""
+    return replace(
+        read,
+        quoted=checked.quotes and checked.quotes.remark(),
+        remark=checked.counts and checked.counts.remark(),
+    )
+
+
+def _checked_rows(
+    paths: tuple[PathLike, ...], max_words: int, columns: Columns, keep_placeholders: bool
+) -> FileRows:
+    """The rows of paths, with all arguments checked."""
     paths = tuple(a_path("path", path) for path in paths)
     max_words = of_kind("max_words", max_words, int, "an integer, 1 or more")
     of_kind(
@@ -256,26 +356,13 @@ def read_pairs(
         Columns,
         "one of those in regard_lab.text.tables, such as SOURCE_AND_TARGET",
     )
+    of_kind("keep_placeholders", keep_placeholders, bool, "True or False")
     if max_words < 1:
         raise ArgumentError(f"max_words is {max_words}; give at least 1")
-    kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs
-    found, header, quotes = rows(paths, columns)
-    read = PairFile(tuple(str(path) for path in paths), [], header=header)
-    for row in found:
-        result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words, kept)
-        if isinstance(result, Pair):
-            kept[result] = None
-        else:
-            read.dropped[result.reason] = read.dropped.get(result.reason, 0) + 1
-            read.first_lines.setdefault(result.reason, (result.file, result.number))
-    read.pairs.extend(kept)
-    read = read if quotes is None else replace(read, quoted=quotes.remark())
-    if not read.pairs:
-        raise _why_empty(read, columns)
-    return read
+    return rows(paths, columns, keep_placeholders)
 
 
-def _pair_or_fault(row: TextRow, max_words: int, seen: Collection[Pair]) -> Pair | Fault:
+def _pair_or_fault(row: TextRow, max_words: int) -> Pair | Fault:
     source, target = (side.lstrip("\ufeff") for side in row.sides)
     pair = Pair(tidy(source), tidy_target(target))
     for file, side in zip(row.files, (pair.source, pair.target), strict=True):
@@ -287,7 +374,7 @@ def _pair_or_fault(row: TextRow, max_words: int, seen: Collection[Pair]) -> Pair
             return Fault(JOINED, file, row.number)
         if side.count(" ") >= max_words or len(side) > LETTERS_PER_WORD * max_words:
             return Fault(TOO_LONG, file, row.number)
-    return Fault(DUPLICATE, row.files[0], row.number) if pair in seen else pair
+    return pair
 
 
 def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from regard.arguments import a_list
 from regard.errors import ArgumentError
 from regard.packages import needed
-from regard_lab.text.lines import APOSTROPHES, normalise
+from regard_lab.text.lines import APOSTROPHES, drop_invisible, normalise
 from regard_lab.text.seen_words import UNSPACED
 
 
@@ -29,8 +29,9 @@ class Scores:
 def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     """Compare translations with one reference each: BLEU, chrF and exact matches.
 
-    All three compare the texts after `normalise`, outputs and references alike, so that they agree on which texts are
-    equal: two texts that differ only in white space or in the form of an apostrophe are. BLEU and chrF are those of
+    All three compare the texts after `drop_invisible` and `normalise`, outputs and references alike, so that they agree
+    on which texts are equal: two texts that differ only in white space, in soft hyphens or in the form of an apostrophe
+    are. BLEU and chrF are those of
     sacreBLEU for the whole corpus, with its default settings; the signatures name them, and `apostrophes:straight` if
     a text has typographic apostrophes, with which sacreBLEU alone gives another number. References without spaces
     between words are compared letter by letter: `tok:zh` for Chinese, otherwise `tok:char`.
@@ -53,8 +54,8 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
             f"{len(outputs)} outputs and {len(references)} references were given; give equally many, and at least one"
         )
     typographic = any(text.translate(APOSTROPHES) != text for text in (*outputs, *references))
-    outputs = [normalise(text) for text in outputs]
-    references = [normalise(text) for text in references]
+    outputs = [_compared(text) for text in outputs]
+    references = [_compared(text) for text in references]
     with needed("sacrebleu", "BLEU and chrF"):
         from sacrebleu.metrics import BLEU, CHRF
 
@@ -86,8 +87,8 @@ def score_each(outputs: Sequence[str], references: Sequence[str]) -> list[dict[s
     score(outputs, references)  # refuses what cannot be compared
     from sacrebleu.metrics import BLEU, CHRF
 
-    outputs = [normalise(text) for text in outputs]
-    references = [normalise(text) for text in references]
+    outputs = [_compared(text) for text in outputs]
+    references = [_compared(text) for text in references]
     bleu = BLEU(tokenize=_words(references), effective_order=True).sentence_score
     chrf = CHRF().sentence_score
     return [
@@ -98,6 +99,10 @@ def score_each(outputs: Sequence[str], references: Sequence[str]) -> list[dict[s
         }
         for out, ref in zip(outputs, references, strict=True)
     ]
+
+
+def _compared(text: str) -> str:
+    return normalise(drop_invisible(text))
 
 
 def _words(references: Sequence[str]) -> str:

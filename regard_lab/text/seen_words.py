@@ -11,7 +11,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -95,22 +95,27 @@ OPENS = frozenset(".!?…:\"'“”„«»‹›([¿¡")  # after one of these t
 class SeenWords:
     """The words of a training text.
 
-    A word is a run of letters and digits with inner apostrophes, as `Tokeniser.words` splits texts; punctuation and
-    symbols alone are no words. Scripts that write no spaces between words, such as Chinese, count letter by letter.
+    A word is a run of letters and digits with inner apostrophes, as `Tokeniser.words` splits texts; punctuation is no
+    word. Scripts that write no spaces between words, such as Chinese, count letter by letter. Symbols and emoji are
+    known one by one, and named with what belongs to them, such as the tone of a skin.
     Capitals count, except in the first letter of a word that begins a sentence: "Animals" is known there if the
     training had "animals".
 
     Args:
         words: the words that are stored, the most frequent ones.
         distinct: how many distinct words the text had.
+        symbols: its symbols and emoji, each a character; None where they were not stored, and none counts as unknown.
 
     >>> seen = SeenWords.of(["The animal didn't cross the street."])
     >>> seen.unknown("Animal crossings: the street didn't cross the Zebra.")
     ('crossings', 'Zebra')
+    >>> seen.unknown("The animal 🎉!")
+    ('🎉',)
     """
 
     words: frozenset[str]
     distinct: int
+    symbols: frozenset[str] | None = None
 
     @classmethod
     def of(cls, lines: Iterable[str], most: int = MOST) -> SeenWords:
@@ -124,15 +129,17 @@ class SeenWords:
                 "lines is one string; give a list of lines, such as text.splitlines()"
             )
         most = whole("most", most, 1)
-        tokens: Counter[str] = Counter()  # between spaces; no word crosses one
+        tokens: Counter[str] = Counter()  # between spaces; no word or symbol crosses one
         for line in each("lines", lines, "an iterable of strings"):
             tokens.update(normalise(of_kind("a line", line, str, "a string")).split())
         counts: Counter[str] = Counter()
         for token, count in tokens.items():
             for word, _ in _words(token):
-                counts[word] += count
+                if not is_symbol(word):
+                    counts[word] += count
         kept = sorted(counts, key=lambda word: (-counts[word], word))[:most]
-        return cls(frozenset(kept), len(counts))
+        symbols = frozenset(letter for token in tokens for letter in token if is_symbol(letter))
+        return cls(frozenset(kept), len(counts), symbols)
 
     def joined(self, other: SeenWords) -> SeenWords:
         """The words of both texts.
@@ -141,9 +148,10 @@ class SeenWords:
         ['a', 'bird', 'cat']
         """
         words = self.words | other.words
-        return SeenWords(
-            words, len(words) + sum(one.distinct - len(one.words) for one in (self, other))
-        )
+        unstored = sum(one.distinct - len(one.words) for one in (self, other))
+        stored = self.symbols is not None and other.symbols is not None
+        symbols = self.symbols | other.symbols if stored else None
+        return SeenWords(words, len(words) + unstored, symbols)
 
     @property
     def complete(self) -> bool:
@@ -151,7 +159,7 @@ class SeenWords:
         return len(self.words) == self.distinct
 
     def unknown(self, text: str) -> tuple[str, ...]:
-        """The words of a text that are not stored, each once, in the order of the text.
+        """The words and symbols of a text that are not stored, each once, in the order of the text.
 
         Raises:
             ArgumentError: the text is not a string.
@@ -160,20 +168,27 @@ class SeenWords:
         return tuple(dict.fromkeys(word for word, begins in words if not self._has(word, begins)))
 
     def counts(self, text: str) -> tuple[int, int]:
-        """How many words of a text are not stored, and how many it has; repeated words count each time.
+        """How many words and symbols of a text are not stored, and how many it has; repeated ones count each time.
 
         >>> SeenWords.of(["The animal sang."]).counts("The zebra sang. A zebra!")
         (3, 5)
         """
         words = list(_words(normalise(a_string("text", text))))
+        if self.symbols is None:
+            words = [(word, begins) for word, begins in words if not is_symbol(word)]
         return sum(not self._has(word, begins) for word, begins in words), len(words)
 
     def _has(self, word: str, begins: bool) -> bool:
+        if is_symbol(word):
+            return self.symbols is None or all(
+                letter in self.symbols for letter in word if is_symbol(letter)
+            )
         return word in self.words or (begins and word[0].swapcase() + word[1:] in self.words)
 
     def to_json(self) -> str:
         """The words as JSON, in alphabetical order."""
         content = {"format": FORMAT, "distinct": self.distinct, "words": sorted(self.words)}
+        content |= {} if self.symbols is None else {"symbols": sorted(self.symbols)}
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -203,28 +218,40 @@ class SeenWords:
             raise _damaged(
                 f"it counts {str(distinct)[:40]} distinct words and lists {len(set(words))}"
             )
-        return cls(frozenset(words), distinct)
+        symbols = content.get("symbols")
+        if symbols is None:
+            return cls(frozenset(words), distinct)
+        if not isinstance(symbols, list) or not all(
+            isinstance(symbol, str) and len(symbol) == 1 for symbol in symbols
+        ):
+            raise _damaged("its symbols are no list of characters")
+        return cls(frozenset(words), distinct, frozenset(symbols))
 
 
 class UnknownWords:
-    """Words that the training of a model did not have, each named once; nothing if the model does not store its words.
+    """Words and symbols that the training of a model did not have, each named once; nothing if it does not store them.
 
-    `output` is what the model makes of a text, such as "translation".
+    `output` is what the model makes of a text, such as "translation"; `reads` gives a text as the model reads it, such
+    as `Tokeniser.reads`.
     """
 
-    def __init__(self, seen: SeenWords | None, output: str) -> None:
-        self._seen, self._output = seen, output
+    def __init__(
+        self, seen: SeenWords | None, output: str, reads: Callable[[str], str] = normalise
+    ) -> None:
+        self._seen = seen
+        self._output = output
+        self._reads = reads
         self._named: set[str] = set()
 
     def remark(self, text: str) -> str | None:
-        """A sentence about the words of a text that were not named before; None if there are none.
+        """A sentence about the words and symbols of a text that were not named before; None if there are none.
 
         >>> print(UnknownWords(SeenWords.of(["the bird sang"]), "translation").remark("the zebra sang"))
         not in the training of this model: zebra; the translation of such words is a guess
         """
         if self._seen is None:
             return None
-        new = [word for word in self._seen.unknown(text) if word not in self._named]
+        new = [word for word in self._seen.unknown(self._reads(text)) if word not in self._named]
         if not new:
             return None
         self._named.update(new)
@@ -232,35 +259,87 @@ class UnknownWords:
         if not self._seen.complete:
             where = f"among the {len(self._seen.words):,} most frequent words of its training"
         more = f" and {len(new) - MOST_NAMED} more" if len(new) > MOST_NAMED else ""
-        guess = self._whole(text) or f"the {self._output} of such words is a guess"
+        guess = self._whole(text) or f"the {self._output} of such {_kinds(new)} is a guess"
         return f"not {where}: {', '.join(new[:MOST_NAMED])}{more}; {guess}"
 
     def remark_on_whole(self, text: str) -> str | None:
-        """A sentence about a text of which most words are unknown; None for any other.
+        """A sentence about a text of which most words are unknown, or that is unknown symbols alone; else None.
 
         >>> UnknownWords(SeenWords.of(["the bird sang"]), "label").remark_on_whole("zebras run over the hills")
         'not in the training of this model: zebras, run, over, hills; the label is a guess: 4 of 5 words are unknown'
         """
-        return None if self._whole(text) is None else self.remark(text)
+        if self._seen is None:
+            return None
+        read = self._reads(text)
+        unknown, words = self._seen.counts(read)
+        only_symbols = unknown == words and all(map(is_symbol, self._seen.unknown(read)))
+        return self.remark(text) if self._whole(text) is not None or only_symbols else None
 
     def _whole(self, text: str) -> str | None:
         if self._seen is None:
             return None
-        unknown, words = self._seen.counts(text)
+        read = self._reads(text)
+        unknown, words = self._seen.counts(read)
         if words < LEAST_WORDS or unknown <= MOSTLY * words:
             return None
-        return f"the {self._output} is a guess: {unknown} of {words} words are unknown"
+        kinds = "words and symbols" if any(map(is_symbol, self._seen.unknown(read))) else "words"
+        return f"the {self._output} is a guess: {unknown} of {words} {kinds} are unknown"
+
+
+def _kinds(unknown: Sequence[str]) -> str:
+    """What unknown words and symbols are called together."""
+    symbols = sum(map(is_symbol, unknown))
+    if not symbols:
+        return "words"
+    return "symbols" if symbols == len(unknown) else "words and symbols"
+
+
+def is_symbol(text: str) -> bool:
+    """Whether a text begins with a symbol or an emoji, or a character that Unicode assigns no meaning.
+
+    >>> [is_symbol(text) for text in ("🎉", "≠", "$", "a", "!", " ")]
+    [True, True, True, False, False, False]
+    """
+    kind = unicodedata.category(text[0])
+    return kind[0] == "S" or kind in ("Co", "Cn")
+
+
+JOINER = "\u200d"  # between emoji that are one sign
+TONES = frozenset("🏻🏼🏽🏾🏿")
+REGIONS = frozenset(map(chr, range(0x1F1E6, 0x1F200)))  # two are a flag
+
+
+def split_symbols(unit: str) -> Iterator[str]:
+    """The symbols of a run, each with the marks, tones and joined symbols that belong to it.
+
+    >>> list(split_symbols("≠🎉👍🏽🇩🇪🇫🇷"))
+    ['≠', '🎉', '👍🏽', '🇩🇪', '🇫🇷']
+    """
+    symbol = ""
+    for letter in unit:
+        is_flag = letter in REGIONS and len(symbol) == 1 and symbol in REGIONS
+        belongs = is_flag or letter in TONES or symbol.endswith(JOINER)
+        if is_symbol(letter) and symbol and not belongs:
+            yield symbol
+            symbol = ""
+        if symbol or is_symbol(letter):
+            symbol += letter
+    if symbol:
+        yield symbol
 
 
 def _words(text: str) -> Iterator[tuple[str, bool]]:
-    """The words of a text, and whether each may begin a sentence."""
+    """The words and symbols of a text, and whether each may begin a sentence."""
     begins = True
     for unit, _ in _splitter().pre_tokenize_str(text):
         if any(map(str.isalnum, unit)):
             for word in split_unspaced(unit.strip()):
                 yield word, begins
                 begins = False
-        elif not OPENS.isdisjoint(unit):
+            continue
+        for symbol in split_symbols(unit.strip()):
+            yield symbol, begins
+        if not OPENS.isdisjoint(unit):
             begins = True
 
 

@@ -9,7 +9,7 @@ from operator import index
 
 from regard.arguments import a_list, a_string, each, kind_of, of_kind, shown, whole
 from regard.errors import ArgumentError, DataError
-from regard_lab.text.lines import LONE_SURROGATES, normalise, tidy_target
+from regard_lab.text.lines import LONE_SURROGATES, drop_invisible, normalise, tidy_target
 from regard_lab.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
 
 __all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]
@@ -24,11 +24,14 @@ MOST_PIECES = 1 << 22  # the library allocates memory for all of them before it 
 
 
 class Tokeniser:
-    """A byte-level sub-word tokeniser: decoding restores every text exactly, up to `normalise` of texts to read.
+    """A byte-level sub-word tokeniser: decoding restores every text exactly, up to the preparation of texts to read.
 
-        decode(encode(text)) == normalise(text)     for sentences that a model reads
+        decode(encode(text)) == reads(text)         for sentences that a model reads
         decode(encode_target(text)) == text         for sentences that it writes: their typography is kept
         decode(encode(text)) == text                with verbatim=True: line ends and spaces are kept
+
+    `reads(text)` is `normalise(text)` without invisible characters, such as soft hyphens; these are dropped from
+    sentences to write too. Tokenisers of earlier versions keep them, in both.
 
     There are three kinds: "bpe" merges bytes into sub-words within words, "character" into single characters (rare ones
     remain bytes), and "byte" merges nothing. Punctuation and symbols are separated from words; "didn't" is one word.
@@ -62,6 +65,7 @@ class Tokeniser:
         targets: Iterable[str] | None = None,
         verbatim: bool = False,
         trim: bool = False,
+        keep_invisible: bool = False,
     ) -> "Tokeniser":
         """Train a tokeniser on lines of text; the same lines give exactly the same vocabulary.
 
@@ -74,6 +78,7 @@ class Tokeniser:
             verbatim: encode texts unchanged instead of normalising them.
             trim: drop the pieces that occur in these lines only as a part of longer pieces, which a model would never
                 learn; where another text has one, its parts are encoded (Sennrich et al. 2017).
+            keep_invisible: encode soft hyphens and zero-width characters, which split words; so did earlier versions.
 
         Raises:
             ArgumentError: an unknown kind, a vocab_size below 260, a single string instead of lines, or targets of a
@@ -94,11 +99,12 @@ class Tokeniser:
             raise ArgumentError(
                 "targets are given and verbatim=True, which normalises no text; give all texts as lines"
             )
-        prepared = _prepared(lines, targets or (), verbatim)
+        drops = not (verbatim or keep_invisible)
+        prepared = _prepared(lines, targets or (), verbatim, drops)
         if not prepared:
             raise DataError("the lines have no text; give at least one line that is not empty")
         return cls(
-            Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim, targets is not None)
+            Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim, targets is not None, drops)
         )
 
     def extended(self, lines: Sequence[str], more: int, targets: Sequence[str] = ()) -> "Tokeniser":
@@ -123,19 +129,27 @@ class Tokeniser:
         targets = a_list("targets", targets, str, "lines")
         if (more := whole("more", more, 1)) > MOST_PIECES:
             raise ArgumentError(f"more is {more}; at most {MOST_PIECES} pieces are learned")
-        return Tokeniser(self.vocabulary.extended(_prepared(lines, targets, self.verbatim), more))
+        drops = self.vocabulary.without_invisible
+        prepared = _prepared(lines, targets, self.verbatim, drops)
+        return Tokeniser(self.vocabulary.extended(prepared, more))
 
     def unknown_characters(self, text: str) -> Counter[str]:
         """How often each character occurs that is whole in no piece, so that two to four bytes spell it."""
         if self.kind == "byte":
             return Counter()
-        whole = {
-            one
-            for raw in self.vocabulary.raw_pieces
-            for one in (raw or b"").decode("utf-8", "ignore")
-        }
-        counts = Counter(_encodable(text if self.vocabulary.typographic else normalise(text)))
+        whole = self.whole_characters()
+        typographic = self.vocabulary.typographic
+        counts = Counter(self._writes(text) if typographic else self.reads(text))
         return Counter({one: count for one, count in counts.items() if one not in whole})
+
+    def whole_characters(self) -> set[str]:
+        """The characters that are whole in some piece.
+
+        >>> "é" in Tokeniser.train(["Café"] * 2, 300).whole_characters()
+        True
+        """
+        pieces = [(raw or b"").decode("utf-8", "ignore") for raw in self.vocabulary.raw_pieces]
+        return set("".join(pieces))
 
     @property
     def vocab_size(self) -> int:
@@ -152,6 +166,21 @@ class Tokeniser:
         """Whether texts are encoded without normalisation."""
         return self.vocabulary.verbatim
 
+    def reads(self, text: str) -> str:
+        r"""The text as a model reads it: what `encode` spells.
+
+        >>> Tokeniser.train(["the animal"], 300).reads("the\u2009ani\u00admal’s")
+        "the animal's"
+        """
+        if self.verbatim:
+            return _encodable(text)
+        return normalise(drop_invisible(text) if self.vocabulary.without_invisible else text)
+
+    def _writes(self, text: str) -> str:
+        """The text as a model learns to write it; marks of the direction remain."""
+        text = _encodable(text)
+        return drop_invisible(text, False) if self.vocabulary.without_invisible else text
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text that a model reads, without special ids.
 
@@ -163,13 +192,13 @@ class Tokeniser:
         if self.verbatim:
             lines = self._engine.encode_batch(_whole_lines(text), add_special_tokens=False)
             return self._spelled(i for line in lines for i in line.ids)
-        return self._encoded(normalise(text))
+        return self._encoded(self.reads(text))
 
     def encode_target(self, text: str) -> list[int]:
         r"""The ids of a text that a model writes or has written, without special ids.
 
-        Nothing in it is changed, except that a tokeniser that was trained without targets normalises it, as its
-        training did.
+        Nothing in it is changed, except that invisible characters are dropped, and that a tokeniser that was trained
+        without targets normalises it, as its training did.
 
         Raises:
             ArgumentError: the text is not a string.
@@ -179,7 +208,9 @@ class Tokeniser:
         >>> [tokeniser.decode(encode("L’été\u202f?")) for encode in ways]
         ['L’été\u202f?', "L'été ?"]
         """
-        return self._encoded(_encodable(text)) if self.vocabulary.typographic else self.encode(text)
+        return (
+            self._encoded(self._writes(text)) if self.vocabulary.typographic else self.encode(text)
+        )
 
     def _encoded(self, text: str) -> list[int]:
         # A space before the first word gives it the same pieces as anywhere else in a text.
@@ -293,12 +324,19 @@ class Tokeniser:
         return f"Tokeniser(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
 
-def _prepared(lines: Iterable[str], targets: Iterable[str], verbatim: bool) -> list[str]:
+def _prepared(
+    lines: Iterable[str], targets: Iterable[str], verbatim: bool, drops_invisible: bool
+) -> list[str]:
     """Texts as vocabularies are learned from them: a space before each, as before a word inside a text."""
     if verbatim:
         return [line for text in lines for line in _whole_lines(text)]
-    prepared = [f" {text}" for line in lines if (text := normalise(line))]
-    return prepared + [f" {text}" for line in targets if (text := _encodable(tidy_target(line)))]
+    prepared = []
+    for line in lines:
+        prepared.append(normalise(drop_invisible(line) if drops_invisible else line))
+    for line in targets:
+        target = tidy_target(drop_invisible(line, False) if drops_invisible else line)
+        prepared.append(_encodable(target))
+    return [f" {text}" for text in prepared if text]
 
 
 def _whole_lines(text: str) -> list[str]:

@@ -30,7 +30,11 @@ class TranslationData:
 
 
 def load_translation_data(
-    data: Sequence[str], valid: Sequence[str] = (), seed: int = 0, twins: bool = False
+    data: Sequence[str],
+    valid: Sequence[str] = (),
+    seed: int = 0,
+    twins: bool = False,
+    keep_placeholders: bool = False,
 ) -> TranslationData:
     """Load the pairs for a training.
 
@@ -39,6 +43,7 @@ def load_translation_data(
         valid: files of validation pairs likewise; without them, the data is split by a hash of each source, also into
             a test part.
         twins: of the embedded corpus, training sentences with their twins, see `make_twins`.
+        keep_placeholders: as for `read_pairs`.
 
     Raises:
         ArgumentError: no data, twins of a user's files, or validation files for the embedded corpus.
@@ -58,10 +63,10 @@ def load_translation_data(
         raise ArgumentError(
             "data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus"
         )
-    read = read_pairs(*data)
+    read = read_pairs(*data, keep_placeholders=keep_placeholders)
     notes = [read.report()]
     if valid:
-        held_out = read_pairs(*valid)
+        held_out = read_pairs(*valid, keep_placeholders=keep_placeholders)
         notes.append(held_out.report())
         known = {pair.source for pair in held_out.pairs}
         train = [pair for pair in read.pairs if pair.source not in known]

@@ -56,7 +56,8 @@ class Vocabulary:
     """A vocabulary of byte-level byte-pair encoding: pairs of pieces to merge, in order of priority.
 
     A dropped piece has no id: where merges give it, its two parts stand instead. A typographic vocabulary was learned
-    from targets with their typography; any other normalises targets.
+    from targets with their typography; any other normalises targets. One `without_invisible` was learned from texts
+    after `drop_invisible`.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Vocabulary:
     verbatim: bool = False  # texts are encoded without normalisation
     dropped: frozenset[str] = frozenset()
     typographic: bool = False
+    without_invisible: bool = False
 
     @cached_property
     def merged(self) -> tuple[str, ...]:
@@ -110,6 +112,7 @@ class Vocabulary:
         verbatim: bool = False,
         trim: bool = False,
         typographic: bool = False,
+        without_invisible: bool = False,
     ) -> "Vocabulary":
         """Learn merges from texts until there are `size` pieces or no pair of pieces occurs twice.
 
@@ -117,19 +120,22 @@ class Vocabulary:
         """
         if kind not in UNITS:
             raise ArgumentError(f"kind is {kind!r}; give one of {', '.join(map(repr, UNITS))}")
+        preparation: dict[str, Any] = {
+            "verbatim": verbatim,
+            "typographic": typographic,
+            "without_invisible": without_invisible,
+        }
         least = len(SPECIALS) + len(BYTE_OF)
         if size < least:
             raise ArgumentError(
                 f"vocab_size is {size}; give at least {least}, for {len(SPECIALS)} special pieces and 256 bytes"
             )
         if kind == "byte":
-            return cls(kind, (), verbatim, typographic=typographic)
+            return cls(kind, (), **preparation)
         merges = _learned(
             texts, size - len(SPECIALS), sorted(BYTE_OF), _byte_units(kind, typographic)
         )
-        whole = cls(
-            kind, tuple((left, right) for left, right in merges), verbatim, typographic=typographic
-        )
+        whole = cls(kind, tuple((left, right) for left, right in merges), **preparation)
         return replace(whole, dropped=whole.unused(texts)) if trim else whole
 
     def extended(self, texts: Sequence[str], more: int) -> "Vocabulary":
@@ -193,6 +199,7 @@ class Vocabulary:
         }
         content |= {"verbatim": True} if self.verbatim else {}
         content |= {"typographic": True} if self.typographic else {}
+        content |= {"without_invisible": True} if self.without_invisible else {}
         content |= (
             {"dropped": [piece for piece in self.merged if piece in self.dropped]}
             if self.dropped
@@ -213,10 +220,10 @@ class Vocabulary:
         content = content if isinstance(content, dict) else {}
         verbatim = content.pop("verbatim", False)
         typographic = content.pop("typographic", False)
+        without_invisible = content.pop("without_invisible", False)
         dropped = content.pop("dropped", [])
-        if set(content) != wanted or not (
-            isinstance(verbatim, bool) and isinstance(typographic, bool)
-        ):
+        prepared = (verbatim, typographic, without_invisible)
+        if set(content) != wanted or not all(isinstance(one, bool) for one in prepared):
             raise _damaged(f"its keys are not {', '.join(sorted(wanted))}")
         if content["format"] != FORMAT:
             raise _damaged(
@@ -232,7 +239,12 @@ class Vocabulary:
         if content["kind"] == "byte" and merges:
             raise _damaged("its kind is 'byte' and it has merges")
         return cls(
-            content["kind"], merges, verbatim, _checked_dropped(dropped, merges), typographic
+            content["kind"],
+            merges,
+            verbatim,
+            _checked_dropped(dropped, merges),
+            typographic,
+            without_invisible,
         )
 
 

@@ -31,6 +31,7 @@ from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import Amount, Choice
 from regard_lab.training.recipes.masked_words import EncoderRunConfig
+from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.recipe import (
     FINE_TUNING_RATE,
     Recipe,
@@ -138,7 +139,7 @@ class ClassifierTraining(Recipe):
         files = {
             CLASSES_FILE: json.dumps(classes) + "\n",
             LONGEST_FILE: f"{config.longest}\n",
-            WORDS_FILE: SeenWords.of(pair.source for pair in train).to_json(),
+            WORDS_FILE: Preparation.of(begun).words((pair.source for pair in train), tokeniser),
         }
         return self.ready(
             "a classifier",
@@ -260,7 +261,7 @@ def first_classifier(
     goes_on = begun is not None and begun.is_dir() and read_checkpoints(begun) is not None
     source = begun if goes_on else config.from_run
     if source is None or config.from_run is None:
-        tokeniser = config.new_tokeniser(texts)
+        tokeniser = config.new_tokeniser(texts, Preparation.of(begun))
         model_config = config.model_config(
             tokeniser.vocab_size, head="classes", classes=len(classes), pooling=config.pooling
         )

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -46,7 +46,13 @@ from regard_lab.training.recipes.classification import Classifier
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, lines_of
 from regard_lab.training.recipes.masked_words import MaskedWordsTraining, MaskedWordTask
 from regard_lab.training.recipes.recipe import Tell, silent
-from regard_lab.training.recipes.run_folder import count_trained, read_settings, read_test
+from regard_lab.training.recipes.run_folder import (
+    Learned,
+    count_trained,
+    keeps_placeholders,
+    read_settings,
+    read_test,
+)
 
 CONTRAST_PAIRS = 300
 SWAPS = 300
@@ -108,13 +114,15 @@ class PronounReport:
 class RunScores:
     """The quality of a translator in a run: `name` is that of the pairs; a run of the embedded corpus has pronouns.
 
-    `trained` counts those of the pairs that the run has learned from; None where the run does not store them.
+    `trained` counts those of the pairs that the run has learned from; None where the run does not store them. `learned`
+    has the best loss of the run; None for a saved model.
     """
 
     name: str
     evaluation: Evaluation
     pronouns: PronounReport | None = None
     trained: int | None = None
+    learned: Learned | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -122,6 +130,7 @@ class RunScores:
         return {
             "test": self.name,
             "trained_on": self.trained,
+            "hardly_learned": None if self.learned is None else self.learned.hardly,
             **self.evaluation.to_dict(),
             **pronouns,
         }
@@ -143,6 +152,7 @@ class RunScores:
         return [
             f"{count_of(scores.count, 'sentences')} of {self.name}, {search}",
             *on_training(self.trained, scores.count, "pairs", "new sentences"),
+            *on_learning(self.learned),
             *(f"  {remark}" for remark in [Ends(self.evaluation.translations).remark()] if remark),
             *named(values),
             *(self.pronouns.lines() if self.pronouns else []),
@@ -171,6 +181,12 @@ def on_training(trained: int | None, count: int, what: str, new: str) -> list[st
     verb = "was" if trained == 1 else "were"
     which = f"these {what} were" if trained == count else f"{trained:,} of these {what} {verb}"
     return [f"  {which} trained on, so the figures are better than those of {new}"]
+
+
+def on_learning(learned: Learned | None) -> list[str]:
+    """A line about a run that has hardly learned; none for any other."""
+    remark = None if learned is None else learned.remark()
+    return [] if remark is None else [f"  {remark}"]
 
 
 def exact_matches(share: float, count: int) -> str:
@@ -223,6 +239,7 @@ def evaluate_run(
     run: str | Path,
     test: Sequence[str | Path] = (),
     *,
+    keep_placeholders: bool | None = None,
     tell: Tell = silent,
     counting: Counting = uncounted,
     **search: Any,
@@ -232,6 +249,7 @@ def evaluate_run(
     Args:
         test: files of pairs; by default the run's own test split, where a run of the embedded corpus is also evaluated
             on what *it* refers to.
+        keep_placeholders: as for `read_pairs`; by default as in the training of the run.
         search: beam, normalisation, alpha and share, as for `Translator.translate`.
 
     Raises:
@@ -245,7 +263,9 @@ def evaluate_run(
     """
     translator = Translator.load(run)
     if test:
-        read = read_pairs(*test)
+        if keep_placeholders is None:
+            keep_placeholders = keeps_placeholders(Path(run))
+        read = read_pairs(*test, keep_placeholders=keep_placeholders)
         tell(read.report())
         pairs = read.pairs
         name = " + ".join(map(str, test))
@@ -266,7 +286,8 @@ def evaluate_run(
             evaluation = evaluate(translator, pairs, progress=progress, kept=kept, **search)
         if not test and settings.get("data") == [PRONOUNS]:
             pronouns = judge_pronouns(translator, int(settings.get("seed", 0)), **search)
-    return RunScores(name, evaluation, pronouns, count_trained(Path(run), pairs))
+    learned = Learned.of_run(Path(run))
+    return RunScores(name, evaluation, pronouns, count_trained(Path(run), pairs), learned)
 
 
 def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounReport:
@@ -299,7 +320,7 @@ def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounR
 class TextScores:
     """The loss of a language model on a text, in nats an id; `trained` counts those of its lines that it learned from.
 
-    It is None where the run does not store them.
+    It is None where the run does not store them. `learned` is as for `RunScores`.
 
     >>> scores = TextScores("new.txt", loss=2.0, ids=300, characters=1000, block=64)
     >>> round(scores.perplexity, 3), round(scores.bits_per_character, 3)
@@ -313,6 +334,7 @@ class TextScores:
     block: int
     line_count: int = 0
     trained: int | None = None
+    learned: Learned | None = None
 
     @property
     def perplexity(self) -> float:
@@ -329,7 +351,12 @@ class TextScores:
         return {
             "test": self.name,
             "trained_on": self.trained,
-            **{key: value for key, value in asdict(self).items() if key not in ("name", "trained")},
+            "hardly_learned": None if self.learned is None else self.learned.hardly,
+            "loss": self.loss,
+            "ids": self.ids,
+            "characters": self.characters,
+            "block": self.block,
+            "line_count": self.line_count,
             "perplexity": self.perplexity,
             "bits_per_character": self.bits_per_character,
         }
@@ -345,6 +372,7 @@ class TextScores:
             f"{count_of(self.characters, 'characters', ',')} of {self.name}, {count_of(self.ids, 'ids', ',')} in "
             f"blocks of up to {count_of(self.block, 'ids', ',')}",
             *on_training(self.trained, self.line_count, "lines", "a new text"),
+            *on_learning(self.learned),
             *named(values),
         ]
 
@@ -413,6 +441,7 @@ def evaluate_text(
         block,
         len(lines),
         count_trained(Path(run), lines),
+        Learned.of_run(Path(run)),
     )
 
 

@@ -30,6 +30,7 @@ from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.config import setting
 from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import Amount, Choice
+from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.recipe import (
     SOME,
     Recipe,
@@ -141,7 +142,7 @@ class LanguageModelTraining(Recipe):
         self.settle(Amount.of(train, "texts"))
         config = self.config
         _check_block(config)
-        before = SeenWords(frozenset(), 0)
+        before: SeenWords | None = None
         if (start := self.model_from(begun, train)) is None:
             self.remark_on_scripts(
                 (line for text in train for line in text.split("\n")), config.tokeniser
@@ -151,7 +152,7 @@ class LanguageModelTraining(Recipe):
         else:
             saved, tokeniser, where = start
             model = LanguageModel.from_saved(saved, where)
-            before = seen_words_of(saved, where) or before
+            before = seen_words_of(saved, where)
         task = LanguageTask(
             train,
             valid,
@@ -177,7 +178,7 @@ class LanguageModelTraining(Recipe):
             tokeniser=tokeniser,
             learned=lines_of(train),
             judge=judge,
-            files={WORDS_FILE: SeenWords.of(train).joined(before).to_json()},
+            files={WORDS_FILE: Preparation.of(begun).words(train, tokeniser, before)},
         )
 
 

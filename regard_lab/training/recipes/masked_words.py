@@ -29,6 +29,7 @@ from regard_lab.training.config import setting
 from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import Amount, Choice
+from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.recipe import (
     Recipe,
     Requested,
@@ -57,8 +58,10 @@ class EncoderRunConfig(StackConfig):
 
     longest: int = setting(256, least=3)
 
-    def new_tokeniser(self, texts: list[str]) -> Tokeniser:
-        return Tokeniser.train(texts, self.vocab_size, self.tokeniser)
+    def new_tokeniser(self, texts: list[str], preparation: Preparation) -> Tokeniser:
+        return Tokeniser.train(
+            texts, self.vocab_size, self.tokeniser, keep_invisible=preparation.keep_invisible
+        )
 
     def model_config(self, vocab_size: int, **head: Any) -> EncoderConfig:
         return EncoderConfig(vocab_size=vocab_size, **head, **self.model_settings())
@@ -95,7 +98,7 @@ class MaskedWordsTraining(Recipe):
         self.settle(Amount.of(train, "texts"))
         config = self.config
         self.remark_on_scripts(train, config.tokeniser)
-        tokeniser = config.new_tokeniser(train)
+        tokeniser = config.new_tokeniser(train, Preparation.of(begun))
         model = TextEncoder(config.model_config(tokeniser.vocab_size))
         task = MaskedWordTask(
             train,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from regard.arguments import count_of
 from regard.errors import CheckpointError, NotFoundError, OccupiedError, RegardError
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
+from regard_lab.models.encoder import TextEncoder
+from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Pair, read_pairs, tidy
 from regard_lab.text.terminal import printable
-from regard_lab.training.checkpoint import SAVED
+from regard_lab.training.checkpoint import SAVED, read_training
 from regard_lab.training.identity import FILES, explain_files
 from regard_lab.training.loop import SETTINGS_FILE
 from regard_lab.training.record import draw_curves
@@ -100,6 +103,12 @@ def read_settings(run: Path) -> dict[str, Any] | None:
     return settings
 
 
+def keeps_placeholders(run: Path) -> bool:
+    """Whether a run was trained with the placeholders of its translation memory written as text."""
+    settings = read_settings(run_of(run)) or {}
+    return settings.get("keep_placeholders") is True
+
+
 def read_test(run: Path) -> list[Pair]:
     """The run's own test split, which matches the SHA-256 in the run's settings.
 
@@ -122,6 +131,55 @@ def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
     """How many of these pairs the run has learned from; None where the run does not store them."""
     trained = _trained_in(run_of(run))
     return None if trained is None else sum(_hash_of(pair) in trained for pair in pairs)
+
+
+HARDLY = 0.6  # share of the loss of guessing
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a run has learned: its best validation loss, and the loss of guessing all ids alike, in nats an id.
+
+    >>> Learned(loss=4.5, guess=7.1).remark()
+    'this model has hardly learned: its best validation loss is 4.50 nats an id, more than 0.6 of the 7.10 of guessing \
+all ids alike, so its results may make no sense'
+    """
+
+    loss: float
+    guess: float
+
+    @classmethod
+    def of_run(cls, run: Path) -> Learned | None:
+        """That of a run that writes texts and was validated; None for others, and for a saved model.
+
+        Raises:
+            CheckpointError: the run is damaged.
+        """
+        checkpoints = read_checkpoints(run)
+        if checkpoints is None:
+            return None
+        training = read_training(run / checkpoints.last)
+        loss = training["state"]["best_loss"]
+        model = training["fingerprint"].get("model") or {}
+        size = (model.get("config") or {}).get("vocab_size")
+        writes = model.get("kind") != TextEncoder.KIND
+        if not writes or loss is None or not isinstance(size, int) or size < 2:
+            return None
+        return cls(loss, math.log(size))
+
+    @property
+    def hardly(self) -> bool:
+        """Whether the loss is more than 0.6 of that of guessing; less needs more than the frequencies of sub-words."""
+        return self.loss > HARDLY * self.guess
+
+    def remark(self) -> str | None:
+        """A sentence about a run that has hardly learned; None for any other."""
+        if not self.hardly:
+            return None
+        return (
+            f"this model has hardly learned: its best validation loss is {self.loss:.2f} nats an id, more than "
+            f"{HARDLY} of the {self.guess:.2f} of guessing all ids alike, so its results may make no sense"
+        )
 
 
 def run_of(folder: Path) -> Path:

@@ -49,6 +49,7 @@ from regard_lab.training.recipes.choosing import (
     choose,
     passes,
 )
+from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.recipe import (
     Recipe,
     Requested,
@@ -140,6 +141,7 @@ class TranslationTraining(Recipe):
             new_pieces: with --from, pieces of the new data that are added to the vocabulary, at most; 0 for none.
             trim_vocabulary: drop sub-words that occur in the training pairs only inside longer ones, since they would
                 never be learned.
+            keep_placeholders: write the placeholders of a .tmx as text, such as {0}; without it they are left out.
             twins: with the embedded corpus: put two sentences that differ in one adjective, and therefore in the
                 pronoun, into one batch.
         """
@@ -170,6 +172,7 @@ class TranslationTraining(Recipe):
         weight_decay: float = setting(TrainingConfig.weight_decay, least=0)
         label_smoothing: float = setting(0.1, shown=CHOSEN)
         trim_vocabulary: bool = setting(True, option="--trim-vocabulary/--no-trim-vocabulary")
+        keep_placeholders: bool = setting(False)
         twins: bool = setting(False)
 
         def __post_init__(self) -> None:
@@ -277,14 +280,17 @@ class TranslationTraining(Recipe):
     def prepare(self, begun: Path | None = None) -> Training:
         if (data := self._data) is None:
             given = self.config
-            data = load_translation_data(given.data, given.valid, given.seed, given.twins)
+            data = load_translation_data(
+                given.data, given.valid, given.seed, given.twins, given.keep_placeholders
+            )
             for note in data.notes:
                 self.tell(note)
         sources = [one.source for one in data.train]
         targets = [one.target for one in data.train]
         self.settle(Amount.of([*sources, *targets], "pairs", sides=2))
         config = self.config
-        before = SeenWords(frozenset(), 0)
+        preparation = Preparation.of(begun)
+        before: SeenWords | None = None
         if (start := self.model_from(begun, sources, targets)) is None:
             self.remark_on_scripts([*sources, *targets], config.tokeniser)
             tokeniser = Tokeniser.train(
@@ -293,12 +299,13 @@ class TranslationTraining(Recipe):
                 config.tokeniser,
                 targets=targets,
                 trim=config.trim_vocabulary,
+                keep_invisible=preparation.keep_invisible,
             )
             model = config.new_model(tokeniser.vocab_size)
         else:
             saved, tokeniser, where = start
             model = translation_model(saved, where)
-            before = seen_words_of(saved, where) or before
+            before = seen_words_of(saved, where)
         _check_lengths(
             model,
             [pair.source for part in (data.train, data.valid, data.test) for pair in part],
@@ -335,9 +342,9 @@ class TranslationTraining(Recipe):
             samples=translation_samples(tokeniser, data.valid),
             judge=_judge,
             files={
-                WORDS_FILE: SeenWords.of(pair.source for pair in task.learned)
-                .joined(before)
-                .to_json()
+                WORDS_FILE: preparation.words(
+                    (pair.source for pair in task.learned), tokeniser, before
+                )
             },
         )
         if config.label_smoothing:

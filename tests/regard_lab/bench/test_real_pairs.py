@@ -4,31 +4,17 @@ import gettext
 import gzip
 import io
 import re
-import struct
 import sys
 from itertools import pairwise
 
 import pytest
+from text.test_catalogues import catalogue
 
 from benchmarks import program_messages as messages
 from regard.errors import DataError, MissingPackageError, NotFoundError
 from regard_lab.text import Pair, read_pairs
-from regard_lab.text.catalogues import MAGIC, read_catalogue
-
-
-def catalogue(entries: dict[str, str], order: str = "<") -> bytes:
-    """A compiled catalogue: seven numbers, two tables of lengths and places, and the texts, each closed by a zero."""
-    pairs = sorted((source.encode(), target.encode()) for source, target in entries.items())
-    place = 28 + 16 * len(pairs)
-    tables: list[bytes] = []
-    texts = b""
-    for side in (0, 1):
-        for pair in pairs:
-            tables.append(struct.pack(f"{order}2I", len(pair[side]), place + len(texts)))
-            texts += pair[side] + b"\0"
-    numbers = (MAGIC, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, 0)
-    return struct.pack(f"{order}7I", *numbers) + b"".join(tables) + texts
-
+from regard_lab.text.catalogues import catalogue_pairs, read_catalogue
+from regard_lab.text.plurals import PluralForms
 
 ENTRIES = {
     "": "Content-Type: text/plain; charset=UTF-8\n",
@@ -41,11 +27,15 @@ ENTRIES = {
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_a_catalogue_is_read_in_both_byte_orders_as_gettext_reads_it(order):
     content = catalogue(ENTRIES, order)
-    found = dict(read_catalogue(content))
-    assert found == {"open %s": "%s öffnen", "Close it": "Schließen", "%d file": "%d Datei"}
+    header, entries = read_catalogue(content)
+    assert {"": header} | dict(entries) == ENTRIES
+    pairs = [catalogue_pairs(*entry, PluralForms()) for entry in entries]
+    found = dict(pair for some in pairs for pair in some)
     peer = gettext.GNUTranslations(io.BytesIO(content))
     assert peer.gettext("open %s") == found["open %s"]
     assert peer.pgettext("menu", "Close it") == found["Close it"]
+    assert peer.ngettext("%d file", "%d files", 1) == found["%d file"]
+    assert peer.ngettext("%d file", "%d files", 7) == found["%d files"]
 
 
 def test_a_catalogue_is_read_as_pairs_and_another_file_names_the_way_out(tmp_path):
@@ -55,6 +45,7 @@ def test_a_catalogue_is_read_as_pairs_and_another_file_names_the_way_out(tmp_pat
         "open %s": "%s öffnen",
         "Close it": "Schließen",
         "%d file": "%d Datei",
+        "%d files": "%d Dateien",
         "two lines": "zwei Zeilen",
     }
     assert pairs == expected
@@ -100,10 +91,16 @@ def test_a_po_is_read_as_msgfmt_would_compile_it_and_says_what_it_left_out(tmp_p
     path = tmp_path / "tool.po"
     path.write_text(MESSAGES, encoding="latin1")
     read = read_pairs(path)
-    assert read.pairs == [Pair("open %s", "öffne %s"), Pair("%d file", "%d Datei")]
+    assert read.pairs == [
+        Pair("open %s", "öffne %s"),
+        Pair("%d file", "%d Datei"),
+        Pair("%d files", "%d Dateien"),
+    ]
     assert read.report() == (
-        f"{path}: kept 2 of 5 messages; dropped 3 (1 fuzzy (a guess that nobody has confirmed), first at {path} line "
-        f"14; 1 without translation, first at {path} line 18; 1 obsolete, first at {path} line 21)"
+        f"{path}: kept 3 of 6 messages; dropped 3 (1 fuzzy (a guess that nobody has confirmed), first at {path} line "
+        f"14; 1 without translation, first at {path} line 18; 1 obsolete, first at {path} line 21); 1 of the messages "
+        f"is a plural: msgid_plural with the form that most numbers from 2 to 100 have; the header has no "
+        f"Plural-Forms, so the first of two forms is that of n = 1"
     )
     (tmp_path / "packed.po.gz").write_bytes(gzip.compress(path.read_bytes()))
     assert read_pairs(tmp_path / "packed.po.gz").pairs == read.pairs

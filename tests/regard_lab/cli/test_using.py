@@ -590,8 +590,24 @@ def test_a_sentence_far_longer_than_those_of_the_test_is_remarked_before_it_is_t
 
 
 def remarks(answer):
-    """But that this model, which learned for two steps, does not end its translations."""
-    return [line for line in answer.err.splitlines() if "without an end" not in line]
+    """But that this model, which learned for two steps, has hardly learned and does not end its translations."""
+    lines = answer.err.splitlines()
+    return [line for line in lines if "without an end" not in line and HARDLY not in line]
+
+
+HARDLY = "this model has hardly learned: its best validation loss is "
+
+
+def test_commands_say_that_a_model_has_hardly_learned(runs, data):
+    for words in (
+        ("translate", runs / "translation", "the bird"),
+        ("generate", runs / "language-model", "the bird", "--max-tokens", 3),
+        ("evaluate", runs / "translation", data / "pairs.tsv"),
+        ("score", runs / "translation", data / "pairs.tsv"),
+    ):
+        assert succeeded(*words).err.startswith(HARDLY)
+    assert HARDLY in succeeded("evaluate", runs / "translation", data / "pairs.tsv").out
+    assert printed("evaluate", runs / "language-model", data / "text.txt")["hardly_learned"] is True
 
 
 def test_unknown_words_are_named_once_and_in_the_record(runs):
@@ -753,6 +769,49 @@ def test_pairs_are_scored_and_sentences_written_with_their_scores(runs, data, tm
     ]
     assert list(json.loads(out.read_text().splitlines()[0])) == names
     assert "ends in .tsv or .jsonl" in regard("evaluate", run, "--out", tmp_path / "rows.xml").last
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_score_writes_a_row_for_each_line_and_fails_if_one_has_no_score(runs, tmp_path, as_json):
+    run = runs / "translation"
+    path = tmp_path / "some.tsv"
+    good = "the bird number 7 sang\tder Vogel Nummer 7 sang"
+    path.write_bytes(
+        f"{good}\nno tab\n{good}\n\nthe bird\t\n".encode() + b"caf\xe9\tx\n" + good.encode()
+    )
+    answer = regard("score", run, path, *(["--json"] if as_json else []))
+    rows = answer.out.splitlines()
+    reasons = ["not exactly two columns", "empty line", "empty side", "not valid UTF-8"]
+    places = [2, 4, 5, 6]
+    assert (len(rows), answer.returncode) == (7, 1)
+    for row in (rows[0], rows[2], rows[6]):  # a repeated pair has its row too
+        target = json.loads(row)["text"] if as_json else row.split("\t")[2]
+        assert target == "der Vogel Nummer 7 sang"
+    for number, reason in zip(places, reasons, strict=True):
+        row = rows[number - 1]
+        if as_json:
+            assert json.loads(row) == {"unscored": reason, "file": str(path), "line": number}
+        else:
+            assert row == f"unscored\t{reason}\t{path} line {number}"
+    assert "kept 3 of 7 lines; unscored 4 (1 not exactly two columns" in answer.err
+    assert "4 of 7 lines have no score" in answer.last
+    assert succeeded("score", run, _with(path, good + "\n")).out.count("\n") == 1
+    assert regard("score", run, _with(path, "a b\n")).out.startswith("unscored\tnot exactly two")
+    assert "is empty" in refusal("score", run, _with(path, ""), code=1)
+
+
+def _with(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_score_of_a_language_model_writes_a_row_for_an_empty_line(runs, tmp_path):
+    path = _with(tmp_path / "some.txt", "the bird\n\n  \nthe street\n")
+    answer = regard("score", runs / "language-model", path)
+    rows = answer.out.splitlines()
+    assert (len(rows), answer.returncode) == (4, 1)
+    assert rows[1:3] == [f"unscored\tempty line\t{path} line {number}" for number in (2, 3)]
+    assert "2 of 4 lines have no score" in answer.last
 
 
 def test_a_classifier_remarks_on_texts_and_not_on_single_words(runs):

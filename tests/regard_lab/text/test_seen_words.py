@@ -6,7 +6,7 @@ import pytest
 
 from regard.errors import CheckpointError
 from regard_lab.text import SeenWords, Tokeniser
-from regard_lab.text.seen_words import remark_on_scripts
+from regard_lab.text.seen_words import UnknownWords, remark_on_scripts
 from regard_lab.training.recipes import LanguageModelTraining, TranslationTraining
 
 SEEN = SeenWords.of(
@@ -37,6 +37,63 @@ SEEN = SeenWords.of(
 )
 def test_a_word_is_unknown_exactly_if_the_text_did_not_have_it(text, unknown):
     assert SEEN.unknown(text) == unknown
+
+
+SYMBOLS = SeenWords.of(["The bird sang for 5 $ and 🎉 👍🏽 ❤️ in 🇩🇪."])
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("The bird sang 🎉🎉, $5.", ()),
+        ("The 🚀 bird 🚀 sang ≠ 5", ("🚀", "≠")),  # each once, in order
+        ("🚀zebra", ("🚀", "zebra")),
+        ("👍 👍🏽 ❤", ()),  # with and without a tone, as text and as picture
+        ("👍🏿", ("👍🏿",)),  # another tone
+        ("🎉👩\u200d🚀 🇫🇷🇩🇪", ("👩\u200d🚀", "🇫🇷")),  # signs of several characters are named whole
+        ("bird \ue000 \ufffd", ("\ue000", "\ufffd")),
+        ("bird?! – …", ()),  # punctuation is no symbol
+    ],
+)
+def test_a_symbol_is_unknown_exactly_if_the_text_did_not_have_it(text, unknown):
+    assert SYMBOLS.unknown(text) == unknown
+    assert SeenWords.from_json(SYMBOLS.to_json()) == SYMBOLS
+    assert SYMBOLS.joined(SeenWords.of([text])).unknown(text) == ()
+    assert SYMBOLS.counts("🚀 bird 🚀") == (2, 3)
+
+
+def test_words_of_which_no_symbols_are_stored_name_none_and_a_damaged_list_of_them_is_refused():
+    old = SeenWords(SYMBOLS.words, SYMBOLS.distinct)
+    assert old.unknown("The 🚀 bird") == ()
+    assert old.counts("The 🚀 bird") == (0, 2)
+    assert SeenWords.from_json(old.to_json()) == old
+    assert SYMBOLS.joined(old).symbols is None
+    content = json.loads(SYMBOLS.to_json())
+    for symbols in ("🎉", ["🎉🎉"], [7]):
+        with pytest.raises(CheckpointError, match="its symbols are no list of characters"):
+            SeenWords.from_json(json.dumps({**content, "symbols": symbols}))
+
+
+def test_a_remark_says_whether_words_or_symbols_are_unknown():
+    assert remark("the 🚀 bird") == f"{NOT}: 🚀; the label of such symbols is a guess"
+    assert (
+        remark("the zebra 🚀")
+        == f"{NOT}: zebra, 🚀; the label of such words and symbols is a guess"
+    )
+    assert remark("≠ 🚀 ≠ 🚀").endswith(
+        ": ≠, 🚀; the label is a guess: 4 of 4 words and symbols are unknown"
+    )
+    whole = UnknownWords(SeenWords.of(["the bird"]), "label").remark_on_whole
+    assert whole("🚀").startswith(f"{NOT}: 🚀")
+    assert whole("the 🚀") is None
+    assert whole("") is None
+
+
+NOT = "not in the training of this model"
+
+
+def remark(text):
+    return UnknownWords(SeenWords.of(["the bird"]), "label").remark(text)
 
 
 def test_words_are_split_as_the_tokeniser_splits_them():

@@ -17,6 +17,7 @@ from regard.packages import install_line
 from regard_lab.decoding.loading import with_pieces
 from regard_lab.models import SavedModel
 from regard_lab.text import BEGIN, END, PAD, UNKNOWN, Tokeniser, normalise
+from regard_lab.text.lines import drop_invisible
 
 LINES = [
     "The animal didn't cross the street because it was too tired.",
@@ -64,13 +65,64 @@ def tokeniser(request):
 @given(text=texts)
 def test_every_text_comes_back_normalised(tokeniser, text):
     ids = tokeniser.encode(text)
-    once = normalise(text)
+    once = normalise(drop_invisible(text))
     assert tokeniser.decode(ids) == once
     assert all(END < i < tokeniser.vocab_size for i in ids)
-    assert normalise(once) == once == " ".join(once.split())
+    assert tokeniser.reads(once) == once == " ".join(once.split())
     assert unicodedata.is_normalized("NFC", once)
     assert not set(once) & set("’‘ʼ\u00a0\t\n")
     once.encode("utf-8")
+
+
+HIDDEN = [
+    # (what a person typed, what is read)
+    ("ani\u00admal", "animal"),  # a soft hyphen
+    ("ani\u200bmal", "animal"),
+    ("ani\u2060mal\ufeff", "animal"),
+    ("Auf\u200clage ani\u200d\u200bmal", "Auflage animal"),
+    ("\u200eanimal\u202a\u2069", "animal"),  # marks of the direction
+    ("שלום\u200f!", "שלום!"),
+    # Here they are spelling.
+    ("نمی\u200cخواهم", "نمی\u200cخواهم"),
+    ("👩\u200d🚀", "👩\u200d🚀"),
+    ("ภาษา\u200bไทย", "ภาษา\u200bไทย"),
+]
+
+
+@pytest.mark.parametrize(("typed", "read"), HIDDEN)
+@pytest.mark.parametrize("kind", ["bpe", "character", "byte"])
+def test_invisible_characters_split_no_word_in_training_or_reading(kind, typed, read):
+    tokeniser = Tokeniser.train([f"the {read} sang"] * 3, 420, kind, targets=[f"{read} sang"] * 3)
+    assert (
+        Tokeniser.train([f"the {typed} sang"] * 3, 420, kind, targets=[f"{read} sang"] * 3)
+        == tokeniser
+    )
+    for one in (
+        tokeniser,
+        Tokeniser.from_json(tokeniser.to_json()),
+        tokeniser.extended(["x"], 3) if kind != "byte" else tokeniser,
+    ):
+        assert one.reads(typed) == read
+        assert one.encode(f"the {typed} sang") == one.encode(f"the {read} sang")
+
+
+def test_targets_keep_marks_of_the_direction_alone():
+    tokeniser = Tokeniser.train(["a"], 420, targets=["ani\u00admal \u200fשלום\u200b"] * 3)
+    assert tokeniser == Tokeniser.train(["a"], 420, targets=["animal \u200fשלום"] * 3)
+    ids = tokeniser.encode_target("ani\u00admal \u200fשלום\u200b")
+    assert tokeniser.decode(ids) == "animal \u200fשלום"
+
+
+def test_a_tokeniser_of_an_earlier_version_reads_invisible_characters_as_it_learned_them():
+    old = Tokeniser.train(["the ani\u00admal"] * 3, 420, keep_invisible=True)
+    assert "without_invisible" not in json.loads(old.to_json())
+    for one in (old, Tokeniser.from_json(old.to_json()), old.extended(["x"], 3)):
+        assert one.decode(one.encode("the ani\u00admal")) == "the ani\u00admal"
+        assert one.reads("ani\u00admal") == "ani\u00admal"
+    exact = Tokeniser.train(["the ani\u00admal"] * 3, 420, verbatim=True)
+    assert (
+        exact.decode(exact.encode("ani\u00admal")) == exact.reads("ani\u00admal") == "ani\u00admal"
+    )
 
 
 def test_a_text_of_nothing_has_no_ids(tokeniser):
@@ -157,7 +209,7 @@ def test_words_cover_every_position_once_whatever_the_ids(kind, data):
 @given(texts)
 def test_words_together_spell_the_text(text):
     words = TRAINED["bpe"].words(TRAINED["bpe"].encode(text))
-    assert "".join(word for word, _ in words) == normalise(text).replace(" ", "")
+    assert "".join(word for word, _ in words) == normalise(drop_invisible(text)).replace(" ", "")
 
 
 def test_pieces_are_readable():

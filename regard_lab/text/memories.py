@@ -1,0 +1,322 @@
+"""Translation memories (`.tmx`): units with the text of a segment in several languages, without its inline codes."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.parsers.expat import ExpatError, ParserCreate
+
+from regard.arguments import count_of
+from regard.errors import DataError, NotFoundError
+from regard_lab.text.lines import open_bytes, refuse_packed
+from regard_lab.text.seen_words import UNSPACED
+from regard_lab.text.tables import Fault, PairTable, TextRow
+
+MEMORY = ".tmx"
+
+# Elements inside of a segment; those of XLIFF (x, bx, ex, g, mrk; sc, ec, pc) are found in memories too.
+PLACEHOLDERS = frozenset(("ph", "ut", "x"))  # stand for something: a line break, a name, an image
+HALVES = frozenset(("bpt", "ept", "it", "bx", "ex", "sc", "ec"))  # begin or end formatting
+PAIRED = frozenset(("hi", "g", "mrk", "pc"))  # format the text that they contain
+
+# What the native code of an element says counts more than the name of the element.
+FORMATS = re.compile(
+    r"(?:</?(?:a|abbr|b|big|cf|code|del|em|font|i|ins|kbd|mark|s|small|span|strong|sub|sup|tt|u|var)\b[^<>]*>\s*)+",
+    re.IGNORECASE,
+)
+BREAKS = re.compile(
+    r"</?(?:br|dd|div|dl|dt|h[1-6]|hr|li|ol|p|tab|table|td|th|tr|ul)\b", re.IGNORECASE
+)
+
+ENDS = ".,;:!?…%"  # punctuation that has a space behind it, with closing brackets and quotes
+BEGINS = "¿¡"
+
+
+def needs_space(before: str, after: str) -> bool:
+    """Whether two letters that a code divides would be glued without a space.
+
+    >>> [needs_space(*pair) for pair in ("wo", ".O", "w.", "(w", " w", "w ", "存或")]
+    [True, True, False, False, False, False, False]
+    """
+    if not before or not after or (UNSPACED.match(before) and UNSPACED.match(after)):
+        return False
+    kind_before = unicodedata.category(before)
+    kind_after = unicodedata.category(after)
+    ends = kind_before[0] in "LMN" or kind_before in ("Pe", "Pf") or before in ENDS
+    begins = kind_after[0] in "LN" or kind_after in ("Ps", "Pi") or after in BEGINS
+    return ends and begins
+
+
+class Segment:
+    """The text of a segment, as its elements and characters come: without codes, but for placeholders if they are kept.
+
+    A code that stands for something, such as a line break, becomes a space where it alone divides two words. Formatting
+    does not, since it may begin inside of a word. `codes` counts the codes that are left out, `placeholders` those of
+    them that stand for something, and `inner` the texts inside of codes (`<sub>`), which are left out with them.
+    """
+
+    def __init__(self, keep_placeholders: bool) -> None:
+        self.text = ""
+        self.codes = self.placeholders = self.inner = 0
+        self._keeps = keep_placeholders
+        self._depth = 0  # of the open code and the elements in it
+        self._name = self._tag = self._native = ""  # of the open code
+        self._inner = 0  # texts in it
+        self._divides = False  # a code that stands for something came after the last character
+        self._lengths: list[int] = []  # of the text, where each open element that is no code began
+
+    def begin(self, name: str, attributes: dict[str, str]) -> None:
+        """An element begins."""
+        if self._depth:
+            self._depth += 1
+            self._inner += name == "sub"
+        elif name in PLACEHOLDERS or name in HALVES:
+            self._depth = 1
+            self._name = name
+            self._native = ""
+            self._inner = 0
+            self._tag = _written(name, attributes)
+        else:
+            self.codes += 1
+            self._lengths.append(len(self.text))
+
+    def add(self, characters: str) -> None:
+        """Characters come: text, or the native code of an element."""
+        if self._depth:
+            self._native += characters
+        elif characters:
+            if self._divides and needs_space(self.text[-1:], characters[0]):
+                self.text += " "
+            self._divides = False
+            self.text += characters
+
+    def end(self, name: str) -> None:
+        """An element ends."""
+        if not self._depth:
+            is_empty = self._lengths.pop() == len(self.text)
+            self._divides |= is_empty and name not in PAIRED
+            return
+        self._depth -= 1
+        if not self._depth:
+            self._end_code()
+
+    def _end_code(self) -> None:
+        is_placeholder = self._name in PLACEHOLDERS
+        if is_placeholder and self._keeps:
+            self.add(self._native.strip() or self._tag)
+            return
+        self.codes += 1
+        self.inner += self._inner
+        if FORMATS.fullmatch(self._native.strip()):
+            return
+        self.placeholders += is_placeholder
+        self._divides |= is_placeholder or BREAKS.search(self._native) is not None
+
+
+def _written(name: str, attributes: dict[str, str]) -> str:
+    """How an empty placeholder is written: by the text that it names, else as a tag with its number."""
+    if attributes.get("equiv-text", "").strip():
+        return attributes["equiv-text"].strip()
+    number = next((f' {key}="{attributes[key]}"' for key in ("x", "id") if key in attributes), "")
+    return f"<{name}{number}/>"
+
+
+@dataclass
+class MemoryCounts:
+    """Counts what is left out of the units that give a pair."""
+
+    codes: int = 0
+    placeholders: int = 0
+    inner: int = 0
+    further: int = 0  # translations of a language after the first in a unit
+
+    def add(self, segments: tuple[Segment, Segment], further: int) -> None:
+        """Count a unit by its two segments and the number of others in the same languages."""
+        self.codes += sum(segment.codes for segment in segments)
+        self.placeholders += sum(segment.placeholders for segment in segments)
+        self.inner += sum(segment.inner for segment in segments)
+        self.further += further
+
+    def remark(self) -> str | None:
+        """A phrase about them; None if nothing was left out.
+
+        >>> MemoryCounts(codes=3, placeholders=2).remark()
+        '3 codes left out, of which 2 are placeholders (--keep-placeholders writes them)'
+        >>> MemoryCounts(further=1).remark()
+        '1 further translation left out'
+        """
+        parts = []
+        if self.codes:
+            codes = f"{count_of(self.codes, 'codes', ',')} left out"
+            if self.placeholders:
+                are = "is a placeholder" if self.placeholders == 1 else "are placeholders"
+                it = "it" if self.placeholders == 1 else "them"
+                codes += f", of which {self.placeholders:,} {are} (--keep-placeholders writes {it})"
+            parts.append(codes)
+        if self.inner:
+            parts.append(f"{count_of(self.inner, 'texts', ',')} inside of codes left out")
+        if self.further:
+            parts.append(f"{count_of(self.further, 'further translations', ',')} left out")
+        return "; ".join(parts) or None
+
+
+@dataclass
+class Unit:
+    """A unit of a memory: its line, and its segments by language."""
+
+    number: int
+    segments: dict[str, list[Segment]] = field(default_factory=dict)
+
+    def of_language(self, wanted: str) -> list[Segment]:
+        """The segments in a language or a variety of it, those with text first."""
+        found = [
+            segment
+            for language in sorted(self.segments)
+            if _is(language, wanted)
+            for segment in self.segments[language]
+        ]
+        return sorted(found, key=lambda segment: not segment.text.strip())
+
+
+class Memory:
+    """The units of a translation memory; `source` is the language that the header names.
+
+    Entities may grow without limit or name other files, so all are refused.
+
+    Source: TMX 1.4b Specification (LISA/OSCAR 2005).
+    """
+
+    def __init__(self, path: Path, keep_placeholders: bool = False) -> None:
+        self.path = path
+        self.source = ""
+        self._keeps = keep_placeholders
+        self._units = list[Unit]()
+        self._language = ""
+        self._segment: Segment | None = None  # the open one
+        self._parser = ParserCreate()
+        self._parser.StartElementHandler = self._begin
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._add
+        self._parser.EntityDeclHandler = self._parser.SkippedEntityHandler = self._refuse
+
+    def __iter__(self) -> Iterator[Unit]:
+        with open_bytes(self.path) as file:
+            refuse_packed(self.path, file.peek(4))
+            chunk = b" "
+            while chunk:
+                chunk = file.read(1 << 16)
+                try:
+                    self._parser.Parse(chunk, not chunk)
+                except DataError:
+                    raise
+                # The last two: an encoding that is not read.
+                except (ExpatError, LookupError, ValueError) as error:
+                    way = "export it again in UTF-8, or give it the suffix of its format"
+                    raise DataError(f"{self.path} does not read as XML ({error}); {way}") from None
+                ready = self._units[: -1 if chunk else None]
+                self._units = self._units[-1:]
+                yield from ready
+
+    def _refuse(self, name: str, *_: Any) -> None:
+        raise DataError(
+            f"{self.path} has the entity {name!r}; write its text instead, since no entity is expanded"
+        )
+
+    def _begin(self, name: str, attributes: dict[str, str]) -> None:
+        if not self.source and name not in ("tmx", "header"):
+            way = "; xliff2po and po2tmx of translate-toolkit convert it" if name == "xliff" else ""
+            raise DataError(
+                f"{self.path} begins with <{name}>; a translation memory begins with <tmx><header>{way}"
+            )
+        if self._segment is not None:
+            self._segment.begin(name, attributes)
+        elif name == "header":
+            self.source = language_code(attributes.get("srclang", "*all*"))
+        elif name == "tu":
+            self._units.append(Unit(self._parser.CurrentLineNumber))
+        elif name == "tuv":
+            self._language = language_code(attributes.get("xml:lang", attributes.get("lang", "")))
+        elif name == "seg":
+            self._segment = Segment(self._keeps)
+
+    def _add(self, characters: str) -> None:
+        if self._segment is not None:
+            self._segment.add(characters)
+
+    def _end(self, name: str) -> None:
+        if self._segment is None:
+            return
+        if name != "seg":
+            self._segment.end(name)
+            return
+        if self._units:
+            self._units[-1].segments.setdefault(self._language, []).append(self._segment)
+        self._segment = None
+
+
+def language_code(text: str) -> str:
+    """The code of a language in lower case, with hyphens.
+
+    >>> language_code(" en_GB")
+    'en-gb'
+    """
+    return text.strip().lower().replace("_", "-")
+
+
+def memory_languages(table: PairTable) -> tuple[str, str]:
+    """The languages of source and target: those of the path, or that of the header and the only other one.
+
+    Raises:
+        DataError: another kind of file, or a damaged one.
+        NotFoundError: the path names no languages, and the first unit has others than the header's source and one more.
+    """
+    if table.names is not None:
+        return language_code(table.names[0]), language_code(table.names[1])
+    memory = Memory(table.path)
+    first = next(iter(memory), Unit(0))
+    languages = list(first.segments)
+    others = [language for language in languages if not _is(language, memory.source)]
+    if len(languages) == 2 and len(others) == 1:
+        return memory.source, others[0]
+    raise NotFoundError(
+        f"the first unit of {table.path} has the languages {languages}, and the header names the source "
+        f"{memory.source!r}; name source and target, as in {table.path}:{','.join([*languages, 'en', 'de'][:2])}"
+    )
+
+
+def memory_rows(
+    table: PairTable,
+    languages: tuple[str, str],
+    counts: MemoryCounts,
+    keep_placeholders: bool = False,
+) -> Iterator[TextRow | Fault]:
+    """The units of a `.tmx` file in two languages; "en" is also read where a unit has "en-gb".
+
+    Of several segments in a language the first with text is read; `counts` gets the others, and codes.
+    """
+    file = str(table.path)
+    seen = set[str]()
+    read = False
+    for unit in Memory(table.path, keep_placeholders):
+        seen.update(unit.segments)
+        sources = unit.of_language(languages[0])
+        targets = unit.of_language(languages[1])
+        if not sources or not targets:
+            yield Fault(f"without {languages[0]!r} and {languages[1]!r}", file, unit.number)
+            continue
+        read = True
+        chosen = (sources[0], targets[0])
+        further = {id(segment) for segment in (*sources, *targets)} - {id(one) for one in chosen}
+        counts.add(chosen, len(further))
+        yield TextRow(unit.number, (file, file), (chosen[0].text, chosen[1].text))
+    if seen and not read:
+        raise NotFoundError(
+            f"no unit of {file} has {languages[0]!r} and {languages[1]!r}; it has {sorted(seen)}"
+        )
+
+
+def _is(language: str, wanted: str) -> bool:
+    """Whether a language is the wanted one, or a variety of it: "en-gb" is "en"."""
+    return language == wanted or language.startswith(f"{wanted}-")

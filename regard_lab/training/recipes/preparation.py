@@ -1,0 +1,51 @@
+"""How a run prepares its texts: as it did when it was begun, whichever version began it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE
+from regard_lab.models import load_model
+from regard_lab.models.storage import read_checkpoints
+from regard_lab.text import SeenWords, Tokeniser
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a run of an earlier version did otherwise: its tokeniser kept invisible characters, it stored no symbols."""
+
+    keep_invisible: bool = False
+    store_symbols: bool = True
+
+    @classmethod
+    def of(cls, begun: Path | None) -> Preparation:
+        """That of the run in a folder, or of a new one where there is no run.
+
+        Raises:
+            CheckpointError: the run is damaged.
+
+        >>> Preparation.of(None)
+        Preparation(keep_invisible=False, store_symbols=True)
+        """
+        if begun is None or not begun.is_dir() or read_checkpoints(begun) is None:
+            return cls()
+        files = load_model(begun).extra_files
+        preparation = cls()
+        if TOKENISER_FILE in files:
+            vocabulary = Tokeniser.from_json(files[TOKENISER_FILE]).vocabulary
+            keeps = not (vocabulary.verbatim or vocabulary.without_invisible)
+            preparation = replace(preparation, keep_invisible=keeps)
+        if WORDS_FILE in files:
+            stores = SeenWords.from_json(files[WORDS_FILE]).symbols is not None
+            preparation = replace(preparation, store_symbols=stores)
+        return preparation
+
+    def words(
+        self, lines: Iterable[str], tokeniser: Tokeniser, before: SeenWords | None = None
+    ) -> str:
+        """The words of texts as the tokeniser reads them, with those learned before, as a run stores them."""
+        words = SeenWords.of(map(tokeniser.reads, lines))
+        words = words if before is None else words.joined(before)
+        return (words if self.store_symbols else replace(words, symbols=None)).to_json()
