@@ -139,7 +139,7 @@ export class Writer extends Model {
     this.last = {key: JSON.stringify(kept), given, ids, sourceSpans, gone, encoded, all, spans, logits, settings};
     return {
       texts: {source: wordsOf(sourceSpans), target: wordsOf(spans), read: wordsOf(read)}, text: tokeniser.decode(written), finished,
-      target: wordsOf(spans), ...this.chances(logits, spans, all), unknown: unknownWords(source, this.known),
+      target: wordsOf(spans), ...this.chances(logits, spans, all), unknown: unknownWords(tokeniser.reads(source), this.known),
       erasable: sourceSpans.slice(0, -1).map((_, at) => at), ids: {source: ids, target: written}, logits,
       pieces: {source: tokeniser.pieces(ids), target: tokeniser.pieces([BEGIN, ...written])},
       attention: Object.fromEntries(Object.keys(settings.kept).map((kind) => [kind, merged(settings.weights(kind), ...{
@@ -384,7 +384,7 @@ export class TextModel extends Model {
     const gone = new Set(this.places(spans, erase.filter((at) => inner.includes(at)))), mean = meanVector(this.table, ids.filter(isWord), dim);
     if (this.head === "words") ids = ids.map((id, at) => (gone.has(at) ? UNKNOWN : id));
     const x = this.vectors(ids, settings, {erased: [this.head === "words" ? null : gone], mean});
-    const answer = {texts: {text: words}, text: source, unknown: unknownWords(source, this.known), erasable: inner, ids: {source: ids, target: []}, pieces: {text: tokeniser.pieces(ids)}};
+    const answer = {texts: {text: words}, text: source, unknown: unknownWords(tokeniser.reads(source), this.known), erasable: inner, ids: {source: ids, target: []}, pieces: {text: tokeniser.pieces(ids)}};
     answer.attention = {text: merged(settings.weights("text"), spans, spans)};
     this.last = {key: JSON.stringify(kept), given, ids, spans, gone, mean, x, inner};
     Object.assign(answer, this.#said(ids, spans, x, gone, settings));

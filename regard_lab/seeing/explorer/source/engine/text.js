@@ -20,6 +20,18 @@ const split = (text, by) => text.match(by) ?? [];
 const encodable = (text) => text.replace(/\p{Cs}/gu, "\ufffd"); // lone surrogates have no bytes
 const decoded = (bytes) => new TextDecoder("utf-8", {ignoreBOM: true}).decode(bytes);
 
+// Characters without a sign of their own, as regard_lab.text.lines drops them; marks of the direction stay in targets.
+const HIDDEN = "\\u00ad\\u034f\\u2060-\\u2064\\ufeff";
+const DIRECTIONS = "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069";
+function invisible(hidden) {
+  const afterLetters = `(?<=[0-9A-Za-z\\u00aa-\\u05ff\\u1e00-\\u1fff])[${hidden}\\u200b-\\u200d]+`;
+  const unspaced = "\\u0e00-\\u0fff\\u1000-\\u109f\\u1780-\\u17ff";
+  return new RegExp(`${afterLetters}|[${hidden}]|(?<![${unspaced}])\\u200b`, "gu");
+}
+const INVISIBLE = invisible(HIDDEN), INVISIBLE_OR_DIRECTION = invisible(HIDDEN + DIRECTIONS);
+const isAscii = (text) => /^[\0-\x7f]*$/.test(text);
+const dropInvisible = (text, pattern) => (isAscii(text) ? text : text.normalize("NFC").replace(pattern, ""));
+
 export function normalise(text) {
   text = encodable(text).replace(/[\u2019\u2018\u02bc]/g, "'").normalize("NFC");
   return text.replace(SPACES, " ").replace(/^ | $/g, "");
@@ -49,8 +61,8 @@ function characters(bytes) {
 
 /** A tokeniser of regard, from the JSON that its `to_json` writes. */
 export class Tokeniser {
-  constructor({kind, merges, verbatim = false, typographic = false, dropped = []}) {
-    Object.assign(this, {kind, verbatim, units: typographic ? TYPOGRAPHIC : PLAIN, letters: byteLetters()});
+  constructor({kind, merges, verbatim = false, typographic = false, without_invisible: drops = false, dropped = []}) {
+    Object.assign(this, {kind, verbatim, drops, units: typographic ? TYPOGRAPHIC : PLAIN, letters: byteLetters()});
     const byteOf = new Map(this.letters.map((letter, byte) => [letter, byte]));
     this.ranks = new Map(merges.map(([left, right], rank) => [`${left} ${right}`, rank]));
     const parts = new Map(merges.map((pair) => [pair[0] + pair[1], pair]).reverse()); // of two merges the first
@@ -67,15 +79,23 @@ export class Tokeniser {
     this.known = new Map(); // units whose ids are kept
   }
 
+  /** The text as a model reads it. */
+  reads(text) {
+    if (this.verbatim) return encodable(text);
+    return normalise(this.drops ? dropInvisible(text, INVISIBLE_OR_DIRECTION) : text);
+  }
+
   encode(text) {
     if (this.verbatim) return split(encodable(text), /[^\n]*\n|[^\n]+/g).flatMap((line) => this.#line(line));
-    text = normalise(text);
+    text = this.reads(text);
     return text ? this.#line(` ${text}`) : []; // with the space the first word has the same pieces as elsewhere
   }
 
   /** The ids of a text that a model writes: its typography is kept if the training kept it. */
   encodeTarget(text) {
-    return this.units === TYPOGRAPHIC ? (text ? this.#line(` ${encodable(text)}`) : []) : this.encode(text);
+    if (this.units !== TYPOGRAPHIC) return this.encode(text);
+    const written = this.drops ? dropInvisible(encodable(text), INVISIBLE) : encodable(text);
+    return written ? this.#line(` ${written}`) : [];
   }
 
   #line(line) {
