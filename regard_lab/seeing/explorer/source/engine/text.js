@@ -29,8 +29,7 @@ function invisible(hidden) {
   return new RegExp(`${afterLetters}|[${hidden}]|(?<![${unspaced}])\\u200b`, "gu");
 }
 const INVISIBLE = invisible(HIDDEN), INVISIBLE_OR_DIRECTION = invisible(HIDDEN + DIRECTIONS);
-const isAscii = (text) => /^[\0-\x7f]*$/.test(text);
-const dropInvisible = (text, pattern) => (isAscii(text) ? text : text.normalize("NFC").replace(pattern, ""));
+const dropInvisible = (text, pattern) => text.normalize("NFC").replace(pattern, "");
 
 export function normalise(text) {
   text = encodable(text).replace(/[\u2019\u2018\u02bc]/g, "'").normalize("NFC");
