@@ -83,14 +83,18 @@ class Text(NamedTuple):
         seen = self.visible.cumsum(-1) > 0
         last = torch.arange(self.before, self.before + self.q.shape[2], device=seen.device)
         seen = seen[..., last.clamp_max(max(0, seen.shape[-1] - 1))]
-        q = self.q.masked_fill(~(seen if met is None else seen | met)[..., None], 0)
+        if met is not None:
+            seen = seen | met
         hidden = ~self.visible
-        k, v = (x.masked_fill(hidden[..., None], 0) for x in (self.k, self.v))
-        parameters = {
-            name: x.masked_fill(hidden, 0) if name in by_key else x
-            for name, x in self.parameters.items()
-        }
-        return self._replace(q=q, k=k, v=v, parameters=parameters)
+        parameters = dict(self.parameters)
+        for name in parameters.keys() & set(by_key):
+            parameters[name] = parameters[name].masked_fill(hidden, 0)
+        return self._replace(
+            q=self.q.masked_fill(~seen[..., None], 0),
+            k=self.k.masked_fill(hidden[..., None], 0),
+            v=self.v.masked_fill(hidden[..., None], 0),
+            parameters=parameters,
+        )
 
     def blocks(self, by_key: Iterable[str], block: int) -> Iterator[tuple[slice, Text]]:
         """Blocks with keys alone, then with as many rows as keys, then with rows alone; with the rows of each."""
@@ -98,33 +102,45 @@ class Text(NamedTuple):
         keys = self.k.shape[2]
         before = min(self.before, keys)
         both = min(rows, keys - before)
-        lengths = [
-            *((0, n) for n in _pieces(before, block)),
-            *((n, n) for n in _pieces(both, block)),
-            *((n, 0) for n in _pieces(rows - both, block)),
-        ]
-        of_rows = [n for n, _ in lengths]
-        of_keys = [n for _, n in lengths]
-        if (rest := keys - before - both) > 0:  # keys after the last row
-            of_keys = [*of_keys, rest]
-        # split, since the gradients of slices would each be as long as the whole
-        q = self.q.split(of_rows, 2)
-        k = self.k.split(of_keys, 2)
-        v = self.v.split(of_keys, 2)
-        cut = {name: x.split(of_keys, 2) for name, x in self.parameters.items() if name in by_key}
-        visible = None if self.visible is None else self.visible.split(of_keys, -1)
-        at = 0
-        for i, (n, _) in enumerate(lengths):
-            parameters = {**self.parameters, **{name: x[i] for name, x in cut.items()}}
-            yield (
-                slice(at, at + n),
-                Text(q[i], k[i], v[i], parameters, None if visible is None else visible[i]),
-            )
-            at += n
+        row_counts: list[int] = []
+        key_counts: list[int] = []
+        for count in _block_lengths(before, block):
+            row_counts.append(0)
+            key_counts.append(count)
+        for count in _block_lengths(both, block):
+            row_counts.append(count)
+            key_counts.append(count)
+        for count in _block_lengths(rows - both, block):
+            row_counts.append(count)
+            key_counts.append(0)
+        blocks = len(row_counts)
+        if keys > before + both:  # keys after the last row
+            key_counts.append(keys - before - both)
+
+        # Split, since the gradients of slices would each be as long as the whole.
+        q = self.q.split(row_counts, 2)
+        k = self.k.split(key_counts, 2)
+        v = self.v.split(key_counts, 2)
+        visible = None if self.visible is None else self.visible.split(key_counts, -1)
+        split_parameters = {}
+        for name, x in self.parameters.items():
+            if name in by_key:
+                split_parameters[name] = x.split(key_counts, 2)
+
+        row = 0
+        for number in range(blocks):
+            parameters = dict(self.parameters)
+            for name, parts in split_parameters.items():
+                parameters[name] = parts[number]
+            part = Text(q[number], k[number], v[number], parameters)
+            if visible is not None:
+                part = part._replace(visible=visible[number])
+            yield slice(row, row + row_counts[number]), part
+            row += row_counts[number]
 
 
-def _pieces(length: int, size: int) -> Iterator[int]:
-    return (min(size, length - at) for at in range(0, length, size))
+def _block_lengths(length: int, size: int) -> Iterator[int]:
+    return (min(size, length - first) for first in range(0, length, size))
 
 
 def follow(
@@ -140,42 +156,46 @@ def follow(
     sums: those before it. met: (batch or 1, 1, 1), whether a key came before; None if none did.
     """
     text = text.without_unseen(mechanism.by_key, met)
-    shape = (*text.q.shape[:3], text.v.shape[3])
-    learns = torch.is_grad_enabled() and any(
-        x.requires_grad for x in (*text[:3], *text.parameters.values())
-    )
-    learns = learns or (sums is not None and sums.total.requires_grad)
-    room = None if learns else text.v.new_empty(shape)
-    outputs = [text.v.new_empty(*shape[:2], 0, shape[3])]
-    logs = [text.v.new_empty(*shape[:2], 0)]
-    for here, part in text.blocks(
-        mechanism.by_key, BLOCK * longer_on(text.q.device.type, text.q.shape[0] * shape[1])
-    ):
-        features = _without_hidden(
-            mechanism.lift(part.q, part.k, scale, part.parameters), part.visible
-        )
-        totals, sums = _after(engine, features, part, sums)
+    batch, heads, rows, _ = text.q.shape
+    v_dim = text.v.shape[3]
+    # Where nothing learns, the outputs are written into one tensor.
+    whole = None if _learns(text, sums) else text.v.new_empty(batch, heads, rows, v_dim)
+    outputs = [text.v.new_empty(batch, heads, 0, v_dim)]
+    logs = [text.v.new_empty(batch, heads, 0)]
+    positions = BLOCK * longer_on(text.q.device.type, batch * heads)
+    for block, part in text.blocks(mechanism.by_key, positions):
+        features = mechanism.lift(part.q, part.k, scale, part.parameters)
+        features = _without_hidden(features, part.visible)
+        totals, sums = _after_block(engine, features, part, sums)
         if not part.q.shape[2]:
             continue
-        lowest = (
-            None
-            if totals.mass is None or features.floor is None
-            else features.floor * totals.mass[..., 0]
-        )
-        into = None if room is None else room[:, :, here]
-        output, denominator = normalised(totals.rows, _by_row(lowest, totals.rows), into)
+        lowest = None
+        if totals.mass is not None and features.floor is not None:
+            lowest = _for_query_heads(features.floor * totals.mass[..., 0], totals.rows)
+        out = None if whole is None else whole[:, :, block]
+        output, denominator = normalised(totals.rows, lowest, out)
         outputs.append(output)
         none = vanishing(denominator)
         log = denominator.masked_fill(none, 1).log()
-        for more in (_by_row(totals.log, log), features.q_log):
-            log = log if more is None else log + more
+        if totals.log is not None:
+            log = log + _for_query_heads(totals.log, log)
+        if features.q_log is not None:
+            log = log + features.q_log
         logs.append(log.masked_fill(none, -math.inf))
-    return torch.cat(outputs, 2) if room is None else room, torch.cat(logs, 2), sums
+    output = torch.cat(outputs, 2) if whole is None else whole
+    return output, torch.cat(logs, 2), sums
 
 
-def _by_row(x: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
-    """What belongs to key/value heads, for each query head."""
-    return None if x is None else x.repeat_interleave(like.shape[1] // x.shape[1], 1).to(like.dtype)
+def _learns(text: Text, sums: Sums | None) -> bool:
+    if sums is not None and sums.total.requires_grad:
+        return True
+    tensors = (text.q, text.k, text.v, *text.parameters.values())
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def _for_query_heads(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """What belongs to key/value heads, for each query head, in the dtype of `like`."""
+    return x.repeat_interleave(like.shape[1] // x.shape[1], 1).to(like.dtype)
 
 
 def _without_hidden(features: Features, visible: torch.Tensor | None) -> Features:
@@ -196,7 +216,7 @@ def _without_hidden(features: Features, visible: torch.Tensor | None) -> Feature
     return replace(features, k=k, k_log=k_log, decay_log=decay_log)
 
 
-def _after(
+def _after_block(
     engine: Engine, features: Features, part: Text, sums: Sums | None
 ) -> tuple[Totals, Sums]:
     """The totals of a block's rows, and the sums after its keys."""
@@ -204,30 +224,29 @@ def _after(
     ones = k.new_ones(()).expand(*k.shape[:3], 1)
     has_log = features.k_log is not None or (sums is not None and sums.log is not None)
     if sums is None:
-        none = k.new_zeros(*k.shape[:2], k.shape[3], part.v.shape[3] + 1)
-        sums = Sums(
-            none, None, None if features.floor is None else none.new_zeros(*k.shape[:2], 1, 1)
-        )
+        total = k.new_zeros(*k.shape[:2], k.shape[3], part.v.shape[3] + 1)
+        mass = None if features.floor is None else total.new_zeros(*k.shape[:2], 1, 1)
+        sums = Sums(total, None, mass)
     if has_log and sums.log is None:
         sums = sums._replace(log=k.new_full((*k.shape[:2], 1), FAINTEST))
     if not k.shape[2]:
         return Totals(_read(q, sums.total), sums.log, sums.mass), sums
+
     gates, log = _gates(features, sums.log)
+    last_log = None if log is None else log[..., -1:]
     v = torch.cat((part.v, ones), -1)
+    mass = sums.mass
     if not q.shape[2]:
-        total, mass = (
-            None if memory is None else _added(keys, values, gates, memory)
-            for keys, values, memory in ((k, v, sums.total), (ones, ones, sums.mass))
-        )
-        assert total is not None
-        return Totals(q, None, None), Sums(total, None if log is None else log[..., -1:], mass)
+        total = _add_keys(k, v, gates, sums.total)
+        if mass is not None:
+            mass = _add_keys(ones, ones, gates, mass)
+        return Totals(q, None, None), Sums(total, last_log, mass)
+
     rows, total = scan(engine, RULE, Given(q, k, v, *gates, sums.total))
-    of_rows, mass = (
-        (None, None)
-        if sums.mass is None
-        else scan(engine, RULE, Given(ones, ones, ones, *gates, sums.mass))
-    )
-    return Totals(rows, log, of_rows), Sums(total, None if log is None else log[..., -1:], mass)
+    mass_of_rows = None
+    if mass is not None:
+        mass_of_rows, mass = scan(engine, RULE, Given(ones, ones, ones, *gates, mass))
+    return Totals(rows, log, mass_of_rows), Sums(total, last_log, mass)
 
 
 Gates = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -246,20 +265,18 @@ def _gates(features: Features, before: torch.Tensor | None) -> tuple[Gates, torc
     decay_log = decay_log.double()
     decayed = decay_log.detach().cumsum(-1)
     first = before.detach().double()
-    highest = torch.maximum(
-        first, (k_log.detach() - decayed).cummax(-1).values
-    )  # M_i - decayed_i, which never falls
+    # M_i - decayed_i, which never falls
+    highest = torch.maximum(first, (k_log.detach() - decayed).cummax(-1).values)
     fall = torch.cat((first, highest[..., :-1]), -1) - highest
     log = highest + decayed
-    log_decay = decay_log + (
-        fall - decay_log.detach()
-    )  # the value of `fall`, with the gradient of decay_log
+    # the value of `fall`, with the gradient of decay_log
+    log_decay = decay_log + (fall - decay_log.detach())
     strength = (k_log - log).exp()
     dtype = features.k.dtype
     return (log_decay.to(dtype), strength.to(dtype)), log.to(dtype)
 
 
-def _added(k: torch.Tensor, v: torch.Tensor, gates: Gates, memory: torch.Tensor) -> torch.Tensor:
+def _add_keys(k: torch.Tensor, v: torch.Tensor, gates: Gates, memory: torch.Tensor) -> torch.Tensor:
     """The memory after keys that no row reads one by one."""
     log_decay, strength = gates
     if log_decay is None or strength is None:
@@ -271,9 +288,8 @@ def _added(k: torch.Tensor, v: torch.Tensor, gates: Gates, memory: torch.Tensor)
 
 def _read(q: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """The totals (batch, heads, n, v_dim + 1) of queries after the last key."""
-    grouped = q.unflatten(1, (total.shape[1], -1)).flatten(
-        2, 3
-    )  # (batch, kv_heads, group · n, features)
+    grouped = q.unflatten(1, (total.shape[1], -1))
+    grouped = grouped.flatten(2, 3)  # (batch, kv_heads, group · n, features)
     return (grouped @ total).view(*q.shape[:3], total.shape[3])
 
 
@@ -303,9 +319,13 @@ def vanishing(denominator: torch.Tensor) -> torch.Tensor:
 def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
     """The output of a call and its log-sum-exp, computed in float32 at least."""
     wide = torch.promote_types(problem.dtype, torch.float32)
-    q, k, v = (x.to(wide) for x in (operands.q, operands.k, operands.v))
-    visible = unpadded_keys(problem.pattern, operands.grid)
-    text = Text(q, k, v, operands.parameters, visible)
+    text = Text(
+        operands.q.to(wide),
+        operands.k.to(wide),
+        operands.v.to(wide),
+        operands.parameters,
+        visible=unpadded_keys(problem.pattern, operands.grid),
+    )
     compute = _by_document if document_ids(problem.pattern) else _whole
     output, log = compute(problem, engine, operands, text)
     return Result(output.to(problem.dtype), log if "log_sum_exp" in problem.want else None)
@@ -320,9 +340,8 @@ def _whole(
     output, log, _ = follow(problem.mechanism, engine, problem.scale, text)
     if not leading:
         return output, log
-    return functional.pad(output, (0, 0, leading, 0)), functional.pad(
-        log, (leading, 0), value=-math.inf
-    )
+    output = functional.pad(output, (0, 0, leading, 0))
+    return output, functional.pad(log, (leading, 0), value=-math.inf)
 
 
 def _by_document(
@@ -337,20 +356,25 @@ def _by_document(
     if visible is None:
         visible = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=device)
     visible = on_all(visible, problem, operands).expand(problem.batch, 1, length)
-    k, v = (on_all(x, problem, operands) for x in (text.k, text.v))
-    by_key = {
-        name: on_all(x, problem, operands).expand(problem.batch, -1, -1)
-        for name, x in text.parameters.items()
-        if name in mechanism.by_key
-    }
-    results = []
+    k = on_all(text.k, problem, operands)
+    v = on_all(text.v, problem, operands)
+    by_key = {}
+    for name, x in text.parameters.items():
+        if name in mechanism.by_key:
+            by_key[name] = on_all(x, problem, operands).expand(problem.batch, -1, -1)
+
+    outputs = []
+    logs = []
     for pack in packs:
-        parameters = {**text.parameters, **{name: pack.take(x) for name, x in by_key.items()}}
+        parameters = dict(text.parameters)
+        for name, x in by_key.items():
+            parameters[name] = pack.take(x)
         seen = pack.take(visible) & pack.real[:, None]
         before = 0 if is_causal(problem) else pack.places.shape[1]
         part = Text(pack.take(text.q), pack.take(k), pack.take(v), parameters, seen, before)
-        results.append(follow(mechanism, engine, problem.scale, part)[:2])
-    outputs, logs = zip(*results, strict=True)
+        output, log, _ = follow(mechanism, engine, problem.scale, part)
+        outputs.append(output)
+        logs.append(log)
     return put_back(packs, outputs, problem.batch), put_back(packs, logs, problem.batch)
 
 
@@ -361,20 +385,22 @@ def cost(problem: Problem) -> Cost:
     keys = len(reachable_keys(problem))
     times = 2 if document_ids(problem.pattern) else 1  # padding at most doubles them
     features = problem.mechanism.feature_dim(problem.head_dim)
-    wide = problem.v_dim + 1
+    columns = (
+        problem.v_dim + 1
+    )  # of the memory: one for each number of a value, and the denominator
     rows = problem.batch * problem.heads * problem.q_len * times
     added = problem.batch * problem.kv_heads * keys * times
     longer = longer_on(problem.device, problem.batch * problem.heads)
     pairs = rows * min(longer * CHUNK, keys) if causal else 0
     chunks = -(-keys // (longer * (CHUNK if causal else BLOCK)))
-    width = 8 if problem.dtype == torch.float64 else 4
-    vectors = (rows + added) * (problem.head_dim + 2 * features + wide)
+    width = 8 if problem.dtype == torch.float64 else 4  # bytes of a number
+    vectors = (rows + added) * (problem.head_dim + 2 * features + columns)
+    products = pairs * (features + columns) + (rows + added) * features * columns
+    learning = problem.needs_grad
     return Cost(
-        flops=2
-        * (pairs * (features + wide) + (rows + added) * features * wide)
-        * (3 if problem.needs_grad else 1),
-        bytes=width * vectors * (2.5 if problem.needs_grad else 1),
-        peak_bytes=width * ((rows + added) * features + added * features * wide // CHUNK),
+        flops=2 * products * (3 if learning else 1),
+        bytes=width * vectors * (2.5 if learning else 1),
+        peak_bytes=width * ((rows + added) * features + added * features * columns // CHUNK),
         pairs=min(pairs, problem.pairs),
-        calls=(4 + 2 * chunks) * (3 if problem.needs_grad else 1),
+        calls=(4 + 2 * chunks) * (3 if learning else 1),
     )

@@ -32,10 +32,9 @@ from regard.patterns.documents import document_ids
 
 CHUNK = 32  # positions of a triangular system
 BLOCK = 256  # positions whose pairs are in memory at once
-LONGER, PAIRS = (
-    8,
-    1 << 26,
-)  # on a GPU: at most how many times as long chunks and blocks are, and pairs at once
+# On a GPU: at most how many times as long chunks and blocks are, and how many pairs at once.
+MOST_TIMES = 8
+MOST_PAIRS = 1 << 26
 
 
 def longer_on(device: str, heads: int) -> int:
@@ -49,7 +48,10 @@ def longer_on(device: str, heads: int) -> int:
     """
     if device == "cpu":
         return 1
-    return next((times for times in (LONGER, 4, 2) if heads * times**2 * CHUNK * BLOCK <= PAIRS), 1)
+    for times in (MOST_TIMES, 4, 2):
+        if heads * times**2 * CHUNK * BLOCK <= MOST_PAIRS:
+            return times
+    return 1
 
 
 class Rule(NamedTuple):
@@ -79,14 +81,14 @@ class Given(NamedTuple):
     strength: torch.Tensor | None
     memory: torch.Tensor
 
-    def part(self, here: slice, memory: torch.Tensor) -> Given:
+    def part(self, positions: slice, memory: torch.Tensor) -> Given:
         """Some of the positions, with the memory before them."""
-        return Given(*(None if x is None else x[:, :, here] for x in self[:5]), memory)  # ty: ignore[invalid-argument-type]
+        by_position = (None if x is None else x[:, :, positions] for x in self[:5])
+        return Given(*by_position, memory)  # ty: ignore[invalid-argument-type]
 
 
-Outputs = tuple[
-    torch.Tensor, torch.Tensor
-]  # (batch, heads, n, v_dim), and the memory after the last position
+# Outputs (batch, heads, n, v_dim), and the memory after the last position.
+Outputs = tuple[torch.Tensor, torch.Tensor]
 
 
 class Engine(Protocol):
@@ -103,14 +105,19 @@ def scan(engine: Engine, rule: Rule, given: Given) -> Outputs:
     """The outputs of a recurrence over all positions, differentiable twice."""
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
     if rule.unit and (learns or engine is PLAIN):
-        q, k = (x.to(given.memory.dtype) for x in (given.q, given.k))
-        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + rule.unit) for x in (q, k))
+        dtype = given.memory.dtype
+        q = _at_unit_length(given.q.to(dtype), rule.unit)
+        k = _at_unit_length(given.k.to(dtype), rule.unit)
         rule = rule._replace(unit=0.0)
         given = given._replace(q=q, k=k)
     if learns:
         return _Scan.apply(engine, rule, *given)
     output, memory, _ = engine.forward(rule, given, False)
     return output, memory
+
+
+def _at_unit_length(x: torch.Tensor, added: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + added)
 
 
 class _Scan(torch.autograd.Function):
@@ -135,15 +142,14 @@ def _longer(rule: Rule, given: Given) -> int:
     """How many times as long chunks and blocks are: more without corrections and decays by channel, which cost more."""
     if rule.corrects or (given.log_decay is not None and given.log_decay.dim() == 4):
         return 1
-    return 2 * longer_on(
-        given.v.device.type, given.v.shape[0] * max(given.q.shape[1], given.v.shape[1])
-    )
+    heads = given.v.shape[0] * max(given.q.shape[1], given.v.shape[1])
+    return 2 * longer_on(given.v.device.type, heads)
 
 
 def _blocks(rule: Rule, given: Given) -> Iterator[slice]:
     length = given.v.shape[2]
     size = BLOCK * _longer(rule, given)
-    return (slice(at, min(at + size, length)) for at in range(0, length, size))
+    return (slice(first, min(first + size, length)) for first in range(0, length, size))
 
 
 def _followed(rule: Rule, *tensors: Any) -> Outputs:
@@ -151,8 +157,8 @@ def _followed(rule: Rule, *tensors: Any) -> Outputs:
     given = Given(*(None if x is None else x.to(tensors[-1].dtype) for x in tensors))  # ty: ignore[invalid-argument-type]
     outputs = []
     memory = given.memory
-    for here in _blocks(rule, given):
-        output, memory = block(rule, given.part(here, memory))
+    for positions in _blocks(rule, given):
+        output, memory = block(rule, given.part(positions, memory))
         outputs.append(output)
     return torch.cat(outputs, 2).to(tensors[2].dtype), memory
 
@@ -163,33 +169,41 @@ class Plain:
     def forward(
         self, rule: Rule, given: Given, learns: bool
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        kept = []
+        memories = []  # before each block
         memory = given.memory
         heads = max(given.q.shape[1], given.v.shape[1])
         output = given.v.new_empty(given.v.shape[0], heads, *given.v.shape[2:])
         with torch.no_grad():
-            for here in _blocks(rule, given):
-                kept += [memory] if learns else []
-                output[:, :, here], memory = block(rule, given.part(here, memory))
-        return output, memory, kept
+            for positions in _blocks(rule, given):
+                if learns:
+                    memories.append(memory)
+                output[:, :, positions], memory = block(rule, given.part(positions, memory))
+        return output, memory, memories
 
     def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors:
-        found = [None if x is None else torch.empty_like(x) for x in given[:5]]
-        later = torch.zeros_like(given.memory) if grads[1] is None else grads[1]
-        for here, memory in reversed([*zip(_blocks(rule, given), kept, strict=True)]):
-            part = given.part(here, memory)
-            part = Given(*(None if x is None else x.detach().requires_grad_() for x in part))  # ty: ignore[invalid-argument-type]
+        grad_output, grad_memory = grads
+        results = [None if x is None else torch.empty_like(x) for x in given[:5]]
+        if grad_memory is None:
+            grad_memory = torch.zeros_like(given.memory)
+        for positions, memory in reversed([*zip(_blocks(rule, given), kept, strict=True)]):
+            tensors = given.part(positions, memory)
+            leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
             with torch.enable_grad():
-                outputs = block(rule, part)
-            sent = later if grads[0] is None else grads[0][:, :, here]
-            own = (outputs, (sent, later)) if grads[0] is not None else (outputs[1:], (later,))
-            learning = [x for x in part if x is not None]
-            *by_key, later = torch.autograd.grad(
-                own[0], learning, own[1], allow_unused=True, materialize_grads=True
+                output, memory_after = block(rule, Given(*leaves))  # ty: ignore[invalid-argument-type]
+            if grad_output is None:
+                outputs = [memory_after]
+                grads_of_outputs = [grad_memory]
+            else:
+                outputs = [output, memory_after]
+                grads_of_outputs = [grad_output[:, :, positions], grad_memory]
+            learning = [x for x in leaves if x is not None]
+            *by_position, grad_memory = torch.autograd.grad(
+                outputs, learning, grads_of_outputs, allow_unused=True, materialize_grads=True
             )
-            for into, one in zip([x for x in found if x is not None], by_key, strict=True):
-                into[:, :, here] = one
-        return *found, later
+            written = [x for x in results if x is not None]
+            for result, gradient in zip(written, by_position, strict=True):
+                result[:, :, positions] = gradient
+        return *results, grad_memory
 
 
 PLAIN = Plain()
@@ -200,19 +214,15 @@ def block(rule: Rule, given: Given) -> Outputs:
     heads, length = given.v.shape[1:3]
     size = min(CHUNK * _longer(rule, given), 1 << (length - 1).bit_length())
 
-    def cut(
-        x: torch.Tensor, shared: int = 1
-    ) -> torch.Tensor:  # (batch, heads, length, ...) -> (u, c, n, ...)
+    def cut(x: torch.Tensor, shared: int = 1) -> torch.Tensor:
+        """(batch, heads, length, ...) -> (u, c, n, ...)"""
         x = x if shared == 1 else x.repeat_interleave(shared, 1)
         x = functional.pad(x, (0, 0) * (x.dim() - 3) + (0, -length % size))
         return x.flatten(0, 1).unflatten(1, (-1, size))
 
     group = max(1, given.q.shape[1] // heads)
-    q = (
-        cut(given.q * rule.scale, max(1, heads // given.q.shape[1]))
-        .unflatten(0, (-1, group))
-        .transpose(1, 2)
-    )
+    q = cut(given.q * rule.scale, max(1, heads // given.q.shape[1]))
+    q = q.unflatten(0, (-1, group)).transpose(1, 2)  # (u, c, group, n, head_dim)
     k = cut(given.k, heads // given.k.shape[1])
     v = cut(given.v)
     strength = None if given.strength is None else cut(given.strength)[..., None]  # (u, c, n, 1)
@@ -223,12 +233,10 @@ def block(rule: Rule, given: Given) -> Outputs:
     if given.log_decay is None:
         pairs = _products(rows, k).tril()
     else:
-        log_decay = cut(
-            given.log_decay if given.log_decay.dim() == 4 else given.log_decay[..., None]
-        )
-        pairs = (_pairs if log_decay.shape[-1] == 1 else _pairs_by_channel)(
-            rows, k, log_decay
-        ).tril()
+        log_decay = given.log_decay if given.log_decay.dim() == 4 else given.log_decay[..., None]
+        log_decay = cut(log_decay)
+        pairs_of = _pairs if log_decay.shape[-1] == 1 else _pairs_by_channel
+        pairs = pairs_of(rows, k, log_decay).tril()
         decay = log_decay.cumsum(-2).exp()  # e_i0, (u, c, n, 1 or head_dim)
         kept = decay[:, :, -1, :, None]
         read = rows * decay[:, :, None]
@@ -245,13 +253,10 @@ def block(rule: Rule, given: Given) -> Outputs:
         output = torch.stack(memories[:-1], 1)
         memory = memories[-1]
         output = read @ output + weights @ update
-    output = (
-        output.unflatten(2, (group, size)).transpose(1, 2).flatten(2, 3)
-    )  # (u, group, c n, v_dim)
-    output = output[:, :, :length]
-    return output.reshape(given.v.shape[0], heads * group, *output.shape[2:]), memory.view(
-        given.memory.shape
-    )
+    output = output.unflatten(2, (group, size)).transpose(1, 2)
+    output = output.flatten(2, 3)[:, :, :length]  # (u, group, length, v_dim)
+    output = output.reshape(given.v.shape[0], heads * group, *output.shape[2:])
+    return output, memory.view(given.memory.shape)
 
 
 def _summed(
@@ -259,9 +264,9 @@ def _summed(
 ) -> list[torch.Tensor]:
     """The memory (u, head_dim, v_dim) before each chunk and after the last, given what each adds, (u, c, ...)."""
     memories = [memory]
-    for at in range(added.shape[1]):
-        memory = memories[-1] if kept is None else kept[:, at] * memories[-1]
-        memories.append(memory + added[:, at])
+    for chunk in range(added.shape[1]):
+        memory = memories[-1] if kept is None else kept[:, chunk] * memories[-1]
+        memories.append(memory + added[:, chunk])
     return memories
 
 
@@ -278,14 +283,15 @@ def _corrected(
     """Outputs (u, c, r n, v_dim) of a delta rule and the memory after: each chunk corrects what the one before left."""
     size = v.shape[2]
     outputs = []
-    for at in range(v.shape[1]):
-        from_memory = torch.bmm(read[:, at], memory)
-        update = torch.bmm(solved[:, at], v[:, at] - from_memory[:, -size:])
-        update = update if strength is None else update * strength[:, at]
-        outputs.append(torch.baddbmm(from_memory[:, :-size], weights[:, at], update))
-        memory = torch.baddbmm(
-            memory if kept is None else kept[:, at] * memory, added[:, at].mT, update
-        )
+    for chunk in range(v.shape[1]):
+        from_memory = torch.bmm(read[:, chunk], memory)
+        update = torch.bmm(solved[:, chunk], v[:, chunk] - from_memory[:, -size:])
+        if strength is not None:
+            update = update * strength[:, chunk]
+        outputs.append(torch.baddbmm(from_memory[:, :-size], weights[:, chunk], update))
+        if kept is not None:
+            memory = kept[:, chunk] * memory
+        memory = torch.baddbmm(memory, added[:, chunk].mT, update)
     return torch.stack(outputs, 1), memory
 
 
@@ -302,8 +308,9 @@ def _products(rows: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 def _pairs(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tensor) -> torch.Tensor:
     """row_i e_ij · k_j, (u, c, r, n, n), of which the part up to the diagonal is valid; log_decay (u, c, n, 1)."""
     size = k.shape[-2]
-    between = log_decay.expand(*log_decay.shape[:-1], size).tril(-1).cumsum(-2).exp().tril()  # e_ij
-    return _products(rows, k) * between[:, :, None]
+    log_decay = log_decay.expand(*log_decay.shape[:-1], size)
+    decay = log_decay.tril(-1).cumsum(-2).exp().tril()  # e_ij
+    return _products(rows, k) * decay[:, :, None]
 
 
 def _pairs_by_channel(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tensor) -> torch.Tensor:
@@ -312,22 +319,28 @@ def _pairs_by_channel(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tens
     Pairs across the middle m of a block have e_ij = e_im e_mj, two factors for as many matrix products; those within
     its halves follow in the same way. n is a power of 2.
     """
-    found = (rows * k[:, :, None]).sum(-1)[
-        ..., None, None
-    ]  # of each position with itself: (u, c, r, blocks, 1, 1)
+    # of each position with itself: (u, c, r, blocks, 1, 1)
+    pairs = (rows * k[:, :, None]).sum(-1)[..., None, None]
     half = 1
     while half < k.shape[-2]:
-        rows_, k_, log = (x.unflatten(-2, (-1, 2, half)) for x in (rows, k, log_decay))
-        to_rows = log[..., 1, :, :].cumsum(-2).exp()
-        from_keys = _later(log[..., 0, :, :]).exp()
-        across = (rows_[..., 1, :, :] * to_rows[:, :, None]) @ (k_[..., 0, :, :] * from_keys)[
-            :, :, None
-        ].mT
-        first, second = found.unflatten(3, (-1, 2)).unbind(4)  # (u, c, r, blocks, half, half)
-        above = torch.cat((first, torch.zeros_like(first)), -1)
-        found = torch.cat((above, torch.cat((across, second), -1)), -2)
+        second_rows = rows.unflatten(-2, (-1, 2, half))[..., 1, :, :]
+        first_keys = k.unflatten(-2, (-1, 2, half))[..., 0, :, :]
+        log_decays = log_decay.unflatten(-2, (-1, 2, half))
+        to_rows = log_decays[..., 1, :, :].cumsum(-2).exp()
+        from_keys = _later(log_decays[..., 0, :, :]).exp()
+        across = (second_rows * to_rows[:, :, None]) @ (first_keys * from_keys)[:, :, None].mT
+        first, second = pairs.unflatten(3, (-1, 2)).unbind(4)  # (u, c, r, blocks, half, half)
+        pairs = _lower_triangle(first, across, second)
         half *= 2
-    return found[:, :, :, 0]
+    return pairs[:, :, :, 0]
+
+
+def _lower_triangle(
+    first: torch.Tensor, across: torch.Tensor, second: torch.Tensor
+) -> torch.Tensor:
+    """The matrix [[first, 0], [across, second]]."""
+    above = torch.cat((first, torch.zeros_like(first)), -1)
+    return torch.cat((above, torch.cat((across, second), -1)), -2)
 
 
 def _inverse(pairs: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor:
@@ -341,20 +354,17 @@ def _inverse(pairs: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor
 
 def _inverse_by_halves(system: torch.Tensor) -> torch.Tensor:
     """The same by products: the inverse of [[A, 0], [C, B]] is [[A⁻¹, 0], [-B⁻¹ C A⁻¹, B⁻¹]]; n is a power of 2."""
-    found = torch.ones_like(system[..., :1])[..., None]  # (u, c, blocks, 1, 1)
-    while (size := 2 * found.shape[-1]) <= system.shape[-1]:
-        first, second = found.unflatten(2, (-1, 2)).unbind(3)
-        both = (
-            system.unflatten(-1, (-1, size))
-            .unflatten(2, (-1, size))
-            .diagonal(dim1=2, dim2=4)
-            .movedim(-1, 2)
-        )
-        across = -second @ both[..., size // 2 :, : size // 2] @ first
-        found = torch.cat(
-            (torch.cat((first, torch.zeros_like(first)), -1), torch.cat((across, second), -1)), -2
-        )
-    return found[:, :, 0]
+    inverse = torch.ones_like(system[..., :1])[..., None]  # (u, c, blocks, 1, 1)
+    half = 1
+    while half < system.shape[-1]:
+        size = 2 * half
+        first, second = inverse.unflatten(2, (-1, 2)).unbind(3)
+        blocks = system.unflatten(-1, (-1, size)).unflatten(2, (-1, size))
+        on_diagonal = blocks.diagonal(dim1=2, dim2=4).movedim(-1, 2)  # (u, c, blocks, size, size)
+        across = -second @ on_diagonal[..., half:, :half] @ first
+        inverse = _lower_triangle(first, across, second)
+        half = size
+    return inverse[:, :, 0]
 
 
 # --- a call ---
@@ -376,18 +386,13 @@ def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor
     grid = operands.grid
     assert isinstance(mechanism, Recurrent)
     rule = Rule(mechanism.corrects, problem.scale)
-    tensors = (
-        operands.q,
-        operands.k,
-        operands.v,
-        *mechanism.gates(operands.parameters, operands.k, operands.v),
-    )
+    gates = mechanism.gates(operands.parameters, operands.k, operands.v)
+    tensors = (operands.q, operands.k, operands.v, *gates)
     visible = unpadded_keys(problem.pattern, grid)  # (batch or 1, 1, keys)
     if not document_ids(problem.pattern):
         return _whole(problem, engine, rule, tensors, visible, grid.keys)
-    packs = pack_documents(
-        document_ids(problem.pattern), problem.batch, problem.k_len, operands.q.device
-    )
+    ids = document_ids(problem.pattern)
+    packs = pack_documents(ids, problem.batch, problem.k_len, operands.q.device)
     if visible is None:
         visible = torch.ones(1, 1, len(grid.keys), dtype=torch.bool, device=operands.q.device)
     visible = on_all(visible, problem, operands).expand(problem.batch, 1, problem.k_len)
@@ -396,9 +401,9 @@ def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor
     outputs = []
     for pack in packs:
         given = given_of(*(None if x is None else pack.take(x) for x in tensors))
-        outputs.append(
-            scan(engine, rule, without_unseen(given, pack.take(visible) & pack.real[:, None]))[0]
-        )
+        given = without_unseen(given, pack.take(visible) & pack.real[:, None])
+        output, _ = scan(engine, rule, given)
+        outputs.append(output)
     return put_back(packs, outputs, problem.batch)
 
 
@@ -418,18 +423,20 @@ def without_unseen(given: Given, visible: torch.Tensor, met: torch.Tensor | None
     """
     hidden = ~visible
     seen = visible.cumsum(-1) > 0
-    seen = seen if met is None else seen | met
-    q = given.q.masked_fill(~seen[..., None], 0)
-    k, v = (x.masked_fill(hidden[..., None], 0) for x in (given.k, given.v))
-    log_decay, strength = given.log_decay, given.strength
+    if met is not None:
+        seen = seen | met
+    log_decay = given.log_decay
     if log_decay is not None:
         log_decay = log_decay.masked_fill(hidden if log_decay.dim() == 3 else hidden[..., None], 0)
+    strength = given.strength
+    if strength is not None:
+        strength = strength.masked_fill(hidden, 0)
     return Given(
-        q,
-        k,
-        v,
+        given.q.masked_fill(~seen[..., None], 0),
+        given.k.masked_fill(hidden[..., None], 0),
+        given.v.masked_fill(hidden[..., None], 0),
         log_decay,
-        None if strength is None else strength.masked_fill(hidden, 0),
+        strength,
         given.memory,
     )
 
@@ -458,14 +465,15 @@ def _whole(
     output = output[:, :, before:]
     if both == problem.q_len:
         return output
-    none = output.new_zeros(*output.shape[:2], leading, output.shape[3])
-    return torch.cat((none, output, _read(rule, after, memory)), 2)
+    before_keys = output.new_zeros(*output.shape[:2], leading, output.shape[3])
+    return torch.cat((before_keys, output, _read(rule, after, memory)), 2)
 
 
 def _read(rule: Rule, q: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     """The outputs of queries (batch, heads, n, head_dim) after the last key."""
     heads = max(q.shape[1], memory.shape[1])
-    q, memory = (x.repeat_interleave(heads // x.shape[1], 1) for x in (q, memory))
+    q = q.repeat_interleave(heads // q.shape[1], 1)
+    memory = memory.repeat_interleave(heads // memory.shape[1], 1)
     return (rule.scale * q.to(memory.dtype) @ memory).to(q.dtype)
 
 
