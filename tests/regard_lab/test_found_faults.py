@@ -83,7 +83,8 @@ def attach_without_a_look(patch: pytest.MonkeyPatch) -> None:
     """No module is outside, and nothing is compared with eager attention."""
     from regard.integrations.transformers import attaching
 
-    patch.setattr(attaching, "check_equal", lambda model, callers, own: ())
+    nothing = attaching.Checked((), {})
+    patch.setattr(attaching, "check_equal", lambda model, callers, own: nothing)
     patch.setattr(attaching, "outside_of", lambda model, exchanged=None: {})
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import transformers
@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from regard.arguments import a_path, yes_or_no
 from regard.core.plan import AttentionDetail
 from regard.errors import CheckpointError, NotFoundError, RegardError, UnsupportedError
+from regard.integrations.snapshot import Snapshot, unchanged
 from regard.integrations.transformers.attending import ModuleCall, warned, watchers
 from regard.integrations.transformers.latents import give_back, keep_latents, wanted_form
 from regard.integrations.transformers.masks import NO_WEIGHTS
@@ -44,11 +45,9 @@ __all__ = ["attach", "attached", "detach", "live_positions", "load_folder", "tin
 
 NAME = "regard"
 REPLACEMENTS = "_regard_replacements"  # what `replace_attention` changed in a model, oldest first
-BEFORE, HOOKS = (
-    "_regard_before",
-    "_regard_hooks",
-)  # on a model: its settings by the id of the config; what removes hooks
-REPORTED = ("outside", "unchecked")  # on a model: see `attach`
+BEFORE = "_regard_before"  # on a model: its configs with the implementations that they had
+HOOKS = "_regard_hooks"  # on a model: what removes hooks
+REPORTED = ("outside", "unchecked", "differing")  # on a model: see `attach`
 LENGTH, ROWS, PADDED, FRAMES = (
     7,
     3,
@@ -62,10 +61,10 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 ON_OTHER_DEVICES = 1e-2
 HALF = 0.25
 CAUSAL = 1e-4
-NESTED = ("_parameters", "_buffers", "_modules")  # what a module holds in dictionaries of their own
+WEIGHTS = "attentions"  # ends of the names of outputs that regard does not return
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
-Own = Callable[[], AbstractContextManager[None]]
+Own = Callable[[str], AbstractContextManager[None]]  # by the name of an implementation
 Outputs = dict[str, torch.Tensor]
 
 
@@ -87,9 +86,10 @@ def attach(
     (MiniMax); on a GPU with the kernels that transformers calls for them, they stay.
 
     Before it returns, the model is compared with its own eager attention on tiny inputs: three rows of seven ids, of
-    which one is padded and one has another last word, or small images or sounds. That is two forward passes without
-    gradients, which leave modes, generators and caches as they were. `model.unchecked` names modules that no such input
-    reached.
+    which one is padded and one has another last word, or small images or sounds. A model that differs from its eager
+    attention and equals its `sdpa`, such as BLT, is taken, and `model.differing` says so. That is three forward passes
+    without gradients, which leave hooks, attributes, buffers, configs and generators as they were; the last one finds a
+    model that they changed nevertheless. `model.unchecked` names modules that no such input reached.
 
     With `mesh` each process computes its own part of the sequence, and calls the model with the ids of that part, in
     the same order; see `part_of_batch`. Outputs are those of its positions. The gradients of weights are this
@@ -105,11 +105,11 @@ def attach(
         form: with `mesh`: as for `regard.distributed.attention`.
 
     Returns:
-        The same model, with `outside` (reasons by name) and `unchecked` (names). `detach` gives it back its own
-        attention.
+        The same model, with `outside` (reasons by name), `unchecked` (names) and `differing` (sentences by the class
+        of a model). `detach` gives it back its own attention.
 
     Raises:
-        UnsupportedError: no module of the model would call regard, the numbers differ from those of eager attention,
+        UnsupportedError: no module of the model would call regard, the numbers differ from those of its own attention,
             or the model cannot be divided among processes; nothing was changed.
         ArgumentError: no model of transformers, or layout or form without mesh.
 
@@ -130,10 +130,10 @@ def attach(
     replaced = {id(part) for part in exchanged if replaceable(part)}
     outside = outside_of(model, [*exchanged, *filter(recurs, model.modules())])
     configs = configs_inside(model)
-    before = {id(config): config._attn_implementation for config in configs}
+    before = [(config, config._attn_implementation) for config in configs]
     switched = _configs_to_switch(model, configs, outside)
     sharing = sharing_of(model, mesh, layout, form)  # ty: ignore[invalid-argument-type]
-    new = any(before[id(config)] != NAME for config in switched)
+    new = any(config._attn_implementation != NAME for config in switched)
     model.__dict__.setdefault(BEFORE, before)
 
     def switch() -> None:
@@ -152,7 +152,7 @@ def attach(
 
     try:
         switch()
-        unchecked: tuple[str, ...] = ()
+        checked = Checked((), {})
         calling = callers(model)
         keep_latents(calling.values(), NAME)
         _check_set(
@@ -164,16 +164,22 @@ def attach(
             ],
         )
         if check and new and not any(one in model.__dict__ for one in (REPLACEMENTS, SHARED)):
-            unchecked = check_equal(model, calling, partial(_own_attention, model, configs, switch))
+            checked = check_equal(model, calling, partial(_own_attention, model, configs, switch))
     except BaseException:
         detach(model)
         raise
     if new or "outside" not in model.__dict__:
-        model.__dict__.update(outside=outside, unchecked=unchecked)
+        model.__dict__.update(
+            outside=outside, unchecked=checked.unreached, differing=checked.differing
+        )
+        for hook in model.__dict__.get(HOOKS, ()):
+            hook.remove()
         # Each model inside refuses output_attentions=True: what models return for it without weights differs.
-        parts = models_inside(model)
+        names = [(config, config._attn_implementation) for config in configs]
+        refuse = partial(_refuse_weights, names)
         model.__dict__[HOOKS] = [
-            one.register_forward_pre_hook(_refuse_weights, with_kwargs=True) for one in parts
+            part.register_forward_pre_hook(refuse, with_kwargs=True)
+            for part in models_inside(model)
         ]
     share_model(model, sharing)  # ty: ignore[invalid-argument-type]
     return model
@@ -207,13 +213,16 @@ def _check_set(model: nn.Module, calling: list[nn.Module]) -> None:
 
 @contextmanager
 def _own_attention(
-    model: nn.Module, configs: list[PreTrainedConfig], switch: Callable[[], None]
+    model: nn.Module,
+    configs: list[PreTrainedConfig],
+    switch: Callable[[], None],
+    implementation: str,
 ) -> Generator[None]:
-    """The model with its own modules and their eager attention inside the block."""
+    """The model with its own modules, and their own attention of this name, inside the block."""
     _restore_modules(model)
     now = [config._attn_implementation for config in configs]
     for config in configs:
-        config._attn_implementation_internal = "eager"
+        config._attn_implementation_internal = implementation
     try:
         yield
     finally:
@@ -222,12 +231,31 @@ def _own_attention(
         switch()
 
 
-def _refuse_weights(part: PreTrainedModel, given: Any, keywords: dict[str, Any]) -> None:
+def _refuse_weights(
+    names: list[tuple[PreTrainedConfig, str]],
+    part: PreTrainedModel,
+    given: Any,
+    keywords: dict[str, Any],
+) -> None:
+    """Before a forward of an attached model: refuse to return weights, also where its own code asks for them.
+
+    names: the implementation of each config since `attach`.
+    """
     asked = keywords.get("output_attentions")
-    if (
-        part.config.output_attentions if asked is None else asked
-    ) and part.config._attn_implementation == NAME:
+    if not (part.config.output_attentions if asked is None else asked):
+        return
+    now = part.config._attn_implementation
+    if now == NAME:
         raise UnsupportedError(NO_WEIGHTS)
+    if all(config is not part.config or name == now for config, name in names):
+        return
+    for config, name in names:
+        config._attn_implementation_internal = name
+    raise UnsupportedError(
+        f"{type(part).__name__} is attached, and was set to {now!r} to return weights, as Whisper's "
+        f"generate(return_token_timestamps=True) does by itself; regard stores no weights, and computes the model "
+        f"again from now on. Call detach(model) before this, and attach(model) after it"
+    )
 
 
 def detach(model: ModelT) -> ModelT:
@@ -247,11 +275,13 @@ def detach(model: ModelT) -> ModelT:
         hook.remove()
     for name in REPORTED:
         model.__dict__.pop(name, None)
-    before: dict[int, str] = model.__dict__.pop(BEFORE, {})
+    before: list[tuple[PreTrainedConfig, str]] = model.__dict__.pop(BEFORE, [])
     _restore_modules(model)
     for config in configs_inside(model):
-        if config._attn_implementation == NAME or id(config) in before:
-            config._attn_implementation_internal = before.get(id(config), "sdpa")
+        if config._attn_implementation == NAME:
+            config._attn_implementation_internal = "sdpa"
+    for config, name in before:
+        config._attn_implementation_internal = name
     return model
 
 
@@ -269,15 +299,17 @@ def _replaced() -> ModuleType:
 
 @contextmanager
 def attached(model: PreTrainedModel) -> Generator[None]:
-    """The model attached, and given back its own attention afterwards if it was not."""
-    if any(part.config._attn_implementation == NAME for part in models_inside(model)):
-        yield
-        return
-    attach(model, check=False)
-    try:
-        yield
-    finally:
-        detach(model)
+    """The model attached, and afterwards as it was, whatever runs of the block changed in it."""
+    is_attached = any(part.config._attn_implementation == NAME for part in models_inside(model))
+    with unchanged(model):
+        if is_attached:
+            yield
+            return
+        attach(model, check=False)
+        try:
+            yield
+        finally:
+            detach(model)
 
 
 def load_folder(folder: str | Path) -> tuple[PreTrainedModel, Any]:
@@ -331,75 +363,136 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-class _Calls:
-    """A watcher that notes which modules call regard, and asks for no statistics."""
+class Checked(NamedTuple):
+    """What the comparison of a model with its own attention found.
 
-    def __init__(self) -> None:
-        self.modules: set[int] = set()
+    unreached: names of callers that no known inputs reach. differing: of models that differ from eager attention and
+    equal their own sdpa, by the name of the class, in which output.
+    """
 
-    def wants(self, module: nn.Module) -> None:
-        self.modules.add(id(module))
-
-    def take(
-        self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Any
-    ) -> torch.Tensor:
-        raise AssertionError("no statistics are wanted")
+    unreached: tuple[str, ...]
+    differing: dict[str, str]
 
 
-def check_equal(model: nn.Module, callers: Mapping[str, nn.Module], own: Own) -> tuple[str, ...]:
+def check_equal(model: nn.Module, callers: Mapping[str, nn.Module], own: Own) -> Checked:
     """Raise unless the models inside of a module give the numbers of their own attention on tiny inputs.
 
-    Each model runs once in the context `own`, in which it computes its own attention, and once with regard. Numbers may
-    not differ, no earlier word may look at a later one, and regard may refuse no call. Modes, generators and gradients
-    stay as they are. Returns the names of those callers that no known inputs reach.
+    Each model runs once in the context `own`, in which it computes its own attention, once with regard, and once more
+    after all that these runs changed was restored. Numbers may not differ, no earlier word may look at a later one, and
+    regard may refuse no call. Everything that the model holds stays as it is.
     """
     left = {id(module): name for name, module in callers.items()}
+    differing: dict[str, str] = {}
     for part in models_inside(model):
         if left.keys() & {id(one) for one in part.modules()}:
-            for called in _compare(part, own):
+            for called in _compare(model, part, own, differing):
                 left.pop(called, None)
-    return tuple(left.values())
+    return Checked(tuple(left.values()), differing)
 
 
-def _compare(part: PreTrainedModel, own: Own) -> set[int]:
+def _compare(
+    model: nn.Module, part: PreTrainedModel, own: Own, differing: dict[str, str]
+) -> set[int]:
     """The modules that called regard while a model was compared with its own attention; empty if it cannot run."""
-    with _undisturbed(part) as calls:
+    with _undisturbed(model) as runs:
         inputs = expected = None
         for inputs in tiny_inputs(part):
             try:
-                with own():
-                    expected = _outputs(part, inputs)
+                with own("eager"):
+                    expected = runs.outputs(part, inputs)
                 break
             except Exception:
                 continue
         if inputs is None or expected is None:
             return set()
-        calls.modules.clear()
-        form = wanted_form.set(
-            "absorbed"
-        )  # of latent attention; the expanded form is the model's own
-        try:
-            found = _outputs(part, inputs)
-        except RegardError as error:
-            raise UnsupportedError(
-                f"{type(part).__name__} is not attached, and stays as it was: {error}"
-            ) from error
-        except Exception as error:
-            raise UnsupportedError(
-                f"{type(part).__name__} runs with eager attention on tiny inputs, and raises {type(error).__name__} "
-                f"with regard ({str(error)[:200]}); nothing was changed"
-            ) from error
-        finally:
-            wanted_form.reset(form)
-        if calls.modules and (differs := _difference(part, inputs, expected, found)) is not None:
-            raise UnsupportedError(f"{type(part).__name__} {differs}")
-    return calls.modules
+        runs.called.clear()
+        found = _run_by_regard(runs, part, inputs)
+        called = set(runs.called)
+        if not called:
+            return called
+        difference = _difference(part, inputs, expected, found)
+        if difference is not None:
+            _check_repeats(runs, part, inputs, own, expected)
+            expected = _outputs_of_sdpa(runs, part, inputs, own)
+            if expected is None or _difference(part, inputs, expected, found) is not None:
+                raise UnsupportedError(f"{type(part).__name__} {difference.refusal}")
+            differing[type(part).__name__] = (
+                f"equal to its own sdpa attention, which is not its eager attention: {difference.what}"
+            )
+        again = _run_by_regard(runs, part, inputs)
+        difference = _difference(part, inputs, expected, again)
+        if difference is not None:
+            raise UnsupportedError(_changed(part, difference))
+    return called
+
+
+def _check_repeats(
+    runs: _Runs,
+    part: PreTrainedModel,
+    inputs: Mapping[str, torch.Tensor],
+    own: Own,
+    expected: Outputs,
+) -> None:
+    """Raise if a model with its eager attention does not give the same outputs again."""
+    with own("eager"):
+        again = runs.outputs(part, inputs)
+    difference = _difference(part, inputs, expected, again)
+    if difference is not None:
+        raise UnsupportedError(_changed(part, difference))
+
+
+def _changed(part: PreTrainedModel, difference: _Difference) -> str:
+    return (
+        f"{type(part).__name__} is changed by its own forward passes in a way that cannot be taken back, such as in "
+        f"its weights: run again on the same inputs, it {difference.what}. It is not attached; load it anew before it "
+        f"is used, and call attach(model, check=False), which does not run it"
+    )
+
+
+def _run_by_regard(
+    runs: _Runs, part: PreTrainedModel, inputs: Mapping[str, torch.Tensor]
+) -> Outputs:
+    """The outputs of a model that is attached; what it raises is a reason to refuse it."""
+    form = wanted_form.set("absorbed")  # of latent attention; the expanded form is the model's own
+    try:
+        return runs.outputs(part, inputs)
+    except RegardError as error:
+        raise UnsupportedError(
+            f"{type(part).__name__} is not attached, and stays as it was: {error}"
+        ) from error
+    except Exception as error:
+        raise UnsupportedError(
+            f"{type(part).__name__} runs with eager attention on tiny inputs, and raises {type(error).__name__} "
+            f"with regard ({str(error)[:200]}); nothing was changed"
+        ) from error
+    finally:
+        wanted_form.reset(form)
+
+
+def _outputs_of_sdpa(
+    runs: _Runs, part: PreTrainedModel, inputs: Mapping[str, torch.Tensor], own: Own
+) -> Outputs | None:
+    """The outputs of a model with PyTorch's attention; None if it has none or does not run with it."""
+    if not part._supports_sdpa:
+        return None
+    try:
+        with own("sdpa"):
+            return runs.outputs(part, inputs)
+    except Exception:
+        return None
+
+
+class _Difference(NamedTuple):
+    """In which output a model differs from its own attention, and the sentence that refuses it, without its name."""
+
+    what: str
+    refusal: str
 
 
 def _difference(
     part: PreTrainedModel, inputs: Mapping[str, torch.Tensor], expected: Outputs, found: Outputs
-) -> str | None:
-    """In which output a model differs from its own attention, in words; None if in none."""
+) -> _Difference | None:
+    """In which output a model differs from its own attention; None if in none."""
     words = inputs.get("decoder_input_ids", inputs.get("input_ids", torch.empty(0)))
     for key, theirs in expected.items():
         ours = found.get(key)
@@ -409,21 +502,26 @@ def _difference(
             ON_OTHER_DEVICES if part.device.type != "cpu" else 0.0,
         )
         if ours is None or ours.shape != theirs.shape:
-            return f"returns no {key} of {tuple(theirs.shape)} with regard; nothing was changed"
+            what = f"returns no {key} of {tuple(theirs.shape)}"
+            return _Difference(what, f"{what} with regard; nothing was changed")
         far = _relative(ours[live], theirs[live])
         if far > most:
-            return (
-                f"differs from its own eager attention on tiny inputs: {key} by {far:.1e} of its norm, where at "
-                f"most {most:.0e} is rounding; nothing was changed; attach(model, check=False) skips this comparison"
+            how_far = f"{key} by {far:.1e} of its norm, where at most {most:.0e} is rounding"
+            return _Difference(
+                f"differs in {how_far}",
+                f"differs from its own eager attention on tiny inputs: {how_far}; nothing was changed; "
+                f"attach(model, check=False) skips this comparison",
             )
         if theirs.shape[:2] != (ROWS, LENGTH) or len(words) != ROWS:
             continue
         alone, together = (_relative(one[0, :-1], one[2, :-1]) for one in (theirs, ours))
         if alone <= CAUSAL < together and together > most:
-            return (
-                f"is causal, and with regard another last word changes {key} of earlier words by "
-                f"{together:.1e} of their norm; nothing was changed"
-            )
+            what = f"lets another last word change {key} of earlier words by {together:.1e} of their norm"
+            return _Difference(what, f"is causal, and with regard {what}; nothing was changed")
+    more = [key for key in found if key not in expected]
+    if more:
+        what = f"returns {more[0]} besides the outputs of its own attention"
+        return _Difference(what, f"{what} with regard; nothing was changed")
     return None
 
 
@@ -455,60 +553,61 @@ def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _outputs(part: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> Outputs:
-    """The tensors of numbers that a model returns, by name."""
+    """The tensors of numbers that a model returns, by name, also inside of tuples; no weights of attention."""
     torch.manual_seed(0)
     output = part(**inputs)
     if not isinstance(output, Mapping):
         output = dict(enumerate(output if isinstance(output, tuple) else (output,)))
-    return {
-        str(key): x
-        for key, x in output.items()
-        if isinstance(x, torch.Tensor) and x.is_floating_point()
-    }
+    waiting = [(str(key), x) for key, x in output.items() if not str(key).endswith(WEIGHTS)]
+    found: Outputs = {}
+    while waiting:
+        key, x = waiting.pop(0)
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            found[key] = x
+        elif isinstance(x, tuple | list):
+            waiting += [(f"{key}[{at}]", inner) for at, inner in enumerate(x)]
+    return found
+
+
+class _Runs:
+    """Forward passes of a model that leave it as it was, and a watcher that notes which modules call regard."""
+
+    def __init__(self, model: nn.Module, snapshot: Snapshot) -> None:
+        self._model, self._snapshot = model, snapshot
+        self.called: set[int] = set()
+
+    def outputs(self, part: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> Outputs:
+        """The outputs of a model in eval mode, after which it is as before."""
+        for module in self._model.modules():
+            module.training = False
+        try:
+            # Copied, since a model may change in place what it returned.
+            return {key: x.clone() for key, x in _outputs(part, inputs).items()}
+        finally:
+            self._snapshot.restore()
+
+    def wants(self, module: nn.Module) -> None:
+        self.called.add(id(module))
+
+    def take(
+        self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Any
+    ) -> torch.Tensor:
+        raise AssertionError("no statistics are wanted")
 
 
 @contextmanager
-def _undisturbed(part: nn.Module) -> Generator[_Calls]:
-    """A block whose forward passes leave modules, generators, gradients, observers and warnings as they were.
-
-    What a module holds is kept by name, since a forward pass may change it: BigBird exchanges its attention for short
-    inputs, and some rotary positions their frequencies.
-    """
-    devices = {one.device for one in part.parameters() if one.device.type == "cuda"}
-    held = [(module, type(module), _held(module)) for module in part.modules()]
-    calls = _Calls()
+def _undisturbed(model: nn.Module) -> Generator[_Runs]:
+    """A block whose forward passes leave the model, generators, gradients, observers and warnings as they were."""
     kinds = set(warned)
-    token = watchers.set((calls,))
-    try:
-        with torch.random.fork_rng([*devices]), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for module, _, _ in held:
-                module.training = False
-            yield calls
-    finally:
-        watchers.reset(token)
-        warned.intersection_update(kinds)
-        for module, kind, attributes in held:
-            module.__class__ = kind
-            _hold(module, attributes)
-
-
-def _held(module: nn.Module) -> dict[str, Any]:
-    return {
-        name: dict(value) if name in NESTED else value for name, value in module.__dict__.items()
-    }
-
-
-def _hold(module: nn.Module, attributes: dict[str, Any]) -> None:
-    """Give a module back what it held; the dictionaries of its tensors and parts stay the same objects."""
-    for name in module.__dict__.keys() - attributes.keys():
-        del module.__dict__[name]
-    for name, value in attributes.items():
-        if name not in NESTED:
-            module.__dict__[name] = value
-        elif [*map(id, module.__dict__[name].values())] != [*map(id, value.values())]:
-            module.__dict__[name].clear()
-            module.__dict__[name].update(value)
+    with unchanged(model) as snapshot, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runs = _Runs(model, snapshot)
+        token = watchers.set((runs,))
+        try:
+            yield runs
+        finally:
+            watchers.reset(token)
+            warned.intersection_update(kinds)
 
 
 def tiny_inputs(

@@ -193,12 +193,17 @@ def replace_attention(
     before = {part.config._attn_implementation for part in models_inside(model)}
     attach(model)
     replacement._attached = before != {NAME}
-    if tables is not None and length is not None:
-        replacement._tables = tables
-        tables.lengthen(length)
-    for module in replacement._modules():
-        module.__dict__[CHANGE] = replacement._change
+    # Listed first, so that what is done can be undone after an exception at any line.
     model.__dict__.setdefault(REPLACEMENTS, []).append(replacement)
+    try:
+        if tables is not None and length is not None:
+            replacement._tables = tables
+            tables.lengthen(length)
+        for module in replacement._modules():
+            module.__dict__[CHANGE] = replacement._change
+    except BaseException:
+        replacement.undo()
+        raise
     return replacement
 
 
@@ -268,12 +273,14 @@ class _PositionTable:
         owner: the module that holds the table, and perhaps buffers with a column for each row.
         module: the embedding.
         weight: what it holds before it is lengthened.
+        buffers: of the owner, those that have a column for each row.
         offset: rows before that of position 0: two in RoBERTa (whose padding is position 1), in OPT and in BART.
     """
 
     owner: nn.Module
     module: nn.Embedding
     weight: nn.Parameter
+    buffers: dict[str, torch.Tensor]
     offset: int
 
     @property
@@ -286,20 +293,24 @@ class _PositionTable:
         source = self.offset + torch.arange(length, device=weight.device) % self.positions
         return torch.cat((weight[: self.offset], weight[source]))
 
-    def hold(self, weight: nn.Parameter) -> None:
-        """Give the embedding this weight, and as many columns to the buffers beside it."""
-        before = self.module.num_embeddings
-        rows = len(weight)
-        self.module.weight, self.module.num_embeddings = weight, rows
-        for name in BUFFERS:
-            buffer = getattr(self.owner, name, None)
-            if isinstance(buffer, torch.Tensor) and buffer.shape[-1] == before:
-                row = torch.arange(rows, device=buffer.device, dtype=buffer.dtype)
-                setattr(
-                    self.owner,
-                    name,
-                    (row if name == "position_ids" else torch.zeros_like(row))[None],
-                )
+    def lengthen(self, length: int) -> None:
+        """Repeat the rows of the embedding, and give the buffers beside it as many columns."""
+        requires_grad = self.weight.requires_grad
+        weight = nn.Parameter(self.lengthened(length), requires_grad=requires_grad)
+        self.module.weight, self.module.num_embeddings = weight, len(weight)
+        for name, buffer in self.buffers.items():
+            row = torch.arange(len(weight), device=buffer.device, dtype=buffer.dtype)
+            lengthened = row if name == "position_ids" else torch.zeros_like(row)
+            setattr(self.owner, name, lengthened[None])
+
+    def restore(self) -> None:
+        """Cut the embedding to its own length; its first rows stay as they are now."""
+        rows = self.module.weight.detach()[: len(self.weight)]
+        if self.module.weight is not self.weight and not torch.equal(rows, self.weight):
+            self.weight.detach().copy_(rows)
+        self.module.weight, self.module.num_embeddings = self.weight, len(self.weight)
+        for name, buffer in self.buffers.items():
+            setattr(self.owner, name, buffer)
 
 
 @dataclass(frozen=True)
@@ -312,17 +323,14 @@ class _Tables:
     def lengthen(self, length: int) -> None:
         """Repeat the rows of each table up to `length` positions."""
         for table in self.tables:
-            table.hold(
-                nn.Parameter(table.lengthened(length), requires_grad=table.weight.requires_grad)
-            )
+            table.lengthen(length)
         for config, known in self.configs:
             config.max_position_embeddings = known + length - self.tables[0].positions
 
     def restore(self) -> None:
         """Cut the tables to their own lengths; their first rows stay as they are now."""
         for table in self.tables:
-            table.weight.data = table.module.weight.detach()[: len(table.weight)].clone()
-            table.hold(table.weight)
+            table.restore()
         for config, known in self.configs:
             config.max_position_embeddings = known
 
@@ -345,7 +353,14 @@ def _tables_of(model: PreTrainedModel, length: int) -> _Tables:
             )
         if not isinstance(offset, int):
             offset = 0 if module.padding_idx is None else module.padding_idx + 1
-        tables.append(_PositionTable(model.get_submodule(holder), module, module.weight, offset))
+        owner = model.get_submodule(holder)
+        held = {name: getattr(owner, name, None) for name in BUFFERS}
+        buffers = {
+            name: buffer
+            for name, buffer in held.items()
+            if isinstance(buffer, torch.Tensor) and buffer.shape[-1] == module.num_embeddings
+        }
+        tables.append(_PositionTable(owner, module, module.weight, buffers, offset))
         if tables[-1].positions >= length:
             raise ArgumentError(
                 f"length is {length}, and {name} has a table of {tables[-1].positions} positions already; give more, "

@@ -19,6 +19,7 @@ from regard.arguments import a_list, count_of, is_whole, kind_of, shown, suggest
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.result import NAMES, TopKeys, TopKeysFound, Want, WeightsOf, checked_wants
 from regard.errors import ArgumentError, RegardError, ShapeError
+from regard.integrations.snapshot import unchanged
 from regard.integrations.transformers.attending import ModuleCall, Watcher, watchers
 from regard.integrations.transformers.modules import layer_names, outside_of, uncalled
 from regard.reprs import Described, brief
@@ -74,12 +75,14 @@ class Explained:
         calls: the calls in order.
         silent: modules that mix positions and never called regard.
         outside: of those that `attach` knew of, the reason by name.
+        differing: models inside that `attach` found equal to their sdpa attention and not to the eager one, by class.
     """
 
     model: str
     calls: tuple[ExplainedCall, ...]
     silent: tuple[str, ...] = ()
     outside: Mapping[str, str] = field(default_factory=dict)
+    differing: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         groups: dict[
@@ -108,6 +111,7 @@ class Explained:
             lines.append(f"outside: {_one_name(names)} ({reason})")
         if silent := [name for name in self.silent if name not in self.outside]:
             lines.append(f"never called regard: {', '.join(silent)}")
+        lines += [f"{name}: {how}" for name, how in self.differing.items()]
         return "\n".join(lines)
 
 
@@ -190,6 +194,8 @@ def _options(call: ModuleCall, plan: Plan) -> tuple[str, ...]:
 def explain(model: PreTrainedModel, inputs: Any) -> Explained:
     """Run a model once, and show how the mask and the options of each layer were computed.
 
+    Model and inputs are afterwards as before, also a cache among them.
+
     Args:
         model: an attached model.
         inputs: what the model takes: a mapping of keywords, such as a tokeniser returns, or the ids as a tensor.
@@ -210,7 +216,7 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
     """
     _check_model(model)
     explaining = _Explaining(model)
-    with _watching(explaining), torch.no_grad():
+    with unchanged(model, inputs), _watching(explaining), torch.no_grad():
         if isinstance(inputs, torch.Tensor):
             model(inputs)
         elif isinstance(
@@ -226,9 +232,9 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
     if not (taken := explaining.taken):
         raise RegardError(_unseen(model, "explain"))
     silent = tuple(uncalled(model, {name for name, _, _ in taken}))
-    return Explained(
-        type(model).__name__, tuple(_explained(*one) for one in taken), silent, outside_of(model)
-    )
+    calls = tuple(_explained(*one) for one in taken)
+    differing = model.__dict__.get("differing", {})
+    return Explained(type(model).__name__, calls, silent, outside_of(model), differing)
 
 
 def _check_model(model: object) -> None:

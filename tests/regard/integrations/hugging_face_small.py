@@ -123,6 +123,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "wavtokenizer_encoder": {"codebook_dim": 32, "codebook_size": 16},
     "apertus1p5": {"image_token_offset": 40, "audio_token_offset": 60},
     "apertus1p5_vision_tokenizer": {"codebook_size": 20, "base_channels": 32},
+    "blt": {"encoder_hash_byte_group_vocab": 1009},
+    "blt_local_encoder": {"hidden_size_global": 32},
+    "blt_local_decoder": {"hidden_size_global": 32},
 }
 SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")
 DROPPED = (

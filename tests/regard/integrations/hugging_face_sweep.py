@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from regard.errors import RegardError
-from regard.integrations.transformers import attach, explain
+from regard.integrations.transformers import attach, detach, explain
 from regard.integrations.transformers.attaching import live_positions, tiny_inputs
 
 REPORT = (
@@ -74,11 +74,14 @@ def _row(kind: str) -> dict[str, Any]:
     except Exception as error:
         return {"status": UNBUILT, "reason": _first(error)}
     found: dict[str, Any] = {"class": type(model).__name__}
-    inputs, expected = _eager(model)
+    inputs, expected = _own(model, "eager")
     try:
         attach(model, replace=kind in REPLACED)
     except RegardError as error:
         return found | {"status": REFUSED, "reason": str(error)}
+    if model.differing:
+        inputs, expected = _own(detach(model), "sdpa")
+        attach(model)
     found["outside"] = list(dict.fromkeys(model.outside.values()))
     if expected is None:
         return found | {"status": ATTACHED}
@@ -99,14 +102,14 @@ def _row(kind: str) -> dict[str, Any]:
     }
 
 
-def _eager(model: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor] | None]:
-    """The first inputs that the model runs on and its outputs with eager attention; it stays as it was."""
+def _own(model: Any, implementation: str) -> tuple[dict[str, Any], dict[str, torch.Tensor] | None]:
+    """The first inputs that the model runs on and its outputs with its own attention; it stays as it was."""
     held = [getattr(module, "config", None) for module in model.modules()]
     configs = {id(one): one for one in held if isinstance(one, PreTrainedConfig)}
     before = [(one, one._attn_implementation) for one in configs.values()]
-    model.set_attn_implementation("eager")
+    model.set_attn_implementation(implementation)
     for one, _ in before:
-        one._attn_implementation_internal = "eager"
+        one._attn_implementation_internal = implementation
     try:
         for inputs in tiny_inputs(model, ROWS, LENGTH):
             with contextlib.suppress(Exception):

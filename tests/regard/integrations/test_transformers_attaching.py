@@ -37,6 +37,7 @@ WHOLE = (
     "bridgetower",
     "qwen2_vl",
     "gemma4_text",
+    "blt",
 )
 PARTS = {
     "longt5": "LongT5LocalAttention: its windows are blocks in its own code",
