@@ -30,7 +30,7 @@ from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_tra
 from regard_lab.training import TrainingResult, check_run_folder
 from regard_lab.training.recipes import TranslationTraining, read_settings
 from regard_lab.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns, rate
-from regard_lab.training.recipes.run_folder import Tell, count_trained
+from regard_lab.training.recipes.run_folder import Tell, count_trained, explain_run
 
 # Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The
 # decoder sees three of its own words, so the gender has to come from the source. With four heads instead of eight, a
@@ -160,6 +160,7 @@ def _evaluate(
     show("")
     show("3. The sentences of every article about attention")
     pictures = _look_at_articles(translator, report, head, routes, run / PICTURES, show)
+    explain_run(run)
     show("")
     sentences = note if as_json else partial(out_text, indent="   ")
     sentences(WINDOWED)

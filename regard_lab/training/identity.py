@@ -26,8 +26,9 @@ MAY_CHANGE = ("steps", "minutes", "patience", "keep")
 DIGEST = re.compile("[0-9a-f]{64}")  # means nothing to a reader
 RUN_FILE = "run.json"
 README_FILE = "README.txt"
+README_HEAD = "A training run of regard. What is in this folder:\n\n"
 FILES = {
-    "step-000100/": "a checkpoint after 100 steps: config.json and weights.safetensors are the model, training.json "
+    "step-*/": "a checkpoint after so many steps: config.json and weights.safetensors are the model, training.json "
     "and optimiser.safetensors the state from which training continues with identical results, bit for bit",
     "checkpoints.json": "which checkpoint is the last, and which the best by its validation loss",
     RUN_FILE: "marks this folder as a run: the model, the settings of the training, a fingerprint of its data, "
@@ -137,11 +138,13 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
 
 
 def explain_files(folder: Path, files: Mapping[str, str] = FILES) -> None:
-    """Write README.txt, unless there is one: a line or two for each file of the run."""
-    if not (folder / README_FILE).exists():
-        lines = "".join(f"{name}\n    {what}\n" for name, what in files.items())
-        text = f"A training run of regard. What is in this folder:\n\n{lines}"
-        replace_file(folder / README_FILE, text.encode(), durable=False)
+    """Write README.txt: a line or two for each file of the run; a README.txt of somebody else stays."""
+    path = folder / README_FILE
+    lines = "".join(f"{name}\n    {what}\n" for name, what in files.items())
+    text = f"{README_HEAD}{lines}".encode()
+    before = path.read_bytes() if path.exists() else None
+    if before is None or (before.startswith(README_HEAD.encode()) and before != text):
+        replace_file(path, text, durable=False)
 
 
 def describe_session(folder: Path, identity: Identity, step: int, workers: Workers) -> list[str]:

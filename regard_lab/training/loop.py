@@ -39,6 +39,7 @@ from regard_lab.training.config import (
 from regard_lab.training.engine import Engine, Task, Workers
 from regard_lab.training.identity import (
     MAY_CHANGE,
+    README_FILE,
     RUN_FILE,
     Identity,
     describe_session,
@@ -332,7 +333,8 @@ class TrainingRun:
             notes += describe_session(self.folder, self.identity, self.state.step, self.workers)
             if on_begin is not None:
                 on_begin()
-            explain_files(self.folder)
+            if not (self.folder / README_FILE).exists():  # a recipe explains more files
+                explain_files(self.folder)
             self.log = Log(self.folder / "log.jsonl", self.state.step)
             notes += self.log.notes
         if self.state.last_step is not None and self.state.step >= self.state.last_step:

@@ -42,6 +42,8 @@ FILES_OF_RECIPES = {
     SETTINGS_FILE: "the options of the command that began this run",
     TEST_FILE: "pairs that were kept out of the training, to evaluate the model on; empty where there are none",
     TRAINED_FILE: "8 bytes of the SHA-256 of each pair that was learned from, by which an evaluation recognises it",
+}
+FILES_OF_SOME = {
     "curves.png": "the curves of log.jsonl as a picture",
     "samples/": "what a translator made of a few validation pairs after each validation, and what it looked at",
     "pictures/": "what the demo drew",
@@ -56,6 +58,12 @@ Samples = Callable[[torch.nn.Module, Path], list[str]]
 
 def silent(remark: str) -> None:
     """The default of `tell`: ignore the remark."""
+
+
+def explain_run(run: Path) -> None:
+    """Write README.txt: what each file is that every run has, and of those that only some have, each that is there."""
+    there = {name: what for name, what in FILES_OF_SOME.items() if (run / name).exists()}
+    explain_files(run, {**FILES, **FILES_OF_RECIPES, **there})
 
 
 def write_run(
@@ -77,7 +85,7 @@ def write_run(
             f"{run} was begun with other data (its {TEST_FILE} does not hold the {count_of(len(test), 'test pairs')} "
             f"that they give now); name the files that it was begun with, unchanged, or choose another folder"
         )
-    explain_files(run, {**FILES, **FILES_OF_RECIPES})
+    explain_run(run)
     before = str(run) if resumed else settings.get("from_run")  # what was learned there counts too
     hashes_before = None if before is None else _trained_in(run_of(Path(before)))
     trained = b"".join(sorted({_hash_of(pair) for pair in learned} | (hashes_before or set())))
@@ -252,7 +260,10 @@ def write_samples(
     """
     path = run / SAMPLES_FOLDER / f"step-{step:06d}.txt"
     try:
+        is_first = not path.parent.exists()
         path.parent.mkdir(exist_ok=True)
+        if is_first:
+            explain_run(run)
         try:
             lines = samples(model, path.with_suffix(".png"))
         except RegardError as error:
@@ -276,5 +287,6 @@ def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None
         )
         tell(f"no picture: {reason}")
         return
+    explain_run(run)
     for sentence in lost if tell_lost else ():
         tell(sentence)

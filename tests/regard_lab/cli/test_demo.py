@@ -55,6 +55,9 @@ def test_the_demo_ends_with_one_line_of_json_and_pictures_that_exist(tmp_path):
     record = json.loads(line)
     assert set(PROMISED) <= record.keys()
     assert len(record["pictures"]) >= 4
+    explained = (tmp_path / "run" / "README.txt").read_text()
+    for name in ("pictures/", "samples/", "curves.png"):
+        assert (f"\n{name}\n" in explained) == (tmp_path / "run" / name).exists(), name
     for picture in record["pictures"]:
         assert Path(picture).read_bytes().startswith(b"\x89PNG")
     for rate in (

@@ -24,6 +24,7 @@ from regard_lab.training.identity import FILES
 from regard_lab.training.recipes import evaluation, recipe
 from regard_lab.training.recipes.run_folder import (
     FILES_OF_RECIPES,
+    FILES_OF_SOME,
     draw_run,
     read_settings,
     write_samples,
@@ -334,9 +335,11 @@ def test_a_run_goes_on_in_another_folder_with_its_own_data_once_they_are_named(
 
 
 def test_every_file_of_a_run_is_explained(translator):
-    explained = {*FILES, *FILES_OF_RECIPES}
     text = (translator / "README.txt").read_text()
-    assert all(f"\n{name}\n    " in text for name in explained)
+    explained = set(re.findall(r"^(\S+)\n    ", text, re.MULTILINE))
+    there = {name for name in FILES_OF_SOME if (translator / name).exists()}
+    assert there == {"curves.png", "samples/"}  # and no "pictures/"
+    assert explained == {*FILES, *FILES_OF_RECIPES, *there}
     for path in translator.iterdir():
         name = f"{path.name}/" if path.is_dir() else path.name
         assert name in {*explained, "README.txt"} or name.startswith("step-"), name
