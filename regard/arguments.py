@@ -5,6 +5,7 @@
     of_kind, a_string, a_path    an object of a class; a string; a path
     a_list, each                 values of one class; values
     a_tensor                     a tensor of some dtypes and one of a few shapes
+    in_memory                    a tensor whose numbers are where kernels read them
     check_fields                 the fields of a frozen dataclass, each by one of the checks above
 
 `needs=` replaces the words after "it needs". Beside them: what counts as a number, and how a message quotes a value.
@@ -163,6 +164,37 @@ def refuse_wrapper(name: str, tensor: Any) -> None:
         f"{name} is {kind_of(tensor)}, whose numbers are not those in its memory, which attention reads; "
         f"{_PLAIN_FORMS.get(kind.__name__, 'give a plain torch.Tensor of its numbers')}"
     )
+
+
+def in_memory(name: str, x: Any) -> Any:
+    """The tensor with its numbers in its memory, where kernels, indices and lists read them.
+
+    Every tensor that a caller gives passes it before any of these. Those of a negated view (`z.conj().imag`) are there
+    with the other sign, and those of a ZeroTensor of autograd are not there. They are written out, and a tensor whose
+    memory was freed is refused. A traced graph does this itself.
+
+    >>> import torch
+    >>> in_memory("q", torch._neg_view(torch.ones(2))).is_neg()
+    False
+    """
+    torch = sys.modules["torch"]
+    if x.layout != torch.strided or x.is_nested or torch.compiler.is_compiling():
+        return x  # refused elsewhere
+    if x._is_zerotensor():
+        return (
+            x + 0 if x.is_floating_point() else torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+        )
+    if x.is_neg():
+        return x.resolve_neg()
+    if (
+        not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        and x.numel()
+        and not x.untyped_storage().size()
+    ):
+        raise ShapeError(
+            f"{name} {tuple(x.shape)} has no memory, since its storage was freed; give it before that"
+        )
+    return x
 
 
 # Words of messages whose singular is not the plural without its "s".

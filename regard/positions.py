@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from regard.arguments import each, of_kind, one_of, real, shown, whole, yes_or_no
+from regard.arguments import each, in_memory, of_kind, one_of, real, shown, whole, yes_or_no
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.registry import Declared, Reader, Registry
 from regard.reprs import brief
@@ -42,7 +42,7 @@ class Sinusoidal(nn.Module):
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         """The vectors to add, (..., dim) in float32, for integer positions (...)."""
-        check_positions(positions)
+        positions = checked_positions(positions)
         angles = positions[..., None].double() * frequencies(
             self.dim, self.base, positions.device
         )  # (..., dim / 2)
@@ -52,10 +52,11 @@ class Sinusoidal(nn.Module):
         return f"dim={self.dim}"
 
 
-def check_positions(positions: torch.Tensor) -> None:
-    """Raise a ShapeError unless positions are an integer tensor."""
+def checked_positions(positions: torch.Tensor) -> torch.Tensor:
+    """Positions with their numbers in their memory; a ShapeError unless they are an integer tensor."""
     if not isinstance(positions, torch.Tensor) or positions.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"positions are {shown(positions)}; give an integer tensor (int64)")
+    return in_memory("positions", positions)
 
 
 def checked_base(name: str, base: float) -> float:
@@ -100,7 +101,7 @@ class Learned(nn.Module):
         Raises:
             ShapeError: a position outside the table.
         """
-        check_positions(positions)
+        positions = checked_positions(positions)
         if not torch.compiler.is_compiling():  # a program has no numbers yet
             self.check(positions)
         return self.weight[positions]
@@ -373,7 +374,7 @@ class Rotary:
 
         With axes also (batch, length, axes).
         """
-        check_positions(positions)
+        positions = checked_positions(positions)
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.dtype.is_floating_point:
             raise ShapeError(
                 f"Rotary rotates heads (batch, heads, length, head_dim), not {shown(x)}"

@@ -181,6 +181,8 @@ class Call(NamedTuple):
         if by_row := isinstance(start, torch.Tensor):
             if start.shape != (q.shape[0],) or start.dtype != torch.int64 or not start.is_cpu:
                 return None
+            if start.is_neg() or start._is_zerotensor():
+                return None
         elif start is not None and (type(start) is not int or abs(start) > FARTHEST):
             return None
         of_bias = None

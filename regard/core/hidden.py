@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import real
+from regard.arguments import in_memory, real
 from regard.bias import Bias
 from regard.core.backend import Operands, Relative
 from regard.core.call import Call
@@ -59,9 +59,9 @@ def grid_of_call(
     """The grid of a call; q_start is read where it differs by batch row."""
     start: int | torch.Tensor | None = problem.q_start
     if problem.q_start is PER_ROW and isinstance(q_start, torch.Tensor):
-        start = (
-            q_start.clone()
-        )  # a copy, since the caller may change it in place before the backward pass
+        start = in_memory(
+            "q_start", q_start
+        ).clone()  # a copy, since the caller may change it in place before the backward pass
     grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
     return CallGrid(grid, None if problem.checks_hidden_after else _hidden(problem, grid))
 

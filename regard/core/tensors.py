@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from regard.arguments import count_of, kind_of, refuse_wrapper, shown, whole
+from regard.arguments import count_of, in_memory, kind_of, refuse_wrapper, shown, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 
 ATTENTION_AXES = {
@@ -206,32 +206,6 @@ def _way_of_nested(name: str, layout: torch.layout) -> str:
         "attention takes nested q, k and v of layout torch.jagged and shape (batch, heads, ragged length, size): make "
         "them with layout=torch.jagged, or pad them and give the lengths as pattern=KeySpan(0, lengths)"
     )
-
-
-def in_memory(name: str, x: torch.Tensor) -> torch.Tensor:
-    """The tensor with its numbers in its memory, where a kernel reads them.
-
-    Those of a negated view (`z.conj().imag`) are there with the other sign, and those of a ZeroTensor of autograd are
-    not there. They are written out, and a tensor whose memory was freed is refused.
-
-    >>> in_memory("q", torch._neg_view(torch.ones(2))).is_neg()
-    False
-    """
-    if x.layout != torch.strided or x.is_nested:
-        return x  # refused elsewhere
-    if x._is_zerotensor():
-        return x + 0
-    if x.is_neg():
-        return x.resolve_neg()
-    if (
-        not torch._C._functorch.is_functorch_wrapped_tensor(x)
-        and x.numel()
-        and not x.untyped_storage().size()
-    ):
-        raise ShapeError(
-            f"{name} {tuple(x.shape)} has no memory, since its storage was freed; give it before that"
-        )
-    return x
 
 
 def is_recorded() -> bool:

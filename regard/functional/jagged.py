@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import count_of, kind_of, shown
+from regard.arguments import count_of, in_memory, kind_of, shown
 from regard.bias import Bias, Forgetting, log_sums
 from regard.core.call import Call
 from regard.core.problem import checked_mechanism
@@ -154,7 +154,8 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
 
 def varlen_call(call: Call, cu_q: torch.Tensor, cu_k: torch.Tensor | None) -> Call:
     """A call of packed tensors (positions, heads, size) as one of dense tensors with one batch row."""
-    cu_k = cu_q if cu_k is None else cu_k
+    cu_q = _ends_in_memory("cu_q", cu_q)
+    cu_k = cu_q if cu_k is None else _ends_in_memory("cu_k", cu_k)
     for name, x, ends in (("q", call.q, cu_q), ("k", call.k, cu_k), ("v", call.v, cu_k)):
         check_tensor(name, x)
         if not isinstance(x, torch.Tensor) or x.dim() != 3:
@@ -169,6 +170,10 @@ def varlen_call(call: Call, cu_q: torch.Tensor, cu_k: torch.Tensor | None) -> Ca
         )
     packed = call._replace(**{name: getattr(call, name).transpose(0, 1)[None] for name in "qkv"})
     return _by_document(packed, Documents(cu_q, cu_k))
+
+
+def _ends_in_memory(name: str, ends: Any) -> Any:
+    return in_memory(name, ends) if isinstance(ends, torch.Tensor) else ends
 
 
 def _check_ends(name: str, of: str, ends: Any, length: int) -> None:

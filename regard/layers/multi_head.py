@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, real, shown, whole, yes_or_no
+from regard.arguments import a_string, count_of, in_memory, real, shown, whole, yes_or_no
 from regard.bias import Bias, Forgetting
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
@@ -78,7 +78,7 @@ class ProjectedContext:
 
     def reorder(self, index: torch.Tensor) -> ProjectedContext:
         """The context whose batch row i is batch row `index[i]` of this one."""
-        index = index.to(self.keys.device)
+        index = in_memory("the index of rows", index).to(self.keys.device)
         gate = None if self.gate is None else self.gate.index_select(0, index)
         return ProjectedContext(
             self.keys.index_select(0, index), self.values.index_select(0, index), gate

@@ -8,7 +8,7 @@ from itertools import islice
 
 import torch
 
-from regard.arguments import is_whole, plain, refuse_wrapper, shown, whole
+from regard.arguments import in_memory, is_whole, plain, refuse_wrapper, shown, whole
 from regard.errors import ArgumentError
 from regard.patterns.ranges import Ranges
 
@@ -98,7 +98,7 @@ def starts_of(q_start: int | torch.Tensor | None) -> int | torch.Tensor | None:
             f"q_start is {shown(q_start)}; it needs whole numbers, one for each batch row"
         )
     refuse_wrapper("q_start", q_start)
-    return q_start
+    return in_memory("q_start", q_start)
 
 
 ByRow = int | torch.Tensor
@@ -114,7 +114,7 @@ def number_by_row(name: str, given: object) -> ByRow:
                 f"{name} is a {given.dtype} tensor {tuple(given.shape)}; it needs integers (batch,)"
             )
         refuse_wrapper(name, given)
-        return given.detach().to(torch.int64, copy=True)
+        return in_memory(name, given).detach().to(torch.int64, copy=True)
     if not is_whole(given):
         raise ArgumentError(
             f"{name} is {shown(given)}; it needs a number or an integer tensor (batch,)"

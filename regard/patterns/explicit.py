@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from regard.arguments import count_of, kind_of, refuse_wrapper
+from regard.arguments import count_of, in_memory, kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.bands import KeySpan
 from regard.patterns.base import Pattern, checked_truth
@@ -53,12 +53,14 @@ class Explicit(RowsOfOneCall, Held):
                 f"(batch or 1, heads or 1, q_len, k_len)"
             )
         refuse_wrapper("Explicit's mask", mask)
-        object.__setattr__(self, "mask", mask.detach().clone())
+        object.__setattr__(self, "mask", in_memory("Explicit's mask", mask).detach().clone())
         object.__setattr__(self, "serial", new_serial())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """The mask at these positions; its last row is aligned with the last key."""
         q_len, k_len = self.mask.shape[-2:]
+        q_pos = in_memory("q_pos", q_pos)
+        k_pos = in_memory("k_pos", k_pos)
         return self.mask.to(k_pos.device)[..., q_pos - (k_len - q_len), k_pos]
 
     def evaluate(self, grid: Grid) -> torch.Tensor:

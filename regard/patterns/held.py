@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from regard.arguments import kind_of, refuse_wrapper
+from regard.arguments import in_memory, kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.base import Pattern
 from regard.patterns.ranges import Segments, over_rows
@@ -133,7 +133,7 @@ def checked_tensor(
     if given.dim() not in axes or 0 in given.shape[: given.dim() // 2]:
         raise ShapeError(f"{name} has shape {tuple(given.shape)}; it needs {shapes}")
     refuse_wrapper(name, given)
-    return given.detach()
+    return in_memory(name, given).detach()
 
 
 def at_positions(
@@ -144,6 +144,7 @@ def at_positions(
     With an axis of batch rows, the entries have four axes.
     """
     length = by_position.shape[-1]
+    positions = in_memory("positions", positions)
     by_position = by_position.to(positions.device)
     known = (positions >= 0) & (positions < length)
     inside = positions.clamp(0, length - 1)

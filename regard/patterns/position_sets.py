@@ -8,7 +8,7 @@ from functools import reduce
 
 import torch
 
-from regard.arguments import is_whole, number_in
+from regard.arguments import in_memory, is_whole, number_in
 from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
@@ -107,7 +107,8 @@ def _inside(runs: Ranges, at: torch.Tensor) -> torch.Tensor:
         inside = [(at >= run.start) & (at < run.stop) for run in runs]
         return reduce(torch.logical_or, inside) if inside else at < at
     edges = torch.tensor(_edges(runs), dtype=torch.int64, device=at.device)
-    return torch.bucketize(at.contiguous(), edges, right=True) % 2 == 1
+    at = in_memory("positions", at).contiguous()
+    return torch.bucketize(at, edges, right=True) % 2 == 1
 
 
 def _edges(runs: Ranges) -> list[int]:

@@ -13,7 +13,7 @@ from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
-from regard.layers.caches.base import check_rows
+from regard.layers.caches.base import checked_rows
 from regard.layers.feed_forward import ACTIVATIONS
 from regard.mechanisms import parse as parse_mechanism
 from regard.mechanisms.base import Sizes
@@ -199,7 +199,7 @@ class TranslationState:
 
     def reorder(self, index: torch.Tensor) -> None:
         """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
-        check_rows(index, self.sources.rows, "state")
+        index = checked_rows(index, self.sources.rows, "state")
         if index.tolist() == list(range(self.sources.rows)):
             return  # often the case in a beam
         caches = [*map(copy.copy, self.caches)]

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from regard.arguments import a_path, count_of, refuse_wrapper, shown, whole, yes_or_no
+from regard.arguments import a_path, count_of, in_memory, refuse_wrapper, shown, whole, yes_or_no
 from regard.bias import Forgetting, log_sums
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
@@ -19,8 +19,8 @@ from regard.patterns.grid import checked_device
 from regard.storage import save_tensors
 
 
-def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
-    """Check an index of batch rows, integers (new batch,)."""
+def checked_rows(index: torch.Tensor, batch: int, of: str) -> torch.Tensor:
+    """An index of batch rows, integers (new batch,), with its numbers in its memory."""
     if (
         not isinstance(index, torch.Tensor)
         or index.dim() != 1
@@ -29,11 +29,13 @@ def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
         raise ShapeError(f"reorder takes integers (new batch,), not {shown(index)}")
     refuse_wrapper("the index of rows", index)
     if index.is_meta or not index.numel():
-        return
+        return index
+    index = in_memory("the index of rows", index)
     if int(index.min()) < 0 or int(index.max()) >= batch:
         raise ArgumentError(
             f"reorder to rows {shown(index.tolist())}: this {of} has batch rows 0 to {batch - 1}"
         )
+    return index
 
 
 def check_room(length: int, added: int, capacity: int) -> None:
@@ -348,7 +350,7 @@ class Cache(Owned):
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
-        check_rows(index, self.batch, "cache")
+        index = checked_rows(index, self.batch, "cache")
         self._held = self._held.reordered(index)
 
     def save(self, path: str | Path) -> None:
@@ -515,6 +517,7 @@ class Cache(Owned):
         if not isinstance(indices, torch.Tensor) or indices.dtype not in (torch.int64, torch.int32):
             raise ShapeError(f"keep takes positions as an int64 tensor, not {shown(indices)}")
         refuse_wrapper("the tensor of positions", indices)
+        indices = in_memory("the tensor of positions", indices)
         if indices.dim() not in (1, 2, 3) or indices.shape[:-1] != sizes[: indices.dim() - 1]:
             raise ShapeError(
                 f"keep was given positions {tuple(indices.shape)}; it takes (n,), (batch, n) or (batch, kv_heads, n), "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import count_of, shown, whole
+from regard.arguments import count_of, in_memory, shown, whole
 from regard.errors import ArgumentError, ShapeError
 
 
@@ -131,7 +131,7 @@ def _most(
     """The positions of the last entries, and of the others with the largest weights."""
     if positions is None:
         positions = torch.arange(weights.shape[2], device=weights.device)[None, None]
-    positions = positions.expand(*weights.shape[:2], -1)
+    positions = in_memory("positions", positions).expand(*weights.shape[:2], -1)
     of_held = weights.gather(-1, positions)
     of_held[..., of_held.shape[-1] - min(last, of_held.shape[-1]) :] = torch.inf
     chosen = of_held.topk(min(count, of_held.shape[-1])).indices.sort(-1).values

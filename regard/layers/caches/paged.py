@@ -10,7 +10,7 @@ import torch
 
 from regard.bias import Forgetting
 from regard.functional.compiled import uncompiled
-from regard.layers.caches.base import Cache, Entries, check_rows, forgotten
+from regard.layers.caches.base import Cache, Entries, checked_rows, forgotten
 from regard.layers.caches.entries import Held, entries_before, rows_of
 
 PAGE = 64  # entries
@@ -236,7 +236,7 @@ class PagedCache(Cache):
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,). No entry is
         copied."""
-        check_rows(index, self.batch, "cache")
+        index = checked_rows(index, self.batch, "cache")
         if self._held.recorded:
             self._held, self._table = self._held.reordered(index), PageTable(((),) * len(index))
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 
@@ -17,7 +17,7 @@ from regard.backends.recurrence import Given, Rule, scan, without_unseen
 from regard.core.call import UNKNOWN, Call
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
-from regard.layers.caches.base import Owned, check_rows
+from regard.layers.caches.base import Owned, checked_rows
 from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.features import Kernelised
@@ -236,17 +236,14 @@ class RecurrentState(Owned):
         """
         before = self._so_far
         pattern = "causal" if pattern is None else pattern
-        problem = self._checked(
-            Call(
-                q,
-                k,
-                v,
-                parameters=parameters,
-                pattern=pattern,
-                mechanism=self.mechanism,
-                scale=scale,
-            )
+        call = Call(
+            q, k, v, parameters=parameters, pattern=pattern, mechanism=self.mechanism, scale=scale
         )
+        problem, is_plain = self._checked(call)
+        if not is_plain:
+            written = call.in_memory()
+            q, k, v = (cast(torch.Tensor, x) for x in written[:3])
+            parameters = written.parameters
         added = problem.k_len
         start = before.length
         if isinstance(
@@ -290,7 +287,7 @@ class RecurrentState(Owned):
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
-        check_rows(index, self.batch, "state")
+        index = checked_rows(index, self.batch, "state")
         sizes, length, summed = self._so_far
         if summed is not None:
             summed = summed.mapped(lambda x: x.index_select(0, index.to(x.device)))
@@ -343,8 +340,9 @@ class RecurrentState(Owned):
         state._so_far = _SoFar(sizes, sizes.pop("length"), summed)
         return state
 
-    def _checked(self, call: Call) -> Problem:
-        """The problem of a call, every argument of which is checked, once for calls that are alike."""
+    def _checked(self, call: Call) -> tuple[Problem, bool]:
+        """The problem of a call, every argument of which is checked, once for calls that are alike; and whether its
+        tensors are known to have their numbers in their memory."""
         try:
             key = call.key()
         except UNKNOWN:
@@ -354,7 +352,7 @@ class RecurrentState(Owned):
         self._check(call.q, problem)
         if key is not None:
             self._known = key, problem
-        return problem
+        return problem, key is not None
 
     def _check(self, q: torch.Tensor, problem: Problem) -> None:
         parts = problem.pattern.factors

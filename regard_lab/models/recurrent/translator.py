@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.arguments import count_of, of_kind
 from regard.errors import ArgumentError
-from regard.layers.caches.base import check_rows
+from regard.layers.caches.base import checked_rows
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive
 from regard.patterns import KeySpan
 from regard.reprs import brief
@@ -151,7 +151,7 @@ class RecurrentTranslationState:
 
     def reorder(self, index: torch.Tensor) -> None:
         """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
-        check_rows(index, len(self.memory.values), "state")
+        index = checked_rows(index, len(self.memory.values), "state")
         self.memory, self.cell = self.memory.reorder(index), self.cell.reorder(index)
 
 

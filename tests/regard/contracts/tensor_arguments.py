@@ -1,0 +1,691 @@
+"""Every public call that takes tensors, with tensors for each of its arguments, and what the signatures name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from mechanism_cells import MECHANISMS, make_call
+
+import regard as rg
+from regard import bias as b
+from regard import mechanisms as m
+from regard import patterns as p
+from regard import positions as at
+from regard.core.tensors import Stored
+from regard.layers import (
+    NSA,
+    FeedForward,
+    LatentAttention,
+    LightningIndexer,
+    MoBA,
+    ProjectedContext,
+    project,
+)
+from regard.layers import caches as c
+from regard.layers.feed_forward import Projection
+
+Tensor = torch.Tensor
+PACKAGES = (
+    "regard",
+    "regard.patterns",
+    "regard.mechanisms",
+    "regard.bias",
+    "regard.positions",
+    "regard.layers",
+    "regard.layers.caches",
+    "regard.distributed",
+    "regard.functional",
+)
+# Annotations of arguments that take tensors without saying Tensor.
+TAKES_TENSORS = ("Tensor", "ByRow", "End")
+BATCH = 3
+HEADS = 4
+KV_HEADS = 2
+ROWS = 5
+KEYS = 7
+DIM = 6
+
+
+@dataclass(frozen=True)
+class Given:
+    """A call and its tensors by the names of its arguments; "parameters.NAME" is a tensor of a mapping."""
+
+    tensors: dict[str, Tensor]
+    call: Callable[..., Any]
+
+    @property
+    def arguments(self) -> set[str]:
+        return {name.partition(".")[0] for name in self.tensors}
+
+    def run(self, **changed: Tensor) -> list[Tensor]:
+        """The tensors that the call returns, in order."""
+        given: dict[str, Any] = {}
+        for name, x in {**self.tensors, **changed}.items():
+            argument, _, key = name.partition(".")
+            if key:
+                given.setdefault(argument, {})[key] = x
+            else:
+                given[argument] = x
+        return list(flat(self.call(**given)))
+
+
+def flat(found: Any) -> Iterator[Tensor]:
+    """The tensors in a result."""
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, Stored):
+        yield found.widened(torch.float32)
+    elif isinstance(found, p.Pattern):
+        yield found.dense(ROWS, KEYS)
+    elif isinstance(found, rg.AttentionDetail):
+        yield from (found.output, found.log_sum_exp, found.entropy)
+    elif isinstance(found, dict):
+        yield from (one for x in found.values() for one in flat(x))
+    elif isinstance(found, tuple | list):
+        yield from (one for x in found for one in flat(x))
+    elif isinstance(found, int | float):
+        yield torch.tensor(float(found))
+    elif hasattr(found, "__dict__"):
+        yield from flat(vars(found))
+
+
+def drawn(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def numbers(*values: int) -> Tensor:
+    return torch.tensor(values)
+
+
+def queries(rows: int = ROWS) -> dict[str, Tensor]:
+    return {
+        "q": drawn(BATCH, HEADS, rows, DIM, seed=2),
+        "k": drawn(BATCH, KV_HEADS, KEYS, DIM, seed=3),
+        "v": drawn(BATCH, KV_HEADS, KEYS, DIM, seed=4),
+    }
+
+
+OPTIONS = {
+    **queries(),
+    "bias": drawn(HEADS, ROWS, KEYS, seed=5),
+    "sink": drawn(HEADS, seed=6),
+    "q_start": numbers(2, 0, 1),
+}
+
+
+def of_causal(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **given: function(**given, pattern="causal")
+
+
+def planned(method: str, **want: Any) -> Callable[..., Any]:
+    def call(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Any:
+        plan = rg.plan_attention(q, k, v, pattern="causal", **want, **given)
+        return getattr(plan, method)(q, k, v, **given)
+
+    return call
+
+
+def varlen(**given: Any) -> Tensor:
+    return rg.attention_varlen(**given, pattern="causal")
+
+
+def cache_of(kind: str) -> c.Cache:
+    capacity = None if kind in ("dynamic", "paged") else 2 * KEYS
+    return c.new_cache(kind, BATCH, KV_HEADS, DIM, capacity=capacity)
+
+
+def appended(kind: str, dtype: str = "float32") -> Callable[..., Any]:
+    def call(k: Tensor, v: Tensor) -> Any:
+        capacity = None if kind in ("dynamic", "paged") else 3 * KEYS
+        cache = c.new_cache(kind, BATCH, KV_HEADS, DIM, capacity=capacity, dtype=dtype)
+        return [cache.append(k, v), cache.append(k, v)]
+
+    return call
+
+
+def filled(kind: str) -> c.Cache:
+    cache = cache_of(kind)
+    cache.append(queries()["k"], queries()["v"])
+    return cache
+
+
+def after(kind: str, method: str) -> Callable[..., Any]:
+    def call(**given: Tensor) -> Any:
+        cache = filled(kind)
+        getattr(cache, method)(*given.values())
+        return [cache.keys, cache.values]
+
+    return call
+
+
+def state_calls() -> dict[str, Given]:
+    """A state of every mechanism that has one, continued twice."""
+    found = {}
+    for name, mechanism in MECHANISMS.items():
+        if not mechanism.has_state:
+            continue
+        call = make_call(name, dtype=torch.float32)
+        q, k, v = call.tensors
+
+        def attend(mechanism: Any = mechanism, **given: Any) -> list[Tensor]:
+            k, v = given["k"], given["v"]
+            state = rg.RecurrentState(mechanism, len(v), v.shape[1], k.shape[3], v.shape[3])
+            return [state.attend(**given), state.attend(**given)]
+
+        parameters = {f"parameters.{one}": x for one, x in (call.parameters or {}).items()}
+        found[f"RecurrentState.attend: {name}"] = Given(
+            {"q": q, "k": k, "v": v, **parameters}, attend
+        )
+    return found
+
+
+def mechanism_calls() -> dict[str, Given]:
+    """`attention` of every mechanism, and every method of mechanisms that takes the tensors of a call."""
+    found = {}
+    for name, mechanism in MECHANISMS.items():
+        made = make_call(name, dtype=torch.float32)
+        q, k, v = made.tensors
+        parameters = {f"parameters.{one}": x for one, x in (made.parameters or {}).items()}
+
+        def attend(mechanism: Any = mechanism, **given: Any) -> Tensor:
+            if mechanism.shares_keys:
+                given["q"] = given["k"]
+            pattern = "full" if mechanism.own_key_dim or "linformer" in str(mechanism) else "causal"
+            return rg.attention(**given, pattern=pattern, mechanism=mechanism)
+
+        tensors = {"q": q, "k": k, "v": v, **parameters}
+        found[f"attention: {name}"] = Given(tensors, attend)
+        known = {"q": q, "k": k, "v": v, "keys": k, **parameters, "scale": 0.4}
+        for method in ("project", "project_keys", "lift", "gates", "constant_log_decay", "bucket"):
+            for owner in (mechanism, getattr(mechanism, "score", None)):
+                if (function := getattr(owner, method, None)) is not None:
+                    found |= of_method(name, owner, function, known)
+        for method in ("unit", "projections"):
+            if (function := getattr(mechanism, method, None)) is not None:
+                found |= of_method(name, mechanism, function, known)
+    return found
+
+
+def of_method(
+    name: str, owner: Any, function: Callable[..., Any], known: dict[str, Any]
+) -> dict[str, Given]:
+    """A method with the arguments that its signature names."""
+    takes = inspect.signature(function).parameters
+    if function.__name__ == "constant_log_decay" and function(known["v"]) is None:
+        return {}
+    tensors = {
+        one: x
+        for one, x in known.items()
+        if one.partition(".")[0] in takes and isinstance(x, Tensor)
+    }
+    rest = {one: x for one, x in known.items() if one in takes and not isinstance(x, Tensor)}
+    if "parameters" in takes and not any(one.startswith("parameters.") for one in tensors):
+        rest["parameters"] = {}
+
+    def call(**given: Any) -> Any:
+        return function(**given, **rest)
+
+    return {f"{function.__qualname__}: {name}": Given(tensors, call)}
+
+
+def pattern_calls() -> dict[str, Given]:
+    """`allows`, `dense` and `count` of every pattern."""
+    chosen = numbers(0, 3, 2, -1, 1, 6, 5, 2, 0, 4).view(1, 1, ROWS, 2)
+    ids = numbers(0, 0, 1, 1, 1, 2, 2)
+    parents = numbers(-1, 0, 0, 1, 2)
+    mask = drawn(ROWS, KEYS, seed=7) > 0
+    patterns: dict[str, p.Pattern] = {
+        "Full": p.Full(),
+        "Causal": p.Causal(),
+        "SlidingWindow": p.SlidingWindow(4),
+        "CausalWindow": p.CausalWindow(3),
+        "DilatedWindow": p.DilatedWindow(3, 2),
+        "GlobalTokens": p.GlobalTokens([0, 4]),
+        "RandomBlocks": p.RandomBlocks(2, 2, seed=1),
+        "Strided": p.Strided(3),
+        "Fixed": p.Fixed(3),
+        "Prefix": p.Prefix(3),
+        "Neighbourhood": p.Neighbourhood((2, 4), (1, 3)),
+        "SameDocument": p.SameDocument(ids),
+        "KeySpan": p.KeySpan(1, 5),
+        "KeyMask": p.KeyMask(ids > 0),
+        "ChosenKeys": p.ChosenKeys(chosen),
+        "ChosenBlocks": p.ChosenBlocks(chosen, 1, 1),
+        "Compressed": p.Compressed(3, 2),
+        "Tree": p.Tree(parents),
+        "PerHead": p.PerHead([p.Causal(), p.Full()]),
+        "Explicit": p.Explicit(mask),
+        "Where": p.Where(lambda q_pos, k_pos: (q_pos * k_pos) % 3 == 0),
+        "Both": p.Causal() & p.KeySpan(1, 5),
+        "Either": p.Causal() | p.KeySpan(1, 5),
+        "Not": ~p.Causal(),
+        "Diagonals": p.Diagonals(2, 1),
+        "Lattice": p.Lattice(3),
+        "SameBlock": p.SameBlock(3),
+        "Summary": p.Summary(3, 1),
+        "KeySet": p.KeySet((range(1, 3), range(5, 6))),
+        "QuerySet": p.QuerySet((range(1, 3),)),
+    }
+    found = {}
+    q_pos = torch.arange(2, 2 + ROWS)[:, None]
+    k_pos = torch.arange(KEYS)[None]
+    for name, pattern in patterns.items():
+        allows = pattern.allows
+        places = {"q_pos": q_pos, "k_pos": k_pos}
+        found[f"{allows.__qualname__}: {name}"] = Given(places, allows)
+        for function in (pattern.dense, pattern.count):
+
+            def call(q_start: Tensor, function: Any = function) -> Any:
+                return function(ROWS, KEYS, q_start=q_start)
+
+            found[f"{function.__qualname__}: {name}"] = Given({"q_start": numbers(2, 0, 1)}, call)
+    return found | {
+        "ChosenKeys": Given({"keys": chosen}, p.ChosenKeys),
+        "ChosenBlocks": Given({"blocks": chosen}, lambda blocks: p.ChosenBlocks(blocks, 1, 1)),
+        "SameDocument": Given({"ids": ids}, p.SameDocument),
+        "KeySpan": Given({"start": numbers(0, 1, 2), "stop": numbers(5, 7, 3)}, p.KeySpan),
+        "KeyMask": Given({"mask": ids > 0}, p.KeyMask),
+        "Tree": Given({"parents": parents}, lambda parents: p.Tree(parents) & p.Full()),
+        "Explicit": Given({"mask": mask}, p.Explicit),
+        "SameBlock": Given({"offset": numbers(0, 1, 2)}, lambda offset: p.SameBlock(3, offset)),
+        "Pattern.allows": Given({"q_pos": q_pos, "k_pos": k_pos}, p.Causal().allows),
+        "Grid": Given(
+            {"q_start": numbers(2, 0, 1)},
+            lambda q_start: p.Causal().evaluate(
+                p.Grid(ROWS, KEYS, q_start, range(ROWS), range(KEYS), torch.device("cpu"))
+            ),
+        ),
+        "Grid.whole": Given(
+            {"q_start": numbers(2, 0, 1)},
+            lambda q_start: p.Causal().evaluate(p.Grid.whole(ROWS, KEYS, q_start)),
+        ),
+    }
+
+
+def layer_calls() -> dict[str, Given]:
+    torch.manual_seed(11)
+    dim = HEADS * DIM
+    x = drawn(BATCH, KEYS, dim, seed=8)
+    context = drawn(BATCH, ROWS, dim, seed=9)
+    plain = rg.MultiHeadAttention(dim, HEADS, kv_heads=KV_HEADS, pattern="causal").eval()
+    crossing = rg.MultiHeadAttention(dim, HEADS, kv_heads=KV_HEADS, output_gate=True).eval()
+    turning = rg.MultiHeadAttention(dim, HEADS, pattern="causal", positions="rotary").eval()
+    mixing = rg.MultiHeadAttention(dim, HEADS, pattern="causal", value_residual=True).eval()
+    latent = LatentAttention(
+        dim, HEADS, latent_dim=8, rope_dim=4, head_dim=6, pattern="causal"
+    ).eval()
+    choosers = {
+        "moba": MoBA(2, 2),
+        "nsa": NSA(length=2, stride=1, block=2, top=3, window=3),
+        "indexer": LightningIndexer(3, heads=2, head_dim=4),
+    }
+    found = {}
+    for name, chooser in choosers.items():
+        layer = rg.MultiHeadAttention(
+            dim, HEADS, kv_heads=KV_HEADS, pattern="causal", chooser=chooser
+        ).eval()
+        found[f"MultiHeadAttention.forward: {name}"] = Given({"x": x}, layer)
+        found |= chooser_calls(name, layer.chooser, layer, x)
+        if name == "indexer":
+            found["MultiHeadAttention.choice_loss"] = Given({"x": x}, layer.choice_loss)
+            placed = rg.MultiHeadAttention(
+                dim,
+                HEADS,
+                pattern="causal",
+                positions="rotary",
+                chooser=LightningIndexer(3, heads=2, head_dim=4),
+            ).eval()
+            found["MultiHeadAttention.choice_loss: places"] = Given(
+                {"positions": numbers(0, 1, 3, 4, 5, 9, 8)},
+                lambda positions, placed=placed: placed.choice_loss(x, positions=positions),
+            )
+    values = mixing.values(x).detach() + drawn(*mixing.values(x).shape, seed=10)
+    projected = crossing.project_context(context)
+    gate = drawn(*projected.keys.shape[:3], seed=13)
+
+    def crossed(keys: Tensor, values: Tensor) -> Any:
+        return crossing(x, ProjectedContext(keys, values))
+
+    hidden = drawn(BATCH, ROWS, seed=14) > 0.5
+    feed = FeedForward(dim, 9).eval()
+    linear = Projection(dim, 5).eval()
+    return found | {
+        "MultiHeadAttention.forward": Given(
+            {
+                "x": x,
+                "bias": drawn(HEADS, KEYS, KEYS, seed=5),
+                "q_start": numbers(2, 0, 1),
+            },
+            plain,
+        ),
+        "MultiHeadAttention.forward: a context": Given({"x": x, "context": context}, crossing),
+        "MultiHeadAttention.forward: places": Given(
+            {"x": x, "positions": numbers(0, 1, 3, 4, 5, 9, 8)}, turning
+        ),
+        "MultiHeadAttention.forward: first values": Given({"x": x, "first_values": values}, mixing),
+        "MultiHeadAttention.forward: forgetting": Given(
+            {"x": x}, rg.MultiHeadAttention(dim, HEADS, pattern="causal", forgetting=True).eval()
+        ),
+        "MultiHeadAttention.values": Given({"x": x}, plain.values),
+        "MultiHeadAttention.project_context": Given(
+            {"context": context}, lambda context: vars(crossing.project_context(context))
+        ),
+        "ProjectedContext": Given(
+            {"keys": projected.keys.detach(), "values": projected.values.detach()}, crossed
+        ),
+        "ProjectedContext: gate": Given(
+            {"gate": gate},
+            lambda gate: vars(ProjectedContext(projected.keys, projected.values, gate)),
+        ),
+        "ProjectedContext.reorder": Given(
+            {"index": numbers(2, 0, 0)}, lambda index: vars(projected.reorder(index))
+        ),
+        "ProjectedContext.without": Given(
+            {"hidden": hidden}, lambda hidden: vars(projected.without(hidden))
+        ),
+        "LatentAttention.forward": Given(
+            {"x": x, "bias": drawn(HEADS, KEYS, KEYS, seed=5), "q_start": numbers(2, 0, 1)}, latent
+        ),
+        "FeedForward.forward": Given({"x": x}, feed),
+        "Projection.forward": Given({"input": x}, linear),
+        "project": Given(
+            {"x": x, "weight": drawn(5, dim, seed=15), "bias": drawn(5, seed=16)}, project
+        ),
+    }
+
+
+def chooser_calls(name: str, chooser: Any, layer: Any, x: Tensor) -> dict[str, Given]:
+    """The methods of a chooser, with the tensors that its layer gives them."""
+    q, k, v = (drawn(BATCH, n, KEYS, DIM, seed=17 + n) for n in (HEADS, KV_HEADS, KV_HEADS))
+
+    held = {"k": k, "v": v}
+    if name == "nsa":  # keys and values of three branches
+        held = {one: torch.cat([y, y + 0.1, y - 0.2], 1) for one, y in held.items()}
+    if name == "indexer":
+        held["k"] = chooser.kept(x, k, 0).detach()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Any) -> Tensor:
+        return rg.attention(q, k, v, pattern=pattern)
+
+    def forward(**given: Tensor) -> Any:
+        return chooser(attend, **given, pattern=p.Causal())
+
+    found = {
+        f"{type(chooser).forward.__qualname__}: {name}": Given({"x": x, "q": q, **held}, forward),
+        f"{type(chooser).kept.__qualname__}: {name}": Given(
+            {"x": x, "k": k}, lambda x, k: chooser.kept(x, k, 0)
+        ),
+    }
+    choose = type(chooser).choose.__qualname__
+    if name == "moba":
+        found[choose] = Given({"q": q, "k": k}, lambda q, k: chooser.choose(q, k).blocks)
+    if name == "indexer":
+        found["LightningIndexer.loss"] = Given(
+            {"x": x, "q": q, "k": k}, lambda x, q, k: chooser.loss(x, q, k, p.Causal())
+        )
+        keys = drawn(BATCH, 1, KEYS, 4, seed=22)
+        found[choose] = Given({"x": x, "keys": keys}, lambda x, keys: chooser.choose(x, keys).keys)
+    if name == "nsa":
+        compressed = drawn(BATCH, KV_HEADS, KEYS - 1, DIM, seed=23)
+        found[choose] = Given(
+            {"q": q, "compressed": compressed},
+            lambda q, compressed: chooser.choose(q, compressed, KEYS).blocks,
+        )
+    return found
+
+
+def cache_calls() -> dict[str, Given]:
+    tensors = {name: queries()[name] for name in "kv"}
+    gates = -drawn(BATCH, HEADS, KEYS, seed=24).abs()
+    found = {}
+    for kind in ("dynamic", "static", "ring", "paged"):
+        for dtype in ("float32", "bfloat16", "int8"):
+            found[f"Cache.append: {kind} {dtype}"] = Given(tensors, appended(kind, dtype))
+        reorder = type(cache_of(kind)).reorder.__qualname__
+        found[f"{reorder}: {kind}"] = Given({"index": numbers(2, 0, 0)}, after(kind, "reorder"))
+        gated = type(cache_of(kind)).append_gated.__qualname__
+
+        def append_gated(kind: str = kind, **given: Tensor) -> Any:
+            capacity = None if kind in ("dynamic", "paged") else 2 * KEYS
+            cache = c.new_cache(
+                kind, BATCH, KV_HEADS, DIM, capacity=capacity, forgetting=HEADS // KV_HEADS
+            )
+            k, v, forgetting = cache.append_gated(**given)
+            assert forgetting is not None
+            q = queries(KEYS)["q"]
+            return [k, v, rg.attention(q, k, v, bias=forgetting, pattern="causal")]
+
+        found[f"{gated}: {kind}"] = Given({**tensors, "log_forget": gates}, append_gated)
+        if kind != "ring":
+            found[f"Cache.keep: {kind}"] = Given({"indices": numbers(0, 2, 5)}, after(kind, "keep"))
+    index = numbers(2, 0, 0)
+    received = drawn(BATCH, HEADS, KEYS + 2, seed=25).abs()
+    places = numbers(0, 1, 2, 4, 6, 7, 8).view(1, 1, KEYS)
+
+    def reordered(index: Tensor) -> Tensor:
+        state = rg.RecurrentState(m.LinearTransformer(), BATCH, KV_HEADS, DIM)
+        q, k, v = queries(KEYS).values()
+        state.attend(q, k, v)
+        state.reorder(index)
+        return state.attend(q, k, v)
+
+    return found | {
+        "RecurrentState.reorder": Given({"index": index}, reordered),
+        "heavy_hitters": Given(
+            {"received": received, "positions": places},
+            lambda received, positions: c.heavy_hitters(
+                received, 3, kv_heads=KV_HEADS, positions=positions
+            ),
+        ),
+        "observed_keys": Given(
+            {"received": received, "positions": places},
+            lambda received, positions: c.observed_keys(
+                received, 3, kv_heads=KV_HEADS, window=2, pool=3, positions=positions
+            ),
+        ),
+    }
+
+
+def other_calls() -> dict[str, Given]:
+    """Biases, positions, and calls over one process."""
+    distances = torch.arange(-KEYS, KEYS)
+    gates = -drawn(BATCH, HEADS, KEYS, seed=24).abs()
+    qkv = queries(KEYS)
+    t5 = b.T5Relative(HEADS)
+    grid = b.GridRelative(HEADS, (2, 4), 1)
+    for learned in (t5, grid):
+        for weight in learned.parameters():
+            torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(26))
+    table = at.Learned(11, DIM)
+    rotary = at.Rotary()
+    places = numbers(0, 1, 3, 4, 5, 9, 8)
+    cells = torch.arange(-5, 6)
+
+    def forgotten(log_forget: Tensor) -> Tensor:
+        return rg.attention(**qkv, bias=b.Forgetting(log_forget), pattern="causal")
+
+    def of_sums(sums: Tensor, zero: Tensor) -> Tensor:
+        return rg.attention(**qkv, bias=b.Forgetting.of_sums(sums, zero), pattern="causal")
+
+    return {
+        "ALiBi.by_distance": Given(
+            {"distances": distances}, lambda distances: b.ALiBi().by_distance(distances, HEADS)
+        ),
+        "Bias.by_distance": Given(
+            {"distances": distances}, lambda distances: b.ALiBi().by_distance(distances, HEADS)
+        ),
+        "T5Relative.by_distance": Given(
+            {"distances": distances}, lambda distances: t5.by_distance(distances, HEADS)
+        ),
+        "T5Relative.bucket": Given({"distances": distances}, t5.bucket),
+        "GridRelative.by_distance": Given(
+            {"distances": cells}, lambda distances: grid.by_distance(distances, HEADS)
+        ),
+        "GridRelative.offsets": Given({"distances": cells}, grid.offsets),
+        "Forgetting": Given({"log_forget": gates}, forgotten),
+        "Forgetting.of_sums": Given(
+            {"sums": gates.double().cumsum(-1), "zero": drawn(BATCH, HEADS, 1, seed=27).double()},
+            of_sums,
+        ),
+        "Rotary.rotate": Given({"x": qkv["k"], "positions": places}, rotary.rotate),
+        "Rotary.rotate_from": Given({"x": qkv["k"]}, lambda x: rotary.rotate_from(x, 3)),
+        "Learned.forward": Given({"positions": places}, table),
+        "Learned.check": Given(
+            {"positions": places}, lambda positions: [table.check(positions)] and 1
+        ),
+        "Sinusoidal.forward": Given({"positions": places}, at.Sinusoidal(DIM)),
+        "LSH.own_keys": Given(
+            {"q": qkv["k"], "k": qkv["k"], "visible": torch.ones(BATCH, KEYS, dtype=torch.bool)},
+            lambda q, k, visible: m.LSH(3, 4, 2).own_keys(q, k, p.Grid.whole(KEYS, KEYS), visible),
+        ),
+        "weights_of": Given(
+            {"rows": numbers(0, 3), "heads": numbers(1, 2)},
+            lambda rows, heads: (
+                rg.attention_detail(**qkv, want=rg.weights_of(rows, heads)).chosen_weights
+            ),
+        ),
+        "GlobalTokens": Given({"indices": numbers(0, 4)}, p.GlobalTokens),
+    }
+
+
+def distributed_calls() -> dict[str, Given]:
+    """Calls over a group of one process, which the caller has made."""
+    from regard import distributed as d
+
+    group = torch.distributed.group.WORLD
+    qkv = queries(KEYS)
+    layout = d.Layout("zigzag", (4, 3))
+    x = drawn(BATCH, HEADS, KEYS, DIM, seed=35)
+    others = d.part(x, layout, 1)
+    options: dict[str, Any] = {"mesh": group, "pattern": "causal"}
+
+    def joined(parts: dict[str, Tensor]) -> Tensor:
+        return d.joined([parts["first"], others], layout)
+
+    return {
+        "distributed.attention": Given(qkv, lambda **given: d.attention(**given, **options)),
+        "distributed.attention: ring": Given(
+            qkv, lambda **given: d.attention(**given, **options, form="ring", layout="zigzag")
+        ),
+        "distributed.attention: state": Given(
+            qkv,
+            lambda **given: d.attention(
+                **given, **options, form="state", mechanism="linear_transformer"
+            ),
+        ),
+        "distributed.attention_detail": Given(
+            qkv, lambda **given: d.attention_detail(**given, **options).log_sum_exp
+        ),
+        "distributed.part": Given({"x": x}, lambda x: d.part(x, layout, 0)),
+        "distributed.joined": Given({"parts.first": d.part(x, layout, 0)}, joined),
+    }
+
+
+def calls() -> dict[str, Given]:
+    """Every case by the qualified name of what it calls, and a word after a colon."""
+    varied = {
+        "q": drawn(8, HEADS, DIM, seed=2),
+        "k": drawn(9, KV_HEADS, DIM, seed=3),
+        "v": drawn(9, KV_HEADS, DIM, seed=4),
+        "cu_q": numbers(0, 3, 8),
+        "cu_k": numbers(0, 4, 9),
+        "sink": drawn(HEADS, seed=6),
+    }
+    detail = {"want": ("log_sum_exp", "entropy")}
+    pieces = {
+        "pieces.output": drawn(BATCH, HEADS, ROWS, DIM, seed=31),
+        "pieces.lse": drawn(BATCH, HEADS, ROWS, seed=32),
+    }
+
+    def merged(pieces: dict[str, Tensor]) -> Any:
+        other = drawn(BATCH, HEADS, ROWS, DIM, seed=33), drawn(BATCH, HEADS, ROWS, seed=34)
+        return rg.merge_attention([(pieces["output"], pieces["lse"]), other])
+
+    made = make_call("general", dtype=torch.float32)
+    learned = {"q": made.q, "k": made.k, "v": made.v}
+    learned |= {f"parameters.{name}": x for name, x in (made.parameters or {}).items()}
+    general = {"mechanism": made.mechanism}
+
+    def of_plan(method: str, **want: Any) -> Callable[..., Any]:
+        def call(q: Tensor, k: Tensor, v: Tensor, parameters: Any) -> Any:
+            plan = rg.plan_attention(q, k, v, parameters=parameters, **general, **want)
+            return getattr(plan, method)(q, k, v, parameters=parameters)
+
+        return call
+
+    return {
+        "attention": Given(OPTIONS, of_causal(rg.attention)),
+        "attention_detail": Given(
+            OPTIONS, lambda **given: rg.attention_detail(**given, **detail, pattern="causal")
+        ),
+        "plan_attention": Given(
+            queries(), lambda **given: float(len(rg.plan_attention(**given).backend))
+        ),
+        "attention_detail: parameters": Given(
+            learned, lambda **given: rg.attention_detail(**given, **general, **detail)
+        ),
+        "Plan.run: parameters": Given(learned, of_plan("run")),
+        "Plan.detail: parameters": Given(learned, of_plan("detail", **detail)),
+        "Plan.run": Given(OPTIONS, planned("run")),
+        "Plan.detail": Given(OPTIONS, planned("detail", **detail)),
+        "attention_varlen": Given(varied, varlen),
+        "merge_attention": Given(pieces, merged),
+        **mechanism_calls(),
+        **state_calls(),
+        **pattern_calls(),
+        **layer_calls(),
+        **cache_calls(),
+        **other_calls(),
+    }
+
+
+def public_arguments() -> dict[str, str]:
+    """Every argument of a public call that takes a tensor, as "call(argument)", with its annotation."""
+    found: dict[str, str] = {}
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        prefix = "distributed." if package == "regard.distributed" else ""
+        for name in module.__all__:
+            public = getattr(module, name)
+            if inspect.isclass(public) and not issubclass(public, BaseException):
+                note_arguments(public.__qualname__, public.__init__, found)
+                for method in methods(public):
+                    note_arguments(method.__qualname__, method, found)
+            elif inspect.isfunction(public):
+                note_arguments(f"{prefix}{public.__qualname__}", public, found)
+    return found
+
+
+def methods(public: type) -> Iterator[Callable[..., Any]]:
+    """The methods of a class that it or its bases in regard define."""
+    for name in dir(public):
+        method = inspect.getattr_static(public, name)
+        method = getattr(method, "__func__", method)
+        public_name = not name.startswith("_")
+        if public_name and inspect.isfunction(method) and method.__module__.startswith("regard"):
+            yield method
+
+
+def note_arguments(name: str, function: Any, found: dict[str, str]) -> None:
+    if not inspect.isfunction(function):
+        return
+    for argument in inspect.signature(function).parameters.values():
+        annotation = str(argument.annotation)
+        if any(word in annotation for word in TAKES_TENSORS):
+            found[f"{name}({argument.name})"] = annotation
+
+
+# Arguments that no caller gives a tensor of numbers to, each with the reason.
+WITHOUT_NUMBERS = {
+    "Held.hold(tensor)": "a pattern holds what it has checked: a case of each pattern that has a tensor",
+    "LinearTransformer.lift(parameters)": "it has none",
+    "Performer.lift(parameters)": "it has none",
+    "Recurrent.constant_log_decay(v)": "it returns None; its classes compute",
+    **{f"Chooser.forward({name})": "it raises; its classes compute" for name in "xqkv"},
+    **{f"Chooser.loss({name})": "it raises; LightningIndexer computes" for name in "xqk"},
+}
