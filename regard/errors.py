@@ -46,3 +46,11 @@ class WastedPairsWarning(UserWarning):
 
     Silence it with `warnings.simplefilter("ignore", regard.errors.WastedPairsWarning)`.
     """
+
+
+class EmptyRowsWarning(UserWarning):
+    """A call has queries that stand before the first key and may look at none, so that their outputs are zeros.
+
+    Silence it with `q_start=`, which says where the queries stand, or with
+    `warnings.simplefilter("ignore", regard.errors.EmptyRowsWarning)`.
+    """

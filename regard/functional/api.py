@@ -20,6 +20,7 @@ from regard.core.result import Result, Want, checked_wants
 from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside, traced_attention, uncompiled
+from regard.functional.empty import warn_of_empty_rows
 from regard.functional.jagged import is_nested, packed_call, varlen_call
 from regard.functional.kept import PLANS
 from regard.functional.measured import measured, open_modes, profiling
@@ -146,6 +147,8 @@ def _result_of_new(call: Call) -> tuple[Result, Plan]:
     def compute(call: Call) -> Result:
         kept = PLANS.find(call)
         plan, here = kept or PLANS.plan(call)
+        if kept is None:
+            warn_of_empty_rows(call, plan.problem)
         used.append(plan)
         return plan.compute(call, here) if kept else plan.compute_first(call, here)
 
