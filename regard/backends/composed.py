@@ -47,9 +47,7 @@ class Calls(Protocol):
     @property
     def problem(self) -> Problem: ...
 
-    def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)."""
-        ...
+    def forward(self, operands: Operands) -> flash.Computed: ...
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v, and of the bias or its table if calls of this kind give it one."""
@@ -78,9 +76,9 @@ class _Composed(torch.autograd.Function):
         operands: Operands,
         sums: bool,
     ) -> Any:
-        output, log_sum_exp = calls.forward(operands)
+        output, log_sum_exp, row_sums = calls.forward(operands)
         ctx.save_for_backward(
-            q, k, v, output, log_sum_exp, bias
+            q, k, v, output, log_sum_exp, row_sums, bias
         )  # saved, so that autograd detects in-place changes of the bias too
         ctx.lowered = calls, operands
         ctx.set_materialize_grads(False)
@@ -89,12 +87,12 @@ class _Composed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grads = (*grads, None)[:2]
-        q, k, v, output, log_sum_exp, bias = ctx.saved_tensors
+        q, k, v, output, log_sum_exp, row_sums, bias = ctx.saved_tensors
         calls, operands = ctx.lowered
 
         def first(grads: Any) -> Any:
             grad = torch.zeros_like(output) if grads[0] is None else grads[0]
-            saved = flash.Saved(q, k, v, output, log_sum_exp, grad, grads[1])
+            saved = flash.Saved(q, k, v, output, log_sum_exp, grad, grads[1], row_sums)
             dq, dk, dv, *of_bias = calls.backward(operands, saved)
             return dv, dq, dk, of_bias[0] if of_bias else None, None, None
 
@@ -249,7 +247,7 @@ class RowBlockCalls:
         masked = min(MASK_LIMIT, _mask_copies(problem) * rows * (keys // calls))
         return self._cost(_Work(units * pairs, ROWS[rows], keys, 0, calls, masked, estimated=True))
 
-    def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, operands: Operands) -> flash.Computed:
         q, k, v = operands.q, operands.k, operands.v
         output = q.new_zeros(*q.shape[:3], v.shape[-1])
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -258,7 +256,7 @@ class RowBlockCalls:
             there, sums = flash.forward(some.rows(q), some.keys(k), some.keys(v), call)
             some.put(output, there)
             some.put(log_sum_exp, sums)
-        return output, log_sum_exp
+        return flash.Computed(output, log_sum_exp)
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v; those of keys that several row blocks share are added."""

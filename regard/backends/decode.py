@@ -17,6 +17,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.dropout import drop
+from regard.backends.far import any_far
 from regard.backends.limits import Limited, not_empty, on_dot_products, where
 from regard.backends.merging import merge
 from regard.backends.schedule import Schedule, strictly
@@ -205,6 +206,8 @@ def _folded(problem: Problem, runs: Runs, operands: Operands) -> Result:
         keys = slice(one.keys.start - here, one.keys.stop - here)
         own = (k, v) if len(one.keys) == k.shape[2] else (k[:, :, keys], v[:, :, keys])
         found += _computed(q, *own, _mask(problem, operands, one, k.dtype), problem.scale)
+    if len(found) > 1 and any(any_far(log_sum_exp) for _, log_sum_exp in found):
+        return _weighed(problem, runs, operands)  # the parts would be merged by it
     output, log_sum_exp = found[0] if len(found) == 1 else merge(found)
     shape = operands.q.shape[:3]
     wanted = log_sum_exp.reshape(shape) if "log_sum_exp" in problem.want else None

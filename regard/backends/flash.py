@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from regard.backends.far import any_far
 from regard.backends.limits import on_dot_products, where
-from regard.backends.second_order import Piece, direct_apply, gradients
+from regard.backends.second_order import Piece, by_pieces, direct_apply, gradients
 from regard.core.backend import Operands
 from regard.core.problem import Problem
 
@@ -44,9 +45,23 @@ class FusedCall(NamedTuple):
     sums: bool = True
 
 
+class Computed(NamedTuple):
+    """Output (batch, heads, q_len, v_dim), log-sum-exp (batch, heads, q_len), and what a backend keeps of the rows.
+
+    A log-sum-exp is rounded, and if it is large this changes the weights exp(score - log_sum_exp) and their sum.
+    """
+
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor
+    row_sums: torch.Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Saved:
-    """What a backward pass needs: inputs, results, and their gradients; that of an unused log-sum-exp is None."""
+    """What a backward pass needs: inputs, results, and their gradients; that of an unused log-sum-exp is None.
+
+    `row_sums` is None where the results are merged from those of several calls.
+    """
 
     q: torch.Tensor
     k: torch.Tensor
@@ -55,6 +70,7 @@ class Saved:
     log_sum_exp: torch.Tensor
     grad: torch.Tensor
     grad_log_sum_exp: torch.Tensor | None
+    row_sums: torch.Tensor | None = None
 
 
 def refusal(dtype: torch.dtype, device: str) -> str | None:
@@ -184,7 +200,14 @@ def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor,
 
     With weights P, dS = P (dP - rowsum(grad · output) + grad_log_sum_exp). The operation computes the first two
     terms. One more column adds the third: there grad is 1, v is 0 and output is -grad_log_sum_exp.
+
+    The operation computes P as exp(score - log_sum_exp). With a far row plain operations compute the gradients.
     """
+    if any_far(saved.log_sum_exp):
+        inputs = saved.q, saved.k, saved.v
+        grads = saved.grad, saved.grad_log_sum_exp
+        dq, dk, dv = by_pieces(_pieces(*inputs, call), inputs, grads)
+        return dq, dk, dv
     q, k, v, output, log_sum_exp = saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp
     grad, grad_log_sum_exp = saved.grad, saved.grad_log_sum_exp
     head_dim = q.shape[-1]
@@ -194,11 +217,11 @@ def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor,
         dq, dk, dv = backward(replace(saved, q=q * _sign(call)), positive)
         return dq * _sign(call), dk, dv
     if call.mask is not None or (log_sum_exp.is_cpu and (log_sum_exp == -math.inf).any()):
-        empty_rows = (
-            log_sum_exp == -math.inf
-        )  # with a log-sum-exp of 0 they have weights exp(-inf - 0) = 0
-        log_sum_exp = log_sum_exp.masked_fill(empty_rows, 0)
+        empty_rows = log_sum_exp == -math.inf
+        # Every weight is exp(score - inf) = 0 then, of masked pairs and of pairs whose scores overflowed.
+        log_sum_exp = log_sum_exp.masked_fill(empty_rows, math.inf)
         q = q.masked_fill(empty_rows[..., None], 0)
+        grad = grad.masked_fill(empty_rows[..., None], 0)
         grad_log_sum_exp = (
             None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(empty_rows, 0)
         )

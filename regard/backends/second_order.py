@@ -63,6 +63,57 @@ def gradients(
     return _for_each_member(differentiable_backward, grads)
 
 
+def values_by_pieces(
+    pieces: Iterable[Piece], inputs: Tensors, outputs: Sequence[torch.Tensor]
+) -> None:
+    """Write the outputs of a function that plain operations compute, one piece at a time."""
+    for piece in pieces:
+        parts = (
+            None if x is None else x[place] for x, place in zip(inputs, piece.inputs, strict=True)
+        )
+        found = piece.compute(*parts)
+        for into, place, values in zip(outputs, piece.outputs, found, strict=True):
+            assert values is not None
+            into[place] = values.to(into.dtype)
+
+
+def by_pieces(pieces: Iterable[Piece], inputs: Tensors, grads: Tensors) -> list[torch.Tensor]:
+    """The gradients of `inputs` by autograd through plain operations, one piece at a time, in the dtypes of the inputs.
+
+    It is slower than a backward pass that is written by hand, and computes what such a pass cannot.
+    """
+    sums = [
+        torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
+        for x in inputs
+        if x is not None
+    ]
+    for piece in pieces:
+        parts = [
+            None if x is None else x[place].detach()
+            for x, place in zip(inputs, piece.inputs, strict=True)
+        ]
+        with torch.enable_grad():
+            parts = [None if x is None else x.requires_grad_() for x in parts]
+            outputs = piece.compute(*parts)
+        pairs = [
+            (x, g[place].to(x.dtype))
+            for x, g, place in zip(outputs, grads, piece.outputs, strict=True)
+            if x is not None and g is not None and x.requires_grad
+        ]
+        if not pairs:
+            continue
+        asked: Any = [x for x in parts if x is not None]
+        found = torch.autograd.grad(
+            [x for x, _ in pairs], asked, [g for _, g in pairs], allow_unused=True
+        )
+        places = [place for x, place in zip(inputs, piece.inputs, strict=True) if x is not None]
+        for into, place, sent in zip(sums, places, found, strict=True):
+            if sent is not None:
+                into[place] += sent.to(into.dtype)
+    like = [x for x in inputs if x is not None]
+    return [x.to(of.dtype) for x, of in zip(sums, like, strict=True)]
+
+
 def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """`function.apply` for calls outside of torch.func: it leaves out what prepares transforms, which takes time."""
     return super(torch.autograd.Function, function).apply  # ty: ignore[missing-attribute]

@@ -35,7 +35,12 @@ def with_sinks(kind: BackendClass) -> BackendClass:
     def assess(self: Any, problem: Problem) -> Offer | Refusal:
         if problem.sink is None and "sink" not in problem.want:
             return plain(self, problem)
-        offer = plain(self, replace(problem, sink=None, sink_learns=False, want=("log_sum_exp",)))
+        without = replace(problem, sink=None, sink_learns=False, want=("log_sum_exp",))
+        if _rounds_once(problem):
+            narrow = problem.storage == problem.dtype
+            storage = torch.float32 if narrow else problem.storage
+            without = replace(without, dtype=torch.float32, storage=storage)
+        offer = plain(self, without)
         if isinstance(offer, Refusal):
             return offer
         own = {"log_sum_exp", "sink"}
@@ -50,26 +55,36 @@ def with_sinks(kind: BackendClass) -> BackendClass:
             run=partial(_run, problem, rest, offer.run),
             steps=None
             if offer.steps is None or problem.sink_learns
-            else partial(_step, offer.steps),
+            else partial(_step, offer.steps, _rounds_once(problem)),
         )
 
     kind.assess = assess  # ty: ignore[invalid-assignment]
     return kind
 
 
+def _rounds_once(problem: Problem) -> bool:
+    """Whether the output is rounded to half precision after the sinks alone, from one in float32."""
+    if problem.sink is None or problem.dtype.itemsize > 2:
+        return False
+    return problem.precise or (problem.dtype == torch.float16 and problem.device == "cpu")
+
+
 def _run(
     problem: Problem, rest: Problem, compute: Callable[[Operands], Result], operands: Operands
 ) -> Result:
     """The result with sinks; `rest` wants the statistics that are computed from the scores once more."""
+    dtype = operands.q.dtype
+    if _rounds_once(problem):
+        operands = operands.in_float32().widened()
     plain = compute(operands)
     assert plain.log_sum_exp is not None
     output = plain.output
     learning = plain.log_sum_exp.requires_grad or problem.sink_learns
     if not problem.want and not learning:
-        return Result(_scaled(plain, operands.sink))
+        return Result(_scaled(plain, operands.sink, dtype))
     rows = rows_with_sinks(plain.log_sum_exp, operands.sink)
     if operands.sink is not None:
-        output = (output * rows.share[..., None]).to(output.dtype)
+        output = (output * rows.share[..., None]).to(dtype)
     found: dict[str, Any] = compute_statistics(rest, operands, rows.of_keys) if rest.want else {}
     if "log_sum_exp" in problem.want:
         found["log_sum_exp"] = rows.log_sum_exp
@@ -78,14 +93,16 @@ def _run(
     return Result(output, **found)
 
 
-def _step(compute: Callable[[Call], Result | None], call: Call) -> Result | None:
-    if (plain := compute(call)) is None:
+def _step(compute: Callable[[Call], Result | None], rounds_once: bool, call: Call) -> Result | None:
+    wide = call._replace(q=call.q.float()) if rounds_once else call
+    if (plain := compute(wide)) is None:
         return None
-    return Result(_scaled(plain, None if call.sink is None else prepared_sink(call.sink, call.q)))
+    sink = None if call.sink is None else prepared_sink(call.sink, call.q)
+    return Result(_scaled(plain, sink, call.q.dtype))
 
 
-def _scaled(plain: Result, sink: torch.Tensor | None) -> torch.Tensor:
-    """The output with sinks, in few operations and without a gradient; see `rows_with_sinks` for float64."""
+def _scaled(plain: Result, sink: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """The output in a dtype with sinks, in few operations and without a gradient; see `rows_with_sinks` for float64."""
     assert plain.log_sum_exp is not None
     if sink is None:
         return plain.output
@@ -93,7 +110,7 @@ def _scaled(plain: Result, sink: torch.Tensor | None) -> torch.Tensor:
     share = (
         (log_sum_exp - sink).sigmoid_().nan_to_num_(0.0)
     )  # NaN in an empty row whose logit is -inf
-    return (plain.output * share.to(plain.log_sum_exp.dtype).unsqueeze_(-1)).to(plain.output.dtype)
+    return (plain.output * share.to(plain.log_sum_exp.dtype).unsqueeze_(-1)).to(dtype)
 
 
 class SinkRows(NamedTuple):

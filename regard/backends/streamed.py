@@ -15,12 +15,14 @@ import torch
 
 from regard.backends import dropout, flash
 from regard.backends.dropout import row_states, write_kept
+from regard.backends.far import any_far, natural
 from regard.backends.limits import Limited, not_empty, on_softmax
 from regard.backends.merging import Merging
 from regard.backends.schedule import strictly
 from regard.backends.scores.blocking import BlockCounts, Blocking, RowBlock, Workspace, blocking_of
-from regard.backends.scores.blocks import LOG2E, ScoreBlock, ScoreGradients, Scores, score_inputs
+from regard.backends.scores.blocks import ScoreBlock, ScoreGradients, Scores, score_inputs
 from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
+from regard.backends.scores.normalising import Normaliser
 from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import gradients
 from regard.backends.sinks import with_sinks
@@ -147,7 +149,7 @@ def _backward(
     offset = (grad * output).sum(-1)
     if grad_log_sum_exp is not None:
         offset = offset - grad_log_sum_exp.masked_fill(empty_rows, 0)
-    highest = (log_sum_exp * LOG2E).masked_fill(empty_rows, math.inf)
+    normaliser = Normaliser(scores, log_sum_exp)
     room = scores.workspace()
     other = scores.workspace()
     dropping = Dropping(scores, operands)
@@ -158,16 +160,17 @@ def _backward(
         queries = scores.queries(row_block.rows)
         dropping.open(row_block)
         sent.open(row_block, queries)
-        queries, pulls, offsets, tops = (
+        normaliser.open(row_block)
+        queries, pulls, offsets = (
             scores.split(x.reshape(*queries.shape[:3], -1))
-            for x in (queries, grad[:, :, rows], offset[:, :, rows], highest[:, :, rows])
+            for x in (queries, grad[:, :, rows], offset[:, :, rows])
         )
         for block in scores.blocks(row_block):
             one = block.number
             pull = pulls[block.number]
             kept = dropping.kept(block)
             weights = scores.exponentials(
-                scores.compute(block, queries, room, slope).sub_(tops[one])
+                normaliser.subtract_from(scores.compute(block, queries, room, slope), block)
             )
             gradient = torch.bmm(
                 pull, v[one][:, block.columns].mT, out=other.shaped(block.units)
@@ -189,8 +192,11 @@ FUSED_PAIRS = (
 
 def forward(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), in the dtype of the scores."""
-    compute = _by_fused_blocks if may_be_fused(scores.problem) else _by_own_blocks
-    return compute(scores, operands)
+    if may_be_fused(scores.problem):
+        output, log_sum_exp = _by_fused_blocks(scores, operands)
+        if not any_far(log_sum_exp):  # they are merged by it
+            return output, log_sum_exp
+    return _by_own_blocks(scores, operands)
 
 
 def may_be_fused(problem: Problem) -> bool:
@@ -272,9 +278,8 @@ def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, to
             1
         )  # the total is at least 1 unless the row is empty, since the largest score adds 1
         output[:, :, rows] = mean.mul_(share).view(*sizes[:2], len(row_block.rows), -1)
-        log_sum_exp[:, :, rows] = (
-            largest.add_(total.log2_()).div_(LOG2E).view(*sizes[:2], len(row_block.rows))
-        )
+        sums = natural(largest.add_(total.log2_()))
+        log_sum_exp[:, :, rows] = sums.view(*sizes[:2], len(row_block.rows))
     return _without_spoilt_rows(scores, output, log_sum_exp)
 
 

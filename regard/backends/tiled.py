@@ -16,9 +16,13 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import Calls, RowBlockCalls, compose
+from regard.backends.far import any_far
 from regard.backends.limits import Limited, on_one_start, on_structure, where
 from regard.backends.native import kernel_of
 from regard.backends.schedule import strictly
+from regard.backends.scores.blocks import score_inputs
+from regard.backends.scores.plain import softmax_pieces
+from regard.backends.second_order import by_pieces, values_by_pieces
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, Relative, reachable_keys
@@ -135,11 +139,11 @@ class LatticeCalls:
     problem: Problem
     shares: tuple[SharedPattern, ...]
 
-    def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, operands: Operands) -> flash.Computed:
         q, v = operands.q, operands.v
         if (whole := self._first_of_all) is not None:
             (here,) = whole.operands(operands)
-            output, log_sum_exp = whole.calls.forward(here)
+            output, log_sum_exp, _ = whole.calls.forward(here)
         else:
             output = q.new_zeros(*q.shape[:3], v.shape[-1])
             log_sum_exp = q.new_full(q.shape[:3], -math.inf)
@@ -152,18 +156,26 @@ class LatticeCalls:
                 for one, to, lse in zip(
                     part.operands(here), part.rows(into), part.rows(sums), strict=True
                 ):
-                    _merge(to, lse, *part.calls.forward(one))
+                    _merge(to, lse, *part.calls.forward(one)[:2])
             if share.heads is not None:
                 (
                     output[share.rows, list(share.heads)],
                     log_sum_exp[share.rows, list(share.heads)],
                 ) = into, sums
-        return output, log_sum_exp
+        if any_far(log_sum_exp):  # the parts are merged by it
+            inputs = operands.v, *score_inputs(operands)
+            values_by_pieces(softmax_pieces(self.problem, operands), inputs, (output, log_sum_exp))
+        return flash.Computed(output, log_sum_exp)
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v, added up in the dtype of the log-sum-exp."""
         wide = saved.log_sum_exp.dtype
         inputs = (saved.q, saved.k, saved.v)
+        if any_far(saved.log_sum_exp):
+            given = saved.v, saved.q, saved.k, *score_inputs(operands)[2:]
+            grads = saved.grad, saved.grad_log_sum_exp
+            dv, dq, dk, *_ = by_pieces(softmax_pieces(self.problem, operands), given, grads)
+            return dq, dk, dv
         if (whole := self._first_of_all) is not None:
             (here,), (own,) = whole.operands(operands), whole.saved(saved)
             grads = list(whole.calls.backward(here, own))

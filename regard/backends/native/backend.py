@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -26,8 +28,10 @@ from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
 from regard.backends.sinks import with_sinks
-from regard.core.backend import Cost, Offer, Refusal, reachable_keys
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
+from regard.core.result import Result
+from regard.core.tensors import HALF
 from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Pattern
@@ -123,6 +127,12 @@ class Native(Limited):
     def offer(self, problem: Problem) -> Offer | Refusal:
         library = load()
         assert isinstance(library, Library)
+        if problem.precise and problem.dtype in HALF:  # lists are read in float32 alone
+            wide = replace(problem, dtype=torch.float32, storage=torch.float32)
+            if lists_read(wide) is not None:
+                offer = self.offer(wide)
+                assert isinstance(offer, Offer)
+                return replace(offer, run=partial(_in_float32, offer.run), takes_stored=False)
         kernel = Kernel(library, problem)
         reads = _reads_stored(problem)
         steps = steps_of(library, problem) if reads else None
@@ -133,6 +143,12 @@ class Native(Limited):
         return strictly(
             problem, Offer(cost, kernel.run, reads, None if steps is None else steps.run, lists)
         )
+
+
+def _in_float32(compute: Callable[[Operands], Result], operands: Operands) -> Result:
+    """The result of half-precision operands as float32 tensors, with its output rounded once."""
+    result = compute(operands.in_float32())
+    return result._replace(output=result.output.to(operands.q.dtype))
 
 
 def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:

@@ -167,7 +167,7 @@ class Kernel:
                 else differentiable(self.problem, operands, log_sum_exp, asked.results())
             )
         else:
-            output, log_sum_exp, sound = self.compute(operands, q.dtype, bool(want), asked)
+            output, log_sum_exp, _, sound = self.compute(operands, q.dtype, bool(want), asked)
             found = {} if asked is None else asked.results()
         if not want:
             return Result(output, sound=sound)
@@ -182,9 +182,9 @@ class Kernel:
         dtype: torch.dtype,
         summed: bool,
         asked: KernelStatistics | None = None,
-    ) -> tuple[torch.Tensor, Any, bool]:
-        """Output in a dtype, without a graph; if `summed` the log-sum-exp in float32 at least, else None; and whether
-        the output is finite.
+    ) -> tuple[torch.Tensor, Any, Any, bool]:
+        """Output in a dtype, without a graph; if `summed` the log-sum-exp in float32 at least and what it is made of,
+        else None; and whether the output is finite.
 
         The statistics that are asked for are written to their memory. The call takes a struct that no other call uses,
         and returns it at its end: what an exception left half written is never used again, and a call that begins
@@ -192,12 +192,13 @@ class Kernel:
         """
         q, k, v = operands.q, operands.k, operands.v
         batch, heads, q_len, _ = q.shape
-        log_sum_exp = (
-            torch.empty(batch, heads, q_len, dtype=self.wide, device="cpu") if summed else None
-        )
+        log_sum_exp = row_sums = None
+        if summed:
+            log_sum_exp = torch.empty(batch, heads, q_len, dtype=self.wide, device="cpu")
+            row_sums = torch.empty(2, batch, heads, q_len, dtype=self.wide, device="cpu")
         if not operands.grid.keys:  # every row is empty
             none = q.new_zeros(batch, heads, q_len, self.problem.v_dim, dtype=dtype)
-            return none, None if log_sum_exp is None else log_sum_exp.fill_(-math.inf), True
+            return none, None if log_sum_exp is None else log_sum_exp.fill_(-math.inf), None, True
         v_dim = self.problem.v_dim
         strides = (
             q_len * heads * v_dim,
@@ -221,10 +222,11 @@ class Kernel:
             for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
                 into.data = x.data_ptr()
             filled.call.log_sum_exp = None if log_sum_exp is None else log_sum_exp.data_ptr()
+            filled.call.row_sums = None if row_sums is None else row_sums.data_ptr()
             filled.call.threads = min(torch.get_num_threads(), filled.most_threads)
             kept = None
         else:
-            kept = filled.fill(operands, self._lowered(operands), output, log_sum_exp)
+            kept = filled.fill(operands, self._lowered(operands), output, log_sum_exp, row_sums)
             dense_already = (
                 layout is not None and layout[0][-1] == layout[1][-1] == layout[2][-1] == 1
             )
@@ -234,7 +236,7 @@ class Kernel:
         del kept
         sound = not filled.unsound.value
         self._spare.append(filled)
-        return output, log_sum_exp, sound
+        return output, log_sum_exp, row_sums, sound
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v in their dtypes, and of the bias if it learns."""
@@ -254,7 +256,11 @@ class Kernel:
         of_bias = self._bias_gradient(operands)
         filled = Filled(self.problem)
         kept = filled.fill(
-            operands, self._lowered(operands, True), dense(saved.output), log_sum_exp
+            operands,
+            self._lowered(operands, True),
+            dense(saved.output),
+            log_sum_exp,
+            saved.row_sums,
         )
         gradients = fill_gradients(grad, slope, found, of_bias, isinstance(operands.bias, Relative))
         self.library.backward(filled.address, gradients)
@@ -300,12 +306,12 @@ class Differentiated:
     def problem(self) -> Problem:
         return self.kernel.problem
 
-    def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, operands: Operands) -> flash.Computed:
         """Output and log-sum-exp in float32 at least, which the backward pass reads."""
-        output, log_sum_exp, self.sound = self.kernel.compute(
+        output, log_sum_exp, row_sums, self.sound = self.kernel.compute(
             operands, self.kernel.wide, True, self.asked
         )
-        return output, log_sum_exp
+        return flash.Computed(output, log_sum_exp, row_sums)
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         return self.kernel.backward(operands, saved)

@@ -16,7 +16,7 @@ import torch
 from regard.backends.native.build import LIBRARY, digest
 from regard.errors import RegardError
 
-VERSION = 6  # RG_VERSION in regard_native.h
+VERSION = 7  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
 MOST_TOP = 512  # RG_MOST_TOP
@@ -125,6 +125,7 @@ class CCall(Structure):
         ("k_scale", CTensor),
         ("v_scale", CTensor),
         ("log_sum_exp", c_void_p),
+        ("row_sums", c_void_p),
         ("statistics", c_void_p),
         ("unsound", c_void_p),
     ]

@@ -15,14 +15,13 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from regard.backends.far import LOG2E, drawn_in
 from regard.backends.scores.blocking import Blocking, RowBlock, ScoreBlock, Workspace, is_whole
 from regard.backends.scores.formulas import Centres, Dots, TanhSums, visible_span
 from regard.core.backend import Operands, Relative
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores import AroundCentre, TanhSum
 from regard.patterns.grid import four_axes
-
-LOG2E = 1 / math.log(2)
 
 
 class Scores:
@@ -52,7 +51,7 @@ class Scores:
         self.keys = self.split(self.k)
         bias = operands.bias
         if isinstance(bias, Relative):
-            bias = Relative(bias.table.to(self.dtype), bias.lowest)
+            bias = Relative(drawn_in(bias.table.to(self.dtype)), bias.lowest)
         self.bias = bias if bias is None or isinstance(bias, Relative) else bias.to(self.dtype)
         # products of it and other weights are normal numbers too
         self._negligible = math.log2(torch.finfo(self.dtype).smallest_normal) + 26
@@ -157,6 +156,7 @@ class Scores:
             by_head = scores.view(block.shape)
             bias = self.bias_of(block)
             if bias is not None:
+                bias = bias if isinstance(self.bias, Relative) else drawn_in(bias)
                 by_head.add_(bias, alpha=LOG2E)
             if self.centres is not None:
                 self.centres.add_to(block, by_head, LOG2E)

@@ -148,6 +148,15 @@ class Scored:
     def empty(self) -> torch.Tensor:
         return self.hidden.all(-1)
 
+    @property
+    def row_sums(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The highest score of each row (batch, heads, rows, 1) and the logarithm of the sum of exp(score - highest),
+        0 for an empty row; without derivatives."""
+        scores = self.scores.detach().masked_fill(self.hidden, -math.inf)
+        highest = scores.amax(-1, keepdim=True).masked_fill(self.empty[..., None], 0)
+        total = (scores - highest).exp().sum(-1, keepdim=True)
+        return highest, total.masked_fill(self.empty[..., None], 1).log()
+
 
 def rows_of(
     problem: Problem, operands: Operands, wanted: list[range] | None = None

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+from regard.backends.far import any_far
 from regard.backends.scores.blocks import ScoreBlock, Scores
-from regard.backends.scores.plain import PlainRows, rows_of
+from regard.backends.scores.plain import PlainRows, Scored, rows_of
 from regard.backends.second_order import Index, Piece
 from regard.core.backend import Operands
 from regard.core.problem import Problem
@@ -310,15 +312,27 @@ def statistics_pieces(
             statistics: list[Statistic] = statistics,
         ) -> list[torch.Tensor]:
             scored = rows.scores(*inputs)
-            empty = scored.empty[..., None]
             hidden = scored.hidden
-            logs = scored.scores.masked_fill(hidden, 0) - log_sum_exp[..., None].masked_fill(
-                empty, 0
-            )
+            logs = _logarithms(scored, log_sum_exp, operands.sink)
             weights = logs.exp().masked_fill(hidden, 0)
             return [statistic(weights, logs) for statistic, _ in statistics]
 
         yield Piece(compute, (rows.lines, *rows.inputs), tuple(place for _, place in statistics))
+
+
+def _logarithms(
+    scored: Scored, log_sum_exp: torch.Tensor, sink: torch.Tensor | None
+) -> torch.Tensor:
+    """The logarithms of the weights, with derivatives by scores and log-sum-exps; finite where a pair is masked."""
+    sums = log_sum_exp[..., None].masked_fill(scored.empty[..., None], 0)
+    scores = scored.scores.masked_fill(scored.hidden, 0)
+    if not any_far(log_sum_exp):
+        return scores - sums
+    # The numbers come from the highest score and the sum, the derivatives from the log-sum-exp.
+    highest, log_sum = scored.row_sums
+    if sink is not None:
+        log_sum = log_sum + F.softplus(sink[..., None].to(log_sum.dtype) - (highest + log_sum))
+    return (scores - highest) - log_sum - (sums - sums.detach())
 
 
 def _statistic(name: str, rows: PlainRows, indices: torch.Tensor | None) -> Statistic:

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from regard.backends.scores.blocking import Blocking, RowBlock, blocking_of
-from regard.backends.scores.blocks import LOG2E, ScoreGradients, Scores, score_inputs
+from regard.backends.scores.blocks import ScoreGradients, Scores, score_inputs
 from regard.backends.scores.formulas import score_flops, score_flops_backward
+from regard.backends.scores.normalising import Normaliser
 from regard.backends.second_order import gradients
 from regard.backends.statistics.collectors import KINDS, Collector, Top, statistics_pieces
 from regard.core.backend import Cost, Operands
@@ -144,7 +145,8 @@ class _Pass(torch.autograd.Function):
         def first(grads: Any) -> Any:
             scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True)
             sent = ScoreGradients(scores, bias_learns, every_block=False)
-            to_log_sum_exp = _send(sent, log_sum_exp, _used(scores, grads, indices))
+            used = _used(scores, grads, indices)
+            to_log_sum_exp = _send(sent, _normaliser(scores, operands, log_sum_exp), used)
             return to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
 
         pieces = partial(
@@ -160,10 +162,14 @@ def _collected(
     """The results in the order of `KINDS`, and the indices of the top keys."""
     scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf)
     collectors = [kind(scores) for kind in KINDS if kind.wanted(blocking.problem)]
-    _collect(scores, log_sum_exp, collectors)
+    _collect(scores, _normaliser(scores, operands, log_sum_exp), collectors)
     return [one.result for one in collectors], next(
         (one.indices for one in collectors if isinstance(one, Top)), None
     )
+
+
+def _normaliser(scores: Scores, operands: Operands, log_sum_exp: torch.Tensor) -> Normaliser:
+    return Normaliser(scores, log_sum_exp, operands.sink, _rows_wanted(scores.problem))
 
 
 def _used(
@@ -181,21 +187,19 @@ def _used(
     return used
 
 
-def _collect(scores: Scores, log_sum_exp: torch.Tensor, collectors: list[Collector]) -> None:
+def _collect(scores: Scores, normaliser: Normaliser, collectors: list[Collector]) -> None:
     for collector in collectors:
         collector.begin()
     room = scores.workspace()
     other = scores.workspace()
-    for row_block, whole, highest in _row_blocks(scores, log_sum_exp):
+    for row_block, whole in _row_blocks(scores):
+        normaliser.open(row_block)
         queries = scores.split(whole)
         for block in scores.blocks(row_block):
             needing = [one for one in collectors if one.needs(block)]
             if needing:
-                logs = (
-                    scores.compute(block, queries, room)
-                    .sub_(highest[block.number])
-                    .view(block.shape)
-                )
+                found = scores.compute(block, queries, room)
+                logs = normaliser.subtract_from(found, block).view(block.shape)
                 weights = _weights(logs, {one.reads for one in needing}, other.shaped(block.shape))
                 for one in needing:
                     one.collect(block, logs, weights)
@@ -211,29 +215,27 @@ def _weights(logs: torch.Tensor, reads: set[str], room: torch.Tensor) -> torch.T
 
 
 def _send(
-    sent: ScoreGradients, log_sum_exp: torch.Tensor, used: list[tuple[Collector, torch.Tensor]]
+    sent: ScoreGradients, normaliser: Normaliser, used: list[tuple[Collector, torch.Tensor]]
 ) -> torch.Tensor:
     """The gradient of the log-sum-exp, -rowsum(w G) with G the gradient of the weights; `sent` gets w G for the scores.
 
     For a weight w = exp(score - log_sum_exp) the derivatives are dw/dscore = w and dw/dlog_sum_exp = -w.
     """
     scores = sent.scores
-    to_log_sum_exp = torch.zeros_like(log_sum_exp, dtype=scores.dtype)
+    to_log_sum_exp = scores.q.new_zeros(scores.rows)
     room = scores.workspace()
     other = scores.workspace()
     third = scores.workspace()
     slope = scores.workspace() if scores.problem.softcap is not None else None
-    for row_block, whole, highest in _row_blocks(scores, log_sum_exp):
+    for row_block, whole in _row_blocks(scores):
+        normaliser.open(row_block)
         sent.open(row_block, whole)
         queries = scores.split(whole)
         for block in scores.blocks(row_block):
             needing = [(one, grad) for one, grad in used if one.needs(block)]
             if needing:
-                logs = (
-                    scores.compute(block, queries, room, slope)
-                    .sub_(highest[block.number])
-                    .view(block.shape)
-                )
+                found = scores.compute(block, queries, room, slope)
+                logs = normaliser.subtract_from(found, block).view(block.shape)
                 weights = torch.exp2(logs, out=other.shaped(block.shape))
                 gradient = third.shaped(block.shape).zero_()
                 for one, grad in needing:
@@ -248,16 +250,10 @@ def _send(
     return to_log_sum_exp
 
 
-def _row_blocks(
-    scores: Scores, log_sum_exp: torch.Tensor
-) -> Iterator[tuple[RowBlock, torch.Tensor, list[torch.Tensor]]]:
-    """Row blocks, their queries, and the log-sum-exp that is subtracted from their scores; +inf for empty rows."""
-    assert scores.empty_rows is not None
-    highest = (log_sum_exp.to(scores.dtype) * LOG2E).masked_fill_(scores.empty_rows, math.inf)
+def _row_blocks(scores: Scores) -> Iterator[tuple[RowBlock, torch.Tensor]]:
+    """Row blocks and their queries."""
     for row_block in scores.row_blocks(_rows_wanted(scores.problem)):
-        rows = slice(row_block.rows.start, row_block.rows.stop)
-        queries = scores.queries(row_block.rows)
-        yield row_block, queries, scores.split(highest[:, :, rows].reshape(*queries.shape[:3], 1))
+        yield row_block, scores.queries(row_block.rows)
 
 
 def _rows_wanted(problem: Problem) -> list[range] | None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from . import cases, mechanisms
+from . import cases, far, mechanisms
 from .cases import draw_case, simpler
+from .far import draw_far, judge_far, simpler_far
 from .judging import Verdict, judge
 from .mechanisms import draw_mechanism, judge_mechanism
 
@@ -64,11 +65,15 @@ class Tally:
 
 
 def case_of(seed: int) -> Any:
-    """The case that a seed stands for: of ten, nine calls of softmax attention and one of another mechanism."""
+    """The case that a seed stands for: of ten, one call of another mechanism than softmax, and one with far rows."""
+    if seed % 10 == 3:
+        return draw_far(seed)
     return draw_mechanism(seed) if seed % 10 == 8 else draw_case(seed)
 
 
 def verdicts_of(case: Any) -> list[Verdict]:
+    if isinstance(case, far.Case):
+        return judge_far(case)
     return judge_mechanism(case) if isinstance(case, mechanisms.Case) else judge(case)
 
 
@@ -115,6 +120,9 @@ def _smallest(case: Any, wrong: tuple[Verdict, ...]) -> Any:
 def _simpler(case: Any) -> Iterator[Any]:
     if isinstance(case, cases.Case):
         yield from simpler(case)
+        return
+    if isinstance(case, far.Case):
+        yield from simpler_far(case)
         return
     plain = mechanisms.Case(case.seed, case.kind)
     for name in ("second", "dtype", "scale", "q_start", "learners", "pattern"):

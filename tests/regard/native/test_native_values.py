@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import regard as rg
+from regard import patterns as p
 from regard.backends.native.library import SPAN
 from regard.core.backend import Refusal
 from regard.core.call import Call
@@ -238,6 +239,55 @@ def test_a_precise_call_is_that_of_float32_numbers_rounded_once(native, instruct
     )
     heads = rg.attention(*(one.float() for one in (q, k, v))).bfloat16()
     assert torch.equal(layer(x), layer.to_output(heads.transpose(1, 2).flatten(2)))
+
+
+ROUNDED_ONCE = {
+    "causal": "causal",
+    "spans": p.KeySpan([2, 0], [11, 7]),
+    "global": "global_tokens(0, 5) & causal",
+    "keys": p.ChosenKeys(torch.randint(0, 13, (2, 1, 13, 5))),
+    "blocks": p.ChosenBlocks(torch.randint(0, 3, (2, 6, 3, 2)), 5, 5),
+}
+
+
+@pytest.mark.parametrize("learning", [False, True])
+@pytest.mark.parametrize("want", [(), ("log_sum_exp", "entropy", "weights")])
+@pytest.mark.parametrize("sink", [None, torch.linspace(-1, 2, 6)])
+@pytest.mark.parametrize("name", ROUNDED_ONCE)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_precise_call_is_rounded_once_with_sinks_statistics_and_lists_too(
+    dtype, name, sink, want, learning
+):
+    given = make_qkv(
+        batch=2, heads=6, kv_heads=2, q_len=13, k_len=13, head_dim=37, v_dim=64, dtype=dtype
+    )
+
+    def results(kind: torch.dtype, precise: bool) -> list[torch.Tensor]:
+        leaves = [x.to(kind).requires_grad_(learning) for x in given]
+        options = {"pattern": ROUNDED_ONCE[name], "sink": sink, "backend": "native"}
+        detail = rg.attention_detail(*leaves, want=want, precise=precise, **options)
+        found = [detail.output, *(getattr(detail, one) for one in want)]
+        if learning:
+            found += torch.autograd.grad(detail.output.float().sum(), leaves)
+        return found
+
+    for once, wide in zip(results(dtype, True), results(torch.float32, False), strict=True):
+        assert torch.equal(once, wide.to(once.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_precise_step_with_a_sink_is_rounded_once(dtype):
+    """float16 is computed so without `precise` as well."""
+    q, k, v = make_qkv(batch=1, heads=6, kv_heads=2, q_len=13, k_len=13, head_dim=64, dtype=dtype)
+    sink = torch.linspace(-1, 2, 6)
+    options = {"pattern": "causal", "sink": sink, "backend": "native"}
+    whole = rg.attention(q.float(), k.float(), v.float(), **options).to(dtype)
+    for precise in (True, *([False] if dtype == torch.float16 else [])):
+        for row in range(13):  # a kept plan computes all but the first ones
+            keys = slice(row + 1)
+            tensors = q[:, :, row : row + 1], k[:, :, keys], v[:, :, keys]
+            step = rg.attention(*tensors, precise=precise, **options)
+            assert torch.equal(step, whole[:, :, row : row + 1])
 
 
 def test_what_would_round_the_weights_of_a_precise_call_refuses_it():

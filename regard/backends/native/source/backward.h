@@ -63,8 +63,8 @@ static real dot(const real *a, const real *b, int n) {  // n is a multiple of NR
   return sum(z);
 }
 
-// delta of each row and its log-sum-exp in powers of 2, +inf for an empty row, so that its weights are 0.
-static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, real *log2_sum) {
+// delta of each row, and what its scores become weights by.
+static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, RowSum *row_sum) {
   const rg_call &c = b.w.c;
   for (int r = 0; r < b.w.stack.rows; r++) {
     const int row = b.row_of(r), head = b.w.head;
@@ -80,16 +80,16 @@ static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, real *
     read_row(RG_BFLOAT16, rounded, c.v_dim, 1, dout, room.v_width);
     read_words(rounded, c.v_dim, grad, room.grad_row);
 #endif
-    const bool empty = ((const real *)c.log_sum_exp)[line] == -INF;
+    row_sum[r] = read_sum(c, line);
+    const bool empty = row_sum[r].empty();
     if (empty) {  // whatever its query and gradient hold reaches no key
       std::memset(grad, 0, room.grad_row * sizeof(real));
       std::memset(q, 0, room.q_row * sizeof(real));
     }
     delta[r] = empty ? 0 : dot(dout, room.raw, room.v_width) - (b.g.dlog_sum_exp ? ((const real *)b.g.dlog_sum_exp)[line] : 0);
-    log2_sum[r] = empty ? INF : ((const real *)c.log_sum_exp)[line] * LOG2E;
   }
 #if defined(RG_BF16)
-  const auto row = [&](const uint16_t *x, int r) { return r < b.w.stack.rows && log2_sum[r] != INF ? x : nullptr; };
+  const auto row = [&](const uint16_t *x, int r) { return r < b.w.stack.rows && !row_sum[r].empty() ? x : nullptr; };
   const auto query = [&](int r) { return row((const uint16_t *)at(c.q, b.w.batch, b.w.head, b.row_of(r)), r); };
   const auto grad = [&](int r) { return row(room.rounded + (long)r * room.v_width, r); };
   for (int r = 0; r < b.w.stack.rows; r += 2) {
@@ -102,11 +102,11 @@ static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, real *
 // Of one row and the lanes [begin, end) of a panel: scores become weights, those that dropout keeps, and `slope` = dP becomes dS. `plain` gets dS
 // as a bias sees it, before the derivative of the softcap.
 static inline void differentiate_row(const BackWork &b, int r, long key, const Dropout &dropout, real *score, real *slope,
-                                     int begin, int end, real log2_sum, real delta, real *plain) {
+                                     int begin, int end, RowSum row_sum, real delta, real *plain) {
   const rg_call &c = b.w.c;
   const uint64_t state = c.dropout > 0 ? Dropout::row_state(c, b.w.batch, b.w.head, b.row_of(r)) : 0;
   for (int j = begin; j < end; j += W) {
-    const vf weight = exp2(load(score + j) - all(log2_sum));
+    const vf weight = exp2(load(score + j) - all(row_sum.highest)) * all(row_sum.share);
     vf dp = load(slope + j), kept = weight;
     if (c.dropout > 0) {
       dp = dropout.kept(dp, state, key + j) * all(dropout.factor);
@@ -164,7 +164,7 @@ static void round_tile(int m, int r0, int p, BackwardRoom &room) {
 #endif
 
 static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int p, long key, BackwardRoom &room,
-                               const real *delta, const real *log2_sum, KeySums &sums) {
+                               const real *delta, const RowSum *row_sum, KeySums &sums) {
   const rg_call &c = b.w.c;
   const int m = b.w.stack.tile_rows(t), r0 = t * MR;
   real *s = HALF ? room.tile : room.scores + (long)r0 * LDS + p * NR, *x = HALF ? s + MR * LDS : room.slopes + (long)r0 * LDS + p * NR;
@@ -186,7 +186,7 @@ static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int
   for (int i = 0; i < m; i++, s += LDS, x += LDS) {
     if (c.softcap > 0 || c.bias.data) bend_row(b, r0 + i, key, s, begin, end, bent);
     if (tiles.state[t][p] == PART) mask_row(tiles, t, r0 + i, p, p + 1, s - p * NR);
-    differentiate_row(b, r0 + i, key, dropout, s, x, begin, end, log2_sum[r0 + i], delta[r0 + i], learns ? plain : nullptr);
+    differentiate_row(b, r0 + i, key, dropout, s, x, begin, end, row_sum[r0 + i], delta[r0 + i], learns ? plain : nullptr);
     if (learns) add_to_bias(b, r0 + i, key, plain, sums);
     if (c.softcap > 0)
       for (int j = begin; j < end; j += W) store(x + j, load(x + j) * load(bent + j));
@@ -222,7 +222,7 @@ static void add_to_keys(const BackWork &b, const Tiles &tiles, const Panel &pane
 }
 
 static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *panels, BackwardRoom &room, const real *delta,
-                           const real *log2_sum, KeySums &sums) {
+                           const RowSum *row_sum, KeySums &sums) {
   const Vectors keys = b.w.keys(), values = b.w.values();
   const int tiles_count = b.w.stack.tiles();
   const bool shared = shares_panel(b);
@@ -247,7 +247,7 @@ static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *p
     if (!HALF && !in_place)
       for (int j = 0; j < NR; j++)
         read_row(REAL, (const char *)(k + j * row), b.w.c.head_dim, 1, own + (long)j * room.k_width, room.k_width);
-    for (int t = t0; t < t1; t++) differentiate_tile(b, tiles, t, p, panels[p].key, room, delta, log2_sum, sums);
+    for (int t = t0; t < t1; t++) differentiate_tile(b, tiles, t, p, panels[p].key, room, delta, row_sum, sums);
     add_to_keys(b, tiles, panels[p], p, t0, t1, room, sums);
   }
   for (int n = 0; n < room.k_width; n += NR)
@@ -262,8 +262,9 @@ static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *p
 
 static void backward_rows(const BackWork &b, BackwardRoom &room, KeySums &sums) {
   const rg_call &c = b.w.c;
-  real delta[BACK_ROWS], log2_sum[BACK_ROWS];
-  read_rows(b, room, delta, log2_sum);
+  real delta[BACK_ROWS];
+  RowSum row_sum[BACK_ROWS];
+  read_rows(b, room, delta, row_sum);
   std::memset(room.dq, 0, (size_t)b.w.stack.rows * room.k_width * sizeof(real));
   if (b.w.block.run < b.w.block.run_end) {
     Panel panels[PANELS];
@@ -272,7 +273,7 @@ static void backward_rows(const BackWork &b, BackwardRoom &room, KeySums &sums) 
     Walk walk(b.w.s, b.w.block, first_key(b.w));
     while (walk.next(panels, INT64_MAX / 2, &chunk_key)) {
       tiles.lay(b.w.s, b.w.stack, panels, b.from);
-      backward_chunk(b, tiles, panels, room, delta, log2_sum, sums);
+      backward_chunk(b, tiles, panels, room, delta, row_sum, sums);
     }
   }
   for (int r = 0; r < b.w.stack.rows; r++)

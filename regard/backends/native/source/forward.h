@@ -70,6 +70,28 @@ struct Sums {
   }
 };
 
+// The log-sum-exp of a row with weights 2^(score - highest), and what it is made of: rounded, it is too coarse for the weights of
+// a row whose scores are all large.
+static void write_sum(const rg_call &c, long line, real highest, real total) {
+  if (c.log_sum_exp) ((real *)c.log_sum_exp)[line] = total == 0 ? -INF : natural(highest, total);
+  if (!c.row_sums) return;
+  real *row_sums = (real *)c.row_sums;
+  row_sums[line] = highest, row_sums[(long)c.batch * c.heads * c.q_len + line] = total;
+}
+
+struct RowSum {  // weights are 2^(score - highest) * share
+  real highest, share;
+  bool empty() const { return share == 0; }
+};
+
+static RowSum read_sum(const rg_call &c, long line) {
+  const real sum = ((const real *)c.log_sum_exp)[line];
+  if (sum == -INF) return {INF, 0};
+  if (!c.row_sums) return {drawn_in(all(sum))[0] * LOG2E, 1};
+  const real *row_sums = (const real *)c.row_sums;
+  return {row_sums[line], 1 / row_sums[(long)c.batch * c.heads * c.q_len + line]};
+}
+
 // Whether queries are packed as panels and keys are read as they lie: where rows are fewer than keys and than the numbers of
 // a key, and fill their registers, that is less work than to pack the keys.
 static bool packs_queries(const rg_call &c, int rows) {
@@ -394,8 +416,7 @@ static void finish(const Work &w, Sums &sums, int from, int rows) {
     const int r = from + i;
     const real total = sums.total[i];
     if (total == 0) std::memset(sums.row(i), 0, sums.width * sizeof(real));
-    if (w.c.log_sum_exp)
-      ((real *)w.c.log_sum_exp)[w.line_of(r)] = total == 0 ? -INF : LN2 * (sums.highest[i] + std::log2(total));
+    write_sum(w.c, w.line_of(r), sums.highest[i], total);
     if (sums.watch) sums.watch.finish(w.c, i, w.line_of(r), total, sums.highest[i]);
     finish_row(w, r, sums.row(i), total == 0 ? 0 : factor / total, zeros);
   }

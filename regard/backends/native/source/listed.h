@@ -159,7 +159,7 @@ static void forward_row(const Listing &a, ListedRoom &room, int row) {
       highest[i] = largest(most), total[i] = 0;
       Lanes sums{};
       for (int k = 0; k < whole_registers; k += W) {
-        const vf weight = exp2(load(s + k) - all(highest[i]));
+        const vf weight = exp2(load(s + k) - all(highest[i] == -INF ? 0 : highest[i]));
         sums.part[k / W % REGISTERS] += weight;
         store(s + k, weight);
       }
@@ -168,9 +168,9 @@ static void forward_row(const Listing &a, ListedRoom &room, int row) {
     add_rows<m()>(room.out, a.v_width, numbers_at<real>(c.v, a.batch, a.kv(), 0), c.v.row, c.v_dim, room.keys, count, room.scores, room.line);
   });
   for (int i = 0; i < a.heads; i++) {
-    const bool empty = count == 0;
-    if (c.log_sum_exp) ((real *)c.log_sum_exp)[a.line(i, row)] = empty ? -INF : LN2 * (highest[i] + std::log2(total[i]));
-    const real by = empty ? 0 : 1 / total[i];
+    if (total[i] == 0) std::memset(room.out + i * a.v_width, 0, sizeof(real) * a.v_width);
+    write_sum(c, a.line(i, row), highest[i], total[i]);
+    const real by = total[i] == 0 ? 0 : 1 / total[i];
     if (c.unsound && !finite(room.out + i * a.v_width, c.v_dim, by)) __atomic_store_n(c.unsound, 1, __ATOMIC_RELAXED);
     write_row(c.out.type, (char *)at(c.out, a.batch, a.head + i, row), c.v_dim, room.out + i * a.v_width, by);
   }
@@ -191,15 +191,20 @@ static void backward_row(const Listing &a, const rg_gradients &g, ListedRoom &ro
     for (int i = 0; i < a.heads; i++) {
       real *s = room.scores + i * room.line, *d = room.slopes + i * room.line;
       for (int j = count; j < whole_registers; j++) s[j] = -INF, d[j] = 0;
-      const real log2_sum = ((const real *)c.log_sum_exp)[a.line(i, row)] * LOG2E;
-      real delta = 0;
+      const RowSum row_sum = read_sum(c, a.line(i, row));
+      if (row_sum.empty()) {  // all its scores overflowed
+        std::memset(s, 0, sizeof(real) * whole_registers), std::memset(d, 0, sizeof(real) * whole_registers);
+        std::memset(room.q + i * a.k_width, 0, sizeof(real) * a.k_width);
+        std::memset(room.grad + i * a.v_width, 0, sizeof(real) * a.v_width);
+        continue;
+      }
       read_row(c.out.type, at(c.out, a.batch, a.head + i, row), c.v_dim, 1, room.out, a.v_width);
       Lanes sums{};
       for (int e = 0; e < a.v_width; e += W)
         sums.part[e / W % REGISTERS] = madd(load(room.out + e), load(room.grad + i * a.v_width + e), sums.part[e / W % REGISTERS]);
-      delta = sum(sums) - (g.dlog_sum_exp ? ((const real *)g.dlog_sum_exp)[a.line(i, row)] : 0);
+      const real delta = sum(sums) - (g.dlog_sum_exp ? ((const real *)g.dlog_sum_exp)[a.line(i, row)] : 0);
       for (int j = 0; j < whole_registers; j += W) {
-        const vf weight = exp2(load(s + j) - all(log2_sum));
+        const vf weight = exp2(load(s + j) - all(row_sum.highest)) * all(row_sum.share);
         store(s + j, weight), store(d + j, weight * (load(d + j) - all(delta)));
       }
     }

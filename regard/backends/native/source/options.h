@@ -6,6 +6,22 @@ static inline void cap_row(const rg_call &c, real *s, int begin, int end) {
   for (int j = begin; j < end; j += W) store(s + j, tanh(load(s + j) * into) * out_of);
 }
 
+// A number as large as real holds is too large in powers of 2. Beyond FAR numbers lie NEARER times as dense, so that they stay
+// finite and in order; infinities and NaN stay what they are.
+constexpr real FAR = SINGLE ? (real)2.3e38 : (real)1.2e308, NEARER = 32, MOST = SINGLE ? (real)3.4028234e38 : (real)1.7976931348623157e308;
+
+static inline vf drawn_in(vf x) {
+  const vf near = smaller(all(FAR), larger(all(-FAR), x));
+  return madd(x - near, all(1 / NEARER), near);
+}
+
+// The natural logarithm of what is 2^x times a sum, where drawn_in may have drawn x in.
+static inline real natural(real x, real sum) {
+  const real found = LN2 * (x + std::log2(sum)), near = std::min(FAR, std::max(-FAR, found));
+  if (found == near || !(std::fabs(found) <= MOST)) return found;
+  return std::min(MOST, std::max(-MOST, near + NEARER * (found - near)));
+}
+
 struct Bias {  // of one row: the numbers of the keys from first_key on
   const real *row;
   long key, first_key, keys;
@@ -35,7 +51,7 @@ struct Bias {  // of one row: the numbers of the keys from first_key on
   }
 
   static vf sum(vf score, vf bias) {
-    const vf found = madd(bias, all(LOG2E), score);
+    const vf found = madd(drawn_in(bias), all(LOG2E), score);
     return bias == all(-INF) ? bias : found;
   }
 };

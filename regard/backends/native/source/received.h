@@ -24,13 +24,14 @@ static bool list_shares(const rg_call &c, List<Share> &list) {
 }
 
 struct WeightRoom {
-  real *q, *scores, *panel, *raw, *sums, *log2_sum;
+  real *q, *scores, *panel, *raw, *sums;
+  RowSum *row_sum;
   static size_t numbers(const rg_call &c, int rows, int heads) {
-    return (size_t)rows * (words(c.head_dim) + LDS + 1) + (size_t)NR * (2 * words(c.head_dim) + heads) + 6 * 32;
+    return (size_t)rows * (words(c.head_dim) + LDS + 2) + (size_t)NR * (2 * words(c.head_dim) + heads) + 6 * 32;
   }
   WeightRoom(Workspace &w, const rg_call &c, int rows, int heads)
       : q(w.take((size_t)rows * words(c.head_dim))), scores(w.take((size_t)rows * LDS)), panel(w.take((size_t)NR * words(c.head_dim))),
-        raw(w.take((size_t)NR * words(c.head_dim))), sums(w.take((size_t)NR * heads)), log2_sum(w.take(rows)) {}
+        raw(w.take((size_t)NR * words(c.head_dim))), sums(w.take((size_t)NR * heads)), row_sum((RowSum *)w.take((size_t)2 * rows)) {}
 };
 
 // The place of a row in the weights that are wanted, or NULL.
@@ -53,7 +54,7 @@ static void weigh_panel(const Work &w, const Tiles &tiles, const Panel &panel, i
     if (tiles.state[t][p] == PART) mask_row(tiles, t, r, p, p + 1, row);
     real *sum = room.sums + (long)(r / w.stack.block_rows) * NR;
     for (int v = 0; v < NV; v++) {
-      const vf x = exp2(load(s + v * W) - all(room.log2_sum[r]));
+      const vf x = exp2(load(s + v * W) - all(room.row_sum[r].highest)) * all(room.row_sum[r].share);
       store(sum + v * W, load(sum + v * W) + x);
       store(s + v * W, x);
     }
@@ -107,10 +108,7 @@ static bool receive_block(const Work &w, const Share &share) {
   if (!memory.reserve(sizeof(real) * WeightRoom::numbers(w.c, rows, share.heads) + 1024)) return false;
   WeightRoom room(memory, w.c, rows, share.heads);
   read_queries(w, room.q);
-  for (int r = 0; r < rows; r++) {
-    const real sum = ((const real *)w.c.log_sum_exp)[w.line_of(r)];
-    room.log2_sum[r] = sum == -INF ? INF : sum * LOG2E;
-  }
+  for (int r = 0; r < rows; r++) room.row_sum[r] = read_sum(w.c, w.line_of(r));
   Panel panels[PANELS];
   Tiles tiles;
   int chunk_key;

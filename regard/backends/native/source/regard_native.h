@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#define RG_VERSION 6
+#define RG_VERSION 7
 #define RG_MOST_ROWS 192  // of a row block
 #define RG_MOST_TOP 512   // of the largest weights of a row
 #define RG_CHUNK 32       // positions of a recurrent mechanism between two memories
@@ -101,6 +101,8 @@ typedef struct {
   rg_tensor k_scale, v_scale;     // one number for each int8 key and value; data NULL otherwise
   void *log_sum_exp;              // [batch][heads][q_len] float64 if q is, else float32; -inf for an empty row.
                                   // NULL: not wanted; the backward pass, `received` and `weights` read it
+  void *row_sums;                 // [2][batch][heads][q_len] likewise: the highest score in powers of 2, and the sum of 2^(score -
+                                  // highest). NULL: not wanted; weights are computed from log_sum_exp then
   const rg_statistics *statistics;  // of the forward pass; NULL: none
   int32_t *unsound;               // becomes 1 if a number of the output is NaN or infinite, else 0; NULL: not wanted
 } rg_call;

@@ -73,6 +73,16 @@ static inline vf larger(vf a, vf b) {  // b where one of them is NaN
 #endif
 }
 
+static inline vf smaller(vf a, vf b) {  // likewise
+#if defined(RG_512)
+  return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(RG_256)
+  return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
 static inline real largest(vf x) {
 #if defined(RG_512)
   return _mm512_reduce_max_ps((__m512)x);
