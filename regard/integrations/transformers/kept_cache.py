@@ -19,25 +19,56 @@ __all__ = ["STORED", "KeptLayer", "keep_entries"]
 STORED = "_regard_stored"  # on the keys that a layer returns: keys and values with the positions that they have
 
 
+class _KeptEntries(GrowingCache):
+    """Entries of which a caller may hold tensors, so that none is written over."""
+
+    _overwrites = False
+
+
 class KeptLayer(DynamicLayer):
-    """A layer of a cache whose entries a `GrowingCache` of regard holds, with the positions of the text."""
+    """A layer of a cache whose entries a `GrowingCache` of regard holds, with the positions of the text.
+
+    As in a layer of transformers, a copy is independent, and tensors that a caller has taken never change.
+    """
+
+    held: GrowingCache
 
     def __init__(self, layer: DynamicLayer) -> None:
         super().__init__()
         keys, values = layer.keys, layer.values
         assert keys is not None
         assert values is not None
-        super().lazy_initialization(keys, values)
-        batch, heads, _, dim = keys.shape
-        self.held = GrowingCache(
-            batch, heads, dim, values.shape[3], keys.dtype, keys.device, shared=True
-        )
+        self.lazy_initialization(keys, values)
         self.held.append(keys, values)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Hold no entries, of the shapes of these."""
+        super().lazy_initialization(key_states, value_states)
+        batch, heads, _, dim = key_states.shape
+        self.held = _KeptEntries(
+            batch, heads, dim, value_states.shape[3], self.dtype, self.device, shared=True
+        )
+
+    def __copy__(self) -> KeptLayer:
+        copied = object.__new__(KeptLayer)
+        copied.__dict__.update(self.__dict__)
+        copied.held = copy.copy(self.held)
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"keys": None, "values": None}  # `held` has them
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.is_initialized:
+            self._shown()
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         """Append entries, and return all that are held; the keys hold their positions too."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
         self.held.append(key_states, value_states)
         return self._shown()
 
@@ -52,39 +83,37 @@ class KeptLayer(DynamicLayer):
     def keeping(self, indices: torch.Tensor) -> KeptLayer:
         """A layer with the entries at these positions alone."""
         kept = copy.copy(self)
-        kept.held = copy.copy(self.held)
         kept.held.keep(indices)
         kept._shown()
         return kept
 
     def get_seq_length(self) -> int:
         """The length of the text, of which some entries were dropped."""
-        return self.held.length
-
-    def reset(self) -> None:
-        """Forget the text."""
-        self.held.crop(0)
-        self._shown()
+        return self.held.length if self.is_initialized else 0
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last tokens; their number may be given below 0."""
-        self.held.crop(self.held.length - abs(tokens_to_remove))
-        self._shown()
+        if tokens_to_remove and self.is_initialized:
+            self.held.crop(max(0, self.held.length - abs(tokens_to_remove)))
+            self._shown()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Replace the batch rows by others."""
-        self.held.reorder(beam_idx)
-        self._shown()
+        if self.is_initialized:
+            self.held.reorder(beam_idx)
+            self._shown()
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each batch row."""
-        self.held.reorder(torch.arange(self.held.batch).repeat_interleave(repeats))
-        self._shown()
+        if self.is_initialized:
+            self.held.reorder(torch.arange(self.held.batch).repeat_interleave(repeats))
+            self._shown()
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep some batch rows, by their numbers or as booleans."""
-        self.held.reorder(torch.arange(self.held.batch)[indices.cpu()])
-        self._shown()
+        if self.is_initialized:
+            self.held.reorder(torch.arange(self.held.batch)[indices.cpu()])
+            self._shown()
 
 
 def keep_entries(

@@ -22,6 +22,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
+from regard.layers.caches.entries import Ownership
 
 __all__ = [
     "EXPAND",
@@ -229,12 +230,15 @@ class LatentLayer(DynamicLayer):
     """A layer of a cache that keeps latents and rotary keys beside each other, (batch, 1, room, latent_dim + rope_dim).
 
     Where no gradient is recorded, entries are appended in place; they move when the room is used up or after a reorder.
+    Tensors that a caller has taken from it never change, as in a layer of transformers: a slot of the room is written
+    once, and of several copies of the layer the first one that appends goes on in the room.
     """
 
     def __init__(self, layer: DynamicLayer | None = None) -> None:
         super().__init__()
         self.__dict__.update({} if layer is None else layer.__dict__)
         self._room: torch.Tensor | None = None
+        self._ownership = Ownership()  # of the room
         self._shown: Any = None, None  # the keys and values that are the begin of the room
 
     def update(
@@ -249,7 +253,9 @@ class LatentLayer(DynamicLayer):
         latent_dim = key_states.shape[3]
         end = held + key_states.shape[2]
         room = self._room
-        if room is None or not self._is_shown() or room.shape[2] < end or _is_closed(room):
+        if room is None or not self._may_write(room, held, end):
+            self._ownership = Ownership()
+            self._ownership.claim(held, end)
             width = latent_dim + value_states.shape[3]
             room = key_states.new_empty(key_states.shape[0], 1, end + max(64, end // 4), width)
             if self.keys is not None and self.values is not None and held:
@@ -268,6 +274,23 @@ class LatentLayer(DynamicLayer):
         self._room, (self.keys, self.values) = room, (keys, values)
         self._shown = keys, values
         return keys, values
+
+    def _may_write(self, room: torch.Tensor, held: int, end: int) -> bool:
+        """Whether entries may be written into the room, from `held` to `end`."""
+        if not self._is_shown() or room.shape[2] < end or _is_closed(room):
+            return False
+        return self._ownership.claim(held, end)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self._is_shown() or self.keys is None or self.values is None:
+            return self.__dict__ | {"_room": None}
+        entries = {"keys": self.keys.clone(), "values": self.values.clone()}
+        return self.__dict__ | entries | {"_room": None, "_shown": (None, None)}
+
+    def __copy__(self) -> LatentLayer:
+        copied = LatentLayer()
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last entries."""

@@ -104,7 +104,8 @@ class WindowLayer(DynamicLayer):
     """A layer of a cache that keeps the first keys and the last ones.
 
     Kept entries are neighbours in memory. A step of decoding copies the first keys one place on, over the key that
-    leaves the window; all entries move only when the room, a quarter larger than the window, is used up.
+    leaves the window; all entries move only when the room, a quarter larger than the window, is used up. Where a caller
+    has taken `keys` or `values`, or a copy of the layer, the next step moves the entries first, so these never change.
 
     Args:
         first: how many of the first keys are kept.
@@ -114,11 +115,45 @@ class WindowLayer(DynamicLayer):
     is_croppable = False
 
     def __init__(self, first: int, window: int) -> None:
+        self._entries: list[torch.Tensor | None] = [None, None]  # keys and values
+        self._taken = False  # whether others may hold them, so that none is written over
         super().__init__()
-        self.first, self.window, self.cumulative_length = first, window, 0
+        self.first = first
+        self.window = window
+        self.cumulative_length = 0
         self._rooms: list[torch.Tensor] = []
         self._shown: tuple[torch.Tensor | None, torch.Tensor | None] = None, None
         self._begin = 0
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        """The keys that are kept, and of the last call also those that leave the window."""
+        self._taken = True
+        return self._entries[0]
+
+    @keys.setter
+    def keys(self, keys: torch.Tensor | None) -> None:
+        self._entries = [keys, self._entries[1]]
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """The values of `keys`."""
+        self._taken = True
+        return self._entries[1]
+
+    @values.setter
+    def values(self, values: torch.Tensor | None) -> None:
+        self._entries = [self._entries[0], values]
+
+    def __copy__(self) -> WindowLayer:
+        self._taken = True
+        copied = WindowLayer(self.first, self.window)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        entries = [None if x is None else x.clone() for x in self._entries]
+        return self.__dict__ | {"_entries": entries, "_rooms": [], "_shown": (None, None)}
 
     def __repr__(self) -> str:
         return f"WindowLayer(first={self.first}, window={self.window}, length={self.cumulative_length})"
@@ -134,21 +169,26 @@ class WindowLayer(DynamicLayer):
         """Append entries, and return the kept ones with the new ones; the keys hold which are left out."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None
         added = key_states.shape[2]
         most = self.first + self.window - 1
-        kept = min(self.keys.shape[2], most)
+        kept = min(self._held(), most)
         gap = self.cumulative_length - kept
         self.cumulative_length += added
         if added == 1 and kept == most and not key_states.requires_grad:
             keys, values = self._slid(key_states, value_states)
         else:
-            pairs = ((self.keys, key_states), (self.values, value_states))
-            keys, values = (torch.cat((self._trimmed(old), new), 2) for old, new in pairs)
-            self.keys, self.values = self._trimmed(keys), self._trimmed(values)
+            keys, values = (
+                torch.cat((self._trimmed(old), new), 2)
+                for old, new in zip(self._entries, (key_states, value_states), strict=True)
+            )
+            self._entries = [self._trimmed(keys), self._trimmed(values)]
         if gap:
             setattr(keys, DROPPED, range(self.first, self.first + gap))
         return keys, values
+
+    def _held(self) -> int:
+        keys, _ = self._entries
+        return 0 if keys is None else keys.shape[2]
 
     def _trimmed(self, entries: Any) -> torch.Tensor:
         """The entries to keep; the same tensor where all are."""
@@ -159,15 +199,12 @@ class WindowLayer(DynamicLayer):
 
     def _slid(self, *added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The kept entries with one more, in place."""
-        assert self.keys is not None
         most = self.first + self.window - 1
-        excess = self.keys.shape[2] - most  # 1 after the first step: the key that leaves the window
-        moved = self._shown[0] is not self.keys or self._shown[1] is not self.values
-        if moved or (self._rooms[0].is_inference() and not torch.is_inference_mode_enabled()):
-            self._rooms, self._begin = (
-                [self._roomy(self._trimmed(x)) for x in (self.keys, self.values)],
-                0,
-            )
+        excess = self._held() - most  # 1 after the first step: the key that leaves the window
+        if self._must_move():
+            self._rooms = [self._roomy(self._trimmed(x)) for x in self._entries]
+            self._begin = 0
+            self._taken = False
         elif excess:
             for room in self._rooms:
                 first = room[:, :, self._begin : self._begin + self.first].clone()
@@ -181,8 +218,16 @@ class WindowLayer(DynamicLayer):
         for room, new in zip(self._rooms, added, strict=True):
             room[:, :, end : end + 1] = new
         keys, values = (room[:, :, self._begin : end + 1] for room in self._rooms)
-        self.keys, self.values = self._shown = keys, values
+        self._entries = [keys, values]
+        self._shown = keys, values
         return keys, values
+
+    def _must_move(self) -> bool:
+        """Whether the entries are not those of the rooms, or the rooms may not be written."""
+        keys, values = self._entries
+        if self._taken or self._shown[0] is not keys or self._shown[1] is not values:
+            return True
+        return self._rooms[0].is_inference() and not torch.is_inference_mode_enabled()
 
     def _roomy(self, entries: torch.Tensor) -> torch.Tensor:
         batch, heads, held, dim = entries.shape
@@ -199,10 +244,10 @@ class WindowLayer(DynamicLayer):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last entries, where none was dropped yet."""
-        if self.keys is not None and self.keys.shape[2] < self.cumulative_length:
+        if self._entries[0] is not None and self._held() < self.cumulative_length:
             raise UnsupportedError(
-                f"this cache kept {self.keys.shape[2]} of {self.cumulative_length} entries, and cannot go back to keys "
+                f"this cache kept {self._held()} of {self.cumulative_length} entries, and cannot go back to keys "
                 f"that it dropped; use the model's own cache for assisted decoding"
             )
         super().crop(tokens_to_remove)
-        self.cumulative_length = 0 if self.keys is None else self.keys.shape[2]
+        self.cumulative_length = self._held()

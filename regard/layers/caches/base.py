@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,8 +14,16 @@ import torch
 from regard.arguments import a_path, count_of, in_memory, refuse_wrapper, shown, whole, yes_or_no
 from regard.bias import Forgetting, log_sums
 from regard.core.tensors import Stored, check_tensor
-from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.layers.caches.entries import FORMAT, Held, check_numbers, checked_dtype, read, rounded
+from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
+from regard.layers.caches.entries import (
+    FORMAT,
+    Held,
+    Ownership,
+    check_numbers,
+    checked_dtype,
+    read,
+    rounded,
+)
 from regard.patterns.grid import checked_device
 from regard.storage import save_tensors
 
@@ -138,6 +147,12 @@ class Owned:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_owner": None}
 
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        copied._owner = None
+        return copied
+
 
 class Cache(Owned):
     """Keys (batch, kv_heads, length, head_dim) and values (batch, kv_heads, length, v_dim) of one attention layer.
@@ -150,7 +165,8 @@ class Cache(Owned):
     With int8 keys a score changes by at most scale · Σ|q| · a / 254; with int8 values an output by at most a / 254.
 
     A joined cache keeps the keys alone, and a value is the first v_dim numbers of its key, as in latent attention.
-    After `copy.copy` append to only one of the two, since they share memory; `copy.deepcopy` shares none.
+    `copy.copy` gives an independent cache: both share the memory of their entries, and the one that does not append
+    first copies them when it appends. `copy.deepcopy` copies them at once.
 
     Args:
         batch: number of texts in the batch.
@@ -170,6 +186,9 @@ class Cache(Owned):
     lead = 0  # entries at the beginning of a text that are never dropped
     kind = ""  # its name in `new_cache` and in files
     bounded: bool | None = False  # whether it has a capacity; None for either
+    _overwrites = (
+        True  # whether entries that `crop` drops may be written over: not once they were shown
+    )
 
     def __init__(
         self,
@@ -197,22 +216,38 @@ class Cache(Owned):
                 f"v_dim is {self.v_dim}, and in a joined cache at most head_dim, {head_dim}"
             )
         dims = {"k": head_dim} if self.joined else {"k": head_dim, "v": self.v_dim}
-        planes = {
-            name: torch.empty(*axes, dim, dtype=self.dtype, device=device)
-            for name, dim in dims.items()
-        }
+        widths = {name: (dim, self.dtype) for name, dim in dims.items()}
         if self.dtype == torch.int8:
-            planes |= {
-                f"{name}_scales": torch.empty(*axes, 1, dtype=torch.float32, device=device)
-                for name in dims
-            }
+            widths |= {f"{name}_scales": (1, torch.float32) for name in dims}
         if gates := whole("forgetting", forgetting, 0):
-            planes["forgotten"] = torch.empty(*axes, gates, dtype=torch.float64, device=device)
-        self._held = Held(planes)
+            widths["forgotten"] = gates, torch.float64
+        try:
+            planes = {
+                name: torch.empty(*axes, width, dtype=plane_dtype, device=device)
+                for name, (width, plane_dtype) in widths.items()
+            }
+        except RuntimeError as error:  # of an allocator, also where a size exceeds 64 bits
+            numbers = sum(width for width, _ in widths.values())
+            raise ArgumentError(
+                f"a {self.kind} cache with room for {axes[2]} entries of {numbers} numbers for each of {axes[0]} batch "
+                f"rows and {axes[1]} key/value heads cannot be allocated on {device}; give a smaller capacity"
+            ) from error
+        self._held = Held(planes, ownership=Ownership())
         self._set_up()
 
     def _set_up(self) -> None:
         """Make what a kind of cache has besides its entries."""
+
+    def __copy__(self) -> Self:
+        copied = super().__copy__()
+        ownership = self._held.ownership
+        if ownership is not None:
+            ownership.share(self, copied)
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Caches that are copied or pickled together may share planes there too, so nothing may be written into these.
+        return {**super().__getstate__(), "_held": replace(self._held, ownership=None)}
 
     @property
     def length(self) -> int:
@@ -236,12 +271,17 @@ class Cache(Owned):
 
     @property
     def keys(self) -> Entries:
-        """(batch, kv_heads, length, head_dim); `Stored` if they are int8 or if the first ones were dropped."""
+        """(batch, kv_heads, length, head_dim); `Stored` if they are int8 or if the first ones were dropped.
+
+        Later changes of the cache leave them as they are, except those in a compiled graph.
+        """
+        self._overwrites = False
         return self._returned(self._whole(), self.dtype)[0]
 
     @property
     def values(self) -> Entries:
         """(batch, kv_heads, length, v_dim), as `keys`."""
+        self._overwrites = False
         return self._returned(self._whole(), self.dtype)[1]
 
     @property
@@ -372,9 +412,11 @@ class Cache(Owned):
         """Read a cache of this kind that `save` wrote.
 
         Raises:
-            CheckpointError: the file is missing, damaged, of another kind, or not a cache.
+            CheckpointError: the file is missing, damaged, of another kind, or not a cache, or names a capacity for
+                which there is no memory.
         """
-        capacity, v_dim, lead, held = read(a_path("path", path), cls.kind, cls.bounded, device)
+        path = a_path("path", path)
+        capacity, v_dim, lead, held = read(path, cls.kind, cls.bounded, device)
         batch, kv_heads, _, head_dim = held.planes["k"].shape
         dtype = held.planes["k"].dtype
         joined = "v" not in held.planes
@@ -384,7 +426,10 @@ class Cache(Owned):
         options |= (
             {"forgetting": held.planes["forgotten"].shape[3]} if "forgotten" in held.planes else {}
         )
-        cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, **options)
+        try:
+            cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, **options)
+        except ArgumentError as error:
+            raise CheckpointError(f"{path} holds a cache that cannot be made: {error}") from error
         cache._take(held)
         return cache
 
@@ -421,7 +466,7 @@ class Cache(Owned):
         self._held = (
             held.cropped(length, self.lead)
             if length
-            else Held(held.planes, written_to=held.written_to)
+            else Held(held.planes, ownership=held.ownership)
         )
 
     # What all kinds of cache share
@@ -465,8 +510,9 @@ class Cache(Owned):
             return held.joined(new)
         if torch.compiler.is_exporting():  # allocating ahead would fix the lengths of the program
             return held.joined(new)
-        if held.stop + added > held.room or held.fixed:
+        if not held.claimed(added, self._overwrites):
             held = held.moved(self._room(held.entries + added, held.room))
+            held.claimed(added, self._overwrites)
         return held.written({name: x.detach() for name, x in new.items()})
 
     def _returned(self, held: Held, dtype: torch.dtype | None) -> tuple[Entries, Entries]:

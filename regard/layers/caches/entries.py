@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -69,7 +70,10 @@ def rounded(
             f"{name} needs a gradient, and rounding to int8 has none; use torch.no_grad(), or train with a "
             f"floating-point cache"
         )
-    largest = new.abs().amax(-1, keepdim=True)
+    if new.shape[-1]:
+        largest = new.abs().amax(-1, keepdim=True)
+    else:  # vectors without numbers have no largest one
+        largest = new.new_zeros(*new.shape[:-1], 1)
     scales = (largest / LEVELS).to(torch.float32).clamp_min(torch.finfo(torch.float32).tiny)
     _refuse_overflow(name, largest, scales, dtype)
     return (new / scales).round().to(torch.int8), scales
@@ -84,6 +88,45 @@ def _refuse_overflow(
         )
 
 
+class Ownership:
+    """Which of the caches that share planes may write their free slots, also where each has a thread of its own.
+
+    A copy of a cache shares its planes. Whoever appends first behind the last entry that was written goes on in place,
+    and every other cache moves its entries to new planes.
+    """
+
+    def __init__(self) -> None:
+        # One past the last slot that was claimed. Whoever claims takes it out: two threads never both have it, and an
+        # exception at any line loses it at worst, so that the next append moves the entries.
+        self._written: list[int | None] = [None]
+        self._holders: set[ref[Any]] = set()  # caches that were copied, and their copies
+
+    def share(self, *caches: Any) -> None:
+        """Note that these caches hold entries of the planes."""
+        for cache in caches:
+            # What is called when a cache is gone is no Python code, in which an interruption could be lost.
+            self._holders.add(ref(cache, self._holders.discard))
+
+    def claim(self, start: int, stop: int, overwrites: bool = False) -> bool:
+        """Whether a cache whose entries end at the slot `start` may write up to `stop`; if so, no other one may.
+
+        overwrites: whether it may write over entries that it dropped. No other cache may hold them then, and where
+            gradients are recorded autograd may have saved them.
+        """
+        try:
+            written = self._written.pop()
+        except IndexError:
+            return False
+        granted = written is None or written == start
+        if not granted and overwrites and not torch.is_grad_enabled():
+            granted = len(self._holders) <= 1
+        self._written.append(stop if granted else written)
+        return granted
+
+    def __reduce__(self) -> Any:  # what is unpickled shares no planes with what was pickled
+        return Ownership, ()
+
+
 @dataclass(frozen=True)
 class Held:
     """Entries in slots `start` to `stop` - 1 of every plane; the first one has position `first`.
@@ -91,7 +134,7 @@ class Held:
     A plane is a tensor (batch, kv_heads, room, dim): the keys, the values, their scales, or the sums of log forget
     gates up to each key, which `keeping` counts anew from the end of the text. Held is immutable: a change makes a new
     one. Slots in use are never written again, so an earlier Held stays valid while only appends
-    follow it.
+    follow it. Free slots are written only where `ownership` grants it, and never without one.
 
     `places` (batch or 1, kv_heads or 1, n) are the positions of the first n entries, where some between them were
     dropped; `first` is then their number. The entries after these follow one another.
@@ -101,7 +144,7 @@ class Held:
     start: int = 0
     stop: int = 0
     first: int = 0
-    written_to: int = 0  # one past the last slot that was ever written
+    ownership: Ownership | None = None  # of the planes
     places: torch.Tensor | None = None
     stop_tensor: Any = (
         None  # of a static cache, `stop` as a tensor (1,), so that a graph serves any length
@@ -143,14 +186,21 @@ class Held:
         planes = {name: torch.cat([plane, new[name]], 2) for name, plane in self.used().items()}
         return Held(planes, 0, self.entries + new["k"].shape[2], self.first, places=self.places)
 
+    def claimed(self, added: int, overwrites: bool) -> bool:
+        """Whether `added` more entries may be written into free slots; see `Ownership.claim`."""
+        if self.stop + added > self.room or self.fixed or self.ownership is None:
+            return False
+        return self.ownership.claim(self.stop, self.stop + added, overwrites)
+
     def written(self, new: dict[str, torch.Tensor]) -> Held:
-        """These entries and new ones after them, written into free slots."""
+        """These entries and new ones after them, written into free slots that were claimed."""
         stop = self.stop + new["k"].shape[2]
-        fresh = torch.is_grad_enabled() and self.stop >= self.written_to
         for name, plane in self.planes.items():
-            # autograd has not saved fresh slots: writing them through .data does not invalidate the saved ones
-            (plane.data if fresh else plane)[:, :, self.stop : stop] = new[name]
-        return replace(self, stop=stop, written_to=max(stop, self.written_to))
+            # Where gradients are recorded only slots that were never written are claimed: autograd has saved none of
+            # them, so writing them through .data does not invalidate what it has saved.
+            into = plane.data if torch.is_grad_enabled() else plane
+            into[:, :, self.stop : stop] = new[name]
+        return replace(self, stop=stop)
 
     def moved(self, room: int) -> Held:
         """These entries at the start of new planes with `room` slots, detached."""
@@ -158,7 +208,7 @@ class Held:
         for name, plane in self.used().items():
             planes[name] = plane.new_empty(*plane.shape[:2], room, plane.shape[3])
             planes[name][:, :, : self.entries] = plane.detach()
-        return Held(planes, 0, self.entries, self.first, places=self.places)
+        return Held(planes, 0, self.entries, self.first, Ownership(), self.places)
 
     def reordered(self, index: torch.Tensor) -> Held:
         """Batch row i is batch row `index[i]` of these."""
@@ -171,7 +221,7 @@ class Held:
         for name, plane in self.used().items():
             planes[name] = plane.new_empty(len(index), plane.shape[1], self.room, plane.shape[3])
             torch.index_select(plane, 0, index, out=planes[name][:, :, : self.entries])
-        return Held(planes, 0, self.entries, self.first, places=places)
+        return Held(planes, 0, self.entries, self.first, Ownership(), places)
 
     def without_oldest(self, count: int) -> Held:
         """Without the first `count` entries; the others keep their positions."""

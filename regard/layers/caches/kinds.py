@@ -61,6 +61,18 @@ class StaticCache(Cache):
     def _held(self, held: Held) -> None:
         self._now = replace(held, stop_tensor=torch.tensor([held.stop], device="cpu"))
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state["_now"] = state.pop("_held")
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if not self._held.recorded:
+            self._held = self._held.moved(
+                self._room(0, 0)
+            )  # a graph writes into the planes there are
+
     @property
     def length(self) -> int:
         return int(self._now.stop_tensor) if _in_graph() else self._held.length

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from dataclasses import dataclass, replace
-from typing import Self
+from threading import RLock
+from typing import Any, Self
+from weakref import KeyedRef
 
 import torch
 
@@ -17,45 +20,66 @@ PAGE = 64  # entries
 
 
 class Pool:
-    """The memory of pages: planes (kv_heads, pages, PAGE, dim), with a list of those that are free.
+    """The memory of pages: planes (kv_heads, pages, PAGE, dim), shared by forks that may run in threads of their own.
 
-    Entries that are in use are never written again; a page that no table names is free.
+    Entries that are in use are never written again; a page that no table names is free. Pages are taken and written
+    under `lock`, so that no thread writes into planes that another one has just replaced by larger ones. Reading needs
+    no lock: planes that were replaced still hold all entries that were in use then.
     """
 
     def __init__(self, planes: dict[str, torch.Tensor]) -> None:
         self.planes = planes
-        self.free: list[int] = []
+        self.lock = RLock()  # a signal handler may continue a fork while this thread holds it
+        self._free: list[int] = []
+        self._lent: dict[int, KeyedRef[int, Page]] = {}  # by index, each page that exists
+        # A dead reference arrives here without a line of Python, in which an interruption could be lost.
+        self._returned: deque[KeyedRef[int, Page]] = deque()
 
     @property
     def pages(self) -> int:
         return self.planes["k"].shape[1]
 
     def take(self, count: int) -> list[Page]:
-        """Take this many free pages; the pool doubles if it has too few."""
-        if len(self.free) < count or (
-            self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()
-        ):
-            before = self.pages
-            after = (
-                before
-                if len(self.free) >= count
-                else max(2 * before, before + count - len(self.free))
-            )
-            grown = {
-                x: plane.new_empty(plane.shape[0], after, *plane.shape[2:])
-                for x, plane in self.planes.items()
-            }
-            for name, plane in self.planes.items():
-                grown[name][:, :before] = plane
-            more = range(after - 1, before - 1, -1)
-            self.planes, self.free[:0] = (
-                grown,
-                more,
-            )  # in one statement: an exception leaves none without the other
-        return [Page(self, self.free.pop()) for _ in range(count)]
+        """Take this many free pages; the pool doubles if it has too few. The caller holds the lock."""
+        while self._returned:
+            index = self._returned.popleft().key
+            self._lent.pop(index, None)
+            self._free.append(index)
+        if len(self._free) < count:
+            self._free = self._not_lent()
+        while len(self._free) < count or self._is_closed():
+            self._grow(count - len(self._free))
+        return [self._lend(self._free.pop()) for _ in range(count)]
+
+    def _not_lent(self) -> list[int]:
+        """The free pages, the first one last, with those that an exception in `take` left out."""
+        return [index for index in range(self.pages - 1, -1, -1) if index not in self._lent]
+
+    def _is_closed(self) -> bool:
+        """Whether the planes were made in inference mode, and cannot be written outside of it."""
+        return self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()
+
+    def _grow(self, missing: int) -> None:
+        """Replace the planes by larger ones, or by equally large ones where no page is missing."""
+        planes = self.planes
+        before = self.pages
+        after = before if missing <= 0 else max(2 * before, before + missing)
+        grown = {}
+        for name, plane in planes.items():
+            grown[name] = plane.new_empty(plane.shape[0], after, *plane.shape[2:])
+            grown[name][:, :before] = plane
+        if self.planes is planes:  # else a signal handler has replaced them meanwhile
+            self.planes = grown
+        self._free = self._not_lent()
+
+    def _lend(self, index: int) -> Page:
+        page = Page(index)
+        self._lent[index] = KeyedRef(page, self._returned.append, index)
+        return page
 
     def write(self, slots: torch.Tensor, new: dict[str, torch.Tensor]) -> None:
-        """Write entries (batch, kv_heads, added, dim) into slots (batch · added), numbered through all pages."""
+        """Write entries (batch, kv_heads, added, dim) into slots (batch · added), numbered through all pages. The
+        caller holds the lock."""
         for name, x in new.items():
             entries = x.detach().transpose(0, 1).flatten(1, 2)  # (kv_heads, batch · added, dim)
             self.planes[name].flatten(1, 2).index_copy_(
@@ -93,15 +117,11 @@ class Pool:
 class Page:
     """A page of a pool; it is free again when no table names it."""
 
-    __slots__ = ("filled", "index", "pool")
+    __slots__ = ("__weakref__", "filled", "index")
 
-    def __init__(self, pool: Pool, index: int) -> None:
-        self.pool, self.index = pool, index
+    def __init__(self, index: int) -> None:
+        self.index = index
         self.filled = 0  # entries that were ever written
-
-    def __del__(self) -> None:
-        if hasattr(self, "pool"):  # an exception may have ended its creation before
-            self.pool.free.append(self.index)
 
 
 @dataclass(frozen=True)
@@ -119,7 +139,10 @@ class PageTable:
         return self.first + self.entries
 
     def extended(self, pool: Pool, added: int) -> PageTable:
-        """With pages for more entries. A row whose last page another row has written on gets a copy of that page."""
+        """With pages for more entries. A row whose last page another row has written on gets a copy of that page.
+
+        The caller holds the lock of the pool.
+        """
         if not added:
             return self
         offset = self.entries % PAGE
@@ -182,6 +205,22 @@ class PagedCache(Cache):
         )
         self._table = PageTable(((),) * self.batch)
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        del state["_pool"], state["_table"]  # forks may be writing into the pool
+        if not self._held.recorded:
+            held = self._read(self._table)
+            planes = {name: plane.clone() for name, plane in held.planes.items()}
+            state["_held"] = replace(held, planes=planes)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
+        if not self._held.recorded:
+            self._table = self._paged(self._held)
+            self._held = self._emptied(self.batch)
+
     @property
     def length(self) -> int:
         """Number of entries appended and not cropped; also the position of the next entry."""
@@ -204,7 +243,8 @@ class PagedCache(Cache):
         return sum(plane.numel() * plane.element_size() for plane in planes)
 
     def fork(self) -> Self:
-        """An independent cache with the same entries, which shares their pages; nothing is copied."""
+        """An independent cache with the same entries, which shares their pages; nothing is copied. Each fork may be
+        continued by a thread of its own."""
         return copy.copy(self)
 
     @uncompiled  # a compiler would make pages of its own, and free them
@@ -285,9 +325,17 @@ class PagedCache(Cache):
 
     def _written(self, before: PageTable, new: dict[str, torch.Tensor]) -> PageTable:
         """The table with new entries, which are written into its pages."""
-        table = before.extended(self._pool, new["k"].shape[2])
-        slots = torch.tensor(table.slots(before.entries), dtype=torch.int64, device="cpu")
-        self._pool.write(slots.to(new["k"].device), new)
+        lock: Any = self._pool.lock
+        nested = lock._is_owned()
+        try:
+            with lock:
+                table = before.extended(self._pool, new["k"].shape[2])
+                slots = torch.tensor(table.slots(before.entries), dtype=torch.int64, device="cpu")
+                self._pool.write(slots.to(new["k"].device), new)
+        except BaseException:
+            if lock._is_owned() and not nested:  # raised between the last line and the release
+                lock.release()
+            raise
         return table
 
     def _last(self) -> Held:
