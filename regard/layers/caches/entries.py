@@ -123,6 +123,10 @@ class Ownership:
         self._written.append(stop if granted else written)
         return granted
 
+    def note(self, stop: int) -> None:
+        """Note that a compiled graph, which claims nothing, has written up to `stop`."""
+        self._written[:] = [stop]
+
     def __reduce__(self) -> Any:  # what is unpickled shares no planes with what was pickled
         return Ownership, ()
 

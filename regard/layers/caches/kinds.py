@@ -38,6 +38,9 @@ class GrowingCache(Cache):
 class StaticCache(Cache):
     """A cache with room for `capacity` entries, allocated once; further entries are refused.
 
+    A compiled graph cannot move entries: it writes behind those of its cache. Continue only one of several copies in a
+    graph, and make the others by `copy.deepcopy`.
+
     >>> cache = StaticCache(batch=1, kv_heads=2, head_dim=4, capacity=3)
     >>> keys, values = cache.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
     >>> cache.append(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
@@ -54,7 +57,10 @@ class StaticCache(Cache):
     def _held(self) -> Held:
         now = self._now
         if not torch.compiler.is_compiling() and now.stop == UNKNOWN:
-            self._now = now = replace(now, stop=int(now.stop_tensor))
+            now = replace(now, stop=int(now.stop_tensor))
+            if now.ownership is not None:
+                now.ownership.note(now.stop)
+            self._now = now
         return now
 
     @_held.setter
@@ -104,7 +110,8 @@ class StaticCache(Cache):
         slots = torch.ops.regard.next_slots(stop, k.shape[2], self.capacity).to(k.device)
         for name, x in new.items():
             planes[name].index_copy_(2, slots, x)
-        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], stop_tensor=stop + k.shape[2])
+        after = stop + k.shape[2]
+        self._now = Held(planes, 0, UNKNOWN, ownership=self._now.ownership, stop_tensor=after)
         return (
             planes["k"],
             planes["k"][..., : self.v_dim] if self.joined else planes["v"],

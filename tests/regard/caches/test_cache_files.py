@@ -143,3 +143,13 @@ def test_a_well_sealed_file_that_says_what_cannot_be_is_refused(
     save_tensors(tmp_path / "forged", tensors, {"cache": kind, "format": "1", **words})
     with pytest.raises(rg.errors.CheckpointError, match=reason):
         load_cache(tmp_path / "forged")
+
+
+@pytest.mark.parametrize("kind", ["static", "ring"])
+def test_a_file_that_names_a_capacity_without_memory_for_it_is_refused(kind, tmp_path):
+    path = tmp_path / "cache.safetensors"
+    entries = torch.ones(1, 2, 3, 5)
+    words = {"cache": kind, "format": "1", "first": "0", "capacity": str(2**61)}
+    save_tensors(path, {"k": entries, "v": entries.clone()}, words)
+    with pytest.raises(rg.CheckpointError, match="cannot be allocated on cpu"):
+        load_cache(path)

@@ -231,3 +231,20 @@ def test_one_row_is_read_in_place_and_several_are_gathered():
         assert filled(2, 10).keys.shape == (2, HEADS, 10, DIM)
     first = cache.keys.untyped_storage().data_ptr()
     assert first != plane.untyped_storage().data_ptr(), "autograd may keep what it is given"
+
+
+@pytest.mark.parametrize("sizes", [{"v_dim": 0}, {"v_dim": 3, "head_dim": 0}])
+def test_an_int8_cache_takes_vectors_without_numbers(sizes):
+    sizes = {"head_dim": 5, **sizes}
+    cache = new_cache("dynamic", 1, HEADS, **sizes, dtype="int8")
+    k, v = (torch.ones(1, HEADS, 3, sizes[name]) for name in ("head_dim", "v_dim"))
+    keys, values = cache.append(k, v)
+    assert (keys.shape, values.shape) == (k.shape, v.shape)
+    assert torch.equal(keys.widened(torch.float32), k)
+    assert torch.equal(values.widened(torch.float32), v)
+
+
+@pytest.mark.parametrize("kind", ["static", "ring"])
+def test_a_capacity_for_which_there_is_no_memory_is_refused(kind):
+    with pytest.raises(rg.ArgumentError, match="cannot be allocated on cpu; give a smaller"):
+        new_cache(kind, 1, HEADS, 5, capacity=2**61)

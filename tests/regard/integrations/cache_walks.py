@@ -89,7 +89,7 @@ def models(name: str) -> tuple[Any, Any]:
 
 @dataclass
 class Pair:
-    """A cache of the attached model, and one of the other, which hides by a mask the keys that the first one dropped."""
+    """A cache of the attached model, and one of the other, which hides by a mask what the first one dropped."""
 
     ours: DynamicCache
     theirs: DynamicCache
@@ -287,6 +287,8 @@ def main() -> None:
         if not worst < WIDER.get(walk.name, BOUND):
             off += 1
             print(f"{walk.name} seed {seed}: off by {worst:.3g} after {', '.join(walk.log)}")
+        if (seed + 1) % 50 == 0:
+            print(f"walks up to {seed}: {off} off", flush=True)
     print(f"{arguments.walks} walks, {off} off")
 
 

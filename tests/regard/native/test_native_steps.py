@@ -262,3 +262,18 @@ def test_wrong_tensors_are_refused_after_right_ones_too():
                 rg.attention(*wrong, pattern="causal")
         with pytest.raises(rg.ShapeError, match="q_start"):
             rg.attention(q, k, v, pattern="causal", q_start=torch.tensor([1, 2, 3]))
+
+
+@pytest.mark.parametrize("start", [1, 3, torch.tensor([1]), torch.tensor([3])])
+@pytest.mark.parametrize(
+    "pattern", ["causal", "causal_window(3)", "causal_window(3) | (causal & prefix(1))"]
+)
+def test_a_step_that_reaches_a_dropped_key_is_refused_with_the_same_sentence_each_time(
+    pattern, start
+):
+    q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 67, 8)
+    first = 2
+    stored = Stored(k[:, :, first:], first=first)
+    for _ in range(4):
+        with pytest.raises(rg.ArgumentError, match="this cache holds those from 2 on"):
+            rg.attention(q, stored, stored, pattern=pattern, q_start=start, backend="native")

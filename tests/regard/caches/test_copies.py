@@ -1,0 +1,134 @@
+"""Copies of a cache are independent, and tensors that were read from a cache do not change."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from regard.core.tensors import Stored
+from regard.layers.caches import new_cache, paged
+
+HEADS = 2
+DIM = 3
+PROMPT = 7
+KINDS = {
+    "dynamic": {},
+    "static": {"capacity": 29},
+    "ring": {"capacity": 11},
+    "ring with first": {"capacity": 11, "first": 2},
+    "paged": {},
+    "int8": {"dtype": "int8"},
+    "joined": {"joined": True},
+}
+WAYS = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda cache: pickle.loads(pickle.dumps(cache)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch):
+    monkeypatch.setattr(paged, "PAGE", 4)
+
+
+def empty(name: str):
+    kind = {"int8": "dynamic", "joined": "dynamic"}.get(name, name.split()[0])
+    return new_cache(kind, 1, HEADS, DIM, **KINDS[name])
+
+
+def append(cache, added: int, number: float) -> None:
+    numbers = number + torch.arange(added * DIM * HEADS).view(1, HEADS, added, DIM) / 64
+    cache.append(numbers, None if cache.joined else numbers)
+
+
+def held(cache) -> torch.Tensor:
+    keys = cache.keys
+    return keys.widened(torch.float64) if isinstance(keys, Stored) else keys.double()
+
+
+def same(one, other) -> bool:
+    return one.length == other.length and torch.equal(held(one), held(other))
+
+
+@pytest.mark.parametrize("cropped", [0, 3])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", KINDS)
+def test_a_cache_and_its_copies_go_on_as_if_each_were_alone(name, way, grad, cropped):
+    def alone(number: float):
+        cache = empty(name)
+        append(cache, PROMPT, 1.0)
+        cache.crop(PROMPT - cropped)
+        for at in range(5):
+            append(cache, 1 + at % 2, number + at)
+        return cache
+
+    with torch.set_grad_enabled(grad):
+        base = empty(name)
+        append(base, PROMPT, 1.0)
+        one = WAYS[way](base)
+        other = WAYS[way](one)
+        numbers = (10.0, 20.0, 30.0)
+        caches = (base, one, other)
+        for cache in caches:
+            cache.crop(PROMPT - cropped)
+        for at in range(5):
+            for cache, number in zip(caches, numbers, strict=True):
+                append(cache, 1 + at % 2, number + at)
+        for cache, number in zip(caches, numbers, strict=True):
+            assert same(cache, alone(number))
+
+
+@pytest.mark.parametrize("together", [copy.deepcopy, lambda two: pickle.loads(pickle.dumps(two))])
+@pytest.mark.parametrize("name", KINDS)
+def test_caches_that_share_entries_and_are_copied_together_share_none_that_they_write(
+    name, together
+):
+    with torch.no_grad():
+        base = empty(name)
+        append(base, PROMPT, 1.0)
+        one, other = together((base, copy.copy(base)))
+        append(one, 2, 10.0)
+        append(other, 2, 20.0)
+        append(base, 2, 10.0)
+        assert same(one, base)
+        assert not torch.equal(held(other), held(one))
+
+
+@pytest.mark.parametrize("name", ["dynamic", "static", "ring", "ring with first", "joined"])
+def test_keys_and_values_that_were_read_do_not_change_after_a_crop(name):
+    with torch.no_grad():
+        cache = empty(name)
+        append(cache, PROMPT, 1.0)
+        taken = (cache.keys, cache.values)
+        then = [x.clone() for x in taken]
+        cache.crop(3)
+        append(cache, 5, 9.0)
+        append(cache, 1, 9.0)
+        assert all(map(torch.equal, taken, then))
+
+
+def test_a_cache_that_shares_nothing_writes_over_what_it_dropped():
+    """So that taking back proposals of a draft copies nothing; copies that are gone do not count."""
+    with torch.no_grad():
+        cache = empty("static")
+        append(cache, PROMPT, 1.0)
+        place = cache._held.planes["k"].data_ptr()
+        cache.crop(3)
+        append(cache, 2, 9.0)
+        cache = copy.copy(cache)
+        cache.crop(4)
+        append(cache, 2, 9.0)
+        assert cache._held.planes["k"].data_ptr() == place
+
+
+def test_a_copy_that_replaces_its_cache_at_each_step_copies_no_entry():
+    with torch.no_grad():
+        cache = empty("static")
+        place = cache._held.planes["k"].data_ptr()
+        for at in range(9):
+            cache = copy.copy(cache)
+            append(cache, 1, at)
+        assert cache._held.planes["k"].data_ptr() == place

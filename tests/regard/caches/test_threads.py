@@ -1,0 +1,163 @@
+"""Copies and forks of one cache, each continued by a thread of its own."""
+
+import copy
+import gc
+import sys
+from threading import Barrier, Thread
+
+import pytest
+import torch
+from injections import at_each_line, interrupted
+
+from regard.layers.caches import PagedCache, new_cache, paged
+
+THREADS = 8
+TRIALS = 4
+PROMPT = 7
+STEPS = 61
+HEADS = 2
+DIM = 3
+KINDS = {
+    "paged": {},
+    "dynamic": {},
+    "static": {"capacity": PROMPT + STEPS},
+    "ring": {"capacity": PROMPT + STEPS},
+    "latent": {"joined": True, "v_dim": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch):
+    monkeypatch.setattr(paged, "PAGE", 4)
+
+
+@pytest.fixture(autouse=True)
+def _threads_change_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def filled(kind: str):
+    """A cache with a prompt of its own numbers."""
+    cache = new_cache("dynamic" if kind == "latent" else kind, 1, HEADS, DIM, **KINDS[kind])
+    prompt = torch.randn(1, HEADS, PROMPT, DIM)
+    cache.append(prompt, None if cache.joined else prompt)
+    return cache, prompt
+
+
+def run_threads(work) -> list[BaseException]:
+    """Call `work(number)` in threads that begin together; what they raised."""
+    start = Barrier(THREADS)
+    raised = []
+
+    def run(number: int) -> None:
+        start.wait()
+        try:
+            with torch.no_grad():
+                work(number)
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [Thread(target=run, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_and_forks_of_one_cache_are_right_in_threads_of_their_own(kind, way):
+    for _ in range(TRIALS):
+        with torch.no_grad():
+            base, prompt = filled(kind)
+        fork = PagedCache.fork if kind == "paged" and way is copy.copy else way
+        caches = [fork(base) for _ in range(THREADS)]
+        texts = [torch.full((1, HEADS, STEPS, DIM), float(number)) for number in range(THREADS)]
+
+        def go_on(number, caches=caches, texts=texts):
+            cache = caches[number]
+            for at in range(STEPS):
+                step = texts[number][:, :, at : at + 1]
+                cache.append(step, None if cache.joined else step)
+
+        assert run_threads(go_on) == []
+        with torch.no_grad():
+            for cache, text in zip(caches, texts, strict=True):
+                assert torch.equal(cache.keys, torch.cat([prompt, text], 2))
+            assert torch.equal(base.keys, prompt)
+
+
+def test_copies_may_be_made_by_several_threads_at_once():
+    with torch.no_grad():
+        base, prompt = filled("dynamic")
+        caches = [None] * THREADS
+
+        def copy_and_go_on(number):
+            cache = caches[number] = copy.copy(base)
+            numbers = torch.full((1, HEADS, 5, DIM), float(number))
+            cache.append(numbers, numbers)
+            cache.crop(PROMPT + 2)
+            cache.append(numbers, numbers)
+
+        assert run_threads(copy_and_go_on) == []
+        for number, cache in enumerate(caches):
+            wanted = torch.full((1, HEADS, 7, DIM), float(number))
+            assert torch.equal(cache.keys, torch.cat([prompt, wanted], 2))
+
+
+def test_an_interruption_while_a_page_becomes_free_is_not_lost_and_the_page_is_free():
+    """A page is returned without a line of Python, in which a KeyboardInterrupt would be swallowed."""
+    with torch.no_grad():
+        cache, _ = filled("paged")
+        fork = cache.fork()
+        numbers = torch.zeros(1, HEADS, 13, DIM)
+        fork.append(numbers, numbers)
+        pool = cache._pool
+        swallowed = []
+        entered = []
+
+        def trace(frame, event, argument):
+            if frame.f_code.co_filename == paged.__file__:
+                entered.append(frame.f_code.co_name)
+                raise KeyboardInterrupt
+
+        hook = sys.unraisablehook
+        sys.unraisablehook = swallowed.append
+        outer = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            del fork
+        finally:
+            sys.settrace(outer)
+            sys.unraisablehook = hook
+        assert (swallowed, entered) == ([], [])
+        before = pool.pages
+        cache.append(numbers[:, :, :5], numbers[:, :, :5])
+        assert pool.pages == before
+
+
+def test_an_append_that_is_stopped_at_any_line_loses_no_page_and_does_not_hold_up_other_threads():
+    def grown():
+        cache, _ = filled("paged")
+        return cache, torch.ones(1, HEADS, 13, DIM)
+
+    with torch.no_grad():
+        cache, numbers = grown()
+        for line in [*at_each_line(lambda: cache.append(numbers, numbers))]:  # noqa: B023
+            cache, numbers = grown()
+            fork = cache.fork()
+            assert interrupted(lambda: cache.append(numbers, numbers), line)  # noqa: B023
+            thread = Thread(target=fork.append, args=(numbers, numbers), daemon=True)
+            thread.start()
+            thread.join(60)
+            assert not thread.is_alive(), line
+            gc.collect()  # the frames that the exception names hold pages too
+            pool = fork._pool
+            named = {page for held in (cache, fork) for row in held._table.rows for page in row}
+            with pool.lock:
+                pool.take(0)
+            assert len(pool._not_lent()) == pool.pages - len(named), line
