@@ -3,11 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from regard.distributed.needs import Layout, joined, part
+from regard.distributed.needs import Layout, shard, unshard
 
-if (
-    TYPE_CHECKING
-):  # they import torch.distributed.tensor, which takes seconds, so they are imported on first use
+# These modules import torch.distributed.tensor, which takes seconds, so they are imported on first use.
+if TYPE_CHECKING:
     from regard.distributed.api import ContextParallel, SharedDetail, attention, attention_detail
     from regard.distributed.planning import Traffic, bytes_exchanged
     from regard.distributed.tensor_parallel import TensorParallel, shard_model, tensor_parallel_plan
@@ -21,13 +20,13 @@ __all__ = [
     "SharedDetail",
     "TensorParallel",
     "Traffic",
-    "joined",
-    "part",
+    "shard",
     "shard_model",
     "tensor_parallel_plan",
+    "unshard",
 ]
 
-_LATER = {
+_IMPORTED_ON_FIRST_USE = {
     "api": ("ContextParallel", "SharedDetail", "attention", "attention_detail"),
     "planning": ("Traffic", "bytes_exchanged"),
     "tensor_parallel": ("TensorParallel", "shard_model", "tensor_parallel_plan"),
@@ -35,9 +34,10 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _LATER.items():
+    for module, names in _IMPORTED_ON_FIRST_USE.items():
         if name in names:
             value = getattr(import_module(f"regard.distributed.{module}"), name)
             globals()[name] = value
             return value
+
     raise AttributeError(f"module 'regard.distributed' has no attribute {name!r}")

@@ -93,7 +93,7 @@ class Layout:
         )
 
 
-def part(x: torch.Tensor, layout: Layout, rank: int, dim: int = 2) -> torch.Tensor:
+def shard(x: torch.Tensor, layout: Layout, rank: int, dim: int = 2) -> torch.Tensor:
     """One process's part of a whole tensor, along the axis of its positions.
 
     Args:
@@ -105,7 +105,7 @@ def part(x: torch.Tensor, layout: Layout, rank: int, dim: int = 2) -> torch.Tens
     Raises:
         ShapeError: the axis has another length than the layout.
 
-    >>> part(torch.arange(7), Layout("zigzag", (4, 3)), rank=0, dim=0).tolist()
+    >>> shard(torch.arange(7), Layout("zigzag", (4, 3)), rank=0, dim=0).tolist()
     [0, 1, 5, 6]
     """
     if x.shape[dim] != layout.length:
@@ -115,11 +115,11 @@ def part(x: torch.Tensor, layout: Layout, rank: int, dim: int = 2) -> torch.Tens
     return torch.cat([x.narrow(dim, chunk.start, len(chunk)) for chunk in layout.chunks[rank]], dim)
 
 
-def joined(parts: Sequence[torch.Tensor], layout: Layout, dim: int = 2) -> torch.Tensor:
-    """The whole tensor from the parts of all processes, in their order; the inverse of `part`.
+def unshard(parts: Sequence[torch.Tensor], layout: Layout, dim: int = 2) -> torch.Tensor:
+    """The whole tensor from the parts of all processes, in their order; the inverse of `shard`.
 
     >>> layout = Layout("zigzag", (4, 3))
-    >>> joined([part(torch.arange(7), layout, rank, dim=0) for rank in range(2)], layout, dim=0).tolist()
+    >>> unshard([shard(torch.arange(7), layout, rank, dim=0) for rank in range(2)], layout, dim=0).tolist()
     [0, 1, 2, 3, 4, 5, 6]
     """
     order = torch.cat([layout.positions(rank) for rank in range(len(layout.lengths))])

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from regard.arguments import shown
 from regard.distributed.api import attention
 from regard.distributed.group import Group, about_weights, agree, refuse_together, refusing_together
-from regard.distributed.needs import Layout, check_division, part
+from regard.distributed.needs import Layout, check_division, shard
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside
 from regard.patterns import Pattern
@@ -459,11 +459,11 @@ def part_of_batch(
         )
     group = Group.of(mesh)
     divided = Layout.even(layout, x.shape[1], group.count)
-    own = {name: part(whole[name], divided, group.rank, dim=1) for name in CUT if name in whole}
+    own = {name: shard(whole[name], divided, group.rank, dim=1) for name in CUT if name in whole}
     if "attention_mask" in whole:
         own["attention_mask"] = whole["attention_mask"]
     if "labels" in whole:
         shifted = nn.functional.pad(whole["labels"][:, 1:], (0, 1), value=IGNORED)
-        own["shift_labels"] = part(shifted, divided, group.rank, dim=1)
+        own["shift_labels"] = shard(shifted, divided, group.rank, dim=1)
         own["num_items_in_batch"] = (shifted != IGNORED).sum()
     return own

@@ -561,11 +561,11 @@ def distributed_calls() -> dict[str, Given]:
     qkv = queries(KEYS)
     layout = d.Layout("zigzag", (4, 3))
     x = drawn(BATCH, HEADS, KEYS, DIM, seed=35)
-    others = d.part(x, layout, 1)
+    others = d.shard(x, layout, 1)
     options: dict[str, Any] = {"mesh": group, "pattern": "causal"}
 
-    def joined(parts: dict[str, Tensor]) -> Tensor:
-        return d.joined([parts["first"], others], layout)
+    def unshard(parts: dict[str, Tensor]) -> Tensor:
+        return d.unshard([parts["first"], others], layout)
 
     return {
         "distributed.attention": Given(qkv, lambda **given: d.attention(**given, **options)),
@@ -581,8 +581,8 @@ def distributed_calls() -> dict[str, Given]:
         "distributed.attention_detail": Given(
             qkv, lambda **given: d.attention_detail(**given, **options).log_sum_exp
         ),
-        "distributed.part": Given({"x": x}, lambda x: d.part(x, layout, 0)),
-        "distributed.joined": Given({"parts.first": d.part(x, layout, 0)}, joined),
+        "distributed.shard": Given({"x": x}, lambda x: d.shard(x, layout, 0)),
+        "distributed.unshard": Given({"parts.first": d.shard(x, layout, 0)}, unshard),
     }
 
 

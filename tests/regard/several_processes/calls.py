@@ -80,7 +80,7 @@ class Case:
 
 def whole_rows(case: Case, rank: int | None, x: torch.Tensor) -> torch.Tensor:
     """A bias cut to the queries of one process."""
-    return x if rank is None else distributed.part(x, case.layouts[0], rank, dim=-2)
+    return x if rank is None else distributed.shard(x, case.layouts[0], rank, dim=-2)
 
 
 def _every_third(q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
@@ -202,9 +202,9 @@ def on_processes(case: Case) -> dict[str, Any]:
     rank, (of_q, of_k) = dist.get_rank(), case.layouts
     whole = case.tensors()
     q, grad, grad_lse = (
-        distributed.part(whole[name], of_q, rank) for name in ("q", "grad", "grad_lse")
+        distributed.shard(whole[name], of_q, rank) for name in ("q", "grad", "grad_lse")
     )
-    k, v = (distributed.part(whole[name], of_k, rank) for name in ("k", "v"))
+    k, v = (distributed.shard(whole[name], of_k, rank) for name in ("k", "v"))
     options, learning = case.made(rank)
     inputs = [x.requires_grad_() for x in (q, k, v)]
     with counted() as sent:
@@ -245,11 +245,11 @@ def together(case: Case, parts: list[dict[str, Any]]) -> dict[str, torch.Tensor]
             continue
         pieces = [torch.from_numpy(one[name]) for one in parts]
         if name == "bias":
-            found[name] = distributed.joined(pieces, of_q, dim=-2)
+            found[name] = distributed.unshard(pieces, of_q, dim=-2)
         elif name in learning:
             found[name] = torch.stack(pieces).sum(0)
         else:
-            found[name] = distributed.joined(pieces, of_k if name in OF_KEYS else of_q)
+            found[name] = distributed.unshard(pieces, of_k if name in OF_KEYS else of_q)
     return found
 
 

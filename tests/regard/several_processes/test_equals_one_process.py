@@ -123,7 +123,7 @@ def on_processes_in_inference_mode(case: Case):
         whole = case.tensors()
         options = case.made(rank)[0]
         q, k, v = (
-            distributed.part(whole[name], of_q if name == "q" else of_k, rank) for name in "qkv"
+            distributed.shard(whole[name], of_q if name == "q" else of_k, rank) for name in "qkv"
         )
         group = dist.group.WORLD
         detail = distributed.attention_detail(
@@ -144,7 +144,7 @@ def test_inference_mode_gives_the_same(case, pools):
 def kinds(dtype: torch.dtype) -> dict[str, torch.dtype]:
     case = Case("kinds", PRIMES[2], {"pattern": "causal"}, dtype=dtype, want=EVERY)
     (layout, _), rank = case.layouts, dist.get_rank()
-    q, k, v = (distributed.part(case.tensors()[name], layout, rank) for name in "qkv")
+    q, k, v = (distributed.shard(case.tensors()[name], layout, rank) for name in "qkv")
     return dtypes(
         distributed.attention_detail(q, k, v, dist.group.WORLD, want=EVERY, pattern="causal")
     )

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from regard import distributed
-from regard.distributed import Layout, joined
+from regard.distributed import Layout, unshard
 from several_processes import calls, test_passed_states
 from several_processes.calls import on_one, together
 from several_processes.pool import Pool
@@ -53,7 +53,7 @@ def test_sums_that_are_passed_on_give_the_same(name, pool):
     expected = test_passed_states.whole(count, name, True)
     parts = pool.run(test_passed_states.passed, count, name, True, DEVICE)
     for what, x in expected.items():
-        found = joined(
+        found = unshard(
             [torch.from_numpy(one[what]) for one in parts],
             Layout("contiguous", test_passed_states.LENGTHS[count]),
         )
@@ -70,7 +70,7 @@ def half(form: str) -> list[torch.Tensor]:
         draw = torch.Generator().manual_seed(2)
         tensors = [torch.randn(1, heads, layout.length, 32, generator=draw) for heads in (4, 2, 2)]
         q, k, v = (
-            distributed.part(x, layout, rank).bfloat16().to(DEVICE, dtype).requires_grad_()
+            distributed.shard(x, layout, rank).bfloat16().to(DEVICE, dtype).requires_grad_()
             for x in tensors
         )
         output = distributed.attention(

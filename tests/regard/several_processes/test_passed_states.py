@@ -12,7 +12,7 @@ import regard
 from regard import distributed
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.distributed import ContextParallel, Layout, joined, part
+from regard.distributed import ContextParallel, Layout, shard, unshard
 from regard.layers import MultiHeadAttention
 from several_processes.calls import counted
 
@@ -72,7 +72,7 @@ def whole(count: int, name: str, padded: bool) -> dict[str, Any]:
 def passed(count: int, name: str, padded: bool, device: str = "cpu") -> dict[str, Any]:
     layout = Layout("contiguous", LENGTHS[count])
     rank = dist.get_rank()
-    own = {one: part(x, layout, rank).to(device) for one, x in tensors(count, name).items()}
+    own = {one: shard(x, layout, rank).to(device) for one, x in tensors(count, name).items()}
     chosen = options(name, padded)
     found = computed(
         lambda q, k, v, **more: distributed.attention(
@@ -90,7 +90,7 @@ def test_values_and_gradients_are_those_of_one_process(name, count, padded, pool
     parts = pools(count).run(passed, count, name, padded)
     layout = Layout("contiguous", LENGTHS[count])
     for what, x in expected.items():
-        found = joined([torch.from_numpy(one[what]) for one in parts], layout)
+        found = unshard([torch.from_numpy(one[what]) for one in parts], layout)
         assert (found - x).abs().max() < 1e-10, what
 
 
@@ -98,7 +98,7 @@ def bytes_sent(count: int, name: str) -> int:
     """Bytes that this process sends in a forward pass."""
     layout = Layout("contiguous", LENGTHS[count])
     rank = dist.get_rank()
-    own = [part(tensors(count, name)[one], layout, rank) for one in "qkv"]
+    own = [shard(tensors(count, name)[one], layout, rank) for one in "qkv"]
     with torch.no_grad(), counted() as sent:
         distributed.attention(*own, dist.group.WORLD, form="state", **options(name, False))
     return sum(sent)
@@ -126,7 +126,7 @@ def layers(count: int, several: bool) -> dict[str, Any]:
         layer = parallelize_module(
             layer, init_device_mesh("cpu", (count,)), ContextParallel(form="state")
         )
-        x = part(x, Layout("contiguous", LENGTHS[count]), dist.get_rank(), dim=1)
+        x = shard(x, Layout("contiguous", LENGTHS[count]), dist.get_rank(), dim=1)
     output = layer(x)
     output.square().sum().backward()
     return {"output": output.detach().numpy()} | {
@@ -137,7 +137,7 @@ def layers(count: int, several: bool) -> dict[str, Any]:
 def test_a_layer_passes_its_state(pools):
     expected = layers(4, False)
     parts = pools(4).run(layers, 4, True)
-    found = joined(
+    found = unshard(
         [torch.from_numpy(one["output"]) for one in parts], Layout("contiguous", LENGTHS[4]), dim=1
     )
     assert abs(found.numpy() - expected["output"]).max() < 1e-10

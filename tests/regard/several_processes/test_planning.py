@@ -160,7 +160,7 @@ def test_what_cannot_be_planned_is_refused():
         ),
         (partial(Layout, "contiguous", (3, -1)), "0 or more"),
         (
-            partial(distributed.part, torch.zeros(6), Layout("contiguous", (4, 3)), 0, dim=0),
+            partial(distributed.shard, torch.zeros(6), Layout("contiguous", (4, 3)), 0, dim=0),
             "the layout divides 7",
         ),
     ):

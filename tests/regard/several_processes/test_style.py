@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 import regard
-from regard.distributed import ContextParallel, Layout, TensorParallel, joined, part, shard_model
+from regard.distributed import ContextParallel, Layout, TensorParallel, shard, shard_model, unshard
 from regard.distributed.group import about_weights
 from regard.errors import ArgumentError
 from regard.layers import LatentAttention, MultiHeadAttention
@@ -50,7 +50,7 @@ def shared(count: int, layout: str):
     layers = parallelize_module(model(), mesh, plan)
     division = Layout(layout, LENGTHS[count])
     rank = dist.get_rank()
-    x, grad = (part(one, division, rank, dim=1) for one in whole())
+    x, grad = (shard(one, division, rank, dim=1) for one in whole())
     output = layers(x)
     (output * grad).sum().backward()
     return output.detach().numpy(), {
@@ -66,7 +66,7 @@ def test_layers_of_a_model_attend_over_all_processes(count, layout, pools):
     output = layers(x)
     (output * grad).sum().backward()
     found = pools(count).run(shared, count, layout)
-    parts = joined(
+    parts = unshard(
         [torch.from_numpy(one) for one, _ in found], Layout(layout, LENGTHS[count]), dim=1
     )
     assert (parts - output).abs().max() < 1e-10
@@ -89,7 +89,9 @@ def shared_and_sharded() -> tuple[float, dict[str, float]]:
     division = Layout("zigzag", LENGTHS[2])
     place = mesh.get_local_rank("places")
     row = mesh.get_local_rank("rows")
-    own = [part(one, division, place, dim=1)[row : row + 1] for one in (x, expected.detach(), grad)]
+    own = [
+        shard(one, division, place, dim=1)[row : row + 1] for one in (x, expected.detach(), grad)
+    ]
     output = layers(own[0])
     (output * own[2]).sum().backward()
     found = {}

@@ -13,7 +13,7 @@ import transformers as tf
 from integrations import hugging_face_small as small
 from torch import nn
 
-from regard.distributed import Layout, part
+from regard.distributed import Layout, shard
 from regard.distributed.group import Group
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers import (
@@ -116,9 +116,9 @@ def differences(
         model.gradient_checkpointing_enable({"use_reentrant": False})
     own = part_of_batch(whole, dist.group.WORLD, layout=layout)
     output = output_of(
-        model, **{**own, "input_ids": part(whole["input_ids"], divided, rank, dim=1)}
+        model, **{**own, "input_ids": shard(whole["input_ids"], divided, rank, dim=1)}
     )
-    (output * part(counted, divided, rank, dim=1)).sum().backward()
+    (output * shard(counted, divided, rank, dim=1)).sum().backward()
     worst = 0.0
     for one, other in zip(model.parameters(), alone.parameters(), strict=True):
         if other.grad is None:
@@ -128,9 +128,9 @@ def differences(
         worst = max(
             worst, float((grad - other.grad).abs().max() / other.grad.abs().max().clamp(min=1e-3))
         )
-    heeded = part(counted != 0, divided, rank, dim=1)
+    heeded = shard(counted != 0, divided, rank, dim=1)
     return float(
-        (output.detach() - part(expected, divided, rank, dim=1))[heeded].abs().max()
+        (output.detach() - shard(expected, divided, rank, dim=1))[heeded].abs().max()
     ), worst
 
 
@@ -299,7 +299,7 @@ def with_a_compiled_layer() -> float:
     model = attach(made("mistral"), mesh=dist.group.WORLD)
     model.model.layers[0].compile(backend="eager")
     found = output_of(model, **part_of_batch(batch(), dist.group.WORLD))
-    expected = part(
+    expected = shard(
         output_of(made("mistral"), **batch()),
         Layout.even("contiguous", LENGTH, 2),
         dist.get_rank(),
@@ -322,7 +322,7 @@ def in_step() -> float:
     expected = output_of(detach(copy.deepcopy(model)), **batch())
     found = output_of(model, **own)
     return float(
-        (found - part(expected, Layout.even("contiguous", LENGTH, 2), dist.get_rank(), dim=1))
+        (found - shard(expected, Layout.even("contiguous", LENGTH, 2), dist.get_rank(), dim=1))
         .abs()
         .max()
     )
