@@ -230,7 +230,8 @@ def number_in(value: Any) -> Any:
     `plain` raises where this leaves a tensor as it is.
     """
     if (
-        getattr(value, "ndim", None) != 0
+        type(value) in PLAIN
+        or getattr(value, "ndim", None) != 0
         or getattr(value, "requires_grad", False)
         or not hasattr(value, "item")
     ):
@@ -284,6 +285,32 @@ def is_symbolic(value: Any) -> bool:
     return torch is not None and type(value) is torch.SymInt
 
 
+def is_unknown(value: Any) -> bool:
+    """Is it a float that a compiler keeps unknown, because it changed between two calls?
+
+    Under torch.compile such a float has the class of a plain one. Only of a constant is it known without the addition
+    of a condition to the graph whether it is above 0 or not.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, float) or not torch.compiler.is_dynamo_compiling():
+        return False
+    if torch.compiler.is_exporting():
+        return False
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return not (statically_known_true(value > 0) or statically_known_true(value <= 0))
+
+
+def as_input(number: float) -> Any:
+    """A float as a tensor on the CPU, float64 (), that is an input of a compiled graph where the float is unknown.
+
+    A product with a tensor is what the compiler keeps for all values; `torch.tensor(number)` would be a constant, and
+    each value would compile another graph.
+    """
+    torch = sys.modules["torch"]
+    return torch.ones((), dtype=torch.float64, device="cpu") * number
+
+
 def whole(
     name: str, number: object, least: int | None = None, most: int | None = None, needs: str = ""
 ) -> int:
@@ -321,7 +348,8 @@ def real(
     found = plain(name, number)
     if isinstance(found, int | float) and not isinstance(found, bool):
         with suppress(OverflowError):  # a whole number beyond what a float reaches
-            value = float(found)
+            # Inside a compiled graph a float may be unknown; as a member of a set it becomes a constant of the graph.
+            (value,) = {float(found)}
             if (
                 math.isfinite(value)
                 and _within(value, least, most)

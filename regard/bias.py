@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from regard.arguments import count_of, real, shown, whole, yes_or_no
+from regard.arguments import as_input, count_of, is_unknown, real, shown, whole, yes_or_no
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns import Neighbourhood, Pattern
 from regard.reprs import Described
@@ -96,7 +96,10 @@ class ALiBi(Bias):
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         slopes = series(heads) if self.slopes is None else self.slopes
-        by_head = torch.tensor(slopes, dtype=torch.float64, device=distances.device)
+        if any(map(is_unknown, slopes)):
+            by_head = torch.stack([as_input(slope) for slope in slopes]).to(distances.device)
+        else:
+            by_head = torch.tensor(slopes, dtype=torch.float64, device=distances.device)
         return -by_head[:, None] * distances.abs()
 
     @property

@@ -3,11 +3,14 @@
 While a graph is traced, values and perhaps sizes are unknown, so no plan can be made. The graph contains the operation
 `regard::attention` with tensors and plain values: a pattern as its text, a bias by distance as its table. When the
 operation runs it makes a plan and computes as outside a graph, so that every backend and every length works. The
-tensors that a pattern holds are inputs of the operation, and its text names them by their place.
+tensors that a pattern holds are inputs of the operation, and its text names them by their place. So are floats that
+the compiler keeps unknown because they changed between two calls: one graph serves all their values. Whole numbers are
+constants of the graph; another window compiles another graph.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Generator, Sequence
@@ -25,7 +28,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, proxy_call
 from torch.utils.checkpoint import CheckpointPolicy
 
-from regard.arguments import real, yes_or_no
+from regard.arguments import as_input, is_unknown, plain, real, yes_or_no
 from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
@@ -41,26 +44,29 @@ from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Pattern, as_pattern, parse
 from regard.patterns.held import settled
-from regard.patterns.registry import Declared
+from regard.patterns.registry import Declared, word
 from regard.patterns.text import read_together, written_apart
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
 # `names` belong to the mechanism's parameters. `learns`: which of q, k, v, bias, sink and parameters need a gradient.
 # `slots`: k and v are all slots of a cache, free behind the queries, and q_start is one number.
+# `numbers`: floats that change between calls, in float64; the first belong to the options that `numbered` names, and
+# the texts name the others by their place, such as number_1.
 _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, Tensor[]? held, "
-    "Tensor[]? parameters, *, str pattern, str? mechanism, str[] names, "
+    "Tensor[]? parameters, Tensor? numbers, *, str pattern, str? mechanism, str[] names, "
     "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
-    "bool[] learns, bool slots=False, bool precise=False"
+    "bool[] learns, bool slots=False, bool precise=False, str numbered=''"
 )
 torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
 torch.library.define(
     "regard::new_seed",
-    "(*, Device device, int number=0) -> Tensor",
+    "(Tensor? dropout=None, *, Device device, int number=0) -> Tensor",
     tags=(torch.Tag.nondeterministic_seeded,),
 )
 _HELD = 7  # place of the tensors of the pattern, before those of the mechanism
+_PLACE_OF_NUMBER = re.compile(r"\bnumber_(\d+)\b")
 _MOST_HELD = 1 << 20  # numbers in the tensors of a pattern that is kept
 _patterns: Newest[tuple[list[torch.Tensor], Pattern]] = Newest(16)
 _operation: Any = torch.ops.regard
@@ -122,7 +128,13 @@ def traced_attention(call: Call) -> torch.Tensor:
     call = call.cast()
     q, k, v, bias = call.q, call.k, call.v, call.bias
     place = call.q_start.at if isinstance(call.q_start, Place) else None
-    text, held = _written(call.pattern)
+    numbers = _Numbers()
+    softcap = numbers.option("softcap", softcap)
+    scale = numbers.option("scale", scale)
+    dropout_seed = _drawn(dropout, call.dropout_seed)
+    dropout = numbers.option("dropout", dropout)
+    text, held = _written(call.pattern, numbers.steady)
+    mechanism = _text_of(call.mechanism, numbers.steady)
     start = (
         None
         if call.q_start is None or place is not None
@@ -140,7 +152,7 @@ def traced_attention(call: Call) -> torch.Tensor:
     sink = (
         call.sink
         if isinstance(call.sink, torch.Tensor | None)
-        else q.new_full((1,), real("sink", call.sink))
+        else _filled_sink(plain("sink", call.sink), q)
     )
     parameters = named_parameters(call.parameters)
     grad = torch.is_grad_enabled()
@@ -153,23 +165,25 @@ def traced_attention(call: Call) -> torch.Tensor:
         bias,
         sink,
         rows if place is None else place,
-        _drawn(dropout, call.dropout_seed),
+        dropout_seed,
         held or None,
         [*parameters.values()] or None,
+        numbers.tensor(),
         pattern=text,
-        mechanism=_text_of(call.mechanism),
+        mechanism=mechanism,
         names=[*parameters],
         first=first,
         lowest=lowest,
         softcap=softcap,
         scale=scale,
-        dropout=dropout,
+        dropout=0.0 if dropout is None else dropout,
         strict=call.strict,
         backend=call.backend,
         learns=[vectors] * 3
         + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in others],
         slots=place is not None,
         precise=call.precise,
+        numbered=" ".join(numbers.options),
     )
 
 
@@ -202,13 +216,61 @@ def _number(name: str, value: Any) -> Any:
     return real(name, value)
 
 
-def _text_of(mechanism: Mechanism | str | None) -> str | None:
+class _Numbers:
+    """The floats of a call that the compiler keeps unknown, as inputs of the operation."""
+
+    def __init__(self) -> None:
+        self.values: list[torch.Tensor] = []
+        self.options: list[str] = []
+
+    def option(self, name: str, value: Any) -> Any:
+        """An option as the graph keeps it; None if it became an input. Options come before texts."""
+        if value is None or not is_unknown(value):
+            return value
+        self.values.append(as_input(value))
+        self.options.append(name)
+        return None
+
+    def steady(self, value: Any) -> Any:
+        """The same declaration as one that can be written: whole numbers are constants of the graph, and the place of
+        an unknown float stands for it."""
+        if isinstance(value, Declared):
+            same = object.__new__(type(value))
+            for name in getattr(value, "__dataclass_fields__", ()):
+                object.__setattr__(same, name, self.steady(getattr(value, name)))
+            return same
+        if isinstance(value, tuple):
+            return tuple([self.steady(one) for one in value])
+        if isinstance(value, range):
+            return range(index(value.start), index(value.stop), index(value.step))
+        if isinstance(value, int) and not isinstance(value, bool):
+            return index(
+                value
+            )  # a compiler treats whole numbers that change as sizes, without text
+        if not isinstance(value, float) or not is_unknown(value):
+            return value
+        self.values.append(as_input(value))
+        return f"number_{len(self.values) - 1}"
+
+    def tensor(self) -> torch.Tensor | None:
+        return torch.stack(self.values) if self.values else None
+
+
+def _filled_sink(sink: Any, q: torch.Tensor) -> torch.Tensor:
+    """A number as the logit of a sink for all heads, which is not rounded to half precision."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    if is_unknown(sink):
+        return as_input(sink)[None].to(q.device, wide)
+    return q.new_full((1,), real("sink", sink), dtype=wide)
+
+
+def _text_of(mechanism: Mechanism | str | None, steady: Callable[[Any], Any]) -> str | None:
     """The mechanism as a graph keeps it: its text, None for softmax of dot products."""
     if isinstance(mechanism, str):
         return mechanism
     mechanism = checked_mechanism(mechanism)
     _check_named(mechanism)
-    return None if mechanism == _SOFTMAX else str(_steady(mechanism))
+    return None if mechanism == _SOFTMAX else str(steady(mechanism))
 
 
 def _check_named(declared: Declared) -> None:
@@ -222,24 +284,13 @@ def _check_named(declared: Declared) -> None:
             _check_named(field)
 
 
-def _written(pattern: Pattern | str | None) -> tuple[str, list[torch.Tensor]]:
+def _written(
+    pattern: Pattern | str | None, steady: Callable[[Any], Any]
+) -> tuple[str, list[torch.Tensor]]:
     """The pattern as a graph keeps it: its text, and the tensors that the text names by their place."""
-    return (
-        (pattern, []) if isinstance(pattern, str) else written_apart(as_pattern(pattern), _steady)
-    )
-
-
-def _steady(value: Any) -> Any:
-    """The same declaration with constant numbers. A compiler treats numbers that change between calls as sizes, which
-    have no text."""
-    if isinstance(value, Declared):
-        same = object.__new__(type(value))
-        for name in getattr(value, "__dataclass_fields__", ()):
-            object.__setattr__(same, name, _steady(getattr(value, name)))
-        return same
-    if isinstance(value, tuple):
-        return tuple([_steady(one) for one in value])
-    return index(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(pattern, str):
+        return pattern, []
+    return written_apart(as_pattern(pattern), steady)
 
 
 def tabled(
@@ -257,7 +308,10 @@ def tabled(
 def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
     """The seed as a tensor: the graph draws one each time it runs, and its backward pass gets the same one."""
     if seed is None:
-        return _operation.new_seed(device=torch.device("cpu")) if dropout > 0 else None
+        cpu = torch.device("cpu")
+        if is_unknown(dropout):
+            return _operation.new_seed(as_input(dropout), device=cpu)
+        return _operation.new_seed(device=cpu) if dropout > 0 else None
     seed = checked_seed(seed)
     folded = (
         (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed
@@ -266,12 +320,18 @@ def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
 
 
 @torch.library.impl("regard::new_seed", "CompositeExplicitAutograd")
-def _new_seed(*, device: torch.device, number: int = 0) -> torch.Tensor:
+def _new_seed(
+    dropout: torch.Tensor | None = None, *, device: torch.device, number: int = 0
+) -> torch.Tensor:
+    if dropout is not None and dropout.item() <= 0:  # as outside of a graph, where nothing is drawn
+        return torch.zeros((), dtype=torch.int64, device=device)
     return torch.randint(2**62, (), device=device)
 
 
 @torch.library.register_fake("regard::new_seed")
-def _seed_like(*, device: torch.device, number: int = 0) -> torch.Tensor:
+def _seed_like(
+    dropout: torch.Tensor | None = None, *, device: torch.device, number: int = 0
+) -> torch.Tensor:
     return torch.empty((), dtype=torch.int64, device=device)
 
 
@@ -341,7 +401,7 @@ def _leaves(tensors: tuple[Any, ...], learns: list[bool]) -> tuple[list[Any], li
         for x, need in pairs
     ]
     learning = [leaf for leaf, need in zip(leaves, learns, strict=True) if need]
-    return [*leaves[:5], *tensors[5 : _HELD + 1], leaves[5:]], learning
+    return [*leaves[:5], *tensors[5 : _HELD + 1], leaves[5:], *tensors[_HELD + 2 :]], learning
 
 
 def _output(
@@ -354,15 +414,23 @@ def _output(
     dropout_seed: torch.Tensor | None,
     held: list[torch.Tensor] | None,
     parameters: list[torch.Tensor],
+    numbers: torch.Tensor | None = None,
     *,
     pattern: str,
+    mechanism: str | None,
     names: list[str],
     first: int | None,
     lowest: int | None,
     with_graph: bool,
     slots: bool = False,
+    numbered: str = "",
     **options: Any,
 ) -> torch.Tensor:
+    if numbers is not None:
+        values = numbers.tolist()
+        pattern = _with_numbers(pattern, values)
+        mechanism = None if mechanism is None else _with_numbers(mechanism, values)
+        options |= zip(numbered.split(), values, strict=False)
     if slots and q_start is not None:
         first = int(q_start)
         q_start = None
@@ -382,7 +450,7 @@ def _output(
             pattern, held, None if q_start is not None else range(at, at + q.shape[2]), k.shape[2]
         )
     named = dict(zip(names, parameters, strict=True)) or None
-    call = Call(q, k, v, added, named, seed, sink, pattern=same, q_start=start, **options)
+    call = Call(q, k, v, added, named, seed, sink, same, mechanism, q_start=start, **options)
     with torch.enable_grad():  # so that the plan equals that of a call outside a graph
         kept = PLANS.find(call)
         if kept is None and not with_graph and (output := PLANS.step(call)) is not None:
@@ -390,6 +458,11 @@ def _output(
         plan, here = kept or PLANS.plan(call)
     with torch.set_grad_enabled(with_graph):
         return (plan.compute(call, here) if kept else plan.compute_first(call, here)).output
+
+
+def _with_numbers(text: str, values: list[float]) -> str:
+    """A text with the numbers whose places it names."""
+    return _PLACE_OF_NUMBER.sub(lambda place: word(values[int(place[1])]), text)
 
 
 def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_len: int) -> Pattern:
@@ -417,11 +490,15 @@ def _output_like(
     mechanism: str | None,
     **_: Any,
 ) -> torch.Tensor:
-    if not others[_HELD - 3]:  # what holds tensors was checked when it was made
+    # What holds tensors or unknown numbers was checked when it was made.
+    if not others[_HELD - 3] and not _PLACE_OF_NUMBER.search(pattern):
         _check_readable("pattern", pattern, parse)
-    declared = (
-        _SOFTMAX if mechanism is None else _check_readable("mechanism", mechanism, parse_mechanism)
-    )
+    if mechanism is None:
+        declared: Any = _SOFTMAX
+    elif _PLACE_OF_NUMBER.search(mechanism):
+        declared = Mechanism.registry.kinds[mechanism.partition("(")[0]]
+    else:
+        declared = _check_readable("mechanism", mechanism, parse_mechanism)
     _keep_whole_in_inductor()
     heads = v.shape[1] if declared.groups_values and v.shape[1] > q.shape[1] else q.shape[1]
     return q.new_empty((q.shape[0], heads, q.shape[2], v.shape[3]))
@@ -482,10 +559,11 @@ def _laid_out(
 def _keep(
     ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: torch.Tensor
 ) -> None:
-    ctx.save_for_backward(
-        *inputs[:_HELD], *(held := inputs[_HELD] or ()), *(inputs[_HELD + 1] or ())
-    )
-    ctx.call, ctx.held = keyword_only_inputs, len(held)
+    held = inputs[_HELD] or ()
+    parameters = inputs[_HELD + 1] or ()
+    ctx.save_for_backward(*inputs[:_HELD], inputs[_HELD + 2], *held, *parameters)
+    ctx.call = keyword_only_inputs
+    ctx.held = len(held)
 
 
 def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
@@ -493,17 +571,21 @@ def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         raise UnsupportedError(
             "second derivatives are not compiled; call attention outside of torch.compile, where they are computed"
         )
-    saved = ctx.saved_tensors
-    last = _HELD + ctx.held
-    held = list(saved[_HELD:last])
-    parameters = list(saved[last:])
+    first, numbers, others = (
+        ctx.saved_tensors[:_HELD],
+        ctx.saved_tensors[_HELD],
+        ctx.saved_tensors[_HELD + 1 :],
+    )
+    held = list(others[: ctx.held])
+    parameters = list(others[ctx.held :])
     found = iter(
         _operation.attention_backward(
-            grad, *saved[:_HELD], held or None, parameters or None, **ctx.call
+            grad, *first, held or None, parameters or None, numbers, **ctx.call
         )
     )
     every = [next(found) if need else None for need in ctx.call["learns"]]
-    return *every[:5], None, None, [None] * len(held) if held else None, every[5:] or None
+    of_held = [None] * len(held) if held else None
+    return *every[:5], None, None, of_held, every[5:] or None, None
 
 
 torch.library.register_autograd("regard::attention", _send_back, setup_context=_keep)

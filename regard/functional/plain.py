@@ -35,6 +35,7 @@ def plain_attention(
     dropout_seed: torch.Tensor | None,
     held: list[torch.Tensor] | None,
     parameters: list[torch.Tensor] | None,
+    numbers: None = None,  # an exporter makes every float a constant
     *,
     pattern: str,
     mechanism: str | None,

@@ -104,6 +104,8 @@ def _positive(x: torch.Tensor, omega: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 LEAST_SIGMA = 0.2  # below, the smallest weight there can be, exp(-2 / sigma²), is lost in float32
+# Written once: inside of a compiled graph a float of a module may be unknown, and then no text can name it.
+_NEEDS_SIGMA = f"a finite number from {LEAST_SIGMA} on: exp(-2 / sigma²) is the least weight"
 
 
 @dataclass(frozen=True)
@@ -163,11 +165,7 @@ class RandomFeature(Kernelised, also=("rfa",)):
     computed: ClassVar[frozenset[str]] = frozenset({"gate"})
 
     def __post_init__(self) -> None:
-        sigma = partial(
-            real,
-            least=LEAST_SIGMA,
-            needs=f"a finite number from {LEAST_SIGMA} on: exp(-2 / sigma²) is the least weight",
-        )
+        sigma = partial(real, least=LEAST_SIGMA, needs=_NEEDS_SIGMA)
         check_fields(self, features=at_least_one, gated=yes_or_no, seed=whole, sigma=sigma)
 
     def redrawn(self, seed: int) -> RandomFeature:

@@ -417,7 +417,9 @@ def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
     held = [torch.tensor([2, 0])]
     call |= {"pattern": "causal & key_span(tensor_0)"}
     torch.library.opcheck(
-        torch.ops.regard.attention.default, (q, k, v, bias, sink, None, None, held, None), call
+        torch.ops.regard.attention.default,
+        (q, k, v, bias, sink, None, None, held, None, None),
+        call,
     )
     strength = [torch.rand(2, 11, k.shape[1]).transpose(1, 2).requires_grad_()]
     call |= {
@@ -428,7 +430,7 @@ def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
     }
     k = (k / 10).detach().requires_grad_()
     torch.library.opcheck(
-        torch.ops.regard.attention.default, (q, k, v, *[None] * 4, held, strength), call
+        torch.ops.regard.attention.default, (q, k, v, *[None] * 4, held, strength, None), call
     )
 
 

@@ -8,7 +8,7 @@ from pattern_strategies import joined, readable
 import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError
-from regard.functional.compiled import _steady
+from regard.functional.compiled import _Numbers
 from regard.patterns import parse
 from regard.patterns.text import as_pattern, read_together, written_apart
 
@@ -221,7 +221,7 @@ LIVE = p.KeyMask(torch.arange(LENGTH) % 3 > 0)
 
 
 def same_after_reading(pattern: p.Pattern) -> bool:
-    text, tensors = written_apart(pattern, _steady)
+    text, tensors = written_apart(pattern, _Numbers().steady)
     again = read_together(text, tensors)
     return torch.equal(*(one.dense(LENGTH, LENGTH) for one in (again, pattern)))
 
