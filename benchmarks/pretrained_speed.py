@@ -32,6 +32,7 @@ from benchmarks.report import RESULTS, heading, options, write
 from regard.integrations.transformers import attach, latent_cache, observe
 from regard_lab.bench.measuring import Pace, take_turns
 from regard_lab.bench.report import markdown_table, seconds
+from regard_lab.bench.results import environment
 from regard_lab.decoding import one_row_options
 
 OUT, SELF = (
@@ -429,7 +430,10 @@ def main() -> None:
             rows[name] = measure()
             ordered = [row for one in every for row in rows.get(one, ())]
             head = ("row", "regard", "other", "ratio", "promised", "difference")
-            about = f", transformers {tf.__version__}: medians of one thread's CPU time; 8 layers, greedy 4"
+            about = (
+                f", transformers {tf.__version__}: medians of one thread's CPU time; 8 layers, greedy 4; "
+                f"{environment()['processor']}"
+            )
             page = [
                 *heading("Models of transformers: speed", about, SELF),
                 *markdown_table(head, map(cells, ordered)),

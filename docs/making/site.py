@@ -26,6 +26,7 @@ ROOT_PAGES = {
 }
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
+LESSON = re.compile(r"regard_lab/lessons/(\w+)\.py")
 CARDS = "<!-- lessons -->"
 # Lessons that hold a page with a model: what its address shows, and what there is to try.
 LIVE = {
@@ -135,6 +136,8 @@ def led(markdown: str, source: str) -> str:
     '[report](reports/a/b.md#c) and [word](conventions.md)'
     >>> led("[the contract](docs/conventions.md)", "DESIGN.md")
     '[the contract](conventions.md)'
+    >>> led("[a lesson](../../regard_lab/lessons/scale.py)", "docs/recipes/images.md")
+    '[a lesson](../lessons/scale.md)'
     """
     here = PurePosixPath(in_site(source)).parent
 
@@ -167,6 +170,8 @@ def in_site(path: str) -> str:
     """The path in the site of a file of the repository; other paths are returned unchanged, and MkDocs reports them."""
     if path in ROOT_PAGES:
         return ROOT_PAGES[path]
+    if (lesson := LESSON.fullmatch(path)) and lesson[1] in LESSONS:
+        return f"lessons/{lesson[1]}.md"  # its file in the repository, its page in the site
     if pages := sorted((ROOT / path).glob("*.md")) if (ROOT / path).is_dir() else []:
         return in_site(in_repository(pages[0]))  # a folder of results is shown by its report
     for folder, shown in ((DOCS, PurePosixPath()), (RESULTS, PurePosixPath("reports"))):

@@ -83,7 +83,10 @@ with figure("Residual connections keep the vectors of words different", 8.0, 3.8
 # $$
 #
 # The **norm** brings the input of a part to the same length for every word. The **residual connection** is the plus
-# sign: a part does not replace the vector of a word, it adds to it. As code, a layer is two lines:
+# sign: a part does not replace the vector of a word, it adds to it. This page computes the form with the norm first
+# (pre-norm, Xiong et al. 2020), which most models have since. The paper of 2017 takes the norm after each sum,
+# $y = \operatorname{norm}(x + \operatorname{attention}(x))$ (post-norm): the same weights then give other vectors. As
+# code, a layer is two lines:
 
 # %%
 block = model.blocks[0]
@@ -134,5 +137,6 @@ holds("Without residual connections, all words end with almost the same vector."
       f"{lost[0]:.2f} before the first layer, {lost[-1]:.3f} after the last")  # fmt: skip
 
 # %% [markdown]
-# Source: Attention Is All You Need, Vaswani et al. 2017, sections 3.1 and 3.3; Attention is Not All You Need, Dong et
-# al. 2021 (what happens without residual connections).
+# Source: Attention Is All You Need, Vaswani et al. 2017, sections 3.1 (the layer, with the norm after each sum) and
+# 3.3; On Layer Normalization in the Transformer Architecture, Xiong et al. 2020 (the norm first, as here); Attention is
+# Not All You Need, Dong et al. 2021 (what happens without residual connections).

@@ -47,19 +47,19 @@ sine, cosine = Sinusoidal(48)(torch.tensor([1])).double()[0].unflatten(0, (-1, 2
 waves = 2 * math.pi / torch.atan2(sine, cosine)  # the lengths of the 24 waves, in words
 
 with figure("Where articles are imprecise, in numbers", 7.9, 7.6,
-            "Each panel is about one sentence of the table below: what an article writes, in quotes, and what is "
-            "computed.") as drawing:  # fmt: skip
+            "Each panel is about one sentence of the table below: what an article writes, and what is computed. Words "
+            "in quotes are an article's own.") as drawing:  # fmt: skip
     (scaled, grown), (spent, waved) = drawing.subplots(2, 2)
     draw_curves(scaled, DIMS, {"divided by √d": spread[-0.5], "divided by d²": spread[-2.0]},
                 ("Divided “by the square” of d", "d", "spread of the scores"), log="xy")  # fmt: skip
     names = ("full; Linformer, k = n / 4", "strided", "LSH, sorting", "linear; Linformer, k = 16")
     draw_curves(grown, LENGTHS, {name: [one / row[0] for one in row] for name, row in zip(names, counts.values())},
-                ("Linear attention is “all O(n)”", "words n", "times the count for 64 words"), log="xy")  # fmt: skip
+                ("Which are “O(n) or better”?", "words n", "times the count for 64 words"), log="xy")  # fmt: skip
     draw_curves(spent, STEPS, {"self-attention: 1 step": attended, "recurrent: n steps": recurrent},
                 ("Recurrent networks are “less efficient”", "words n", "operations"), log="xy")  # fmt: skip
     mark_column(spent, 64, "n = d = 64")
     draw_curves(waved, range(24), {"computed": waves, "twice the last": waves[0] * 2 ** torch.arange(24)},
-                ("Each wave is “about twice as long”", "wave", "words"))  # fmt: skip
+                ("“About twice the wavelength”", "wave", "words"))  # fmt: skip
     waved.set_yscale("log")
     waved.minorticks_off()
 
@@ -71,16 +71,16 @@ with figure("Where articles are imprecise, in numbers", 7.9, 7.6,
 # | scores are scaled “by the square” of $d$ | by its square root |
 # | the encoder's vector is the query | the decoder's state is the query; keys and values are the encoder's |
 # | the score is of $s_t$; the text beside it says $s_{t-1}$ | Bahdanau: $s_{t-1}$; Luong: $s_t$ (lesson *alignment*) |
-# | q, k and v are small because “only relative importance matters” | so that all heads together cost as much as one |
-# | linear mechanisms are “all O(n) or better” | LSH sorts, strided has $n \sqrt{n}$ pairs, Linformer needs fixed $k$ |
+# | q, k and v are “typically much smaller than the input size” | so that all heads together cost as much as one |
+# | four mechanisms are “of O(n) or better” | LSH sorts, strided has $n \sqrt{n}$ pairs, Linformer needs fixed $k$ |
 # | recurrent networks are “less efficient” | beyond $n = d$ they need fewer operations, but one after another |
-# | one head “sees one position” | it gives every visible position a weight above 0 |
-# | each wave is “about twice as long” as the last | its factor is $10000^{2/d}$ |
+# | one head “can only focus on one position at a time” | it gives every visible position a weight above 0 |
+# | the next dimensions “have about twice the wavelength” | the factor is $10000^{2/d}$ |
 # | the sizes of cross-attention “must match” | only heads of q and k must, and the lengths of k and v |
 # | mask after the softmax, or minus infinity before it | the same, unless every visible weight rounds to 0 |
 #
-# Divided “by the square”, scores become almost 0, and all words get almost the same weight. If all mechanisms were
-# “O(n)”, 4 times the words would cost 4 times as much in each; the second table shows what they cost. For long texts a
+# Divided “by the square”, scores become almost 0, and all words get almost the same weight. If all four mechanisms were
+# linear, 4 times the words would cost 4 times as much in each; the second table shows what they cost. For long texts a
 # “less efficient” recurrent network needs fewer operations, but each word waits for the one before.
 
 # %% tags=["folded"]
@@ -95,8 +95,9 @@ table("Operations of a layer with d = 64", ("words n", "self-attention, 1 step",
       [(f"{n:,}", f"{one:,}", f"{two:,}") for n, one, two in zip(STEPS, attended, recurrent)])  # fmt: skip
 
 # %% [markdown]
-# “Small”: eight heads of $d / 8$ numbers have as many parameters, and need as many operations, as one head of $d$.
-# “Must match”: in cross-attention the two sequences may have different lengths and different sizes.
+# Why are q, k and v of a head small? Eight heads of $d / 8$ numbers have as many parameters, and need as many
+# operations, as one head of $d$. What “must match”? In cross-attention the two sequences may have different lengths and
+# different sizes.
 
 # %%
 costs = {}

@@ -65,7 +65,8 @@ with figure("Weights and gradients with and without division", 7.8, 5.8,
 
 # %% [markdown]
 # A score is a dot product: a sum of $d$ products, where $d$ is the size of a head (`head_dim`). If the numbers of
-# queries and keys are independent and have variance 1, each product has variance 1 and their sum has variance $d$:
+# queries and keys are independent and have mean 0 and variance 1, each product has variance 1 and their sum has
+# variance $d$:
 #
 # $$
 # \operatorname{Var}(q \cdot k) = d \qquad \operatorname{Var}(q \cdot k / \sqrt{d}) = 1

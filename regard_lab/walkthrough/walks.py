@@ -289,7 +289,8 @@ def walk_whole(
         ArgumentError: no words or too many, a word that does not exist, sizes that do not divide, or options that
             cannot be combined.
 
-    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3, with the norm before each part instead of after
+    each sum: On Layer Normalization in the Transformer Architecture, Xiong et al. 2020.
 
     >>> steps = walk_whole("Life is short", layers=1)
     >>> steps["probabilities"].shape, round(float(steps["probabilities"][-1].sum()), 6)

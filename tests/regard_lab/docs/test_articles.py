@@ -31,11 +31,13 @@ SECTIONS = {
         minus infinity, w/2 on each side, stacked layers, multi-query, grouped-query, mha and mqa, mean-pooled""",
     "from scratch": """introduction, building block, multi-head, input sentence, weight matrices, unnormalised,
         attention scores, context vectors, cat sat, quick brown fox, life is short""",
-    "How Multi Head": """bahdanau, fixed vector, bidirectional, global and soft, types, stable gradients, s_{t-1},
+    "How Multi Head": """bahdanau, fixed vector, bidirectional, global and soft, types of attention: self-attention,
+        types of attention: encoder-decoder, types of attention: multi-head, stable gradients, s_{t-1},
         output is modified, attentionwrapper, random, strided, q'(k, performer, multi-query, lstmn,
-        self-attention: transformer, six layers, equivariance, wavelengths, linear in pe, four waves, sequential steps,
-        transfer, by model, one head""",
-    "Overview": "table of weights, congested, v, w, u, tanh, z1, matrices of 64, whole block",
+        self-attention: transformer, six layers, wavelengths, linear in pe, four waves, sequential steps,
+        transfer, by model, one head, lstm, equivariant, locally banded, implementation: linear""",
+    "Overview": """table of weights, congested, v, w, u, tanh, z1, matrices of 64, words as columns, whole block,
+        how to we transition""",
 }
 
 
@@ -50,11 +52,11 @@ def test_every_section_of_the_articles_has_a_row_with_a_lesson():
             for one in " ".join(words.split()).split(", ")
             if not any(one in row for row in rows)
         ] == []
-        assert [row for row in rows if "](lessons/" not in row] == []
+        assert [row for row in rows if "](../regard_lab/lessons/" not in row] == []
 
 
 def test_the_lessons_it_names_exist():
-    assert set(re.findall(r"\]\(lessons/(\w+)\.md\)", TEXT)) <= set(LESSONS)
+    assert set(re.findall(r"/lessons/(\w+)\.py\)", TEXT)) <= set(LESSONS)
     assert {words[1] for words in mentioned(TEXT) if words[0] == "lesson"} <= set(LESSONS)
 
 
@@ -67,3 +69,11 @@ def test_a_quick_command_of_the_page_runs(words, tmp_path, monkeypatch, saved_ru
     regard(shlex.split(words), monkeypatch)
     for picture in re.findall(r"--picture (\S+)", words):
         assert (tmp_path / picture).exists()
+
+
+def test_a_row_about_an_encoder_shows_no_masked_attention():
+    """A whole model without `--model encoder` is a decoder, whose attention is causal."""
+    rows = [line for line in TEXT.splitlines() if line.startswith("| ")]
+    of_blocks = [row for row in rows if "--whole" in row and "lessons/encoder.py" in row]
+    assert len(of_blocks) >= 3
+    assert not [row for row in of_blocks if "--whole --model encoder" not in row]

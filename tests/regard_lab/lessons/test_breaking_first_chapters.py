@@ -88,7 +88,7 @@ def test_recurrent_translators(monkeypatch):
         "A Transformer predicts all words",
         "The steps of this call do not grow",
         "Generation takes one call",
-        "On one core attention",
+        "On one core, for one text",
     )
 
 
