@@ -496,7 +496,8 @@ def _output_like(
     if mechanism is None:
         declared: Any = _SOFTMAX
     elif _PLACE_OF_NUMBER.search(mechanism):
-        declared = Mechanism.registry.kinds[mechanism.partition("(")[0]]
+        kinds: dict[str, Any] = Mechanism.registry.kinds
+        declared = kinds[mechanism.partition("(")[0]]
     else:
         declared = _check_readable("mechanism", mechanism, parse_mechanism)
     _keep_whole_in_inductor()

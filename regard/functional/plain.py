@@ -64,10 +64,14 @@ def plain_attention(
         precise and q.dtype in HALF
     ):  # the fused attention of other runtimes rounds weights to the dtype of v
         wide = (x.float() for x in (q, k, v))
-        rest = bias, sink, q_start, dropout_seed, held, parameters
         return plain_attention(
             *wide,
-            *rest,
+            bias=bias,
+            sink=sink,
+            q_start=q_start,
+            dropout_seed=dropout_seed,
+            held=held,
+            parameters=parameters,
             pattern=pattern,
             mechanism=mechanism,
             names=names,
