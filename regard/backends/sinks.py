@@ -55,7 +55,7 @@ def with_sinks(kind: BackendClass) -> BackendClass:
             run=partial(_run, problem, rest, offer.run),
             steps=None
             if offer.steps is None or problem.sink_learns
-            else partial(_step, offer.steps, _rounds_once(problem)),
+            else partial(_step, offer.steps),
         )
 
     kind.assess = assess  # ty: ignore[invalid-assignment]
@@ -93,9 +93,9 @@ def _run(
     return Result(output, **found)
 
 
-def _step(compute: Callable[[Call], Result | None], rounds_once: bool, call: Call) -> Result | None:
-    wide = call._replace(q=call.q.float()) if rounds_once else call
-    if (plain := compute(wide)) is None:
+def _step(compute: Callable[[Call], Result | None], call: Call) -> Result | None:
+    """The output of a step, whose backend reads q in any dtype and writes that of its problem."""
+    if (plain := compute(call)) is None:
         return None
     sink = None if call.sink is None else prepared_sink(call.sink, call.q)
     return Result(_scaled(plain, sink, call.q.dtype))
