@@ -611,5 +611,10 @@ class DividedLatentAttention(Divided, LatentAttention):
     def _latents(self, x: torch.Tensor, first: int) -> torch.Tensor:
         return copied(super()._latents(x, first), self.share.group)
 
+    def _can_absorb(self) -> bool:
+        """Its projections are parts of plain ones; hooks on them are honoured by calling them."""
+        parts = self.to_k, self.to_v
+        return not any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+
     def _matrices(self, projection: nn.Linear) -> torch.Tensor:
         return _local(projection.weight).unflatten(0, (self.heads, -1))

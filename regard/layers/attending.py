@@ -15,7 +15,7 @@ from regard.core.problem import checked_dropout, checked_softcap
 from regard.core.tensors import Place, Stored
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
-from regard.layers.feed_forward import check_vectors
+from regard.layers.feed_forward import check_vectors, place_of
 from regard.layers.gates import RecurrentGates
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.mechanisms import Mechanism
@@ -254,11 +254,11 @@ class AttentionLayer(RecordedLayer):
                     f"no limit; give capacity=, or a pattern with a window"
                 )
             capacity = max(1, back)
-        weight = self.to_v.weight
+        of_weights, device = place_of(self.to_v)
         options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
         options |= {"first": first} if first else {}
         return options | {
-            "dtype": weight.dtype if dtype is None else dtype,
-            "device": weight.device,
+            "dtype": of_weights if dtype is None else dtype,
+            "device": device,
             "shared": shared,
         }

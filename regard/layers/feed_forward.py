@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch import nn
 from regard.arguments import one_of, shown, whole, yes_or_no
 from regard.core.problem import checked_dropout
 from regard.core.tensors import is_casting, refuse_layout
-from regard.errors import ShapeError
+from regard.errors import ShapeError, UnsupportedError
 
 FEW = range(
     4, 16
@@ -23,8 +24,9 @@ BLOCK = 64  # output columns per block, fast for so few rows
 class Projection(nn.Linear):
     """`x Wᵀ + b`, as `torch.nn.Linear`, and fast for a few rows too.
 
-    Tools that replace modules of the exact type `torch.nn.Linear`, such as `torch.ao.quantization.quantize_dynamic`,
-    leave it as it is without a message. It differs in speed alone, so make it that type first.
+    `torch.ao.quantization.quantize_dynamic` replaces modules of the exact type `torch.nn.Linear` and leaves others as
+    they are without a message, so a model that holds a Projection refuses it. It differs in speed alone: make it that
+    type first.
 
     >>> layer = Projection(3, 5)
     >>> for module in layer.modules():
@@ -37,6 +39,44 @@ class Projection(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features)."""
         return project(input, self.weight, self.bias)
+
+    @property
+    def qconfig(self) -> Any:
+        """What PyTorch's quantisation sets on every module of a model; this one has none."""
+        raise AttributeError("qconfig")
+
+    @qconfig.setter
+    def qconfig(self, value: Any) -> None:
+        raise UnsupportedError(
+            f"torch.ao.quantization replaces modules of the exact type torch.nn.Linear, and this model holds a "
+            f"{type(self).__name__}, which it would leave in {self.weight.dtype} without a message. Make them that "
+            f"type first, which changes their speed alone: for module in model.modules(): if type(module) is "
+            f"regard.layers.Projection: module.__class__ = torch.nn.Linear"
+        )
+
+
+# The forwards of layers that multiply by their weight and do nothing else, also with a parametrised weight.
+PLAIN_FORWARDS = (nn.Linear.forward, Projection.forward)
+
+
+def matrix_of(linear: Any) -> torch.Tensor | None:
+    """The matrix of a linear layer whose call is `x Wᵀ + b` and nothing else; None if it may be more.
+
+    Quantised layers, adapters, hooks (also those by which PyTorch prunes and normalises weights) and forwards that were
+    set on the layer itself do more: their matrix cannot be used in their place.
+    """
+    hooked = linear._forward_hooks or linear._forward_pre_hooks
+    if type(linear).forward not in PLAIN_FORWARDS or hooked or "forward" in linear.__dict__:
+        return None
+    return linear.weight
+
+
+def place_of(linear: Any) -> tuple[torch.dtype, torch.device]:
+    """The dtype in which a linear layer computes, and its device; float32 for quantised ones."""
+    weight = linear.weight
+    if callable(weight) and not isinstance(weight, torch.Tensor):  # PyTorch's quantised layers
+        weight = weight()
+    return weight.dtype if weight.dtype.is_floating_point else torch.float32, weight.device
 
 
 def project(

@@ -14,11 +14,11 @@ from regard.core.backend import Cost
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_q_start
 from regard.core.tensors import Stored
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, LayerMechanism
 from regard.layers.caches import Cache, new_cache
-from regard.layers.feed_forward import Projection
+from regard.layers.feed_forward import Projection, matrix_of, place_of
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern
 from regard.positions import Rotary, as_rotary
@@ -211,7 +211,8 @@ class LatentAttention(AttentionLayer):
 
         Raises:
             ShapeError, ArgumentError: tensors or options that do not fit.
-            UnsupportedError: with a cache, an explicit mask or a pattern that depends on the number of keys.
+            UnsupportedError: with a cache, an explicit mask or a pattern that depends on the number of keys; the
+                absorbed form where `to_k` or `to_v` is quantised, an adapter, or has hooks. "auto" is expanded there.
         """
         one_of("form", form, FORMS)
         documents = None
@@ -235,7 +236,7 @@ class LatentAttention(AttentionLayer):
                 else jagged(self._join(heads), documents.q_ends, 1)
             )
         self._refuse_with_cache(combined, q_start, first)
-        if form == "auto" and torch.compiler.is_compiling():
+        if form == "auto" and torch.compiler.is_compiling() and self._can_absorb():
             form = "absorbed"
         with cache.unless_refused():
             output = self._join(
@@ -266,7 +267,7 @@ class LatentAttention(AttentionLayer):
         q_len = whole("q_len", q_len, 0)
         held = whole("held", q_len if held is None else held, q_len)
         dtype = (
-            self.to_v.weight.dtype
+            place_of(self.to_v)[0]
             if dtype is None
             else of_kind("dtype", dtype, torch.dtype, "a dtype of torch")
         )
@@ -302,7 +303,7 @@ class LatentAttention(AttentionLayer):
             pairs=pairs,
             calls=3,
         )
-        device = self.to_v.weight.device.type
+        device = place_of(self.to_v)[1].type
         form = "absorbed" if absorbed.work_on(device) < expanded.work_on(device) else "expanded"
         return FormPlan(form, q_len, held, absorbed, expanded, device)
 
@@ -372,6 +373,8 @@ class LatentAttention(AttentionLayer):
         """The outputs of the heads, (batch, heads, length, value_dim); `values` are the first numbers of `latents`."""
         if form == "auto" and torch.compiler.is_compiling():
             form = "expanded"
+        if form == "auto" and not self._can_absorb():
+            form = "expanded"
         if form == "auto":
             held = latents.numbers if isinstance(latents, Stored) else latents
             form = self.plan(len(q), q.shape[2], held.shape[2], q.dtype).form
@@ -396,9 +399,20 @@ class LatentAttention(AttentionLayer):
             )
         return k, v
 
+    def _can_absorb(self) -> bool:
+        """Whether `to_k` and `to_v` are their matrices: no quantised layers, adapters or hooks."""
+        return matrix_of(self.to_k) is not None and matrix_of(self.to_v) is not None
+
     def _matrices(self, projection: nn.Linear) -> torch.Tensor:
         """The matrices of the heads, (heads, size, latent_dim)."""
-        return projection.weight.unflatten(0, (self.heads, -1))
+        matrix = matrix_of(projection)
+        if matrix is None:
+            raise UnsupportedError(
+                f"the absorbed form computes with the matrices of to_k and to_v, and one of them is a "
+                f"{type(projection).__name__} that does more than multiply by its matrix (it is quantised, an adapter, "
+                f"or has hooks); use form='expanded' or 'auto', which call it"
+            )
+        return matrix.unflatten(0, (self.heads, -1))
 
     def _check(self, x: torch.Tensor, cache: Cache | None) -> None:
         self._check_vectors("x", x, self.dim)

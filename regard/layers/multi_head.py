@@ -20,7 +20,7 @@ from regard.layers.attending import AttentionLayer, Gate, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
 from regard.layers.caches.base import Entries
 from regard.layers.choosing import Chooser
-from regard.layers.feed_forward import Projection
+from regard.layers.feed_forward import Projection, place_of
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
 from regard.layers.gates import ForgetGates
 from regard.layers.recording import current_recording
@@ -542,7 +542,6 @@ class MultiHeadAttention(AttentionLayer):
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
         declared = self.mechanism.declared
-        weight = self.to_v.weight
         kind = (
             ("state" if declared.has_state else "dynamic")
             if kind is None
@@ -558,10 +557,9 @@ class MultiHeadAttention(AttentionLayer):
                     "a state has a fixed size and the dtype of the weights; leave out capacity, dtype and first"
                 )
             sizes = batch, self.parts * self.kv_heads, self.head_dim, self.value_dim
-            dtype = torch.promote_types(weight.dtype, torch.float32)
-            return RecurrentState(
-                declared, *sizes, dtype=dtype, device=weight.device, shared=shared
-            )
+            of_weights, device = place_of(self.to_v)
+            dtype = torch.promote_types(of_weights, torch.float32)
+            return RecurrentState(declared, *sizes, dtype=dtype, device=device, shared=shared)
         if (reason := self.mechanism.reason_against_caches) is not None:
             raise UnsupportedError(f"{declared}: {reason}")
         options = self._cache_options(kind, capacity, dtype, shared, first)

@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
 from regard.layers.caches.entries import Ownership
+from regard.layers.feed_forward import matrix_of
 
 __all__ = [
     "EXPAND",
@@ -150,17 +151,8 @@ def _not_absorbed(
 ) -> str | None:
     """Why a call cannot be absorbed, whatever its sizes are; None if it can."""
     linear = module.kv_b_proj
-    plain = (
-        type(linear) is nn.Linear
-        and linear.bias is None
-        and type(linear.weight) in (nn.Parameter, torch.Tensor)
-    )
-    if (
-        not plain
-        or linear._forward_hooks
-        or linear._forward_pre_hooks
-        or nn.utils.parametrize.is_parametrized(linear)
-    ):
+    matrix = matrix_of(linear)
+    if type(matrix) not in (nn.Parameter, torch.Tensor) or linear.bias is not None:
         return "kv_b_proj is not a plain linear layer"
     if len({x.dtype for x in (q, latents, rotary, linear.weight)}) > 1 or torch.is_autocast_enabled(
         q.device.type

@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import prune as pruning
 
-from regard.layers import FeedForward, MultiHeadAttention, Projection, project
+from regard.errors import UnsupportedError
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, Projection, project
 from regard.layers import feed_forward as module
 from regard.layers.feed_forward import ACTIVATIONS
 
@@ -100,25 +102,144 @@ def test_it_learns_as_a_linear_layer_does():
     torch.testing.assert_close(layer.bias.grad, expected.sum(0))
 
 
-@pytest.mark.filterwarnings(
+QUANTISING = pytest.mark.filterwarnings(
     "ignore:torch.ao.quantization is deprecated", "ignore::UserWarning:torch.ao"
 )  # torch's own
-def test_pytorchs_dynamic_quantisation_replaces_it_once_it_is_a_linear_layer_as_its_docstring_says():
-    quantize = torch.ao.quantization.quantize_dynamic
-    layer = MultiHeadAttention(dim=64, heads=4, pattern="causal").eval()
+
+
+def as_linear(layer):
+    """The way out that the refusal names."""
+    for part in layer.modules():
+        if type(part) is Projection:
+            part.__class__ = nn.Linear
+    return layer
+
+
+@QUANTISING
+@pytest.mark.parametrize("types", [{nn.Linear}, {Projection}, {nn.LSTM}])
+def test_pytorchs_dynamic_quantisation_is_refused_where_it_would_leave_projections(types):
+    model = nn.Sequential(nn.Linear(64, 64), MultiHeadAttention(dim=64, heads=4)).eval()
+    with pytest.raises(UnsupportedError, match=r"holds a Projection.*module.__class__ = torch"):
+        torch.ao.quantization.quantize_dynamic(model, types)
+    assert type(model[1].to_q) is Projection
+    assert not hasattr(model[1].to_q, "qconfig")
+
+
+@QUANTISING
+@torch.no_grad()
+def test_quantised_projections_compute_with_and_without_a_cache():
     x = torch.randn(2, 7, 64)
-    for types in ({nn.Linear}, {Projection}):
-        assert all(
-            type(one) is Projection
-            for one in quantize(layer, types).children()
-            if hasattr(one, "weight")
-        )
-    expected = layer(x)
-    for one in layer.modules():
-        if type(one) is Projection:
-            one.__class__ = nn.Linear
-    quantised = quantize(layer, {nn.Linear})
-    assert isinstance(quantised.to_q, torch.ao.nn.quantized.dynamic.Linear)
-    with torch.no_grad():
+    latent = {"latent_dim": 24, "rope_dim": 8, "head_dim": 20}
+    for layer in (
+        MultiHeadAttention(dim=64, heads=4, pattern="causal").eval(),
+        LatentAttention(dim=64, heads=4, pattern="causal", **latent).eval(),
+    ):
+        expected = layer(x)
+        quantised = torch.ao.quantization.quantize_dynamic(as_linear(layer), {nn.Linear})
+        assert isinstance(quantised.to_v, torch.ao.nn.quantized.dynamic.Linear)
         torch.testing.assert_close(layer(x), expected)
-        torch.testing.assert_close(quantised(x), expected, atol=0.05, rtol=0)
+        whole = quantised(x)
+        torch.testing.assert_close(whole, expected, atol=0.05, rtol=0)
+        assert float((whole - expected).abs().max()) > 1e-5
+        cache = quantised.new_cache(batch=2)
+        steps = [quantised(x[:, at : at + 1], cache=cache) for at in range(7)]
+        torch.testing.assert_close(torch.cat(steps, 1), whole, atol=0.05, rtol=0)
+    with pytest.raises(UnsupportedError, match=r"absorbed form.*form='expanded'"):
+        quantised(x, form="absorbed")
+
+
+class Adapter(nn.Module):
+    """A linear layer beside one that is added, whose weight is that of the first, as peft has it."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.added = nn.Linear(base.in_features, base.out_features, bias=False)
+
+    @property
+    def weight(self):
+        return self.base.weight
+
+    def forward(self, x):
+        return self.base(x) + self.added(x)
+
+
+def add_adapter(layer, name):
+    setattr(layer, name, Adapter(getattr(layer, name)))
+
+
+def add_hook(layer, name):
+    getattr(layer, name).register_forward_hook(lambda module, args, output: 2 * output)
+
+
+def add_pre_hook(layer, name):
+    getattr(layer, name).register_forward_pre_hook(lambda module, args: (2 * args[0],))
+
+
+def set_forward(layer, name):
+    projection = getattr(layer, name)
+    projection.forward = lambda x: 3 * Projection.forward(projection, x)
+
+
+def prune(layer, name):
+    """Its mask is applied in each call, to a weight that was trained since."""
+    pruning.l1_unstructured(getattr(layer, name), "weight", 0.5)
+    getattr(layer, name).weight_orig.data.mul_(2)
+
+
+def normalise_with_hooks(layer, name):
+    torch.nn.utils.weight_norm(getattr(layer, name))
+    getattr(layer, name).weight_g.data.mul_(2)
+
+
+def normalise(layer, name):
+    torch.nn.utils.parametrizations.weight_norm(getattr(layer, name))
+    getattr(layer, name).parametrizations.weight.original0.data.mul_(2)
+
+
+def normalise_spectrum(layer, name):
+    torch.nn.utils.parametrizations.spectral_norm(getattr(layer, name))
+
+
+class Halved(nn.Module):
+    def forward(self, weight):
+        return weight / 2
+
+
+def parametrise(layer, name):
+    torch.nn.utils.parametrize.register_parametrization(getattr(layer, name), "weight", Halved())
+
+
+CHANGES = [
+    add_adapter,
+    add_hook,
+    add_pre_hook,
+    set_forward,
+    prune,
+    normalise_with_hooks,
+    normalise,
+    normalise_spectrum,
+    parametrise,
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", ["to_q", "to_k", "to_v", "to_output"])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@torch.no_grad()
+def test_what_is_set_on_a_projection_is_honoured_whatever_form_computes(change, name):
+    """Step by step with a cache, where latents would be absorbed, and at once, expanded."""
+    x = torch.randn(1, 5, 12)
+    latent = {"latent_dim": 7, "rope_dim": 4, "head_dim": 5}
+    for layer in (
+        MultiHeadAttention(dim=12, heads=3, pattern="causal").eval(),
+        LatentAttention(dim=12, heads=3, pattern="causal", **latent).eval(),
+    ):
+        plain = layer(x)
+        change(layer, name)
+        layer.eval()
+        whole = layer(x, **({"form": "expanded"} if isinstance(layer, LatentAttention) else {}))
+        assert float((whole - plain).abs().max()) > 1e-4
+        cache = layer.new_cache(batch=1)
+        steps = [layer(x[:, at : at + 1], cache=cache) for at in range(5)]
+        torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-4)
