@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from regard_lab.text import tidy_target
 from regard_lab.text.catalogues import catalogue_pairs, read_catalogue
+from regard_lab.text.lines import tidy_target
 from regard_lab.text.plurals import PluralForms
 
 SHORTEST, SHORT, LONGEST = (

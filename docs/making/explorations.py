@@ -22,7 +22,8 @@ import torch
 from regard_lab.cli.view import open_run
 from regard_lab.decoding import Translator
 from regard_lab.seeing import relevance
-from regard_lab.seeing.explorer import Page, page_of, to_answer
+from regard_lab.seeing.explorer import Page
+from regard_lab.seeing.explorer.page import page_of, to_answer
 
 DOCS = Path(__file__).parents[1]
 CHOICES = DOCS / "assets" / "start.json"

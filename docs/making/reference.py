@@ -16,9 +16,9 @@ from regard.core.result import Statistics
 ROOMS = """
     regard regard.patterns regard.mechanisms regard.bias regard.positions regard.layers regard.layers.caches
     regard_lab.models regard_lab.text regard_lab.decoding regard_lab.training regard_lab.seeing
-    regard_lab.seeing.explorer regard_lab.seeing.lenses regard_lab.seeing.lens_study regard_lab.walkthrough
+    regard_lab.seeing.explorer regard_lab.seeing.lenses regard_lab.walkthrough
     regard.distributed regard_lab.conversion regard.integrations.torch
-    regard.integrations.transformers regard.integrations.diffusers regard_lab.bench regard_lab.seeing.transformers
+    regard.integrations.transformers regard.integrations.diffusers regard_lab.seeing.transformers
     regard.testing
 """.split()  # noqa: SIM905
 

@@ -6,24 +6,20 @@ belong to the caller, so one model serves several texts at once.
 """
 
 from regard.layers.choosing import NSA, Chooser, LightningIndexer, MoBA, choice_losses
-from regard.layers.feed_forward import FeedForward, Projection, project
-from regard.layers.latent import FormPlan, LatentAttention
+from regard.layers.feed_forward import FeedForward
+from regard.layers.latent import LatentAttention
 from regard.layers.multi_head import MultiHeadAttention, ProjectedContext
-from regard.layers.recording import Recording, record_attention
+from regard.layers.recording import record_attention
 
 __all__ = [
     "MultiHeadAttention",
     "ProjectedContext",
     "LatentAttention",
-    "FormPlan",
     "Chooser",
     "MoBA",
     "NSA",
     "LightningIndexer",
     "choice_losses",
     "FeedForward",
-    "Projection",
-    "project",
-    "Recording",
     "record_attention",
 ]

@@ -5,14 +5,7 @@ A new mechanism is one file here and two export lines below; its class enrols it
 """
 
 from regard.mechanisms.base import Mechanism
-from regard.mechanisms.linear import (
-    EluPlusOne,
-    FeatureMap,
-    LinearTransformer,
-    Products,
-    Relu,
-    SignedSoftmax,
-)
+from regard.mechanisms.linear import EluPlusOne, FeatureMap, LinearTransformer
 from regard.mechanisms.linformer import Linformer
 from regard.mechanisms.lsh import LSH
 from regard.mechanisms.random_features import Performer, RandomFeature
@@ -43,9 +36,6 @@ __all__ = [
     "LinearTransformer",
     "FeatureMap",
     "EluPlusOne",
-    "Relu",
-    "SignedSoftmax",
-    "Products",
     "Performer",
     "RandomFeature",
     "Retention",

@@ -4,29 +4,21 @@
 A new pattern is one file here and two export lines below; its class registers itself, and the tests find it there.
 """
 
-from regard.patterns.algebra import Both, Either, Full, Not, both, canonical, either, negate
-from regard.patterns.bands import (
-    Causal,
-    CausalWindow,
-    Diagonals,
-    KeySpan,
-    Prefix,
-    SlidingWindow,
-    from_band,
-)
+from regard.patterns.algebra import Full, both, canonical, either, negate
+from regard.patterns.bands import Causal, CausalWindow, KeySpan, Prefix, SlidingWindow, from_band
 from regard.patterns.base import Operations, Pattern
 from regard.patterns.chosen import ChosenBlocks, ChosenKeys
 from regard.patterns.counts import count
 from regard.patterns.documents import SameDocument
 from regard.patterns.drawing import draw
 from regard.patterns.explicit import Explicit, KeyMask, Where
-from regard.patterns.fixed import Fixed, SameBlock, Summary
+from regard.patterns.fixed import Fixed, SameBlock
 from regard.patterns.grid import Grid
 from regard.patterns.neighbourhood import Neighbourhood
 from regard.patterns.per_head import PerHead
-from regard.patterns.position_sets import GlobalTokens, KeySet, QuerySet
+from regard.patterns.position_sets import GlobalTokens
 from regard.patterns.random_blocks import RandomBlocks
-from regard.patterns.strided import Compressed, DilatedWindow, Lattice, Strided
+from regard.patterns.strided import Compressed, DilatedWindow, Strided
 from regard.patterns.text import as_pattern, parse
 from regard.patterns.tiles import tiles
 from regard.patterns.tree import Tree
@@ -67,15 +59,7 @@ __all__ = [
     "PerHead",
     "Explicit",
     "Where",
-    "Both",
-    "Either",
-    "Not",
-    "Diagonals",
-    "Lattice",
     "SameBlock",
-    "Summary",
-    "KeySet",
-    "QuerySet",
     "Grid",
     "parse",
     "as_pattern",

@@ -5,7 +5,12 @@ whose sizes all differ. `Budget` bounds the rounding error that a result may hav
 """
 
 from regard.testing.budget import Budget
-from regard.testing.cases import LAYOUTS, make_qkv
-from regard.testing.oracle import Answer, answer, kept_weights
+from regard.testing.cases import make_qkv
+from regard.testing.oracle import Answer, answer
 
-__all__ = ["answer", "Answer", "kept_weights", "make_qkv", "LAYOUTS", "Budget"]
+__all__ = [
+    "answer",
+    "Answer",
+    "make_qkv",
+    "Budget",
+]

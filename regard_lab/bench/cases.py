@@ -12,7 +12,7 @@ from regard.core.tensors import Stored
 from regard.functional import attention, attention_detail, plan_attention
 from regard.mechanisms import Additive, LinearTransformer, Softmax
 from regard.patterns import Pattern
-from regard.testing import LAYOUTS
+from regard.testing.cases import LAYOUTS
 from regard_lab.bench import peers
 from regard_lab.bench.work import (
     BIG_BIRD,

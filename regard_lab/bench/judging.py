@@ -14,7 +14,8 @@ import torch
 
 from regard.functional import attention
 from regard.patterns import Causal
-from regard.testing import Answer, Budget, answer, kept_weights
+from regard.testing import Answer, Budget, answer
+from regard.testing.oracle import kept_weights
 from regard_lab.bench.work import (
     DROPOUT_SEED,
     WHOLE,

@@ -15,7 +15,7 @@ from regard_lab.cli.console import StoppedError, duration, keeping, note, out, o
 from regard_lab.cli.options import Json
 from regard_lab.cli.train import training_progress
 from regard_lab.decoding import Translator, evaluate
-from regard_lab.seeing import HONESTY, draw_heads, draw_maps, look, tell_look
+from regard_lab.seeing import draw_maps, look
 from regard_lab.seeing.lens_study import (
     Routes,
     choose_heads,
@@ -25,9 +25,13 @@ from regard_lab.seeing.lens_study import (
     measure_routes,
     view_pronoun,
 )
+from regard_lab.seeing.maps import tell_look
+from regard_lab.seeing.picture import draw_heads
+from regard_lab.seeing.referents import HONESTY
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, make_split
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
-from regard_lab.training import TrainingResult, check_run_folder
+from regard_lab.training import TrainingResult
+from regard_lab.training.loop import check_run_folder
 from regard_lab.training.recipes import TranslationTraining, read_settings
 from regard_lab.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns, rate
 from regard_lab.training.recipes.run_folder import Tell, count_trained, explain_run

@@ -35,7 +35,8 @@ from regard_lab.cli.options import (
     listed,
 )
 from regard_lab.cli.running import remark_on_training
-from regard_lab.decoding import Generator, Translator, sharing
+from regard_lab.decoding import Generator, Translator
+from regard_lab.decoding.lines import sharing
 from regard_lab.decoding.scoring import ScoredText
 from regard_lab.models import LanguageModel
 from regard_lab.models.encoder import TextEncoder

@@ -40,7 +40,7 @@ from regard_lab.cli.running import (
 )
 from regard_lab.decoding import Generation, Generator, Sampling
 from regard_lab.decoding.generator import OnText
-from regard_lab.text import tidy
+from regard_lab.text.lines import tidy
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line, printable_lines
 from regard_lab.training.recipes import Classifier

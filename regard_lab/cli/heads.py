@@ -60,7 +60,7 @@ class Opened:
             source = text
             ids = list(translation.ids)
         elif not isinstance(self.model, LanguageModel):
-            from regard_lab.seeing.transformers import contrasts_of
+            from regard_lab.seeing.transformers.explaining import contrasts_of
 
             return contrasts_of(self.model, text, of, others, place=place).popitem()[1]
         if others:
@@ -165,7 +165,7 @@ def heads(
 def _opened(run: Path) -> Opened:
     if is_hugging_face(run):
         with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers import load_folder
+            from regard.integrations.transformers.attaching import load_folder
             from regard_lab.seeing.transformers import Pretrained
         subject = Pretrained(*load_folder(run))
         return Opened(subject, subject.tokenizer)

@@ -137,10 +137,10 @@ def default_note(function: Callable[..., Any], name: str) -> str:
 
 def check_search(normalisation: str, beam: int) -> None:
     """Raise an ArgumentError, before any work, for a search that does not exist; note if it will take long."""
-    from regard_lab.decoding import (
-        NORMALISATIONS,
-    )  # imports the models, which commands without a search do not need
-    from regard_lab.decoding.search import WIDEST
+    from regard_lab.decoding.search import (
+        NORMALISATIONS,  # imports the models, which commands without a search do not need
+        WIDEST,
+    )
 
     if beam > WIDEST:
         raise ArgumentError(f"--beam is {beam}; it is a whole number from 1 to {WIDEST:,}")

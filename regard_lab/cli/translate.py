@@ -60,21 +60,13 @@ from regard_lab.cli.running import (
 )
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.translator import Ends
-from regard_lab.seeing import (
-    LENSES,
-    Relevance,
-    draw_maps,
-    draw_relevance,
-    look,
-    relevance,
-    terminal_map,
-    visible,
-)
+from regard_lab.seeing import LENSES, Relevance, draw_maps, draw_relevance, look, relevance
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.lenses.record import LEAST_WIDTH
 from regard_lab.seeing.maps import KINDS, check_attends
 from regard_lab.seeing.picture import WORDING
-from regard_lab.text import normalise, tidy, tidy_target
+from regard_lab.seeing.terminal import terminal_map, visible
+from regard_lab.text.lines import normalise, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line

@@ -33,24 +33,21 @@ from regard_lab.decoding.loading import seen_words_of
 from regard_lab.models import LanguageModel
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing import LENSES, Relevance, draw_attention, draw_relevance, relevance
-from regard_lab.seeing.explorer import (
-    Exploration,
-    compared,
-    explore_model,
-    explore_text,
-    explore_translation,
-    reason_against,
-    to_page,
-)
+from regard_lab.seeing.explorer import explore_model, explore_text, explore_translation, to_page
+from regard_lab.seeing.explorer.engine import reason_against
 from regard_lab.seeing.explorer.records import ShownWalk
 from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.explorer.sources import Exploration, compared
 from regard_lab.seeing.lenses.contrast import find_contrast, find_place
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
-from regard_lab.text import SeenWords, Tokeniser, tidy, tidy_target
+from regard_lab.text import Tokeniser
+from regard_lab.text.lines import tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
+from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.recipes.classification import CLASSES_FILE
-from regard_lab.walkthrough import shown_walk, walk_whole_run
+from regard_lab.walkthrough.walks import walk_whole_run
+from regard_lab.walkthrough.writing import shown_walk
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
 
@@ -199,7 +196,7 @@ def _print_relevance(
     check_options(lens)
     if is_hugging_face(run):
         with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers import load_folder
+            from regard.integrations.transformers.attaching import load_folder
             from regard_lab.seeing.transformers import pretrained_relevance
         with counting("explaining words"):
             found = pretrained_relevance(*load_folder(run), text, lens=lens, **asked)
@@ -386,7 +383,7 @@ def open_run(run: Path, asked: Mapping[str, Any] | None = None) -> OpenedRun:
     asked = asked or {}
     if is_hugging_face(run):
         with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers import load_folder
+            from regard.integrations.transformers.attaching import load_folder
         return OpenedPretrained(run, *load_folder(run), asked)
     model, tokeniser, saved = open_model(run)
     words = seen_words_of(saved, run)

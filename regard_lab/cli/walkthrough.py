@@ -10,16 +10,10 @@ from typer import Argument, Option
 from regard.errors import ArgumentError
 from regard_lab.cli.console import out_result, out_width
 from regard_lab.cli.options import Json, default, default_note
-from regard_lab.walkthrough import (
-    Walk,
-    read_weights,
-    to_json,
-    to_text,
-    walk,
-    walk_whole,
-    walk_whole_run,
-)
+from regard_lab.walkthrough import Walk, to_json, to_text, walk, walk_whole
 from regard_lab.walkthrough import example as options_of_example
+from regard_lab.walkthrough.layer import read_weights
+from regard_lab.walkthrough.walks import walk_whole_run
 
 DRAWN = "drawn weights have one layer; name a --run for more, or add --whole for a whole model"
 WHOLE = "a whole model shows all its layers and heads"

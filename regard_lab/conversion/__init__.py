@@ -5,7 +5,7 @@ is compared with a reference: the original model with its pooled heads repeated 
 """
 
 from regard_lab.conversion.folders import convert_kv_heads
-from regard_lab.conversion.heads import METHODS, Change, Conversion, resized
+from regard_lab.conversion.heads import METHODS, Change, Conversion
 from regard_lab.conversion.latents import LatentSizes, load_latent, with_latents
 from regard_lab.conversion.own_models import Converted, load_converted, with_kv_heads
 
@@ -16,7 +16,6 @@ __all__ = [
     "load_latent",
     "with_latents",
     "LatentSizes",
-    "resized",
     "METHODS",
     "Conversion",
     "Converted",

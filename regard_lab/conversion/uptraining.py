@@ -31,9 +31,10 @@ from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import PAD, Tokeniser
 from regard_lab.text.translation_data import load_translation_data
-from regard_lab.training import Task, TrainingConfig, TrainingResult, check_run_folder, train
+from regard_lab.training import Task, TrainingConfig, TrainingResult, train
 from regard_lab.training.config import setting
 from regard_lab.training.engine import Batch
+from regard_lab.training.loop import check_run_folder
 from regard_lab.training.recipes.language import (
     LanguageModelTraining,
     LanguageTask,

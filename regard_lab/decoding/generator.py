@@ -20,7 +20,8 @@ from regard_lab.decoding.scoring import ScoredText, gains_of, words_of
 from regard_lab.decoding.search import Hypothesis, generate
 from regard_lab.decoding.speculating import Draft, Proposer, lookup, speculated
 from regard_lab.models import LanguageModel
-from regard_lab.text import BEGIN, Tokeniser, pad
+from regard_lab.text import BEGIN, Tokeniser
+from regard_lab.text.batches import pad
 from regard_lab.text.seen_words import SeenWords
 
 

@@ -19,8 +19,9 @@ from regard_lab.decoding.loading import check_together, load_with_tokeniser, see
 from regard_lab.decoding.scoring import ScoredText, Word, gains_of, words_of
 from regard_lab.decoding.search import Hypothesis, beam_search, greedy_search
 from regard_lab.models.kinds import TranslationModel, translation_model
-from regard_lab.text import Pair, Scores, Tokeniser, score, tidy_target
+from regard_lab.text import Pair, Scores, Tokeniser, score
 from regard_lab.text.batches import EncodedPair, batches_in_order, encode_pairs
+from regard_lab.text.lines import tidy_target
 from regard_lab.text.scores import score_each
 from regard_lab.text.seen_words import SeenWords
 

@@ -10,7 +10,7 @@ SEED = 0
 # %% tags=["folded"]
 import torch
 
-from regard_lab.seeing import HONESTY
+from regard_lab.seeing.referents import HONESTY
 from regard_lab.seeing.canvas import LINES
 from regard_lab.teaching import (
     Estimate, draw_bars, draw_map, figure, holds, label_axes, read_report, scale_beside, table

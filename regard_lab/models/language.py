@@ -13,9 +13,9 @@ from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, Projection
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention
 from regard.layers.choosing import NSA, Chooser, LightningIndexer, MoBA
-from regard.layers.feed_forward import ACTIVATIONS, GATED
+from regard.layers.feed_forward import ACTIVATIONS, GATED, Projection
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Causal, Pattern, Tree, parse

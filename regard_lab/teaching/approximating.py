@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from regard.functional import attention
 from regard.mechanisms import Linformer, Mechanism
-from regard.patterns import Diagonals
+from regard.patterns.bands import Diagonals
 from regard_lab.teaching.words import normal
 
 DIM = 16  # of the head

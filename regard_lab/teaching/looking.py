@@ -13,11 +13,17 @@ import torch
 from regard.errors import ArgumentError, DataError
 from regard_lab.decoding import Translator
 from regard_lab.models import TranslationTransformer
-from regard_lab.seeing import choose_head, it_weights, look_batch, referent_agreement, swap_check
-from regard_lab.seeing.referents import word_places
+from regard_lab.seeing import look_batch
+from regard_lab.seeing.referents import (
+    choose_head,
+    it_weights,
+    referent_agreement,
+    swap_check,
+    word_places,
+)
 from regard_lab.seeing.relations import Link, Looks, join, looks_of
 from regard_lab.teaching.words import rounded
-from regard_lab.text import tidy_target
+from regard_lab.text.lines import tidy_target
 from regard_lab.text.pronouns import (
     ARTICLE_SENTENCES,
     PronounSentence,

@@ -6,9 +6,9 @@ those per target token of the whole step, however it is cut into micro-batches a
 """
 
 from regard_lab.training.checkpoint import RunSummary, average_checkpoints, read_run
-from regard_lab.training.config import TrainingConfig, learning_rate_at
+from regard_lab.training.config import TrainingConfig
 from regard_lab.training.engine import Batch, Task
-from regard_lab.training.loop import OnValidation, TrainingResult, check_run_folder, train
+from regard_lab.training.loop import OnValidation, TrainingResult, train
 from regard_lab.training.record import (
     Event,
     Progress,
@@ -23,14 +23,12 @@ from regard_lab.training.record import (
 
 __all__ = [
     "train",
-    "check_run_folder",
     "TrainingConfig",
     "TrainingResult",
     "OnValidation",
     "average_checkpoints",
     "Task",
     "Batch",
-    "learning_rate_at",
     "Event",
     "Progress",
     "Started",

@@ -5,24 +5,16 @@ whole trained one. Each returns a `Walk`, which can be written as text or JSON. 
 compared with other ways to compute them; a difference raises.
 """
 
-from regard_lab.walkthrough.layer import read_weights
-from regard_lab.walkthrough.steps import LIMIT, Check, Given, Step, Walk, split_words
-from regard_lab.walkthrough.walks import example, walk, walk_whole, walk_whole_run
-from regard_lab.walkthrough.writing import shown_walk, to_json, to_text
+from regard_lab.walkthrough.steps import Step, Walk
+from regard_lab.walkthrough.walks import example, walk, walk_whole
+from regard_lab.walkthrough.writing import to_json, to_text
 
 __all__ = [
     "walk",
     "walk_whole",
-    "walk_whole_run",
     "example",
-    "read_weights",
     "Walk",
     "Step",
-    "Given",
-    "Check",
     "to_text",
     "to_json",
-    "shown_walk",
-    "split_words",
-    "LIMIT",
 ]

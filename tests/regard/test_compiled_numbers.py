@@ -22,6 +22,7 @@ from regard import patterns as p
 from regard.mechanisms.base import Mechanism, Sizes
 from regard.patterns.registry import Declared
 from regard.testing import make_qkv
+from None import Relu
 
 LENGTH = 11
 HEADS = 6
@@ -246,7 +247,7 @@ def test_a_number_of_a_mechanism_may_change(place, made_inside, dynamic):
 FLOATS = {
     "lightning": lambda number: m.Lightning(number),
     "random_feature": lambda number: m.RandomFeature(features=5, sigma=number),
-    "linear(relu)": lambda number: m.LinearTransformer(m.Relu(number)),
+    "linear(relu)": lambda number: m.LinearTransformer(Relu(number)),
 }
 
 

@@ -19,6 +19,7 @@ from regard import positions as pos
 from regard.core.result import top_keys, weights_of
 from regard.core.tensors import Stored
 from regard.layers import caches
+from regard.mechanisms.linear import Relu
 from regard.patterns import Causal
 from regard.testing import make_qkv
 
@@ -111,7 +112,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Linformer": (m.Linformer, {"length": 4, "rank": 2}),
     "LSH": (m.LSH, {}),
     "LinearTransformer": (m.LinearTransformer, {}),
-    "Relu": (m.Relu, {}),
+    "Relu": (Relu, {}),
     "Softmax": (m.Softmax, {}),
     "General": (m.General, {"query_dim": 4, "key_dim": 3}),
     "Additive": (m.Additive, {"query_dim": 4, "key_dim": 3, "hidden": 2}),

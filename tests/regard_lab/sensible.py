@@ -16,9 +16,13 @@ from regard_lab.bench import Results
 from regard_lab.conversion import Change, Conversion, load_converted
 from regard_lab.decoding import Generator, Sampling, TextStream, Translator
 from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.models.recurrent import LongShortTermMemoryNetwork
+from regard_lab.models.state import LayerCaches
 from regard_lab.models.translation_transformer import TranslationConfig
-from regard_lab.seeing import AttentionMaps, HeadChoice
-from regard_lab.text import Pair, PairFile, TokenBatches, Tokeniser
+from regard_lab.seeing import AttentionMaps
+from regard_lab.seeing.referents import HeadChoice
+from regard_lab.text import Pair, TokenBatches, Tokeniser
+from regard_lab.text.pairs import PairFile
 from regard_lab.text.pronouns import make_split
 from regard_lab.training import TrainingConfig
 from regard_lab.walkthrough import walk
@@ -303,13 +307,13 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "TranslationState": lambda: translator_model().start(IDS),
     "RecurrentTranslator": recurrent_model,
     "RecurrentTranslationState": lambda: recurrent_model().start(IDS),
-    "LongShortTermMemoryNetwork": lambda: models.LongShortTermMemoryNetwork(8, 8),
+    "LongShortTermMemoryNetwork": lambda: LongShortTermMemoryNetwork(8, 8),
     "LanguageModel": language_model,
     "LanguageState": lambda: language_model().start(IDS),
     "TextEncoder": encoder,
     "LanguageConfig": lambda: language_model().config,
     "EncoderConfig": lambda: encoder().config,
-    "LayerCaches": lambda: models.LayerCaches([caches.new_cache("dynamic", 2, 2, 4)]),
+    "LayerCaches": lambda: LayerCaches([caches.new_cache("dynamic", 2, 2, 4)]),
     "Translator": lambda: Translator(translator_model(), tokeniser()),
     "Generator": lambda: Generator(language_model(), tokeniser()),
     "TextStream": TextStream,

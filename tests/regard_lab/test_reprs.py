@@ -17,7 +17,8 @@ from regard.reprs import brief_value
 from regard_lab.decoding import Sampling
 from regard_lab.models import LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.seeing import AttentionMaps
-from regard_lab.text import Pair, SeenWords, TokenBatches, Tokeniser, split_by_hash
+from regard_lab.text import Pair, TokenBatches, Tokeniser, split_by_hash
+from regard_lab.text.seen_words import SeenWords
 from regard_lab.training import TrainingConfig
 from regard_lab.training.recipes import LanguageModelTraining
 

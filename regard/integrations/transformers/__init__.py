@@ -13,7 +13,7 @@ from regard.packages import needed
 with needed("transformers", "regard.integrations.transformers", "transformers"):
     from transformers import AttentionInterface, AttentionMaskInterface
 
-from regard.integrations.transformers.attaching import NAME, attach, detach, load_folder
+from regard.integrations.transformers.attaching import NAME, attach, detach
 from regard.integrations.transformers.attending import regard_attention
 from regard.integrations.transformers.kept_cache import keep_entries
 from regard.integrations.transformers.latents import latent_cache
@@ -39,7 +39,6 @@ __all__ = [
     "replace_attention",
     "keep_entries",
     "latent_cache",
-    "load_folder",
     "part_of_batch",
     "Explained",
     "ExplainedCall",

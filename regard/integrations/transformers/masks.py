@@ -34,16 +34,8 @@ from regard.integrations.transformers.reading import (
     read_once,
 )
 from regard.integrations.transformers.sharing import Shared, shared_now
-from regard.patterns import (
-    Causal,
-    CausalWindow,
-    Diagonals,
-    Explicit,
-    Full,
-    KeyMask,
-    Pattern,
-    SameDocument,
-)
+from regard.patterns import Causal, CausalWindow, Explicit, Full, KeyMask, Pattern, SameDocument
+from regard.patterns.bands import Diagonals
 from regard.patterns.one_call import of_queries
 from regard.reprs import Described
 

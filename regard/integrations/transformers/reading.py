@@ -15,16 +15,8 @@ from typing import Any
 import torch
 from transformers import masking_utils as theirs
 
-from regard.patterns import (
-    Causal,
-    Diagonals,
-    Full,
-    KeyMask,
-    KeySpan,
-    Pattern,
-    SameBlock,
-    SameDocument,
-)
+from regard.patterns import Causal, Full, KeyMask, KeySpan, Pattern, SameBlock, SameDocument
+from regard.patterns.bands import Diagonals
 
 __all__ = [
     "Function",

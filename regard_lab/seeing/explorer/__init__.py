@@ -9,40 +9,20 @@ from typing import Any
 
 from regard.errors import ArgumentError
 from regard.patterns import Pattern
-from regard_lab.seeing.explorer.engine import EmbeddedModel, embed, reason_against
+from regard_lab.seeing.explorer.engine import embed
 from regard_lab.seeing.explorer.figures import draw_attention, to_exploration
-from regard_lab.seeing.explorer.page import Page, page_of, to_answer, to_page
-from regard_lab.seeing.explorer.sources import (
-    Attention,
-    Exploration,
-    compared,
-    explore_maps,
-    explore_model,
-    explore_pattern,
-    explore_text,
-    explore_translation,
-    explore_weights,
-)
+from regard_lab.seeing.explorer.page import Page, to_page
+from regard_lab.seeing.explorer.sources import explore_model, explore_text, explore_translation
 
 __all__ = [
     "show",
     "draw_attention",
     "Page",
     "to_page",
-    "to_answer",
-    "page_of",
-    "Exploration",
-    "Attention",
     "explore_translation",
     "explore_text",
     "explore_model",
     "embed",
-    "EmbeddedModel",
-    "reason_against",
-    "explore_maps",
-    "explore_weights",
-    "explore_pattern",
-    "compared",
 ]
 
 

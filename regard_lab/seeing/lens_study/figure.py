@@ -34,7 +34,7 @@ from regard_lab.seeing.lenses.record import (
     placed,
     row_height,
 )
-from regard_lab.text import tidy, tidy_target
+from regard_lab.text.lines import tidy, tidy_target
 from regard_lab.text.pronouns import PronounSentence
 
 if TYPE_CHECKING:

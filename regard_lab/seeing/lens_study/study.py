@@ -25,7 +25,6 @@ from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard_lab.decoding import Translator
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
-from regard_lab.seeing import HeadChoice, choose_head, it_weights
 from regard_lab.seeing.lens_study.known import (
     SWAPS,
     KnownSentence,
@@ -37,6 +36,7 @@ from regard_lab.seeing.lenses import Contrast, explain, log_odds
 from regard_lab.seeing.lenses.contrast import Batch, by_batch, run
 from regard_lab.seeing.lenses.erasing import Erased, erased
 from regard_lab.seeing.lenses.explaining import DEFAULT
+from regard_lab.seeing.referents import HeadChoice, choose_head, it_weights
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text.pronouns import PronounSentence, make_split
 from regard_lab.text.translation_data import LEARNED

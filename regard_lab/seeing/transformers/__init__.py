@@ -6,7 +6,7 @@ with needed("transformers", "regard_lab.seeing.transformers", "transformers"):
     import transformers  # noqa: F401
 
 from regard_lab.seeing.transformers.english import english_folder, english_model
-from regard_lab.seeing.transformers.explaining import Pretrained, contrasts_of, pretrained_relevance
+from regard_lab.seeing.transformers.explaining import Pretrained, pretrained_relevance
 from regard_lab.seeing.transformers.exploring import (
     explore_observed,
     explore_pretrained,
@@ -15,7 +15,6 @@ from regard_lab.seeing.transformers.exploring import (
 
 __all__ = [
     "Pretrained",
-    "contrasts_of",
     "english_folder",
     "english_model",
     "explore_observed",

@@ -13,9 +13,15 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.attaching import attached
 from regard.integrations.transformers.modules import attention_modules, layer_names, models_inside
 from regard.integrations.transformers.watching import Observed, observe
-from regard_lab.seeing.explorer import Attention, Exploration
 from regard_lab.seeing.explorer.server import ExplorerServer
-from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD, explained, named
+from regard_lab.seeing.explorer.sources import (
+    MOST_EXPLAINED,
+    MOST_REREAD,
+    Attention,
+    Exploration,
+    explained,
+    named,
+)
 from regard_lab.seeing.transformers.explaining import (
     CROSS,
     Pretrained,

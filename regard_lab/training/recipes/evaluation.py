@@ -18,12 +18,14 @@ import torch.nn.functional as F
 from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
-from regard_lab.decoding import Evaluation, SharedWork, Translator, evaluate
+from regard_lab.decoding import Evaluation, Translator, evaluate
+from regard_lab.decoding.lines import SharedWork
 from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.decoding.translator import Ends, Translation, rows_of
 from regard_lab.models import LanguageModel, TranslationTransformer
 from regard_lab.models.encoder import TextEncoder
-from regard_lab.seeing import (
+from regard_lab.seeing.maps import has_encoder_weights
+from regard_lab.seeing.referents import (
     Agreement,
     HeadChoice,
     SwapCheck,
@@ -31,7 +33,6 @@ from regard_lab.seeing import (
     referent_agreement,
     swap_check,
 )
-from regard_lab.seeing.maps import has_encoder_weights
 from regard_lab.text import Pair, read_pairs
 from regard_lab.text.documents import read_documents, read_labelled, read_texts
 from regard_lab.text.pronouns import (

@@ -22,9 +22,10 @@ from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE, seen_words_of
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.language import LAYER_OPTIONS
-from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
+from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard_lab.text.batches import TokenBatches
 from regard_lab.text.documents import read_documents
+from regard_lab.text.lines import tidy
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.config import setting

@@ -9,7 +9,8 @@ from pathlib import Path
 from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE
 from regard_lab.models import load_model
 from regard_lab.models.storage import read_checkpoints
-from regard_lab.text import SeenWords, Tokeniser
+from regard_lab.text import Tokeniser
+from regard_lab.text.seen_words import SeenWords
 
 
 @dataclass(frozen=True)

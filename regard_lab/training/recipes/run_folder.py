@@ -19,7 +19,8 @@ from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import read_checkpoints
-from regard_lab.text import Pair, read_pairs, tidy
+from regard_lab.text import Pair, read_pairs
+from regard_lab.text.lines import tidy
 from regard_lab.text.terminal import printable
 from regard_lab.training.checkpoint import SAVED, read_training
 from regard_lab.training.identity import FILES, explain_files

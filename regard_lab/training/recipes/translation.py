@@ -26,7 +26,7 @@ from regard_lab.models.kinds import TranslationModel, translation_model
 from regard_lab.models.recurrent import RecurrentConfig
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.seeing import draw_maps, look
-from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser, tidy, tidy_target
+from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard_lab.text.batches import (
     EncodedPair,
     TokenBatches,
@@ -35,6 +35,7 @@ from regard_lab.text.batches import (
     encode_pairs,
     make_batch,
 )
+from regard_lab.text.lines import tidy, tidy_target
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting

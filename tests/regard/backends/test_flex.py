@@ -25,6 +25,7 @@ from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.core.problem import Problem
 from regard.patterns import Grid
+from regard.patterns.bands import Diagonals
 from regard.testing import Budget, answer, make_qkv
 
 TRACED = Flex(devices=("cpu",), compiled=False)
@@ -45,7 +46,7 @@ PATTERNS: dict[str, p.Pattern] = {
     "sieve": p.Strided(9),
     "prefix": p.Causal() | p.Prefix(11),
     "far": ~p.SlidingWindow(90),
-    "nobody at first": p.Diagonals(ahead=-150),
+    "nobody at first": Diagonals(ahead=-150),
     "documents": p.SameDocument(DOCUMENTS) & p.Causal(),
     "documents by row": p.SameDocument(torch.stack([DOCUMENTS, DOCUMENTS.flip(0)]))
     & p.SlidingWindow(200),
@@ -281,7 +282,7 @@ def test_another_pattern_with_as_many_runs_of_keys_and_another_cap_compile_nothi
 
 def test_what_nobody_sees_and_who_sees_nobody_reach_nothing() -> None:
     qkv = make_qkv(heads=2, kv_heads=1, q_len=200, k_len=200)
-    pattern = p.Diagonals(back=50, ahead=-10)
+    pattern = Diagonals(back=50, ahead=-10)
     clean = told(TRACED, qkv, pattern=pattern)
     q, k, v = (x.clone() for x in qkv)
     q[:, :, :10], k[:, :, 190:], v[:, :, 190:] = torch.nan, torch.inf, torch.nan
@@ -328,7 +329,7 @@ def test_a_query_that_sees_nobody_is_blanked_before_any_gradient_meets_it(
 
     monkeypatch.setattr(flex_backend, "_kernel", lambda compiled: kernel)
     q, k, v = make_qkv(heads=2, kv_heads=1, q_len=200, k_len=200)
-    told(TRACED, (q * torch.nan, k, v), pattern=p.Diagonals(back=50, ahead=-10), want=())
+    told(TRACED, (q * torch.nan, k, v), pattern=Diagonals(back=50, ahead=-10), want=())
     lonely = handed[0][..., :5].isfinite().all(-1)
     assert lonely[:, :, :10].all()
     assert not lonely[:, :, 10:].any()

@@ -16,6 +16,7 @@ from regard import patterns as p
 from regard.backends import kernelised, recurrence
 from regard.mechanisms.base import Sizes
 from regard.mechanisms.features import Features, Kernelised
+from regard.mechanisms.linear import Relu
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 LINEAR = m.LinearTransformer()
@@ -167,7 +168,7 @@ def test_second_derivatives_keep_their_digits_where_gates_are_small():
 
 
 @pytest.mark.parametrize(
-    "mechanism", [LINEAR, m.LinearTransformer(m.Relu()), m.Performer(23), Fading()], ids=str
+    "mechanism", [LINEAR, m.LinearTransformer(Relu()), m.Performer(23), Fading()], ids=str
 )
 def test_no_later_key_changes_one_bit_or_flushes_what_came_before(mechanism):
     q, k, v = (x.float() for x in tensors(300, 300))
@@ -207,7 +208,7 @@ def test_steep_decays_forget_and_stay_finite():
 
 def test_features_that_are_all_zero_give_zeros_and_zero_gradient():
     q, k, v = (x.requires_grad_() for x in tensors())
-    found = detail(-q.abs(), k.abs(), v, m.LinearTransformer(m.Relu(0)), pattern=CAUSAL)
+    found = detail(-q.abs(), k.abs(), v, m.LinearTransformer(Relu(0)), pattern=CAUSAL)
     assert not found.output.any()
     assert (found.log_sum_exp == -torch.inf).all()
     assert not any(x.any() for x in torch.autograd.grad(found.output.sum(), (q, k, v)))

@@ -18,6 +18,7 @@ from regard.backends.schedule import (
     strict_refusal,
 )
 from regard.core.call import make_problem
+from regard.patterns.bands import Diagonals
 from regard.testing import make_qkv
 
 IDS = torch.arange(200) ** 2 // 900
@@ -72,7 +73,7 @@ lengths = st.integers(1, 90)
 simple = st.one_of(
     st.builds(p.SlidingWindow, st.integers(1, 30)),
     st.builds(p.CausalWindow, st.integers(1, 20)),
-    st.builds(p.Diagonals, st.integers(-9, 40), st.integers(-30, 9)),
+    st.builds(Diagonals, st.integers(-9, 40), st.integers(-30, 9)),
     st.builds(p.DilatedWindow, st.integers(2, 9), st.integers(1, 6)),
     st.builds(p.Strided, st.integers(2, 12), st.booleans()),
     st.builds(p.Fixed, st.integers(3, 9), st.integers(1, 2)),
@@ -123,7 +124,7 @@ def test_equal_row_blocks_are_stored_once() -> None:
 
 
 def test_a_far_window_that_comes_into_sight_ends_a_repetition() -> None:
-    pattern = (p.CausalWindow(8) | p.Diagonals(back=900, ahead=-896)).canonical()
+    pattern = (p.CausalWindow(8) | Diagonals(back=900, ahead=-896)).canonical()
     counted = sum(
         block.times * len(block.runs) for block in Schedule.of(pattern, 4096, 4096, rows=32)
     )

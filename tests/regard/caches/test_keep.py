@@ -7,6 +7,7 @@ import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers.caches import heavy_hitters, load_cache, new_cache, observed_keys, paged
+from regard.patterns.bands import Diagonals
 
 LENGTH, TOTAL = 13, 20  # positions before entries are dropped, and in all
 ALIKE = torch.tensor([9, 0, 3, 12, 4])  # in any order
@@ -14,7 +15,7 @@ BY_ROW = torch.tensor([[12, 1, 2, 5, 7], [0, 3, 4, 9, 11]])
 BY_HEAD = torch.tensor([[[0, 3, 4, 9, 11], [12, 1, 2, 5, 7]], [[6, 7, 8, 9, 10], [0, 2, 4, 6, 8]]])
 OTHERS = p.PerHead([p.Causal(), p.CausalWindow(5), p.Causal() & p.Strided(2), p.Causal()])
 PADDED = p.Causal() & p.KeySpan(torch.tensor([0, 3]))
-NEAR_A_GAP = ("causal_window(1) | (causal & prefix(2))", p.Diagonals(99, -3))
+NEAR_A_GAP = ("causal_window(1) | (causal & prefix(2))", Diagonals(99, -3))
 PATTERNS = [
     "causal",
     "causal_window(4)",

@@ -11,11 +11,12 @@ from regard import mechanisms as m
 from regard import patterns as p
 from regard.layers.caches import RecurrentState
 from regard.mechanisms.base import Sizes
+from regard.mechanisms.linear import Products
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 MECHANISMS = [
     m.LinearTransformer(),
-    m.LinearTransformer(m.Products(2)),
+    m.LinearTransformer(Products(2)),
     m.Performer(17),
     m.RandomFeature(3),
     m.RandomFeature(7, gated=True),

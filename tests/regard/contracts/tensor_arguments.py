@@ -24,10 +24,13 @@ from regard.layers import (
     LightningIndexer,
     MoBA,
     ProjectedContext,
-    project,
 )
 from regard.layers import caches as c
-from regard.layers.feed_forward import Projection
+from regard.layers.feed_forward import Projection, project
+from regard.patterns.bands import Diagonals
+from regard.patterns.fixed import Summary
+from regard.patterns.position_sets import KeySet, QuerySet
+from regard.patterns.strided import Lattice
 
 Tensor = torch.Tensor
 PACKAGES = (
@@ -264,12 +267,12 @@ def pattern_calls() -> dict[str, Given]:
         "Both": p.Causal() & p.KeySpan(1, 5),
         "Either": p.Causal() | p.KeySpan(1, 5),
         "Not": ~p.Causal(),
-        "Diagonals": p.Diagonals(2, 1),
-        "Lattice": p.Lattice(3),
+        "Diagonals": Diagonals(2, 1),
+        "Lattice": Lattice(3),
         "SameBlock": p.SameBlock(3),
-        "Summary": p.Summary(3, 1),
-        "KeySet": p.KeySet((range(1, 3), range(5, 6))),
-        "QuerySet": p.QuerySet((range(1, 3),)),
+        "Summary": Summary(3, 1),
+        "KeySet": KeySet((range(1, 3), range(5, 6))),
+        "QuerySet": QuerySet((range(1, 3),)),
     }
     found = {}
     q_pos = torch.arange(2, 2 + ROWS)[:, None]

@@ -8,6 +8,7 @@ from asking import LEARNING, PLAIN, ask, computes, cut
 
 import regard as rg
 from regard import patterns as p
+from regard.patterns.position_sets import KeySet
 from regard.testing import make_qkv
 
 BY_HEAD = (torch.arange(11) >= torch.arange(3).repeat_interleave(2)[:, None])[None, :, None].expand(
@@ -30,7 +31,7 @@ def test_a_hidden_key_changes_no_bit_wherever_the_keys_begin_in_memory(ahead):
         pattern = (
             p.Where(lambda i, j: (j % 7 != 2) & (i >= 0))
             if turn % 2
-            else ~p.KeySet(tuple(range(j, j + 1) for j in range(2, 64, 7)))
+            else ~KeySet(tuple(range(j, j + 1) for j in range(2, 64, 7)))
         )
         clean = rg.attention(q, k, v, pattern=pattern, backend="decode")
         k[:, :, hidden] = math.nan

@@ -18,6 +18,10 @@ import numpy as np
 import torch
 
 from regard import patterns as p
+from regard.patterns.bands import Diagonals
+from regard.patterns.fixed import Summary
+from regard.patterns.position_sets import KeySet, QuerySet
+from regard.patterns.strided import Lattice
 
 from .counting import distinct
 from .found import formulas
@@ -341,9 +345,9 @@ LEAVES: dict[str, Leaf] = {
             & (True if ahead is None else at.j - at.i <= ahead)
             & (at.j + at.i == at.j + at.i)
         ),
-        p.Diagonals,
+        Diagonals,
     ),
-    "lattice": Leaf(lambda r, n: (_size(r, n),), lambda at, s: (at.i - at.j) % s == 0, p.Lattice),
+    "lattice": Leaf(lambda r, n: (_size(r, n),), lambda at, s: (at.i - at.j) % s == 0, Lattice),
     "same_block": Leaf(
         lambda r, n: (_size(r, n), r.choice((0, 0, r.randint(-3, 9)))),
         lambda at, s, first: (at.i - first) // s == (at.j - first) // s,
@@ -355,12 +359,12 @@ LEAVES: dict[str, Leaf] = {
         lambda s, first, *, at: p.SameBlock(s, torch.from_numpy(at.by_row(first).ravel())),
         readable=False,
     ),
-    "summary": Leaf(_block, lambda at, s, c: at.j % s >= s - c, p.Summary),
+    "summary": Leaf(_block, lambda at, s, c: at.j % s >= s - c, Summary),
     "key_set": Leaf(
-        _runs, lambda at, *runs: _within(at.j, runs), lambda *runs: p.KeySet(_ranges(runs))
+        _runs, lambda at, *runs: _within(at.j, runs), lambda *runs: KeySet(_ranges(runs))
     ),
     "query_set": Leaf(
-        _runs, lambda at, *runs: _within(at.i, runs), lambda *runs: p.QuerySet(_ranges(runs))
+        _runs, lambda at, *runs: _within(at.i, runs), lambda *runs: QuerySet(_ranges(runs))
     ),
     "chosen_blocks": _of_lists(p.ChosenBlocks, True),
     "chosen_keys": _of_lists(lambda keys, block, rows: p.ChosenKeys(keys), False),

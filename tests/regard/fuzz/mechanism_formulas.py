@@ -17,6 +17,7 @@ import torch
 
 from regard import mechanisms as m
 from regard.mechanisms.draws import directions
+from regard.mechanisms.linear import Relu
 
 from .found import formulas
 from .oracle import detached, differentiated, named
@@ -71,7 +72,7 @@ SIGMA = 1.5
 KERNELS: dict[str, Kernel] = {
     "linear": Kernel(lambda case: m.LinearTransformer(), _elu),
     "relu": Kernel(
-        lambda case: m.LinearTransformer(m.Relu(0.1)),
+        lambda case: m.LinearTransformer(Relu(0.1)),
         lambda case, x, moved: moved(x.clamp_min(0) + 0.1),
     ),
     "performer": Kernel(

@@ -7,6 +7,7 @@ import torch
 
 import regard as rg
 from regard import patterns as p
+from regard.patterns.position_sets import KeySet, QuerySet
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of diffusers
 diffusers = pytest.importorskip("diffusers", reason="needs pip install 'regard[diffusers]'")
@@ -141,7 +142,7 @@ def neighbours(i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
 
 def test_image_tokens_of_flux_look_at_their_neighbours_and_at_every_word():
     model, given = flux()
-    text = p.KeySet((range(WORDS),)) | p.QuerySet((range(WORDS),))
+    text = KeySet((range(WORDS),)) | QuerySet((range(WORDS),))
     image = p.Where(lambda i, j: neighbours(i - WORDS, j - WORDS))
     attach(model.eval(), lambda call: text | image)
     with observe(model) as seen:

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.utils import prune as pruning
 
 from regard.errors import UnsupportedError
-from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, Projection, project
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention
 from regard.layers import feed_forward as module
-from regard.layers.feed_forward import ACTIVATIONS
+from regard.layers.feed_forward import ACTIVATIONS, Projection, project
 
 FORMULAS = {
     "relu": lambda x: max(x, 0.0),

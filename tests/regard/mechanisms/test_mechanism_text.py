@@ -5,6 +5,7 @@ import pytest
 
 from regard import mechanisms as m
 from regard.errors import ArgumentError
+from regard.mechanisms.linear import Products, Relu, SignedSoftmax
 
 
 @pytest.mark.parametrize(
@@ -12,7 +13,7 @@ from regard.errors import ArgumentError
     [
         ("softmax", m.Softmax()),
         ("linear", m.LinearTransformer()),
-        ("linear(signed-softmax)", m.LinearTransformer(m.SignedSoftmax())),
+        ("linear(signed-softmax)", m.LinearTransformer(SignedSoftmax())),
         ("performer(features=256)", m.Performer(256)),
         ("performer( 8 , seed = 3, orthogonal=false)", m.Performer(8, 3, False)),
         ("random-feature(5, gated=true, sigma=0.75)", m.RandomFeature(5, gated=True, sigma=0.75)),
@@ -73,8 +74,8 @@ def test_a_text_that_is_none_is_refused_in_its_words(text, words):
     [
         m.RandomFeature(5, gated=True, seed=-3, sigma=0.7123456789),
         m.RandomFeature(5, sigma=1e20),
-        m.LinearTransformer(m.Relu(1e-9)),
-        m.LinearTransformer(m.Products(2)),
+        m.LinearTransformer(Relu(1e-9)),
+        m.LinearTransformer(Products(2)),
         m.LSH(3, (4, 6), 1, seed=5),
         m.LSH(3, (4,)),
         m.Performer(8, orthogonal=False),

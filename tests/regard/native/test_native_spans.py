@@ -12,6 +12,7 @@ from regard.backends.native.library import load
 from regard.backends.native.spans import KEPT_SETS, clamped
 from regard.functional import api
 from regard.functional.kept import PLANS
+from regard.patterns.bands import Diagonals
 
 pytestmark = [
     pytest.mark.skipif(isinstance(load(), str), reason="without the library every set is planned"),
@@ -23,8 +24,8 @@ JOINED = {
     "alone": lambda span: span,
     "causal": lambda span: p.Causal() & span,
     "a window": lambda span: span & p.SlidingWindow(6),
-    "a band ahead": lambda span: p.Diagonals(-1, 4) & span,
-    "a band of no pair": lambda span: p.Diagonals(-3, 1) & span,
+    "a band ahead": lambda span: Diagonals(-1, 4) & span,
+    "a band of no pair": lambda span: Diagonals(-3, 1) & span,
     "other spans": lambda span: p.KeySpan(2, 11) & (p.Causal() & span) & p.KeySpan([0, 1, 2, 3, 4]),
     "more keys before": lambda span: p.CausalWindow(4) & span & p.KeySpan(1),
 }

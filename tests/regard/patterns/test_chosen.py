@@ -8,6 +8,7 @@ from fuzz.meanings import Places, listed_mask
 import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.patterns.bands import Diagonals
 from regard.patterns.counts import least_pairs
 from regard.patterns.grid import Grid
 from regard.patterns.one_call import of_queries, placed
@@ -94,7 +95,7 @@ def test_pairs_are_counted_and_strict_allows_what_computes_few_others():
     assert plans[0].problem.kept_pairs <= plans[1].cost.pairs <= plans[0].cost.pairs
 
 
-@pytest.mark.parametrize("band", [p.Full(), p.Diagonals(4, -1), p.Causal() & p.KeySpan(3, 20)])
+@pytest.mark.parametrize("band", [p.Full(), Diagonals(4, -1), p.Causal() & p.KeySpan(3, 20)])
 def test_visible_keys_and_least_pairs_are_those_of_the_mask(band):
     pattern = placed(
         (p.ChosenBlocks(torch.randint(-1, 9, (1, 2, 5, 2)), 3, 4) & band).canonical(), 7, 4

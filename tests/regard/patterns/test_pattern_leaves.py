@@ -9,22 +9,26 @@ from fuzz.meanings import TENSORS, Places, build, mask_of, plain_leaf
 
 from regard import patterns as p
 from regard.errors import ArgumentError
+from regard.patterns.bands import Diagonals
+from regard.patterns.fixed import Summary
 from regard.patterns.lattices import alike_residues
+from regard.patterns.position_sets import KeySet, QuerySet
+from regard.patterns.strided import Lattice
 
 LEAVES = [
     p.Compressed(4, 3),
-    p.Diagonals(3, -1),
+    Diagonals(3, -1),
     p.DilatedWindow(4, 3),
     p.Fixed(6, summary=2),
     p.GlobalTokens([0, 4, 5]),
-    p.KeySet((range(1, 3), range(6, 7))),
-    p.KeySet(()),
-    p.QuerySet((range(1, 3), range(6, 9))),
-    *(p.Lattice(stride) for stride in (1, 2, 3, 4, 6)),
+    KeySet((range(1, 3), range(6, 7))),
+    KeySet(()),
+    QuerySet((range(1, 3), range(6, 9))),
+    *(Lattice(stride) for stride in (1, 2, 3, 4, 6)),
     *(p.SameBlock(size) for size in (1, 2, 3, 4, 6)),
     *(p.SameBlock(size, offset=size - 2) for size in (3, 4, 6, 8)),
-    *(p.Summary(6, last) for last in range(1, 7)),
-    p.Summary(4, 3),
+    *(Summary(6, last) for last in range(1, 7)),
+    Summary(4, 3),
     p.Strided(4),
     p.Prefix(3),
     p.RandomBlocks(2, block=3, seed=1),
@@ -119,14 +123,14 @@ def test_residues_that_count_as_alike_have_equal_pairs(leaf):
 
 
 def test_lattices_and_blocks_know_their_shortest_form():
-    assert str(p.Lattice(6).on_lattice(4, 1)) == "lattice(3)"
-    assert str(p.Lattice(6).on_lattice(6, 1)) == "full"
+    assert str(Lattice(6).on_lattice(4, 1)) == "lattice(3)"
+    assert str(Lattice(6).on_lattice(6, 1)) == "full"
     assert str(p.SameBlock(6).on_lattice(3, 1)) == "same_block(2)"
-    assert p.SameBlock(6).on_lattice(4, 0) is p.Summary(6, 1).on_lattice(4, 0) is None
+    assert p.SameBlock(6).on_lattice(4, 0) is Summary(6, 1).on_lattice(4, 0) is None
     assert str(p.Strided(8).on_lattice(8, 3).canonical()) == "full"
     assert str(p.Strided(8, local=False).on_lattice(4, 3)) == "lattice(2)"
 
 
 def test_far_keys_of_a_lattice_are_named_only_while_they_are_few():
-    assert len(p.Lattice(100).segments(7, 7, 6400).some) == 64
-    assert p.Lattice(100).segments(7, 7, 6401).some == (range(6401),)
+    assert len(Lattice(100).segments(7, 7, 6400).some) == 64
+    assert Lattice(100).segments(7, 7, 6401).some == (range(6401),)

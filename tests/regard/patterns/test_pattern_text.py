@@ -10,6 +10,10 @@ from regard import patterns as p
 from regard.errors import ArgumentError
 from regard.functional.compiled import _Numbers
 from regard.patterns import parse
+from regard.patterns.bands import Diagonals
+from regard.patterns.fixed import Summary
+from regard.patterns.position_sets import KeySet, QuerySet
+from regard.patterns.strided import Lattice
 from regard.patterns.text import as_pattern, read_together, written_apart
 
 SPELLINGS = {
@@ -28,11 +32,11 @@ SPELLINGS = {
     "per_head(causal, full & ~causal, prefix(1) | causal)": p.PerHead(
         [p.Causal(), ~p.Causal(), p.Prefix(1) | p.Causal()]
     ),
-    "diagonals(all, 0)": p.Diagonals(None, 0),
+    "diagonals(all, 0)": Diagonals(None, 0),
     "same_block(4)": p.SameBlock(4),
-    "summary(4, 2)": p.Summary(4, 2),
-    "key_set(1, 3..5)": p.KeySet((range(1, 2), range(3, 6))),
-    "query_set(1)": p.QuerySet((range(1, 2),)),
+    "summary(4, 2)": Summary(4, 2),
+    "key_set(1, 3..5)": KeySet((range(1, 2), range(3, 6))),
+    "query_set(1)": QuerySet((range(1, 2),)),
 }
 
 
@@ -134,14 +138,14 @@ def test_what_cannot_be_read_is_refused_with_the_place(text, words):
 def test_many_parts_are_compared_with_few_others(sign, monkeypatch):
     """Each join compared all parts with all others, so that n of them cost n³."""
     compared = 0
-    same = p.KeySet.__eq__
+    same = KeySet.__eq__
 
-    def counted(one: p.KeySet, other: object) -> bool:
+    def counted(one: KeySet, other: object) -> bool:
         nonlocal compared
         compared += 1
         return same(one, other)
 
-    monkeypatch.setattr(p.KeySet, "__eq__", counted)
+    monkeypatch.setattr(KeySet, "__eq__", counted)
     pattern = parse(sign.join(f"key_set(0, {2 * n}, {2 * n + 3})" for n in range(128)))
     for _ in range(2):
         assert pattern.canonical() == parse(str(pattern)).canonical()
@@ -153,7 +157,7 @@ def test_many_parts_are_compared_with_few_others(sign, monkeypatch):
 def test_a_pattern_of_many_levels_is_refused_where_it_is_made_and_one_of_64_answers_everything():
     def nested(levels: int, pattern: p.Pattern) -> p.Pattern:
         for level in range(levels - 1):
-            pattern = pattern & p.Prefix(level) if level % 2 else pattern | p.Lattice(level + 2)
+            pattern = pattern & p.Prefix(level) if level % 2 else pattern | Lattice(level + 2)
         return pattern
 
     deepest = nested(64, p.Causal())

@@ -23,7 +23,7 @@ from regard_lab.decoding import Generation, Translation, Translator
 from regard_lab.decoding.generator import Generator
 from regard_lab.lessons import LESSONS, find_lesson
 from regard_lab.teaching.board import Table
-from regard_lab.text import SeenWords
+from regard_lab.text.seen_words import SeenWords
 from regard_lab.training import Started, StepDone
 from regard_lab.training.recipes import Classifier
 from regard_lab.training.recipes.run_folder import write_samples

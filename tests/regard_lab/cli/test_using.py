@@ -26,8 +26,10 @@ from regard_lab.models import (
     load_model,
 )
 from regard_lab.models.storage import read_checkpoints
-from regard_lab.seeing import look, terminal_map, visible
-from regard_lab.text import BEGIN, END, Pair, SeenWords, Tokeniser
+from regard_lab.seeing import look
+from regard_lab.seeing.terminal import terminal_map, visible
+from regard_lab.text import BEGIN, END, Pair, Tokeniser
+from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.checkpoint import STATE_FILE, read_training
 from regard_lab.training.recipes import comparing
 from regard_lab.training.recipes.evaluation import ClassScores, RunScores

@@ -7,7 +7,8 @@ import torch
 from commanding import regard, succeeded
 from safetensors.torch import save_file
 
-from regard_lab.walkthrough import example, to_json, to_text, walk, walk_whole, walk_whole_run
+from regard_lab.walkthrough import example, to_json, to_text, walk, walk_whole
+from regard_lab.walkthrough.walks import walk_whole_run
 
 SENTENCE = "Life is short, eat dessert first"
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import regard_lab.conversion.own_models as own_models
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.layers import MultiHeadAttention
-from regard_lab.conversion import convert_kv_heads, load_converted, resized, with_kv_heads
+from regard_lab.conversion import convert_kv_heads, load_converted, with_kv_heads
+from regard_lab.conversion.heads import resized
 from regard_lab.conversion.own_models import PROVENANCE_FILE
 from regard_lab.models import (
     LanguageModel,

@@ -4,7 +4,8 @@ import hugging_face_models
 import pytest
 import torch
 
-from regard_lab.decoding import beam_search, filtered_probabilities, greedy_search
+from regard_lab.decoding import beam_search, greedy_search
+from regard_lab.decoding.sampling import filtered_probabilities
 from regard_lab.text import BEGIN, END, PAD, UNKNOWN
 
 MAKERS = ("llama", "gpt2", "marian")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError
-from regard_lab.decoding import Sampling, filtered_probabilities
-from regard_lab.decoding.sampling import likeliest, log_total, uniform
+from regard_lab.decoding import Sampling
+from regard_lab.decoding.sampling import filtered_probabilities, likeliest, log_total, uniform
 
 
 def test_ids_are_drawn_as_often_as_they_are_likely():

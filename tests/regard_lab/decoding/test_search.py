@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, RegardError
-from regard_lab.decoding import Constraints, beam_search, greedy_search, normalised
-from regard_lab.decoding.search import SpecialIds, admitted
+from regard_lab.decoding import Constraints, beam_search, greedy_search
+from regard_lab.decoding.search import SpecialIds, admitted, normalised
 from regard_lab.text import BEGIN, END, PAD
 
 VOCAB = 8  # 4 specials and 4 that may be written

@@ -16,7 +16,8 @@ from regard_lab.models import (
     RecurrentTranslator,
     TranslationTransformer,
 )
-from regard_lab.text import BEGIN, END, Pair, Tokeniser, normalise
+from regard_lab.text import BEGIN, END, Pair, Tokeniser
+from regard_lab.text.lines import normalise
 from regard_lab.text.scores import score_each
 
 LINES = [

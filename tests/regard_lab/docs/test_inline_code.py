@@ -9,12 +9,15 @@ from test_code_blocks import PAGES, name
 
 import regard as rg
 from regard import bias, mechanisms, patterns, positions
+from regard.mechanisms.linear import Relu
 
 PUBLIC = {
     one: getattr(room, one)
     for room in (patterns, mechanisms, bias, positions)
     for one in room.__all__
 }
+for family in (patterns.Pattern, mechanisms.FeatureMap):  # also those that only texts name
+    PUBLIC |= {kind.__name__: kind for kind in family.registry.of_package("regard").values()}
 BATCH = 2
 HEADS = 3
 LENGTH = 6
@@ -55,7 +58,7 @@ NAMES = {
     "D": 2,
     "features": 8,
     "score": mechanisms.ScaledDot(),
-    "feature_map": mechanisms.Relu(),
+    "feature_map": Relu(),
     "gated": False,
     "sigma": 1.0,
     "epsilon": 1e-3,

@@ -6,9 +6,11 @@ from functools import cache
 import torch
 
 from regard_lab.models import LanguageModel, TranslationTransformer
-from regard_lab.seeing.explorer import compared, explore_translation
+from regard_lab.seeing.explorer import explore_translation
+from regard_lab.seeing.explorer.sources import compared
 from regard_lab.text import Tokeniser
-from regard_lab.walkthrough import shown_walk, walk_whole
+from regard_lab.walkthrough import walk_whole
+from regard_lab.walkthrough.writing import shown_walk
 
 SOURCE = "The animal didn't cross the street because it was too tired."
 TARGET = "Das Tier überquerte die Straße nicht, weil es zu müde war."

@@ -3,8 +3,9 @@
 import pytest
 
 from regard.patterns import Causal
-from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_weights
+from regard_lab.seeing.explorer import explore_text
 from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.explorer.sources import explore_pattern, explore_weights
 
 from .browsing import Opened, assert_accessible, needs_axe
 from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, walked, weights

@@ -20,8 +20,8 @@ from regard_lab.models import (
     TranslationTransformer,
 )
 from regard_lab.seeing import look, look_text
-from regard_lab.seeing.explorer import explore_model, reason_against, to_page
-from regard_lab.seeing.explorer.engine import ON_GRIDS, restored
+from regard_lab.seeing.explorer import explore_model, to_page
+from regard_lab.seeing.explorer.engine import ON_GRIDS, reason_against, restored
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.heads import Head, ablate
 from regard_lab.seeing.heads.replacing import attention_layers
@@ -31,7 +31,7 @@ from regard_lab.seeing.lenses.explaining import explain
 from regard_lab.text import BEGIN, END, UNKNOWN, Tokeniser
 from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import SeenWords
-from regard_lab.walkthrough import shown_walk
+from regard_lab.walkthrough.writing import shown_walk
 
 from .browsing import Opened, assert_accessible, needs_axe
 from .making import SOURCE, TARGET, TOKENISER, translator, walked

@@ -7,10 +7,11 @@ import pytest
 
 from regard.patterns import Causal
 from regard_lab.seeing import Relevance
-from regard_lab.seeing.explorer import Attention, Exploration, compared, explore_weights, to_page
+from regard_lab.seeing.explorer import to_page
 from regard_lab.seeing.explorer.patterns import map_pattern
 from regard_lab.seeing.explorer.records import ShownStep, ShownWalk, StepAxis
 from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.explorer.sources import Attention, Exploration, compared, explore_weights
 from regard_lab.seeing.lenses.erasing import Changed
 
 from .browsing import Opened

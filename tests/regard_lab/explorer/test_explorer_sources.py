@@ -13,9 +13,10 @@ import regard as rg
 from regard.errors import ArgumentError, RegardError, ShapeError
 from regard_lab.seeing import draw_attention, look, look_text, relevance, show
 from regard_lab.seeing.canvas import colours
-from regard_lab.seeing.explorer import explore_maps, explore_text, explore_weights
+from regard_lab.seeing.explorer import explore_text
 from regard_lab.seeing.explorer.figures import to_exploration
 from regard_lab.seeing.explorer.page import Packed, header_of
+from regard_lab.seeing.explorer.sources import explore_maps, explore_weights
 from regard_lab.text import BEGIN, END, PAD
 
 from .making import (

@@ -9,16 +9,16 @@ from regard.errors import ArgumentError
 from regard_lab.decoding import Translator
 from regard_lab.models import RecurrentTranslator
 from regard_lab.seeing import look_text
-from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation
+from regard_lab.seeing.explorer import explore_text, explore_translation
 from regard_lab.seeing.explorer import sources as sources_module
 from regard_lab.seeing.explorer.page import unpacked, walk_to_answer
-from regard_lab.seeing.explorer.sources import heads_apart
+from regard_lab.seeing.explorer.sources import compared, explore_maps, heads_apart
 from regard_lab.seeing.heads import ablate
 from regard_lab.seeing.lenses.contrast import baseline
 from regard_lab.seeing.lenses.erasing import text_without_each, without_each
 from regard_lab.seeing.relations import relations_in
 from regard_lab.text import BEGIN, END
-from regard_lab.walkthrough import shown_walk
+from regard_lab.walkthrough.writing import shown_walk
 
 from .browsing import Opened
 from .making import (

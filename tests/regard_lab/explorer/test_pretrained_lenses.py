@@ -10,12 +10,8 @@ pytest.importorskip(
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers import attach
 from regard_lab.seeing.heads import ablate, head_scores, patch
-from regard_lab.seeing.transformers import (
-    Pretrained,
-    contrasts_of,
-    explore_pretrained,
-    pretrained_relevance,
-)
+from regard_lab.seeing.transformers import Pretrained, explore_pretrained, pretrained_relevance
+from regard_lab.seeing.transformers.explaining import contrasts_of
 
 from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, bert, mistral, t5
 

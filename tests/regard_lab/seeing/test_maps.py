@@ -8,17 +8,10 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers import record_attention
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.seeing import (
-    KINDS,
-    AttentionMaps,
-    it_weights,
-    look,
-    look_batch,
-    looked_at,
-    merge,
-    tell_look,
-)
-from regard_lab.seeing.maps import look_text
+from regard_lab.seeing import AttentionMaps, look, look_batch
+from regard_lab.seeing.maps import KINDS, look_text, looked_at, tell_look
+from regard_lab.seeing.referents import it_weights
+from regard_lab.seeing.watching import merge
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 from regard_lab.text.batches import make_batch
 from regard_lab.text.pronouns import make_split

@@ -7,7 +7,8 @@ from matplotlib.colors import to_rgb
 from small_models import TOKENISER, random_maps, small_model
 
 from regard.errors import ArgumentError
-from regard_lab.seeing import canvas, draw_heads, draw_maps, look
+from regard_lab.seeing import canvas, draw_maps, look
+from regard_lab.seeing.picture import draw_heads
 
 HOSTILE = [
     "$\\frac{$",

@@ -8,18 +8,18 @@ import torch
 from small_models import TOKENISER, small_model
 
 from regard.errors import ArgumentError, DataError
-from regard_lab.seeing import (
+from regard_lab.seeing import look
+from regard_lab.seeing import referents as room
+from regard_lab.seeing.referents import (
     Agreement,
     HeadChoice,
     ItWeights,
     SwapCheck,
     choose_head,
     it_weights,
-    look,
     referent_agreement,
     swap_check,
 )
-from regard_lab.seeing import referents as room
 from regard_lab.text import Tokeniser
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, NOUN_BY_ENGLISH, PRONOUNS, make_split
 from regard_lab.text.pronouns.sentences import PRONOUN_OF_GENDER

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, ShapeError
-from regard_lab.seeing import terminal_map, visible
+from regard_lab.seeing.terminal import terminal_map, visible
 
 
 def test_each_shade_starts_at_its_weight():

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from cli.commanding import Forked
 
 from regard.errors import ArgumentError, DataError, OccupiedError
-from regard_lab.decoding import Generator, Sampling, share_lines, sharing
-from regard_lab.decoding.lines import BLOCK, SharedWork
+from regard_lab.decoding import Generator, Sampling, share_lines
+from regard_lab.decoding.lines import BLOCK, SharedWork, sharing
 from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import Tokeniser

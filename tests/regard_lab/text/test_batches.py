@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError
-from regard_lab.text import PAD, TokenBatches, pad
+from regard_lab.text import PAD, TokenBatches
+from regard_lab.text.batches import pad
 
 lengths = st.lists(st.integers(0, 40), min_size=1, max_size=120)
 pair_lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from regard.errors import CheckpointError
-from regard_lab.text import SeenWords, Tokeniser
-from regard_lab.text.seen_words import UnknownWords, remark_on_scripts
+from regard_lab.text import Tokeniser
+from regard_lab.text.seen_words import SeenWords, UnknownWords, remark_on_scripts
 from regard_lab.training.recipes import LanguageModelTraining, TranslationTraining
 
 SEEN = SeenWords.of(

@@ -21,8 +21,9 @@ from toy_training import (
 
 from regard.errors import CheckpointError
 from regard_lab.models.storage import load_model, read_checkpoints
-from regard_lab.training import Started, learning_rate_at, read_log, read_run, train
+from regard_lab.training import Started, read_log, read_run, train
 from regard_lab.training.checkpoint import read_training
+from regard_lab.training.config import learning_rate_at
 
 
 @pytest.fixture(scope="module")

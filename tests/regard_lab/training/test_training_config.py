@@ -5,7 +5,8 @@ import json
 import pytest
 
 from regard.errors import ArgumentError
-from regard_lab.training import TrainingConfig, learning_rate_at
+from regard_lab.training import TrainingConfig
+from regard_lab.training.config import learning_rate_at
 
 
 def test_settings_come_back_from_json_and_an_unknown_one_is_refused_by_name():

@@ -7,7 +7,9 @@ from safetensors.torch import save_file
 from walk_cases import SENTENCE, given
 
 from regard.errors import ArgumentError, CheckpointError
-from regard_lab.walkthrough import example, read_weights, split_words, walk
+from regard_lab.walkthrough import example, walk
+from regard_lab.walkthrough.layer import read_weights
+from regard_lab.walkthrough.steps import split_words
 
 # "Life is short, eat dessert first" as articles print it; float32 draws of torch's generator are the same everywhere.
 IDS = [0, 4, 5, 2, 1, 3]

@@ -17,7 +17,9 @@ from regard_lab.models import (
 )
 from regard_lab.models.recurrent import RecurrentTranslator
 from regard_lab.text import BEGIN, END
-from regard_lab.walkthrough import LIMIT, stacks, walk_whole, walk_whole_run
+from regard_lab.walkthrough import stacks, walk_whole
+from regard_lab.walkthrough.steps import LIMIT
+from regard_lab.walkthrough.walks import walk_whole_run
 
 CONTEXT = "Das Leben ist kurz"
 WHOLE = {

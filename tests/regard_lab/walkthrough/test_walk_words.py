@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from walk_cases import HOSTILE, SENTENCE, case
 
 from regard.errors import ArgumentError
-from regard_lab.walkthrough import LIMIT, split_words, to_text, walk, walk_whole
-from regard_lab.walkthrough.steps import find_word
+from regard_lab.walkthrough import to_text, walk, walk_whole
+from regard_lab.walkthrough.steps import LIMIT, find_word, split_words
 
 
 @pytest.mark.parametrize(
