@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,8 @@ class Projection(nn.Linear):
     """`x Wᵀ + b`, as `torch.nn.Linear`, and fast for a few rows too.
 
     `torch.ao.quantization.quantize_dynamic` replaces modules of the exact type `torch.nn.Linear` and leaves others as
-    they are without a message, so a model that holds a Projection refuses it. It differs in speed alone: make it that
-    type first.
+    they are without a message, so a model that holds a Projection refuses it where linear layers are among the types.
+    It differs in speed alone: make it that type first.
 
     >>> layer = Projection(3, 5)
     >>> for module in layer.modules():
@@ -42,17 +43,34 @@ class Projection(nn.Linear):
 
     @property
     def qconfig(self) -> Any:
-        """What PyTorch's quantisation sets on every module of a model; this one has none."""
+        """What PyTorch's quantisation sets on every module of a model, None on those that it leaves; never kept."""
         raise AttributeError("qconfig")
 
     @qconfig.setter
     def qconfig(self, value: Any) -> None:
+        if value is None and not _quantises_linear_layers():
+            return
         raise UnsupportedError(
             f"torch.ao.quantization replaces modules of the exact type torch.nn.Linear, and this model holds a "
             f"{type(self).__name__}, which it would leave in {self.weight.dtype} without a message. Make them that "
             f"type first, which changes their speed alone: for module in model.modules(): if type(module) is "
             f"regard.layers.Projection: module.__class__ = torch.nn.Linear"
         )
+
+
+def _quantises_linear_layers() -> bool:
+    """Whether the quantisation that sets `qconfig` on a module now was asked for linear layers.
+
+    PyTorch sets None on every module whose exact type is not among those that it was given, and keeps these types in a
+    variable of the function that does so. Where it has no such function, the answer is True.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        asked = frame.f_locals.get("qconfig_dict")
+        if isinstance(asked, Mapping):
+            return asked.get(nn.Linear) is not None
+        frame = frame.f_back
+    return True
 
 
 # The forwards of layers that multiply by their weight and do nothing else, also with a parametrised weight.

@@ -16,23 +16,30 @@ DIVISOR = 16  # GLA's, by which a decay begins near 1
 RATES, STEPS = (1.0, 16.0), (1e-3, 0.1)  # Mamba-2's, from which first decays are drawn
 
 
-class ForgetGates(Projection):
-    """Computes the logarithms of the forget gates of each head, `log sigmoid(W x + b)`; b begins with zeros.
+def new_forget_gates(dim: int, heads: int) -> Projection:
+    """The projection of `log_forget_gates`; its bias begins with zeros."""
+    projection = Projection(dim, heads)
+    nn.init.zeros_(projection.bias)
+    return projection
+
+
+def log_forget_gates(projection: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The logarithms of the forget gates of each head, `log sigmoid(W x + b)`.
+
+    Args:
+        projection: of `new_forget_gates`, or what took its place, such as a quantised layer.
+        x: (batch, length, dim).
+
+    Returns:
+        (batch, heads, length), in float32 or wider.
 
     Source: Forgetting Transformer, Lin et al. 2025, section 3.
     """
+    gates = projection(x)
+    log_gates = functional.logsigmoid(gates.to(torch.promote_types(gates.dtype, torch.float32)))
 
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__(dim, heads)
-        nn.init.zeros_(self.bias)
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """(batch, length, dim) -> (batch, heads, length), in float32 or wider."""
-        gates = super().forward(input)
-        found = functional.logsigmoid(gates.to(torch.promote_types(gates.dtype, torch.float32)))
-        return found.nan_to_num(0.0).transpose(
-            1, 2
-        )  # a NaN spreads by keys and values, to the queries that look at it
+    # A NaN spreads by keys and values, to the queries that look at it.
+    return log_gates.nan_to_num(0.0).transpose(1, 2)
 
 
 class RecurrentGates(nn.Module):

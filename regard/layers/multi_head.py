@@ -22,7 +22,7 @@ from regard.layers.caches.base import Entries
 from regard.layers.choosing import Chooser
 from regard.layers.feed_forward import Projection, place_of
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
-from regard.layers.gates import ForgetGates
+from regard.layers.gates import log_forget_gates, new_forget_gates
 from regard.layers.recording import current_recording
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Grid, Pattern, as_pattern
@@ -222,7 +222,7 @@ class MultiHeadAttention(AttentionLayer):
                     f"forgetting adds a bias to the scores of a softmax without a sink; use it without "
                     f"{'sinks=True' if sinks else self.mechanism.declared}"
                 )
-            self.to_forget = ForgetGates(self.dim, compared[0])
+            self.to_forget = new_forget_gates(self.dim, compared[0])
         if chooser is not None:
             self._build_chooser(chooser)
         self.chooser = chooser
@@ -344,7 +344,9 @@ class MultiHeadAttention(AttentionLayer):
             self._check_positions(positions)
             q = self.mechanism.queries(self._rotated(q, q_start, positions))
             gate = self.mechanism.gate(x)
-            log_forget = None if self.to_forget is None else self.to_forget(x)
+            log_forget = None
+            if self.to_forget is not None:
+                log_forget = log_forget_gates(self.to_forget, x)
             if log_forget is not None and bias is not None:
                 raise UnsupportedError(
                     "forgetting is the bias of this layer's calls, so leave bias out"

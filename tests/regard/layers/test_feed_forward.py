@@ -116,13 +116,38 @@ def as_linear(layer):
 
 
 @QUANTISING
-@pytest.mark.parametrize("types", [{nn.Linear}, {Projection}, {nn.LSTM}])
+@pytest.mark.parametrize(
+    "types", [None, {nn.Linear}, {Projection}, {nn.LSTM, nn.Linear}, {"1.to_q"}]
+)
 def test_pytorchs_dynamic_quantisation_is_refused_where_it_would_leave_projections(types):
     model = nn.Sequential(nn.Linear(64, 64), MultiHeadAttention(dim=64, heads=4)).eval()
     with pytest.raises(UnsupportedError, match=r"holds a Projection.*module.__class__ = torch"):
         torch.ao.quantization.quantize_dynamic(model, types)
     assert type(model[1].to_q) is Projection
     assert not hasattr(model[1].to_q, "qconfig")
+
+
+@QUANTISING
+@torch.no_grad()
+def test_quantisation_of_other_types_leaves_projections_and_is_not_refused():
+    model = nn.ModuleList([nn.LSTM(64, 64, batch_first=True), MultiHeadAttention(dim=64, heads=4)])
+    x = torch.randn(2, 7, 64)
+    expected = model[1](x)
+    quantised = torch.ao.quantization.quantize_dynamic(model.eval(), {nn.LSTM})
+    assert isinstance(quantised[0], torch.ao.nn.quantized.dynamic.LSTM)
+    assert type(quantised[1].to_q) is Projection
+    assert torch.equal(quantised[1](x), expected)
+
+
+@QUANTISING
+@torch.no_grad()
+def test_forget_gates_are_quantised_by_the_way_out_that_the_refusal_names():
+    layer = MultiHeadAttention(dim=64, heads=4, pattern="causal", forgetting=True).eval()
+    x = torch.randn(2, 7, 64)
+    expected = layer(x)
+    quantised = torch.ao.quantization.quantize_dynamic(as_linear(layer), {nn.Linear})
+    assert isinstance(quantised.to_forget, torch.ao.nn.quantized.dynamic.Linear)
+    torch.testing.assert_close(quantised(x), expected, atol=0.05, rtol=0)
 
 
 @QUANTISING
