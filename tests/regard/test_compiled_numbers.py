@@ -20,9 +20,9 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.mechanisms.base import Mechanism, Sizes
+from regard.mechanisms.linear import Relu
 from regard.patterns.registry import Declared
 from regard.testing import make_qkv
-from None import Relu
 
 LENGTH = 11
 HEADS = 6

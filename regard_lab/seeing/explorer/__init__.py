@@ -12,7 +12,12 @@ from regard.patterns import Pattern
 from regard_lab.seeing.explorer.engine import embed
 from regard_lab.seeing.explorer.figures import draw_attention, to_exploration
 from regard_lab.seeing.explorer.page import Page, to_page
-from regard_lab.seeing.explorer.sources import explore_model, explore_text, explore_translation
+from regard_lab.seeing.explorer.sources import (
+    explore_model,
+    explore_pattern,
+    explore_text,
+    explore_translation,
+)
 
 __all__ = [
     "show",
