@@ -30,14 +30,11 @@ KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
 # pairs, more rows need fewer calls.
 ROWS = {64: (1.09, 1.56), 256: (1.0, 1.0)}
 MASK_LIMIT = 1 << 22  # numbers in the mask of one row block
-COPIED = (
-    1 << 22
-)  # numbers in the keys of row blocks that are computed together, whose gradients are held
+# Numbers in the keys of row blocks that are computed together, whose gradients are held.
+COPIED = 1 << 22
 GAPS = 2  # keys are gathered where the runs of a row block hold less than one of so many keys from first to last
-PROCESSORS, PROCESSOR_ROWS = (
-    100,
-    64,
-)  # about as many multiprocessors as a GPU has, and the rows that each computes
+PROCESSORS = 100  # about as many multiprocessors as a GPU has
+PROCESSOR_ROWS = 64  # rows that each of them computes
 SKIPPED = 512  # keys: above the diagonal of a causal square the operation skips blocks of this size
 
 
@@ -59,9 +56,8 @@ def compose(calls: Calls, operands: Operands, sums: bool = True) -> tuple[torch.
     bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
     apply = _Composed.apply if torch._C._are_functorch_transforms_active() else _apply
     result = apply(operands.q, operands.k, operands.v, bias, calls, operands, sums)
-    return (
-        result if sums else (result, None)
-    )  # a second output costs a call of few tokens some microseconds
+    # A second output costs a call of few tokens some microseconds.
+    return result if sums else (result, None)
 
 
 class _Composed(torch.autograd.Function):
@@ -77,29 +73,30 @@ class _Composed(torch.autograd.Function):
         sums: bool,
     ) -> Any:
         output, log_sum_exp, row_sums = calls.forward(operands)
-        ctx.save_for_backward(
-            q, k, v, output, log_sum_exp, row_sums, bias
-        )  # saved, so that autograd detects in-place changes of the bias too
+        # The bias too, so that autograd detects changes of it in place.
+        ctx.save_for_backward(q, k, v, output, log_sum_exp, row_sums, bias)
         ctx.lowered = calls, operands
         ctx.set_materialize_grads(False)
         return (output, log_sum_exp) if sums else output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        grads = (*grads, None)[:2]
+        grads = (*grads, None)[:2]  # without a log-sum-exp there is one
         q, k, v, output, log_sum_exp, row_sums, bias = ctx.saved_tensors
         calls, operands = ctx.lowered
 
-        def first(grads: Any) -> Any:
-            grad = torch.zeros_like(output) if grads[0] is None else grads[0]
-            saved = flash.Saved(q, k, v, output, log_sum_exp, grad, grads[1], row_sums)
+        def first_order(grads: Any) -> Any:
+            grad, grad_log_sum_exp = grads
+            if grad is None:
+                grad = torch.zeros_like(output)
+            saved = flash.Saved(q, k, v, output, log_sum_exp, grad, grad_log_sum_exp, row_sums)
             dq, dk, dv, *of_bias = calls.backward(operands, saved)
-            return dv, dq, dk, of_bias[0] if of_bias else None, None, None
+            dbias = of_bias[0] if of_bias else None
+            return dv, dq, dk, dbias, None, None
 
+        pieces = partial(softmax_pieces, calls.problem, operands)
         inputs = v, q, k, bias, None, None
-        dv, dq, dk, dbias, *_ = gradients(
-            first, partial(softmax_pieces, calls.problem, operands), inputs, grads
-        )
+        dv, dq, dk, dbias, *_ = gradients(first_order, pieces, inputs, grads)
         return dq, dk, dv, dbias, None, None, None
 
 
@@ -119,8 +116,9 @@ class KeptMasks:
     def get(self, name: Any, like: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """The mask of this name with the device and dtype of `like`: from the cache, or made by `make`."""
         key = name, like.device, like.dtype
-        if (kept := self._masks.get(key)) is not None:
-            return kept
+        mask = self._masks.get(key)
+        if mask is not None:
+            return mask
         with torch.inference_mode(False):  # a kept mask may be used later in a call with gradients
             mask = make()
         if mask.numel() <= self._left:
@@ -130,27 +128,27 @@ class KeptMasks:
 
 
 @dataclass(frozen=True)
-class _One:
+class _SingleBlock:
     """The rows and keys of one row block, in (batch, heads, q_len, ...) and (batch, kv_heads, keys, ...)."""
 
-    at: slice
-    over: slice | torch.Tensor
+    row_index: slice
+    key_index: slice | torch.Tensor
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
-        return x[:, :, self.at]
+        return x[:, :, self.row_index]
 
-    def put(self, x: torch.Tensor, values: torch.Tensor) -> None:
-        x[:, :, self.at] = values
+    def write_rows(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        x[:, :, self.row_index] = values
 
     def keys(self, x: torch.Tensor) -> torch.Tensor:
-        return x[:, :, self.over]
+        return x[:, :, self.key_index]
 
-    def add(self, x: torch.Tensor, values: torch.Tensor) -> None:
-        x[:, :, self.over] += values
+    def add_to_keys(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        x[:, :, self.key_index] += values
 
 
 @dataclass(frozen=True)
-class _Windows:
+class _EqualBlocks:
     """The rows and keys of equal consecutive row blocks, for one member of each group of heads.
 
     They are views (batch · kv_heads, times, rows or keys, ...) in place: the keys of a block begin `size` keys after
@@ -168,25 +166,25 @@ class _Windows:
     def rows(self, x: torch.Tensor) -> torch.Tensor:
         return self._blocks(x[:, self.member :: self.group], self.first, self.size).flatten(0, 1)
 
-    def put(self, x: torch.Tensor, values: torch.Tensor) -> None:
-        own = self._blocks(x[:, self.member :: self.group], self.first, self.size)
-        own.copy_(values.unflatten(0, own.shape[:2]))
+    def write_rows(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        blocks = self._blocks(x[:, self.member :: self.group], self.first, self.size)
+        blocks.copy_(values.unflatten(0, blocks.shape[:2]))
 
     def keys(self, x: torch.Tensor) -> torch.Tensor:
         return self._blocks(x, self.first_key, self.width).flatten(0, 1)
 
-    def add(self, x: torch.Tensor, values: torch.Tensor) -> None:
+    def add_to_keys(self, x: torch.Tensor, values: torch.Tensor) -> None:
         values = values.unflatten(0, x.shape[:2])
-        for at in range(0, self.width, self.size):  # parts no wider than a step do not overlap
-            width = min(self.size, self.width - at)
-            self._blocks(x, self.first_key + at, width).add_(values[:, :, :, at : at + width])
+        for start in range(0, self.width, self.size):  # parts no wider than a step do not overlap
+            width = min(self.size, self.width - start)
+            blocks = self._blocks(x, self.first_key + start, width)
+            blocks.add_(values[:, :, :, start : start + width])
 
     def _blocks(self, x: torch.Tensor, first: int, size: int) -> torch.Tensor:
         batch, heads, step, *last = x.stride()
         shape = (*x.shape[:2], self.times, size, *x.shape[3:])
-        return x.as_strided(
-            shape, (batch, heads, self.size * step, step, *last), x.storage_offset() + first * step
-        )
+        strides = (batch, heads, self.size * step, step, *last)
+        return x.as_strided(shape, strides, x.storage_offset() + first * step)
 
 
 @dataclass(frozen=True)
@@ -229,8 +227,10 @@ class RowBlockCalls:
         if not _masked(whole):
             return [whole]
         choices = {rows: self._blocks(rows) for rows in ROWS}
-        cost = lambda rows: self._cost(self._work(choices[rows], rows)).work_on(problem.device)  # noqa: E731
-        return choices[min(choices, key=cost)]
+        work = {}
+        for rows, blocks in choices.items():
+            work[rows] = self._cost(self._work(blocks, rows)).work_on(problem.device)
+        return choices[min(work, key=lambda rows: work[rows])]
 
     @cached_property
     def cost(self) -> Cost:
@@ -252,36 +252,35 @@ class RowBlockCalls:
         output = q.new_zeros(*q.shape[:3], v.shape[-1])
         wide = torch.promote_types(q.dtype, torch.float32)
         log_sum_exp = torch.full(q.shape[:3], -math.inf, dtype=wide, device=q.device)
-        for some, call in self._each(operands):
-            there, sums = flash.forward(some.rows(q), some.keys(k), some.keys(v), call)
-            some.put(output, there)
-            some.put(log_sum_exp, sums)
+        for blocks, call in self._calls(operands):
+            result = flash.forward(blocks.rows(q), blocks.keys(k), blocks.keys(v), call)
+            output_of_blocks, sums_of_blocks = result
+            blocks.write_rows(output, output_of_blocks)
+            blocks.write_rows(log_sum_exp, sums_of_blocks)
         return flash.Computed(output, log_sum_exp)
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v; those of keys that several row blocks share are added."""
         q, k, v = saved.q, saved.k, saved.v
-        dq, dk, dv = (
-            torch.zeros_like(q),
-            *(torch.zeros_like(x, dtype=saved.log_sum_exp.dtype) for x in (k, v)),
-        )
-        for some, call in self._each(operands):
-            rows = some.rows
-            keys = some.keys
-            slope = saved.grad_log_sum_exp
-            here = flash.Saved(
-                rows(q),
-                keys(k),
-                keys(v),
-                rows(saved.output),
-                rows(saved.log_sum_exp),
-                rows(saved.grad),
-                None if slope is None else rows(slope),
+        wide = saved.log_sum_exp.dtype
+        dq = torch.zeros_like(q)
+        dk = torch.zeros_like(k, dtype=wide)
+        dv = torch.zeros_like(v, dtype=wide)
+        slope = saved.grad_log_sum_exp
+        for blocks, call in self._calls(operands):
+            part = flash.Saved(
+                blocks.rows(q),
+                blocks.keys(k),
+                blocks.keys(v),
+                blocks.rows(saved.output),
+                blocks.rows(saved.log_sum_exp),
+                blocks.rows(saved.grad),
+                None if slope is None else blocks.rows(slope),
             )
-            dq_here, dk_here, dv_here = flash.backward(here, call)
-            some.put(dq, dq_here)
-            some.add(dk, dk_here)
-            some.add(dv, dv_here)
+            of_q, of_k, of_v = flash.backward(part, call)
+            blocks.write_rows(dq, of_q)
+            blocks.add_to_keys(dk, of_k)
+            blocks.add_to_keys(dv, of_v)
         return dq, dk.to(k.dtype), dv.to(v.dtype)
 
     @cached_property
@@ -306,16 +305,15 @@ class RowBlockCalls:
         if operands.bias is not None or operands.grid.per_batch:
             mask = self._mask(operands, block)
         else:
-            mask = self.masks.get(
-                block.rows.start, operands.q, partial(self._mask, operands, block)
-            )
+            make = partial(self._mask, operands, block)
+            mask = self.masks.get(block.rows.start, operands.q, make)
         return flash.FusedCall(mask, False, self.problem.scale)
 
     def _at_once(self, block: RowBlock) -> bool:
         """Whether equal row blocks are computed together: fewer calls, and the operands are read in place."""
-        return (
-            block.times > self.problem.group and len(block.runs) == 1 and self.problem.bias is None
-        )
+        if len(block.runs) > 1 or self.problem.bias is not None:
+            return False
+        return block.times > self.problem.group
 
     def _schedule(self, rows: int) -> Schedule:
         most = MASK_LIMIT // max(1, _mask_copies(self.problem))
@@ -355,36 +353,36 @@ class RowBlockCalls:
     def _work(self, blocks: list[RowBlock], rows: int) -> _Work:
         problem = self.problem
         copies = _mask_copies(problem)
-        return _Work(
-            problem.batch * problem.heads * sum(_pairs(block) for block in blocks),
-            ROWS.get(rows, (1.0, 1.0)),
-            sum(block.times * block.width for block in blocks),
-            sum(block.times * block.width for block in blocks if len(block.runs) > 1),
-            sum(problem.group if self._at_once(block) else block.times for block in blocks),
-            max(
-                (copies * len(block.rows) * block.width for block in blocks if _masked(block)),
-                default=0,
-            ),
-        )
+        pairs = keys = gathered = calls = masked = 0
+        for block in blocks:
+            pairs += _pairs(block)
+            keys += block.times * block.width
+            if len(block.runs) > 1:
+                gathered += block.times * block.width
+            calls += problem.group if self._at_once(block) else block.times
+            if _masked(block):
+                masked = max(masked, copies * len(block.rows) * block.width)
+        units = problem.batch * problem.heads
+        pace = ROWS.get(rows, (1.0, 1.0))
+        return _Work(units * pairs, pace, keys, gathered, calls, masked)
 
     def _cost(self, work: _Work) -> Cost:
         problem = self.problem
         flashes = not work.masked and flash.has_flash_attention(
             problem.dtype, max(problem.head_dim, problem.v_dim), problem.device
         )
-        width = problem.dtype.itemsize if flashes else 8 if problem.dtype == torch.float64 else 4
-        readers = (
-            problem.kv_heads if flashes else problem.heads
-        )  # otherwise each query head reads its keys again
+        if flashes:
+            width = problem.dtype.itemsize  # bytes of a number
+            readers = problem.kv_heads
+        else:
+            width = 8 if problem.dtype == torch.float64 else 4
+            readers = problem.heads  # each query head reads its keys again
         rows = problem.heads * problem.q_len + readers * (work.keys + 2 * work.gathered)
         vectors = problem.batch * rows * (problem.head_dim + problem.v_dim)
-        if (
-            problem.device == "cuda" and not flashes
-        ):  # few rows occupy few multiprocessors, so reading takes longer
-            vectors *= max(
-                1,
-                PROCESSORS // (problem.batch * problem.heads * -(-problem.q_len // PROCESSOR_ROWS)),
-            )
+        if problem.device == "cuda" and not flashes:
+            # Few rows occupy few multiprocessors, so reading takes longer.
+            occupied = problem.batch * problem.heads * -(-problem.q_len // PROCESSOR_ROWS)
+            vectors *= max(1, PROCESSORS // occupied)
         forward, backward = work.pace
         flops = 2 * work.pairs * (problem.head_dim + problem.v_dim)
         return Cost(
@@ -396,47 +394,49 @@ class RowBlockCalls:
             estimated=work.estimated,
         )
 
-    def _each(self, operands: Operands) -> Iterator[tuple[_One | _Windows, flash.FusedCall]]:
+    def _calls(
+        self, operands: Operands
+    ) -> Iterator[tuple[_SingleBlock | _EqualBlocks, flash.FusedCall]]:
         """The calls with their rows and keys; equal row blocks share a mask."""
-        here = operands.grid.keys.start
-        group = self.problem.group
         for block in self.blocks:
             if not block.runs:
                 continue
             call = self.call(operands, block) if operands.bias is None else None
             if call is not None and self._at_once(block):
-                most = max(
-                    1,
-                    COPIED
-                    // (
-                        operands.k.shape[0]
-                        * operands.k[0].numel()
-                        // operands.k.shape[2]
-                        * block.width
-                    ),
-                )
-                for at in range(0, block.times, most):
-                    first = block.moved(at * len(block.rows))
-                    windows = (
-                        len(block.rows),
-                        min(most, block.times - at),
-                        first.hull.start - here,
-                        block.width,
-                    )
-                    for member in range(group):
-                        yield _Windows(first.rows.start, *windows, member, group), call
+                for blocks in self._together(operands, block):
+                    yield blocks, call
                 continue
-            for one in block.each() if block.times > 1 else (block,):
-                keys: Any = slice(one.hull.start - here, one.hull.stop - here)
-                if len(one.runs) > 1:
-                    name = "keys", one.rows.start
-                    keys = self.masks.get(
-                        name, operands.q, partial(_index_of, one, here, operands.q.device)
-                    )
-                yield (
-                    _One(slice(one.rows.start, one.rows.stop), keys),
-                    call or self.call(operands, one),
+            for single in block.each() if block.times > 1 else (block,):
+                yield self._alone(operands, single), call or self.call(operands, single)
+
+    def _together(self, operands: Operands, block: RowBlock) -> Iterator[_EqualBlocks]:
+        """Equal row blocks, as many at once as may be copied."""
+        k = operands.k
+        numbers_of_key = k.shape[0] * k[0].numel() // k.shape[2]  # in all batch rows and heads
+        most = max(1, COPIED // (numbers_of_key * block.width))
+        group = self.problem.group
+        for start in range(0, block.times, most):
+            first = block.moved(start * len(block.rows))
+            for member in range(group):
+                yield _EqualBlocks(
+                    first=first.rows.start,
+                    size=len(block.rows),
+                    times=min(most, block.times - start),
+                    first_key=first.hull.start - operands.grid.keys.start,
+                    width=block.width,
+                    member=member,
+                    group=group,
                 )
+
+    def _alone(self, operands: Operands, block: RowBlock) -> _SingleBlock:
+        first_key = operands.grid.keys.start
+        rows = slice(block.rows.start, block.rows.stop)
+        if len(block.runs) == 1:
+            return _SingleBlock(
+                rows, slice(block.hull.start - first_key, block.hull.stop - first_key)
+            )
+        make = partial(_index_of, block, first_key, operands.q.device)
+        return _SingleBlock(rows, self.masks.get(("keys", block.rows.start), operands.q, make))
 
     def _mask(self, operands: Operands, block: RowBlock) -> torch.Tensor:
         """Scores to add in a row block, (batch or 1, heads or 1, rows, keys): -inf where a pair is masked, else the
@@ -445,12 +445,13 @@ class RowBlockCalls:
         q = operands.q
         if len(block.runs) > 1:
             mask = q.new_zeros(1, 1, len(block.rows), block.width)
-            at = 0
+            column = 0
             for run in block.runs:
+                columns = mask[..., column : column + len(run.keys)]
                 if run.kind != Kind.WHOLE:
-                    allowed = self._answers(q.device).allowed(block.rows, run.keys)
-                    mask[..., at : at + len(run.keys)].masked_fill_(~allowed, -math.inf)
-                at += len(run.keys)
+                    allowed = self._evaluated_on(q.device).allowed(block.rows, run.keys)
+                    columns.masked_fill_(~allowed, -math.inf)
+                column += len(run.keys)
             return mask
         grid = operands.grid.block(block.rows, block.hull)
         bias = operands.bias_block(grid)
@@ -460,11 +461,10 @@ class RowBlockCalls:
         allowed = four_axes(problem.pattern.evaluate(grid))
         if bias is not None:
             return torch.where(allowed, bias, -math.inf)
-        return torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill(
-            ~allowed, -math.inf
-        )
+        mask = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device)
+        return mask.masked_fill(~allowed, -math.inf)
 
-    def _answers(self, device: torch.device) -> EvaluatedBlocks:
+    def _evaluated_on(self, device: torch.device) -> EvaluatedBlocks:
         """Evaluates the pattern on blocks of pairs; equal blocks are evaluated once."""
         if device not in self.evaluated:
             problem = self.problem

@@ -69,9 +69,11 @@ class Decode(Limited):
 
     def run(self, problem: Problem, runs: Runs, folds: bool, operands: Operands) -> Result:
         with torch.no_grad():
-            if folds and runs and not flash.rounds_bias(operands):
-                return _folded(problem, runs, operands)
-            return _weighed(problem, runs, operands) if runs else _nothing(problem, operands)
+            if not runs:
+                return _result_without_keys(problem, operands)
+            if folds and not flash.rounds_bias(operands):
+                return _fold(problem, runs, operands)
+            return _weigh(problem, runs, operands)
 
 
 def _folds(problem: Problem, runs: Runs) -> bool:
@@ -80,23 +82,17 @@ def _folds(problem: Problem, runs: Runs) -> bool:
     Keys in bfloat16 are not widened first on any processor: reading them twice is what would take the time. On cuda
     only FlashAttention, which takes no mask, divides the keys among the multiprocessors.
     """
-    plain = (
-        problem.softcap is None and not problem.dropout and not set(problem.want) - {"log_sum_exp"}
-    )
+    if problem.softcap is not None or problem.dropout or set(problem.want) - {"log_sum_exp"}:
+        return False
     narrow = problem.dtype == torch.bfloat16 and problem.bias is None
     computing = problem.dtype if narrow else flash.computing(problem.dtype, problem.device)
+    if problem.storage != computing:
+        return False
     if problem.device == "cuda":
         unmasked = all(run.kind == Kind.WHOLE for run in runs)
         size = max(problem.head_dim, problem.v_dim)
-        return (
-            plain
-            and problem.storage == computing
-            and unmasked
-            and flash.has_flash_attention(computing, size, "cuda")
-        )
-    return (
-        plain and problem.storage == computing and flash.refusal(computing, problem.device) is None
-    )
+        return unmasked and flash.has_flash_attention(computing, size, "cuda")
+    return flash.refusal(computing, problem.device) is None
 
 
 def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
@@ -107,44 +103,34 @@ def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
     dims = problem.head_dim + problem.v_dim
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
-    masks = width * max(
-        (_mask_size(problem, run) for run in runs if run.kind == Kind.BITS), default=0
-    )
+    mask_sizes = [_mask_size(problem, run) for run in runs if run.kind == Kind.BITS]
+    masks = width * max(mask_sizes, default=0)
     flops = 2 * pairs * dims
+    moved = stored + rows + 2 * masks
     if folds:
-        return Cost(flops, stored + rows + 2 * masks, 2 * masks, pairs, calls=2 * len(runs))
-    size = _chunk_size(
-        problem.batch * problem.kv_heads * max(problem.head_dim, problem.v_dim), problem.device
-    )
-    chunks = -(-keys // size)
+        return Cost(flops, moved, 2 * masks, pairs, calls=2 * len(runs))
+    numbers_of_key = problem.batch * problem.kv_heads * max(problem.head_dim, problem.v_dim)
+    chunks = -(-keys // _chunk_size(numbers_of_key, problem.device))
     scores = width * pairs
-    return Cost(
-        flops,
-        stored + rows + 4 * scores + 2 * masks,
-        3 * scores + masks,
-        pairs,
-        calls=5 + 2 * chunks,
-    )
+    return Cost(flops, moved + 4 * scores, 3 * scores + masks, pairs, calls=5 + 2 * chunks)
 
 
 def _mask_size(problem: Problem, run: Run) -> int:
-    rows = problem.batch if problem.q_start is None or problem.pattern.varies_by_row else 1
-    heads = (
-        problem.heads
-        if problem.bias is not None or problem.pattern.varies_by_head
-        else problem.group
-    )
+    by_row = problem.q_start is None or problem.pattern.varies_by_row
+    by_head = problem.bias is not None or problem.pattern.varies_by_head
+    rows = problem.batch if by_row else 1
+    heads = problem.heads if by_head else problem.group
     return rows * heads * problem.q_len * len(run.keys)
 
 
-def _nothing(problem: Problem, operands: Operands) -> Result:
+def _result_without_keys(problem: Problem, operands: Operands) -> Result:
     shape = operands.q.shape[:3]
     wide = torch.promote_types(problem.dtype, torch.float32)
-    none = operands.q.new_zeros(*shape, 0, dtype=wide)
-    found = observe(problem, operands.grid, none, none.bool())
+    no_weights = operands.q.new_zeros(*shape, 0, dtype=wide)
+    statistics = observe(problem, operands.grid, no_weights, no_weights.bool())
     if "log_sum_exp" in problem.want:
-        found["log_sum_exp"] = none.new_full(shape, -math.inf)
-    return Result(operands.q.new_zeros(*shape, problem.v_dim), **found)
+        statistics["log_sum_exp"] = no_weights.new_full(shape, -math.inf)
+    return Result(operands.q.new_zeros(*shape, problem.v_dim), **statistics)
 
 
 def _runs_of(problem: Problem) -> Runs:
@@ -159,18 +145,16 @@ def _runs_of(problem: Problem) -> Runs:
     if problem.q_start is PER_ROW:
         return whole
     without_mask = Kind.WHOLE if problem.bias is None else Kind.BITS
-    if problem.pattern.sees_all(
-        problem.q_start, problem.q_start + problem.q_len - 1, schedule.keys
-    ):
+    last = problem.q_start + problem.q_len - 1
+    if problem.pattern.sees_all(problem.q_start, last, schedule.keys):
         return (Run(schedule.keys, without_mask),)
     if set(problem.want) - {"log_sum_exp"}:
         return whole
     runs = schedule.whole.runs
     if len(runs) > MOST:
         return whole
-    return tuple(
-        Run(run.keys, without_mask if run.kind == Kind.WHOLE else Kind.BITS) for run in runs
-    )
+    kinds = [without_mask if run.kind == Kind.WHOLE else Kind.BITS for run in runs]
+    return tuple(Run(run.keys, kind) for run, kind in zip(runs, kinds, strict=True))
 
 
 def _allowed(
@@ -194,21 +178,27 @@ def _with_columns(runs: Iterable[Run]) -> Iterator[tuple[Run, slice]]:
         start += len(run.keys)
 
 
-def _folded(problem: Problem, runs: Runs, operands: Operands) -> Result:
+def _fold(problem: Problem, runs: Runs, operands: Operands) -> Result:
     """Output and log-sum-exp; keys and values must have the dtype in which queries are computed."""
-    k, v = (x.numbers if isinstance(x, Stored) else x for x in (operands.k, operands.v))
-    q = operands.q.to(k.dtype).reshape(
-        problem.batch, problem.kv_heads, problem.group * problem.q_len, problem.head_dim
-    )
-    here = operands.grid.keys.start
-    found: list[Merged] = []
-    for one in runs:
-        keys = slice(one.keys.start - here, one.keys.stop - here)
-        own = (k, v) if len(one.keys) == k.shape[2] else (k[:, :, keys], v[:, :, keys])
-        found += _computed(q, *own, _mask(problem, operands, one, k.dtype), problem.scale)
-    if len(found) > 1 and any(any_far(log_sum_exp) for _, log_sum_exp in found):
-        return _weighed(problem, runs, operands)  # the parts would be merged by it
-    output, log_sum_exp = found[0] if len(found) == 1 else merge(found)
+    k = operands.k.numbers if isinstance(operands.k, Stored) else operands.k
+    v = operands.v.numbers if isinstance(operands.v, Stored) else operands.v
+    rows = problem.group * problem.q_len
+    q = operands.q.to(k.dtype)
+    q = q.reshape(problem.batch, problem.kv_heads, rows, problem.head_dim)
+    first_key = operands.grid.keys.start
+    parts: list[Merged] = []
+    for run in runs:
+        run_k = k
+        run_v = v
+        if len(run.keys) < k.shape[2]:
+            keys = slice(run.keys.start - first_key, run.keys.stop - first_key)
+            run_k = k[:, :, keys]
+            run_v = v[:, :, keys]
+        mask = _mask(problem, operands, run, k.dtype)
+        parts += _attend_to_run(q, run_k, run_v, mask, problem.scale)
+    if len(parts) > 1 and any(any_far(log_sum_exp) for _, log_sum_exp in parts):
+        return _weigh(problem, runs, operands)  # the parts would be merged by it
+    output, log_sum_exp = parts[0] if len(parts) == 1 else merge(parts)
     shape = operands.q.shape[:3]
     wanted = log_sum_exp.reshape(shape) if "log_sum_exp" in problem.want else None
     return Result(output.reshape(*shape, problem.v_dim).to(operands.q.dtype), wanted)
@@ -218,23 +208,22 @@ def _mask(
     problem: Problem, operands: Operands, run: Run, dtype: torch.dtype
 ) -> torch.Tensor | None:
     """Scores to add to the rows of a run, (batch or 1, kv_heads or 1, group * q_len, keys)."""
-    seen, bias = _allowed(problem, operands, run)
-    if seen is None:
+    allowed, bias = _allowed(problem, operands, run)
+    if allowed is None:
         return None
-    mask = (
-        seen.new_zeros(seen.shape, dtype=dtype)
-        if bias is None
-        else bias.to(dtype).expand(seen.shape)
-    )
-    mask = mask.masked_fill(~seen, -math.inf)
+    if bias is None:
+        mask = allowed.new_zeros(allowed.shape, dtype=dtype)
+    else:
+        mask = bias.to(dtype).expand(allowed.shape)
+    mask = mask.masked_fill(~allowed, -math.inf)
+    batch = mask.shape[0]
     heads = problem.heads if mask.shape[1] > 1 else problem.group
-    mask = mask.expand(mask.shape[0], heads, problem.q_len, len(run.keys))
-    return mask.reshape(
-        mask.shape[0], heads // problem.group, problem.group * problem.q_len, len(run.keys)
-    )
+    keys = len(run.keys)
+    mask = mask.expand(batch, heads, problem.q_len, keys)
+    return mask.reshape(batch, heads // problem.group, problem.group * problem.q_len, keys)
 
 
-def _computed(
+def _attend_to_run(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> list[Merged]:
     """Attention over one run, in several parts along the keys if threads would be idle otherwise."""
@@ -244,26 +233,25 @@ def _computed(
     size = k.shape[2] // parts
     outputs = []
     sums = []
-    for row in range(
-        len(q)
-    ):  # one batch row at a time, so that its parts are a batch without a copy
-        own = None if mask is None else _cut(mask[row if mask.shape[0] > 1 else 0], 2, parts, size)
+    for row in range(len(q)):  # one at a time, so that its parts are a batch without a copy
+        row_mask = None
+        if mask is not None:
+            row_mask = _cut(mask[row if mask.shape[0] > 1 else 0], 2, parts, size)
         output, log_sum_exp = flash.forward(
             q[row].expand(parts, -1, -1, -1),
             _cut(k[row], 1, parts, size),
             _cut(v[row], 1, parts, size),
-            flash.FusedCall(own, False, scale),
+            flash.FusedCall(row_mask, False, scale),
         )
         outputs.append(output)
         sums.append(log_sum_exp)
-    found = list(
-        zip(torch.stack(outputs, 1), torch.stack(sums, 1), strict=True)
-    )  # (batch, kv_heads, rows, ..) a part
+    # of each part (batch, kv_heads, rows, ..)
+    results = list(zip(torch.stack(outputs, 1), torch.stack(sums, 1), strict=True))
     if k.shape[2] % parts:
         rest = slice(parts * size, None)
         call = flash.FusedCall(None if mask is None else mask[..., rest], False, scale)
-        found.append(flash.forward(q, k[:, :, rest], v[:, :, rest], call))
-    return found
+        results.append(flash.forward(q, k[:, :, rest], v[:, :, rest], call))
+    return results
 
 
 def _cut(x: torch.Tensor, axis: int, parts: int, size: int) -> torch.Tensor:
@@ -279,10 +267,11 @@ def _parts(q: torch.Tensor, keys: int) -> int:
     return max(1, min(-(-torch.get_num_threads() // tasks), keys // SPLIT))
 
 
-def _weighed(problem: Problem, runs: Runs, operands: Operands) -> Result:
-    scores, seen = _scores(problem, runs, operands)  # (batch, heads, q_len, columns)
+def _weigh(problem: Problem, runs: Runs, operands: Operands) -> Result:
+    """Output and statistics by the weights of every pair."""
+    scores, allowed = _scores(problem, runs, operands)  # (batch, heads, q_len, columns)
     if problem.want:
-        seen = seen & (scores != -math.inf)
+        allowed = allowed & (scores != -math.inf)
     most = scores.amax(-1, keepdim=True)
     empty_rows = most == -math.inf
     weights = scores.sub_(most.masked_fill(empty_rows, 0)).exp_()
@@ -294,7 +283,7 @@ def _weighed(problem: Problem, runs: Runs, operands: Operands) -> Result:
     if "log_sum_exp" in problem.want:
         wanted["log_sum_exp"] = (most + total.log())[..., 0]  # -inf for empty rows
     if set(problem.want) - {"log_sum_exp"}:
-        wanted |= observe(problem, operands.grid, weights, seen)
+        wanted |= observe(problem, operands.grid, weights, allowed)
     return Result(output.to(operands.q.dtype), **wanted)
 
 
@@ -313,22 +302,24 @@ def _scores(problem: Problem, runs: Runs, operands: Operands) -> tuple[torch.Ten
     q = _as_rows(problem, operands.q.to(wide) * problem.scale)
     for columns, k in _chunks(runs, operands, operands.k, wide):
         rows[..., columns] = torch.bmm(q, k.mT)  # out= with strides would be computed head by head
-    if (scales := _scales(runs, operands, operands.k)) is not None:
+    scales = _scales(runs, operands, operands.k)
+    if scales is not None:
         rows.mul_(scales)
     if problem.softcap is not None:
         scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
 
-    seen = torch.ones((), dtype=torch.bool, device=scores.device).expand(shape)
+    allowed = torch.ones((), dtype=torch.bool, device=scores.device).expand(shape)
     for run, columns in _with_columns(runs):
-        here, bias = _allowed(problem, operands, run)
-        if here is None:
+        allowed_in_run, bias = _allowed(problem, operands, run)
+        if allowed_in_run is None:
             continue
         part = scores[..., columns]
         if bias is not None:
             part += bias
-        part.masked_fill_(~here, -math.inf)
-        seen = here.expand(shape) if len(runs) == 1 else seen  # statistics need one run
-    return scores, seen
+        part.masked_fill_(~allowed_in_run, -math.inf)
+        if len(runs) == 1:  # only statistics read it, and they need one run
+            allowed = allowed_in_run.expand(shape)
+    return scores, allowed
 
 
 def _output(
@@ -342,7 +333,8 @@ def _output(
             parts.append(drop(weights[..., columns], problem.dropout, operands.dropout_seed, grid))
         weights = torch.cat(parts, -1)
     rows = _as_rows(problem, weights)
-    if (scales := _scales(runs, operands, operands.v)) is not None:
+    scales = _scales(runs, operands, operands.v)
+    if scales is not None:
         rows = rows * scales
     output = rows.new_zeros(*rows.shape[:2], problem.v_dim)
     for columns, v in _chunks(runs, operands, operands.v, weights.dtype):
@@ -359,8 +351,11 @@ def _scales(runs: Runs, operands: Operands, x: torch.Tensor | Stored) -> torch.T
     """The scales of int8 keys or values, (batch * kv_heads, 1, columns); None for other dtypes."""
     if not isinstance(x, Stored) or x.scales is None:
         return None
-    here = operands.grid.keys.start
-    parts = [x.scales[:, :, run.keys.start - here : run.keys.stop - here, 0] for run in runs]
+    first_key = operands.grid.keys.start
+    parts = []
+    for run in runs:
+        keys = slice(run.keys.start - first_key, run.keys.stop - first_key)
+        parts.append(x.scales[:, :, keys, 0])
     return torch.cat(parts, 2).flatten(0, 1)[:, None]
 
 

@@ -35,7 +35,9 @@ from regard.mechanisms import Softmax
 # Times measured on CPU in float32, in floating-point operations that take as long:
 PAIR = 70  # of a pair forward: maximum, difference, exponential and sum
 PAIR_BACKWARD = 130  # of a pair backward: the exponential again and the products with it
-STARTING, BLOCK = 10, 5  # in calls; small operations cost less than one of `Cost.calls`
+# In calls: small operations cost less than one of `Cost.calls`.
+STARTING = 10
+BLOCK = 5
 
 
 @with_sinks
@@ -69,9 +71,8 @@ def _cost(blocking: Blocking, size: BlockCounts) -> Cost:
     by_pair = PAIR + score_flops(problem) + 2 * problem.v_dim * (3.5 if learning else 1)
     by_pair += PAIR_BACKWARD + score_flops_backward(problem) if learning else 0
     by_pair += dropout.PAIR * (2 if learning else 1) if problem.dropout else 0
-    reads = pairs // (
-        problem.batch * problem.heads * blocking.rows
-    )  # keys read by one head, over all row blocks
+    # keys read by one head, over all row blocks
+    reads = pairs // (problem.batch * problem.heads * blocking.rows)
     vectors = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * reads)
     held = 2 * min(FUSED_PAIRS, pairs) if may_be_fused(problem) else 0
     return Cost(
@@ -99,9 +100,8 @@ class _Stream(torch.autograd.Function):
         *inputs: torch.Tensor | None,
     ) -> Any:
         output, log_sum_exp = forward(Scores(blocking, operands), operands)
-        ctx.save_for_backward(
-            output, log_sum_exp, v, *inputs
-        )  # saved, so that autograd detects in-place changes too
+        # The inputs too, so that autograd detects changes of them in place.
+        ctx.save_for_backward(output, log_sum_exp, v, *inputs)
         ctx.lowered = blocking, operands
         ctx.set_materialize_grads(False)
         return output, log_sum_exp
@@ -112,18 +112,17 @@ class _Stream(torch.autograd.Function):
         blocking, operands = ctx.lowered
         bias_learns = ctx.needs_input_grad[5]
 
-        def first(grads: Any) -> Any:
-            grad = torch.zeros_like(output) if grads[0] is None else grads[0]
+        def first_order(grads: Any) -> Any:
+            grad, grad_log_sum_exp = grads
+            if grad is None:
+                grad = torch.zeros_like(output)
             scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True)
-            sent = ScoreGradients(scores, bias_learns, every_block=True)
-            dv = _backward(sent, operands, grad, grads[1], output, log_sum_exp)
-            return dv.to(inputs[0].dtype), *sent.by_input(tuple(inputs[1:]))
+            of_scores = ScoreGradients(scores, bias_learns, every_block=True)
+            dv = _backward(of_scores, operands, grad, grad_log_sum_exp, output, log_sum_exp)
+            return dv.to(inputs[0].dtype), *of_scores.by_input(tuple(inputs[1:]))
 
-        return (
-            None,
-            None,
-            *gradients(first, partial(softmax_pieces, blocking.problem, operands), inputs, grads),
-        )
+        pieces = partial(softmax_pieces, blocking.problem, operands)
+        return None, None, *gradients(first_order, pieces, inputs, grads)
 
 
 def _backward(
@@ -161,33 +160,31 @@ def _backward(
         dropping.open(row_block)
         sent.open(row_block, queries)
         normaliser.open(row_block)
-        queries, pulls, offsets = (
-            scores.split(x.reshape(*queries.shape[:3], -1))
-            for x in (queries, grad[:, :, rows], offset[:, :, rows])
-        )
+        lines = queries.shape[:3]
+        grads = scores.split(grad[:, :, rows].reshape(*lines, -1))
+        offsets = scores.split(offset[:, :, rows].reshape(*lines, -1))
+        queries = scores.split(queries)
         for block in scores.blocks(row_block):
-            one = block.number
-            pull = pulls[block.number]
+            unit = block.number
             kept = dropping.kept(block)
-            weights = scores.exponentials(
-                normaliser.subtract_from(scores.compute(block, queries, room, slope), block)
-            )
+            values = scores.compute(block, queries, room, slope)
+            weights = scores.exponentials(normaliser.subtract_from(values, block))
+            # of the weights
             gradient = torch.bmm(
-                pull, v[one][:, block.columns].mT, out=other.shaped(block.units)
-            )  # of the weights
+                grads[unit], v[unit][:, block.columns].mT, out=other.shaped(block.units)
+            )
             if kept is not None:
                 gradient.mul_(kept)
-            gradient.sub_(offsets[one]).mul_(weights)  # of the scores
+            gradient.sub_(offsets[unit]).mul_(weights)  # of the scores
             dropped = weights if kept is None else weights.mul_(kept)
-            dv_parts[one][:, block.columns].baddbmm_(dropped.mT, pull)
+            dv_parts[unit][:, block.columns].baddbmm_(dropped.mT, grads[unit])
             sent.send(block, gradient, None if slope is None else slope.shaped(block.units))
         sent.close(row_block.rows)
     return dv
 
 
-FUSED_PAIRS = (
-    1 << 20
-)  # of a block that a fused operation computes; it needs a mask but no workspace
+# Pairs of a block that a fused operation computes; it needs a mask but no workspace.
+FUSED_PAIRS = 1 << 20
 
 
 def forward(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
@@ -203,12 +200,9 @@ def may_be_fused(problem: Problem) -> bool:
     """Whether the fused operations compute the blocks of the forward pass. They are faster, unless a bias by distance
     would have to be written out for every pair. The backward pass of this file needs only their log-sum-exp.
     """
-    if (
-        problem.softcap is not None
-        or problem.dropout
-        or problem.bias == RELATIVE
-        or problem.mechanism != Softmax()
-    ):
+    if problem.softcap is not None or problem.dropout:
+        return False
+    if problem.bias == RELATIVE or problem.mechanism != Softmax():
         return False
     return flash.refusal(torch.promote_types(problem.dtype, torch.float32), problem.device) is None
 
@@ -223,10 +217,9 @@ def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, 
         for block in scores.blocks(row_block):
             keys = block.lot.batch, block.lot.kv_heads, block.columns
             call = flash.FusedCall(_mask(scores, block), False, problem.scale)
+            result = flash.forward(q[block.lines], scores.k[keys], v[keys], call)
             first = block.keys.start == row_block.runs[0].keys.start
-            merging.add(
-                block.lines, *flash.forward(q[block.lines], scores.k[keys], v[keys], call), first
-            )
+            merging.add(block.lines, *result, first)
     return merging.merged()
 
 
@@ -261,22 +254,22 @@ def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, to
         largest = queries.new_full((*lines, 1), torch.finfo(scores.dtype).min)
         total = torch.zeros_like(largest)
         mean = queries.new_zeros(*lines, problem.v_dim)
-        queries, *states = (scores.split(x) for x in (queries, largest, total, mean))
+        states = [scores.split(x) for x in (largest, total, mean)]
+        queries = scores.split(queries)
         for block in scores.blocks(row_block):
-            here = (state[block.number] for state in states)
+            unit = block.number
             _absorb(
                 scores,
                 block,
                 queries,
                 room,
                 dropping.kept(block),
-                v[block.number][:, block.columns],
-                *here,
+                v[unit][:, block.columns],
+                *(state[unit] for state in states),
             )
         rows = slice(row_block.rows.start, row_block.rows.stop)
-        share = dropping.factor / total.clamp_min(
-            1
-        )  # the total is at least 1 unless the row is empty, since the largest score adds 1
+        # The total is at least 1 unless the row is empty, since the largest score adds 1.
+        share = dropping.factor / total.clamp_min(1)
         output[:, :, rows] = mean.mul_(share).view(*sizes[:2], len(row_block.rows), -1)
         sums = natural(largest.add_(total.log2_()))
         log_sum_exp[:, :, rows] = sums.view(*sizes[:2], len(row_block.rows))
@@ -295,10 +288,10 @@ def _absorb(
     mean: torch.Tensor,
 ) -> None:
     """Add a block to the running largest scores, sums of weights and weighted sums of values, in place."""
-    found = scores.compute(block, queries, room)
-    larger = torch.maximum(largest, found.amax(-1, keepdim=True))
+    values = scores.compute(block, queries, room)
+    larger = torch.maximum(largest, values.amax(-1, keepdim=True))
     correction = largest.sub_(larger).exp2_()
-    weights = scores.exponentials(found.sub_(larger))
+    weights = scores.exponentials(values.sub_(larger))
     total.mul_(correction).add_(weights.sum(-1, keepdim=True))
     if kept is not None:
         weights.mul_(kept)

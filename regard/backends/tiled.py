@@ -40,13 +40,12 @@ def _has_lattice(problem: Problem) -> str | None:
     grid = _grid_of(problem)
     for _, _, pattern in _patterns_of(problem):
         _, on_lattices = off_lattices(simplified(pattern))
-        if on_lattices:
-            alike = (alike_residues(there, stride, grid) for stride, there in on_lattices)
-            return (
-                None
-                if all(isinstance(one, list) for one in alike)
-                else f"{pattern} differs on every residue"
-            )
+        if not on_lattices:
+            continue
+        for stride, on_lattice in on_lattices:
+            if not isinstance(alike_residues(on_lattice, stride, grid), list):
+                return f"{pattern} differs on every residue"
+        return None
     return f"{problem.pattern} is not dense among every n-th position; native and fused compute it"
 
 
@@ -59,7 +58,7 @@ class Tiled(Limited):
     limits = (
         *flash.LIMITS,
         where(
-            lambda one: one.bias not in (None, RELATIVE),
+            lambda problem: problem.bias not in (None, RELATIVE),
             "a bias tensor has no structure; fused adds it",
         ),
         on_one_start,
@@ -68,10 +67,7 @@ class Tiled(Limited):
     )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
-        shares = [
-            SharedPattern(problem, rows, heads, pattern)
-            for rows, heads, pattern in _patterns_of(problem)
-        ]
+        shares = [SharedPattern(problem, *shared) for shared in _patterns_of(problem)]
         cost = _cost(problem, shares)
         run = partial(_run, problem, LatticeCalls(problem, tuple(shares)))
         return strictly(problem, Offer(with_statistics(cost, problem), run))
@@ -85,37 +81,37 @@ def _grid_of(problem: Problem) -> Grid:
 
 def _patterns_of(problem: Problem) -> list[tuple[slice, tuple[int, ...] | None, Pattern]]:
     """The batch rows and heads of each different pattern; heads None for all."""
-    rows = (
-        [slice(row, row + 1) for row in range(problem.batch)]
-        if problem.pattern.varies_by_row
-        else [slice(None)]
-    )
-    found: list[tuple[slice, tuple[int, ...] | None, Pattern]] = []
-    for part in rows:
-        pattern = problem.pattern.for_row(part.start or 0)
+    batch_rows = [slice(None)]
+    if problem.pattern.varies_by_row:
+        batch_rows = [slice(row, row + 1) for row in range(problem.batch)]
+    patterns: list[tuple[slice, tuple[int, ...] | None, Pattern]] = []
+    for rows in batch_rows:
+        pattern = problem.pattern.for_row(rows.start or 0)
         if not pattern.varies_by_head:
-            found.append((part, None, pattern))
+            patterns.append((rows, None, pattern))
             continue
-        heads: dict[Pattern, list[int]] = {}
+        heads_of: dict[Pattern, list[int]] = {}
         for head in range(problem.heads):
-            heads.setdefault(pattern.for_head(head).canonical(), []).append(head)
-        found += [(part, tuple(some), one) for one, some in heads.items()]
-    return found
+            heads_of.setdefault(pattern.for_head(head).canonical(), []).append(head)
+        for pattern_of_heads, heads in heads_of.items():
+            patterns.append((rows, tuple(heads), pattern_of_heads))
+    return patterns
 
 
 def _cost(problem: Problem, shares: list[SharedPattern]) -> Cost:
-    width = 8 if problem.dtype == torch.float64 else 4
+    width = 8 if problem.dtype == torch.float64 else 4  # bytes of a number
     flops = moved = 0.0
     pairs = calls = 0
     pace = 1.0
     for share in shares:
         for part in share.parts:
-            cost, times = part.cost, part.times
-            flops = flops + times * cost.flops
-            moved = moved + times * cost.bytes
+            cost = part.cost
+            times = part.times
+            flops += times * cost.flops
+            moved += times * cost.bytes
             pace = cost.pace
-            pairs = pairs + times * cost.pairs
-            calls = calls + times * cost.calls
+            pairs += times * cost.pairs
+            calls += times * cost.calls
             outputs = times * part.problem.batch * part.problem.heads * part.size * problem.v_dim
             moved += MERGED * width * outputs * (2 if problem.needs_grad else 1)
     held = problem.batch * problem.heads * problem.q_len * problem.v_dim
@@ -141,27 +137,22 @@ class LatticeCalls:
 
     def forward(self, operands: Operands) -> flash.Computed:
         q, v = operands.q, operands.v
-        if (whole := self._first_of_all) is not None:
-            (here,) = whole.operands(operands)
-            output, log_sum_exp, _ = whole.calls.forward(here)
+        whole = self._first_of_all
+        if whole is not None:
+            (operands_of_whole,) = whole.operands(operands)
+            output, log_sum_exp, _ = whole.calls.forward(operands_of_whole)
         else:
             output = q.new_zeros(*q.shape[:3], v.shape[-1])
             log_sum_exp = q.new_full(q.shape[:3], -math.inf)
         for share in self.shares:
-            here, (into, sums) = (
-                share.operands(operands),
-                (share.of_queries(x) for x in (output, log_sum_exp)),
-            )
+            share_operands = share.operands(operands)
+            share_output = share.of_queries(output)
+            share_sums = share.of_queries(log_sum_exp)
             for part in share.parts if whole is None else share.parts[1:]:
-                for one, to, lse in zip(
-                    part.operands(here), part.rows(into), part.rows(sums), strict=True
-                ):
-                    _merge(to, lse, *part.calls.forward(one)[:2])
-            if share.heads is not None:
-                (
-                    output[share.rows, list(share.heads)],
-                    log_sum_exp[share.rows, list(share.heads)],
-                ) = into, sums
+                part.merge_into(share_output, share_sums, share_operands)
+            if share.heads is not None:  # these are copies
+                output[share.rows, list(share.heads)] = share_output
+                log_sum_exp[share.rows, list(share.heads)] = share_sums
         if any_far(log_sum_exp):  # the parts are merged by it
             inputs = operands.v, *score_inputs(operands)
             values_by_pieces(softmax_pieces(self.problem, operands), inputs, (output, log_sum_exp))
@@ -172,45 +163,42 @@ class LatticeCalls:
         wide = saved.log_sum_exp.dtype
         inputs = (saved.q, saved.k, saved.v)
         if any_far(saved.log_sum_exp):
-            given = saved.v, saved.q, saved.k, *score_inputs(operands)[2:]
-            grads = saved.grad, saved.grad_log_sum_exp
-            dv, dq, dk, *_ = by_pieces(softmax_pieces(self.problem, operands), given, grads)
+            of_pieces = saved.v, saved.q, saved.k, *score_inputs(operands)[2:]
+            incoming = saved.grad, saved.grad_log_sum_exp
+            dv, dq, dk, *_ = by_pieces(softmax_pieces(self.problem, operands), of_pieces, incoming)
             return dq, dk, dv
-        if (whole := self._first_of_all) is not None:
-            (here,), (own,) = whole.operands(operands), whole.saved(saved)
-            grads = list(whole.calls.backward(here, own))
+
+        whole = self._first_of_all
+        if whole is not None:
+            (operands_of_whole,) = whole.operands(operands)
+            (saved_of_whole,) = whole.saved(saved)
+            grads = list(whole.calls.backward(operands_of_whole, saved_of_whole))
         else:
             grads = [torch.zeros_like(x, dtype=wide) for x in inputs]
         for share in self.shares:
-            here = share.operands(operands)
-            own = share.saved(saved)
-            sums = (
-                grads
-                if share.heads is None
-                else [torch.zeros_like(x, dtype=wide) for x in (own.q, own.k, own.v)]
-            )
-            sums = [x[share.rows] for x in sums] if share.heads is None else sums
+            share_operands = share.operands(operands)
+            share_saved = share.saved(saved)
+            if share.heads is None:
+                sums = [x[share.rows] for x in grads]
+            else:
+                of_heads = (share_saved.q, share_saved.k, share_saved.v)
+                sums = [torch.zeros_like(x, dtype=wide) for x in of_heads]
             for part in share.parts if whole is None else share.parts[1:]:
-                places = part.rows(sums[0]), part.keys(sums[1]), part.keys(sums[2])
-                for one, back, *into in zip(
-                    part.operands(here), part.saved(own), *places, strict=True
-                ):
-                    for to, more in zip(into, part.calls.backward(one, back), strict=True):
-                        to.add_(more)
+                part.add_gradients(sums, share_operands, share_saved)
             if share.heads is not None:
-                for grad, more, heads in zip(grads, sums, share.heads_of_inputs, strict=True):
-                    grad[share.rows].index_add_(1, torch.tensor(heads, device=grad.device), more)
+                for grad, added, heads in zip(grads, sums, share.heads_of_inputs, strict=True):
+                    index = torch.tensor(heads, device=grad.device)
+                    grad[share.rows].index_add_(1, index, added)
         return tuple(x.to(like.dtype) for x, like in zip(grads, inputs, strict=True))
 
     @cached_property
     def _first_of_all(self) -> LatticePart | None:
         """The part that has all batch rows, heads and queries, if there is one; other parts are added to it."""
         share = self.shares[0]
-        return (
-            share.parts[0]
-            if share.is_whole and share.parts and share.parts[0].stride == 1
-            else None
-        )
+        if not share.is_whole or not share.parts:
+            return None
+        first = share.parts[0]
+        return first if first.stride == 1 else None
 
 
 def _merge(
@@ -229,14 +217,17 @@ class SharedPattern:
     def __init__(
         self, problem: Problem, rows: slice, heads: tuple[int, ...] | None, pattern: Pattern
     ) -> None:
-        self.rows, self.heads = rows, heads
+        self.rows = rows
+        self.heads = heads
         batch = len(range(*rows.indices(problem.batch)))
-        own = replace(problem, batch=batch, pattern=pattern, want=(), sink=None, sink_learns=False)
+        shared = replace(
+            problem, batch=batch, pattern=pattern, want=(), sink=None, sink_learns=False
+        )
         if heads is not None:  # each reads a copy of its keys
-            own = replace(own, heads=len(heads), kv_heads=len(heads))
-            keys = [head // problem.group for head in heads]
-            self.heads_of_inputs = list(heads), keys, keys  # of q, k and v
-        self.parts = list(_parts_of(own, _grid_of(problem)))
+            shared = replace(shared, heads=len(heads), kv_heads=len(heads))
+            key_heads = [head // problem.group for head in heads]
+            self.heads_of_inputs = list(heads), key_heads, key_heads  # of q, k and v
+        self.parts = list(_parts_of(shared, _grid_of(problem)))
 
     @property
     def is_whole(self) -> bool:
@@ -259,13 +250,15 @@ class SharedPattern:
         return operands._replace(q=q, k=k, v=v, bias=bias)
 
     def saved(self, saved: flash.Saved) -> flash.Saved:
-        lse = None if saved.grad_log_sum_exp is None else self.of_queries(saved.grad_log_sum_exp)
-        rows = {
-            name: self.of_queries(getattr(saved, name))
-            for name in ("q", "output", "log_sum_exp", "grad")
-        }
+        slope = saved.grad_log_sum_exp
         return flash.Saved(
-            **rows, k=self.of_keys(saved.k), v=self.of_keys(saved.v), grad_log_sum_exp=lse
+            q=self.of_queries(saved.q),
+            k=self.of_keys(saved.k),
+            v=self.of_keys(saved.v),
+            output=self.of_queries(saved.output),
+            log_sum_exp=self.of_queries(saved.log_sum_exp),
+            grad=self.of_queries(saved.grad),
+            grad_log_sum_exp=None if slope is None else self.of_queries(slope),
         )
 
 
@@ -289,83 +282,121 @@ class Residues:
 
     def goes_on(self, after: Residues) -> bool:
         """Whether a residue follows this one with an equal pattern and equal lengths."""
-        there = replace(
+        moved_back = replace(
             after,
             first=after.first - self.count,
             first_key=after.first_key - self.count,
             count=self.count,
         )
-        return there == self
+        return moved_back == self
 
 
 class LatticePart:
     """Residues as problems of their own: one call for each batch row, or for each residue if these are fewer."""
 
-    def __init__(self, problem: Problem, own: Residues, grid: Grid) -> None:
-        self.stride, self.size, self._own = own.stride, own.size, own
-        self._by_row = problem.batch <= own.count  # a call has all residues of one batch row
-        self.times = min(problem.batch, own.count)
-        keys = range(own.start_key, own.start_key + own.width)
-        k_len = (
-            problem.k_len if own.stride == 1 else keys.stop
-        )  # a draw of random blocks depends on it
-        self._grid = Grid(own.size, k_len, own.start, range(own.size), keys, grid.device)
+    def __init__(self, problem: Problem, residues: Residues, grid: Grid) -> None:
+        self.stride = residues.stride
+        self.size = residues.size
+        self._residues = residues
+        self._by_row = problem.batch <= residues.count  # a call has all residues of one batch row
+        self.times = min(problem.batch, residues.count)
+        keys = range(residues.start_key, residues.start_key + residues.width)
+        # a draw of random blocks depends on it
+        k_len = problem.k_len if residues.stride == 1 else keys.stop
+        rows = range(residues.size)
+        self._grid = Grid(residues.size, k_len, residues.start, rows, keys, grid.device)
         wide = torch.promote_types(problem.dtype, torch.float32)
         self.problem = replace(
             problem,
-            batch=max(problem.batch, own.count),
-            q_len=own.size,
+            batch=max(problem.batch, residues.count),
+            q_len=residues.size,
             k_len=k_len,
-            q_start=own.start,
-            pattern=own.pattern,
+            q_start=residues.start,
+            pattern=residues.pattern,
             dtype=wide,
             storage=wide,
         )
         self.calls: Calls
-        if (kernel := kernel_of(self.problem)) is None:
-            self.calls = blocks = RowBlockCalls(self.problem, keys)
+        kernel = kernel_of(self.problem)
+        if kernel is None:
+            blocks = RowBlockCalls(self.problem, keys)
+            self.calls = blocks
             self.cost = blocks.cost
         else:
             self.calls, self.cost = kernel
 
+    def merge_into(
+        self, output: torch.Tensor, log_sum_exp: torch.Tensor, operands: Operands
+    ) -> None:
+        """Compute the calls of this part and merge them into what the other parts gave, in place."""
+        calls = zip(self.operands(operands), self.rows(output), self.rows(log_sum_exp), strict=True)
+        for of_call, rows, sums in calls:
+            more, more_sums = self.calls.forward(of_call)[:2]
+            _merge(rows, sums, more, more_sums)
+
+    def add_gradients(
+        self, sums: list[torch.Tensor], operands: Operands, saved: flash.Saved
+    ) -> None:
+        """Add the gradients of q, k and v from the calls of this part to `sums`, in place."""
+        of_q, of_k, of_v = sums
+        views = zip(self.rows(of_q), self.keys(of_k), self.keys(of_v), strict=True)
+        calls = zip(self.operands(operands), self.saved(saved), views, strict=True)
+        for of_call, saved_of_call, places in calls:
+            grads = self.calls.backward(of_call, saved_of_call)
+            for place, grad in zip(places, grads, strict=True):
+                place.add_(grad)
+
     def rows(self, x: torch.Tensor) -> list[torch.Tensor]:
         """The rows that each call computes, of (batch, heads, q_len, ...), as views."""
-        return self._views(x, self._own.first, self._own.size)
+        return self._views(x, self._residues.first, self._residues.size)
 
     def keys(self, x: torch.Tensor) -> list[torch.Tensor]:
         """The keys that each call reads, of (batch, kv_heads, keys, ...), as views."""
-        return self._views(x, self._own.first_key, self._own.width)
+        return self._views(x, self._residues.first_key, self._residues.width)
 
     def operands(self, operands: Operands) -> Iterator[Operands]:
         bias = operands.bias
         if isinstance(bias, Relative):  # neighbours among these positions are `stride` apart
             lowest = -(-bias.lowest // self.stride)
-            bias = Relative(
-                bias.table[:, lowest * self.stride - bias.lowest :: self.stride], lowest
-            )
-        for q, k, v in zip(
-            self.rows(operands.q), self.keys(operands.k), self.keys(operands.v), strict=True
-        ):
+            first = lowest * self.stride - bias.lowest
+            bias = Relative(bias.table[:, first :: self.stride], lowest)
+        queries = self.rows(operands.q)
+        keys = self.keys(operands.k)
+        values = self.keys(operands.v)
+        for q, k, v in zip(queries, keys, values, strict=True):
             yield Operands(q, k, v, bias, self._grid, 0)
 
     def saved(self, saved: flash.Saved) -> Iterator[flash.Saved]:
-        names = ("q", "output", "log_sum_exp", "grad")
-        rows = [self.rows(getattr(saved, name)) for name in names]
-        lse = saved.grad_log_sum_exp
-        pulls = [None] * self.times if lse is None else self.rows(lse)
-        for *own, k, v, pull in zip(
-            *rows, self.keys(saved.k), self.keys(saved.v), pulls, strict=True
-        ):
-            yield flash.Saved(**dict(zip(names, own, strict=True)), k=k, v=v, grad_log_sum_exp=pull)
+        queries = self.rows(saved.q)
+        keys = self.keys(saved.k)
+        values = self.keys(saved.v)
+        outputs = self.rows(saved.output)
+        sums = self.rows(saved.log_sum_exp)
+        grads = self.rows(saved.grad)
+        slope = saved.grad_log_sum_exp
+        slopes = None if slope is None else self.rows(slope)
+        for call in range(self.times):
+            yield flash.Saved(
+                q=queries[call],
+                k=keys[call],
+                v=values[call],
+                output=outputs[call],
+                log_sum_exp=sums[call],
+                grad=grads[call],
+                grad_log_sum_exp=None if slopes is None else slopes[call],
+            )
 
     def _views(self, x: torch.Tensor, first: int, size: int) -> list[torch.Tensor]:
-        own, (row, head, step, *last) = self._own, x.stride()
-        whole = x.as_strided(
-            (x.shape[0], own.count, x.shape[1], size, *x.shape[3:]),
-            (row, step, head, own.stride * step, *last),
-            x.storage_offset() + first * step,
-        )  # (batch, residues, heads, positions, ...)
-        return [whole[at] if self._by_row else whole[:, at] for at in range(self.times)]
+        batch, heads, *_ = x.shape
+        row, head, step, *last = x.stride()
+        residues = self._residues
+        shape = (batch, residues.count, heads, size, *x.shape[3:])
+        strides = (row, step, head, residues.stride * step, *last)
+        # (batch, residues, heads, positions, ...)
+        whole = x.as_strided(shape, strides, x.storage_offset() + first * step)
+        if self._by_row:
+            return [whole[batch_row] for batch_row in range(self.times)]
+        return [whole[:, residue] for residue in range(self.times)]
 
 
 def _parts_of(problem: Problem, grid: Grid) -> Iterator[LatticePart]:
@@ -374,44 +405,48 @@ def _parts_of(problem: Problem, grid: Grid) -> Iterator[LatticePart]:
     keys = grid.keys
     rest, on_lattices = off_lattices(simplified(problem.pattern))
     if rest != NOTHING:
-        rows = problem.q_len
-        yield LatticePart(
-            problem, Residues(rest, 1, 1, 0, rows, problem.q_start, 0, len(keys), keys.start), grid
+        every_position = Residues(
+            rest,
+            stride=1,
+            count=1,
+            first=0,
+            size=problem.q_len,
+            start=problem.q_start,
+            first_key=0,
+            width=len(keys),
+            start_key=keys.start,
         )
+        yield LatticePart(problem, every_position, grid)
     for stride, pattern in on_lattices:
-        before: Residues | None = None
+        residues: Residues | None = None
         for rows in alike_residues(pattern, stride, grid):
-            one = _residue(pattern, stride, grid, rows.start)
-            if before is not None and one is not None and before.goes_on(one):
-                before = replace(before, count=before.count + len(rows))
+            following = _residue(pattern, stride, grid, rows.start)
+            if residues is not None and following is not None and residues.goes_on(following):
+                residues = replace(residues, count=residues.count + len(rows))
                 continue
-            if before is not None:
-                yield LatticePart(problem, before, grid)
-            before = None if one is None else replace(one, count=len(rows))
-        if before is not None:
-            yield LatticePart(problem, before, grid)
+            if residues is not None:
+                yield LatticePart(problem, residues, grid)
+            residues = None if following is None else replace(following, count=len(rows))
+        if residues is not None:
+            yield LatticePart(problem, residues, grid)
 
 
 def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residues | None:
     """The residue whose first row is `row`; None if none of its pairs is allowed."""
     assert isinstance(grid.q_start, int)
     residue = (grid.q_start + row) % stride
-    there = pattern.on_lattice(stride, residue)
-    assert there is not None
-    there = there.canonical()
+    inner = pattern.on_lattice(stride, residue)
+    assert inner is not None
+    inner = inner.canonical()
     key = (residue - grid.keys.start) % stride
-    size, width = (
-        -(-(length - first) // stride)
-        for length, first in ((grid.q_len, row), (len(grid.keys), key))
-    )
-    start, start_key = (
-        (grid.q_start + row - residue) // stride,
-        (grid.keys.start + key - residue) // stride,
-    )
-    if there == NOTHING or width <= 0:
+    size = -(-(grid.q_len - row) // stride)
+    width = -(-(len(grid.keys) - key) // stride)
+    start = (grid.q_start + row - residue) // stride
+    start_key = (grid.keys.start + key - residue) // stride
+    if inner == NOTHING or width <= 0:
         return None
-    whole = Residues(there, stride, 1, row, size, start, key, width, start_key)
-    band = there.band()
+    whole = Residues(inner, stride, 1, row, size, start, key, width, start_key)
+    band = inner.band()
     if band is None or band.right is None or band.left is not None:
         return whole
     # without a limit on the left: omit leading empty rows and trailing hidden keys
