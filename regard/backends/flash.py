@@ -77,11 +77,11 @@ def refusal(dtype: torch.dtype, device: str) -> str | None:
     """Why no fused operation takes this dtype on this device, or None."""
     if device == "cpu":
         return None
-    if device == "cuda":
-        return (
-            f"the fused operation on cuda does not take {dtype}" if dtype == torch.float64 else None
-        )
-    return f"no fused operation is known on {device}"
+    if device != "cuda":
+        return f"no fused operation is known on {device}"
+    if dtype == torch.float64:
+        return f"the fused operation on cuda does not take {dtype}"
+    return None
 
 
 def takes_dtype(problem: Problem) -> str | None:
@@ -89,6 +89,7 @@ def takes_dtype(problem: Problem) -> str | None:
     return refusal(problem.dtype, problem.device)
 
 
+# Of backends that compute softmax by these operations alone.
 LIMITS = (
     on_dot_products,
     where(
@@ -102,18 +103,14 @@ LIMITS = (
     ),
     where(lambda problem: problem.bias_learns, "the fused operations give a bias no gradient"),
     takes_dtype,
-)  # of backends that compute softmax by these operations alone
+)
 
 
 def computing(dtype: torch.dtype, device: str) -> torch.dtype:
     """The dtype in which the operation computes tensors of `dtype`: their own if this machine is faster in it."""
-    if (
-        device != "cpu"
-        or dtype in (torch.float32, torch.float64)
-        or (dtype == torch.bfloat16 and _BFLOAT16)
-    ):
+    if device != "cpu" or dtype in (torch.float32, torch.float64):
         return dtype
-    return torch.float32
+    return dtype if dtype == torch.bfloat16 and _BFLOAT16 else torch.float32
 
 
 def rounds_bias(operands: Operands) -> bool:
@@ -162,35 +159,29 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp, with -inf for empty rows and NaN for rows whose query or keys are not finite."""
     v_dim = v.shape[-1]
-    if (
-        call.scale <= 0
-    ):  # the operation multiplies masked scores too, and -inf · scale would not be -inf
+    if call.scale <= 0:
+        # The operation multiplies masked scores too, and -inf · scale would not be -inf.
         q = q * _sign(call)
         call = call._replace(scale=abs(call.scale) or 1.0)
     on_cpu = q.is_cpu
-    if (
-        not on_cpu and call.mask is None and not call.sums and _lies_ready(q, k, v)
-    ):  # nothing has to be corrected
-        return _by_torch(q, k, v, call), _NO_SUMS
+    if not on_cpu and call.mask is None and not call.sums and _lies_ready(q, k, v):
+        return _by_torch(q, k, v, call), _NO_SUMS  # nothing has to be corrected
     if not (on_cpu and q.shape[-1] == v_dim and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
         q, k, v = _equal_head_sizes(q, k, v)
     if not on_cpu:
         output, log_sum_exp = _forward_cuda(q, k, v, call)
         return _repaired(q, k, output[..., :v_dim], log_sum_exp, call)
-    output, log_sum_exp = (
-        torch._scaled_dot_product_flash_attention_for_cpu(  # faster to call than by `torch.ops.aten`
-            q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
-        )
+    # Faster to call than by `torch.ops.aten`.
+    output, log_sum_exp = torch._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, call.causal, attn_mask=call.mask, scale=call.scale
     )
     output = output if output.shape[-1] == v_dim else output[..., :v_dim]
-    if (
-        call.mask is None
-    ):  # then only rows whose scores are all NaN are wrong, and their log-sum-exp is 0
+    if call.mask is None:
+        # Then only rows whose scores are all NaN are wrong, and their log-sum-exp is 0.
         if log_sum_exp.all():
             return output, log_sum_exp
-    elif math.isfinite(
-        torch.addcdiv(log_sum_exp, _ONE, log_sum_exp).sum().item()
-    ):  # x + 1/x: none is 0, inf or NaN
+    elif math.isfinite(torch.addcdiv(log_sum_exp, _ONE, log_sum_exp).sum().item()):
+        # The sum of x + 1/x is finite: no log-sum-exp is 0, inf or NaN.
         return output, log_sum_exp
     return _repaired(q, k, output, log_sum_exp, call)
 
@@ -209,7 +200,8 @@ def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor,
         dq, dk, dv = by_pieces(_pieces(*inputs, call), inputs, grads)
         return dq, dk, dv
     q, k, v, output, log_sum_exp = saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp
-    grad, grad_log_sum_exp = saved.grad, saved.grad_log_sum_exp
+    grad = saved.grad
+    grad_log_sum_exp = saved.grad_log_sum_exp
     head_dim = q.shape[-1]
     v_dim = v.shape[-1]
     if call.scale <= 0:
@@ -222,9 +214,8 @@ def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor,
         log_sum_exp = log_sum_exp.masked_fill(empty_rows, math.inf)
         q = q.masked_fill(empty_rows[..., None], 0)
         grad = grad.masked_fill(empty_rows[..., None], 0)
-        grad_log_sum_exp = (
-            None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(empty_rows, 0)
-        )
+        if grad_log_sum_exp is not None:
+            grad_log_sum_exp = grad_log_sum_exp.masked_fill(empty_rows, 0)
     if grad_log_sum_exp is not None:
         column = grad_log_sum_exp.to(grad.dtype)[..., None]
         grad = torch.cat([grad, torch.ones_like(column)], -1)
@@ -253,13 +244,16 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         *inputs, output, log_sum_exp = ctx.saved_tensors
         call = ctx.call
-        grads = (*grads, None)[:2]
+        grads = (*grads, None)[:2]  # without a log-sum-exp there is one
 
-        def first(grads: Any) -> Any:
-            grad = torch.zeros_like(output) if grads[0] is None else grads[0]
-            return backward(Saved(*inputs, output, log_sum_exp, grad, grads[1]), call)
+        def first_order(grads: Any) -> Any:
+            grad, grad_log_sum_exp = grads
+            if grad is None:
+                grad = torch.zeros_like(output)
+            saved = Saved(*inputs, output, log_sum_exp, grad, grad_log_sum_exp)
+            return backward(saved, call)
 
-        return *gradients(first, lambda: _pieces(*inputs, call), inputs, grads), None
+        return *gradients(first_order, lambda: _pieces(*inputs, call), inputs, grads), None
 
 
 _apply = direct_apply(_Attend)
@@ -281,12 +275,16 @@ class _ByTorch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        inputs, (output, leaves) = ctx.saved_tensors, ctx.computed
+        inputs = ctx.saved_tensors
+        output, leaves = ctx.computed
 
-        def first(grads: Any) -> Any:
+        def first_order(grads: Any) -> Any:
             return torch.autograd.grad(output, leaves, grads[0], retain_graph=True)
 
-        return *gradients(first, lambda: _pieces(*inputs, ctx.call), inputs, (*grads, None)), None
+        def pieces() -> Iterator[Piece]:
+            return _pieces(*inputs, ctx.call)
+
+        return *gradients(first_order, pieces, inputs, (*grads, None)), None
 
 
 def weigh(scores: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -306,20 +304,21 @@ def weigh(scores: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, tor
 def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> Iterator[Piece]:
     """The same call by plain differentiable operations, in blocks of rows, for second derivatives."""
     step = max(1, _PIECE // (q.shape[0] * q.shape[1] * k.shape[2]))
-    for at in range(0, q.shape[2], step):
-        rows = slice(at, min(at + step, q.shape[2]))
+    for first_row in range(0, q.shape[2], step):
+        rows = slice(first_row, min(first_row + step, q.shape[2]))
         keys = slice(0, min(rows.stop, k.shape[2]) if call.causal else k.shape[2])
 
         def compute(
             q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: slice = rows
         ) -> tuple[torch.Tensor, ...]:
             wide = torch.promote_types(q.dtype, torch.float32)
+            k = k.to(wide)
+            v = v.to(wide)
             q = q.to(wide).unflatten(
                 1, (k.shape[1], -1)
             )  # (batch, kv_heads, group, rows, head_dim)
-            scores = (q @ k.to(wide)[:, :, None].mT).flatten(
-                1, 2
-            ) * call.scale  # (batch, heads, rows, keys)
+            products = q @ k[:, :, None].mT
+            scores = products.flatten(1, 2) * call.scale  # (batch, heads, rows, keys)
             if call.mask is not None:
                 mask = call.mask[:, :, rows].to(wide)
                 hidden = (mask == -math.inf).expand(scores.shape)
@@ -329,11 +328,11 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) 
                 hidden = torch.ones_like(scores, dtype=torch.bool).triu_(first + 1)
             weights, log_sum_exp = weigh(scores, hidden | (scores == -math.inf))
             weights = weights.unflatten(1, (v.shape[1], -1))
-            return (weights @ v.to(wide)[:, :, None]).flatten(1, 2), log_sum_exp
+            return (weights @ v[:, :, None]).flatten(1, 2), log_sum_exp
 
-        here = (slice(None), slice(None), rows)
-        there = (slice(None), slice(None), keys)
-        yield Piece(compute, (here, there, there), (here, here))
+        of_rows = (slice(None), slice(None), rows)
+        of_keys = (slice(None), slice(None), keys)
+        yield Piece(compute, (of_rows, of_keys, of_keys), (of_rows, of_rows))
 
 
 def _backward_cpu(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -362,15 +361,13 @@ def _by_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall
 def _lies_ready(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether FlashAttention reads q, k and v where they lie: neither padded nor copied, in rows of whole 16 bytes."""
     size = q.shape[-1]
-    return (
-        size == v.shape[-1]
-        and not size % 8
-        and q.is_contiguous()
-        and k.is_contiguous()
-        and v.is_contiguous()
-        and not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
-        and has_flash_attention(q.dtype, size, "cuda")
-    )
+    if size != v.shape[-1] or size % 8:
+        return False
+    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        return False
+    if (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16:
+        return False
+    return has_flash_attention(q.dtype, size, "cuda")
 
 
 def _forward_cuda(
@@ -432,16 +429,15 @@ def _backward_cuda(
 def _flash_backward(
     saved: Saved, call: FusedCall
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    q, k, v, output, grad = (
-        _aligned(x) for x in (saved.q, saved.k, saved.v, saved.output, saved.grad)
-    )
+    q = _aligned(saved.q)
+    k = _aligned(saved.k)
     state = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which is not used
     return _aten._scaled_dot_product_flash_attention_backward.default(
-        grad,
+        _aligned(saved.grad),
         q,
         k,
-        v,
-        output,
+        _aligned(saved.v),
+        _aligned(saved.output),
         saved.log_sum_exp.contiguous(),
         None,
         None,
@@ -518,19 +514,17 @@ def _repaired(
         empty_rows = (call.mask == -math.inf).all(-1).expand(log_sum_exp.shape)
         output = output.masked_fill(empty_rows[..., None], 0)
         log_sum_exp = log_sum_exp.masked_fill(empty_rows, -math.inf)
-    if (
-        not q.is_cpu
-    ):  # the operation on cuda passes NaN on by itself, and each check would cost a launch
+    if not q.is_cpu:
+        # The operation on cuda passes NaN on by itself, and each check would cost a launch.
         return output, log_sum_exp
     suspects = (log_sum_exp == 0) | ~log_sum_exp.isfinite()
     if empty_rows is not None:
         suspects = suspects & ~empty_rows
         if not suspects.any():
             return output, log_sum_exp
-    sound = (
-        k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    )  # (batch, heads)
-    broken = suspects & ~(q.isfinite().all(-1) & sound[..., None])
+    finite_keys = k.isfinite().flatten(2).all(-1)  # (batch, kv_heads)
+    finite_keys = finite_keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    broken = suspects & ~(q.isfinite().all(-1) & finite_keys[..., None])
     overflown = (log_sum_exp == 0) & ~broken & (output == 0).all(-1) & _may_overflow(q, k, call)
     log_sum_exp = log_sum_exp.masked_fill(overflown, -math.inf).masked_fill(broken, math.nan)
     return output.masked_fill(broken[..., None], math.nan), log_sum_exp
@@ -541,5 +535,6 @@ def _may_overflow(q: torch.Tensor, k: torch.Tensor, call: FusedCall) -> torch.Te
     wide = torch.promote_types(q.dtype, torch.float32)
     largest = q.abs().sum(-1, dtype=torch.float64) * k.abs().amax().double() * abs(call.scale)
     if call.mask is not None:
-        largest = largest + call.mask.masked_fill(call.mask == -math.inf, 0).abs().amax().double()
+        finite_mask = call.mask.masked_fill(call.mask == -math.inf, 0)
+        largest = largest + finite_mask.abs().amax().double()
     return ~(largest.abs() < torch.finfo(wide).max)

@@ -26,29 +26,31 @@ class Fused(Limited):
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         calls = RowBlockCalls.of(problem)
-        return strictly(
-            problem, Offer(with_statistics(calls.cost, problem), partial(_run, problem, calls))
-        )
+        cost = with_statistics(calls.cost, problem)
+        return strictly(problem, Offer(cost, partial(_run, problem, calls)))
 
 
 def _run(problem: Problem, calls: RowBlockCalls, operands: Operands) -> Result:
     dtype = operands.q.dtype
-    computing = (
-        torch.float32 if flash.rounds_bias(operands) else flash.computing(dtype, problem.device)
-    )
+    computing = flash.computing(dtype, problem.device)
+    if flash.rounds_bias(operands):
+        computing = torch.float32
     if dtype.itemsize == 2 and computing != dtype:
         operands = operands._replace(
-            **{name: getattr(operands, name).to(computing) for name in "qkv"}
+            q=operands.q.to(computing), k=operands.k.to(computing), v=operands.v.to(computing)
         )
-    if (block := calls.only) is not None:
-        k, v, keys, here = operands.k, operands.v, block.runs[0].keys, operands.grid.keys
-        if keys != here:  # the only run may be shorter than the range of reachable keys
-            own = slice(keys.start - here.start, keys.stop - here.start)
-            k = k[:, :, own]
-            v = v[:, :, own]
-        output, log_sum_exp = flash.attend(
-            operands.q, k, v, calls.unmasked or calls.call(operands, block)
-        )
+    block = calls.only
+    if block is not None:
+        k = operands.k
+        v = operands.v
+        keys = block.runs[0].keys
+        reachable = operands.grid.keys
+        if keys != reachable:  # the only run may be shorter than the range of reachable keys
+            columns = slice(keys.start - reachable.start, keys.stop - reachable.start)
+            k = k[:, :, columns]
+            v = v[:, :, columns]
+        call = calls.unmasked or calls.call(operands, block)
+        output, log_sum_exp = flash.attend(operands.q, k, v, call)
     else:
         output, log_sum_exp = compose(calls, operands, sums=bool(problem.want))
     output = output if output.dtype == dtype else output.to(dtype)
