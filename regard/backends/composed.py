@@ -19,6 +19,7 @@ from regard.backends import flash
 from regard.backends.schedule import Schedule, pairs_of_long_band
 from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import direct_apply, gradients
+from regard.core import costs
 from regard.core.backend import Cost, Operands, Relative, reachable_keys
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.patterns import Full, Grid
@@ -26,9 +27,7 @@ from regard.patterns.grid import four_axes
 from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run
 
 KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
-# Rows of a row block, with the time of a pair forward and backward (measured on CPU): fewer rows compute fewer masked
-# pairs, more rows need fewer calls.
-ROWS = {64: (1.09, 1.56), 256: (1.0, 1.0)}
+ROWS = costs.ROW_BLOCK_PACE  # the sizes of row blocks among which a problem chooses
 MASK_LIMIT = 1 << 22  # numbers in the mask of one row block
 # Numbers in the keys of row blocks that are computed together, whose gradients are held.
 COPIED = 1 << 22

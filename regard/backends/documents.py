@@ -16,19 +16,31 @@ from regard.patterns import Causal, Grid, Pattern
 from regard.patterns.documents import document_ids
 from regard.patterns.visible import visible_keys
 
+
+def is_causal(problem: Problem) -> bool:
+    """Does the pattern mask all keys after a query's own position?"""
+    return Causal() in problem.pattern.factors
+
+
+def _has_documents(problem: Problem) -> bool:
+    return bool(document_ids(problem.pattern))
+
+
+def _has_rows_in_several_orders(problem: Problem) -> bool:
+    return problem.q_start is PER_ROW and (_has_documents(problem) or is_causal(problem))
+
+
+def _has_part_of_documents(problem: Problem) -> bool:
+    return _has_documents(problem) and (problem.q_start, problem.q_len) != (0, problem.k_len)
+
+
 ROWS_IN_ORDER = (
     where(
-        lambda problem: (
-            problem.q_start is PER_ROW
-            and (bool(document_ids(problem.pattern)) or is_causal(problem))
-        ),
+        _has_rows_in_several_orders,
         "q_start is a tensor, and a chunk of queries needs the same positions in all batch rows",
     ),
     where(
-        lambda problem: (
-            bool(document_ids(problem.pattern))
-            and (problem.q_start, problem.q_len) != (0, problem.k_len)
-        ),
+        _has_part_of_documents,
         "it computes each document by itself, which needs a query and a key at every position",
     ),
 )
@@ -36,17 +48,12 @@ ROWS_IN_ORDER = (
 
 def unpadded_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
     """Keys of the grid that are not padding, (batch or 1, 1, keys); None where all are visible."""
-    spans = (visible_keys(part, grid) for part in pattern.factors if part.query_free)
-    masks = [span for span in spans if span is not None]
+    by_part = (visible_keys(part, grid) for part in pattern.factors if part.query_free)
+    masks = [mask for mask in by_part if mask is not None]
     return reduce(torch.logical_and, masks) if masks else None
 
 
-def is_causal(problem: Problem) -> bool:
-    """Does the pattern mask all keys after a query's own position?"""
-    return Causal() in problem.pattern.factors
-
-
-def first_rows(problem: Problem, keys: range) -> tuple[int, int]:
+def leading_rows(problem: Problem, keys: range) -> tuple[int, int]:
     """The number of rows before the first key, and the number of keys before the next row's own."""
     if not keys:
         return problem.q_len, 0
@@ -57,12 +64,14 @@ def first_rows(problem: Problem, keys: range) -> tuple[int, int]:
     return leading, problem.q_start + leading - keys.start
 
 
-def on_all(x: torch.Tensor, problem: Problem, operands: Operands) -> torch.Tensor:
+def padded_to_all_keys(x: torch.Tensor, problem: Problem, operands: Operands) -> torch.Tensor:
     """A tensor of the reachable keys (·, ·, keys, ...) padded with zeros to all keys."""
     keys = operands.grid.keys
     if len(keys) == problem.k_len:
         return x
-    return functional.pad(x, (0, 0) * (x.dim() - 3) + (keys.start, problem.k_len - keys.stop))
+    axes_after_keys = x.dim() - 3
+    padding = (0, 0) * axes_after_keys + (keys.start, problem.k_len - keys.stop)
+    return functional.pad(x, padding)
 
 
 @dataclass(frozen=True)
@@ -78,31 +87,37 @@ class Pack:
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
         """From (batch, heads, positions, ...) to (documents, heads, longest, ...)."""
-        taken = x.transpose(1, 2).flatten(0, 1).index_select(0, self.places.flatten())
-        return taken.unflatten(0, self.places.shape).transpose(1, 2)
+        positions = x.transpose(1, 2).flatten(0, 1)  # (all positions, heads, ...)
+        packed = positions.index_select(0, self.places.flatten())
+        return packed.unflatten(0, self.places.shape).transpose(1, 2)
 
 
 def pack_documents(
     ids: Iterable[torch.Tensor], batch: int, length: int, device: torch.device
 ) -> list[Pack]:
     """The documents of a call: positions of one batch row whose ids are equal in every tensor of ids."""
-    names = torch.arange(batch, device=device)[:, None].expand(batch, length)
-    for one in ids:
-        _, here = torch.unique(one.to(device)[..., :length], return_inverse=True)
-        _, names = torch.unique(names * length * batch + here, return_inverse=True)
-    names = names.flatten()
-    places = names.argsort(stable=True)  # document by document, positions in ascending order
-    lengths = torch.bincount(names)
-    return list(_by_length(places, lengths, lengths.cumsum(0) - lengths))
+    document = torch.arange(batch, device=device)[:, None].expand(batch, length)
+    for tensor in ids:
+        _, id_number = torch.unique(tensor.to(device)[..., :length], return_inverse=True)
+        _, document = torch.unique(document * length * batch + id_number, return_inverse=True)
+    document = document.flatten()  # the number of each position's document
+
+    places = document.argsort(stable=True)  # document by document, positions in ascending order
+    lengths = torch.bincount(document)
+    starts = lengths.cumsum(0) - lengths
+    return list(_packs_by_length(places, lengths, starts))
 
 
-def _by_length(places: torch.Tensor, lengths: torch.Tensor, starts: torch.Tensor) -> Iterator[Pack]:
-    classes = lengths.double().log2().ceil().long()  # 1, 2, 3 to 4, 5 to 8, ...
-    for one in classes.unique().tolist():
-        mine = classes == one
-        steps = torch.arange(int(lengths[mine].max()), device=places.device)
-        last = lengths[mine, None] - 1
-        yield Pack(places[starts[mine, None] + steps.minimum(last)], steps <= last)
+def _packs_by_length(
+    places: torch.Tensor, lengths: torch.Tensor, starts: torch.Tensor
+) -> Iterator[Pack]:
+    """One pack for the documents of 1 position, one for those of 2, of 3 to 4, of 5 to 8, and so on."""
+    exponents = lengths.double().log2().ceil().long()
+    for exponent in exponents.unique().tolist():
+        chosen = exponents == exponent
+        steps = torch.arange(int(lengths[chosen].max()), device=places.device)
+        last = lengths[chosen, None] - 1
+        yield Pack(places[starts[chosen, None] + steps.minimum(last)], steps <= last)
 
 
 def put_back(packs: Sequence[Pack], parts: Sequence[torch.Tensor], batch: int) -> torch.Tensor:

@@ -24,7 +24,6 @@ _STRIDES = (
     1609587929392839161,
     -8796714831421723037,
 )
-PAIR = 700  # cost of the hash of one pair, in floating-point operations that take as long
 _CHUNK = 1 << 15  # pairs hashed at once on CPU: two int64 workspaces of 256 KiB
 
 

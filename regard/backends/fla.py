@@ -18,7 +18,7 @@ import torch
 from regard.backends import recurrence
 from regard.backends.documents import ROWS_IN_ORDER
 from regard.backends.limits import Limited, no_weights, not_empty, on_mechanism, where
-from regard.backends.recurrence import Given, Rule
+from regard.backends.recurrence import RecurrenceInputs, Rule
 from regard.backends.second_order import Tensors, first_order_only
 from regard.core.backend import Cost, Offer, Operands
 from regard.core.problem import Problem
@@ -27,7 +27,8 @@ from regard.core.tensors import HALF
 from regard.mechanisms.recurrent import Recurrent
 
 FORGOTTEN = -100.0
-LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels
+LEAST_SIZE = 16  # numbers of a vector of the kernels: head_dim and v_dim
+LARGEST_SIZE = 256
 CHUNK = 64  # positions between two memories that the kernels keep
 
 Operation = Callable[..., tuple[torch.Tensor, torch.Tensor]]  # on tensors (batch, n, heads, ...)
@@ -51,11 +52,9 @@ def operation(corrects: bool, decays_by: str | None) -> Operation | str:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        return (
-            "flash-linear-attention is not installed; pip install flash-linear-attention"
-            if missing == "fla"
-            else f"flash-linear-attention needs the package {missing!r}, which is not installed"
-        )
+        if missing == "fla":
+            return "flash-linear-attention is not installed; pip install flash-linear-attention"
+        return f"flash-linear-attention needs the package {missing!r}, which is not installed"
     except Exception as error:  # its import looks for drivers and versions, and may raise anything
         return f"flash-linear-attention cannot be loaded: {type(error).__name__}: {error}"
 
@@ -68,85 +67,95 @@ class Kernels:
     corrects: bool
 
     def forward(
-        self, rule: Rule, given: Given, learns: bool
+        self, rule: Rule, inputs: RecurrenceInputs, learns: bool
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        leaves = [x if x is None or not learns else x.detach().requires_grad_() for x in given]
-        with torch.set_grad_enabled(learns):
-            outputs = self._computed(rule, Given(*leaves))  # ty: ignore[invalid-argument-type]
-        output, memory = (x.detach() for x in outputs)
-        return output, memory, (leaves, outputs) if learns else None
+        if not learns:
+            with torch.no_grad():
+                output, memory = self._compute_by_package(rule, inputs)
+            return output.detach(), memory.detach(), None
 
-    def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors:
+        leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
+        with torch.enable_grad():
+            outputs = self._compute_by_package(rule, RecurrenceInputs(*leaves))  # ty: ignore[invalid-argument-type]
+        output, memory = outputs
+        return output.detach(), memory.detach(), (leaves, outputs)
+
+    def backward(self, rule: Rule, inputs: RecurrenceInputs, kept: Any, grads: Tensors) -> Tensors:
         leaves, outputs = kept
-        sent = [
-            (output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None
-        ]
-        found = torch.autograd.grad(
-            [output for output, _ in sent],
+        used = [place for place, grad in enumerate(grads) if grad is not None]
+
+        gradients = torch.autograd.grad(
+            [outputs[place] for place in used],
             [x for x in leaves if x is not None],
-            [grad for _, grad in sent],
+            [grads[place] for place in used],
             retain_graph=True,
             allow_unused=True,
             materialize_grads=True,
         )
-        each = iter(found)
+        each = iter(gradients)
         return [None if x is None else next(each) for x in leaves]
 
-    def _computed(self, rule: Rule, given: Given) -> recurrence.Outputs:
+    def _compute_by_package(self, rule: Rule, inputs: RecurrenceInputs) -> recurrence.Outputs:
         """The outputs (batch, heads, n, v_dim) and the memory after the last position, by plain differentiable calls.
 
         Two of the functions share queries and keys among heads of v. Otherwise all tensors get as many heads.
         """
-        q, k, v, log_decay, strength, memory = given
+        q, k, v, log_decay, strength, memory = inputs
         heads = max(q.shape[1], v.shape[1])
-        if not (self.corrects and log_decay is not None and q.shape[1] == k.shape[1] <= v.shape[1]):
+        takes_fewer_keys = self.corrects and log_decay is not None
+        if not (takes_fewer_keys and q.shape[1] == k.shape[1] <= v.shape[1]):
             q = _with_heads(q, heads)
             k = _with_heads(k, heads)
+
         options: dict[str, torch.Tensor] = {}
         if log_decay is not None:
             options["g"] = _with_heads(log_decay.clamp(min=FORGOTTEN), heads)
         if self.corrects:
-            options["beta"] = _with_heads(
-                v.new_ones(v.shape[:3]) if strength is None else strength, heads
-            )
+            if strength is None:
+                strength = v.new_ones(v.shape[:3])
+            options["beta"] = _with_heads(strength, heads)
         elif strength is not None:
             v = (v * strength[..., None]).to(v.dtype)
         options |= {"q": q, "k": k, "v": _with_heads(v, heads)}
         options = {name: x.transpose(1, 2).contiguous() for name, x in options.items()}
         before = _with_heads(memory.float(), heads)
+
         output, after = self.compute(
             **options, scale=rule.scale, initial_state=before, output_final_state=True
         )
-        return output.transpose(1, 2).to(v.dtype), after[:, :: heads // v.shape[1]].to(memory.dtype)
+
+        # Heads of queries that share a head of v have the same memory.
+        after = after[:, :: heads // v.shape[1]]
+        return output.transpose(1, 2).to(v.dtype), after.to(memory.dtype)
 
 
 def _with_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+    if x.shape[1] == heads:
+        return x
+    return x.repeat_interleave(heads // x.shape[1], 1)
 
 
 def _cannot_be_loaded(problem: Problem) -> str | None:
     """A limit: the package must be there."""
     mechanism = problem.mechanism
-    found = (
-        operation(mechanism.corrects, mechanism.decays_by)
-        if isinstance(mechanism, Recurrent)
-        else None
-    )
-    return found if isinstance(found, str) else None
+    if not isinstance(mechanism, Recurrent):
+        return None
+    compute = operation(mechanism.corrects, mechanism.decays_by)
+    return compute if isinstance(compute, str) else None
 
 
 @cache
 def _backward_by_head() -> str | None:
     """Why the package's backward pass with a decay for each head is wrong here, as the package itself says; or None."""
     try:
-        at = import_module("fla.ops.common.chunk_o")
-        wrong = at.IS_NVIDIA_HOPPER and at.TRITON_ABOVE_3_4_0 and not at.TRITON_ABOVE_3_7_1
-    except (
-        ImportError,
-        AttributeError,
-    ):  # another version, without this fault or with other names for it
+        package = import_module("fla.ops.common.chunk_o")
+        from_3_4 = package.TRITON_ABOVE_3_4_0
+        is_mended = package.TRITON_ABOVE_3_7_1
+        is_wrong = package.IS_NVIDIA_HOPPER and from_3_4 and not is_mended
+    # Another version of the package, without this fault or with other names for it.
+    except (ImportError, AttributeError):
         return None
-    if not wrong or find_spec("tilelang") is not None:
+    if not is_wrong or find_spec("tilelang") is not None:
         return None
     return (
         "on Hopper GPUs, with Triton 3.4 up to 3.7.0, the package has no right gradient for decays by head; install "
@@ -157,8 +166,9 @@ def _backward_by_head() -> str | None:
 def _is_wrong_here(problem: Problem) -> str | None:
     """A limit: gradients that the package refuses to compute."""
     mechanism = problem.mechanism
-    by_head = isinstance(mechanism, Recurrent) and mechanism.decays_by == "head"
-    return _backward_by_head() if by_head and problem.needs_grad else None
+    if not isinstance(mechanism, Recurrent) or mechanism.decays_by != "head":
+        return None
+    return _backward_by_head() if problem.needs_grad else None
 
 
 class FlashLinear(Limited):
@@ -176,7 +186,7 @@ class FlashLinear(Limited):
 
     def __init__(self, devices: tuple[str, ...] = ("cuda",)) -> None:
         elsewhere = where(
-            lambda one: one.device not in devices,
+            lambda problem: problem.device not in devices,
             f"flash-linear-attention's kernels are for {' and '.join(devices)}, and the tensors are on "
             "{problem.device}",
         )
@@ -195,17 +205,19 @@ class FlashLinear(Limited):
         return Result(first_order_only(self.name, output)[0] if problem.needs_grad else output)
 
 
+def _fits_kernels(size: int) -> bool:
+    return size % 2 == 0 and LEAST_SIZE <= size <= LARGEST_SIZE
+
+
 _LIMITS = (
     _cannot_be_loaded,
     _is_wrong_here,
     where(
-        lambda one: one.dtype not in HALF,
+        lambda problem: problem.dtype not in HALF,
         "its kernels multiply in half precision, rounding float32 to 10 bits, and q is {problem.dtype}",
     ),
     where(
-        lambda one: any(
-            size % 2 or not LEAST_SIZE <= size <= LARGEST_SIZE for size in (one.head_dim, one.v_dim)
-        ),
+        lambda problem: not (_fits_kernels(problem.head_dim) and _fits_kernels(problem.v_dim)),
         f"its kernels take vectors of {LEAST_SIZE} to {LARGEST_SIZE} numbers, an even number of them, not head_dim "
         "{problem.head_dim} and v_dim {problem.v_dim}",
     ),
@@ -218,21 +230,16 @@ _LIMITS = (
 def _cost(problem: Problem) -> Cost:
     """The cost by the kernels: the operations of the chunk form in few launches, and a memory for each chunk."""
     plain = recurrence.cost(problem)
-    again = 3 if problem.needs_grad else 1
-    rows = problem.batch * problem.heads * max(problem.q_len, problem.k_len)
-    memories = (
-        problem.batch
-        * problem.heads
-        * problem.head_dim
-        * problem.v_dim
-        * (problem.k_len // CHUNK + 2)
-    )
+    passes = 3 if problem.needs_grad else 1
+    heads = problem.batch * problem.heads
+    rows = heads * max(problem.q_len, problem.k_len)
+    memories = heads * problem.head_dim * problem.v_dim * (problem.k_len // CHUNK + 2)
     vectors = rows * (problem.head_dim + problem.v_dim)
     width = problem.dtype.itemsize
     return Cost(
         flops=plain.flops,
-        bytes=width * (6 * vectors + 2 * memories) * again,
-        peak_bytes=width * (4 * vectors + memories) * again,
+        bytes=width * (6 * vectors + 2 * memories) * passes,
+        peak_bytes=width * (4 * vectors + memories) * passes,
         pairs=plain.pairs,
-        calls=8 * again,
+        calls=8 * passes,
     )

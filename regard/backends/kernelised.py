@@ -21,14 +21,14 @@ import torch
 from torch.nn import functional
 
 from regard.backends.documents import (
-    first_rows,
     is_causal,
-    on_all,
+    leading_rows,
     pack_documents,
+    padded_to_all_keys,
     put_back,
     unpadded_keys,
 )
-from regard.backends.recurrence import CHUNK, Engine, Given, Rule, longer_on, scan
+from regard.backends.recurrence import CHUNK, Engine, RecurrenceInputs, Rule, longer_on, scan
 from regard.core.backend import Cost, Operands, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
@@ -242,10 +242,10 @@ def _after_block(
             mass = _add_keys(ones, ones, gates, mass)
         return Totals(q, None, None), Sums(total, last_log, mass)
 
-    rows, total = scan(engine, RULE, Given(q, k, v, *gates, sums.total))
+    rows, total = scan(engine, RULE, RecurrenceInputs(q, k, v, *gates, sums.total))
     mass_of_rows = None
     if mass is not None:
-        mass_of_rows, mass = scan(engine, RULE, Given(ones, ones, ones, *gates, mass))
+        mass_of_rows, mass = scan(engine, RULE, RecurrenceInputs(ones, ones, ones, *gates, mass))
     return Totals(rows, log, mass_of_rows), Sums(total, last_log, mass)
 
 
@@ -335,7 +335,7 @@ def _whole(
     problem: Problem, engine: Engine, operands: Operands, text: Text
 ) -> tuple[torch.Tensor, torch.Tensor]:
     assert isinstance(problem.mechanism, Kernelised)
-    leading, before = first_rows(problem, operands.grid.keys)
+    leading, before = leading_rows(problem, operands.grid.keys)
     text = text._replace(q=text.q[:, :, leading:], before=before)
     output, log, _ = follow(problem.mechanism, engine, problem.scale, text)
     if not leading:
@@ -355,13 +355,13 @@ def _by_document(
     visible = text.visible
     if visible is None:
         visible = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=device)
-    visible = on_all(visible, problem, operands).expand(problem.batch, 1, length)
-    k = on_all(text.k, problem, operands)
-    v = on_all(text.v, problem, operands)
+    visible = padded_to_all_keys(visible, problem, operands).expand(problem.batch, 1, length)
+    k = padded_to_all_keys(text.k, problem, operands)
+    v = padded_to_all_keys(text.v, problem, operands)
     by_key = {}
     for name, x in text.parameters.items():
         if name in mechanism.by_key:
-            by_key[name] = on_all(x, problem, operands).expand(problem.batch, -1, -1)
+            by_key[name] = padded_to_all_keys(x, problem, operands).expand(problem.batch, -1, -1)
 
     outputs = []
     logs = []

@@ -16,11 +16,13 @@ from regard.reprs import Described
 Limit = Callable[[Problem], str | None]
 
 
-def refused(limits: Iterable[Limit], problem: Problem) -> Refusal | None:
+def refusal_by(limits: Iterable[Limit], problem: Problem) -> Refusal | None:
     """The refusal of a problem by the first limit that it exceeds, or None."""
-    return next(
-        (Refusal(reason) for limit in limits if (reason := limit(problem)) is not None), None
-    )
+    for limit in limits:
+        reason = limit(problem)
+        if reason is not None:
+            return Refusal(reason)
+    return None
 
 
 class Limited(Described):
@@ -30,8 +32,10 @@ class Limited(Described):
     precise = False
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        refusal = refused(self.limits, problem)
-        return self.offer(problem) if refusal is None else refusal
+        refusal = refusal_by(self.limits, problem)
+        if refusal is not None:
+            return refusal
+        return self.offer(problem)
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         raise NotImplementedError
@@ -39,26 +43,28 @@ class Limited(Described):
 
 def where(applies: Callable[[Problem], bool], reason: str) -> Limit:
     """A limit for the problems of which this holds; braces in the reason hold what to read of the problem."""
-    return lambda problem: (
-        reason.format(problem=problem, pattern=problem.pattern) if applies(problem) else None
-    )
+
+    def limit(problem: Problem) -> str | None:
+        if not applies(problem):
+            return None
+        return reason.format(problem=problem, pattern=problem.pattern)
+
+    return limit
 
 
 def on_mechanism(kind: type[Mechanism] | tuple[type[Mechanism], ...], computes: str) -> Limit:
     """For some kinds of mechanisms, whose computation these words name."""
     return where(
-        lambda one: not isinstance(one.mechanism, kind),
+        lambda problem: not isinstance(problem.mechanism, kind),
         f"it computes {computes}, not {{problem.mechanism}}",
     )
 
 
 def on_softmax(problem: Problem) -> str | None:
     """For softmax of any score."""
-    return (
-        None
-        if problem.mechanism.is_softmax
-        else f"it computes softmax attention, not {problem.mechanism}"
-    )
+    if problem.mechanism.is_softmax:
+        return None
+    return f"it computes softmax attention, not {problem.mechanism}"
 
 
 def on_dot_products(problem: Problem) -> str | None:
@@ -75,8 +81,10 @@ def on_one_start(problem: Problem) -> str | None:
 
 def no_weights(problem: Problem) -> str | None:
     """For calls that want no statistic, or log_sum_exp alone."""
-    names = ", ".join(str(one) for one in problem.want if one != "log_sum_exp")
-    return f"it does not compute the weights, which {names} needs" if names else None
+    of_weights = [str(want) for want in problem.want if want != "log_sum_exp"]
+    if not of_weights:
+        return None
+    return f"it does not compute the weights, which {', '.join(of_weights)} needs"
 
 
 not_empty = where(lambda problem: problem.empty, "there is nothing to compute")

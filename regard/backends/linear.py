@@ -19,7 +19,8 @@ class Linear(Limited):
     name = "linear"
     limits = (
         on_mechanism(
-            (Kernelised, Recurrent), "linear attention by feature maps and recurrent memories"
+            (Kernelised, Recurrent),
+            "linear attention by feature maps and recurrent memories",
         ),
         not_empty,
         no_weights,
@@ -27,5 +28,5 @@ class Linear(Limited):
     )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
-        form = recurrence if isinstance(problem.mechanism, Recurrent) else kernelised
-        return Offer(form.cost(problem), partial(form.run, problem, recurrence.PLAIN))
+        module = recurrence if isinstance(problem.mechanism, Recurrent) else kernelised
+        return Offer(module.cost(problem), partial(module.run, problem, recurrence.PLAIN))

@@ -22,6 +22,7 @@ from regard.backends import flash
 from regard.backends.limits import Limited, no_weights, on_mechanism, where
 from regard.backends.merging import merge
 from regard.backends.second_order import Piece, gradients
+from regard.core import costs
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
@@ -316,12 +317,6 @@ def meets(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     return difference.bitwise_and_(-2).logical_not()  # it is 0 or 1
 
 
-# Times measured on CPU in float32, in floating-point operations that take as long.
-PAIR = 800  # for each pair of a tile, beside its products: masks, sorting, small products
-PAIR_BACKWARD = 1500
-DENSE = 60  # for each pair of a few queries and all keys
-
-
 class Hashed(Limited):
     """LSH attention, a few tiles of sorted keys at a time."""
 
@@ -389,15 +384,15 @@ def _cost(problem: Problem, mechanism: LSH) -> Cost:
         pairs = held = units * problem.q_len * keys
         moved = units * keys * size
         groups = 1
-        forward = DENSE
-        backward = DENSE
+        forward = costs.LSH_DENSE_PAIR
+        backward = costs.LSH_DENSE_PAIR
     else:
         pairs = units * (rounds * tiling.pairs + mechanism.chunk**2)
         held = min(units * tiling.pairs, max(MOST_PAIRS, tiling.tile * tiling.window))
         groups = tiling.groups(units)
         moved = units * rounds * keys * size * 6
-        forward = PAIR
-        backward = PAIR_BACKWARD
+        forward = costs.LSH_PAIR
+        backward = costs.LSH_PAIR_BACKWARD
     hashed = units * keys if keys > mechanism.chunk else 0
     by_pair = forward + 2 * size
     if learning:

@@ -22,7 +22,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn import functional
 
-from regard.backends.documents import first_rows, on_all, pack_documents, put_back, unpadded_keys
+from regard.backends.documents import (
+    leading_rows,
+    pack_documents,
+    padded_to_all_keys,
+    put_back,
+    unpadded_keys,
+)
 from regard.backends.second_order import Piece, Tensors, gradients
 from regard.core.backend import Cost, Operands, reachable_keys
 from regard.core.problem import Problem
@@ -65,7 +71,7 @@ class Rule(NamedTuple):
     unit: float = 0.0
 
 
-class Given(NamedTuple):
+class RecurrenceInputs(NamedTuple):
     """The tensors of a recurrence over n positions; the heads of v are a multiple of those of k.
 
     q: (batch, heads, n, head_dim), more or fewer heads than v, or as many. k: (batch, ·, n, head_dim).
@@ -81,10 +87,10 @@ class Given(NamedTuple):
     strength: torch.Tensor | None
     memory: torch.Tensor
 
-    def part(self, positions: slice, memory: torch.Tensor) -> Given:
+    def part(self, positions: slice, memory: torch.Tensor) -> RecurrenceInputs:
         """Some of the positions, with the memory before them."""
         by_position = (None if x is None else x[:, :, positions] for x in self[:5])
-        return Given(*by_position, memory)  # ty: ignore[invalid-argument-type]
+        return RecurrenceInputs(*by_position, memory)  # ty: ignore[invalid-argument-type]
 
 
 # Outputs (batch, heads, n, v_dim), and the memory after the last position.
@@ -95,24 +101,26 @@ class Engine(Protocol):
     """What computes a recurrence: outputs with what the backward pass needs, and the gradients of what was given."""
 
     def forward(
-        self, rule: Rule, given: Given, learns: bool
+        self, rule: Rule, inputs: RecurrenceInputs, learns: bool
     ) -> tuple[torch.Tensor, torch.Tensor, Any]: ...
 
-    def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors: ...
+    def backward(
+        self, rule: Rule, inputs: RecurrenceInputs, kept: Any, grads: Tensors
+    ) -> Tensors: ...
 
 
-def scan(engine: Engine, rule: Rule, given: Given) -> Outputs:
+def scan(engine: Engine, rule: Rule, inputs: RecurrenceInputs) -> Outputs:
     """The outputs of a recurrence over all positions, differentiable twice."""
-    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
     if rule.unit and (learns or engine is PLAIN):
-        dtype = given.memory.dtype
-        q = _at_unit_length(given.q.to(dtype), rule.unit)
-        k = _at_unit_length(given.k.to(dtype), rule.unit)
+        dtype = inputs.memory.dtype
+        q = _at_unit_length(inputs.q.to(dtype), rule.unit)
+        k = _at_unit_length(inputs.k.to(dtype), rule.unit)
         rule = rule._replace(unit=0.0)
-        given = given._replace(q=q, k=k)
+        inputs = inputs._replace(q=q, k=k)
     if learns:
-        return _Scan.apply(engine, rule, *given)
-    output, memory, _ = engine.forward(rule, given, False)
+        return _Scan.apply(engine, rule, *inputs)
+    output, memory, _ = engine.forward(rule, inputs, False)
     return output, memory
 
 
@@ -123,7 +131,7 @@ def _at_unit_length(x: torch.Tensor, added: float) -> torch.Tensor:
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, engine: Engine, rule: Rule, *tensors: Any) -> Any:
-        output, memory, ctx.kept = engine.forward(rule, Given(*tensors), True)
+        output, memory, ctx.kept = engine.forward(rule, RecurrenceInputs(*tensors), True)
         ctx.engine, ctx.rule = engine, rule
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
@@ -131,34 +139,34 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        given = Given(*ctx.saved_tensors)
-        first = partial(ctx.engine.backward, ctx.rule, given, ctx.kept)
-        whole = Piece(partial(_followed, ctx.rule), (...,) * len(given), (..., ...))
-        pieces = [whole] if given.v.shape[2] else []
-        return None, None, *gradients(first, lambda: pieces, given, grads)
+        inputs = RecurrenceInputs(*ctx.saved_tensors)
+        first = partial(ctx.engine.backward, ctx.rule, inputs, ctx.kept)
+        whole = Piece(partial(_followed, ctx.rule), (...,) * len(inputs), (..., ...))
+        pieces = [whole] if inputs.v.shape[2] else []
+        return None, None, *gradients(first, lambda: pieces, inputs, grads)
 
 
-def _longer(rule: Rule, given: Given) -> int:
+def _longer(rule: Rule, inputs: RecurrenceInputs) -> int:
     """How many times as long chunks and blocks are: more without corrections and decays by channel, which cost more."""
-    if rule.corrects or (given.log_decay is not None and given.log_decay.dim() == 4):
+    if rule.corrects or (inputs.log_decay is not None and inputs.log_decay.dim() == 4):
         return 1
-    heads = given.v.shape[0] * max(given.q.shape[1], given.v.shape[1])
-    return 2 * longer_on(given.v.device.type, heads)
+    heads = inputs.v.shape[0] * max(inputs.q.shape[1], inputs.v.shape[1])
+    return 2 * longer_on(inputs.v.device.type, heads)
 
 
-def _blocks(rule: Rule, given: Given) -> Iterator[slice]:
-    length = given.v.shape[2]
-    size = BLOCK * _longer(rule, given)
+def _blocks(rule: Rule, inputs: RecurrenceInputs) -> Iterator[slice]:
+    length = inputs.v.shape[2]
+    size = BLOCK * _longer(rule, inputs)
     return (slice(first, min(first + size, length)) for first in range(0, length, size))
 
 
 def _followed(rule: Rule, *tensors: Any) -> Outputs:
     """The recurrence by plain differentiable operations; autograd's memory for it grows linearly with the length."""
-    given = Given(*(None if x is None else x.to(tensors[-1].dtype) for x in tensors))  # ty: ignore[invalid-argument-type]
+    inputs = RecurrenceInputs(*(None if x is None else x.to(tensors[-1].dtype) for x in tensors))  # ty: ignore[invalid-argument-type]
     outputs = []
-    memory = given.memory
-    for positions in _blocks(rule, given):
-        output, memory = block(rule, given.part(positions, memory))
+    memory = inputs.memory
+    for positions in _blocks(rule, inputs):
+        output, memory = block(rule, inputs.part(positions, memory))
         outputs.append(output)
     return torch.cat(outputs, 2).to(tensors[2].dtype), memory
 
@@ -167,29 +175,29 @@ class Plain:
     """Plain operations of PyTorch. The backward pass computes each block again and differentiates it by autograd."""
 
     def forward(
-        self, rule: Rule, given: Given, learns: bool
+        self, rule: Rule, inputs: RecurrenceInputs, learns: bool
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         memories = []  # before each block
-        memory = given.memory
-        heads = max(given.q.shape[1], given.v.shape[1])
-        output = given.v.new_empty(given.v.shape[0], heads, *given.v.shape[2:])
+        memory = inputs.memory
+        heads = max(inputs.q.shape[1], inputs.v.shape[1])
+        output = inputs.v.new_empty(inputs.v.shape[0], heads, *inputs.v.shape[2:])
         with torch.no_grad():
-            for positions in _blocks(rule, given):
+            for positions in _blocks(rule, inputs):
                 if learns:
                     memories.append(memory)
-                output[:, :, positions], memory = block(rule, given.part(positions, memory))
+                output[:, :, positions], memory = block(rule, inputs.part(positions, memory))
         return output, memory, memories
 
-    def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors:
+    def backward(self, rule: Rule, inputs: RecurrenceInputs, kept: Any, grads: Tensors) -> Tensors:
         grad_output, grad_memory = grads
-        results = [None if x is None else torch.empty_like(x) for x in given[:5]]
+        results = [None if x is None else torch.empty_like(x) for x in inputs[:5]]
         if grad_memory is None:
-            grad_memory = torch.zeros_like(given.memory)
-        for positions, memory in reversed([*zip(_blocks(rule, given), kept, strict=True)]):
-            tensors = given.part(positions, memory)
+            grad_memory = torch.zeros_like(inputs.memory)
+        for positions, memory in reversed([*zip(_blocks(rule, inputs), kept, strict=True)]):
+            tensors = inputs.part(positions, memory)
             leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
             with torch.enable_grad():
-                output, memory_after = block(rule, Given(*leaves))  # ty: ignore[invalid-argument-type]
+                output, memory_after = block(rule, RecurrenceInputs(*leaves))  # ty: ignore[invalid-argument-type]
             if grad_output is None:
                 outputs = [memory_after]
                 grads_of_outputs = [grad_memory]
@@ -209,10 +217,10 @@ class Plain:
 PLAIN = Plain()
 
 
-def block(rule: Rule, given: Given) -> Outputs:
+def block(rule: Rule, inputs: RecurrenceInputs) -> Outputs:
     """The recurrence over the positions of one block."""
-    heads, length = given.v.shape[1:3]
-    size = min(CHUNK * _longer(rule, given), 1 << (length - 1).bit_length())
+    heads, length = inputs.v.shape[1:3]
+    size = min(CHUNK * _longer(rule, inputs), 1 << (length - 1).bit_length())
 
     def cut(x: torch.Tensor, shared: int = 1) -> torch.Tensor:
         """(batch, heads, length, ...) -> (u, c, n, ...)"""
@@ -220,20 +228,20 @@ def block(rule: Rule, given: Given) -> Outputs:
         x = functional.pad(x, (0, 0) * (x.dim() - 3) + (0, -length % size))
         return x.flatten(0, 1).unflatten(1, (-1, size))
 
-    group = max(1, given.q.shape[1] // heads)
-    q = cut(given.q * rule.scale, max(1, heads // given.q.shape[1]))
+    group = max(1, inputs.q.shape[1] // heads)
+    q = cut(inputs.q * rule.scale, max(1, heads // inputs.q.shape[1]))
     q = q.unflatten(0, (-1, group)).transpose(1, 2)  # (u, c, group, n, head_dim)
-    k = cut(given.k, heads // given.k.shape[1])
-    v = cut(given.v)
-    strength = None if given.strength is None else cut(given.strength)[..., None]  # (u, c, n, 1)
+    k = cut(inputs.k, heads // inputs.k.shape[1])
+    v = cut(inputs.v)
+    strength = None if inputs.strength is None else cut(inputs.strength)[..., None]  # (u, c, n, 1)
     rows = torch.cat((q, k[:, :, None]), 2) if rule.corrects else q  # (u, c, r, n, head_dim)
     kept = None
     read = rows
     added = k
-    if given.log_decay is None:
+    if inputs.log_decay is None:
         pairs = _products(rows, k).tril()
     else:
-        log_decay = given.log_decay if given.log_decay.dim() == 4 else given.log_decay[..., None]
+        log_decay = inputs.log_decay if inputs.log_decay.dim() == 4 else inputs.log_decay[..., None]
         log_decay = cut(log_decay)
         pairs_of = _pairs if log_decay.shape[-1] == 1 else _pairs_by_channel
         pairs = pairs_of(rows, k, log_decay).tril()
@@ -242,7 +250,7 @@ def block(rule: Rule, given: Given) -> Outputs:
         read = rows * decay[:, :, None]
         added = k * _later(log_decay).exp()
     read = read.flatten(2, 3)
-    first = given.memory.flatten(0, 1)
+    first = inputs.memory.flatten(0, 1)
     weights = pairs[:, :, :group].flatten(2, 3)
     if rule.corrects:
         solved = _inverse(pairs[:, :, -1].tril(-1), strength)
@@ -255,8 +263,8 @@ def block(rule: Rule, given: Given) -> Outputs:
         output = read @ output + weights @ update
     output = output.unflatten(2, (group, size)).transpose(1, 2)
     output = output.flatten(2, 3)[:, :, :length]  # (u, group, length, v_dim)
-    output = output.reshape(given.v.shape[0], heads * group, *output.shape[2:])
-    return output, memory.view(given.memory.shape)
+    output = output.reshape(inputs.v.shape[0], heads * group, *output.shape[2:])
+    return output, memory.view(inputs.memory.shape)
 
 
 def _summed(
@@ -395,28 +403,30 @@ def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor
     packs = pack_documents(ids, problem.batch, problem.k_len, operands.q.device)
     if visible is None:
         visible = torch.ones(1, 1, len(grid.keys), dtype=torch.bool, device=operands.q.device)
-    visible = on_all(visible, problem, operands).expand(problem.batch, 1, problem.k_len)
-    by_key = (None if x is None else on_all(x, problem, operands) for x in tensors[1:])
+    visible = padded_to_all_keys(visible, problem, operands).expand(problem.batch, 1, problem.k_len)
+    by_key = (None if x is None else padded_to_all_keys(x, problem, operands) for x in tensors[1:])
     tensors = (operands.q, *by_key)
     outputs = []
     for pack in packs:
-        given = given_of(*(None if x is None else pack.take(x) for x in tensors))
-        given = without_unseen(given, pack.take(visible) & pack.real[:, None])
-        output, _ = scan(engine, rule, given)
+        inputs = inputs_of(*(None if x is None else pack.take(x) for x in tensors))
+        inputs = without_unseen(inputs, pack.take(visible) & pack.real[:, None])
+        output, _ = scan(engine, rule, inputs)
         outputs.append(output)
     return put_back(packs, outputs, problem.batch)
 
 
-def given_of(
+def inputs_of(
     q: Any, k: Any, v: Any, log_decay: Any, strength: Any, memory: torch.Tensor | None = None
-) -> Given:
+) -> RecurrenceInputs:
     if memory is None:
         wide = torch.promote_types(v.dtype, torch.float32)
         memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3], dtype=wide)
-    return Given(q, k, v, log_decay, strength, memory)
+    return RecurrenceInputs(q, k, v, log_decay, strength, memory)
 
 
-def without_unseen(given: Given, visible: torch.Tensor, met: torch.Tensor | None = None) -> Given:
+def without_unseen(
+    inputs: RecurrenceInputs, visible: torch.Tensor, met: torch.Tensor | None = None
+) -> RecurrenceInputs:
     """The same where hidden keys neither decay nor write, and rows without any key read nothing, NaN included.
 
     visible: (batch or 1, 1, n). met: (batch or 1, 1, 1), whether a key came before these.
@@ -425,19 +435,19 @@ def without_unseen(given: Given, visible: torch.Tensor, met: torch.Tensor | None
     seen = visible.cumsum(-1) > 0
     if met is not None:
         seen = seen | met
-    log_decay = given.log_decay
+    log_decay = inputs.log_decay
     if log_decay is not None:
         log_decay = log_decay.masked_fill(hidden if log_decay.dim() == 3 else hidden[..., None], 0)
-    strength = given.strength
+    strength = inputs.strength
     if strength is not None:
         strength = strength.masked_fill(hidden, 0)
-    return Given(
-        given.q.masked_fill(~seen[..., None], 0),
-        given.k.masked_fill(hidden[..., None], 0),
-        given.v.masked_fill(hidden[..., None], 0),
+    return RecurrenceInputs(
+        inputs.q.masked_fill(~seen[..., None], 0),
+        inputs.k.masked_fill(hidden[..., None], 0),
+        inputs.v.masked_fill(hidden[..., None], 0),
         log_decay,
         strength,
-        given.memory,
+        inputs.memory,
     )
 
 
@@ -451,17 +461,17 @@ def _whole(
 ) -> torch.Tensor:
     """One recurrence: rows before the first key are zeros, and rows after the last read the memory that it left."""
     q, *by_key = tensors
-    leading, before = first_rows(problem, keys)
+    leading, before = leading_rows(problem, keys)
     before = min(before, len(keys))
     both = min(problem.q_len - leading, len(keys) - before)  # rows with a key at their own position
     at_keys = functional.pad(q[:, :, leading : leading + both], (0, 0, before, 0))
-    given = given_of(at_keys, *(None if x is None else x[:, :, : before + both] for x in by_key))
+    inputs = inputs_of(at_keys, *(None if x is None else x[:, :, : before + both] for x in by_key))
     after = q[:, :, leading + both :]
     if visible is not None:
         visible = visible[..., : before + both]
-        given = without_unseen(given, visible)
+        inputs = without_unseen(inputs, visible)
         after = after.masked_fill(~visible.any(-1)[..., None, None], 0)
-    output, memory = scan(engine, rule, given)
+    output, memory = scan(engine, rule, inputs)
     output = output[:, :, before:]
     if both == problem.q_len:
         return output

@@ -23,10 +23,11 @@ from functools import partial
 
 import torch
 
-from regard.backends.dropout import PAIR, drop
+from regard.backends.dropout import drop
 from regard.backends.limits import Limited, where
 from regard.backends.scores.formulas import sums_tanh, visible_span
 from regard.backends.statistics.second_pass import observe, with_statistics
+from regard.core import costs
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
@@ -170,7 +171,7 @@ class Reference(Limited):
         width = 8 if problem.dtype == torch.float64 else 4
         learning = problem.needs_grad or problem.bias_learns
         flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if learning else 1)
-        flops += PAIR * problem.pairs if problem.dropout else 0
+        flops += costs.DROPOUT_PAIR * problem.pairs if problem.dropout else 0
         scores = problem.pairs * width
         passes = (
             40 if learning else 24

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from regard.backends import dropout, flash
+from regard.backends import flash
 from regard.backends.dropout import row_states, write_kept
 from regard.backends.far import any_far, natural
 from regard.backends.limits import Limited, not_empty, on_softmax
@@ -27,17 +27,11 @@ from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import gradients
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import compute_statistics, with_statistics
+from regard.core import costs
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import RELATIVE, Problem
 from regard.core.result import Result
 from regard.mechanisms import Softmax
-
-# Times measured on CPU in float32, in floating-point operations that take as long:
-PAIR = 70  # of a pair forward: maximum, difference, exponential and sum
-PAIR_BACKWARD = 130  # of a pair backward: the exponential again and the products with it
-# In calls: small operations cost less than one of `Cost.calls`.
-STARTING = 10
-BLOCK = 5
 
 
 @with_sinks
@@ -68,9 +62,11 @@ def _cost(blocking: Blocking, size: BlockCounts) -> Cost:
     pairs = size.pairs
     learning = problem.needs_grad or problem.bias_learns
     width = torch.promote_types(problem.dtype, torch.float32).itemsize
-    by_pair = PAIR + score_flops(problem) + 2 * problem.v_dim * (3.5 if learning else 1)
-    by_pair += PAIR_BACKWARD + score_flops_backward(problem) if learning else 0
-    by_pair += dropout.PAIR * (2 if learning else 1) if problem.dropout else 0
+    by_pair = (
+        costs.STREAMED_PAIR + score_flops(problem) + 2 * problem.v_dim * (3.5 if learning else 1)
+    )
+    by_pair += costs.STREAMED_PAIR_BACKWARD + score_flops_backward(problem) if learning else 0
+    by_pair += costs.DROPOUT_PAIR * (2 if learning else 1) if problem.dropout else 0
     # keys read by one head, over all row blocks
     reads = pairs // (problem.batch * problem.heads * blocking.rows)
     vectors = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * reads)
@@ -80,7 +76,9 @@ def _cost(blocking: Blocking, size: BlockCounts) -> Cost:
         bytes=width * vectors * (problem.head_dim + problem.v_dim) * (3 if learning else 1),
         peak_bytes=width * (max(4 * blocking.largest, held) + SLAB * sums_tanh(problem)),
         pairs=pairs,
-        calls=round((STARTING + BLOCK * size.blocks) * (2.5 if learning else 1)),
+        calls=round(
+            (costs.STREAMED_START + costs.STREAMED_BLOCK * size.blocks) * (2.5 if learning else 1)
+        ),
         estimated=not size.exact,
     )
 

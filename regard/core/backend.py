@@ -10,15 +10,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from regard.arguments import shown
+from regard.core import costs
 from regard.core.call import Call
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError
 from regard.patterns import Grid
-
-# Floating-point operations that take as long as moving a byte, and as a launch: measured on CPU, estimated for cuda.
-MEANWHILE = {"cpu": (8.0, 1e6), "cuda": (50.0, 1e9)}
 
 
 @dataclass(frozen=True)
@@ -122,8 +120,9 @@ class Cost:
 
     def work_on(self, device: str) -> float:
         """The number that backends are compared by: operations, bytes and launches, all counted in operations."""
-        a_byte, a_call = MEANWHILE.get(device, MEANWHILE["cpu"])
-        return self.pace * self.flops + a_byte * self.bytes + a_call * self.calls
+        byte = costs.BYTE.get(device, costs.BYTE["cpu"])
+        launch = costs.LAUNCH.get(device, costs.LAUNCH["cpu"])
+        return self.pace * self.flops + byte * self.bytes + launch * self.calls
 
     def __str__(self) -> str:
         about = "about " if self.estimated else ""

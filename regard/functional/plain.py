@@ -14,7 +14,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.backends.recurrence import CHUNK, Given, Rule, block, given_of, without_unseen
+from regard.backends.recurrence import (
+    CHUNK,
+    RecurrenceInputs,
+    Rule,
+    block,
+    inputs_of,
+    without_unseen,
+)
 from regard.core.tensors import HALF
 from regard.errors import UnsupportedError
 from regard.mechanisms import parse as parse_mechanism
@@ -102,12 +109,12 @@ def plain_attention(
                 f"mechanisms over whole causal texts; regard.integrations.torch.whole_attention() keeps the call whole"
             )
         wide = [x.to(torch.promote_types(q.dtype, torch.float32)) for x in (q, k, v)]
-        given = given_of(
+        inputs = inputs_of(
             *wide, *declared.gates(dict(zip(names, parameters or [], strict=True)), *wide[1:])
         )
         for part in padding:
-            given = without_unseen(given, _allowed(part, 0, q_len, k_len, q.device)[:, :, 0])
-        return _by_chunks(Rule(declared.corrects, scale), given).to(q.dtype)
+            inputs = without_unseen(inputs, _allowed(part, 0, q_len, k_len, q.device)[:, :, 0])
+        return _by_chunks(Rule(declared.corrects, scale), inputs).to(q.dtype)
     fused = softcap is None and sink is None
     if fused and bias is None and band is not None:
         square = _certain(q_start is None and start == 0) and _certain(q_len == k_len)
@@ -150,7 +157,7 @@ def plain_attention(
     return output if row_exists is None else torch.where(row_exists, output, 0.0)
 
 
-def _by_chunks(rule: Rule, given: Given) -> torch.Tensor:
+def _by_chunks(rule: Rule, inputs: RecurrenceInputs) -> torch.Tensor:
     """The outputs of a recurrence by the operation `scan` over its chunks, of which a program may have any number."""
     from torch._higher_order_ops.scan import scan_op
 
@@ -163,11 +170,11 @@ def _by_chunks(rule: Rule, given: Given) -> torch.Tensor:
     def step(memory: torch.Tensor, *there: torch.Tensor) -> list[torch.Tensor]:
         rest = iter(there)
         values = [None if x is None else next(rest) for x in by_key]
-        output, memory = block(rule, Given(*values, memory))  # ty: ignore[invalid-argument-type]
+        output, memory = block(rule, RecurrenceInputs(*values, memory))  # ty: ignore[invalid-argument-type]
         return [memory, output]
 
-    *by_key, memory = given
-    length = given.v.shape[2]
+    *by_key, memory = inputs
+    length = inputs.v.shape[2]
     count = (
         length + CHUNK - 1
     ) // CHUNK + 1  # 2 or more: a tracer takes a size that may be 1 for a case of its own

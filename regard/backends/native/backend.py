@@ -12,7 +12,14 @@ import torch
 from regard.backends import kernelised, recurrence
 from regard.backends.composed import Calls
 from regard.backends.documents import ROWS_IN_ORDER, is_causal
-from regard.backends.limits import Limited, no_weights, not_empty, on_dot_products, refused, where
+from regard.backends.limits import (
+    Limited,
+    no_weights,
+    not_empty,
+    on_dot_products,
+    refusal_by,
+    where,
+)
 from regard.backends.native import recurrence as recurring
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
@@ -28,6 +35,7 @@ from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
 from regard.backends.sinks import with_sinks
+from regard.core import costs
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
@@ -36,11 +44,6 @@ from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Pattern
 
-# Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
-PACE = {"AVX2": 0.85, "AVX-512": 0.5, "AVX-512 with BF16": 0.5}
-WIDE = 0.95  # in float64
-BY_ROW = 3.0  # for lists whose keys are read anew for each row
-NARROW = 0.3  # in bfloat16, by the instructions for it
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
 MOST_KEYS = 2**31 - 1 - SPAN
@@ -114,7 +117,7 @@ class Native(Limited):
     def assess(self, problem: Problem) -> Offer | Refusal:
         if not isinstance(problem.mechanism, Recurrent | Kernelised):
             return super().assess(problem)
-        if (refusal := refused(OF_RECURRENCES, problem)) is not None:
+        if (refusal := refusal_by(OF_RECURRENCES, problem)) is not None:
             return refusal
         library = load()
         assert isinstance(library, Library)
@@ -154,7 +157,7 @@ def _in_float32(compute: Callable[[Operands], Result], operands: Operands) -> Re
 def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
     """The kernel for a part of another backend's call, and its cost; None where it does not compute this problem."""
     library = load()
-    if isinstance(library, str) or refused(LIMITS, problem) is not None:
+    if isinstance(library, str) or refusal_by(LIMITS, problem) is not None:
         return None
     return Differentiated(Kernel(library, problem)), _cost(
         problem, library, *_pairs(problem, library)
@@ -262,13 +265,14 @@ def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Co
         pairs=pairs,
         calls=1,
         estimated=estimated,
-        pace=_pace(problem, library) * (1 if rows_of_lists(problem) is None else BY_ROW),
+        pace=_pace(problem, library)
+        * (1 if rows_of_lists(problem) is None else costs.KERNEL_TIMES_BY_ROW),
     )
 
 
 def _pace(problem: Problem, library: Library) -> float:
     if problem.dtype == torch.float64:
-        return WIDE
+        return costs.KERNEL_PACE_FLOAT64
     narrow = problem.dtype == problem.storage == torch.bfloat16 and not problem.precise
     narrow &= library.instructions == "AVX-512 with BF16"
-    return NARROW if narrow else PACE[library.instructions]
+    return costs.KERNEL_PACE_BFLOAT16 if narrow else costs.KERNEL_PACE[library.instructions]

@@ -20,12 +20,10 @@ from regard.backends.statistics.second_pass import (
     differentiable,
     with_statistics,
 )
+from regard.core import costs
 from regard.core.backend import Cost, Operands, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
-
-WATCHED = 30  # floating-point operations that take as long as the statistics of rows, for each pair
-AGAIN = 60  # the same for a weight that is computed a second time, without its score
 
 
 def computes_statistics(problem: Problem) -> bool:
@@ -114,7 +112,9 @@ def with_kernel_statistics(cost: Cost, problem: Problem) -> Cost:
     }
     again = bool(names & {"received", "weights"})
     watched = bool(names - {"received", "weights"})
-    flops = cost.flops + cost.pairs * (WATCHED * watched + (2 * problem.head_dim + AGAIN) * again)
+    by_pair = costs.KERNEL_STATISTICS_PAIR * watched
+    by_pair += (2 * problem.head_dim + costs.KERNEL_WEIGHT_AGAIN) * again
+    flops = cost.flops + cost.pairs * by_pair
     weights = 4 * problem.pairs if "weights" in problem.want else 0
     return replace(cost, flops=min(flops, usual.flops), peak_bytes=cost.peak_bytes + weights)
 

@@ -10,15 +10,14 @@ import torch
 
 from regard.backends.native.filling import FEWEST, dense, describe
 from regard.backends.native.library import CHUNK, CRecurrence, CRecurrenceGradients, Library, load
-from regard.backends.recurrence import PLAIN, Engine, Given, Rule
+from regard.backends.recurrence import PLAIN, Engine, RecurrenceInputs, Rule
 from regard.backends.second_order import Tensors
+from regard.core import costs
 from regard.core.backend import Cost
 from regard.core.problem import Problem
 from regard.core.shaped import has_no_values
 from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
-
-PACE = 0.8  # time of a floating-point operation relative to those of plain operations
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,11 @@ class Kernel:
     library: Library
 
     def forward(
-        self, rule: Rule, given: Given, learns: bool
+        self, rule: Rule, inputs: RecurrenceInputs, learns: bool
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        q = given.q
-        v = given.v
-        memory = given.memory.contiguous()
+        q = inputs.q
+        v = inputs.v
+        memory = inputs.memory.contiguous()
         batch, kv_heads, length, v_dim = v.shape
         output = v.new_empty(batch, length, max(q.shape[1], kv_heads), v_dim).transpose(1, 2)
         after = torch.empty_like(memory)
@@ -43,22 +42,22 @@ class Kernel:
         if learns:
             kept = memory.new_empty(batch, kv_heads, -(-length // CHUNK), *memory.shape[2:])
             solved = memory.new_empty(v.shape) if rule.corrects else None
-        call, held = self._call(rule, given._replace(memory=memory), output, (kept, solved))
+        call, held = self._call(rule, inputs._replace(memory=memory), output, (kept, solved))
         call.after = after.data_ptr()
         self.library.recur(call)
         del held
         return output, after, (memory, kept, solved)
 
-    def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors:
+    def backward(self, rule: Rule, inputs: RecurrenceInputs, kept: Any, grads: Tensors) -> Tensors:
         if kept is None:
-            return [*(None if x is None else torch.zeros_like(x) for x in given[:5]), grads[1]]
+            return [*(None if x is None else torch.zeros_like(x) for x in inputs[:5]), grads[1]]
         memory, *saved = kept
-        heads = max(given.q.shape[1], given.v.shape[1])
-        output = given.v.new_empty(
-            given.v.shape[0], heads, *given.v.shape[2:]
+        heads = max(inputs.q.shape[1], inputs.v.shape[1])
+        output = inputs.v.new_empty(
+            inputs.v.shape[0], heads, *inputs.v.shape[2:]
         )  # described, and not written
-        call, held = self._call(rule, given._replace(memory=memory), output, saved)
-        found = [None if x is None else memory.new_empty(x.shape) for x in given[:5]]
+        call, held = self._call(rule, inputs._replace(memory=memory), output, saved)
+        found = [None if x is None else memory.new_empty(x.shape) for x in inputs[:5]]
         before = torch.empty_like(memory)
         grad, later = (None if x is None else x.to(memory.dtype).contiguous() for x in grads)
         if grad is None and found[0] is not None:
@@ -72,23 +71,23 @@ class Kernel:
                 describe(getattr(gradients, name), _with_four_axes(x))
         self.library.recur_back(call, gradients)
         del held
-        pairs = zip(found, given[:5], strict=True)
+        pairs = zip(found, inputs[:5], strict=True)
         return [*(x if x is None or one is None else x.to(one.dtype) for x, one in pairs), before]
 
     def _call(
-        self, rule: Rule, given: Given, output: torch.Tensor, saved: Any
+        self, rule: Rule, inputs: RecurrenceInputs, output: torch.Tensor, saved: Any
     ) -> tuple[CRecurrence, list[Any]]:
         """The struct of a call, and the tensors that must live until it is computed."""
-        held = [None if x is None else dense(_with_four_axes(x)) for x in given[:5]]
+        held = [None if x is None else dense(_with_four_axes(x)) for x in inputs[:5]]
         tensors = (*held, output)
         laid = rule, *(None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors)
         known = _LAYOUTS.get(laid)
         call = (
-            _described(rule, given, tensors)
+            _described(rule, inputs, tensors)
             if known is None
             else CRecurrence.from_buffer_copy(known)
         )
-        if known is None and given.v.shape[2] == 1:  # steps of decoding, which are alike
+        if known is None and inputs.v.shape[2] == 1:  # steps of decoding, which are alike
             if len(_LAYOUTS) >= MOST_LAYOUTS:
                 _LAYOUTS.clear()
             _LAYOUTS[laid] = CRecurrence.from_buffer_copy(call)
@@ -97,11 +96,11 @@ class Kernel:
         ):
             if x is not None:
                 into.data = x.data_ptr()
-        work = math.prod(output.shape[:3]) * math.prod(given.memory.shape[2:])
+        work = math.prod(output.shape[:3]) * math.prod(inputs.memory.shape[2:])
         call.threads = min(torch.get_num_threads(), max(1, work // FEWEST))
-        call.before = call.after = given.memory.data_ptr()
+        call.before = call.after = inputs.memory.data_ptr()
         call.kept, call.solved = (None if x is None else x.data_ptr() for x in saved)
-        return call, [*held, given.memory]
+        return call, [*held, inputs.memory]
 
 
 MOST_LAYOUTS = 64
@@ -110,11 +109,11 @@ _LAYOUTS: dict[
 ] = {}  # structs of tensors that were laid out alike; each call copies one
 
 
-def _described(rule: Rule, given: Given, tensors: Any) -> CRecurrence:
+def _described(rule: Rule, inputs: RecurrenceInputs, tensors: Any) -> CRecurrence:
     """The struct of a call, but for addresses and threads."""
-    (batch, heads, length, head_dim), (_, kv_heads, _, v_dim) = given.q.shape, given.v.shape
-    decays = 0 if given.log_decay is None else given.log_decay.dim() - 2
-    sizes = batch, heads, given.k.shape[1], kv_heads, length, head_dim, v_dim
+    (batch, heads, length, head_dim), (_, kv_heads, _, v_dim) = inputs.q.shape, inputs.v.shape
+    decays = 0 if inputs.log_decay is None else inputs.log_decay.dim() - 2
+    sizes = batch, heads, inputs.k.shape[1], kv_heads, length, head_dim, v_dim
     call = CRecurrence(*sizes, 1, rule.corrects, decays, rule.scale, rule.unit)
     for name, x in zip(("q", "k", "v", "log_decay", "strength", "out"), tensors, strict=True):
         if x is not None:
@@ -152,5 +151,5 @@ def cost_of(problem: Problem, plain: Cost) -> Cost:
         peak,
         plain.pairs,
         2,
-        pace=PACE,
+        pace=costs.KERNEL_RECURRENCE_PACE,
     )

@@ -13,6 +13,7 @@ from itertools import product
 import torch
 
 from regard.backends.scores.blocking import ScoreBlock, Workspace
+from regard.core import costs
 from regard.core.problem import Problem
 from regard.mechanisms.scores import AroundCentre, TanhSum
 from regard.patterns import Grid
@@ -23,21 +24,19 @@ SLAB = (
 )  # terms of tanh sums computed at once on CPU: 512 KiB in float32, which fit a core's cache with the scores
 SLAB_ELSEWHERE = 1 << 22
 
-# Times measured on CPU in float32, in floating-point operations that take as long:
-TERM = 32  # of each term of a tanh sum forward: its sum, tanh and product
-TERM_BACKWARD = 80  # of each term backward, besides computing it again
-
 Slab = tuple[slice, slice, slice, slice]  # units, heads of a group, rows, keys
 
 
 def score_flops(problem: Problem) -> float:
     """Floating-point operations that take as long as computing the score of one pair."""
-    return (TERM if sums_tanh(problem) else 2) * problem.head_dim
+    return (costs.TANH_TERM if sums_tanh(problem) else 2) * problem.head_dim
 
 
 def score_flops_backward(problem: Problem) -> float:
     """Floating-point operations that take as long as computing the score of one pair again, and its gradients."""
-    return (TERM + TERM_BACKWARD if sums_tanh(problem) else 5) * problem.head_dim
+    return (
+        costs.TANH_TERM + costs.TANH_TERM_BACKWARD if sums_tanh(problem) else 5
+    ) * problem.head_dim
 
 
 def sums_tanh(problem: Problem) -> bool:

@@ -22,14 +22,13 @@ from regard.backends.scores.formulas import score_flops, score_flops_backward
 from regard.backends.scores.normalising import Normaliser
 from regard.backends.second_order import gradients
 from regard.backends.statistics.collectors import KINDS, Collector, Top, statistics_pieces
+from regard.core import costs
 from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
 from regard.core.tensors import Stored
 from regard.patterns import Grid
 from regard.patterns.arguments import runs
-
-PAIR = 80  # cost of the pass for each score beside computing the score, in floating-point operations that take as long
 
 
 def compute_statistics(
@@ -89,7 +88,9 @@ def with_statistics(cost: Cost, problem: Problem) -> Cost:
     size = blocking.size()
     times = 3 if problem.needs_grad or problem.bias_learns else 1
     by_pair = (
-        times * PAIR + score_flops(problem) + (score_flops_backward(problem) if times > 1 else 0)
+        times * costs.STATISTICS_PAIR
+        + score_flops(problem)
+        + (score_flops_backward(problem) if times > 1 else 0)
     )
     here = size.pairs * by_pair
     flops = cost.flops + here

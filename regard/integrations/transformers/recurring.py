@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from regard.backends.native.recurrence import engine_on
-from regard.backends.recurrence import PLAIN, Given, Rule, scan
+from regard.backends.recurrence import PLAIN, RecurrenceInputs, Rule, scan
 from regard.core.plan import AttentionDetail
 from regard.core.result import Result
 from regard.errors import UnsupportedError
@@ -70,8 +70,8 @@ def recurrence(
         if torch.is_autocast_enabled(device)
         else nullcontext()
     ):
-        given = Given(q, k, v, *mechanism.gates(parameters, k, v), before)
-        output, after = scan(engine, Rule(mechanism.corrects, scale, unit), given)
+        inputs = RecurrenceInputs(q, k, v, *mechanism.gates(parameters, k, v), before)
+        output, after = scan(engine, Rule(mechanism.corrects, scale, unit), inputs)
     if not torch.compiler.is_compiling() and (watching := watchers.get()):
         module = _running.get() if module is None else module
         call = ModuleCall(Causal(), 0, mechanism=mechanism, scale=scale)

@@ -13,7 +13,7 @@ from regard.arguments import a_path, count_of, shown, whole, yes_or_no
 from regard.backends.documents import unpadded_keys
 from regard.backends.kernelised import Sums, Text, follow
 from regard.backends.native.recurrence import engine_on
-from regard.backends.recurrence import Given, Rule, scan, without_unseen
+from regard.backends.recurrence import RecurrenceInputs, Rule, scan, without_unseen
 from regard.core.call import UNKNOWN, Call
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
@@ -106,9 +106,9 @@ def add(
         memory = (
             v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3]) if before is None else before.total
         )
-        given = Given(q, k, v, *mechanism.gates(parameters, k, v), memory)
-        given = given if live is None else without_unseen(given, live, met)
-        output, memory = scan(engine_on(v), Rule(mechanism.corrects, scale), given)
+        inputs = RecurrenceInputs(q, k, v, *mechanism.gates(parameters, k, v), memory)
+        inputs = inputs if live is None else without_unseen(inputs, live, met)
+        output, memory = scan(engine_on(v), Rule(mechanism.corrects, scale), inputs)
         return output, Summed(memory, met=now)
     assert isinstance(mechanism, Kernelised)
     sums = None

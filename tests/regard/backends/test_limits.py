@@ -8,7 +8,7 @@ import pytest
 
 from regard import backends
 from regard.backends import BACKENDS
-from regard.backends.limits import Limited, refused, where
+from regard.backends.limits import Limited, refusal_by, where
 from regard.core.backend import Refusal
 from regard.core.call import make_problem
 from regard.testing import make_qkv
@@ -45,5 +45,5 @@ def test_the_first_limit_that_is_exceeded_gives_the_reason_with_its_numbers():
         where(lambda one: False, "never"),
         where(lambda one: True, "{problem.q_len} queries of {pattern}"),
     )
-    assert refused(limits, problem) == Refusal("7 queries of causal")
-    assert refused(limits[:1], problem) is None
+    assert refusal_by(limits, problem) == Refusal("7 queries of causal")
+    assert refusal_by(limits[:1], problem) is None

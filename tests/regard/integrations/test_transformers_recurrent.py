@@ -159,9 +159,11 @@ def test_a_stuck_memory_fails_the_comparison(monkeypatch):
     model = attach(built("qwen3_next"))
     with torch.no_grad():
         expected = continued(model)
-        given = recurring.Given
+        inputs_of = recurring.RecurrenceInputs
         monkeypatch.setattr(
-            recurring, "Given", lambda *tensors: given(*tensors[:-1], torch.zeros_like(tensors[-1]))
+            recurring,
+            "RecurrenceInputs",
+            lambda *tensors: inputs_of(*tensors[:-1], torch.zeros_like(tensors[-1])),
         )
         assert float((continued(model) - expected).abs().max()) > 1e-3
 

@@ -24,7 +24,7 @@ from regard.backends.native.filling import Filled, describe, fill_gradients
 from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
 from regard.backends.native.recurrence import Kernel
-from regard.backends.recurrence import Given, Rule
+from regard.backends.recurrence import RecurrenceInputs, Rule
 from regard.backends.schedule import Arrays
 from regard.core.result import NAMES, TopKeys, Want
 from regard.core.tensors import Stored
@@ -354,21 +354,21 @@ def recur(draw: random.Random) -> None:
     )
     strength = torch.rand(2, heads[2], length, dtype=wide) if draw.random() < 0.5 else None
     memory = torch.rand(2, heads[2], dims, v_dim, dtype=wide)
-    given = Given(q, k / 8, v, log_decay, strength, memory)
+    inputs = RecurrenceInputs(q, k / 8, v, log_decay, strength, memory)
     learns = draw.random() < 0.5
     rule = Rule(draw.random() < 0.5, 0.5, 0.0 if learns or draw.random() < 0.5 else 1e-6)
     kernel = Kernel(backend.load())
     if draw.random() < 0.3:
         output = v.new_empty(2, max(heads), length, v_dim)
-        call, _held = kernel._call(rule, given, output, (None, None))
+        call, _held = kernel._call(rule, inputs, output, (None, None))
         names = ("heads", "key_heads", "kv_heads", "length", "head_dim", "v_dim", "decays")
         setattr(call, draw.choice(names), draw.choice([-1, 0, 5, 1 << 20]))
         with contextlib.suppress(RegardError):
             kernel.library.recur(call)
         return
-    output, after, kept = kernel.forward(rule, given, learns)
+    output, after, kept = kernel.forward(rule, inputs, learns)
     if learns:
-        kernel.backward(rule, given, kept, [torch.ones_like(output), torch.ones_like(after)])
+        kernel.backward(rule, inputs, kept, [torch.ones_like(output), torch.ones_like(after)])
 
 
 def use_threads(count: int) -> None:

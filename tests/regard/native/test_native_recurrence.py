@@ -10,7 +10,7 @@ import regard as rg
 from regard import mechanisms as m
 from regard.backends.native.library import CHUNK
 from regard.backends.native.recurrence import Kernel
-from regard.backends.recurrence import PLAIN, Given, Rule, scan
+from regard.backends.recurrence import PLAIN, RecurrenceInputs, Rule, scan
 from regard.errors import RegardError
 
 HEADS = [(2, 2, 2), (4, 2, 2), (2, 2, 6)]  # of q, of k, of v
@@ -34,7 +34,9 @@ CASES = [
 ]
 
 
-def given(heads, length, dims, kind, dtype=torch.float64, extreme=True) -> tuple[Rule, Given]:
+def given(
+    heads, length, dims, kind, dtype=torch.float64, extreme=True
+) -> tuple[Rule, RecurrenceInputs]:
     """Tensors with keys of length 1, and log decays of 0, -1e6 and -inf among others."""
     decays, strong, corrects = kind
     q, k, v = (
@@ -48,7 +50,7 @@ def given(heads, length, dims, kind, dtype=torch.float64, extreme=True) -> tuple
         log_decay = torch.where(torch.rand(of_decays) < 0.05, ends, log_decay)
     strength = torch.rand(2, heads[2], length, dtype=dtype) if strong else None
     memory = torch.randn(2, heads[2], *dims, dtype=dtype)
-    return Rule(corrects, 0.3), Given(
+    return Rule(corrects, 0.3), RecurrenceInputs(
         q, torch.nn.functional.normalize(k, dim=-1), v, log_decay, strength, memory
     )
 
@@ -74,7 +76,7 @@ def test_values_and_gradients_are_those_of_plain_operations(native, instructions
     native.handle.rg_use_instructions(instructions)
     for case in CASES:
         rule, tensors = given(*case, dtype)
-        wide = Given(*(None if x is None else x.double() for x in tensors))
+        wide = RecurrenceInputs(*(None if x is None else x.double() for x in tensors))
         for one, exact in zip(
             computed(Kernel(native), rule, tensors), computed(PLAIN, rule, wide), strict=True
         ):
@@ -121,7 +123,7 @@ def test_half_precision_is_read_as_it_is_and_vectors_are_brought_to_length_1(nat
             q=3 * tensors.q.bfloat16(), k=2 * tensors.k.bfloat16(), v=tensors.v.bfloat16()
         )
         found, memory = scan(Kernel(native), rule._replace(unit=1e-3), half)
-        wide = Given(*(None if x is None else x.double() for x in half))
+        wide = RecurrenceInputs(*(None if x is None else x.double() for x in half))
         q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-3).sqrt() for x in wide[:2])
         expected, after = scan(PLAIN, rule, wide._replace(q=q, k=k))
         assert found.dtype == torch.bfloat16
@@ -129,7 +131,7 @@ def test_half_precision_is_read_as_it_is_and_vectors_are_brought_to_length_1(nat
         torch.testing.assert_close(memory.double(), after, rtol=1e-4, atol=1e-4)
         leaves = [x.clone().requires_grad_() for x in half if x is not None]
         parts = iter(leaves)
-        learning = Given(*(None if x is None else next(parts) for x in half))
+        learning = RecurrenceInputs(*(None if x is None else next(parts) for x in half))
         output, _ = scan(Kernel(native), rule._replace(unit=1e-3), learning)
         grads = torch.autograd.grad(output.float().square().sum(), leaves, allow_unused=True)
         assert all(x is None or x.isfinite().all() for x in grads)
