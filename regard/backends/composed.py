@@ -20,7 +20,7 @@ from regard.backends.schedule import Schedule, pairs_of_long_band
 from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import direct_apply, gradients
 from regard.core import costs
-from regard.core.backend import Cost, Operands, Relative, reachable_keys
+from regard.core.backend import Cost, Operands, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.patterns import Full, Grid
 from regard.patterns.grid import four_axes
@@ -214,7 +214,7 @@ class RowBlockCalls:
 
     @classmethod
     def of(cls, problem: Problem) -> RowBlockCalls:
-        return cls(problem, reachable_keys(problem))
+        return cls(problem, problem.reachable_keys)
 
     @cached_property
     def blocks(self) -> list[RowBlock]:
@@ -479,7 +479,9 @@ def _index_of(block: RowBlock, first: int, device: torch.device) -> torch.Tensor
 
 
 def _masked(block: RowBlock) -> bool:
-    return len(block.runs) > 1 or any(run.kind == Kind.BITS for run in block.runs)
+    if len(block.runs) == 1:
+        return block.runs[0].kind == Kind.BITS
+    return len(block.runs) > 1
 
 
 def _pairs(block: RowBlock) -> int:

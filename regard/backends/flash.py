@@ -93,15 +93,15 @@ def takes_dtype(problem: Problem) -> str | None:
 LIMITS = (
     on_dot_products,
     where(
-        lambda problem: problem.empty,
+        "empty",
         "there is nothing to compute, and the fused operations fail on sizes of 0",
     ),
-    where(lambda problem: problem.softcap is not None, "the fused operations have no softcap"),
+    where("softcap", "the fused operations have no softcap"),
     where(
-        lambda problem: problem.dropout > 0,
+        "dropout",
         "the fused operations drop weights by another random number generator than dropout_seed's",
     ),
-    where(lambda problem: problem.bias_learns, "the fused operations give a bias no gradient"),
+    where("bias_learns", "the fused operations give a bias no gradient"),
     takes_dtype,
 )
 

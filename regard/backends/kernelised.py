@@ -29,7 +29,7 @@ from regard.backends.documents import (
     unpadded_keys,
 )
 from regard.backends.recurrence import CHUNK, Engine, RecurrenceInputs, Rule, longer_on, scan
-from regard.core.backend import Cost, Operands, reachable_keys
+from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms.features import Features, Kernelised
@@ -382,7 +382,7 @@ def cost(problem: Problem) -> Cost:
     """The cost of a call by plain operations."""
     assert isinstance(problem.mechanism, Kernelised)
     causal = is_causal(problem)
-    keys = len(reachable_keys(problem))
+    keys = len(problem.reachable_keys)
     times = 2 if document_ids(problem.pattern) else 1  # padding at most doubles them
     features = problem.mechanism.feature_dim(problem.head_dim)
     columns = (

@@ -7,6 +7,8 @@ problem that passes all limits is computed, except where `strict=True` forbids i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import attrgetter
 
 from regard.core.backend import Offer, Refusal
 from regard.core.problem import PER_ROW, Problem
@@ -16,10 +18,31 @@ from regard.reprs import Described
 Limit = Callable[[Problem], str | None]
 
 
+@dataclass(frozen=True)
+class Where:
+    """A limit for the problems of which `applies` holds; braces in the reason hold what to read of the problem."""
+
+    applies: Callable[[Problem], object]
+    reason: str
+
+    def __call__(self, problem: Problem) -> str | None:
+        return self.because(problem) if self.applies(problem) else None
+
+    def because(self, problem: Problem) -> str:
+        """The reason in the words of a problem."""
+        return self.reason.format(problem=problem, pattern=problem.pattern)
+
+
 def refusal_by(limits: Iterable[Limit], problem: Problem) -> Refusal | None:
-    """The refusal of a problem by the first limit that it exceeds, or None."""
+    """The refusal of a problem by the first limit that it exceeds, or None.
+
+    Every backend asks its limits of every new problem, so those of kind `Where` are asked without a function between.
+    """
     for limit in limits:
-        reason = limit(problem)
+        if isinstance(limit, Where):
+            reason = limit.because(problem) if limit.applies(problem) else None
+        else:
+            reason = limit(problem)
         if reason is not None:
             return Refusal(reason)
     return None
@@ -41,15 +64,9 @@ class Limited(Described):
         raise NotImplementedError
 
 
-def where(applies: Callable[[Problem], bool], reason: str) -> Limit:
-    """A limit for the problems of which this holds; braces in the reason hold what to read of the problem."""
-
-    def limit(problem: Problem) -> str | None:
-        if not applies(problem):
-            return None
-        return reason.format(problem=problem, pattern=problem.pattern)
-
-    return limit
+def where(applies: Callable[[Problem], object] | str, reason: str) -> Where:
+    """A limit for the problems of which a function holds, or of which the property with this name is true."""
+    return Where(attrgetter(applies) if isinstance(applies, str) else applies, reason)
 
 
 def on_mechanism(kind: type[Mechanism] | tuple[type[Mechanism], ...], computes: str) -> Limit:
@@ -67,11 +84,6 @@ def on_softmax(problem: Problem) -> str | None:
     return f"it computes softmax attention, not {problem.mechanism}"
 
 
-def on_dot_products(problem: Problem) -> str | None:
-    """For softmax over dot products."""
-    return problem.not_dot_product
-
-
 def on_one_start(problem: Problem) -> str | None:
     """For batch rows whose queries have the same positions."""
     if problem.q_start is not PER_ROW:
@@ -87,7 +99,9 @@ def no_weights(problem: Problem) -> str | None:
     return f"it does not compute the weights, which {', '.join(of_weights)} needs"
 
 
-not_empty = where(lambda problem: problem.empty, "there is nothing to compute")
+# For softmax over dot products. A problem keeps its answer.
+on_dot_products: Limit = attrgetter("not_dot_product")
+not_empty = where("empty", "there is nothing to compute")
 on_structure = where(
     lambda problem: not problem.pattern.structured,
     "{pattern} has no structure and can only be evaluated pair by pair",

@@ -14,7 +14,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.limits import Limited, not_empty, on_mechanism
-from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import Linformer
@@ -76,7 +76,7 @@ def _empty_rows(problem: Problem, operands: Operands) -> torch.Tensor | None:
 def _cost(problem: Problem, rank: int) -> Cost:
     width = 8 if problem.dtype == torch.float64 else 4  # bytes of a number
     dims = problem.head_dim + problem.v_dim
-    reachable = len(reachable_keys(problem))
+    reachable = len(problem.reachable_keys)
     rows = problem.batch * problem.heads * problem.q_len
     keys = problem.batch * problem.kv_heads * reachable
     projected_keys = problem.batch * problem.kv_heads * rank

@@ -23,7 +23,7 @@ from regard.backends.limits import Limited, no_weights, on_mechanism, where
 from regard.backends.merging import merge
 from regard.backends.second_order import Piece, gradients
 from regard.core import costs
-from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import LSH
@@ -324,7 +324,7 @@ class Hashed(Limited):
     limits = (
         on_mechanism(LSH, "LSH attention"),
         where(
-            lambda problem: problem.empty or not reachable_keys(problem),
+            lambda problem: problem.empty or not problem.reachable_keys,
             "there is nothing to compute",
         ),
         no_weights,
@@ -373,7 +373,7 @@ def _has_few_queries(problem: Problem, mechanism: LSH, keys: int) -> bool:
 
 
 def _cost(problem: Problem, mechanism: LSH) -> Cost:
-    keys = len(reachable_keys(problem))
+    keys = len(problem.reachable_keys)
     units = problem.batch * problem.heads
     wide = torch.promote_types(problem.dtype, torch.float32).itemsize
     size = problem.head_dim + problem.v_dim

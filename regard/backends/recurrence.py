@@ -30,7 +30,7 @@ from regard.backends.documents import (
     unpadded_keys,
 )
 from regard.backends.second_order import Piece, Tensors, gradients
-from regard.core.backend import Cost, Operands, reachable_keys
+from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms.recurrent import Recurrent
@@ -491,7 +491,7 @@ def cost(problem: Problem) -> Cost:
     """The cost of the chunk form."""
     mechanism = problem.mechanism
     assert isinstance(mechanism, Recurrent)
-    keys = len(reachable_keys(problem))
+    keys = len(problem.reachable_keys)
     dims = problem.head_dim + problem.v_dim
     units = problem.batch * problem.kv_heads * keys
     rows = problem.batch * problem.heads * keys

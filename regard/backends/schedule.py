@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 
 from regard.arguments import count_of
-from regard.core.backend import Offer, Refusal, reachable_keys
+from regard.core.backend import Offer, Refusal
 from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
+from regard.patterns.band import Band
 from regard.patterns.ranges import Ranges, without
 from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run, ascending, row_block
 
@@ -82,7 +84,7 @@ class Schedule:
             problem.q_len,
             problem.k_len,
             starts,
-            reachable_keys(problem),
+            problem.reachable_keys,
             rows,
             align,
             most,
@@ -129,20 +131,25 @@ class Schedule:
         left = (self.q_len - block.rows.stop) // size
         if left < 1 or not block.runs or self.starts is None or self.starts[0] != self.starts[1]:
             return 1
-        if size % self.align or not self._shifts(size) or not self._is_interior(block):
-            return 1
-        return 1 + min(left, (self._end - block.hull.stop) // size)
 
-    @property
+        room = (self._end - block.hull.stop) // size  # asked first: the other questions cost more
+        if room < 1 or size % self.align or not self._shifts(size) or not self._is_interior(block):
+            return 1
+        return 1 + min(left, room)
+
+    @cached_property
+    def _band(self) -> Band | None:
+        return self.pattern.band()
+
+    @cached_property
     def _end(self) -> int:
-        band = self.pattern.band()
-        return (
-            self.keys.stop if band is None or band.stop is None else min(band.stop, self.keys.stop)
-        )
+        """One past the last key that a later block can reach."""
+        stop = None if self._band is None else self._band.stop
+        return self.keys.stop if stop is None else min(stop, self.keys.stop)
 
     def _shifts(self, by: int) -> bool:
         """Whether the pattern stays the same, except at the ends of the keys, if queries and keys move by this much."""
-        band = self.pattern.band()
+        band = self._band
         if band is not None:
             return band.left is not None and band.right is not None
         period = self.pattern.period
@@ -157,7 +164,7 @@ class Schedule:
         assert self.starts is not None
         first = self.starts[0] + block.rows.start
         last = self.starts[0] + block.rows.stop - 1
-        band = self.pattern.band()
+        band = self._band
         if band is not None:
             assert band.left is not None
             assert band.right is not None
@@ -218,7 +225,7 @@ def pairs_of_long_band(problem: Problem, rows: int, width: int) -> int | None:
         return None
     edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
     return min(
-        q_len * len(reachable_keys(problem)),
+        q_len * len(problem.reachable_keys),
         band.count(problem.q_start, q_len, problem.k_len) + edges,
     )
 
@@ -228,28 +235,22 @@ def aligned(block: RowBlock, align: int) -> RowBlock:
 
     An end of a WHOLE run is not cut if no other run follows.
     """
-    ends = {
-        end
-        for run in joined(tuple(run.keys for run in block.runs))
-        for end in (run.start, run.stop)
-    }
-    inner = (
-        range(
-            one.start if one.start in ends else -(-one.start // align) * align,
-            one.stop if one.stop in ends else one.stop // align * align,
-        )
-        for one in block.full
-    )
-    full = tuple(one for one in inner if one)
-    some = joined(without(joined(tuple(run.keys for run in block.runs)), full), align)
-    kind = next((run.kind for run in block.runs if run.kind != Kind.WHOLE), Kind.BITS)
-    rest = without(some, full)
-    return replace(
-        block,
-        runs=ascending(
-            [*(Run(one, Kind.WHOLE) for one in full), *(Run(one, kind) for one in rest)]
-        ),
-    )
+    seen = joined(tuple([run.keys for run in block.runs]))
+    ends = {keys.start for keys in seen} | {keys.stop for keys in seen}
+    full = []
+    for keys in block.full:
+        start = keys.start if keys.start in ends else -(-keys.start // align) * align
+        stop = keys.stop if keys.stop in ends else keys.stop // align * align
+        if start < stop:
+            full.append(range(start, stop))
+    runs = [Run(keys, Kind.WHOLE) for keys in full]
+
+    whole = tuple(full)
+    kinds = [run.kind for run in block.runs if run.kind != Kind.WHOLE]
+    kind = kinds[0] if kinds else Kind.BITS
+    rest = without(joined(without(seen, whole), align), whole)
+    runs += [Run(keys, kind) for keys in rest]
+    return replace(block, runs=ascending(runs))
 
 
 def joined(ranges: Ranges, gap: int = 1) -> Ranges:
@@ -258,13 +259,13 @@ def joined(ranges: Ranges, gap: int = 1) -> Ranges:
     >>> joined((range(0, 3), range(3, 5), range(9, 12)), gap=5)
     (range(0, 12),)
     """
-    found: list[range] = list(ranges[:1])
-    for before, one in pairwise(ranges):
-        if one.start - before.stop < gap:
-            found[-1] = range(found[-1].start, one.stop)
+    merged: list[range] = list(ranges[:1])
+    for before, keys in pairwise(ranges):
+        if keys.start - before.stop < gap:
+            merged[-1] = range(merged[-1].start, keys.stop)
         else:
-            found.append(one)
-    return tuple(found)
+            merged.append(keys)
+    return tuple(merged)
 
 
 @dataclass(frozen=True, eq=False)

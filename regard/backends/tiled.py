@@ -25,7 +25,7 @@ from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import by_pieces, values_by_pieces
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
-from regard.core.backend import Cost, Offer, Operands, Refusal, Relative, reachable_keys
+from regard.core.backend import Cost, Offer, Operands, Refusal, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result
 from regard.patterns import Grid, Pattern
@@ -76,7 +76,7 @@ class Tiled(Limited):
 def _grid_of(problem: Problem) -> Grid:
     assert problem.q_start is not PER_ROW
     grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start, problem.device)
-    return grid.block(grid.rows, reachable_keys(problem))
+    return grid.block(grid.rows, problem.reachable_keys)
 
 
 def _patterns_of(problem: Problem) -> list[tuple[slice, tuple[int, ...] | None, Pattern]]:

@@ -12,7 +12,7 @@ import torch
 from regard.arguments import shown
 from regard.core import costs
 from regard.core.call import Call
-from regard.core.problem import PER_ROW, Problem
+from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError
@@ -91,14 +91,6 @@ class Operands(NamedTuple):
             return self
         k, v = (x.widened(self.q.dtype) if isinstance(x, Stored) else x for x in (self.k, self.v))
         return self._replace(k=k, v=v)
-
-
-def reachable_keys(problem: Problem) -> range:
-    """The range of keys outside which no query of this problem may look; no tensor is read."""
-    if problem.q_start is PER_ROW or problem.q_len == 0:
-        return range(problem.k_len)
-    first = problem.q_start
-    return problem.pattern.key_range(first, first + problem.q_len - 1, problem.k_len)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from regard.core.backend import (
     Operands,
     Refusal,
     check_backend,
-    reachable_keys,
     short,
 )
 from regard.core.call import UNKNOWN, Call
@@ -421,7 +420,7 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
             f"{problem}: {_too_large(offers, verdicts)}; name backend={name!r} to allow it"
         )
     others = tuple((other, verdict) for other, verdict in verdicts.items() if other != name)
-    plan = Plan(problem, name, offers[name].cost, others, reachable_keys(problem), offers[name])
+    plan = Plan(problem, name, offers[name].cost, others, problem.reachable_keys, offers[name])
     if plan.cost.pairs >= WORTH_A_WARNING and (wasted := plan._wasted) is not None:
         warnings.warn(wasted, WastedPairsWarning, stacklevel=2)
     return plan
@@ -474,7 +473,7 @@ def least_work(problem: Problem) -> float:
     keys = (
         0
         if problem.pattern.band() is None
-        else problem.batch * problem.kv_heads * len(reachable_keys(problem))
+        else problem.batch * problem.kv_heads * len(problem.reachable_keys)
     )
     numbers = heads * problem.q_len * problem.dtype.itemsize + keys * problem.storage.itemsize
     flops, moved = (3.5, 2.5) if problem.needs_grad else (1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch.autograd import forward_ad
@@ -43,6 +44,8 @@ FARTHEST = 2**62  # positions beyond it could overflow int64
 class Problem:
     """Sizes, dtypes, pattern and options of a call, without the values of its tensors; equal problems share a plan.
 
+    What all backends ask is kept once it was asked, so that an assessment by each of them costs one answer.
+
     `q_start` is the position of the first query, or PER_ROW where a tensor holds one for each batch row;
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
     `bias_learns`: the bias needs a gradient. `sink` is the shape (batch or 1, heads or 1) of the logits of the sinks,
@@ -81,7 +84,7 @@ class Problem:
     value_group: int = 1
     precise: bool = False
 
-    @property
+    @cached_property
     def group(self) -> int:
         """Query heads that share one key/value head."""
         return self.heads // self.kv_heads if self.kv_heads else 1
@@ -91,7 +94,7 @@ class Problem:
         """The sizes on which the shapes of a mechanism's parameters depend."""
         return Sizes(self.batch, self.heads, self.kv_heads, self.k_len, self.head_dim)
 
-    @property
+    @cached_property
     def projected(self) -> Problem:
         """The problem as backends get it: queries and keys are projected already, if the score projects them."""
         mechanism = self.mechanism
@@ -111,18 +114,16 @@ class Problem:
             storage=storage,
         )
 
-    @property
+    @cached_property
     def not_dot_product(self) -> str | None:
         """Why a backend for softmax over dot products does not compute this, or None."""
         if not self.mechanism.is_softmax:
             return f"it computes softmax attention, not {self.mechanism}"
-        return (
-            None
-            if self.mechanism.is_dot_product
-            else f"it computes dot products, not {self.mechanism}"
-        )
+        if not self.mechanism.is_dot_product:
+            return f"it computes dot products, not {self.mechanism}"
+        return None
 
-    @property
+    @cached_property
     def checks_hidden_after(self) -> bool:
         """Whether hidden keys are zeroed only if the output turns out not to be finite, as `core.hidden` explains."""
         learning = self.needs_grad or self.bias_learns or self.forward_mode
@@ -133,11 +134,19 @@ class Problem:
             and set(self.want) <= {"log_sum_exp"}
         )
 
-    @property
+    @cached_property
     def empty(self) -> bool:
         return 0 in (self.batch, self.heads, self.q_len, self.k_len, self.v_dim)
 
-    @property
+    @cached_property
+    def reachable_keys(self) -> range:
+        """The range of keys outside which no query may look; no tensor is read."""
+        if self.q_start is PER_ROW or self.q_len == 0:
+            return range(self.k_len)
+        last = self.q_start + self.q_len - 1
+        return self.pattern.key_range(self.q_start, last, self.k_len)
+
+    @cached_property
     def pairs(self) -> int:
         """Query-key pairs of all batch rows and heads, allowed or not."""
         return self.batch * self.heads * self.q_len * self.k_len

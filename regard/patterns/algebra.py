@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from itertools import chain
 
 import torch
 
@@ -105,15 +104,21 @@ class Both(Many, enrol=False):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         parts = [part.segments(first, last, k_len) for part in self.parts]
-        full = reduce(common, (segments.full for segments in parts))
-        some = reduce(common, (segments.some for segments in parts))
+        full = parts[0].full
+        some = parts[0].some
+        for segments in parts[1:]:
+            full = common(full, segments.full)
+            some = common(some, segments.some)
         return Segments(full, some)
 
     def reach(self, layers: int = 1) -> Reach:
         return reduce(Reach.nearer, (part.reach(layers) for part in self.parts))
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
-        return all(part.sees_all(first, last, keys) for part in self.parts)
+        for part in self.parts:
+            if not part.sees_all(first, last, keys):
+                return False
+        return True
 
 
 class Either(AnyOf, Many, enrol=False):
@@ -138,12 +143,18 @@ class Either(AnyOf, Many, enrol=False):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         parts = [part.segments(first, last, k_len) for part in self.parts]
-        full = union(chain.from_iterable(segments.full for segments in parts))
-        some = union(chain.from_iterable(segments.some for segments in parts))
-        return Segments(full, some)
+        full: list[range] = []
+        some: list[range] = []
+        for segments in parts:
+            full += segments.full
+            some += segments.some
+        return Segments(union(full), union(some))
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
-        return any(part.sees_all(first, last, keys) for part in self.parts)
+        for part in self.parts:
+            if part.sees_all(first, last, keys):
+                return True
+        return False
 
 
 @dataclass(frozen=True)

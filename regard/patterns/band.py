@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from regard.patterns.ranges import Segments, union
+from regard.patterns.ranges import Segments
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ class Band:
         some = self.key_range(first, last, k_len)
         low = some.start if self.left is None else max(some.start, last - self.left)
         high = some.stop if self.right is None else min(some.stop, first + self.right + 1)
-        return Segments(union([range(low, high)]), union([some]))
+        full = range(low, high)
+        return Segments((full,) if full else (), (some,) if some else ())
 
     def on_lattice(self, stride: int, residue: int) -> Band:
         """The band among the positions `residue + stride · n`, numbered by n."""
@@ -144,7 +146,7 @@ class Band:
             pairs -= _pairs_up_to(-self.left - 1, q_start, q_len, start, stop)
         return pairs
 
-    @property
+    @cached_property
     def is_empty(self) -> bool:
         """Whether the limits exclude every pair, as those of `causal & ~causal` do."""
         crossed = self.left is not None and self.right is not None and -self.left > self.right

@@ -1,4 +1,7 @@
-"""Sets of positions as sorted, disjoint ranges: a million neighbouring positions are stored as two numbers."""
+"""Sets of positions as sorted, disjoint ranges: a million neighbouring positions are stored as two numbers.
+
+A plan asks these functions some hundred times, so they are loops without functions and generators inside.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
+from operator import attrgetter
 
 Ranges = tuple[range, ...]
 
@@ -25,7 +29,7 @@ def union(ranges: Iterable[range]) -> Ranges:
     (range(0, 7),)
     """
     joined: list[range] = []
-    for keys in sorted(filter(None, ranges), key=lambda keys: keys.start):
+    for keys in sorted(filter(None, ranges), key=attrgetter("start")):
         if joined and keys.start <= joined[-1].stop:
             joined[-1] = range(joined[-1].start, max(joined[-1].stop, keys.stop))
         else:
@@ -63,7 +67,7 @@ def outside(ranges: Ranges, length: int) -> Ranges:
         gaps.append(range(start, keys.start))
         start = keys.stop
     gaps.append(range(start, length))
-    return tuple(gap for gap in gaps if gap)
+    return tuple(filter(None, gaps))
 
 
 def without(one: Ranges, other: Ranges) -> Ranges:
@@ -75,12 +79,18 @@ def covers(ranges: Ranges, keys: range) -> bool:
     """Whether one of the ranges holds all of `keys`."""
     if not keys:
         return True
-    return any(part.start <= keys.start and keys.stop <= part.stop for part in ranges)
+    for part in ranges:
+        if part.start <= keys.start and keys.stop <= part.stop:
+            return True
+    return False
 
 
 def meets(ranges: Ranges, keys: range) -> bool:
     """Whether some position is in the ranges and in `keys`."""
-    return any(part.start < keys.stop and keys.start < part.stop for part in ranges)
+    for part in ranges:
+        if part.start < keys.stop and keys.start < part.stop:
+            return True
+    return False
 
 
 def everything(k_len: int) -> Ranges:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
+from operator import attrgetter
 
 import torch
 
@@ -53,7 +55,7 @@ class RowBlock:
     runs: tuple[Run, ...]
     times: int = 1
 
-    @property
+    @cached_property
     def full(self) -> Ranges:
         """The keys that every row may look at."""
         return tuple(run.keys for run in self.runs if run.kind == Kind.WHOLE)
@@ -63,15 +65,18 @@ class RowBlock:
         """The other keys."""
         return tuple(run.keys for run in self.runs if run.kind != Kind.WHOLE)
 
-    @property
+    @cached_property
     def hull(self) -> range:
         """From the first key to the last, gaps between the runs included."""
         return range(self.runs[0].keys.start, self.runs[-1].keys.stop) if self.runs else range(0)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Keys in the runs."""
-        return sum(len(run.keys) for run in self.runs)
+        width = 0
+        for run in self.runs:
+            width += len(run.keys)
+        return width
 
     @property
     def pairs(self) -> int:
@@ -110,17 +115,21 @@ def row_block(
     segments = pattern.segments(starts[0] + rows.start, starts[1] + rows.stop - 1, k_len)
     full = common(segments.full, (keys,))
     partial = without(common(segments.some, (keys,)), full)
-    runs = [Run(keys, Kind.WHOLE) for keys in full]
+
+    runs: list[Run] = []
+    for seen in full:
+        runs.append(Run(seen, Kind.WHOLE))
     if partial:
         in_bounds = pattern.band() is not None and starts[0] == starts[1]
         kind = Kind.BOUNDED if in_bounds else Kind.BITS
-        runs += [Run(keys, kind) for keys in partial]
+        for seen in partial:
+            runs.append(Run(seen, kind))
     return RowBlock(rows, ascending(runs))
 
 
 def ascending(runs: Iterable[Run]) -> tuple[Run, ...]:
     """Disjoint runs in the order of their keys."""
-    return tuple(sorted(runs, key=lambda run: run.keys.start))
+    return tuple(sorted(runs, key=attrgetter("keys.start")))
 
 
 def in_row_blocks(pattern: Pattern, grid: Grid, rows: int = ROWS) -> Iterator[RowBlock]:

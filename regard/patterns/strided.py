@@ -47,13 +47,16 @@ class Lattice(Pattern):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """Neighbouring queries have one run of keys in each stride; all of it is allowed for a single query."""
+        length = last - first + 1
         if self.stride == 1:
             return Segments(everything(k_len), everything(k_len))
-        length = last - first + 1
         if length >= self.stride or k_len > MOST_RUNS * self.stride:
             return Segments((), everything(k_len))
+
         low = first % self.stride - self.stride
-        runs = (range(max(0, at), min(k_len, at + length)) for at in range(low, k_len, self.stride))
+        runs = []
+        for start in range(low, k_len, self.stride):
+            runs.append(range(max(0, start), min(k_len, start + length)))
         some = union(runs)
         return Segments(some if length == 1 else (), some)
 

@@ -9,7 +9,7 @@ from measuring import entered, frames
 import regard as rg
 from regard.backends import BACKENDS
 from regard.backends.native.library import load
-from regard.core.backend import Offer, Operands, reachable_keys
+from regard.core.backend import Offer, Operands
 from regard.core.call import make_problem
 from regard.patterns import Causal, CausalWindow, Grid, Pattern, Strided
 
@@ -80,6 +80,6 @@ def test_a_backend_with_a_kept_schedule_passes_few_functions(
     offer = BACKENDS[backend].assess(problem)
     assert isinstance(offer, Offer)
     grid = Grid.whole(length, length)
-    operands = Operands(q, q, q, None, grid.block(grid.rows, reachable_keys(problem)), 0)
+    operands = Operands(q, q, q, None, grid.block(grid.rows, problem.reachable_keys), 0)
     passed = frames(lambda: offer.run(operands))
     assert 0 < len(passed) <= most, passed

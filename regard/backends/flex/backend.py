@@ -16,7 +16,7 @@ from regard.backends.schedule import pairs_of_long_band, strictly
 from regard.backends.second_order import first_order_only
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
-from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.patterns import Grid
@@ -56,7 +56,7 @@ class Flex(Limited):
     def offer(self, problem: Problem) -> Offer | Refusal:
         assert problem.q_start is not None
         grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start)
-        grid = grid.block(grid.rows, reachable_keys(problem))
+        grid = grid.block(grid.rows, problem.reachable_keys)
         cost = with_statistics(_cost(problem, grid), problem)
         return strictly(problem, Offer(cost, partial(self.run, problem, grid)))
 
@@ -113,7 +113,7 @@ _LIMITS = (
     ),
     on_dot_products,
     where(
-        lambda one: one.empty,
+        "empty",
         "there is nothing to compute, and FlexAttention does not take sizes of 0",
     ),
     where(
@@ -125,19 +125,19 @@ _LIMITS = (
         f"FlexAttention's kernels hold vectors of at most {LARGEST_SIZE} numbers, not head_dim {{problem.head_dim}} "
         "and v_dim {problem.v_dim}",
     ),
-    where(lambda one: one.dropout > 0, "FlexAttention has no dropout"),
+    where("dropout", "FlexAttention has no dropout"),
     where(
-        lambda one: one.bias_learns,
+        "bias_learns",
         "it has no gradient of a bias; other backends add it up in a fixed order",
     ),
     on_one_start,
     on_structure,
     where(
-        lambda one: not reachable_keys(one),
+        lambda one: not one.reachable_keys,
         "no pair is allowed by {pattern}, and FlexAttention does not take sizes of 0",
     ),
     where(
-        lambda one: _fused_at_once(one),
+        lambda problem: _fused_at_once(problem),
         "{pattern} skips no tile that fused would compute, and fused needs no compiling",
     ),
 )
@@ -149,7 +149,7 @@ def _fused_at_once(problem: Problem) -> bool:
     if problem.softcap is not None or problem.bias is not None:
         return False
     first = problem.q_start
-    keys = reachable_keys(problem)
+    keys = problem.reachable_keys
     if problem.pattern.sees_all(first, first + problem.q_len - 1, keys):
         return True
     band = problem.pattern.band()

@@ -36,7 +36,7 @@ from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
 from regard.backends.sinks import with_sinks
 from regard.core import costs
-from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.tensors import HALF
@@ -185,7 +185,7 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
     if problem.q_start is PER_ROW:
         return problem.pairs, True
     if (listed := lists_read(problem)) is not None:
-        sizes = (problem.q_start, problem.q_len, reachable_keys(problem))
+        sizes = (problem.q_start, problem.q_len, problem.reachable_keys)
         every = problem.batch * problem.heads
         if not problem.strict and not listed.in_tiles:  # counting would take as long as the call
             return listed.most_pairs(*sizes) * every, True
@@ -200,7 +200,7 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
             if (bands := bands_of(one, problem.k_len)) is not None:
                 total += _pairs_of_bands(bands, problem, library)[0]
             elif (lists := lists_of(one, problem.k_len)) is not None:
-                total += lists.pairs(problem.q_start, problem.q_len, reachable_keys(problem))
+                total += lists.pairs(problem.q_start, problem.q_len, problem.reachable_keys)
             else:
                 total += _pairs_of_schedule(one, problem, library.tile[1])
     return total * problem.batch * problem.heads // (rows * heads), False
@@ -213,7 +213,7 @@ def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[i
     """
     rows, width = library.tile
     q_len = problem.q_len
-    keys = reachable_keys(problem)
+    keys = problem.reachable_keys
     start = problem.k_len - q_len if problem.q_start is PER_ROW else problem.q_start
     if (pairs := pairs_of_long_band(problem, rows, width)) is not None:
         return pairs, 1, True
@@ -236,9 +236,7 @@ def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> int:
     """Pairs of the panels of `width` keys in which a row block has a key."""
     assert problem.q_start is not PER_ROW
     starts = problem.q_start, problem.q_start
-    schedule = Schedule(
-        pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), ROWS
-    )
+    schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, problem.reachable_keys, ROWS)
 
     pairs = 0
     for block in schedule:
@@ -255,7 +253,7 @@ def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Co
     dims = problem.head_dim + problem.v_dim
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
     keys = min(
-        len(reachable_keys(problem)), -(-pairs // (problem.batch * problem.heads))
+        len(problem.reachable_keys), -(-pairs // (problem.batch * problem.heads))
     )  # of one query: those it sees
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     return Cost(

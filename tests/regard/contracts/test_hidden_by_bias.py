@@ -11,7 +11,6 @@ from asking import HERE, ask, computes, cut
 import regard as rg
 from regard import patterns as p
 from regard.bias import Bias
-from regard.core.backend import reachable_keys
 from regard.core.call import Call
 from regard.core.hidden import grid_of_call, prepare, without_masked
 from regard.core.tensors import Stored
@@ -272,7 +271,7 @@ def test_where_no_number_can_be_read_keys_that_a_bias_hides_are_zeroed(name, mon
         problem = call.problem()
         operands = prepare(
             problem,
-            grid_of_call(problem, reachable_keys(problem), call.q_start, call.q.device),
+            grid_of_call(problem, problem.reachable_keys, call.q_start, call.q.device),
             call,
         )
         monkeypatch.setattr("regard.core.hidden._can_be_read", lambda x: False)
