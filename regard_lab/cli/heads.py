@@ -165,7 +165,7 @@ def heads(
 def _opened(run: Path) -> Opened:
     if is_hugging_face(run):
         with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers.attaching import load_folder
+            from regard.integrations.transformers.loading import load_folder
             from regard_lab.seeing.transformers import Pretrained
         subject = Pretrained(*load_folder(run))
         return Opened(subject, subject.tokenizer)

@@ -196,7 +196,7 @@ def _print_relevance(
     check_options(lens)
     if is_hugging_face(run):
         with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers.attaching import load_folder
+            from regard.integrations.transformers.loading import load_folder
             from regard_lab.seeing.transformers import pretrained_relevance
         with counting("explaining words"):
             found = pretrained_relevance(*load_folder(run), text, lens=lens, **asked)
@@ -383,7 +383,7 @@ def open_run(run: Path, asked: Mapping[str, Any] | None = None) -> OpenedRun:
     asked = asked or {}
     if is_hugging_face(run):
         with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers.attaching import load_folder
+            from regard.integrations.transformers.loading import load_folder
         return OpenedPretrained(run, *load_folder(run), asked)
     model, tokeniser, saved = open_model(run)
     words = seen_words_of(saved, run)

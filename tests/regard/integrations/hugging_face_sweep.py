@@ -18,7 +18,8 @@ from transformers import PreTrainedConfig
 
 from regard.errors import RegardError
 from regard.integrations.transformers import attach, detach, explain
-from regard.integrations.transformers.attaching import live_positions, tiny_inputs
+from regard.integrations.transformers.comparing import live_positions
+from regard.integrations.transformers.tiny_inputs import tiny_inputs
 
 REPORT = (
     Path(__file__).parents[3]

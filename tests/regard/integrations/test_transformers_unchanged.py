@@ -24,7 +24,15 @@ from transformers_versions import CACHE
 
 import regard as rg
 from regard.integrations.snapshot import Snapshot
-from regard.integrations.transformers import attach, attaching, detach, explain, replace_attention
+from regard.integrations.transformers import (
+    attach,
+    attaching,
+    comparing,
+    detach,
+    explain,
+    replace_attention,
+)
+from regard.integrations.transformers.tiny_inputs import tiny_inputs
 
 IDS = torch.randint(3, 98, (2, 9), generator=torch.Generator().manual_seed(2))
 HIDDEN = {"hidden_states": True, "attentions": False, "use_cache": True}
@@ -392,8 +400,28 @@ def test_what_equals_sdpa_and_not_eager_attention_is_taken_with_a_word():
     assert attach(BY_NAME["BERT"].model()).differing == {}
 
 
+def test_weights_that_a_model_returns_unasked_are_named_and_its_other_outputs_are_equal():
+    """BridgeTower's eager attention hands its weights on to the output; there is None in their place with regard."""
+    options = {"hidden_states": True, "attentions": False, "use_cache": True}
+    row = unchanged.row_of_kind("bridgetower", options)
+    assert row["faults"] == []
+    assert row["status"] == sweep.EQUAL
+    assert row["outputs"] == 13
+
+    model = attach(sweep.small.built("bridgetower"))
+    (sentence,) = model.differing.values()
+    assert "returns attentions without being asked" in sentence
+    assert f"{type(model).__name__}: {sentence}" in repr(
+        explain(model, next(pairs_of_text_and_image(model)))
+    )
+
+
+def pairs_of_text_and_image(model):
+    return (inputs for inputs in tiny_inputs(model) if {"input_ids", "pixel_values"} <= {*inputs})
+
+
 def test_what_equals_neither_is_refused(monkeypatch):
-    monkeypatch.setattr(attaching, "_outputs_of_sdpa", lambda *_: None)
+    monkeypatch.setattr(comparing._Comparison, "_outputs_of_sdpa", lambda self: None)
     model = sweep.small.built("blt")
     before = unchanged.Description(model)
     with pytest.raises(rg.UnsupportedError, match="differs from its own eager attention"):
