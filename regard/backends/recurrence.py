@@ -33,6 +33,7 @@ from regard.backends.second_order import Piece, Tensors, gradients
 from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
+from regard.exporting import exporting
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns.documents import document_ids
 
@@ -354,7 +355,7 @@ def _lower_triangle(
 def _inverse(pairs: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor:
     """(I + pairs diag(strength))⁻¹ of pairs below the diagonal, (u, c, n, n)."""
     system = pairs if strength is None else pairs * strength.mT
-    if torch.compiler.is_exporting():  # other runtimes solve no systems
+    if exporting():  # other runtimes solve no systems
         return _inverse_by_halves(system)
     eye = torch.eye(pairs.shape[-1], dtype=pairs.dtype, device=pairs.device)
     return torch.linalg.solve_triangular(system, eye, upper=False, unitriangular=True)

@@ -19,7 +19,7 @@ from regard.core.problem import checked_seed
 from regard.core.result import Result, Want, checked_wants
 from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
-from regard.functional.compiled import compiler_beside, traced_attention, uncompiled
+from regard.functional.compiled import compiler_beside, text_alone, traced_attention, uncompiled
 from regard.functional.empty import warn_of_empty_rows
 from regard.functional.jagged import is_nested, packed_call, varlen_call
 from regard.functional.kept import PLANS
@@ -178,11 +178,19 @@ def _by_key(
 
 
 def _looks_ahead(pattern: Pattern | str | None) -> bool:
+    """Whether a query may look at a later key; a graph keeps the answer."""
+    if not torch.compiler.is_compiling():
+        return _reaches_ahead(pattern)
+    text = text_alone(pattern)  # PyTorch 2.11 gives no object to what it calls while it traces
+    return _reaches_ahead(pattern if text is None else text)
+
+
+def _reaches_ahead(pattern: Pattern | str | None) -> bool:
     return as_pattern(pattern).reach().ahead != 0
 
 
 # A compiler calls it while it traces. `torch.compiler.assume_constant_result` sets this too, but imports the compiler.
-_looks_ahead._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
+_reaches_ahead._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
 
 
 @uncompiled

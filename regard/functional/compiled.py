@@ -37,6 +37,7 @@ from regard.core.newest import Newest
 from regard.core.problem import checked_mechanism, checked_q_start, checked_seed, named_parameters
 from regard.core.tensors import Place, Stored, is_recorded, refuse_tracing
 from regard.errors import ArgumentError, UnsupportedError
+from regard.exporting import exporting
 from regard.functional.jagged import is_nested
 from regard.functional.kept import PLANS
 from regard.functional.plain import plain_attention
@@ -291,6 +292,13 @@ def _written(
     if isinstance(pattern, str):
         return pattern, []
     return written_apart(as_pattern(pattern), steady)
+
+
+def text_alone(pattern: Pattern | str | None) -> str | None:
+    """The text of a pattern as a graph keeps it; None if it needs tensors, or floats that the graph does not know."""
+    numbers = _Numbers()
+    text, held = _written(pattern, numbers.steady)
+    return None if held or numbers.values else text
 
 
 def tabled(
@@ -618,9 +626,7 @@ def _decomposed(*args: Any, **options: Any) -> Any:
 
     PyTorch also asks for it while it traces and compiles, where the operation stays whole.
     """
-    if _whole.get() or not (
-        torch.compiler.is_exporting() and isinstance(args[0], FunctionalTensor)
-    ):
+    if _whole.get() or not (exporting() and isinstance(args[0], FunctionalTensor)):
         return NotImplemented
     return plain_attention(
         *args, **options

@@ -10,6 +10,7 @@ import torch
 
 from regard.arguments import check_fields, count_of
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.exporting import exporting
 from regard.patterns.arguments import at_least_one
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
@@ -144,7 +145,7 @@ class Chosen(RowsOfOneCall, Held, enrol=False):
         return allowed[0, 0]
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
-        if torch.compiler.is_exporting():
+        if exporting():
             raise UnsupportedError(
                 f"{self} is not exported to other runtimes, since its lists are for one number of queries; give "
                 f"Explicit(mask)"

@@ -9,6 +9,7 @@ from functools import reduce
 import torch
 
 from regard.arguments import in_memory, is_whole, number_in
+from regard.exporting import exporting
 from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
@@ -103,7 +104,7 @@ class QuerySet(Pattern):
 
 def _inside(runs: Ranges, at: torch.Tensor) -> torch.Tensor:
     """Which positions lie in the ranges: those with an odd number of edges at or before them."""
-    if torch.compiler.is_exporting():  # not every runtime knows bucketize
+    if exporting():  # not every runtime knows bucketize
         inside = [(at >= run.start) & (at < run.stop) for run in runs]
         return reduce(torch.logical_or, inside) if inside else at < at
     edges = torch.tensor(_edges(runs), dtype=torch.int64, device=at.device)

@@ -10,6 +10,7 @@ import torch
 
 from regard.arguments import whole, yes_or_no
 from regard.errors import ArgumentError, UnsupportedError
+from regard.exporting import exporting
 from regard.patterns.band import Reach
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
@@ -95,7 +96,7 @@ class RandomBlocks(Pattern):
         return blocks
 
     def _allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor, k_len: int) -> torch.Tensor:
-        if torch.compiler.is_exporting():
+        if exporting():
             raise UnsupportedError(
                 f"{self} is drawn by a hash in whole numbers that other runtimes do not compute; export with "
                 f"Explicit({self}.dense(q_len, k_len)), or with another pattern"

@@ -29,6 +29,7 @@ from regard.arguments import (
 )
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.errors import ArgumentError, CheckpointError, ShapeError
+from regard.exporting import exporting
 from regard.layers.feed_forward import Projection, project
 from regard.patterns import KeySpan
 from regard.positions import Learned, Sinusoidal
@@ -361,9 +362,7 @@ def align(ids: torch.Tensor) -> Aligned:
     if ids.dim() != 2 or ids.dtype != torch.int64:
         raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; give int64 (batch, length)")
     is_text = ids != PAD
-    known = (
-        not torch.compiler.is_exporting()
-    )  # a program has no ids yet: any of them may be padding
+    known = not exporting()  # a program has no ids yet: any of them may be padding
     if known and bool(is_text.all()):
         return Aligned(ids, None, None)
     length = ids.shape[1]

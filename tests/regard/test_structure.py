@@ -86,6 +86,13 @@ def test_patterns_and_mechanisms_import_at_the_top_of_their_files():
     assert not late
 
 
+def test_only_one_module_asks_pytorch_whether_it_exports():
+    """PyTorch 2.11 says so in every compiled graph."""
+    sources = {**modules("regard"), **modules("regard_lab")}
+    asking = {name for name, path in sources.items() if "is_exporting" in path.read_text("utf-8")}
+    assert asking == {"regard.exporting"}
+
+
 def test_what_needs_pytorch_alone_does_not_import_numpy():
     optional = ("regard.testing", "regard.integrations", "regard.distributed")
     for name, path in modules("regard").items():

@@ -15,6 +15,7 @@ from regard.arguments import a_path, count_of, in_memory, refuse_wrapper, shown,
 from regard.bias import Forgetting, log_sums
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
+from regard.exporting import exporting
 from regard.layers.caches.entries import (
     FORMAT,
     Held,
@@ -508,7 +509,7 @@ class Cache(Owned):
             held.recorded or any(x.requires_grad for x in new.values())
         ):
             return held.joined(new)
-        if torch.compiler.is_exporting():  # allocating ahead would fix the lengths of the program
+        if exporting():  # allocating ahead would fix the lengths of the program
             return held.joined(new)
         if not held.claimed(added, self._overwrites):
             held = held.moved(self._room(held.entries + added, held.room))

@@ -12,6 +12,7 @@ from regard.arguments import a_path, one_of, whole
 from regard.bias import Forgetting
 from regard.core.tensors import Place
 from regard.errors import ArgumentError, UnsupportedError
+from regard.exporting import exporting
 from regard.layers.caches.base import Cache, Entries, check_room, forgotten
 from regard.layers.caches.entries import Held, read_kind
 from regard.layers.caches.paged import PagedCache
@@ -143,7 +144,7 @@ torch.library.define(
 
 def _in_graph() -> bool:
     """Whether a compiler traces; programs that are exported concatenate entries."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return torch.compiler.is_compiling() and not exporting()
 
 
 @torch.library.impl("regard::next_slots", "CompositeExplicitAutograd")
