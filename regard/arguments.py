@@ -294,7 +294,9 @@ def is_unknown(value: Any) -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, float) or not torch.compiler.is_dynamo_compiling():
         return False
-    if torch.compiler.is_exporting():
+    from regard.exporting import exporting
+
+    if exporting():
         return False
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 

@@ -46,7 +46,13 @@ class KeptLayer(DynamicLayer):
         super().lazy_initialization(key_states, value_states)
         batch, heads, _, dim = key_states.shape
         self.held = _KeptEntries(
-            batch, heads, dim, value_states.shape[3], self.dtype, self.device, shared=True
+            batch,
+            heads,
+            dim,
+            value_states.shape[3],
+            key_states.dtype,
+            key_states.device,
+            shared=True,
         )
 
     def __copy__(self) -> KeptLayer:

@@ -112,6 +112,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gemma4_assistant": {},
     "mistral_large4_text": {"kv_source_layers": None},
     "falcon": {"alibi": False},
+    "gptj": {"rotary_dim": 4},
+    "codegen": {"rotary_dim": 4},
+    "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
+    "yolos": {"image_size": [32, 32]},
     "dory": {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "num_hidden_layers": 3,
