@@ -343,7 +343,7 @@ class RowBlockCalls:
         return replace(block, runs=(Run(keys, kind),))
 
     def _is_causal_square(self, first: int, rows: int, keys: range) -> bool:
-        band = self.problem.pattern.band()
+        band = self.problem.pattern.known_band
         if band is None or band.left is not None or band.right is None or rows != len(keys):
             return False
         cut = (band.start or 0) > keys.start or (band.stop is not None and band.stop < keys.stop)

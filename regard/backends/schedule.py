@@ -26,7 +26,6 @@ from regard.core.backend import Offer, Refusal
 from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
-from regard.patterns.band import Band
 from regard.patterns.ranges import Ranges, without
 from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run, ascending, row_block
 
@@ -138,18 +137,15 @@ class Schedule:
         return 1 + min(left, room)
 
     @cached_property
-    def _band(self) -> Band | None:
-        return self.pattern.band()
-
-    @cached_property
     def _end(self) -> int:
         """One past the last key that a later block can reach."""
-        stop = None if self._band is None else self._band.stop
+        band = self.pattern.known_band
+        stop = None if band is None else band.stop
         return self.keys.stop if stop is None else min(stop, self.keys.stop)
 
     def _shifts(self, by: int) -> bool:
         """Whether the pattern stays the same, except at the ends of the keys, if queries and keys move by this much."""
-        band = self._band
+        band = self.pattern.known_band
         if band is not None:
             return band.left is not None and band.right is not None
         period = self.pattern.period
@@ -164,7 +160,7 @@ class Schedule:
         assert self.starts is not None
         first = self.starts[0] + block.rows.start
         last = self.starts[0] + block.rows.stop - 1
-        band = self._band
+        band = self.pattern.known_band
         if band is not None:
             assert band.left is not None
             assert band.right is not None
@@ -219,7 +215,7 @@ def pairs_of_long_band(problem: Problem, rows: int, width: int) -> int | None:
 
     None for other patterns, for calls that are run, and for rows that are few enough to divide them into blocks.
     """
-    band = problem.pattern.band()
+    band = problem.pattern.known_band
     q_len = problem.q_len
     if not problem.outlined or q_len <= MOST_DIVIDED or band is None or problem.q_start is PER_ROW:
         return None

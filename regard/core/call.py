@@ -44,12 +44,8 @@ from regard.patterns.bands import without_numbers
 from regard.patterns.one_call import placed
 
 STEP = 16  # the most queries of a step of decoding
-UNKNOWN = (
-    AttributeError,
-    TypeError,
-    ValueError,
-    RuntimeError,
-)  # what `Call.key` and its look-up may raise
+# What `Call.key` and the look-up of a key may raise.
+UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)
 _SOFTMAX = Softmax()
 _NUMBERS = ("softcap", "scale", "dropout", "q_start", "sink")
 _LIKE: Any = torch.empty(0, device="cpu")  # in the place of keys and values in the key of a step
@@ -198,71 +194,71 @@ class Call(NamedTuple):
 
     def in_numbers(self) -> Call:
         """The call with options that are NumPy scalars or 0-d tensors converted to Python numbers."""
-        wrapped = {name: x for name in _NUMBERS if type(x := getattr(self, name)) not in PLAIN}
-        return (
-            self._replace(**{name: plain(name, x) for name, x in wrapped.items()})
-            if wrapped
-            else self
-        )
+        wrapped: dict[str, Any] = {}
+        for name in _NUMBERS:
+            number = getattr(self, name)
+            if type(number) not in PLAIN:
+                wrapped[name] = plain(name, number)
+        return self._replace(**wrapped) if wrapped else self
 
     def cast(self) -> Call:
         """The call with its tensors in autocast's dtype, if autocast is on.
 
         float64 tensors and entries of a cache are not cast, nor is the bias of a float64 call.
         """
-        q = self.q
-        if not isinstance(q, torch.Tensor) or not is_casting(device := q.device.type):
+        if not isinstance(self.q, torch.Tensor):
             return self
-        q, k, v = (in_autocast(x, device) for x in (q, self.k, self.v))
+        device = self.q.device.type
+        if not is_casting(device):
+            return self
+
+        q = in_autocast(self.q, device)
+        k = in_autocast(self.k, device)
+        v = in_autocast(self.v, device)
         bias = self.bias if q.dtype == torch.float64 else in_autocast(self.bias, device)
         return self._replace(q=q, k=k, v=v, bias=bias)
 
     def in_memory(self) -> Call:
         """The call with the numbers of its tensors in their memory."""
-        changed: dict[str, Any] = {
-            name: in_memory(name, x)
-            for name, x in self._asdict().items()
-            if isinstance(x, torch.Tensor)
-        }
+        changed: dict[str, Any] = {}
+        for name, x in zip(self._fields, self, strict=True):
+            if isinstance(x, torch.Tensor):
+                changed[name] = in_memory(name, x)
         if self.parameters is not None:
-            changed["parameters"] = {
-                name: in_memory(f"parameter {name!r}", x) if isinstance(x, torch.Tensor) else x
-                for name, x in named_parameters(self.parameters).items()
-            }
+            parameters = named_parameters(self.parameters)
+            for name, x in parameters.items():
+                if isinstance(x, torch.Tensor):
+                    parameters[name] = in_memory(f"parameter {name!r}", x)
+            changed["parameters"] = parameters
         return self._replace(**changed)
 
     def problem(self) -> Problem:
         """The problem of this call, after all checks of its arguments."""
         mechanism = checked_mechanism(self.mechanism)
         of_tensors = self.of_tensors(mechanism)
-        batch, heads, q_len, k_len, head_dim, key_dim = (
-            of_tensors[name] for name in ("batch", "heads", "q_len", "k_len", "head_dim", "key_dim")
-        )
+        heads = of_tensors["heads"]
+        q_len = of_tensors["q_len"]
+        k_len = of_tensors["k_len"]
+        head_dim = of_tensors["head_dim"]
         pattern = as_pattern(self.pattern).canonical()
-        pattern.check(batch, heads, q_len, k_len)
+        pattern.check(of_tensors["batch"], heads, q_len, k_len)
         if isinstance(self.bias, Bias):
             self.bias.check_pattern(pattern)
         pattern = placed(pattern, of_tensors["q_start"], heads)
-        mechanism.check_dims(head_dim, key_dim)
+        mechanism.check_dims(head_dim, of_tensors["key_dim"])
         parameters = named_parameters(self.parameters)
         if isinstance(self.q, Outline):
             check_planned_sizes(pattern, q_len, k_len)
-        learning = (
-            x
-            for x in (*self[:3], *parameters.values())
-            if isinstance(x, torch.Tensor | Stored | Outline)
-        )
+        scale = self.scale
         problem = Problem(
             **of_tensors,
             pattern=pattern,
             mechanism=mechanism,
-            scale=mechanism.default_scale(head_dim)
-            if self.scale is None
-            else real("scale", self.scale),
+            scale=mechanism.default_scale(head_dim) if scale is None else real("scale", scale),
             softcap=checked_softcap(self.softcap),
             dropout=checked_dropout(self.dropout),
             want=self.want,
-            needs_grad=torch.is_grad_enabled() and any(x.requires_grad for x in learning),
+            needs_grad=torch.is_grad_enabled() and _learn(*self[:3], *parameters.values()),
             strict=yes_or_no("strict", self.strict),
             precise=yes_or_no("precise", self.precise),
             outlined=isinstance(self.q, Outline),
@@ -294,34 +290,38 @@ class Call(NamedTuple):
 
     def _check_mechanism(self, problem: Problem) -> None:
         """Raise an UnsupportedError unless the mechanism takes this pattern and the options that were given."""
-        mechanism, pattern = problem.mechanism, problem.pattern
+        mechanism = problem.mechanism
+        pattern = problem.pattern
         if mechanism == _SOFTMAX:
             return
         if problem.precise and not mechanism.is_softmax:
             raise UnsupportedError(
                 f"precise=True is about the weights of softmax, and {mechanism} has none; leave it out"
             )
-        given = {
-            "bias": self.bias is not None,
-            "softcap": self.softcap is not None,
-            "scale": self.scale is not None,
-            "dropout": problem.dropout > 0,
-            "sink": self.sink is not None,
+        options = {
+            name for name in ("bias", "softcap", "scale", "sink") if getattr(self, name) is not None
         }
-        check_combination(
-            mechanism, pattern, {name for name, there in given.items() if there}, problem.want
-        )
-        if (
-            reason := mechanism.reason_against(
-                pattern, problem.sizes, problem.head_dim, problem.scale
-            )
-        ) is not None:
+        if problem.dropout > 0:
+            options.add("dropout")
+        check_combination(mechanism, pattern, options, problem.want)
+
+        sizes = problem.sizes
+        reason = mechanism.reason_against(pattern, sizes, problem.head_dim, problem.scale)
+        if reason is not None:
             raise UnsupportedError(f"{mechanism}: {reason}")
 
 
 def make_problem(q: Any, k: Any, v: Any, **options: Any) -> Problem:
     """The problem of a call with these tensors and options, checked as `Call.problem` checks it."""
     return Call(q, k, v, **options).problem()
+
+
+def _learn(*tensors: Any) -> bool:
+    """Whether one of these needs a gradient."""
+    for x in tensors:
+        if isinstance(x, torch.Tensor | Stored | Outline) and x.requires_grad:
+            return True
+    return False
 
 
 def _traits(x: Any) -> tuple[Hashable, ...]:

@@ -408,21 +408,23 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     if not offers:
         raise UnsupportedError(f"no backend computes {problem}: {_listed(verdicts)}")
 
-    def expense(one):
-        return (
-            offers[one].cost.peak_bytes > most,
-            offers[one].cost.work_on(problem.device),
-        )
+    def expense(name: str) -> tuple[bool, float]:
+        cost = offers[name].cost
+        return cost.peak_bytes > most, cost.work_on(problem.device)
 
     name = min(offers, key=expense) if backend == "auto" else backend
-    if backend == "auto" and offers[name].cost.peak_bytes > most:
+    offer = offers[name]
+    if backend == "auto" and offer.cost.peak_bytes > most:
         raise UnsupportedError(
             f"{problem}: {_too_large(offers, verdicts)}; name backend={name!r} to allow it"
         )
-    others = tuple((other, verdict) for other, verdict in verdicts.items() if other != name)
-    plan = Plan(problem, name, offers[name].cost, others, problem.reachable_keys, offers[name])
-    if plan.cost.pairs >= WORTH_A_WARNING and (wasted := plan._wasted) is not None:
-        warnings.warn(wasted, WastedPairsWarning, stacklevel=2)
+
+    others = tuple([item for item in verdicts.items() if item[0] != name])
+    plan = Plan(problem, name, offer.cost, others, problem.reachable_keys, offer)
+    if plan.cost.pairs >= WORTH_A_WARNING:
+        wasted = plan._wasted
+        if wasted is not None:
+            warnings.warn(wasted, WastedPairsWarning, stacklevel=2)
     return plan
 
 
@@ -472,7 +474,7 @@ def least_work(problem: Problem) -> float:
     pairs = heads * least_pairs(problem.pattern, start, problem.q_len, problem.k_len)
     keys = (
         0
-        if problem.pattern.band() is None
+        if problem.pattern.known_band is None
         else problem.batch * problem.kv_heads * len(problem.reachable_keys)
     )
     numbers = heads * problem.q_len * problem.dtype.itemsize + keys * problem.storage.itemsize

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -32,6 +33,7 @@ from regard.patterns import Full, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.counts import counted
 
+Answer = TypeVar("Answer")
 RELATIVE = ()  # the bias shape of a call whose bias depends on head and distance alone
 PER_ROW = None  # the q_start of a call whose batch rows start at different positions
 _SOFTMAX = Softmax()
@@ -147,6 +149,17 @@ class Problem:
         return self.pattern.key_range(self.q_start, last, self.k_len)
 
     @cached_property
+    def _answers(self) -> dict[Callable[[Problem], Any], Any]:
+        return {}
+
+    def once(self, question: Callable[[Problem], Answer]) -> Answer:
+        """What a function says of this problem, which is asked once; the answer lives as long as the problem."""
+        answers = self._answers
+        if question not in answers:
+            answers[question] = question(self)
+        return answers[question]
+
+    @cached_property
     def pairs(self) -> int:
         """Query-key pairs of all batch rows and heads, allowed or not."""
         return self.batch * self.heads * self.q_len * self.k_len
@@ -248,7 +261,7 @@ def checked_seed(dropout_seed: int) -> int:
     )
 
 
-def carries_tangent(*given: object) -> bool:
+def carries_tangent(*arguments: object) -> bool:
     """Whether one of these has, or may have, a tangent of forward-mode automatic differentiation.
 
     A tensor that a transform of torch.func made may hide one: in jvp(grad(f)) the tangent belongs to jvp, and the
@@ -257,33 +270,32 @@ def carries_tangent(*given: object) -> bool:
     if forward_ad._current_level < 0:  # outside of every dual_level and jvp
         return False
     tensors: list[object] = []
-    for one in given:
-        tensors += (
-            [one.numbers]
-            if isinstance(one, Stored)
-            else one.parameters()
-            if isinstance(one, Module)
-            else [one]
-        )
-        if isinstance(one, Bias) and not isinstance(one, Module) and not one.by_value:
+    for argument in arguments:
+        if isinstance(argument, Stored):
+            tensors.append(argument.numbers)
+        elif isinstance(argument, Module):
+            tensors += argument.parameters()
+        elif isinstance(argument, Bias) and not argument.by_value:
             return True
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return any(
-        isinstance(x, torch.Tensor)
-        and (wrapped(x) or forward_ad.unpack_dual(x).tangent is not None)
-        for x in tensors
-    )
+        else:
+            tensors.append(argument)
+    for x in tensors:
+        if not isinstance(x, torch.Tensor):
+            continue
+        if torch._C._functorch.is_functorch_wrapped_tensor(x):
+            return True
+        if forward_ad.unpack_dual(x).tangent is not None:
+            return True
+    return False
 
 
-def learns(given: torch.Tensor | Bias | float | None) -> bool:
+def learns(argument: torch.Tensor | Bias | float | None) -> bool:
     """Whether a bias or a sink needs a gradient from this call."""
-    if given is None or not torch.is_grad_enabled():
+    if argument is None or not torch.is_grad_enabled():
         return False
-    return (
-        given.learns
-        if isinstance(given, Bias)
-        else isinstance(given, torch.Tensor) and given.requires_grad
-    )
+    if isinstance(argument, Bias):
+        return argument.learns
+    return isinstance(argument, torch.Tensor) and argument.requires_grad
 
 
 def checked_sink(

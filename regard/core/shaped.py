@@ -18,10 +18,12 @@ from regard.core.tensors import Stored
 
 
 def has_no_values(*tensors: Any) -> bool:
-    inner = [x.numbers if isinstance(x, Stored) else x for x in tensors]
-    return any(
-        isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta) for x in inner
-    )
+    """Whether one of these is a tensor without values."""
+    for tensor in tensors:
+        x = tensor.numbers if isinstance(tensor, Stored) else tensor
+        if isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta):
+            return True
+    return False
 
 
 def shapes_of(problem: Problem, keys: int, q: torch.Tensor, *others: Any) -> Result:

@@ -24,7 +24,10 @@ _LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
 
 
 def is_nested(*tensors: Any) -> bool:
-    return any(getattr(x, "is_nested", False) for x in tensors)
+    for x in tensors:
+        if getattr(x, "is_nested", False):
+            return True
+    return False
 
 
 @dataclass(frozen=True)

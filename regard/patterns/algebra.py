@@ -142,10 +142,10 @@ class Either(AnyOf, Many, enrol=False):
         return reduce(torch.logical_or, (part.evaluate(grid) for part in self.parts))
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        parts = [part.segments(first, last, k_len) for part in self.parts]
         full: list[range] = []
         some: list[range] = []
-        for segments in parts:
+        for part in self.parts:
+            segments = part.segments(first, last, k_len)
             full += segments.full
             some += segments.some
         return Segments(union(full), union(some))

@@ -134,8 +134,12 @@ class Pattern(Declared, enrol=False):
     @cached_property
     def _simpler(self) -> Band | Pattern | None:
         """What the methods below ask in place of this pattern; None where they ask its own `segments`."""
-        band = self.band()
-        return self._form if band is None else band
+        return self._form if self.known_band is None else self.known_band
+
+    @cached_property
+    def known_band(self) -> Band | None:
+        """What `band` returns, found once: plans ask it for each row block."""
+        return self.band()
 
     def band(self) -> Band | None:
         """This pattern as one band; None where it is not one."""

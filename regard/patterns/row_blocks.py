@@ -58,7 +58,11 @@ class RowBlock:
     @cached_property
     def full(self) -> Ranges:
         """The keys that every row may look at."""
-        return tuple(run.keys for run in self.runs if run.kind == Kind.WHOLE)
+        full: list[range] = []
+        for run in self.runs:
+            if run.kind == Kind.WHOLE:
+                full.append(run.keys)
+        return tuple(full)
 
     @property
     def partial(self) -> Ranges:
@@ -113,18 +117,22 @@ def row_block(
     range(5, 8) BOUNDED
     """
     segments = pattern.segments(starts[0] + rows.start, starts[1] + rows.stop - 1, k_len)
-    full = common(segments.full, (keys,))
-    partial = without(common(segments.some, (keys,)), full)
+    full = segments.full
+    some = segments.some
+    if len(keys) < k_len:
+        full = common(full, (keys,))
+        some = common(some, (keys,))
+    partial = without(some, full) if full else some
 
     runs: list[Run] = []
     for seen in full:
         runs.append(Run(seen, Kind.WHOLE))
     if partial:
-        in_bounds = pattern.band() is not None and starts[0] == starts[1]
+        in_bounds = pattern.known_band is not None and starts[0] == starts[1]
         kind = Kind.BOUNDED if in_bounds else Kind.BITS
         for seen in partial:
             runs.append(Run(seen, kind))
-    return RowBlock(rows, ascending(runs))
+    return RowBlock(rows, ascending(runs) if full and partial else tuple(runs))
 
 
 def ascending(runs: Iterable[Run]) -> tuple[Run, ...]:

@@ -27,6 +27,7 @@ from regard.backends.native.lowering import (
     ROWS,
     Bands,
     bands_of,
+    bands_of_problem,
     lists_of,
     lists_read,
     rows_of_lists,
@@ -179,7 +180,7 @@ def _gradient_of_pairs(problem: Problem) -> int:
 def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
     """Pairs in the tiles that the kernel computes, over all batch rows and heads, and whether that is an estimate."""
     pattern = problem.pattern
-    if (bands := bands_of(pattern, problem.k_len)) is not None:
+    if (bands := bands_of_problem(problem)) is not None:
         pairs, rows, estimated = _pairs_of_bands(bands, problem, library)
         return pairs * problem.batch * problem.heads // rows, estimated
     if problem.q_start is PER_ROW:

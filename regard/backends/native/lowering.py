@@ -20,7 +20,7 @@ from regard.backends.schedule import Arrays, Schedule
 from regard.core.problem import Problem
 from regard.patterns import Pattern
 from regard.patterns.algebra import both
-from regard.patterns.band import Band
+from regard.patterns.band import EVERY_PAIR
 from regard.patterns.bands import row_span
 from regard.patterns.chosen import LEAST_LISTED, Chosen, placed_lists
 from regard.patterns.row_blocks import Kind
@@ -41,12 +41,11 @@ class Lowered:
     lists: tuple[CLists, tuple[torch.Tensor, ...]] | None = None
     structs: Any = field(init=False, repr=False)  # the array of rg_schedule
 
-    def __post_init__(
-        self,
-    ) -> None:  # and not when first asked for, which two threads could do at once
-        structs = (CSchedule * len(self.schedules))(
-            *(_struct(arrays, origin) for arrays, origin in self.schedules)
-        )
+    def __post_init__(self) -> None:
+        # Here and not when first asked for, which two threads could do at once.
+        structs = (CSchedule * len(self.schedules))()
+        for number, (arrays, origin) in enumerate(self.schedules):
+            structs[number] = _struct(arrays, origin)
         object.__setattr__(self, "structs", structs)
 
     @property
@@ -70,7 +69,11 @@ def _struct(arrays: Arrays, origin: int) -> CSchedule:
         len(arrays.lo),
         len(arrays.bits),
         origin,
-        *(x.data_ptr() for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)),
+        arrays.blocks.data_ptr(),
+        arrays.runs.data_ptr(),
+        arrays.lo.data_ptr(),
+        arrays.hi.data_ptr(),
+        arrays.bits.data_ptr(),
     )
 
 
@@ -124,7 +127,9 @@ class Bands:
                 for x in (block, run, [low], [high], [])
             )
             return [(Arrays(*numbers), min(max(int(self.start), 0), keys.stop))]
-        lo, hi = (x.int().contiguous() for x in self.bounds(starts, q_len, keys))
+        lo, hi = self.bounds(starts, q_len, keys)
+        lo = lo.int().contiguous()
+        hi = hi.int().contiguous()
         first = torch.arange(0, q_len, MOST_ROWS, dtype=torch.int32, device="cpu")
         end = (first + MOST_ROWS).clamp(max=q_len)
         low, high = lo[:, first], hi[:, end - 1]  # (batch rows, blocks)
@@ -247,7 +252,11 @@ def lists_of(pattern: Pattern, k_len: int) -> ListedBands | None:
 
 def lists_read(problem: Problem) -> ListedBands | None:
     """The lists of a problem, if the kernel reads them itself; None with options and in other dtypes, where a list is
-    lowered to a schedule."""
+    lowered to a schedule. They are looked for once."""
+    return problem.once(_lists_read)
+
+
+def _lists_read(problem: Problem) -> ListedBands | None:
     plain = (
         problem.bias is None
         and not problem.dropout
@@ -272,36 +281,49 @@ def rows_of_lists(problem: Problem) -> ListedBands | None:
 
 
 def _listed(pattern: Pattern, k_len: int) -> ListedBands | None:
-    listed = {part: lists for part in pattern.factors if (lists := placed_lists(part)) is not None}
-    (lists,) = listed.values() if len(listed) == 1 else (None,)
-    bands = (
-        None
-        if lists is None
-        else bands_of(both(*(part for part in pattern.factors if part not in listed)), k_len)
-    )
-    return None if lists is None or bands is None else ListedBands(lists, bands)
+    lists: list[Chosen] = []
+    others: list[Pattern] = []
+    for part in pattern.factors:
+        listed = placed_lists(part)
+        if listed is None:
+            others.append(part)
+        else:
+            lists.append(listed)
+    if len(lists) != 1:
+        return None
+
+    bands = bands_of(both(*others), k_len)
+    return None if bands is None else ListedBands(lists[0], bands)
 
 
 def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
     """The pattern as bands, if it is a band, or bands and spans of keys by batch row that are joined by `&`."""
-    common = Band()
+    common = EVERY_PAIR
     start = torch.zeros(1, dtype=torch.int64, device="cpu")
     stop = torch.full((1,), k_len, device="cpu")
     for part in pattern.factors:
-        if (span := row_span(part)) is not None:
+        span = row_span(part)
+        if span is not None:
             start = torch.maximum(start, span[0])
             stop = stop if span[1] is None else torch.minimum(stop, span[1])
-        elif (band := part.band()) is not None:
-            common = common & band
-        else:
+            continue
+        band = part.known_band
+        if band is None:
             return None
+        common = band if common is EVERY_PAIR else common & band
     start = start.clamp(min=common.start or 0)
-    return Bands(
-        common.left,
-        common.right,
-        start,
-        stop if common.stop is None else stop.clamp(max=common.stop),
-    )
+    if common.stop is not None:
+        stop = stop.clamp(max=common.stop)
+    return Bands(common.left, common.right, start, stop)
+
+
+def bands_of_problem(problem: Problem) -> Bands | None:
+    """`bands_of` for the pattern and the keys of a problem, found once."""
+    return problem.once(_bands_of_problem)
+
+
+def _bands_of_problem(problem: Problem) -> Bands | None:
+    return bands_of(problem.pattern, problem.k_len)
 
 
 def lower(problem: Problem, keys: range, starts: list[int], backward: bool = False) -> Lowered:
@@ -314,7 +336,7 @@ def lower(problem: Problem, keys: range, starts: list[int], backward: bool = Fal
         backward: for the backward pass, which reads lists row by row alone.
     """
     pattern, batch, heads = problem.pattern, problem.batch, problem.heads
-    if (bands := bands_of(pattern, problem.k_len)) is not None:
+    if (bands := bands_of_problem(problem)) is not None:
         schedules = bands.arrays(starts, problem.q_len, keys)
         rows = torch.arange(len(schedules), dtype=torch.int32, device="cpu")[:, None]
         return Lowered(
