@@ -2,7 +2,7 @@
 
 python benchmarks/atom_maps.py
 
-It then gives layers windows and erases heads and layers by replace_attention, and counts again. ALBERT's layers share
+It then gives layers windows and erases heads and layers by change_attention, and counts again. ALBERT's layers share
 one module; here each gets a copy of its own, so that each can have its own pattern.
 
 Needs transformers and the files of rxnmapper (pip install --no-deps rxnmapper). The reactions, whose maps are certain,
@@ -25,7 +25,7 @@ import atom_maps as maps  # noqa: E402
 
 from benchmarks.report import options  # noqa: E402
 from regard import patterns as p  # noqa: E402
-from regard.integrations.transformers import attach, detach, observe, replace_attention  # noqa: E402
+from regard.integrations.transformers import attach, change_attention, detach, observe  # noqa: E402
 from regard_lab.bench.results import environment  # noqa: E402
 
 OUT = HERE / "results" / "atom_maps_cpu"
@@ -55,7 +55,7 @@ def replaced(words: dict[str, int]) -> dict[str, Any]:
     before = list(range(maps.LAYER))
 
     def share(layers: list[int], pattern: p.Pattern) -> float:
-        with replace_attention(model, layers, pattern=pattern):
+        with change_attention(model, layers, pattern=pattern):
             return share_of(model, words)
 
     def erased(heads: set[int]) -> p.Pattern:

@@ -98,9 +98,9 @@ print(f"the i-th product atom came from the i-th reactant atom in {found['by_pla
 # Now parts of the attention are removed, without a change of the model's weights. regard does it while the model runs:
 #
 # ```python
-# from regard.integrations.transformers import observe, replace_attention
+# from regard.integrations.transformers import observe, change_attention
 #
-# with replace_attention(model, layers=range(10), pattern="sliding_window(8) | global_tokens(0)"):
+# with change_attention(model, layers=range(10), pattern="sliding_window(8) | global_tokens(0)"):
 #     with observe(model, "weights", layers=10, heads=5) as observed:
 #         model(ids)
 # ```

@@ -2,7 +2,7 @@
 
 `attach(model)` switches a model that is loaded, `attach(model, mesh=...)` divides it among processes, `explain` shows
 how each layer is computed, `observe` collects statistics while it runs, `intervene` changes what heads return,
-`replace_attention` gives layers another pattern or mechanism, and `keep_entries` drops entries of a cache. Needs
+`change_attention` gives layers another pattern or mechanism, and `keep_entries` drops entries of a cache. Needs
 pip install 'regard[transformers]'.
 """
 
@@ -19,7 +19,7 @@ from regard.integrations.transformers.kept_cache import keep_entries
 from regard.integrations.transformers.latents import latent_cache
 from regard.integrations.transformers.masks import PatternMask, UnreadMaskWarning, regard_mask
 from regard.integrations.transformers.sharing import part_of_batch
-from regard.integrations.transformers.surgery import Replacement, replace_attention
+from regard.integrations.transformers.surgery import AttentionChange, change_attention
 from regard.integrations.transformers.watching import (
     Explained,
     ExplainedCall,
@@ -36,7 +36,7 @@ __all__ = [
     "explain",
     "observe",
     "intervene",
-    "replace_attention",
+    "change_attention",
     "keep_entries",
     "latent_cache",
     "part_of_batch",
@@ -45,7 +45,7 @@ __all__ = [
     "Observed",
     "ObservedCall",
     "PatternMask",
-    "Replacement",
+    "AttentionChange",
     "UnreadMaskWarning",
 ]
 

@@ -35,7 +35,7 @@ from regard.integrations.transformers.sharing import share_model, sharing_of
 __all__ = ["attach", "attached", "detach"]
 
 NAME = "regard"
-REPLACEMENTS = "_regard_replacements"  # what `replace_attention` changed in a model, oldest first
+CHANGES = "_regard_changes"  # what `change_attention` changed in a model, oldest first
 BEFORE = "_regard_before"  # on a model: its configs with the implementations that they had
 HOOKS = "_regard_hooks"  # on a model: what removes hooks
 REPORTED = ("outside", "unchecked", "differing")  # on a model: see `attach`
@@ -118,7 +118,7 @@ def attach(
         calling = callers(model)
         keep_latents(calling.values(), NAME)
         _check_configs(model, _reading_configs(model, calling, exchanged))
-        was_changed = REPLACEMENTS in model.__dict__ or SHARED in model.__dict__
+        was_changed = CHANGES in model.__dict__ or SHARED in model.__dict__
         if check and is_new and not was_changed:
             checked = check_equal(model, calling, switch.own_attention)
     except BaseException:
@@ -260,7 +260,7 @@ def _refuse_weights(
 
 
 def detach(model: ModelT) -> ModelT:
-    """Give a model back the attention that it had before `attach`, and undo what `replace_attention` changed.
+    """Give a model back the attention that it had before `attach`, and undo what `change_attention` changed.
 
     Args:
         model: a model that was attached, or made with attn_implementation="regard", which then gets "sdpa".
@@ -268,8 +268,8 @@ def detach(model: ModelT) -> ModelT:
     Returns:
         The same model.
     """
-    for replacement in [*model.__dict__.get(REPLACEMENTS, ())]:
-        replacement.undo()
+    for change in [*model.__dict__.get(CHANGES, ())]:
+        change.undo()
     share_model(model, None)  # ty: ignore[invalid-argument-type]
     give_back(model)
     for hook in model.__dict__.pop(HOOKS, ()):

@@ -42,7 +42,7 @@ REFUSED = {
     "block_indices": "blocks of keys that an indexer chose for each query",
     "sinks": "sinks under another name than s_aux",
 }
-CHANGE = "_regard_change"  # on a module: what `replace_attention` set, whose `of` returns the call to be computed
+CHANGE = "_regard_change"  # on a module: what `change_attention` set, whose `of` returns the call to be computed
 
 
 class ModuleCall(NamedTuple):
@@ -165,7 +165,7 @@ def regard_attention(
         expand = (
             "processes share the sequence"
             if over_processes
-            else "replace_attention changed it"
+            else "change_attention changed it"
             if change
             else None
         )
@@ -204,7 +204,7 @@ def _of_indices(
     if CHANGE in module.__dict__ or shared_now() is not None or isinstance(mask, TracedMask):
         raise UnsupportedError(
             f"{type(module).__name__} attends to keys that an indexer chose for each query, which is computed in one "
-            f"process, uncompiled and without replace_attention; or set attn_implementation='eager' for this model"
+            f"process, uncompiled and without change_attention; or set attn_implementation='eager' for this model"
         )
     batch = k.shape[0]
     q_len = q.shape[2]
@@ -237,7 +237,7 @@ def _over_processes(
     if position_bias is not None:
         shared.refuse_call(module, "adds a bias by positions to its scores")
     if CHANGE in module.__dict__:
-        shared.refuse_call(module, "has attention that replace_attention changed")
+        shared.refuse_call(module, "has attention that change_attention changed")
     if watchers.get():
         shared.refuse_call(module, "is watched by explain or observe")
     softcap, scale, dropout, sink = options

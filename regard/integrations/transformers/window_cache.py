@@ -32,7 +32,7 @@ def check_kept(pattern: Pattern, first: int, last: int) -> None:
         needs = "all keys" if kept is None else f"the first {kept[0]} keys and the last {kept[1]}"
         raise UnsupportedError(
             f"this call computes {pattern}, which may look at {needs}, and the cache kept the first {first} and the "
-            f"last {last}; make the cache with new_cache(attention_mask=...) of the replacement, and give it the mask "
+            f"last {last}; make the cache with new_cache(attention_mask=...) of change_attention, and give it the mask "
             f"of the prompt if rows are padded on the left"
         )
     if (part := misplaced(pattern, first, last)) is not None:

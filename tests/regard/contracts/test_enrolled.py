@@ -131,7 +131,7 @@ def test_every_mechanism_has_a_formula_an_example_and_a_text_that_reads_back():
 # --- patterns answer for themselves ---
 
 # A mask of transformers is taken apart in a graph, where a key mask is replaced by one that is checked when it runs.
-ASKING = {"regard/integrations/transformers/surgery.py": ["KeyMask"]}
+ASKING = {"regard/integrations/transformers/substitute.py": ["KeyMask"]}
 
 
 def asked(source: str) -> Iterator[str]:

@@ -23,10 +23,10 @@ from transformers_versions import CACHE
 import regard as rg
 from regard.integrations.transformers import (
     attach,
+    change_attention,
     detach,
     explain,
     latent_cache,
-    replace_attention,
 )
 from regard.integrations.transformers.latents import EXPAND, LatentLayer, wanted_form
 
@@ -190,9 +190,9 @@ def test_why_a_call_is_expanded_is_named():
         assert forms(model, ids) == {"absorbed"}
         with torch.autocast("cpu", torch.bfloat16):
             assert forms(model, ids) == {"expanded (its tensors have several dtypes)"}
-        replacement = replace_attention(model, pattern="causal & causal_window(4)")
-        assert forms(model, ids) == {"expanded (replace_attention changed it)"}
-        replacement.undo()
+        change = change_attention(model, pattern="causal & causal_window(4)")
+        assert forms(model, ids) == {"expanded (change_attention changed it)"}
+        change.undo()
         for module in model.modules():
             if hasattr(module, "kv_b_proj"):
                 module.kv_b_proj = nn.Sequential(module.kv_b_proj)

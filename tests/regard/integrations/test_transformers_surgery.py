@@ -16,7 +16,7 @@ from transformers_versions import CACHE
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.integrations.transformers import detach, explain, replace_attention
+from regard.integrations.transformers import change_attention, detach, explain
 
 IDS = torch.randint(3, VOCAB, (3, 24), generator=torch.Generator().manual_seed(4))
 STREAMING = p.CausalWindow(5) | p.Prefix(2)
@@ -62,7 +62,7 @@ BLOCKS = "sliding_window(4) | global_tokens(0) | random_blocks(2, 3, seed=1)"
 def test_a_model_computes_the_pattern_and_a_causal_one_stays_causal(name, pattern):
     model = model_of(name)
     own = p.Causal() if BY_NAME[name].kind == GENERATES else p.Full()
-    replace_attention(model, pattern=pattern)
+    change_attention(model, pattern=pattern)
     found = output(model)
     detach(model)
     assert (
@@ -74,17 +74,15 @@ def test_a_model_computes_the_pattern_and_a_causal_one_stays_causal(name, patter
 
 def test_layers_are_chosen_by_number_and_by_name():
     model = model_of("Llama")
-    replacement = replace_attention(
-        model, [0, "model.layers.2.self_attn"], pattern="causal_window(5)"
-    )
-    assert replacement.layers == ("model.layers.0.self_attn", "model.layers.2.self_attn")
+    change = change_attention(model, [0, "model.layers.2.self_attn"], pattern="causal_window(5)")
+    assert change.layers == ("model.layers.0.self_attn", "model.layers.2.self_attn")
     patterns = [call.pattern for call in explain(model, IDS).calls]
     assert patterns == ["causal_window(5)", "causal", "causal_window(5)"]
-    second = replace_attention(model, 1, pattern="causal_window(3)")
+    second = change_attention(model, 1, pattern="causal_window(3)")
     assert [call.pattern for call in explain(model, IDS).calls][1] == "causal_window(3)"
-    with pytest.raises(rg.ArgumentError, match="replaced already"):
-        replace_attention(model, pattern="causal_window(8)")
-    replacement.undo()
+    with pytest.raises(rg.ArgumentError, match="changed already"):
+        change_attention(model, pattern="causal_window(8)")
+    change.undo()
     assert [call.pattern for call in explain(model, IDS).calls] == [
         "causal",
         "causal_window(3)",
@@ -98,10 +96,10 @@ def test_the_end_of_a_block_and_detach_take_everything_back():
     model = model_of("BERT")
     table = model.embeddings.position_embeddings.weight
     before = output(model)
-    with replace_attention(model, pattern="sliding_window(4)", length=300):
+    with change_attention(model, pattern="sliding_window(4)", length=300):
         assert checks.farthest(output(model), before) > 1e-2
     assert torch.equal(output(model), before)
-    replace_attention(model, pattern="sliding_window(4)", length=300)
+    change_attention(model, pattern="sliding_window(4)", length=300)
     detach(model)
     assert torch.equal(output(model), before)
     assert model.embeddings.position_embeddings.weight is table
@@ -125,7 +123,7 @@ def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
         live = live.flip(1)
     elif padding == "holes":
         live[0, [12, 15]], live[2, 9] = False, False
-    replace_attention(model, pattern=pattern)
+    change_attention(model, pattern=pattern)
     positions = (live.long().cumsum(-1) - 1).clamp_min(0)
     together = output(model, attention_mask=live.long(), position_ids=positions)
     for row in range(3):
@@ -140,7 +138,7 @@ def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
             alone = eager(
                 model, allowed, IDS[row : row + 1], position_ids=positions[row : row + 1]
             )[0][live[row]]
-            replace_attention(model, pattern=pattern)
+            change_attention(model, pattern=pattern)
         else:
             alone = output(model, IDS[row : row + 1, live[row]])[0]
         assert checks.farthest(together[row][live[row]], alone) <= checks.TOLERANCE
@@ -161,7 +159,7 @@ def test_caches_generate_the_tokens_of_no_cache(name, options):
     model = model_of(name)
     live = torch.ones(3, 24, dtype=torch.long)
     live[0, :7] = 0
-    replace_attention(model, pattern=p.CausalWindow(4) | p.Prefix(3))
+    change_attention(model, pattern=p.CausalWindow(4) | p.Prefix(3))
     ways = [
         model.generate(
             IDS,
@@ -183,7 +181,7 @@ def test_gradients_are_those_of_eager_attention():
     found = []
     for ours in (True, False):
         if ours:
-            replace_attention(model, pattern=STREAMING)
+            change_attention(model, pattern=STREAMING)
         else:
             detach(model).set_attn_implementation("eager")
         model.zero_grad()
@@ -212,8 +210,8 @@ def test_tables_of_positions_are_lengthened_by_repeating_their_rows(name, offset
     ]
     own = [table.weight.detach().clone() for table in tables]
     count = len(own[0]) - offset
-    with replace_attention(model, pattern="sliding_window(8)", length=300) as replacement:
-        assert replacement.length == 300
+    with change_attention(model, pattern="sliding_window(8)", length=300) as change:
+        assert change.length == 300
         for table, rows in zip(tables, own, strict=True):
             assert table.num_embeddings == len(table.weight) == offset + 300
             assert torch.equal(table.weight[: len(rows)], rows)
@@ -230,7 +228,7 @@ def test_tables_of_positions_are_lengthened_by_repeating_their_rows(name, offset
 
 def test_a_lengthened_model_is_saved_and_loaded_by_transformers(tmp_path):
     model = model_of("BERT")
-    with replace_attention(model, pattern="sliding_window(4)", length=300):
+    with change_attention(model, pattern="sliding_window(4)", length=300):
         model.save_pretrained(tmp_path)
     loaded = tf.BertModel.from_pretrained(tmp_path, add_pooling_layer=False)
     assert (
@@ -246,7 +244,7 @@ def test_a_linear_mechanism_computes_its_formula(padded):
     model = model_of("Llama")
     live = torch.ones(3, 24, dtype=torch.long)
     live[0, :7] = 0
-    replace_attention(model, 1, mechanism="linear_transformer")
+    change_attention(model, 1, mechanism="linear_transformer")
     given = {"attention_mask": live} if padded else {}
     explained = explain(model, {"input_ids": IDS, **given})
     assert "mechanism" in explained.calls[1].options[0]
@@ -280,7 +278,7 @@ def _linear(calls, module, q, k, v, mask):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("Llama", {}, "nothing is replaced"),
+        ("Llama", {}, "nothing is changed"),
         ("Llama", {"pattern": "causl"}, "causl"),
         ("Llama", {"pattern": "causal", "layers": 3}, "there is no layer 3"),
         ("Llama", {"pattern": "causal", "layers": "model.layers.9"}, "no attention module"),
@@ -306,7 +304,7 @@ def test_what_cannot_be_honoured_is_refused_and_changes_nothing(name, options, w
     model = model_of(name)
     before = model.config._attn_implementation
     with pytest.raises(rg.RegardError, match=words):
-        replace_attention(model, **options)
+        change_attention(model, **options)
     assert model.config._attn_implementation == before
     assert not [
         key for module in model.modules() for key in module.__dict__ if key.startswith("_regard")
@@ -315,7 +313,7 @@ def test_what_cannot_be_honoured_is_refused_and_changes_nothing(name, options, w
 
 def test_calls_whose_positions_are_unknown_are_refused():
     model = model_of("Llama")
-    replace_attention(model, pattern="causal_window(4) | global_tokens(1)")
+    change_attention(model, pattern="causal_window(4) | global_tokens(1)")
     live = torch.ones(3, 24, dtype=torch.long)
     live[0, :7] = 0
     with pytest.raises(rg.UnsupportedError, match="pad on the right"):
@@ -331,7 +329,7 @@ def test_calls_whose_positions_are_unknown_are_refused():
 
 def test_packed_documents_take_a_window():
     model = model_of("Llama")
-    replace_attention(model, pattern="causal_window(4)")
+    change_attention(model, pattern="causal_window(4)")
     positions = torch.cat([torch.arange(10), torch.arange(14)]).expand(3, -1)
     found = output(model, position_ids=positions, use_cache=False)
     assert checks.farthest(found[:, 10:], output(model, IDS[:, 10:])) <= checks.TOLERANCE
@@ -396,7 +394,7 @@ def farthest(run, model, live=LIVE, **given):
 def test_a_window_with_first_keys_is_one_graph_for_every_padding():
     model = BY_NAME["Mistral"].shallow(1)
     own = output(model)
-    replace_attention(model, pattern=NEAR)
+    change_attention(model, pattern=NEAR)
     counter = CompileCounterWithBackend("eager")
     run = compiled(model, counter)
     options = {"use_cache": False}
@@ -409,7 +407,7 @@ def test_a_window_with_first_keys_is_one_graph_for_every_padding():
 
 def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_first_key_and_else_refused():
     model = BY_NAME["Llama"].shallow(1)
-    replace_attention(model, pattern="strided(4) | global_tokens(0)")
+    change_attention(model, pattern="strided(4) | global_tokens(0)")
     run = compiled(model)
     for live in (LIVE, RIGHT):
         assert farthest(run, model, live, attention_mask=live, use_cache=False) <= checks.TOLERANCE
@@ -429,7 +427,7 @@ def test_a_graph_checks_once_what_all_layers_share(given):
         checked.append(sum("checked" in str(node.target) for node in graph.graph.nodes))
         return graph.forward
 
-    replace_attention(model, pattern=NEAR if given == "packed" else "strided(4) | global_tokens(0)")
+    change_attention(model, pattern=NEAR if given == "packed" else "strided(4) | global_tokens(0)")
     options = (
         {"position_ids": torch.arange(24)[None]}
         if given == "packed"
@@ -446,7 +444,7 @@ def test_a_graph_checks_once_what_all_layers_share(given):
 def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
     model = BY_NAME["Llama"].shallow(1)
     places = torch.cat([torch.arange(10), torch.arange(14)])[None]
-    with replace_attention(model, pattern=NEAR):
+    with change_attention(model, pattern=NEAR):
         run = compiled(model)
         assert (
             farthest(run, model, ids=IDS[:1], use_cache=False, position_ids=torch.arange(24)[None])
@@ -454,7 +452,7 @@ def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
         )
         with pytest.raises(rg.UnsupportedError, match="packs several documents"):
             output(run, IDS[:1], use_cache=False, position_ids=places)
-    replace_attention(model, pattern="causal_window(5)")
+    change_attention(model, pattern="causal_window(5)")
     assert (
         farthest(compiled(model), model, ids=IDS[:1], use_cache=False, position_ids=places)
         <= checks.TOLERANCE
@@ -463,7 +461,7 @@ def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
 
 def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live_keys():
     model = BY_NAME["Llama"].shallow(1)
-    replace_attention(model, pattern=NEAR)
+    change_attention(model, pattern=NEAR)
     found = []
     for run in (model, compiled(model)):
         cache = tf.StaticCache(model.config, max_cache_len=32)
@@ -485,7 +483,7 @@ def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live
 
 def test_gradients_of_a_compiled_model_are_those_of_the_uncompiled_one():
     model = BY_NAME["Llama"].shallow(1)
-    replace_attention(model, pattern=NEAR)
+    change_attention(model, pattern=NEAR)
     gradients = []
     for run in (model, compiled(model, "aot_eager")):
         model.zero_grad()

@@ -27,10 +27,10 @@ from regard.integrations.snapshot import Snapshot
 from regard.integrations.transformers import (
     attach,
     attaching,
+    change_attention,
     comparing,
     detach,
     explain,
-    replace_attention,
 )
 from regard.integrations.transformers.tiny_inputs import tiny_inputs
 
@@ -350,24 +350,26 @@ def test_explain_leaves_a_cache_among_its_inputs_as_it_was():
 
 
 @pytest.mark.parametrize("name", ["BERT", "RoBERTa", "GPT-2"])
-def test_a_replacement_that_is_undone_leaves_the_model_as_it_was(name):
+def test_a_change_of_attention_that_is_undone_leaves_the_model_as_it_was(name):
     model = BY_NAME[name].model()
     before = unchanged.Description(model)
-    with replace_attention(model, pattern="sliding_window(3)", length=200):
+    with change_attention(model, pattern="sliding_window(3)", length=200):
         assert model.config._attn_implementation == "regard"
     assert before.changes_to(unchanged.Description(model)) == []
 
 
-def test_a_replacement_that_fails_leaves_the_model_as_it_was(monkeypatch):
+def test_a_change_of_attention_that_fails_leaves_the_model_as_it_was(monkeypatch):
     model = BY_NAME["BERT"].model()
     before = unchanged.Description(model)
 
     def fails(*_):
         raise MemoryError("no room for the table")
 
-    monkeypatch.setattr("regard.integrations.transformers.surgery._Tables.lengthen", fails)
+    monkeypatch.setattr(
+        "regard.integrations.transformers.position_tables.PositionTables.lengthen", fails
+    )
     with pytest.raises(MemoryError):
-        replace_attention(model, pattern="sliding_window(3)", length=200)
+        change_attention(model, pattern="sliding_window(3)", length=200)
     assert before.changes_to(unchanged.Description(model)) == []
 
 

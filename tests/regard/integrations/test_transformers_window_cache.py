@@ -13,7 +13,7 @@ from transformers_versions import CACHE
 
 import regard as rg
 from regard import patterns as p
-from regard.integrations.transformers import attach, replace_attention
+from regard.integrations.transformers import attach, change_attention
 from regard.integrations.transformers.window_cache import WindowLayer
 from regard.patterns.dropping import kept_keys
 
@@ -55,9 +55,9 @@ def entries(cache):
 )
 def test_decoding_gives_the_numbers_of_the_whole_cache_and_of_no_cache(pattern, padding, parts):
     model = BY_NAME["Llama"].model()
-    with replace_attention(model, pattern=pattern) as replacement:
+    with change_attention(model, pattern=pattern) as change:
         whole = tf.DynamicCache()
-        small = replacement.new_cache(live(padding, parts[0]))
+        small = change.new_cache(live(padding, parts[0]))
         expected = logits(model, whole, padding, parts)
         found = logits(model, small, padding, parts)
         at_once = logits(model, None, padding, (sum(parts),))
@@ -72,8 +72,8 @@ def test_decoding_gives_the_numbers_of_the_whole_cache_and_of_no_cache(pattern, 
 
 def test_the_room_is_that_of_the_window():
     model = BY_NAME["Llama"].model()
-    with replace_attention(model, pattern=SINKS) as replacement:
-        cache = replacement.new_cache()
+    with change_attention(model, pattern=SINKS) as change:
+        cache = change.new_cache()
         logits(model, cache, (0, 0, 0), (10, *[1] * 50))
     rooms = {
         layer.keys.untyped_storage().nbytes() // layer.keys[:, :, :1].nbytes
@@ -93,19 +93,19 @@ def test_generate_writes_the_same_tokens(options):
         "do_sample": False,
         **options,
     }
-    with replace_attention(model, pattern=SINKS) as replacement:
+    with change_attention(model, pattern=SINKS) as change:
         torch.manual_seed(0)
         expected = model.generate(IDS[:, :12], **given)
         torch.manual_seed(0)
-        cache = replacement.new_cache(given["attention_mask"])
+        cache = change.new_cache(given["attention_mask"])
         assert torch.equal(model.generate(IDS[:, :12], **{CACHE: cache}, **given), expected)
     assert max(entries(cache)) <= 3 + 2 + 6
 
 
 def test_layers_with_a_window_of_their_own_and_layers_that_stay_keep_their_kind():
     model = BY_NAME["Gemma 3"].model()
-    with replace_attention(model, layers=[1], pattern=SINKS) as replacement:
-        cache = replacement.new_cache()
+    with change_attention(model, layers=[1], pattern=SINKS) as change:
+        cache = change.new_cache()
         assert [type(layer).__name__ for layer in cache.layers] == [
             "DynamicSlidingWindowLayer",
             "WindowLayer",
@@ -115,15 +115,15 @@ def test_layers_with_a_window_of_their_own_and_layers_that_stay_keep_their_kind(
         assert (
             float((logits(model, cache, (0, 0, 0), (9, *[1] * 30)) - expected).abs().max()) <= 1e-5
         )
-    with replace_attention(BY_NAME["Llama"].model(), layers=[1], pattern=SINKS) as replacement:
-        kinds = [type(layer).__name__ for layer in replacement.new_cache().layers]
+    with change_attention(BY_NAME["Llama"].model(), layers=[1], pattern=SINKS) as change:
+        kinds = [type(layer).__name__ for layer in change.new_cache().layers]
         assert kinds == ["DynamicLayer", "WindowLayer", "DynamicLayer"]
 
 
 def test_a_cache_of_an_inference_block_is_used_outside_of_it():
     model = BY_NAME["Llama"].model()
-    with replace_attention(model, pattern=SINKS) as replacement:
-        cache = replacement.new_cache()
+    with change_attention(model, pattern=SINKS) as change:
+        cache = change.new_cache()
         with torch.inference_mode():
             logits(model, cache, (0, 0, 0), (9, *[1] * 9))
         with torch.no_grad():
@@ -135,21 +135,21 @@ def test_a_cache_of_an_inference_block_is_used_outside_of_it():
 def test_what_a_cache_cannot_keep_is_refused():
     model = BY_NAME["Llama"].model()
     with (
-        replace_attention(model, pattern="strided(4)") as replacement,
+        change_attention(model, pattern="strided(4)") as change,
         pytest.raises(rg.UnsupportedError, match="any"),
     ):
-        replacement.new_cache()
-    other = replace_attention(BY_NAME["Mistral"].model(), pattern=SINKS)
+        change.new_cache()
+    other = change_attention(BY_NAME["Mistral"].model(), pattern=SINKS)
     with pytest.raises(rg.UnsupportedError, match="none to drop"):
         other.new_cache()
-    other = replace_attention(BY_NAME["BART"].model(), layers=[0], pattern=p.CausalWindow(4))
+    other = change_attention(BY_NAME["BART"].model(), layers=[0], pattern=p.CausalWindow(4))
     with pytest.raises(rg.UnsupportedError, match="two sequences"):
         other.new_cache()
-    with replace_attention(model, pattern=SINKS) as replacement:
-        cache = replacement.new_cache()  # without the padding of the rows
+    with change_attention(model, pattern=SINKS) as change:
+        cache = change.new_cache()  # without the padding of the rows
         with pytest.raises(rg.UnsupportedError, match=r"new_cache\(attention_mask"):
             logits(model, cache, (4, 0, 1), (10, 1))
-        cache = replacement.new_cache()
+        cache = change.new_cache()
         logits(model, cache, (0, 0, 0), (10, 1))
         with pytest.raises(rg.UnsupportedError, match="cannot go back"):
             cache.layers[0].crop(-1)

@@ -18,10 +18,10 @@ from regard.distributed.group import Group
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers import (
     attach,
+    change_attention,
     detach,
     observe,
     part_of_batch,
-    replace_attention,
 )
 from regard.integrations.transformers.attending import regard_attention
 from regard.integrations.transformers.sharing import TYPES, Shared, Sharing, current, forwards
@@ -230,7 +230,7 @@ def called(what: str) -> None:
         with observe(model, "entropy"):
             model(ids)
     elif what == "replaced":
-        replace_attention(detach(model), pattern="causal_window(3)")
+        change_attention(detach(model), pattern="causal_window(3)")
         attach(model, mesh=dist.group.WORLD)(ids)
     elif what == "a bias":
 
@@ -283,7 +283,7 @@ def called(what: str) -> None:
         ("labels", ("would shift and average those of its own part alone",) * 2),
         ("other weights", ("load one state_dict everywhere, or give all processes one seed",) * 2),
         ("observe", ("is watched by explain or observe",) * 2),
-        ("replaced", ("replace_attention changed",) * 2),
+        ("replaced", ("change_attention changed",) * 2),
         ("a bias", ("adds a bias by positions to its scores",) * 2),
         ("other keys", ("attends from 2 queries to 3 keys: a cache or a context",) * 2),
         ("by hand", ("without the mask that was made for the whole sequence",) * 2),
