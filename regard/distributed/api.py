@@ -33,6 +33,7 @@ from regard.distributed.function import (
     statistics,
 )
 from regard.distributed.group import (
+    Announcement,
     Group,
     about_weights,
     agree,
@@ -41,7 +42,7 @@ from regard.distributed.group import (
     refusing_together,
 )
 from regard.distributed.needs import Layout, check_division, needs_of
-from regard.distributed.pieces import Options
+from regard.distributed.pieces import SharedOptions
 from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional.compiled import uncompiled
@@ -55,9 +56,13 @@ from regard.mechanisms.features import Kernelised
 from regard.patterns import as_pattern
 
 OPTIONS = tuple(name for name in Call._fields if name not in ("q", "k", "v", "want"))
+
+# What every process needs alike, as attributes of a Problem.
 SIZES = ("batch", "heads", "kv_heads", "head_dim", "v_dim", "dtype", "device")
 ALIKE = (*SIZES, "mechanism", "softcap", "scale", "dropout", "strict", "precise")
-OTHERS = ("mechanism", "softcap", "scale", "dropout", "strict", "backend", "precise")
+
+# Options of a call that its pieces have as they are.
+OPTIONS_OF_PIECES = ("mechanism", "softcap", "scale", "dropout", "strict", "backend", "precise")
 
 
 class SharedDetail(Statistics):
@@ -119,16 +124,15 @@ def attention(
     torch.Size([2, 8, 5, 16])
     >>> dist.destroy_process_group()
     """
-    agreed = _agreed("regard.distributed.attention", q, k, v, mesh, layout, form, options)
-    tensors = agreed.tensors
+    division = Division(mesh, layout, form)
+    agreed = _agree_on_call("regard.distributed.attention", (q, k, v), division, options, ())
     if form == "state":
         parameters = agreed.call.parameters or {}
-        return attend_by_state(
-            Chain(agreed.group, agreed.k_layout, agreed.problem, tuple(parameters)),
-            *tensors,
-            parameters,
-        )
-    return attend(_run(agreed, form, ()), *tensors)[0]
+        chain = Chain(agreed.group, agreed.k_layout, agreed.problem, tuple(parameters))
+        return attend_by_state(chain, *agreed.tensors, parameters)
+
+    output, _ = attend(_run_of(agreed, form, ()), *agreed.tensors)
+    return output
 
 
 @uncompiled
@@ -163,29 +167,39 @@ def attention_detail(
         UnsupportedError: "weights" and `weights_of`, whose rows would hold the keys of all processes.
     """
     wants = checked_wants(want)
-    if refused := [str(one) for one in wants if str(one).startswith("weights")]:
+    weights = [str(want) for want in wants if str(want).startswith("weights")]
+    if weights:
         raise UnsupportedError(
-            f"want={refused[0]} over several processes: each row would hold the keys of all of them; ask for "
+            f"want={weights[0]} over several processes: each row would hold the keys of all of them; ask for "
             f"top_keys(n), or compute it on one process"
         )
     if form == "state":
         raise UnsupportedError(
             "form='state' keeps sums and gives no statistics; use form='auto' for those"
         )
-    agreed = _agreed(
-        "regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants
-    )
-    tensors = agreed.tensors
-    run = _run(agreed, form, wants)
-    output, log_sum_exp = attend(run, *tensors)
-    found = statistics(run, *(x.detach() for x in tensors), log_sum_exp.detach(), wants)
-    found = refusing_gradients(found, output)
+
+    division = Division(mesh, layout, form)
+    name = "regard.distributed.attention_detail"
+    agreed = _agree_on_call(name, (q, k, v), division, options, wants)
+    run = _run_of(agreed, form, wants)
+    output, log_sum_exp = attend(run, *agreed.tensors)
+    tensors = [x.detach() for x in agreed.tensors]
+    detail = statistics(run, *tensors, log_sum_exp.detach(), wants)
+    detail = refusing_gradients(detail, output)
     if "log_sum_exp" in wants:
-        found["log_sum_exp"] = log_sum_exp
-    return SharedDetail(Result(output, **found), wants)
+        detail["log_sum_exp"] = log_sum_exp
+    return SharedDetail(Result(output, **detail), wants)
 
 
-class Agreed(NamedTuple):
+class Division(NamedTuple):
+    """How a call is divided, as the user gave it."""
+
+    mesh: Any
+    layout: str
+    form: str
+
+
+class AgreedCall(NamedTuple):
     """A call that all processes make, and how they divide the sequence."""
 
     group: Group
@@ -197,111 +211,122 @@ class Agreed(NamedTuple):
     dropout_seed: int | None
 
 
-def _agreed(
+def _agree_on_call(
     name: str,
-    q: Any,
-    k: Any,
-    v: Any,
-    mesh: Any,
-    layout: str,
-    form: str,
+    tensors: tuple[Any, Any, Any],
+    division: Division,
     options: dict[str, Any],
-    want: tuple[Want, ...] = (),
-) -> Agreed:
+    want: tuple[Want, ...],
+) -> AgreedCall:
     """The call of this process, after all processes agreed on it."""
-    group = Group.of(mesh)
+    layout, form = division.layout, division.form
+    group = Group.of(division.mesh)
     group.begin()
-    device = group.device_for(q)
+    device = group.device_for(tensors[0])
+
     with refusing_together(group, device):
         refuse_keywords(name, options, ("mesh", "layout", "form", *OPTIONS), OF_CALLS)
-        call = Call(q, k, v, **options).in_numbers().cast()
+        call = Call(*tensors, **options).in_numbers().cast()
         if isinstance(call.k, Stored) or isinstance(call.v, Stored):
             raise UnsupportedError(
                 "attention over several processes takes k and v as tensors, not as a cache stores them"
             )
-        tensors = call.q, call.k, call.v
-        problem = _checked(call, want, form)
+        cast = call.q, call.k, call.v
+        problem = _checked_problem(call, want, form)
         group.check_device(call.q.device)
-        bias_keys, of_bias = _about_bias(call, problem)
+        bias_keys, about_bias = _about_bias(call, problem)
         if call.dropout_seed is not None:
             call = call._replace(dropout_seed=checked_seed(call.dropout_seed))
-        words = _words(problem, call, layout, form, want)
+        words = _words_alike(problem, call, division, want)
         if form == "state":
             refuse_others(problem, layout, call.q_start, call.backend)
-    learning = torch.is_grad_enabled() and (
-        problem.needs_grad or problem.bias_learns or problem.sink_learns
-    )
-    seed = call.dropout_seed
-    if seed is None:  # drawn as on one process
-        seed = int(torch.randint(2**62, (), device="cpu").item()) if problem.dropout else 0
-    agreed = agree(
-        group,
-        device,
+
+    needs_grad = problem.needs_grad or problem.bias_learns or problem.sink_learns
+    announcement = Announcement(
         words,
         q_len=problem.q_len,
         k_len=problem.k_len,
-        learning=learning,
-        seed=seed,
+        learning=torch.is_grad_enabled() and needs_grad,
+        seed=_seed_of(call, problem),
         bias_keys=bias_keys,
-        of_bias=of_bias,
+        about_bias=about_bias,
     )
+    agreed = agree(group, device, announcement)
+
     q_layout = Layout(layout, agreed.q_lengths)
     k_layout = Layout(layout, agreed.k_lengths)
     problem.pattern.check(problem.batch, problem.heads, q_layout.length, k_layout.length)
-    seed = (
-        (agreed.seed if call.dropout_seed is None else call.dropout_seed)
-        if problem.dropout
-        else None
-    )
-    return Agreed(group, call, tensors, problem, q_layout, k_layout, seed)
+    seed = None
+    if problem.dropout:
+        seed = agreed.seed if call.dropout_seed is None else call.dropout_seed
+    return AgreedCall(group, call, cast, problem, q_layout, k_layout, seed)
 
 
-def _run(agreed: Agreed, form: str, want: tuple[Want, ...]) -> SharedRun:
+def _seed_of(call: Call, problem: Problem) -> int:
+    """The seed of the dropout, drawn as on one process where the call has none."""
+    if call.dropout_seed is not None:
+        return call.dropout_seed
+    if not problem.dropout:
+        return 0
+    return int(torch.randint(2**62, (), device="cpu").item())
+
+
+def _run_of(agreed: AgreedCall, form: str, want: tuple[Want, ...]) -> SharedRun:
     """The call as this process runs it, by an exchange of keys.
 
     A named backend and `strict` may refuse a piece that only some processes have. So with them all pieces are planned
     before any key is sent, and the processes agree that all of them can compute theirs.
     """
-    call, problem, q, k = agreed.call, agreed.problem, agreed.q_layout, agreed.k_layout
-    needs = needs_of(
-        problem.pattern, q, k, k.length - q.length if call.q_start is None else call.q_start
+    call = agreed.call
+    problem = agreed.problem
+    q_layout = agreed.q_layout
+    k_layout = agreed.k_layout
+
+    q_start = k_layout.length - q_layout.length if call.q_start is None else call.q_start
+    needs = needs_of(problem.pattern, q_layout, k_layout, q_start)
+    options = SharedOptions(
+        problem.pattern,
+        call.bias,
+        call.sink,
+        call.parameters,
+        agreed.dropout_seed,
+        {name: getattr(call, name) for name in OPTIONS_OF_PIECES},
     )
-    others = {one: getattr(call, one) for one in OTHERS}
-    shared = Options(
-        problem.pattern, call.bias, call.sink, call.parameters, agreed.dropout_seed, others
-    )
-    run = SharedRun(agreed.group, needs, needs.form(form), shared)
+    run = SharedRun(agreed.group, needs, needs.form(form), options)
+
     if problem.strict or call.backend != "auto":
         device = run.group.device_for(call.q)
         with refusing_together(run.group, device):
             check_pieces(run, *agreed.tensors, want)
-        agree(run.group, device, [])
+        agree(run.group, device, Announcement([]))
     return run
 
 
-def _checked(call: Call, want: tuple[Want, ...], form: str) -> Problem:
+def _checked_problem(call: Call, want: tuple[Want, ...], form: str) -> Problem:
     """The problem of this process's part; what depends on the whole sequence is checked after the processes agreed."""
-    of_distance = call.bias if isinstance(call.bias, Bias) else None
-    first = "causal" if form == "state" else None
-    problem = call._replace(pattern=first, bias=of_distance, q_start=0).problem()
+    # The pattern, a bias that is a tensor and q_start belong to the whole sequence.
+    local = call._replace(
+        pattern="causal" if form == "state" else None,
+        bias=call.bias if isinstance(call.bias, Bias) else None,
+        q_start=0,
+    )
+    problem = local.problem()
     mechanism = problem.mechanism
     pattern = as_pattern(call.pattern).canonical()
-    merges = mechanism.is_softmax or (
-        isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.statistics
-    )
-    if form != "state" and not merges:
+
+    kernelised = isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.statistics
+    if form != "state" and not mechanism.is_softmax and not kernelised:
         raise UnsupportedError(
             f"{mechanism} over several processes: its outputs over some of the keys cannot be merged into that over "
             f"all by a log-sum-exp; use softmax, LinearTransformer or Performer, or one process; form='state' is for "
             f"causal RandomFeature"
         )
-    given = {
-        name for name in ("bias", "softcap", "scale", "sink") if getattr(call, name) is not None
-    }
     if mechanism != Softmax():
-        check_combination(
-            mechanism, pattern, given | ({"dropout"} if problem.dropout else set()), want
-        )
+        names = ("bias", "softcap", "scale", "sink")
+        options = {name for name in names if getattr(call, name) is not None}
+        if problem.dropout:
+            options.add("dropout")
+        check_combination(mechanism, pattern, options, want)
     if call.q_start is not None:
         checked_q_start(call.q_start, problem.batch)
     if problem.forward_mode or transforming():
@@ -309,31 +334,32 @@ def _checked(call: Call, want: tuple[Want, ...], form: str) -> Problem:
             "forward-mode derivatives and transforms of torch.func stay within one process, so attention over several "
             "has none; use backward(), or one process"
         )
+
     return replace(problem, pattern=pattern, bias_learns=learns(call.bias))
 
 
-def _words(
-    problem: Problem, call: Call, layout: str, form: str, want: tuple[Want, ...]
+def _words_alike(
+    problem: Problem, call: Call, division: Division, want: tuple[Want, ...]
 ) -> list[str]:
     """What has to be alike on all processes, option by option."""
-    check_division(layout, form)
-    by_key = problem.mechanism.by_key  # each process gives those of its own keys
-    parameters = {
-        name: x for name, x in sorted((call.parameters or {}).items()) if name not in by_key
-    }
+    check_division(division.layout, division.form)
     options = {name: getattr(problem, name) for name in ALIKE} | {
         "mechanism": contents(problem.mechanism),
         "pattern": contents(problem.pattern),
         "dropout_seed": call.dropout_seed,
         "backend": call.backend,
         "want": want,
-        "layout": layout,
-        "form": form,
+        "layout": division.layout,
+        "form": division.form,
         "q_start": contents(call.q_start),
         "sink": contents(call.sink),
         "bias": "a tensor" if isinstance(call.bias, torch.Tensor) else contents(call.bias),
     }
-    options |= {f"parameters[{name!r}]": contents(x) for name, x in parameters.items()}
+    # Each process gives the parameters by key of its own keys.
+    by_key = problem.mechanism.by_key
+    for name, x in sorted((call.parameters or {}).items()):
+        if name not in by_key:
+            options[f"parameters[{name!r}]"] = contents(x)
     return [f"{name} {value}" for name, value in options.items()]
 
 
@@ -349,6 +375,7 @@ def _about_bias(call: Call, problem: Problem) -> tuple[int | None, str | None]:
     bias = call.bias
     if bias is None or isinstance(bias, Bias):
         return None, None
+
     keys = bias.shape[-1] if isinstance(bias, torch.Tensor) and bias.dim() else 1
     rows = bias.shape[-2] if isinstance(bias, torch.Tensor) and bias.dim() > 1 else 1
     if rows not in (1, problem.q_len):
@@ -356,14 +383,19 @@ def _about_bias(call: Call, problem: Problem) -> tuple[int | None, str | None]:
             f"bias has shape {tuple(bias.shape)}; over several processes it needs the queries of this one and the keys "
             f"of all: (..., {problem.q_len} or 1, keys or 1)"
         )
-    checked_bias(
-        bias,
-        call.q,
-        {name: getattr(problem, name) for name in ("batch", "heads", "q_len")} | {"k_len": keys},
-    )
-    alike = rows == 1 and problem.q_len != 1
-    text = f"bias {contents(bias[(None,) * (4 - bias.dim())])}" if alike else None
-    return None if keys == 1 else keys, text
+    sizes = {
+        "batch": problem.batch,
+        "heads": problem.heads,
+        "q_len": problem.q_len,
+        "k_len": keys,
+    }
+    checked_bias(bias, call.q, sizes)
+
+    about_bias = None
+    if rows == 1 and problem.q_len != 1:
+        with_all_axes = bias[(None,) * (4 - bias.dim())]
+        about_bias = f"bias {contents(with_all_axes)}"
+    return None if keys == 1 else keys, about_bias
 
 
 class ContextParallel(ParallelStyle):
@@ -396,12 +428,14 @@ class ContextParallel(ParallelStyle):
 
     def __init__(self, layout: str = "contiguous", form: str = "auto") -> None:
         check_division(layout, form)
-        self.layout, self.form = layout, form
+        self.layout = layout
+        self.form = form
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if type(module) not in (*SHARED, *SHARED.values()):
+            names = " or ".join(layer.__name__ for layer in SHARED)
             raise ArgumentError(
-                f"ContextParallel is for {' or '.join(one.__name__ for one in SHARED)} itself and was given "
+                f"ContextParallel is for {names} itself and was given "
                 f"{kind_of(module)}; name the attention layers in the plan, such as 'layers.*.attention', before "
                 f"another style or FSDP2 divides them"
             )
@@ -409,66 +443,77 @@ class ContextParallel(ParallelStyle):
             raise UnsupportedError(
                 "ContextParallel divides positions, and a chooser compares all of them; leave it out"
             )
+
         module.__class__ = SHARED.get(type(module), type(module))
-        assert isinstance(module, Shared)
-        module.shared, module.agreed = (
-            (Group.of(device_mesh), device_mesh, self.layout, self.form),
-            False,
-        )
+        assert isinstance(module, LayerOverProcesses)
+        module.division = Division(device_mesh, self.layout, self.form)
+        module.group = Group.of(device_mesh)
+        module.weights_agreed = False
         return module
 
     def __repr__(self) -> str:
         return f"ContextParallel(layout={self.layout!r}, form={self.form!r})"
 
 
-class Shared(AttentionLayer):
-    """What `ContextParallel` makes of an attention layer; its weights, names and state are the same."""
+class LayerOverProcesses(AttentionLayer):
+    """What `ContextParallel` makes of an attention layer; its weights, names and state are the same.
 
-    shared: tuple[Group, Any, str, str]
-    agreed: bool  # whether the weights are known to be those of the other processes
-    asked: list[
-        Layout
-    ]  # of the call that is computed: how its positions are divided, once the processes agreed
-    refuses_alone: bool  # whether a failure here is one that the other processes do not know of
+    weights_agreed: whether the weights are known to be those of the other processes.
+    layout_of_call: how the positions of the present call are divided, once the processes agreed.
+    fails_alone: whether a failure now is one that the other processes do not know of.
+    """
+
+    group: Group
+    division: Division
+    weights_agreed: bool
+    layout_of_call: Layout | None
+    fails_alone: bool
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
-        self.shared[0].begin()
-        self.asked, self.refuses_alone = [], True
-        if not self.agreed:
-            group = self.shared[0]
-            agree(group, group.device_for(x), [about_weights(self.parameters())])
-            self.agreed = True
+        group = self.group
+        device = group.device_for(x)
+        group.begin()
+        self.layout_of_call = None
+        self.fails_alone = True
+        if not self.weights_agreed:
+            agree(group, device, Announcement([about_weights(self.parameters())]))
+            self.weights_agreed = True
+
+        others = (*inputs, options.get("context"), options.get("cache"))
         try:
-            if is_nested(x) or any(
-                one is not None for one in (*inputs, options.get("context"), options.get("cache"))
-            ):
+            if is_nested(x) or any(other is not None for other in others):
                 raise UnsupportedError(
                     "a layer over several processes attends to its own dense sequence, without a context and "
                     "without a cache; regard.distributed.attention takes q, k and v of two sequences"
                 )
             return super().forward(x, *inputs, **options)
         except Exception as error:
-            if self.refuses_alone:
-                refuse_together(self.shared[0], self.shared[0].device_for(x), error)
+            if self.fails_alone:
+                refuse_together(group, device, error)
             raise
 
     def _rotated(
         self, heads: torch.Tensor, start: int | torch.Tensor, positions: torch.Tensor | None = None
     ) -> torch.Tensor:
-        if (
-            self.positions is None or positions is not None
-        ):  # positions of this process's own tokens
+        # `positions` are given for the tokens of this process.
+        if self.positions is None or positions is not None:
             return super()._rotated(heads, start, positions)
-        group, _, layout, _ = self.shared
-        if not self.asked:
-            self.refuses_alone = False
-            words = [f"positions {self.positions}", f"batch {len(heads)}", f"layout {layout}"]
-            lengths = agree(group, group.device_for(heads), words, q_len=heads.shape[2]).q_lengths
-            self.asked.append(Layout(layout, lengths))
-            self.refuses_alone = True
-        places = self.asked[0].positions(group.rank).to(heads.device)
+
+        places = self._layout_for(heads).positions(self.group.rank).to(heads.device)
         first = start[:, None].to(heads.device) if isinstance(start, torch.Tensor) else start
         return self.positions.rotate(heads, places + first)
+
+    def _layout_for(self, heads: torch.Tensor) -> Layout:
+        """How the positions of the present call are divided; the processes agree on it when it is first asked for."""
+        if self.layout_of_call is None:
+            layout = self.division.layout
+            words = [f"positions {self.positions}", f"batch {len(heads)}", f"layout {layout}"]
+            announcement = Announcement(words, q_len=heads.shape[2])
+            self.fails_alone = False
+            agreed = agree(self.group, self.group.device_for(heads), announcement)
+            self.layout_of_call = Layout(layout, agreed.q_lengths)
+            self.fails_alone = True
+        return self.layout_of_call
 
     def _attend(
         self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any = None
@@ -477,26 +522,26 @@ class Shared(AttentionLayer):
             raise UnsupportedError(
                 "a layer over several processes records nothing; record it on one process"
             )
-        _, mesh, layout, form = self.shared
+
         options: dict[str, Any] = {
             **self.options,
             "pattern": pattern,
             "bias": bias,
             "q_start": q_start,
-        }
-        options |= {
-            **self.mechanism.options(gate),
+            "sink": self.sinks,
             "dropout": self.dropout if self.training else 0.0,
+            **self.mechanism.options(gate),
         }
-        self.refuses_alone = False
-        return attention(q, k, v, mesh, layout=layout, form=form, sink=self.sinks, **options)
+        mesh, layout, form = self.division
+        self.fails_alone = False
+        return attention(q, k, v, mesh, layout=layout, form=form, **options)
 
 
-class SharedAttention(Shared, MultiHeadAttention):
+class SharedAttention(LayerOverProcesses, MultiHeadAttention):
     """A MultiHeadAttention over the positions of all processes."""
 
 
-class SharedLatentAttention(Shared, LatentAttention):
+class SharedLatentAttention(LayerOverProcesses, LatentAttention):
     """A LatentAttention over the positions of all processes; "auto" is expanded, alike on all of them."""
 
     def _attended(

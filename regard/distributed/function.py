@@ -19,11 +19,11 @@ from regard.distributed.pieces import (
     DistantKeys,
     Exchange,
     HeldKeys,
-    Options,
-    Part,
-    add_back,
+    Piece,
+    SharedOptions,
+    add_to_held,
     keys_of,
-    parts_of,
+    pieces_of,
     share,
 )
 from regard.errors import UnsupportedError
@@ -31,18 +31,25 @@ from regard.functional import attention_detail, plan_attention
 from regard.patterns import KeySpan
 from regard.patterns.one_call import of_queries
 
-OF_PIECES = ("entropy", "distance")
-Pieces = dict[Part, "Computed"]
-Kept = list[tuple[int, HeldKeys | None, Pieces]]
+STATISTICS_OF_PIECES = ("entropy", "distance")
 
 
 @dataclass
-class Computed:
-    """A computed piece with its graph: its inputs, and its output and log-sum-exp."""
+class ComputedPiece:
+    """A piece with its graph: its inputs, and its output and log-sum-exp."""
 
     inputs: list[torch.Tensor]
     output: torch.Tensor
     log_sum_exp: torch.Tensor
+
+
+@dataclass
+class ComputedArrival:
+    """What a gather keeps for its backward pass: keys that came from one process, and the pieces over them."""
+
+    source: int
+    held: HeldKeys | None
+    pieces: dict[Piece, ComputedPiece]
 
 
 @dataclass(frozen=True)
@@ -52,141 +59,159 @@ class SharedRun:
     group: Group
     needs: Needs
     form: str
-    options: Options
+    options: SharedOptions
 
     def exchange(self, k: torch.Tensor, v: torch.Tensor) -> Exchange:
         return Exchange(self.group, self.needs, self.form, k, v)
 
-    def parts(self, held: HeldKeys | None) -> Iterator[tuple[Part, slice]]:
+    def pieces(self, held: HeldKeys | None) -> Iterator[tuple[Piece, slice]]:
         """The pieces of this process's queries over keys that it has, and where their queries stand among its own."""
         chunks = self.needs.q.chunks[self.group.rank]
-        for part in parts_of(self.needs, self.group.rank, held):
-            start = sum(map(len, chunks[: part.chunk])) + part.rows.start - chunks[part.chunk].start
-            yield part, slice(start, start + len(part.rows))
+        for piece in pieces_of(self.needs, self.group.rank, held):
+            rows_in_earlier_chunks = sum(map(len, chunks[: piece.chunk]))
+            start = rows_in_earlier_chunks + piece.rows.start - chunks[piece.chunk].start
+            yield piece, slice(start, start + len(piece.rows))
 
     def call(
-        self, part: Part, here: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self, piece: Piece, rows: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The tensors and the options of `attention` for a part.
+        """The tensors and the options of `attention` for a piece.
 
         Args:
-            part: which positions.
-            here: where its queries stand among those of this process, by which a bias is cut.
+            piece: which positions.
+            rows: where its queries stand among those of this process, by which a bias is cut.
             q: its queries (batch, heads, rows, head_dim).
             k: its keys (batch, kv_heads, keys, head_dim).
             v: its values.
         """
-        options, bias = self.options, self.options.bias
+        bias = self.options.bias
         if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
-            bias = bias[..., here, :]
+            bias = bias[..., rows, :]
         length = self.needs.k.length
-        pattern = of_queries(options.pattern, part.rows, length) & KeySpan(
-            part.keys.start, part.keys.stop
-        )
-        given = {
-            "pattern": pattern,
+        pattern = of_queries(self.options.pattern, piece.rows, length)
+        keys = KeySpan(piece.keys.start, piece.keys.stop)
+
+        options = {
+            "pattern": pattern & keys,
             "bias": bias,
-            "q_start": self.needs.q_start + part.rows.start,
-            "parameters": options.parameters,
-            "dropout_seed": options.dropout_seed,
+            "q_start": self.needs.q_start + piece.rows.start,
+            "parameters": self.options.parameters,
+            "dropout_seed": self.options.dropout_seed,
+            **self.options.others,
         }
-        distant = (DistantKeys(x, None, part.keys.start, length) for x in (k, v))
-        return (q, *distant), {**given, **options.others}
+        distant_k = DistantKeys(k, None, piece.keys.start, length)
+        distant_v = DistantKeys(v, None, piece.keys.start, length)
+        return (q, distant_k, distant_v), options
 
     def compute(
-        self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
+        self, piece: Piece, rows: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
     ) -> AttentionDetail:
-        """Output, log-sum-exp and the statistics in `want` of a part, computed as by `attention`."""
-        tensors, options = self.call(part, here, *tensors)
+        """Output, log-sum-exp and the statistics in `want` of a piece, computed as by `attention`."""
+        tensors, options = self.call(piece, rows, *tensors)
         return attention_detail(*tensors, want=("log_sum_exp", *want), **options)
 
-    def logits_of_sinks(self, q: torch.Tensor) -> torch.Tensor:
+    def plan(
+        self, piece: Piece, rows: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
+    ) -> Plan:
+        """The plan of what `compute` would compute; it raises the same refusals."""
+        tensors, options = self.call(piece, rows, *tensors)
+        return plan_attention(*tensors, want=("log_sum_exp", *want), **options)
+
+    def compute_with_graph(
+        self, piece: Piece, rows: slice, q: torch.Tensor, held: HeldKeys
+    ) -> ComputedPiece:
+        """A piece of these queries and keys with its graph, which is apart from that of the call."""
+        cut = q[:, :, rows], keys_of(piece, held.k), keys_of(piece, held.v)
+        leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in cut]
+        with torch.enable_grad():
+            detail = self.compute(piece, rows, *leaves)
+        inputs = [*leaves, *self.options.learned_tensors()]
+        return ComputedPiece(inputs, detail.output, detail.log_sum_exp)
+
+    def sink_logits(self, q: torch.Tensor) -> torch.Tensor:
         """The logit of the sink for each query, (batch, heads, q_len)."""
         assert self.options.sink is not None
         return prepared_sink(self.options.sink, q).expand(q.shape[:3])
-
-    def plan(
-        self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
-    ) -> Plan:
-        """The plan of what `compute` would compute; it raises the same refusals."""
-        tensors, options = self.call(part, here, *tensors)
-        return plan_attention(*tensors, want=("log_sum_exp", *want), **options)
-
-    def piece(self, part: Part, here: slice, q: torch.Tensor, held: HeldKeys) -> Computed:
-        """A piece computed with its graph, apart from that of the call."""
-        cut = q[:, :, here], keys_of(part, held.k), keys_of(part, held.v)
-        own = [x.detach().requires_grad_(x.is_floating_point()) for x in cut]
-        with torch.enable_grad():
-            detail = self.compute(part, here, *own)
-        return Computed([*own, *self.options.shared()], detail.output, detail.log_sum_exp)
 
 
 def attend(
     run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp of this process's queries over the keys of all, both differentiable."""
-    shared = run.options.shared()
-    if not torch.is_grad_enabled() or not any(x.requires_grad for x in (q, k, v, *shared)):
-        output, log_sum_exp = _forward(run, q, k, v, None)
-        return output.to(q.dtype), log_sum_exp
-    return _Attend.apply(run, q, k, v, *shared)
+    learned = run.options.learned_tensors()
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *learned)):
+        return _AttentionOverProcesses.apply(run, q, k, v, *learned)
+
+    output, log_sum_exp = _compute_forward(run, q, k, v, None)
+    return output.to(q.dtype), log_sum_exp
 
 
 def check_pieces(
     run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: Iterable[Any]
 ) -> None:
     """Raise the UnsupportedError or ArgumentError of the first piece of this process that cannot be computed."""
-    learning = torch.is_grad_enabled() and any(
-        x.requires_grad for x in (q, k, v, *run.options.shared())
-    )
-    asked = [one for one in want if one not in ("log_sum_exp", "sink", "received")]
+    tensors = (q, k, v, *run.options.learned_tensors())
+    learning = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    of_pieces = [name for name in want if name not in ("log_sum_exp", "sink", "received")]
+
+    def without_memory(x: torch.Tensor, piece: Piece) -> torch.Tensor:
+        shape = (*x.shape[:2], len(piece.keys), x.shape[3])
+        return x.new_empty(()).expand(shape).requires_grad_(learning)
+
+    rank = run.group.rank
     for source, chunks in enumerate(run.needs.k.chunks):
-        positions = run.needs.between(run.group.rank, source)
-        if source == run.group.rank:
+        positions = run.needs.between(rank, source)
+        if source == rank:
             positions = tuple((chunk,) if chunk else () for chunk in chunks)
-        for part, here in run.parts(HeldKeys(source, positions, k[:, :, :0], v[:, :, :0])):
-            own = q[:, :, here].detach().requires_grad_(learning)
-            like = [  # tensors that take no memory
-                x.new_empty(())
-                .expand(*x.shape[:2], len(part.keys), x.shape[3])
-                .requires_grad_(learning)
-                for x in (k, v)
-            ]
-            run.plan(part, here, own, *like)
+        held = HeldKeys(source, positions, k[:, :, :0], v[:, :, :0])
+        for piece, rows in run.pieces(held):
+            queries = q[:, :, rows].detach().requires_grad_(learning)
+            keys = without_memory(k, piece)
+            values = without_memory(v, piece)
+            run.plan(piece, rows, queries, keys, values)
             with torch.no_grad():
-                run.plan(part, here, own.detach(), *like, want=asked)
+                run.plan(piece, rows, queries.detach(), keys, values, want=of_pieces)
 
 
-def _forward(
-    run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: Kept | None
+def _compute_forward(
+    run: SharedRun,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    arrivals: list[ComputedArrival] | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output, in float32 at least, and log-sum-exp; pieces are appended to `kept` with their graphs."""
-    wide = torch.promote_types(q.dtype, torch.float32)
+    """Output, in float32 at least, and log-sum-exp; with a list, pieces are appended to it with their graphs."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
     merging = Merging(
-        q.new_zeros(*q.shape[:3], v.shape[3], dtype=wide),
-        q.new_full(q.shape[:3], -math.inf, dtype=wide),
+        q.new_zeros(*q.shape[:3], v.shape[3], dtype=dtype),
+        q.new_full(q.shape[:3], -math.inf, dtype=dtype),
     )
     for source, held in run.exchange(k, v).arrivals():
-        pieces: Pieces = {}
-        for part, here in run.parts(held):
+        with_graphs: dict[Piece, ComputedPiece] = {}
+        for piece, rows in run.pieces(held):
             assert held is not None
-            if kept is not None:
-                found: Computed | AttentionDetail = run.piece(part, here, q, held)
-                pieces[part] = found
-            else:
+            computed: ComputedPiece | AttentionDetail
+            if arrivals is None:
+                keys = keys_of(piece, held.k)
+                values = keys_of(piece, held.v)
                 with torch.no_grad():
-                    found = run.compute(
-                        part, here, q[:, :, here], keys_of(part, held.k), keys_of(part, held.v)
-                    )
-            lines = slice(None), slice(None), here
-            merging.add(lines, found.output.detach().to(wide), found.log_sum_exp.detach().to(wide))
-        if kept is not None:
-            kept.append((source, held, pieces))
+                    computed = run.compute(piece, rows, q[:, :, rows], keys, values)
+            else:
+                computed = run.compute_with_graph(piece, rows, q, held)
+                with_graphs[piece] = computed
+            output = computed.output.detach().to(dtype)
+            log_sum_exp = computed.log_sum_exp.detach().to(dtype)
+            merging.add((slice(None), slice(None), rows), output, log_sum_exp)
+        if arrivals is not None:
+            arrivals.append(ComputedArrival(source, held, with_graphs))
     output, log_sum_exp = merging.merged()
     if run.options.sink is None:
         return output, log_sum_exp
-    with torch.no_grad():  # the sink takes part as a key without a value: a piece whose output is 0
-        total = torch.logaddexp(log_sum_exp, run.logits_of_sinks(q).to(log_sum_exp.dtype))
+
+    # The sink takes part as a key without a value: a piece whose output is 0.
+    with torch.no_grad():
+        logits = run.sink_logits(q).to(log_sum_exp.dtype)
+        total = torch.logaddexp(log_sum_exp, logits)
         return output.mul_(share(log_sum_exp, total)[..., None]), total
 
 
@@ -199,7 +224,22 @@ def refuse_second_derivatives() -> None:
         )
 
 
-class _Attend(torch.autograd.Function):
+@dataclass(frozen=True)
+class ForwardResults:
+    """What the backward pass needs of the forward pass.
+
+    learned: tensors besides q, k and v that need a gradient.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor
+    learned: list[torch.Tensor]
+
+
+class _AttentionOverProcesses(torch.autograd.Function):
     """The backward pass goes through the pieces again: each gets its share of the gradients of output and log-sum-exp.
 
     With g the gradient of the output, and s_p = exp(lse_p - log_sum_exp):
@@ -213,137 +253,174 @@ class _Attend(torch.autograd.Function):
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        *shared: torch.Tensor,
+        *learned: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.kept = (
-            [] if run.form == "gather" else None
-        )  # a ring computes its pieces again, and keeps none
-        output, log_sum_exp = _forward(run, q, k, v, ctx.kept)
-        ctx.save_for_backward(q, k, v, output, log_sum_exp, *shared)
+        # A ring keeps no pieces: its backward pass computes them again.
+        arrivals: list[ComputedArrival] | None = [] if run.form == "gather" else None
+        output, log_sum_exp = _compute_forward(run, q, k, v, arrivals)
+
         ctx.run = run
+        ctx.arrivals = arrivals
+        ctx.save_for_backward(q, k, v, output, log_sum_exp, *learned)
         ctx.set_materialize_grads(False)
         return output.to(q.dtype), log_sum_exp
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         refuse_second_derivatives()
-        q, k, v, output, log_sum_exp, *shared = ctx.saved_tensors
-        kept, ctx.kept = ctx.kept, None
-        grad = torch.zeros_like(output) if grads[0] is None else grads[0].to(output.dtype)
-        every = _Gradients(ctx.run, q, k, v, output, log_sum_exp, grad, grads[1], shared)
-        return None, *every.through(kept)
+        q, k, v, output, log_sum_exp, *learned = ctx.saved_tensors
+        forward = ForwardResults(q, k, v, output, log_sum_exp, learned)
+        # Pieces serve one backward pass; a second one computes them again.
+        arrivals = ctx.arrivals
+        ctx.arrivals = None
+
+        grad_output, grad_log_sum_exp = grads
+        if grad_output is None:
+            grad_output = torch.zeros_like(output)
+        gradients = _Gradients(ctx.run, forward, grad_output.to(output.dtype), grad_log_sum_exp)
+        return None, *gradients.compute(arrivals)
 
 
 class _Gradients:
-    """The gradients of one call, added piece by piece."""
+    """The gradients of one call, added piece by piece.
+
+    slope: for each query what the gradient of every piece's log-sum-exp has in common, d log_sum_exp - g · output.
+    """
 
     def __init__(
-        self, run: SharedRun, q, k, v, output, log_sum_exp, grad, grad_lse, shared
+        self,
+        run: SharedRun,
+        forward: ForwardResults,
+        grad_output: torch.Tensor,
+        grad_log_sum_exp: torch.Tensor | None,
     ) -> None:
-        self.run, self.q, self.k, self.v = run, q, k, v
-        self.output, self.log_sum_exp, self.grad = output, log_sum_exp, grad
-        self.shared = shared
+        self.run = run
+        self.forward = forward
+        self.dtype = forward.output.dtype
+        self.grad_output = grad_output
+        products = _dot_products(grad_output, forward.output)
+        self.slope = -products if grad_log_sum_exp is None else grad_log_sum_exp - products
         self.dq: torch.Tensor | None = None
-        self.slope = (
-            -_by_row(grad, output) if grad_lse is None else grad_lse - _by_row(grad, output)
-        )
-        self.of_shared = [
-            torch.zeros_like(one, dtype=torch.promote_types(one.dtype, output.dtype))
-            for one in shared
+        self.of_learned = [
+            torch.zeros_like(x, dtype=torch.promote_types(x.dtype, self.dtype))
+            for x in forward.learned
         ]
 
-    def through(self, kept: Kept | None) -> list[torch.Tensor]:
-        """The gradients of q, k, v and the shared tensors, after those of keys were exchanged."""
-        exchange = self.run.exchange(self.k, self.v)
-        totals = self._zeros(self.k, self.v)
-        arrivals = (
-            ((*arrival, {}) for arrival in exchange.arrivals()) if kept is None else iter(kept)
-        )
-        for source, held, pieces in arrivals:
-            if source == exchange.rank:
-                self._add(exchange.own, pieces, totals)
+    def compute(self, computed: list[ComputedArrival] | None) -> list[torch.Tensor]:
+        """The gradients of q, k, v and the learned tensors, after those of keys were exchanged.
+
+        computed: what a forward pass kept; without it the keys are fetched, and their pieces computed, again.
+        """
+        q, k, v = self.forward.q, self.forward.k, self.forward.v
+        exchange = self.run.exchange(k, v)
+        totals = self._zeros(k, v)
+        for arrival in self._arrivals(exchange, computed):
+            if arrival.source == exchange.rank:
+                self._add_arrival(exchange.own, arrival.pieces, totals)
                 continue
             grads = None
-            if held is not None:
-                grads = self._zeros(held.k, held.v)
-                self._add(held, pieces, grads)
-            exchange.send_home(source, grads, self.output.dtype)
+            if arrival.held is not None:
+                grads = self._zeros(arrival.held.k, arrival.held.v)
+                self._add_arrival(arrival.held, arrival.pieces, grads)
+            exchange.send_home(arrival.source, grads, self.dtype)
         exchange.collect(totals)
         if self.run.options.sink is not None:
-            self._of_sink()
-        dk, dv = (total.to(x.dtype) for total, x in zip(totals, (self.k, self.v), strict=True))
-        of_shared = (
-            grad.to(one.dtype) for grad, one in zip(self.of_shared, self.shared, strict=True)
-        )
-        dq = torch.zeros_like(self.q) if self.dq is None else self.dq.to(self.q.dtype)
-        return [dq, dk, dv, *of_shared]
+            self._add_sink()
+
+        dq = torch.zeros_like(q) if self.dq is None else self.dq.to(q.dtype)
+        dk = totals[0].to(k.dtype)
+        dv = totals[1].to(v.dtype)
+        of_learned = zip(self.of_learned, self.forward.learned, strict=True)
+        return [dq, dk, dv, *(grad.to(x.dtype) for grad, x in of_learned)]
+
+    @staticmethod
+    def _arrivals(
+        exchange: Exchange, computed: list[ComputedArrival] | None
+    ) -> Iterator[ComputedArrival]:
+        if computed is not None:
+            yield from computed
+            return
+        for source, held in exchange.arrivals():
+            yield ComputedArrival(source, held, {})
 
     def _zeros(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        dk, dv = (torch.zeros_like(x, dtype=self.output.dtype) for x in (k, v))
-        return dk, dv
+        return torch.zeros_like(k, dtype=self.dtype), torch.zeros_like(v, dtype=self.dtype)
 
-    def _add(
-        self, held: HeldKeys, pieces: Pieces, totals: tuple[torch.Tensor, torch.Tensor]
+    def _add_arrival(
+        self,
+        held: HeldKeys,
+        computed: dict[Piece, ComputedPiece],
+        totals: tuple[torch.Tensor, torch.Tensor],
     ) -> None:
-        for part, here in self.run.parts(held):
-            piece = pieces.pop(part) if part in pieces else self.run.piece(part, here, self.q, held)
-            dq, dk, dv, *shared = self._of_piece(piece, here)
+        """Add the gradients of the pieces over some keys; those of keys and values to `totals`."""
+        for piece, rows in self.run.pieces(held):
+            if piece in computed:
+                with_graph = computed.pop(piece)
+            else:
+                with_graph = self.run.compute_with_graph(piece, rows, self.forward.q, held)
+            dq, dk, dv, *of_learned = self._gradients_of_piece(with_graph, rows)
             if dq is not None:
-                self._add_to_queries(here, dq)
-            del piece, dq
+                self._add_to_queries(rows, dq)
+            # The next piece is computed with the memory of this one.
+            del with_graph, dq
             for total, grad in zip(totals, (dk, dv), strict=True):
                 if grad is not None:
-                    add_back(part, total, grad)
-            for total, grad in zip(self.of_shared, shared, strict=True):
+                    add_to_held(piece, total, grad)
+            for total, grad in zip(self.of_learned, of_learned, strict=True):
                 if grad is not None:
                     total += grad
 
-    def _add_to_queries(self, here: slice, grad: torch.Tensor) -> None:
-        if self.dq is None and grad.shape == self.q.shape and grad.dtype == self.output.dtype:
-            self.dq = grad
+    def _add_to_queries(self, rows: slice, grad: torch.Tensor) -> None:
+        if self.dq is not None:
+            self.dq[:, :, rows] += grad
             return
-        if self.dq is None:
-            self.dq = torch.zeros_like(self.q, dtype=self.output.dtype)
-        self.dq[:, :, here] += grad
+        if grad.shape == self.forward.q.shape and grad.dtype == self.dtype:
+            self.dq = grad  # of all queries: no copy
+            return
+        self.dq = torch.zeros_like(self.forward.q, dtype=self.dtype)
+        self.dq[:, :, rows] += grad
 
-    def _of_piece(self, piece: Computed, here: slice) -> tuple[torch.Tensor | None, ...]:
-        output, log_sum_exp = (
-            piece.output.detach(),
-            piece.log_sum_exp.detach().to(self.output.dtype),
-        )
-        of_piece = share(log_sum_exp, self.log_sum_exp[:, :, here])
-        grad = self.grad[:, :, here]
-        of_lse = _by_row(grad, output.to(grad.dtype)) + self.slope[:, :, here]
-        given = (
-            (grad * of_piece[..., None]).to(output.dtype),
-            (of_lse * of_piece).to(piece.log_sum_exp.dtype),
-        )
-        with_graph = [
-            (x, g)
-            for x, g in zip((piece.output, piece.log_sum_exp), given, strict=True)
-            if x.requires_grad
-        ]
-        if not with_graph:
+    def _gradients_of_piece(
+        self, piece: ComputedPiece, rows: slice
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The gradient of each input of a piece."""
+        output = piece.output.detach()
+        log_sum_exp = piece.log_sum_exp.detach().to(self.dtype)
+        share_of_piece = share(log_sum_exp, self.forward.log_sum_exp[:, :, rows])
+        grad_output = self.grad_output[:, :, rows]
+        slope = _dot_products(grad_output, output.to(grad_output.dtype)) + self.slope[:, :, rows]
+
+        outputs = []
+        grads = []
+        if piece.output.requires_grad:
+            outputs.append(piece.output)
+            grads.append((grad_output * share_of_piece[..., None]).to(output.dtype))
+        if piece.log_sum_exp.requires_grad:
+            outputs.append(piece.log_sum_exp)
+            grads.append((slope * share_of_piece).to(piece.log_sum_exp.dtype))
+        if not outputs:
             return (None,) * len(piece.inputs)
-        outputs, grads = zip(*with_graph, strict=True)
         return torch.autograd.grad(outputs, piece.inputs, grads, allow_unused=True)
 
-    def _of_sink(self) -> None:
+    def _add_sink(self) -> None:
         """The gradient of the sinks: the piece whose output is 0 and whose log-sum-exp is the logit."""
         sink = self.run.options.sink
-        place = next((at for at, one in enumerate(self.shared) if one is sink), None)
-        if place is None:
+        places = [place for place, x in enumerate(self.forward.learned) if x is sink]
+        if not places:  # a sink that does not learn
             return
+
         with torch.enable_grad():
-            logits = self.run.logits_of_sinks(self.q)
-        of_piece = share(logits.detach().to(self.output.dtype), self.log_sum_exp)
-        given = (self.slope * of_piece).to(logits.dtype)
-        self.of_shared[place] += torch.autograd.grad(logits, self.shared[place], given)[0]
+            logits = self.run.sink_logits(self.forward.q)
+        share_of_sink = share(logits.detach().to(self.dtype), self.forward.log_sum_exp)
+        grad_logits = (self.slope * share_of_sink).to(logits.dtype)
+        place = places[0]
+        (grad,) = torch.autograd.grad(logits, self.forward.learned[place], grad_logits)
+        self.of_learned[place] += grad
 
 
-def _by_row(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _dot_products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Dot products of the vectors of each row, (batch, heads, q_len), without a product of all numbers in memory."""
-    return torch.einsum("bhqd,bhqd->bhq", one, other)
+    return torch.einsum("bhqd,bhqd->bhq", x, y)
 
 
 def statistics(
@@ -361,59 +438,70 @@ def statistics(
 
         entropy = Σ s_p (H_p - log s_p),   distance = Σ s_p d_p,   received_j = Σ_i s_p(i) w_p(i, j)
     """
-    found: dict[str, Any] = {}
+    requested_statistics: dict[str, Any] = {}
     if "sink" in wants:
-        found["sink"] = torch.zeros_like(log_sum_exp)
+        requested_statistics["sink"] = torch.zeros_like(log_sum_exp)
         if run.options.sink is not None:
-            found["sink"] = share(run.logits_of_sinks(q).to(log_sum_exp.dtype), log_sum_exp)
-    rest = tuple(one for one in wants if one not in ("log_sum_exp", "sink"))
-    if not rest:
-        return found
-    rows = _Rows(run, q, log_sum_exp, rest)
-    received = [
-        x.new_zeros(len(x), q.shape[1], x.shape[2], size, dtype=rows.dtype)
-        for x, size in ((k, 1), (k, 0))
-    ]
-    home = Exchange(run.group, run.needs, run.form, received[0], received[1])
-    for source, held in run.exchange(k, v).arrivals():
-        own = source == run.group.rank
-        total = received[0]
-        if held is not None and not own:
-            total = held.k.new_zeros(len(held.k), q.shape[1], held.k.shape[2], 1, dtype=rows.dtype)
-        for part, here in run.parts(held):
-            assert held is not None
-            rows.add(part, here, held, total)
-        if "received" in rest and not own:
-            sent = None if held is None else (total, total[..., :0])
-            home.send_home(source, sent, rows.dtype)
-    home.collect((received[0], received[1]))
-    found |= {
-        name: rows.sums[name].clamp_min_(0) for name in OF_PIECES if name in rest
-    }  # a share may be rounded up
-    if "received" in rest:
-        found["received"] = received[0][..., 0]
+            logits = run.sink_logits(q).to(log_sum_exp.dtype)
+            requested_statistics["sink"] = share(logits, log_sum_exp)
+    over_pieces = tuple(want for want in wants if want not in ("log_sum_exp", "sink"))
+    if not over_pieces:
+        return requested_statistics
+
+    rows = _StatisticsOfRows(run, q, log_sum_exp, over_pieces)
+    received = _sum_over_pieces(rows, k, v)
+    for name, total in rows.sums.items():
+        requested_statistics[name] = total.clamp_min_(0)  # a share may be rounded up
+    if "received" in over_pieces:
+        requested_statistics["received"] = received
     if rows.count is not None:
-        found["top_keys"] = rows.top
-    return found
+        requested_statistics["top_keys"] = rows.top
+    return requested_statistics
 
 
-def refusing_gradients(found: dict[str, Any], output: torch.Tensor) -> dict[str, Any]:
+def _sum_over_pieces(rows: _StatisticsOfRows, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Add all pieces to `rows`; what this process's keys received of all queries, (batch, heads, k_len)."""
+    run = rows.run
+    batch, heads = len(k), rows.q.shape[1]
+
+    # What keys received goes home as the gradients of keys do: as "keys" of size 1 and "values" of size 0.
+    received = k.new_zeros(batch, heads, k.shape[2], 1, dtype=rows.dtype)
+    nothing = k.new_zeros(batch, heads, k.shape[2], 0, dtype=rows.dtype)
+    home = Exchange(run.group, run.needs, run.form, received, nothing)
+    for source, held in run.exchange(k, v).arrivals():
+        is_own = source == run.group.rank
+        total = received
+        if held is not None and not is_own:
+            total = held.k.new_zeros(batch, heads, held.k.shape[2], 1, dtype=rows.dtype)
+        for piece, queries in run.pieces(held):
+            assert held is not None
+            rows.add(piece, queries, held, total)
+        if "received" in rows.wants and not is_own:
+            home.send_home(source, None if held is None else (total, total[..., :0]), rows.dtype)
+    home.collect((received, nothing))
+    return received[..., 0]
+
+
+def refusing_gradients(detail: dict[str, Any], output: torch.Tensor) -> dict[str, Any]:
     """The statistics, with a backward pass that raises an UnsupportedError, where the output requires a gradient.
 
     Without it, a loss with a statistic would silently be differentiated as if the statistic were a constant.
     """
-    refusing = {}
-    for name, one in found.items():
-        x = _NoGradient.apply(name, one.weights if isinstance(one, TopKeysFound) else one, output)
-        refusing[name] = TopKeysFound(one.indices, x) if isinstance(one, TopKeysFound) else x
+    refusing: dict[str, Any] = {}
+    for name, statistic in detail.items():
+        if isinstance(statistic, TopKeysFound):
+            weights = _NoGradient.apply(name, statistic.weights, output)
+            refusing[name] = TopKeysFound(statistic.indices, weights)
+        else:
+            refusing[name] = _NoGradient.apply(name, statistic, output)
     return refusing
 
 
 class _NoGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, name: str, found: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, name: str, statistic: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         ctx.name = name
-        return found.view_as(found)
+        return statistic.view_as(statistic)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -423,68 +511,77 @@ class _NoGradient(torch.autograd.Function):
         )
 
 
-class _Rows:
+class _StatisticsOfRows:
     """The statistics of this process's queries, summed over the pieces."""
 
     def __init__(
         self, run: SharedRun, q: torch.Tensor, log_sum_exp: torch.Tensor, wants: tuple[Want, ...]
     ) -> None:
-        self.run, self.q, self.log_sum_exp, self.wants = run, q, log_sum_exp, wants
+        self.run = run
+        self.q = q
+        self.log_sum_exp = log_sum_exp
+        self.wants = wants
         self.dtype = log_sum_exp.dtype
-        self.sums = {name: torch.zeros_like(log_sum_exp) for name in OF_PIECES if name in wants}
-        asked = requested(TopKeys, wants)
-        self.count = None if asked is None else asked.count
+        self.sums = {
+            name: torch.zeros_like(log_sum_exp) for name in STATISTICS_OF_PIECES if name in wants
+        }
+        top_keys = requested(TopKeys, wants)
+        self.count = None if top_keys is None else top_keys.count
         shape = *log_sum_exp.shape, self.count or 0
-        self.top = TopKeysFound(
-            torch.full(shape, -1, dtype=torch.int64, device=q.device), log_sum_exp.new_zeros(shape)
-        )
+        no_key = torch.full(shape, -1, dtype=torch.int64, device=q.device)
+        self.top = TopKeysFound(no_key, log_sum_exp.new_zeros(shape))
 
-    def add(self, part: Part, here: slice, held: HeldKeys, received: torch.Tensor) -> None:
+    def add(self, piece: Piece, rows: slice, held: HeldKeys, received: torch.Tensor) -> None:
         """Add a piece; what its keys received is added to `received`, (batch, heads, held, 1)."""
-        q = self.q[:, :, here]
-        k = keys_of(part, held.k)
-        v = keys_of(part, held.v)
-        asked = [one for one in self.wants if one in OF_PIECES or isinstance(one, TopKeys)]
+        q = self.q[:, :, rows]
+        k = keys_of(piece, held.k)
+        v = keys_of(piece, held.v)
+        of_pieces = [
+            want for want in self.wants if want in STATISTICS_OF_PIECES or isinstance(want, TopKeys)
+        ]
         with torch.no_grad():
-            detail = self.run.compute(part, here, q, k, v, want=asked)
-        of_piece = share(detail.log_sum_exp.to(self.dtype), self.log_sum_exp[:, :, here])
+            detail = self.run.compute(piece, rows, q, k, v, want=of_pieces)
+
+        log_sum_exp = detail.log_sum_exp.to(self.dtype)
+        shares = share(log_sum_exp, self.log_sum_exp[:, :, rows])
         if "entropy" in self.sums:
-            self.sums["entropy"][:, :, here] += of_piece * detail.entropy - torch.xlogy(
-                of_piece, of_piece
-            )
+            entropy = shares * detail.entropy - torch.xlogy(shares, shares)
+            self.sums["entropy"][:, :, rows] += entropy
         if "distance" in self.sums:
-            self.sums["distance"][:, :, here] += of_piece * detail.distance
+            self.sums["distance"][:, :, rows] += shares * detail.distance
         if self.count is not None:
-            self._add_top(here, detail.top_keys, of_piece)
+            self._add_top_keys(rows, detail.top_keys, shares)
         if "received" in self.wants:
-            add_back(part, received, self._received(part, here, q, k, of_piece))
+            add_to_held(piece, received, self._weights_received(piece, rows, q, k, shares))
 
-    def _add_top(self, here: slice, top: TopKeysFound, of_piece: torch.Tensor) -> None:
-        indices = torch.cat([self.top.indices[:, :, here], top.indices], -1)
-        weights = torch.cat(
-            [self.top.weights[:, :, here], top.weights.to(self.dtype) * of_piece[..., None]], -1
-        )
-        order = (
-            torch.where(indices < 0, -1, weights).sort(stable=True, dim=-1, descending=True).indices
-        )
+    def _add_top_keys(self, rows: slice, top: TopKeysFound, shares: torch.Tensor) -> None:
+        """Keep the keys of the greatest weights among those kept so far and those of a piece."""
+        weights_of_piece = top.weights.to(self.dtype) * shares[..., None]
+        indices = torch.cat([self.top.indices[:, :, rows], top.indices], -1)
+        weights = torch.cat([self.top.weights[:, :, rows], weights_of_piece], -1)
+
+        ranked = torch.where(indices < 0, -1, weights)  # index -1 stands for no key
+        order = ranked.sort(stable=True, dim=-1, descending=True).indices
         best = order[..., : self.count]
-        self.top.indices[:, :, here] = indices.gather(-1, best)
-        self.top.weights[:, :, here] = weights.gather(-1, best)
+        self.top.indices[:, :, rows] = indices.gather(-1, best)
+        self.top.weights[:, :, rows] = weights.gather(-1, best)
 
-    def _received(
-        self, part: Part, here: slice, q: torch.Tensor, k: torch.Tensor, of_piece: torch.Tensor
+    def _weights_received(
+        self, piece: Piece, rows: slice, q: torch.Tensor, k: torch.Tensor, shares: torch.Tensor
     ) -> torch.Tensor:
         """Σ_i s_p(i) w_p(i, j): the gradient of Σ_i s_p(i) · output_i by values of size 1, of each query head."""
-        wide = torch.promote_types(q.dtype, torch.float32)
+        dtype = torch.promote_types(q.dtype, torch.float32)
 
-        def saved(x: torch.Tensor) -> torch.Tensor:
+        def savable(x: torch.Tensor) -> torch.Tensor:
             """A tensor that autograd may save: a copy of one that was made in inference mode."""
             return x.clone() if x.is_inference() else x
 
         with torch.inference_mode(False), torch.enable_grad():
-            k = saved(k).repeat_interleave(q.shape[1] // k.shape[1], dim=1).to(wide)
-            ones = k.new_zeros(*k.shape[:3], 1).requires_grad_()
-            run = replace(self.run, options=self.run.options.without_dropout(saved))
-            output = run.compute(part, here, saved(q).to(wide), k, ones).output
-            (grad,) = torch.autograd.grad(output, ones, saved(of_piece)[..., None].to(output.dtype))
+            q_heads_of_a_key = q.shape[1] // k.shape[1]
+            k = savable(k).repeat_interleave(q_heads_of_a_key, dim=1).to(dtype)
+            values = k.new_zeros(*k.shape[:3], 1).requires_grad_()
+            run = replace(self.run, options=self.run.options.without_dropout(savable))
+            output = run.compute(piece, rows, savable(q).to(dtype), k, values).output
+            grad_output = savable(shares)[..., None].to(output.dtype)
+            (grad,) = torch.autograd.grad(output, values, grad_output)
         return grad.to(self.dtype)

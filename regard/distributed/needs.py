@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
 
 import torch
 
@@ -20,8 +21,12 @@ from regard.reprs import brief
 
 LAYOUTS = ("contiguous", "zigzag")
 FORMS = ("auto", "ring", "gather", "state")
-ROWS = 64  # queries looked at together where the first or last one that sees a key is searched for
-NARROW = 0.5  # auto gathers if the keys that come from other processes are at most this share of a process's own
+
+# The search for the first and the last query that sees a key ends at blocks of this many queries.
+ROWS_SEARCHED_TOGETHER = 64
+
+# "auto" gathers if no process needs more keys of others than this share of the number of its own.
+MOST_GATHERED_SHARE = 0.5
 
 
 @brief
@@ -50,12 +55,13 @@ class Layout:
 
     def __post_init__(self) -> None:
         one_of("layout", self.name, LAYOUTS)
-        lengths = tuple(whole("the length that a process holds", one, 0) for one in self.lengths)
+        lengths = [whole("the length that a process holds", length, 0) for length in self.lengths]
         if not lengths:
             raise ArgumentError(
                 "a layout without processes; give the length that each process holds"
             )
-        object.__setattr__(self, "lengths", lengths)
+
+        object.__setattr__(self, "lengths", tuple(lengths))
 
     @classmethod
     def even(cls, name: str, length: int, processes: int) -> Layout:
@@ -64,8 +70,12 @@ class Layout:
         >>> Layout.even("contiguous", 7, 3).lengths
         (3, 2, 2)
         """
-        each, more = divmod(whole("length", length, 0), whole("processes", processes, 1))
-        return cls(name, tuple(each + (rank < more) for rank in range(processes)))
+        length = whole("length", length, 0)
+        processes = whole("processes", processes, 1)
+
+        each, longer = divmod(length, processes)
+        lengths = [each + 1] * longer + [each] * (processes - longer)
+        return cls(name, tuple(lengths))
 
     @property
     def length(self) -> int:
@@ -75,22 +85,25 @@ class Layout:
     @cached_property
     def chunks(self) -> tuple[tuple[range, ...], ...]:
         """The positions of each process, chunk by chunk in the order in which it holds them."""
-        first = (
-            self.lengths
-            if self.name == "contiguous"
-            else [-(-length // 2) for length in self.lengths]
-        )
-        second = [length - half for length, half in zip(self.lengths, first, strict=True)]
-        chunks = [range(*pair) for pair in pairwise(accumulate([*first, *second[::-1]], initial=0))]
         if self.name == "contiguous":
-            return tuple((chunk,) for chunk in chunks[: len(first)])
-        return tuple((chunks[rank], chunks[-1 - rank]) for rank in range(len(first)))
+            return tuple((chunk,) for chunk in _consecutive(self.lengths))
+
+        larger_halves = [-(-length // 2) for length in self.lengths]
+        smaller_halves = [length // 2 for length in self.lengths]
+        chunks = _consecutive([*larger_halves, *reversed(smaller_halves)])
+        from_the_back = reversed(chunks)
+        return tuple(zip(chunks[: len(self.lengths)], from_the_back, strict=False))
 
     def positions(self, rank: int) -> torch.Tensor:
         """The positions that a process holds, int64 (held,)."""
-        return torch.cat(
-            [torch.arange(chunk.start, chunk.stop, device="cpu") for chunk in self.chunks[rank]]
-        )
+        chunks = self.chunks[rank]
+        return torch.cat([torch.arange(chunk.start, chunk.stop, device="cpu") for chunk in chunks])
+
+
+def _consecutive(lengths: Sequence[int]) -> list[range]:
+    """Ranges of these lengths, each of which begins where the one before it ends."""
+    edges = accumulate(lengths, initial=0)
+    return [range(start, stop) for start, stop in pairwise(edges)]
 
 
 def shard(x: torch.Tensor, layout: Layout, rank: int, dim: int = 2) -> torch.Tensor:
@@ -112,24 +125,40 @@ def shard(x: torch.Tensor, layout: Layout, rank: int, dim: int = 2) -> torch.Ten
         raise ShapeError(
             f"axis {dim} of {tuple(x.shape)} has {x.shape[dim]} positions; the layout divides {layout.length}"
         )
-    return torch.cat([x.narrow(dim, chunk.start, len(chunk)) for chunk in layout.chunks[rank]], dim)
+
+    chunks = layout.chunks[rank]
+    return torch.cat([x.narrow(dim, chunk.start, len(chunk)) for chunk in chunks], dim)
 
 
 def unshard(parts: Sequence[torch.Tensor], layout: Layout, dim: int = 2) -> torch.Tensor:
     """The whole tensor from the parts of all processes, in their order; the inverse of `shard`.
 
+    Args:
+        parts: those of all processes, in the order of their ranks.
+        layout: how the length is divided.
+        dim: the axis of positions.
+
     >>> layout = Layout("zigzag", (4, 3))
     >>> unshard([shard(torch.arange(7), layout, rank, dim=0) for rank in range(2)], layout, dim=0).tolist()
     [0, 1, 2, 3, 4, 5, 6]
     """
-    order = torch.cat([layout.positions(rank) for rank in range(len(layout.lengths))])
-    return torch.cat(tuple(parts), dim).index_select(dim, order.argsort().to(parts[0].device))
+    positions = torch.cat([layout.positions(rank) for rank in range(len(layout.lengths))])
+    order = positions.argsort().to(parts[0].device)
+    return torch.cat(tuple(parts), dim).index_select(dim, order)
 
 
 def check_division(layout: str, form: str) -> None:
     """Raise an ArgumentError unless these are the names of a layout and a form."""
     Layout(layout, (0,))
     one_of("form", form, FORMS)
+
+
+class Chunk(NamedTuple):
+    """Consecutive positions that one process holds: the chunk `number` of process `rank`."""
+
+    positions: range
+    rank: int
+    number: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,51 +187,64 @@ class Needs:
 
         Processes that hold none of them have no entry.
         """
-        chunks = [
-            (keys, rank, at)
-            for rank, held in enumerate(self.k.chunks)
-            for at, keys in enumerate(held)
-            if keys
-        ]
-        chunks.sort(key=lambda one: one[0].start)
-        starts, stops = (
-            [edge(keys) for keys, _, _ in chunks] for edge in (lambda x: x.start, lambda x: x.stop)
-        )
-        every = []
-        for rows_of_process in self.q.chunks:
-            found: dict[int, list[Ranges]] = {}
-            for run in union(keys for rows in rows_of_process for keys in self._of_rows(rows)):
-                for keys, rank, at in chunks[
-                    bisect_right(stops, run.start) : bisect_left(starts, run.stop)
-                ]:
-                    some = range(max(keys.start, run.start), min(keys.stop, run.stop))
-                    found.setdefault(rank, [() for _ in self.k.chunks[rank]])[at] += (some,)
-            every.append({rank: tuple(ranges) for rank, ranges in found.items()})
-        return every
+        chunks = self._chunks_of_keys
+        starts = [chunk.positions.start for chunk in chunks]
+        stops = [chunk.positions.stop for chunk in chunks]
 
-    def _of_rows(self, rows: range) -> Ranges:
+        by_process = []
+        for chunks_of_queries in self.q.chunks:
+            keys_by_chunk = [self._keys_seen_by(rows) for rows in chunks_of_queries]
+            by_rank: dict[int, list[Ranges]] = {}
+            for keys in union(chain.from_iterable(keys_by_chunk)):
+                first = bisect_right(stops, keys.start)
+                end = bisect_left(starts, keys.stop)
+                for positions, rank, number in chunks[first:end]:
+                    common_keys = range(
+                        max(positions.start, keys.start), min(positions.stop, keys.stop)
+                    )
+                    needed = by_rank.setdefault(rank, [() for _ in self.k.chunks[rank]])
+                    needed[number] += (common_keys,)
+            by_process.append({rank: tuple(needed) for rank, needed in by_rank.items()})
+        return by_process
+
+    @property
+    def _chunks_of_keys(self) -> list[Chunk]:
+        """The chunks of all processes that hold some key, in the order of their positions."""
+        chunks = []
+        for rank, held in enumerate(self.k.chunks):
+            for number, positions in enumerate(held):
+                if positions:
+                    chunks.append(Chunk(positions, rank, number))
+        return sorted(chunks, key=lambda chunk: chunk.positions.start)
+
+    def _keys_seen_by(self, rows: range) -> Ranges:
+        """The keys that some of these queries may look at."""
         pattern = self.pattern
         k_len = self.k.length
         if not rows or not k_len:
             return ()
+
         grid = Grid.whole(self.q.length, k_len, self.q_start).block(rows, range(k_len))
-        alike = isinstance(self.q_start, int) and not (
-            pattern.varies_by_head or pattern.varies_by_row
-        )
-        if alike and (band := pattern.band()) is not None:
-            assert isinstance(self.q_start, int)
-            keys = band.key_range(self.q_start + rows[0], self.q_start + rows[-1], k_len)
-            return (keys,) if keys else ()
-        if alike and pattern.structured:
-            return seen_keys(pattern, grid)
+        varies = pattern.varies_by_head or pattern.varies_by_row
+        if isinstance(self.q_start, int) and not varies:
+            band = pattern.band()
+            if band is not None:
+                keys = band.key_range(self.q_start + rows[0], self.q_start + rows[-1], k_len)
+                return (keys,) if keys else ()
+            if pattern.structured:
+                return seen_keys(pattern, grid)
+
         visible = visible_keys(pattern, grid)
-        return everything(k_len) if visible is None else true_runs(visible.flatten(0, 1).any(0))
+        if visible is None:
+            return everything(k_len)
+        return true_runs(visible.flatten(0, 1).any(0))
 
     def between(self, target: int, source: int) -> tuple[Ranges, ...]:
         """The keys that `target` needs of each chunk of `source`."""
         return self.by_holder[target].get(source) or ((),) * len(self.k.chunks[source])
 
     def count(self, target: int, source: int) -> int:
+        """How many keys `target` needs of `source`."""
         return sum(map(size, self.by_holder[target].get(source, ())))
 
     def sender(self, target: int, source: int, form: str) -> int:
@@ -214,13 +256,13 @@ class Needs:
         before = (target - 1) % self.processes
         if form != "ring" or before in (source, target):
             return source
-        mine = self.between(target, source)
-        its = self.between(before, source)
-        return (
-            before
-            if all(common(one, other) == one for one, other in zip(mine, its, strict=True))
-            else source
-        )
+
+        needed = self.between(target, source)
+        passing_by = self.between(before, source)
+        for keys, keys_before in zip(needed, passing_by, strict=True):
+            if common(keys, keys_before) != keys:
+                return source
+        return before
 
     def rows_that_see(self, rows: range, keys: range) -> range:
         """The queries from the first to the last of `rows` that may look at some of `keys`; it may hold more."""
@@ -228,24 +270,26 @@ class Needs:
         if not isinstance(start, int) or not self.pattern.structured:
             return rows
 
-        def some(first: int, last: int) -> bool:
-            return meets(
-                self.pattern.segments(start + first, start + last, self.k.length).some, keys
-            )
+        def some_sees(first: int, last: int) -> bool:
+            seen = self.pattern.segments(start + first, start + last, self.k.length).some
+            return meets(seen, keys)
 
-        first = _search(rows, some, backwards=False)
-        last = _search(rows, some, backwards=True)
-        return range(first, last + 1) if first is not None and last is not None else range(0)
+        first = _search(rows, some_sees, backwards=False)
+        last = _search(rows, some_sees, backwards=True)
+        if first is None or last is None:
+            return range(0)
+        return range(first, last + 1)
 
     def keys_near(self, rows: range, keys: range) -> range:
         """The keys from the first to the last of `keys` that some of these queries may look at; it may hold more."""
         if not isinstance(self.q_start, int) or not self.pattern.structured:
             return keys
-        near = self.pattern.key_range(
-            self.q_start + rows[0], self.q_start + rows[-1], self.k.length
-        )
-        low = max(near.start, keys.start)
-        return range(low, max(low, min(near.stop, keys.stop)))
+
+        first_position = self.q_start + rows[0]
+        last_position = self.q_start + rows[-1]
+        near = self.pattern.key_range(first_position, last_position, self.k.length)
+        start = max(near.start, keys.start)
+        return range(start, max(start, min(near.stop, keys.stop)))
 
     def form(self, asked: str) -> str:
         """The form of the exchange: the one that was asked for, or for "auto" the one that suits the sizes."""
@@ -256,18 +300,16 @@ class Needs:
             )
         if asked != "auto":
             return asked
-        foreign = [
-            sum(self.count(rank, other) for other in held if other != rank)
-            for rank, held in enumerate(self.by_holder)
-        ]
-        narrow = all(
-            count <= NARROW * own for count, own in zip(foreign, self.k.lengths, strict=True)
-        )
-        return "gather" if narrow else "ring"
+
+        for rank, by_rank in enumerate(self.by_holder):
+            fetched = sum(self.count(rank, source) for source in by_rank if source != rank)
+            if fetched > MOST_GATHERED_SHARE * self.k.lengths[rank]:
+                return "ring"
+        return "gather"
 
 
 @lru_cache(maxsize=64)
-def _kept(pattern: Pattern, q: Layout, k: Layout, q_start: int) -> Needs:
+def _remembered_needs(pattern: Pattern, q: Layout, k: Layout, q_start: int) -> Needs:
     return Needs(pattern, q, k, q_start)
 
 
@@ -275,16 +317,21 @@ def needs_of(pattern: Pattern, q: Layout, k: Layout, q_start: int | torch.Tensor
     """The `Needs` of a call; those of patterns without tensors are kept for later calls, as plans are."""
     if isinstance(q_start, torch.Tensor) or not pattern.by_value:
         return Needs(pattern, q, k, q_start)
-    return _kept(pattern, q, k, q_start)
+    return _remembered_needs(pattern, q, k, q_start)
 
 
-def _search(rows: range, some: Callable[[int, int], bool], backwards: bool) -> int | None:
-    """The first row (`backwards`: the last one) of a block that sees something, to within a block."""
-    if not rows or not some(rows[0], rows[-1]):
+def _search(rows: range, some_sees: Callable[[int, int], bool], backwards: bool) -> int | None:
+    """The first row that sees something (`backwards`: the last one), to within a block; None if no row does."""
+    if not rows or not some_sees(rows[0], rows[-1]):
         return None
-    if len(rows) <= ROWS:
+    if len(rows) <= ROWS_SEARCHED_TOGETHER:
         return rows[-1] if backwards else rows[0]
-    half = len(rows) // 2
-    parts = (rows[half:], rows[:half]) if backwards else (rows[:half], rows[half:])
-    found = _search(parts[0], some, backwards)
-    return _search(parts[1], some, backwards) if found is None else found
+
+    middle = len(rows) // 2
+    halves = [rows[:middle], rows[middle:]]
+    if backwards:
+        halves.reverse()
+    in_nearer_half = _search(halves[0], some_sees, backwards)
+    if in_nearer_half is not None:
+        return in_nearer_half
+    return _search(halves[1], some_sees, backwards)

@@ -12,14 +12,13 @@ import torch
 
 from regard.bias import Bias
 from regard.core.tensors import Stored
-from regard.distributed.group import Group, Mail
+from regard.distributed.group import Group, MessagesUnderWay
 from regard.distributed.needs import Needs
 from regard.patterns import Pattern
 from regard.patterns.ranges import Ranges, hull, shifted, size
 
-MOST_ROWS = (
-    1 << 13
-)  # queries of one piece: what a backend needs besides its tensors grows with them
+# A piece has at most so many queries, because what a backend needs besides its tensors grows with them.
+MOST_QUERIES_OF_A_PIECE = 8192
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,16 @@ class DistantKeys(Stored):
 
         More keys than are held are asked for only where batch rows start at different positions.
         """
-        before = self.first - keys.start
-        after = keys.stop - self.first - self.numbers.shape[2]
-        if not keys or max(before, after) <= 0:
+        held = self.numbers.shape[2]
+        missing_before = self.first - keys.start
+        missing_after = keys.stop - self.first - held
+        if not keys or max(missing_before, missing_after) <= 0:
             return super().cut(keys)
-        numbers = self.numbers[:, :, max(0, -before) : self.numbers.shape[2] - max(0, -after)]
-        return Stored(torch.nn.functional.pad(numbers, (0, 0, max(0, before), max(0, after))))
+
+        start = max(0, -missing_before)
+        stop = held - max(0, -missing_after)
+        padding = (0, 0, max(0, missing_before), max(0, missing_after))
+        return Stored(torch.nn.functional.pad(self.numbers[:, :, start:stop], padding))
 
 
 class HeldKeys(NamedTuple):
@@ -57,8 +60,11 @@ class HeldKeys(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Options:
-    """The options of a call, alike on every process; `shared` names the tensors among them that may learn."""
+class SharedOptions:
+    """The options of a call, alike on every process.
+
+    others: those that no piece changes, by name.
+    """
 
     pattern: Pattern
     bias: torch.Tensor | Bias | None
@@ -67,92 +73,130 @@ class Options:
     dropout_seed: int | None
     others: Mapping[str, Any]
 
-    def shared(self) -> list[torch.Tensor]:
+    def learned_tensors(self) -> list[torch.Tensor]:
         """Tensors besides q, k and v that need a gradient: of the bias, the sink and the mechanism."""
-        bias = self.bias
-        tensors: list[Any] = [*bias.parameters()] if isinstance(bias, torch.nn.Module) else [bias]
-        tensors += [self.sink, *(self.parameters or {}).values()]
-        return [one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad]
+        tensors: list[Any] = []
+        if isinstance(self.bias, torch.nn.Module):
+            tensors += self.bias.parameters()
+        else:
+            tensors.append(self.bias)
+        tensors.append(self.sink)
+        tensors += (self.parameters or {}).values()
+        return [x for x in tensors if isinstance(x, torch.Tensor) and x.requires_grad]
 
-    def without_dropout(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Options:
+    def without_dropout(self, function: Callable[[torch.Tensor], torch.Tensor]) -> SharedOptions:
         """The same without dropout, and with another tensor for each one of the bias, the sink and the mechanism."""
-        bias: Any = function(self.bias) if isinstance(self.bias, torch.Tensor) else self.bias
-        sink = function(self.sink) if isinstance(self.sink, torch.Tensor) else self.sink
-        parameters = {name: function(x) for name, x in (self.parameters or {}).items()}
+        bias: Any = self.bias
+        if isinstance(bias, torch.Tensor):
+            bias = function(bias)
+        sink = self.sink
+        if isinstance(sink, torch.Tensor):
+            sink = function(sink)
+        parameters = self.parameters
+        if parameters:
+            parameters = {name: function(x) for name, x in parameters.items()}
         others = {**self.others, "dropout": 0.0}
-        return Options(self.pattern, bias, sink, parameters or self.parameters, None, others)
+        return SharedOptions(self.pattern, bias, sink, parameters, None, others)
 
 
-class Part(NamedTuple):
-    """One piece of the work: queries `rows` of a chunk at `at` among this process's, and keys `cut` of those held."""
+class KeyRun(NamedTuple):
+    """Consecutive keys of a piece: where they stand in it, and where among the keys held."""
+
+    in_piece: range
+    in_held: range
+
+
+class Piece(NamedTuple):
+    """Some queries of one chunk and some of the keys held.
+
+    rows: positions of the queries, all in the chunk `chunk` of this process.
+    keys: positions from the first to the last key.
+    runs: the keys that are held; no query looks at those between them.
+    """
 
     chunk: int
     rows: range
     keys: range
-    runs: tuple[
-        tuple[range, range], ...
-    ]  # positions within `keys`, counted from its start; places among those held
+    runs: tuple[KeyRun, ...]
 
 
-def parts_of(needs: Needs, rank: int, held: HeldKeys | None) -> Iterator[Part]:
+def pieces_of(needs: Needs, rank: int, held: HeldKeys | None) -> Iterator[Piece]:
     """The pieces of a process's queries over keys that it has; none without keys."""
-    at = 0
-    for ranges in () if held is None else held.positions:
+    if held is None:
+        return
+
+    start_in_held = 0
+    for ranges in held.positions:
         if not ranges:
             continue
         keys = hull(ranges)
-        runs = []
-        place = at
-        for run in ranges:
-            runs.append((shifted(run, -keys.start), range(place, place + len(run))))
-            place += len(run)
-        at += size(ranges)
+        runs = _runs_of(ranges, keys, start_in_held)
+        start_in_held += size(ranges)
         for chunk, rows in enumerate(needs.q.chunks[rank]):
             seeing = needs.rows_that_see(rows, keys)
-            for first in range(seeing.start, seeing.stop, MOST_ROWS):
-                some = range(first, min(first + MOST_ROWS, seeing.stop))
-                yield from _cut(Part(chunk, some, keys, tuple(runs)), needs.keys_near(some, keys))
+            for start in range(seeing.start, seeing.stop, MOST_QUERIES_OF_A_PIECE):
+                some_rows = range(start, min(start + MOST_QUERIES_OF_A_PIECE, seeing.stop))
+                piece = Piece(chunk, some_rows, keys, runs)
+                narrowed = _narrowed(piece, needs.keys_near(some_rows, keys))
+                if narrowed is not None:
+                    yield narrowed
 
 
-def _cut(part: Part, keys: range) -> Iterator[Part]:
-    """The part with those of its keys that lie in a range; nothing if none does."""
+def _runs_of(ranges: Ranges, keys: range, start_in_held: int) -> tuple[KeyRun, ...]:
+    """The runs of a piece whose keys are `keys`; those of `ranges` are held from `start_in_held` on."""
     runs = []
-    for here, there in part.runs:
-        at = shifted(here, part.keys.start)
-        low = max(at.start, keys.start)
-        high = min(at.stop, keys.stop)
-        if low < high:
-            runs.append((range(low, high), shifted(range(low, high), there.start - at.start)))
-    if runs:
-        near = range(runs[0][0].start, runs[-1][0].stop)
-        yield Part(
-            part.chunk,
-            part.rows,
-            near,
-            tuple((shifted(at, -near.start), there) for at, there in runs),
-        )
+    for positions in ranges:
+        in_held = range(start_in_held, start_in_held + len(positions))
+        runs.append(KeyRun(shifted(positions, -keys.start), in_held))
+        start_in_held = in_held.stop
+    return tuple(runs)
 
 
-def keys_of(part: Part, x: torch.Tensor) -> torch.Tensor:
-    """The keys of a part, cut from those held; zeros where a position is not held, since no query looks there."""
-    if len(part.runs) == 1:
-        there = part.runs[0][1]
-        return x[:, :, there.start : there.stop]
-    every = x.new_zeros(*x.shape[:2], len(part.keys), x.shape[3])
-    for here, there in part.runs:
-        every[:, :, here.start : here.stop] = x[:, :, there.start : there.stop]
-    return every
+def _narrowed(piece: Piece, keys: range) -> Piece | None:
+    """The piece with those of its keys that lie in a range; None if none does."""
+    positions_and_places = []
+    for in_piece, in_held in piece.runs:
+        positions = shifted(in_piece, piece.keys.start)
+        start = max(positions.start, keys.start)
+        stop = min(positions.stop, keys.stop)
+        if start < stop:
+            places = shifted(range(start, stop), in_held.start - positions.start)
+            positions_and_places.append((range(start, stop), places))
+    if not positions_and_places:
+        return None
+
+    first_run = positions_and_places[0][0]
+    last_run = positions_and_places[-1][0]
+    near = range(first_run.start, last_run.stop)
+    runs = [
+        KeyRun(shifted(positions, -near.start), places)
+        for positions, places in positions_and_places
+    ]
+    return Piece(piece.chunk, piece.rows, near, tuple(runs))
 
 
-def add_back(part: Part, total: torch.Tensor, grad: torch.Tensor) -> None:
-    """Add the gradient of a part's keys to that of the keys held, in place."""
-    for here, there in part.runs:
-        total[:, :, there.start : there.stop] += grad[:, :, here.start : here.stop]
+def keys_of(piece: Piece, x: torch.Tensor) -> torch.Tensor:
+    """The keys of a piece, cut from those held; zeros where a position is not held, since no query looks there."""
+    if len(piece.runs) == 1:
+        in_held = piece.runs[0].in_held
+        return x[:, :, in_held.start : in_held.stop]
+
+    keys = x.new_zeros(*x.shape[:2], len(piece.keys), x.shape[3])
+    for in_piece, in_held in piece.runs:
+        keys[:, :, in_piece.start : in_piece.stop] = x[:, :, in_held.start : in_held.stop]
+    return keys
+
+
+def add_to_held(piece: Piece, total: torch.Tensor, grad: torch.Tensor) -> None:
+    """Add the gradient of a piece's keys to that of the keys held, in place."""
+    for in_piece, in_held in piece.runs:
+        total[:, :, in_held.start : in_held.stop] += grad[:, :, in_piece.start : in_piece.stop]
 
 
 def share(log_sum_exp: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """exp(lse_p - log_sum_exp): the share of a piece in each row; 0 where the row is empty so far."""
-    return (log_sum_exp - total.masked_fill(total == -math.inf, 0)).exp()
+    finite_total = total.masked_fill(total == -math.inf, 0)
+    return (log_sum_exp - finite_total).exp()
 
 
 @dataclass
@@ -169,7 +213,9 @@ class Exchange:
     form: str
     k: torch.Tensor
     v: torch.Tensor
-    waiting: list[tuple[int, Mail]] = field(default_factory=list)
+
+    # Gradients of own keys that are on their way, with the process that computed them; `collect` empties the list.
+    gradients_under_way: list[tuple[int, MessagesUnderWay]] = field(default_factory=list)
 
     @property
     def rank(self) -> int:
@@ -177,91 +223,110 @@ class Exchange:
 
     @cached_property
     def own(self) -> HeldKeys:
-        chunks = self.needs.k.chunks[self.rank]
-        return HeldKeys(
-            self.rank, tuple((chunk,) if chunk else () for chunk in chunks), self.k, self.v
-        )
+        """The keys and values of this process."""
+        positions = [(chunk,) if chunk else () for chunk in self.needs.k.chunks[self.rank]]
+        return HeldKeys(self.rank, tuple(positions), self.k, self.v)
 
     def arrivals(self) -> Iterator[tuple[int, HeldKeys | None]]:
         """Each process with the keys that this one needs of it, None for no key: its own first, then step by step."""
-        return self._ring() if self.form == "ring" else self._gathered()
+        if self.form == "ring":
+            return self._arrivals_in_ring()
+        return self._arrivals_at_once()
 
-    def _gathered(self) -> Iterator[tuple[int, HeldKeys | None]]:
-        count, others = (
-            self.needs.count,
-            [(self.rank - step) % self.group.count for step in range(1, self.group.count)],
-        )
-        sends = {to: self._packed(self.own, to) for to in others if count(to, self.rank)}
-        comes = {
-            source: self._space(keys) for source in others if (keys := count(self.rank, source))
-        }
-        mail = self.group.start(sends, comes)
+    def _arrivals_at_once(self) -> Iterator[tuple[int, HeldKeys | None]]:
+        processes = self.group.count
+        others = [(self.rank - step) % processes for step in range(1, processes)]
+
+        sends = {}
+        receives = {}
+        for process in others:
+            if self.needs.count(process, self.rank):
+                sends[process] = self._pack(self.own, process)
+            needed = self.needs.count(self.rank, process)
+            if needed:
+                receives[process] = self._space(needed)
+        under_way = self.group.start(sends, receives)
         yield self.rank, self.own
-        arrived = mail.wait()
+
+        received = under_way.wait()
         for source in others:
-            yield source, self._unpacked(source, arrived[source]) if source in arrived else None
-
-    def _ring(self) -> Iterator[tuple[int, HeldKeys | None]]:
-        if self.group.count == 1:
-            yield self.rank, self.own
-            return
-        mail = self._step(1, None)
-        yield self.rank, self.own
-        for step in range(1, self.group.count):
-            source = (self.rank - step) % self.group.count
-            arrived = mail.wait()
-            held = self._unpacked(source, arrived.popitem()[1]) if arrived else None
-            if step + 1 < self.group.count:
-                mail = self._step(step + 1, held)
+            held = self._unpack(source, received[source]) if source in received else None
             yield source, held
 
-    def _step(self, step: int, held: HeldKeys | None) -> Mail:
-        """Begin step `step` of the ring: send own keys to who stands that far ahead, and pass on what is held."""
-        count = self.group.count
+    def _arrivals_in_ring(self) -> Iterator[tuple[int, HeldKeys | None]]:
+        processes = self.group.count
+        if processes == 1:
+            yield self.rank, self.own
+            return
+
+        under_way = self._begin_step(1, None)
+        yield self.rank, self.own
+        for step in range(1, processes):
+            source = (self.rank - step) % processes
+            received = under_way.wait()
+            held = self._unpack(source, received.popitem()[1]) if received else None
+            # The next keys travel while the caller computes with these.
+            if step + 1 < processes:
+                under_way = self._begin_step(step + 1, held)
+            yield source, held
+
+    def _begin_step(self, step: int, held: HeldKeys | None) -> MessagesUnderWay:
+        """Begin a step of the ring: send own keys to who stands that far ahead, and pass on what is held."""
+        processes = self.group.count
+        next_process = (self.rank + 1) % processes
+        ahead = (self.rank + step) % processes
+        source = (self.rank - step) % processes
+
         sends = {}
-        after, ahead, source = ((self.rank + far) % count for far in (1, step, -step))
-        if self._sends(self.rank, ahead):
-            sends[ahead] = self._packed(self.own, ahead)
-        if held is not None and self._sends(held.source, after):
-            sends[after] = self._packed(held, after)
-        comes = {}
-        if keys := self.needs.count(self.rank, source):
-            comes[self.needs.sender(self.rank, source, "ring")] = self._space(keys)
-        return self.group.start(sends, comes)
+        if self._sends_in_ring(self.rank, ahead):
+            sends[ahead] = self._pack(self.own, ahead)
+        if held is not None and self._sends_in_ring(held.source, next_process):
+            sends[next_process] = self._pack(held, next_process)
 
-    def _sends(self, source: int, target: int) -> bool:
+        receives = {}
+        needed = self.needs.count(self.rank, source)
+        if needed:
+            sender = self.needs.sender(self.rank, source, "ring")
+            receives[sender] = self._space(needed)
+        return self.group.start(sends, receives)
+
+    def _sends_in_ring(self, source: int, target: int) -> bool:
         """Whether in a ring this process sends the keys of `source`, if any are needed, to `target`."""
-        needs = self.needs
-        return (
-            bool(needs.count(target, source)) and needs.sender(target, source, "ring") == self.rank
-        )
+        if not self.needs.count(target, source):
+            return False
+        return self.needs.sender(target, source, "ring") == self.rank
 
-    def _packed(self, held: HeldKeys, target: int) -> torch.Tensor:
+    def _pack(self, held: HeldKeys, target: int) -> torch.Tensor:
         """The keys and values that a process needs of those held, as one row of numbers."""
-        places = _places(held.positions, self.needs.between(target, held.source))
-        every = (
-            torch.cat([x[:, :, at.start : at.stop] for at in places], dim=2)
-            for x in (held.k, held.v)
-        )
-        return torch.cat([x.reshape(-1) for x in every])
+        places = _places_in_held(held.positions, self.needs.between(target, held.source))
+        rows = []
+        for x in (held.k, held.v):
+            needed = torch.cat([x[:, :, place.start : place.stop] for place in places], dim=2)
+            rows.append(needed.reshape(-1))
+        return torch.cat(rows)
 
-    def _space(self, count: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Memory for the keys and values of `count` positions, or for their gradients."""
-        batch, kv_heads, _, dim = self.k.shape
-        return self.k.new_empty(batch * kv_heads * count * (dim + self.v.shape[3]), dtype=dtype)
+    def _space(self, keys: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Memory for the keys and values of so many positions, or for their gradients."""
+        batch, kv_heads, _, head_dim = self.k.shape
+        v_dim = self.v.shape[3]
+        return self.k.new_empty(batch * kv_heads * keys * (head_dim + v_dim), dtype=dtype)
 
-    def _unpacked(self, source: int, numbers: torch.Tensor) -> HeldKeys:
-        between = self.needs.between(self.rank, source)
-        return HeldKeys(source, between, *self._split(numbers, between))
+    def _unpack(self, source: int, numbers: torch.Tensor) -> HeldKeys:
+        positions = self.needs.between(self.rank, source)
+        k, v = self._split(numbers, positions)
+        return HeldKeys(source, positions, k, v)
 
     def _split(
         self, numbers: torch.Tensor, positions: tuple[Ranges, ...]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values, or their gradients, from one row of numbers."""
-        batch, kv_heads, _, dim = self.k.shape
-        axes = batch, kv_heads, sum(map(size, positions))
-        of_keys = math.prod(axes) * dim
-        return numbers[:of_keys].view(*axes, dim), numbers[of_keys:].view(*axes, self.v.shape[3])
+        batch, kv_heads, _, head_dim = self.k.shape
+        v_dim = self.v.shape[3]
+        vectors = batch, kv_heads, sum(map(size, positions))
+        numbers_of_keys = math.prod(vectors) * head_dim
+        keys = numbers[:numbers_of_keys].view(*vectors, head_dim)
+        values = numbers[numbers_of_keys:].view(*vectors, v_dim)
+        return keys, values
 
     def send_home(
         self, source: int, grads: tuple[torch.Tensor, torch.Tensor] | None, dtype: torch.dtype
@@ -272,36 +337,46 @@ class Exchange:
         received comes from the process that stands as far ahead as `source` is behind.
         """
         ahead = (2 * self.rank - source) % self.group.count
-        sends = {} if grads is None else {source: torch.cat([x.reshape(-1) for x in grads])}
-        keys = self.needs.count(ahead, self.rank)
-        self.waiting.append(
-            (ahead, self.group.start(sends, {ahead: self._space(keys, dtype)} if keys else {}))
-        )
+        sends = {}
+        if grads is not None:
+            sends[source] = torch.cat([x.reshape(-1) for x in grads])
+        receives = {}
+        keys_used_ahead = self.needs.count(ahead, self.rank)
+        if keys_used_ahead:
+            receives[ahead] = self._space(keys_used_ahead, dtype)
+        self.gradients_under_way.append((ahead, self.group.start(sends, receives)))
 
     def collect(self, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Add the gradients of own keys that other processes computed, in the order of the steps."""
-        for ahead, mail in self.waiting:
-            for numbers in mail.wait().values():
-                needed = self.needs.between(ahead, self.rank)
-                places = _places(self.own.positions, needed)
-                for total, grad in zip(totals, self._split(numbers, needed), strict=True):
-                    at = 0
-                    for place in places:
-                        total[:, :, place.start : place.stop] += grad[:, :, at : at + len(place)]
-                        at += len(place)
-        self.waiting.clear()
+        for process, under_way in self.gradients_under_way:
+            for numbers in under_way.wait().values():
+                positions = self.needs.between(process, self.rank)
+                places = _places_in_held(self.own.positions, positions)
+                grads = self._split(numbers, positions)
+                for total, grad in zip(totals, grads, strict=True):
+                    _add_at_places(total, grad, places)
+        self.gradients_under_way.clear()
 
 
-def _places(held: tuple[Ranges, ...], needed: tuple[Ranges, ...]) -> list[range]:
+def _add_at_places(total: torch.Tensor, grad: torch.Tensor, places: list[range]) -> None:
+    """Add consecutive rows of a gradient to the rows at some places of another, in place."""
+    start = 0
+    for place in places:
+        stop = start + len(place)
+        total[:, :, place.start : place.stop] += grad[:, :, start:stop]
+        start = stop
+
+
+def _places_in_held(held: tuple[Ranges, ...], needed: tuple[Ranges, ...]) -> list[range]:
     """Where the needed positions stand among those held; both are sorted within each chunk."""
     places = []
-    at = 0
-    for have, want in zip(held, needed, strict=True):
-        remaining = iter(want)
-        one = next(remaining, None)
-        for run in have:
-            while one is not None and one.stop <= run.stop:
-                places.append(range(at + one.start - run.start, at + one.stop - run.start))
-                one = next(remaining, None)
-            at += len(run)
+    start_of_run = 0
+    for held_runs, needed_runs in zip(held, needed, strict=True):
+        remaining = iter(needed_runs)
+        wanted = next(remaining, None)
+        for run in held_runs:
+            while wanted is not None and wanted.stop <= run.stop:
+                places.append(shifted(wanted, start_of_run - run.start))
+                wanted = next(remaining, None)
+            start_of_run += len(run)
     return places

@@ -14,12 +14,14 @@ import torch
 from regard.arguments import count_of, shown, whole
 from regard.core.problem import checked_q_start
 from regard.core.tensors import DTYPES
+from regard.distributed.group import CallHeader
 from regard.distributed.needs import Layout, Needs
 from regard.errors import ArgumentError
 from regard.patterns import Pattern, as_pattern
 from regard.reprs import brief
 
-HEADER = 9  # numbers of 8 bytes that each process sends every other one before a call, see `group.Header`
+# What each process sends every other one before a call: numbers of 8 bytes.
+HEADER_BYTES = 8 * len(CallHeader._fields)
 
 
 class Message(NamedTuple):
@@ -33,19 +35,21 @@ class Message(NamedTuple):
 
 
 def messages(needs: Needs, form: str) -> list[Message]:
-    found = [
-        Message(
-            (to - source) % needs.processes,
-            to,
-            source,
-            needs.sender(to, source, form),
-            needs.count(to, source),
-        )
-        for to, held in enumerate(needs.by_holder)
-        for source in held
-        if source != to
-    ]
-    return sorted(found) if form == "ring" else [one._replace(step=0) for one in sorted(found)]
+    """The messages of a forward pass, step by step and within a step by receiver."""
+    planned = []
+    for receiver, sources in enumerate(needs.by_holder):
+        for source in sources:
+            if source == receiver:
+                continue
+            distance = (receiver - source) % needs.processes
+            sender = needs.sender(receiver, source, form)
+            keys = needs.count(receiver, source)
+            planned.append(Message(distance, receiver, source, sender, keys))
+    planned.sort()
+
+    if form == "ring":
+        return planned
+    return [message._replace(step=0) for message in planned]
 
 
 @brief
@@ -126,7 +130,7 @@ def bytes_exchanged(
     kv_heads = whole("kv_heads", kv_heads, 1)
     head_dim = whole("head_dim", head_dim, 1)
     v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
-    numbers = batch * kv_heads * (head_dim + v_dim)  # of the keys and values of one position
+
     q = Layout(layout, tuple(lengths))
     k = q if k_lengths is None else Layout(layout, tuple(k_lengths))
     if len(k.lengths) != len(q.lengths):
@@ -136,22 +140,24 @@ def bytes_exchanged(
     start = k.length - q.length if q_start is None else int(checked_q_start(q_start, batch))
     needs = Needs(as_pattern(pattern).canonical(), q, k, start)
     form = needs.form(form)
-    gradient = torch.promote_types(dtype, torch.float32).itemsize if backward else 0
-    return _traffic(
-        needs.processes,
-        messages(needs, form),
-        numbers * dtype.itemsize * (2 if backward and form == "ring" else 1),
-        numbers * gradient,
-    )
 
+    numbers_of_a_key = batch * kv_heads * (head_dim + v_dim)  # with those of its value
+    bytes_of_a_key = numbers_of_a_key * dtype.itemsize
+    bytes_of_a_gradient = 0
+    if backward:
+        gradient_dtype = torch.promote_types(dtype, torch.float32)
+        bytes_of_a_gradient = numbers_of_a_key * gradient_dtype.itemsize
+        if form == "ring":
+            bytes_of_a_key *= 2  # the backward pass fetches the keys again
 
-def _traffic(processes: int, sends: list[Message], a_key: int, a_gradient: int = 0) -> Traffic:
-    """The bytes of these messages, and of the gradients that go back to the processes that hold the keys."""
+    processes = needs.processes
     sent = [0] * processes
     received = [0] * processes
-    for _, receiver, source, sender, keys in sends:
-        sent[sender] += keys * a_key
-        received[receiver] += keys * a_key
-        sent[receiver] += keys * a_gradient
-        received[source] += keys * a_gradient
-    return Traffic(tuple(sent), tuple(received), 8 * HEADER * processes * (processes - 1))
+    for _, receiver, source, sender, keys in messages(needs, form):
+        sent[sender] += keys * bytes_of_a_key
+        received[receiver] += keys * bytes_of_a_key
+        # Gradients go from the process that used the keys to the one that holds them.
+        sent[receiver] += keys * bytes_of_a_gradient
+        received[source] += keys * bytes_of_a_gradient
+    agreement = HEADER_BYTES * processes * (processes - 1)
+    return Traffic(tuple(sent), tuple(received), agreement)

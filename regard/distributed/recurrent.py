@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,17 +24,17 @@ from regard.layers.caches.state import Summed, add
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Grid
 
-NAMES = ("total", "log", "mass", "met")
-DTYPES = {"met": torch.bool}  # the others have that of the sums
+# The sums of a state, in the order in which they are sent.
+SUMS = ("total", "log", "mass", "met")
 
 
 class Chain(NamedTuple):
-    """One call as one process runs it."""
+    """One call as one process runs it; `names` are those of the mechanism's parameters."""
 
     group: Group
     layout: Layout
     problem: Problem
-    names: tuple[str, ...]  # of the mechanism's parameters
+    names: tuple[str, ...]
 
     @property
     def heads(self) -> int:
@@ -71,13 +72,14 @@ def refuse_others(problem: Problem, layout: str, q_start: Any, backend: str) -> 
             f"form='state' is for mechanisms with a state (LinearTransformer, Performer, GatedDelta, ...); "
             f"{problem.mechanism} keeps keys, so use form='auto'"
         )
-    parts = problem.pattern.factors
-    if Causal() not in parts or any(part != Causal() and not part.query_free for part in parts):
+    factors = problem.pattern.factors
+    others = [factor for factor in factors if factor != Causal()]
+    if len(others) == len(factors) or not all(factor.query_free for factor in others):
         raise UnsupportedError(
             f"form='state' computes causal or causal & key_span, not {problem.pattern}"
         )
-    moved = isinstance(q_start, torch.Tensor) or q_start not in (None, 0)
-    if layout != "contiguous" or moved or problem.q_len != problem.k_len:
+    starts_later = isinstance(q_start, torch.Tensor) or q_start not in (None, 0)
+    if layout != "contiguous" or starts_later or problem.q_len != problem.k_len:
         raise UnsupportedError(
             "form='state' needs layout='contiguous', no q_start but 0, and a query for each key, since the sums grow "
             "with the positions"
@@ -98,166 +100,212 @@ def attend_by_state(
     """The output of this process's queries over the keys up to each, (batch, heads, q_len, v_dim)."""
     mechanism = chain.problem.mechanism
     if isinstance(mechanism, Recurrent) and "log_decay" not in parameters:
-        constant = mechanism.constant_log_decay(v[:, :, :, :0].to(chain.dtype))
-        if constant is not None:  # by the number of a head among all, which a piece does not know
-            parameters = {**parameters, "log_decay": constant.expand(1, -1, v.shape[2])}
+        # It depends on the number of a head among all, which a piece of one head does not know.
+        log_decay = mechanism.constant_log_decay(v[:, :, :, :0].to(chain.dtype))
+        if log_decay is not None:
+            parameters = {**parameters, "log_decay": log_decay.expand(1, -1, v.shape[2])}
             chain = chain._replace(names=tuple(parameters))
-    return _Chained.apply(chain, q, k, v, *(parameters[name] for name in chain.names))
+    tensors = (q, k, v, *(parameters[name] for name in chain.names))
+    return _AttentionByState.apply(chain, *tensors)
 
 
-class _Chained(torch.autograd.Function):
+class _AttentionByState(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, chain: Chain, *tensors: torch.Tensor) -> torch.Tensor:
-        ctx.chain = chain
         learning = chain.problem.needs_grad  # needs_input_grad is true under no_grad too
         pieces = []
         outputs = []
-        q = tensors[0]
-        v = tensors[2]
-        for piece in _pieces(chain, tensors, learning):
+        for piece in _computed_pieces(chain, tensors, learning):
             outputs.append(piece.output.detach())
-            pieces += [piece] if learning else []
+            if learning:
+                pieces.append(piece)
+
+        ctx.chain = chain
         ctx.pieces = pieces
         ctx.save_for_backward(*tensors)
+        q = tensors[0]
+        v = tensors[2]
         output = torch.cat(outputs, dim=1) if outputs else q.new_zeros(*q.shape[:3], v.shape[3])
         return output.to(q.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        chain = ctx.chain
-        found = []
         refuse_second_derivatives()
+        chain = ctx.chain
         tensors = ctx.saved_tensors
-        pieces, ctx.pieces = ctx.pieces, None
-        if pieces is None:  # after retain_graph=True: computed again, as in a ring
-            pieces = list(_pieces(chain, tensors, True))
-        sharing = chain.problem.heads // chain.heads
-        for head in reversed(
-            range(len(pieces))
-        ):  # the last process begins with the last head, and so do all
+        # Pieces serve one backward pass; a second one, after retain_graph=True, computes them again.
+        pieces = ctx.pieces
+        ctx.pieces = None
+        if pieces is None:
+            pieces = list(_computed_pieces(chain, tensors, True))
+
+        # The last process begins with the last head, and so do all.
+        device = grads[0].device
+        q_heads = chain.problem.heads // chain.heads
+        by_head = []
+        for head in reversed(range(len(pieces))):
             piece = pieces[head]
-            own = grads[0][:, head * sharing : (head + 1) * sharing].to(chain.dtype)
-            from_keys, from_sums = _pulled(piece, own, _received(chain, chain.after, own.device))
-            _send(chain, chain.before, from_sums, own.device)
-            found.append(from_keys)
-        by_tensor = zip(*found[::-1], strict=True)
-        return None, *(
-            _joined(chain, parts, x) for parts, x in zip(by_tensor, tensors, strict=True)
-        )
+            grad_output = grads[0][:, head * q_heads : (head + 1) * q_heads].to(chain.dtype)
+            grads_after = _receive(chain, chain.after, device)
+            of_inputs, grads_before = _gradients_of_piece(piece, grad_output, grads_after)
+            _send(chain, chain.before, grads_before, device)
+            by_head.append(of_inputs)
+        by_head.reverse()
+
+        gradients = []
+        for of_heads, x in zip(zip(*by_head, strict=True), tensors, strict=True):
+            gradients.append(_whole_gradient(chain, of_heads, x))
+        return None, *gradients
 
 
-def _pieces(chain: Chain, tensors: Sequence[torch.Tensor], learning: bool) -> Iterator[HeadPiece]:
+def _computed_pieces(
+    chain: Chain, tensors: Sequence[torch.Tensor], learning: bool
+) -> Iterator[HeadPiece]:
     """The key heads in their order; the sums of each are received before it, and sent on after it."""
     device = tensors[0].device
     for head in range(chain.heads):
-        before = _received(chain, chain.before, device)
-        piece = _computed(chain, [_cut(chain, x, head) for x in tensors], before, learning)
+        before = _receive(chain, chain.before, device)
+        inputs = [_cut_to_head(chain, x, head) for x in tensors]
+        piece = _compute_piece(chain, inputs, before, learning)
         _send(chain, chain.after, piece.after, device)
         yield piece
 
 
-def _cut(chain: Chain, x: torch.Tensor, head: int) -> torch.Tensor:
+def _cut_to_head(chain: Chain, x: torch.Tensor, head: int) -> torch.Tensor:
     """The part of a tensor (batch, heads or 1, ...) that one key head needs."""
-    each = x.shape[1] // chain.heads
-    return x[:, head * each : (head + 1) * each] if each else x
+    size = x.shape[1] // chain.heads
+    if not size:  # one for all heads
+        return x
+    return x[:, head * size : (head + 1) * size]
 
 
-def _joined(chain: Chain, parts: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def _whole_gradient(
+    chain: Chain, of_heads: Sequence[torch.Tensor], x: torch.Tensor
+) -> torch.Tensor:
     """The gradient of a whole tensor x from those of its heads; it is summed where heads share the tensor."""
-    return (
-        torch.stack(list(parts)).sum(0)
-        if x.shape[1] < chain.heads
-        else torch.cat(list(parts), dim=1)
-    )
+    if x.shape[1] < chain.heads:
+        return torch.stack(list(of_heads)).sum(0)
+    return torch.cat(list(of_heads), dim=1)
 
 
-def _computed(
+def _compute_piece(
     chain: Chain, tensors: list[torch.Tensor], before: dict[str, torch.Tensor], learning: bool
 ) -> HeadPiece:
-    problem, mechanism = chain.problem, chain.problem.mechanism
-    start = chain.layout.chunks[chain.group.rank][0].start
-    added = problem.q_len
+    problem = chain.problem
+    length = problem.q_len
     inputs = [x.detach().to(chain.dtype).requires_grad_(learning) for x in tensors]
     for x in _floating(before).values():
         x.requires_grad_(learning)
-    if not added:
-        none = inputs[0].new_zeros(problem.batch, problem.heads // chain.heads, 0, problem.v_dim)
-        return HeadPiece(inputs, none, before, before)
-    grid = Grid(
-        added, start + added, start, range(added), range(start, start + added), inputs[0].device
-    )
+    if not length:
+        q_heads = problem.heads // chain.heads
+        output = inputs[0].new_zeros(problem.batch, q_heads, 0, problem.v_dim)
+        return HeadPiece(inputs, output, before, before)
+
+    device = inputs[0].device
+    start = chain.layout.chunks[chain.group.rank][0].start
+    stop = start + length
+    grid = Grid(length, stop, start, range(length), range(start, stop), device)
     live = unpadded_keys(problem.pattern, grid)
     parameters = dict(zip(chain.names, inputs[3:], strict=True))
-    with torch.set_grad_enabled(learning), torch.autocast(inputs[0].device.type, enabled=False):
+    with torch.set_grad_enabled(learning), torch.autocast(device.type, enabled=False):
         sums = Summed(**before) if before else None
-        output, after = add(mechanism, sums, *inputs[:3], live, problem.scale, parameters)
+        output, after = add(problem.mechanism, sums, *inputs[:3], live, problem.scale, parameters)
     return HeadPiece(inputs, output, before, after.tensors)
 
 
-def _pulled(
-    piece: HeadPiece, grad: torch.Tensor, later: dict[str, torch.Tensor]
+def _gradients_of_piece(
+    piece: HeadPiece, grad_output: torch.Tensor, grads_after: dict[str, torch.Tensor]
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     """The gradients of a piece's tensors, and of the sums before it."""
-    before = _floating(piece.before)
     if piece.after is piece.before:  # no position: the sums were passed on
-        return [torch.zeros_like(x) for x in piece.inputs], later
+        return [torch.zeros_like(x) for x in piece.inputs], grads_after
+
     outputs = [piece.output]
-    given = [grad]
+    grads = [grad_output]
     for name, x in _floating(piece.after).items():
-        if x.requires_grad and name in later:
+        if x.requires_grad and name in grads_after:
             outputs.append(x)
-            given.append(later[name])
+            grads.append(grads_after[name])
+
+    before = _floating(piece.before)
     inputs = [*piece.inputs, *before.values()]
-    pulled = torch.autograd.grad(outputs, inputs, given, allow_unused=True)
-    pulled = [
-        torch.zeros_like(x) if one is None else one for one, x in zip(pulled, inputs, strict=True)
-    ]
-    return pulled[: len(piece.inputs)], dict(zip(before, pulled[len(piece.inputs) :], strict=True))
+    gradients = []
+    unused_are_none = torch.autograd.grad(outputs, inputs, grads, allow_unused=True)
+    for x, grad in zip(inputs, unused_are_none, strict=True):
+        gradients.append(torch.zeros_like(x) if grad is None else grad)
+    of_inputs = gradients[: len(piece.inputs)]
+    of_sums = gradients[len(piece.inputs) :]
+    return of_inputs, dict(zip(before, of_sums, strict=True))
 
 
 def _floating(sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: x for name, x in sums.items() if x.is_floating_point()}
 
 
-# A message: the size of axis 2 of each tensor, 0 for an absent one, since a receiver does not know which sums there
-# are; then all bytes
+# Sums travel as two messages, since a receiver does not know which of them there are: first the size of axis 2 of each
+# tensor, 0 for an absent one; then the bytes of all of them.
 
 
 def _send(
     chain: Chain, peer: int | None, tensors: Mapping[str, torch.Tensor], device: torch.device
 ) -> None:
-    """Send sums or their gradients, in the order of NAMES; nothing to None."""
+    """Send sums or their gradients, in the order of SUMS; nothing to None."""
     if peer is None:
         return
-    sizes = [tensors[name].shape[2] if name in tensors else 0 for name in NAMES]
-    chain.group.start({peer: torch.tensor(sizes, dtype=torch.int64, device=device)}, {}).wait()
+
+    sizes = [tensors[name].shape[2] if name in tensors else 0 for name in SUMS]
+    header = torch.tensor(sizes, dtype=torch.int64, device=device)
+    chain.group.start({peer: header}, {}).wait()
     if tensors:
-        row = torch.cat(
-            [x.detach().contiguous().reshape(-1).view(torch.uint8) for x in tensors.values()]
-        )
-        chain.group.start({peer: row}, {}).wait()
+        as_bytes = [x.detach().contiguous().reshape(-1).view(torch.uint8) for x in tensors.values()]
+        chain.group.start({peer: torch.cat(as_bytes)}, {}).wait()
 
 
-def _received(chain: Chain, peer: int | None, device: torch.device) -> dict[str, torch.Tensor]:
+def _receive(chain: Chain, peer: int | None, device: torch.device) -> dict[str, torch.Tensor]:
     """What a process sent by `_send`; nothing from None."""
     if peer is None:
         return {}
-    header = torch.empty(len(NAMES), dtype=torch.int64, device=device)
+
+    header = torch.empty(len(SUMS), dtype=torch.int64, device=device)
     chain.group.start({}, {peer: header}).wait()
-    sizes = {name: size for name, size in zip(NAMES, header.tolist(), strict=True) if size}
-    if not sizes:
-        return {}
-    problem = chain.problem
-    columns = problem.mechanism.state_shape(problem.head_dim, problem.v_dim)[1]
-    shapes = [
-        (problem.batch, problem.value_group, size, columns)
-        if name == "total"
-        else (problem.batch, 1, size)
-        for name, size in sizes.items()
+    announced = [
+        AnnouncedSum(chain, name, size)
+        for name, size in zip(SUMS, header.tolist(), strict=True)
+        if size
     ]
-    kinds = [DTYPES.get(name, chain.dtype) for name in sizes]
-    lengths = [math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, kinds, strict=True)]
+    if not announced:
+        return {}
+
+    lengths = [announcement.nbytes for announcement in announced]
     row = torch.empty(sum(lengths), dtype=torch.uint8, device=device)
     chain.group.start({}, {peer: row}).wait()
-    parts = zip(sizes, row.split(lengths), kinds, shapes, strict=True)
-    return {name: part.clone().view(kind).view(shape) for name, part, kind, shape in parts}
+    sums = {}
+    for announcement, as_bytes in zip(announced, row.split(lengths), strict=True):
+        # A clone begins at an address that every dtype allows.
+        sums[announcement.name] = as_bytes.clone().view(announcement.dtype).view(announcement.shape)
+    return sums
+
+
+@dataclass(frozen=True)
+class AnnouncedSum:
+    """A sum of one key head that another process announced, with `size` numbers along axis 2."""
+
+    chain: Chain
+    name: str
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        problem = self.chain.problem
+        if self.name != "total":
+            return problem.batch, 1, self.size
+        _, columns = problem.mechanism.state_shape(problem.head_dim, problem.v_dim)
+        return problem.batch, problem.value_group, self.size, columns
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bool if self.name == "met" else self.chain.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize

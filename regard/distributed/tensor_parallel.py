@@ -34,9 +34,9 @@ from regard.layers.feed_forward import Projection
 from regard.layers.recording import current_recording
 
 DIVISIBLE = "MultiHeadAttention, LatentAttention and FeedForward"
-_made = (
-    WeakTensorKeyDictionary()
-)  # the DTensor of each parameter that still exists, so that tied ones stay one
+
+# The DTensor of each parameter that was divided, as long as the parameter exists: tied weights stay one parameter.
+_divided_parameters = WeakTensorKeyDictionary()
 
 
 class TensorParallel(ParallelStyle):
@@ -67,26 +67,12 @@ class TensorParallel(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = Group.of(device_mesh)
         if type(module) is MultiHeadAttention:
-            if module.mechanism.declared.groups_values:
-                raise UnsupportedError(
-                    f"TensorParallel does not divide {module.mechanism.declared}, whose decays belong to all heads; "
-                    f"divide the positions, by ContextParallel(form='state')"
-                )
-            if any(
-                one is not None
-                for one in (module.value_mix, module.difference, module.to_forget, module.chooser)
-            ):
-                raise UnsupportedError(
-                    "TensorParallel does not divide layers with value_residual, differential, forgetting or a "
-                    "chooser; divide the positions"
-                )
-            _divide_attention(
-                module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads)
-            )
+            _refuse_indivisible_parts(module)
+            share = HeadShare.of(group, module.heads, module.kv_heads)
+            _divide_attention(module, device_mesh, share)
         elif type(module) is LatentAttention:
-            _divide_latent_attention(
-                module, device_mesh, HeadShare.of(group, module.heads, module.heads)
-            )
+            share = HeadShare.of(group, module.heads, module.heads)
+            _divide_latent_attention(module, device_mesh, share)
         elif type(module) is FeedForward:
             _divide_feed_forward(module, device_mesh, group)
         else:
@@ -100,25 +86,47 @@ class TensorParallel(ParallelStyle):
         return "TensorParallel()"
 
 
+def _refuse_indivisible_parts(layer: MultiHeadAttention) -> None:
+    """Raise an UnsupportedError for a layer with parts whose numbers do not belong to single heads."""
+    declared = layer.mechanism.declared
+    if declared.groups_values:
+        raise UnsupportedError(
+            f"TensorParallel does not divide {declared}, whose decays belong to all heads; "
+            f"divide the positions, by ContextParallel(form='state')"
+        )
+    parts = (layer.value_mix, layer.difference, layer.to_forget, layer.chooser)
+    if any(part is not None for part in parts):
+        raise UnsupportedError(
+            "TensorParallel does not divide layers with value_residual, differential, forgetting or a "
+            "chooser; divide the positions"
+        )
+
+
 class KeptWhole(ParallelStyle):
     """A module whose weights every process keeps whole, as DTensors; what it computes stays on local tensors."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        names = [name for name, one in module._parameters.items() if one is not None]
+        names = [name for name, parameter in module._parameters.items() if parameter is not None]
         _divide(module, device_mesh, dict.fromkeys(names))
+
+        # A class of its own, whose attributes are the local tensors that the module computes with.
         kind = type(module)
-        read = {name: property(partial(_own, name=name, mesh=device_mesh)) for name in names}
-        module.__class__ = type(kind.__name__, (kind,), read)
+        local_tensors = {}
+        for name in names:
+            local_tensors[name] = property(partial(_local_or_itself, name=name, mesh=device_mesh))
+        module.__class__ = type(kind.__name__, (kind,), local_tensors)
         return module
 
     def __repr__(self) -> str:
         return "KeptWhole()"
 
 
-def _own(module: nn.Module, name: str, mesh: DeviceMesh) -> torch.Tensor:
+def _local_or_itself(module: nn.Module, name: str, mesh: DeviceMesh) -> torch.Tensor:
     """The local tensor of a parameter; while FSDP2 divides it over another mesh as well, the parameter itself."""
     parameter = cast(DTensor, module._parameters[name])
-    return parameter.to_local() if parameter.device_mesh == mesh else parameter
+    if parameter.device_mesh != mesh:
+        return parameter
+    return parameter.to_local()
 
 
 def tensor_parallel_plan(model: nn.Module) -> dict[str, ParallelStyle]:
@@ -142,42 +150,51 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, ParallelStyle]:
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model is {kind_of(model)}; give a module with layers of {DIVISIBLE}")
-    layers = (AttentionLayer, FeedForward)
-    divided = {name for name, one in model.named_modules() if name and isinstance(one, layers)}
-    if not divided:
+    kinds = (AttentionLayer, FeedForward)
+    layers = {name for name, module in model.named_modules() if name and isinstance(module, kinds)}
+    if not layers:
         raise ArgumentError(
             f"{kind_of(model)} has no {DIVISIBLE.replace(' and ', ' or ')} inside; for such a layer itself, "
             f"parallelize_module(layer, mesh, TensorParallel())"
         )
-    _refuse_unlike_ties(model, divided)
+    _refuse_unlike_ties(model, layers)
+
     plan: dict[str, ParallelStyle] = {}
-    for name, one in model.named_modules():
-        if name in divided:
+    for name, module in model.named_modules():
+        if name in layers:
             plan[name] = TensorParallel()
-        elif (
-            name and one._parameters and not any(name.startswith(f"{layer}.") for layer in divided)
-        ):
+        elif name and module._parameters and _layer_around(name, layers) is None:
             plan[name] = KeptWhole()
     return plan
 
 
-def _refuse_unlike_ties(model: nn.Module, divided: set[str]) -> None:
+def _layer_around(name: str, layers: set[str]) -> str | None:
+    """The name of the layer that a module is, or that it is inside of."""
+    return next((layer for layer in layers if f"{name}.".startswith(f"{layer}.")), None)
+
+
+def _refuse_unlike_ties(model: nn.Module, layers: set[str]) -> None:
     """Raise an ArgumentError if two modules have a weight in common that could not stay one after the division."""
-    first: dict[nn.Parameter, tuple[str, str]] = {}
+    first_place_and_way: dict[nn.Parameter, tuple[str, str]] = {}
     for module_name, module in model.named_modules():
-        layer = next((one for one in divided if f"{module_name}.".startswith(f"{one}.")), None)
+        layer = _layer_around(module_name, layers)
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            way = "kept whole" if module_name else "left as it is"
+
             if layer is not None:
-                way = f"divided as {f'{module_name}.{name}'.removeprefix(f'{layer}.')} of a layer"
+                name_in_layer = f"{module_name}.{name}".removeprefix(f"{layer}.")
+                way = f"divided as {name_in_layer} of a layer"
+            elif module_name:
+                way = "kept whole"
+            else:
+                way = "left as it is"
             place = f"{name} of {module_name or 'the model itself'}"
-            other, other_way = first.setdefault(parameter, (place, way))
-            if way != other_way:
+            first_place, first_way = first_place_and_way.setdefault(parameter, (place, way))
+            if way != first_way:
                 raise ArgumentError(
-                    f"{other} and {place} are one parameter, but the first would be {other_way} and the second {way}, "
-                    f"so they would be two; untie them: give each module a parameter of its own"
+                    f"{first_place} and {place} are one parameter, but the first would be {first_way} and the second "
+                    f"{way}, so they would be two; untie them: give each module a parameter of its own"
                 )
 
 
@@ -200,21 +217,22 @@ def shard_model(model: nn.Module, mesh: DeviceMesh, **options: Any) -> nn.Module
     """
     of_kind("model", model, nn.Module, "a module")
     of_kind("mesh", mesh, DeviceMesh, "a DeviceMesh")
-    for layer in [
-        layer for one in model.modules() if isinstance(one, nn.ModuleList) for layer in one
-    ]:
-        cross = getattr(layer, "cross_attention", None)
-        if isinstance(
-            cross, MultiHeadAttention
-        ):  # its context is projected once, before the first step
-            _sharded(cross, mesh, options, ("project_context",))
-        _sharded(layer, mesh, options, ("step",))
-    return _sharded(model, mesh, options, ("encode", "start", "step", "extend", "vectors"))
+    for module_list in [*model.modules()]:
+        if not isinstance(module_list, nn.ModuleList):
+            continue
+        for layer in module_list:
+            cross = getattr(layer, "cross_attention", None)
+            if isinstance(cross, MultiHeadAttention):
+                # Its context is projected once, before the first step.
+                _shard_module(cross, mesh, options, ("project_context",))
+            _shard_module(layer, mesh, options, ("step",))
+    return _shard_module(model, mesh, options, ("encode", "start", "step", "extend", "vectors"))
 
 
-def _sharded(
+def _shard_module(
     module: nn.Module, mesh: DeviceMesh, options: dict[str, Any], methods: tuple[str, ...]
 ) -> nn.Module:
+    """Divide a module's weights by FSDP2, which fetches them for these methods too."""
     fully_shard(module, mesh=mesh, **options)
     for method in methods:
         if hasattr(module, method):
@@ -222,30 +240,35 @@ def _sharded(
     return module
 
 
-def _divide(module: nn.Module, mesh: DeviceMesh, shards: dict[str, int | None]) -> None:
+def _divide(module: nn.Module, mesh: DeviceMesh, axes: dict[str, int | None]) -> None:
     """Make DTensors of a module's own parameters, divided along these axes; None keeps them whole.
 
     Raises:
         ArgumentError: a parameter of another module too, where it was divided along another axis.
     """
-    for name, axis in shards.items():
-        if (given := module._parameters.get(name)) is None:
+    for name, axis in axes.items():
+        parameter = module._parameters.get(name)
+        if parameter is None:
             continue
+
         placement = Replicate() if axis is None else Shard(axis)
-        made: nn.Parameter | None = _made.get(given)
-        if made is None or cast(DTensor, made).device_mesh != mesh:
-            tensor = distribute_tensor(given.detach(), mesh, [placement])
-            made = _made[given] = nn.Parameter(tensor, requires_grad=given.requires_grad)
-        if (other := cast(DTensor, made).placements[0]) != placement:
-            ways = [
-                f"divided along axis {one.dim}" if isinstance(one, Shard) else "kept whole"
-                for one in (other, placement)
-            ]
+        divided: nn.Parameter | None = _divided_parameters.get(parameter)
+        if divided is None or cast(DTensor, divided).device_mesh != mesh:
+            tensor = distribute_tensor(parameter.detach(), mesh, [placement])
+            divided = nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+            _divided_parameters[parameter] = divided
+        earlier = cast(DTensor, divided).placements[0]
+        if earlier != placement:
             raise ArgumentError(
-                f"{name} of {kind_of(module)} {tuple(given.shape)} is a parameter of another module too, where it was "
-                f"{ways[0]}, and here it would be {ways[1]}; untie them: give each module a parameter of its own"
+                f"{name} of {kind_of(module)} {tuple(parameter.shape)} is a parameter of another module too, where it "
+                f"was {_way_of(earlier)}, and here it would be {_way_of(placement)}; untie them: give each module a "
+                f"parameter of its own"
             )
-        module.register_parameter(name, made)
+        module.register_parameter(name, divided)
+
+
+def _way_of(placement: Any) -> str:
+    return f"divided along axis {placement.dim}" if isinstance(placement, Shard) else "kept whole"
 
 
 def _become(module: nn.Module, kind: type[nn.Module], **values: Any) -> None:
@@ -256,52 +279,55 @@ def _become(module: nn.Module, kind: type[nn.Module], **values: Any) -> None:
 
 
 def _divide_feed_forward(module: FeedForward, mesh: DeviceMesh, group: Group) -> None:
-    for part in (module.gate, module.widen):
-        if part is not None:
-            _divide_projection(part, mesh, group)
-    _divide_sum(module.narrow, mesh, group)
-    _become(module.dropout, OwnDropout, group=group)
+    for projection in (module.gate, module.widen):
+        if projection is not None:
+            _divide_outputs(projection, mesh, group)
+    _divide_inputs(module.narrow, mesh, group)
+    _become(module.dropout, DropoutOfProcess, group=group)
     _become(module, DividedFeedForward, group=group)
 
 
 def _divide_attention(module: MultiHeadAttention, mesh: DeviceMesh, share: HeadShare) -> None:
     group = share.group
     mechanism = module.mechanism
-    _divide_projection(module.to_q, mesh, group)
-    for part in (module.to_k, module.to_v, mechanism.to_gate):
-        if part is not None:
-            _divide_projection(part, mesh, group, None if share.divides_keys else share)
+
+    _divide_outputs(module.to_q, mesh, group)
+    whole_weights_of = None if share.divides_keys else share
+    for projection in (module.to_k, module.to_v, mechanism.to_gate):
+        if projection is not None:
+            _divide_outputs(projection, mesh, group, whole_weights_of)
     if module.to_output_gate is not None:
-        _divide_projection(module.to_output_gate, mesh, group)
+        _divide_outputs(module.to_output_gate, mesh, group)
+    _divide_inputs(module.to_output, mesh, group)
+
     for norm in (module.q_norm, module.k_norm):
         if norm is not None:
             _divide(norm, mesh, {"weight": None})
             _become(norm, NormOfHeads, group=group)
-    _divide_sum(module.to_output, mesh, group)
     _divide(module, mesh, {"sinks": 0})
-    _divide(
-        mechanism.learned,
-        mesh,
-        {name: share.axis_of(one) for name, one in mechanism.learned.items()},
-    )
+    learned_axes = {name: share.axis_of(x) for name, x in mechanism.learned.items()}
+    _divide(mechanism.learned, mesh, learned_axes)
+
     _become(mechanism, DividedMechanism, share=share)
-    _become(
-        module, DividedAttention, share=share, heads=len(share.heads), kv_heads=len(share.kv_heads)
-    )
+    heads = len(share.heads)
+    kv_heads = len(share.kv_heads)
+    _become(module, DividedAttention, share=share, heads=heads, kv_heads=kv_heads)
 
 
 def _divide_latent_attention(module: LatentAttention, mesh: DeviceMesh, share: HeadShare) -> None:
-    for part in (module.to_query_latent, module.query_norm, module.to_latent, module.latent_norm):
-        if part is not None:
-            KeptWhole()._apply(part, mesh)
-    for part in (module.to_q, module.to_k, module.to_v):
-        _divide_projection(part, mesh, share.group)
-    _divide_sum(module.to_output, mesh, share.group)
+    group = share.group
+    of_latents = (module.to_query_latent, module.query_norm, module.to_latent, module.latent_norm)
+    for whole_module in of_latents:
+        if whole_module is not None:
+            KeptWhole()._apply(whole_module, mesh)
+    for projection in (module.to_q, module.to_k, module.to_v):
+        _divide_outputs(projection, mesh, group)
+    _divide_inputs(module.to_output, mesh, group)
     _divide(module, mesh, {"sinks": 0})
     _become(module, DividedLatentAttention, share=share, heads=len(share.heads))
 
 
-def _divide_projection(
+def _divide_outputs(
     module: nn.Linear, mesh: DeviceMesh, group: Group, share: HeadShare | None = None
 ) -> None:
     """A projection of which each process computes some outputs; with `share`, by weights that stay whole."""
@@ -310,7 +336,8 @@ def _divide_projection(
     _become(module, ProjectionToPart, group=group, share=share)
 
 
-def _divide_sum(module: nn.Linear, mesh: DeviceMesh, group: Group) -> None:
+def _divide_inputs(module: nn.Linear, mesh: DeviceMesh, group: Group) -> None:
+    """A projection of which each process reads some inputs; the outputs are summed over processes."""
     _divide(module, mesh, {"weight": 1, "bias": None})
     _become(module, ProjectionFromParts, group=group)
 
@@ -336,17 +363,20 @@ class HeadShare:
     def of(cls, group: Group, heads: int, kv_heads: int) -> HeadShare:
         """The share of this process of a layer."""
         if heads % group.count:
-            fitting = ", ".join(str(one) for one in range(1, heads + 1) if not heads % one)
+            fitting = [str(count) for count in range(1, heads + 1) if not heads % count]
             raise ArgumentError(
                 f"{heads} query heads cannot be divided among {group.count} processes, each with as many; "
-                f"numbers of processes that can: {fitting}"
+                f"numbers of processes that can: {', '.join(fitting)}"
             )
-        each = heads // group.count
-        sharing = heads // kv_heads
-        together = gcd(each, sharing)  # query heads of this process that read one key/value head
-        first = group.rank * each
-        keys = tuple((first + head) // sharing for head in range(0, each, together))
-        return cls(group, range(first, first + each), keys, heads, kv_heads)
+
+        heads_of_process = heads // group.count
+        heads_of_key = heads // kv_heads
+        first = group.rank * heads_of_process
+        own_heads = range(first, first + heads_of_process)
+        # So many query heads of this process in turn read one key/value head, on every process equally many.
+        heads_in_turn = gcd(heads_of_process, heads_of_key)
+        own_kv_heads = [head // heads_of_key for head in own_heads[::heads_in_turn]]
+        return cls(group, own_heads, tuple(own_kv_heads), heads, kv_heads)
 
     @property
     def divides_keys(self) -> bool:
@@ -355,26 +385,25 @@ class HeadShare:
 
     def axis_of(self, parameter: torch.Tensor) -> int | None:
         """The axis along which a tensor (heads, kv_heads or 1, ...) of the whole layer is divided; None for whole."""
-        alone = len(parameter) == self.all_heads or (
-            len(parameter) == self.all_kv_heads and self.divides_keys
-        )
-        return 0 if alone else None
+        rows = len(parameter)
+        if rows == self.all_heads or (rows == self.all_kv_heads and self.divides_keys):
+            return 0
+        return None
 
     def of_keys(self, tensor: torch.Tensor) -> torch.Tensor:
         """Of a tensor (kv_heads · size, ...) of the whole layer, the part of this process's key/value heads."""
-        return tensor.unflatten(0, (self.all_kv_heads, -1))[list(self.kv_heads)].flatten(0, 1)
+        by_head = tensor.unflatten(0, (self.all_kv_heads, -1))
+        return by_head[list(self.kv_heads)].flatten(0, 1)
 
     def of_bias(
         self, bias: torch.Tensor | Bias, q_len: int, k_len: int, q_start: int | torch.Tensor | None
     ) -> torch.Tensor | Bias:
         """The bias of this process's heads in a call; gradients of the whole one are summed over processes."""
         if isinstance(bias, torch.Tensor):
-            alike = bias.dim() < 3 or bias.shape[-3] != self.all_heads
-            return (
-                copied(bias, self.group)
-                if alike
-                else copied(bias, self.group)[..., self.heads, :, :]
-            )
+            bias = copy_to_processes(bias, self.group)
+            if bias.dim() < 3 or bias.shape[-3] != self.all_heads:
+                return bias
+            return bias[..., self.heads, :, :]
         if type(bias) is ALiBi:
             bias.check(self.all_heads)
             slopes = series(self.all_heads) if bias.slopes is None else bias.slopes
@@ -397,23 +426,29 @@ class BiasOfHeads(Bias):
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         if not learns(self.whole):
-            return self._own(self.whole.by_distance(distances, self.share.all_heads))
-        lowest, highest = (
-            self._farthest()
-        )  # the distances asked for differ: each process's heads look at other keys
-        every = torch.arange(lowest, highest + 1, device=distances.device)
-        numbers = copied(self.whole.by_distance(every, self.share.all_heads), self.share.group)
-        return self._own(numbers)[:, distances - lowest]
+            return self._of_heads(self.whole.by_distance(distances, self.share.all_heads))
 
-    def _own(self, every: torch.Tensor) -> torch.Tensor:
-        return every if len(every) == 1 else every[self.share.heads.start : self.share.heads.stop]
+        # Heads of other processes look at other keys, so the distances asked for differ. All processes compute those of
+        # the whole call, so that the gradients that they sum have one shape.
+        lowest, highest = self._distances_of_call()
+        every_distance = torch.arange(lowest, highest + 1, device=distances.device)
+        numbers = self.whole.by_distance(every_distance, self.share.all_heads)
+        numbers = copy_to_processes(numbers, self.share.group)
+        return self._of_heads(numbers)[:, distances - lowest]
 
-    def _farthest(self) -> tuple[int, int]:
+    def _of_heads(self, rows: torch.Tensor) -> torch.Tensor:
+        if len(rows) == 1:  # one for all heads
+            return rows
+        return rows[self.share.heads.start : self.share.heads.stop]
+
+    def _distances_of_call(self) -> tuple[int, int]:
         """The lowest and the highest distance of the call, also of pairs that no head allows."""
         start = self.k_len - self.q_len if self.q_start is None else self.q_start
         starts = start.tolist() if isinstance(start, torch.Tensor) else [start]
-        lowest = -max(starts, default=0) - max(0, self.q_len - 1)
-        return lowest, max(lowest, self.k_len - 1 - min(starts, default=0))
+        last_query = max(starts, default=0) + max(0, self.q_len - 1)
+        first_query = min(starts, default=0)
+        lowest = -last_query
+        return lowest, max(lowest, self.k_len - 1 - first_query)
 
     @property
     def learns(self) -> bool:
@@ -422,9 +457,9 @@ class BiasOfHeads(Bias):
     @property
     def plan_key(self) -> Hashable | None:
         key = self.whole.plan_key
-        return (
-            None if key is None else (type(self.whole), key, self.share.all_heads, self.share.heads)
-        )
+        if key is None:
+            return None
+        return type(self.whole), key, self.share.all_heads, self.share.heads
 
     @property
     def by_value(self) -> bool:
@@ -434,31 +469,30 @@ class BiasOfHeads(Bias):
         self.whole.check(self.share.all_heads)
 
 
-class _CopiedOrSummed(torch.autograd.Function):
-    """Each is the gradient of the other."""
+class _CopyOrSum(torch.autograd.Function):
+    """A copy to all processes, or with `sums` the sum over them; each is the gradient of the other."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Group, sums: bool) -> torch.Tensor:
-        ctx.group, ctx.sums = group, sums
-        return group.summed(x) if sums else x.view_as(x)
+        ctx.group = group
+        ctx.sums = sums
+        return group.sum(x) if sums else x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return _CopiedOrSummed.apply(grads[0], ctx.group, not ctx.sums), None, None
+        return _CopyOrSum.apply(grads[0], ctx.group, not ctx.sums), None, None
 
 
-def copied(x: Any, group: Group) -> Any:
+def copy_to_processes(x: Any, group: Group) -> Any:
     """A tensor that is alike on all processes, each of which computes with it: its gradients are summed over them."""
-    return (
-        _CopiedOrSummed.apply(x, group, False)
-        if isinstance(x, torch.Tensor) and x.requires_grad
-        else x
-    )
+    if isinstance(x, torch.Tensor) and x.requires_grad:
+        return _CopyOrSum.apply(x, group, False)
+    return x
 
 
-def summed(x: torch.Tensor, group: Group) -> torch.Tensor:
+def sum_over_processes(x: torch.Tensor, group: Group) -> torch.Tensor:
     """The sum over processes; the gradient of the sum, alike on all, is that of each part."""
-    return _CopiedOrSummed.apply(x, group, True)
+    return _CopyOrSum.apply(x, group, True)
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
@@ -473,11 +507,14 @@ class ProjectionToPart(Projection):
     share: HeadShare | None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        bias = None if self.bias is None else self._part(_local(self.bias))
-        return torch.nn.functional.linear(input, self._part(_local(self.weight)), bias)
+        weight = self._part_of(_local(self.weight))
+        bias = None if self.bias is None else self._part_of(_local(self.bias))
+        return torch.nn.functional.linear(input, weight, bias)
 
-    def _part(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if self.share is None else self.share.of_keys(copied(tensor, self.group))
+    def _part_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.share is None:  # divided already
+            return tensor
+        return self.share.of_keys(copy_to_processes(tensor, self.group))
 
 
 class ProjectionFromParts(Projection):
@@ -486,7 +523,8 @@ class ProjectionFromParts(Projection):
     group: Group
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        output = summed(torch.nn.functional.linear(input, _local(self.weight)), self.group)
+        part = torch.nn.functional.linear(input, _local(self.weight))
+        output = sum_over_processes(part, self.group)
         return output if self.bias is None else output + _local(self.bias)
 
 
@@ -496,12 +534,11 @@ class NormOfHeads(nn.RMSNorm):
     group: Group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.rms_norm(
-            x, self.normalized_shape, copied(_local(self.weight), self.group), self.eps
-        )
+        weight = copy_to_processes(_local(self.weight), self.group)
+        return nn.functional.rms_norm(x, self.normalized_shape, weight, self.eps)
 
 
-class OwnDropout(nn.Dropout):
+class DropoutOfProcess(nn.Dropout):
     """Dropout of numbers that are on this process alone; the default generator stays alike on all processes."""
 
     group: Group
@@ -509,12 +546,16 @@ class OwnDropout(nn.Dropout):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.training or not self.p:
             return input
-        generator = torch.Generator(input.device).manual_seed(_own_seed(self.group))
-        kept = torch.rand(input.shape, generator=generator, device=input.device) >= self.p
-        return input * kept / (1 - self.p) if self.p < 1 else input * 0
+        if self.p == 1:
+            _seed_of_process(self.group)  # the default generator advances as for any other p
+            return input * 0
+
+        generator = torch.Generator(input.device).manual_seed(_seed_of_process(self.group))
+        stays = torch.rand(input.shape, generator=generator, device=input.device) >= self.p
+        return input * stays / (1 - self.p)
 
 
-def _own_seed(group: Group) -> int:
+def _seed_of_process(group: Group) -> int:
     """A seed of this process, by one draw of the default generator, which is alike on all."""
     return int(torch.randint(2**62, (), device="cpu").item()) ^ group.rank
 
@@ -525,7 +566,7 @@ class DividedFeedForward(FeedForward):
     group: Group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(copied(x, self.group))
+        return super().forward(copy_to_processes(x, self.group))
 
 
 class DividedMechanism(LayerMechanism):
@@ -536,18 +577,21 @@ class DividedMechanism(LayerMechanism):
     @property
     def learned(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Its parameters by name, as tensors of this process's heads; `parameters()` has the DTensors."""
-        every = cast(nn.ParameterDict, self._modules["learned"])
-        return {name: self._part(cast(DTensor, one)) for name, one in every.items()}
+        parameters = cast(nn.ParameterDict, self._modules["learned"])
+        return {name: self._part_of(cast(DTensor, x)) for name, x in parameters.items()}
 
-    def _part(self, parameter: DTensor) -> torch.Tensor:
+    def _part_of(self, parameter: DTensor) -> torch.Tensor:
         local = parameter.to_local()
         if parameter.placements[0].is_shard():
             return local
-        local = copied(local, self.share.group)
-        return self.share.of_keys(local) if len(local) == self.share.all_kv_heads else local
+
+        whole = copy_to_processes(local, self.share.group)
+        if len(whole) != self.share.all_kv_heads:
+            return whole
+        return self.share.of_keys(whole)
 
 
-class Divided(AttentionLayer):
+class DividedAttentionLayer(AttentionLayer):
     """What `TensorParallel` makes of an attention layer: `heads` are those of this process."""
 
     share: HeadShare
@@ -559,52 +603,46 @@ class Divided(AttentionLayer):
             raise UnsupportedError(
                 "a layer over several processes records nothing; record it on one process"
             )
+
         share = self.share
         options: dict[str, Any] = {
             **self.options,
             "q_start": q_start,
+            "pattern": pattern.of_heads(share.heads, share.all_heads),
+            "sink": None if self.sinks is None else _local(self.sinks),
             **self.mechanism.options(gate),
         }
         if self.training and self.dropout:
-            options |= {"dropout": self.dropout, "dropout_seed": _own_seed(share.group)}
-        sink = None if self.sinks is None else _local(self.sinks)
+            options["dropout"] = self.dropout
+            options["dropout_seed"] = _seed_of_process(share.group)
         if isinstance(bias, torch.Tensor | Bias):
             bias = share.of_bias(bias, q.shape[2], k.shape[2], q_start)
-        return attention(
-            q,
-            k,
-            v,
-            pattern=pattern.of_heads(share.heads, share.all_heads),
-            bias=bias,
-            sink=sink,
-            **options,
-        )
+        return attention(q, k, v, bias=bias, **options)
 
     def extra_repr(self) -> str:
-        return (
-            f"{super().extra_repr()}, process {self.share.group.rank} of {self.share.group.count}"
-        )
+        group = self.share.group
+        return f"{super().extra_repr()}, process {group.rank} of {group.count}"
 
 
-class DividedAttention(Divided, MultiHeadAttention):
+class DividedAttention(DividedAttentionLayer, MultiHeadAttention):
     """A MultiHeadAttention; `kv_heads` are those of this process as well."""
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
         refuse_layout("x", x)
-        return super().forward(copied(x, self.share.group), *inputs, **options)
+        return super().forward(copy_to_processes(x, self.share.group), *inputs, **options)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
-        return super().project_context(copied(context, self.share.group))
+        return super().project_context(copy_to_processes(context, self.share.group))
 
 
-class DividedLatentAttention(Divided, LatentAttention):
+class DividedLatentAttention(DividedAttentionLayer, LatentAttention):
     """A LatentAttention, whose latents are the same on all processes."""
 
     def _of_queries(self, x: torch.Tensor) -> torch.Tensor:
-        return copied(super()._of_queries(x), self.share.group)
+        return copy_to_processes(super()._of_queries(x), self.share.group)
 
     def _latents(self, x: torch.Tensor, first: int) -> torch.Tensor:
-        return copied(super()._latents(x, first), self.share.group)
+        return copy_to_processes(super()._latents(x, first), self.share.group)
 
     def _can_absorb(self) -> bool:
         """Its projections are parts of plain ones; hooks on them are honoured by calling them."""

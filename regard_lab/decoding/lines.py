@@ -29,7 +29,7 @@ class SharedWork:
 
     def gathered(self, own: list[Any]) -> list[Any]:
         """What all processes have, in one list, on each of them."""
-        return [one for part in Group.of(dist.group.WORLD).gathered_lists(own) for one in part]
+        return [one for part in Group.of(dist.group.WORLD).gather_lists(own) for one in part]
 
 
 @contextmanager

@@ -24,7 +24,14 @@ from transformers import PreTrainedModel
 
 from regard.arguments import shown
 from regard.distributed.api import attention
-from regard.distributed.group import Group, about_weights, agree, refuse_together, refusing_together
+from regard.distributed.group import (
+    Announcement,
+    Group,
+    about_weights,
+    agree,
+    refuse_together,
+    refusing_together,
+)
 from regard.distributed.needs import Layout, check_division, shard
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside
@@ -310,9 +317,8 @@ class _Forward:
                 words.append(about_weights(model.parameters()))
         length = x.shape[1]
         learning = torch.is_grad_enabled()
-        agreed = agree(
-            group, group.device_for(x), words, q_len=length, k_len=length, learning=learning
-        )
+        announcement = Announcement(words, q_len=length, k_len=length, learning=learning)
+        agreed = agree(group, group.device_for(x), announcement)
         whole = Layout(layout, agreed.q_lengths)
         self.agreed = True
         shared = Shared(self.sharing, model, whole.length, given=ref(given))

@@ -2,6 +2,7 @@
 
 import itertools
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -167,11 +168,8 @@ def test_statistics_have_the_dtype_that_they_have_on_one_process(dtype, pools):
 
 
 def on_processes_in_small_pieces(case: Case):
-    plain, pieces.MOST_ROWS = pieces.MOST_ROWS, 5
-    try:
+    with patch.object(pieces, "MOST_QUERIES_OF_A_PIECE", 5):
         return on_processes(case)
-    finally:
-        pieces.MOST_ROWS = plain
 
 
 @pytest.mark.parametrize("case", [cases()[at] for at in (1, 3, 5, 7, 13, 22, 24, 27)], ids=str)

@@ -60,7 +60,7 @@ def interrupting(name: str, share: float) -> tuple[str, bool]:
     _ = run(1, group)
     lines = lines_of(partial(run, 1, group))
     begun = first_in(Group.begin, lines) + 2
-    met = first_in(Group.gathered, lines)
+    met = first_in(Group.gather, lines)
     if dist.get_rank() == 0:
         assert interrupted(partial(run, 1, group), lines[begun + int(share * (met - begun))])
     try:

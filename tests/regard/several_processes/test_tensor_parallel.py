@@ -9,7 +9,12 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from regard.bias import ALiBi, Bias, T5Relative
 from regard.distributed import TensorParallel, tensor_parallel_plan
@@ -163,6 +168,32 @@ def test_a_divided_layer_computes_what_one_process_computes(name, count, pools):
         for what, one in found.items():
             assert one.shape == expected[what].shape, what
             assert abs(one - expected[what]).max() < 1e-10, what
+
+
+def layer_of_plain_heads() -> MultiHeadAttention:
+    torch.manual_seed(1)
+    options = {"pattern": "causal", "positions": "rotary", "output_gate": True}
+    return MultiHeadAttention(dim=24, head_dim=4, heads=8, kv_heads=4, **options).double()
+
+
+def divided_by_pytorch(count: int) -> dict[str, Any]:
+    """What a layer computes that is divided by PyTorch's own styles, as the page on several processes says."""
+    layer = layer_of_plain_heads()
+    projections = ("to_q", "to_k", "to_v", "to_output_gate")
+    plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in projections}
+    plan["to_output"] = RowwiseParallel()
+    parallelize_module(layer, init_device_mesh("cpu", (count,)), plan)
+    layer.heads //= count
+    layer.kv_heads //= count
+    return computed(layer, "heads")
+
+
+def test_the_styles_of_pytorch_suffice_for_plain_heads_that_the_processes_divide(pools):
+    expected = computed(layer_of_plain_heads(), "heads")
+    for results in pools(2).run(divided_by_pytorch, 2):
+        assert results.keys() == expected.keys()
+        for name, result in results.items():
+            assert abs(result - expected[name]).max() < 1e-10, name
 
 
 def trained(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
