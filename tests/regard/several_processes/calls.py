@@ -23,7 +23,10 @@ from regard.layers import MultiHeadAttention, record_attention
 
 @dataclass(frozen=True)
 class Case:
-    """One call: the lengths that each process holds, and options; what holds tensors is made in each process."""
+    """One call: the lengths that each process holds, and options; what holds tensors is made in each process.
+
+    sizes: batch, heads, kv_heads, head_dim, v_dim.
+    """
 
     name: str
     lengths: tuple[int, ...]
@@ -33,13 +36,7 @@ class Case:
     layout: str = "contiguous"
     form: str = "auto"
     want: tuple[Any, ...] = ()
-    sizes: tuple[int, int, int, int, int] = (
-        2,
-        4,
-        2,
-        5,
-        3,
-    )  # batch, heads, kv_heads, head_dim, v_dim
+    sizes: tuple[int, int, int, int, int] = (2, 4, 2, 5, 3)
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
 
@@ -48,14 +45,13 @@ class Case:
 
     @property
     def layouts(self) -> tuple[Layout, Layout]:
-        return Layout(self.layout, self.lengths), Layout(
-            self.layout, self.k_lengths or self.lengths
-        )
+        k_lengths = self.k_lengths or self.lengths
+        return Layout(self.layout, self.lengths), Layout(self.layout, k_lengths)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The whole q, k, v, and the gradients of output and log-sum-exp."""
         batch, heads, kv_heads, head_dim, v_dim = self.sizes
-        q_len, k_len = (one.length for one in self.layouts)
+        q_len, k_len = (layout.length for layout in self.layouts)
         numbers = torch.Generator().manual_seed(7)
         draw = partial(torch.randn, generator=numbers, dtype=torch.float64)
         drawn = {
@@ -65,17 +61,19 @@ class Case:
             "grad": draw(batch, heads, q_len, v_dim),
             "grad_lse": draw(batch, heads, q_len),
         }
-        return {name: one.to(self.device, self.dtype) for name, one in drawn.items()}
+        return {name: x.to(self.device, self.dtype) for name, x in drawn.items()}
 
     def made(self, rank: int | None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """The options, those with tensors included, and the tensors that learn by name."""
         if not self.make:
             return dict(self.options), {}
         if self.make in PATTERNS:
-            lengths = (one.length for one in self.layouts)
-            return {**self.options, "pattern": PATTERNS[self.make](*self.sizes[:2], *lengths)}, {}
-        more, learning = MAKERS[self.make](self, rank)
-        return {**self.options, **more}, learning
+            batch, heads = self.sizes[:2]
+            q_len, k_len = (layout.length for layout in self.layouts)
+            pattern = PATTERNS[self.make](batch, heads, q_len, k_len)
+            return {**self.options, "pattern": pattern}, {}
+        options, learning = MAKERS[self.make](self, rank)
+        return {**self.options, **options}, learning
 
 
 def whole_rows(case: Case, rank: int | None, x: torch.Tensor) -> torch.Tensor:
@@ -116,12 +114,12 @@ def _starts(case: Case, rank: int | None):
 
 
 def _bias(case: Case, rank: int | None):
-    q_len, k_len = (one.length for one in case.layouts)
-    whole = torch.randn(
-        case.sizes[1], q_len, k_len, dtype=case.dtype, generator=torch.Generator().manual_seed(5)
-    )
-    here = whole_rows(case, rank, whole).clone().to(case.device).requires_grad_()
-    return {"bias": here, "pattern": "causal"}, {"bias": here}
+    q_len, k_len = (layout.length for layout in case.layouts)
+    heads = case.sizes[1]
+    numbers = torch.Generator().manual_seed(5)
+    whole = torch.randn(heads, q_len, k_len, dtype=case.dtype, generator=numbers)
+    of_rows = whole_rows(case, rank, whole).clone().to(case.device).requires_grad_()
+    return {"bias": of_rows, "pattern": "causal"}, {"bias": of_rows}
 
 
 def _t5(case: Case, rank: int | None):
@@ -132,9 +130,8 @@ def _t5(case: Case, rank: int | None):
 
 
 def _sinks(case: Case, rank: int | None):
-    sink = torch.linspace(
-        -1, 2, case.sizes[1], dtype=case.dtype, device=case.device, requires_grad=True
-    )
+    heads = case.sizes[1]
+    sink = torch.linspace(-1, 2, heads, dtype=case.dtype, device=case.device, requires_grad=True)
     return {"sink": sink, "pattern": p.CausalWindow(6) & p.KeySpan(4, None)}, {"sink": sink}
 
 
@@ -143,10 +140,10 @@ def _score(case: Case, rank: int | None, kind: str = "general"):
     score = {"general": m.General(dim, dim), "additive": m.Additive(dim, dim, 4)}[kind]
     mechanism = m.Softmax(score=score)
     torch.manual_seed(11)
-    parameters = {
-        name: one.detach().to(case.device, case.dtype).requires_grad_()
-        for name, one in mechanism.new_parameters(case.sizes[1], case.sizes[2]).items()
-    }
+    _, heads, kv_heads, _, _ = case.sizes
+    parameters = {}
+    for name, x in mechanism.new_parameters(heads, kv_heads).items():
+        parameters[name] = x.detach().to(case.device, case.dtype).requires_grad_()
     return {"mechanism": mechanism, "parameters": parameters, "pattern": "causal"}, parameters
 
 
@@ -182,29 +179,31 @@ def computed(
     grads: Any,
 ) -> Any:
     """Output, statistics and gradients of a call by name, given the gradients of output and log-sum-exp."""
-    found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
-    found |= {
-        name: getattr(detail, name)
-        for name in ("entropy", "received", "distance", "sink")
-        if name in case.want
-    }
-    if not all(isinstance(one, str) for one in case.want):
-        found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
-    lse = detail.log_sum_exp.masked_fill(detail.log_sum_exp == -torch.inf, 0)
-    loss = (detail.output * grads[0]).sum() + (lse * grads[1]).sum()
+    results = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
+    for name in ("entropy", "received", "distance", "sink"):
+        if name in case.want:
+            results[name] = getattr(detail, name)
+    if not all(isinstance(want, str) for want in case.want):
+        results["top_indices"] = detail.top_keys.indices
+        results["top_weights"] = detail.top_keys.weights
+
+    finite_lse = detail.log_sum_exp.masked_fill(detail.log_sum_exp == -torch.inf, 0)
+    loss = (detail.output * grads[0]).sum() + (finite_lse * grads[1]).sum()
     gradients = torch.autograd.grad(loss, [*inputs, *learning.values()])
-    found |= dict(zip(["dq", "dk", "dv", *learning], gradients, strict=True))
-    return {name: one.detach().to("cpu", torch.float64) for name, one in found.items()}
+    results |= dict(zip(["dq", "dk", "dv", *learning], gradients, strict=True))
+    return {name: x.detach().to("cpu", torch.float64) for name, x in results.items()}
 
 
 def on_processes(case: Case) -> dict[str, Any]:
     """What one process computes of a case, and the bytes that it sent."""
-    rank, (of_q, of_k) = dist.get_rank(), case.layouts
+    rank = dist.get_rank()
+    q_layout, k_layout = case.layouts
     whole = case.tensors()
-    q, grad, grad_lse = (
-        distributed.shard(whole[name], of_q, rank) for name in ("q", "grad", "grad_lse")
-    )
-    k, v = (distributed.shard(whole[name], of_k, rank) for name in ("k", "v"))
+    q = distributed.shard(whole["q"], q_layout, rank)
+    k = distributed.shard(whole["k"], k_layout, rank)
+    v = distributed.shard(whole["v"], k_layout, rank)
+    grad = distributed.shard(whole["grad"], q_layout, rank)
+    grad_lse = distributed.shard(whole["grad_lse"], q_layout, rank)
     options, learning = case.made(rank)
     inputs = [x.requires_grad_() for x in (q, k, v)]
     with counted() as sent:
@@ -218,9 +217,10 @@ def on_processes(case: Case) -> dict[str, Any]:
             want=("log_sum_exp", *case.want),
             **options,
         )
-        forward = sum(sent)
-        found = computed(case, detail, inputs, learning, (grad, grad_lse))
-    return {**{name: one.numpy() for name, one in found.items()}, "sent": (forward, sum(sent))}
+        sent_in_forward = sum(sent)
+        results = computed(case, detail, inputs, learning, (grad, grad_lse))
+    arrays: dict[str, Any] = {name: x.numpy() for name, x in results.items()}
+    return arrays | {"sent": (sent_in_forward, sum(sent))}
 
 
 def on_one(case: Case) -> dict[str, torch.Tensor]:
@@ -237,20 +237,22 @@ OF_KEYS = {"dk", "dv", "received"}
 
 def together(case: Case, parts: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """The results of all processes as one: parts joined by position, gradients of shared tensors summed."""
-    of_q, of_k = case.layouts
-    learning = case.made(None)[1]
-    found = {}
+    q_layout, k_layout = case.layouts
+    _, learning = case.made(None)
+    results = {}
     for name in parts[0]:
         if name == "sent":
             continue
-        pieces = [torch.from_numpy(one[name]) for one in parts]
+        tensors = [torch.from_numpy(part[name]) for part in parts]
         if name == "bias":
-            found[name] = distributed.unshard(pieces, of_q, dim=-2)
+            results[name] = distributed.unshard(tensors, q_layout, dim=-2)
         elif name in learning:
-            found[name] = torch.stack(pieces).sum(0)
+            results[name] = torch.stack(tensors).sum(0)
+        elif name in OF_KEYS:
+            results[name] = distributed.unshard(tensors, k_layout)
         else:
-            found[name] = distributed.unshard(pieces, of_k if name in OF_KEYS else of_q)
-    return found
+            results[name] = distributed.unshard(tensors, q_layout)
+    return results
 
 
 def on_a_linear_layer(style: ParallelStyle) -> None:

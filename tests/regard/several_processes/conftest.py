@@ -14,9 +14,8 @@ def pools() -> Iterator[Callable[[int], Pool]]:
     """A function from a number of processes to their pool."""
 
     def pool(count: int) -> Pool:
-        if (
-            count not in started or not started[count].sound
-        ):  # processes of a failed test may still wait for another
+        # Processes of a failed test may still wait for another one, so they are not used again.
+        if count not in started or not started[count].sound:
             started[count] = Pool(count)
         return started[count]
 

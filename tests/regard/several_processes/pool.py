@@ -14,28 +14,32 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60  # seconds that one function may take
-START = 300  # seconds for the imports of all processes, on a busy machine
+SECONDS_FOR_A_FUNCTION = 60
+SECONDS_FOR_A_START = 300  # for the imports of all processes, on a busy machine
 
-# imported once and not in each process; optimisers import torch._dynamo, which takes seconds
+# Imported once and not in each process; optimisers import torch._dynamo, which takes seconds.
 PRELOADED = [
     "torch.distributed.tensor.parallel",
     "torch._dynamo",
     "regard.distributed",
     "several_processes.calls",
 ]
-MODELS = (
-    "regard.integrations.transformers"  # loaded with them where a test that needs it was collected
-)
+
+# Imported with them where a test that needs it was collected.
+MODELS = "regard.integrations.transformers"
 
 
 class Pool:
     """`count` processes of one group; `run` calls a function in each and returns what each of them returned."""
 
-    def __init__(self, count: int, timeout: int = PATIENCE // 2, backend: str = "gloo") -> None:
+    def __init__(
+        self, count: int, timeout: int = SECONDS_FOR_A_FUNCTION // 2, backend: str = "gloo"
+    ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*PRELOADED, *([MODELS] if MODELS in sys.modules else [])])
-        self.count, self.sound = count, True
+        preloaded = [*PRELOADED, MODELS] if MODELS in sys.modules else PRELOADED
+        context.set_forkserver_preload(preloaded)
+        self.count = count
+        self.sound = True
         store = Path(tempfile.mkdtemp()) / "store"
         pipes = [context.Pipe() for _ in range(count)]
         self.ends = [end for end, _ in pipes]
@@ -50,14 +54,15 @@ class Pool:
         for process in self.processes:
             process.start()
         for rank, end in enumerate(self.ends):
-            assert end.poll(START), f"process {rank} did not start within {START} s"
+            started = end.poll(SECONDS_FOR_A_START)
+            assert started, f"process {rank} did not start within {SECONDS_FOR_A_START} s"
             end.recv()
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """What the function returned in each process; an exception there is raised here, with its traceback."""
         for end in self.ends:
             end.send((function, args))
-        return [found for found, _ in self._answers(raising=True)]
+        return [result for result, _ in self._answers(raising=True)]
 
     def refusals(self, function: Callable[..., Any], *args: Any) -> list[str]:
         """The message with which the function failed in each process; "" where it did not."""
@@ -68,19 +73,20 @@ class Pool:
     def _answers(self, raising: bool) -> list[tuple[Any, str]]:
         answers = []
         for rank, end in enumerate(self.ends):
-            assert end.poll(PATIENCE), f"process {rank} did not answer within {PATIENCE} s"
+            answered = end.poll(SECONDS_FOR_A_FUNCTION)
+            assert answered, f"process {rank} did not answer within {SECONDS_FOR_A_FUNCTION} s"
             answers.append(end.recv())
         failed = [trace for _, _, trace in answers if trace]
         self.sound = self.sound and not (raising and failed)
         if raising and failed:
             raise AssertionError("\n".join(failed))
-        return [(found, message) for found, message, _ in answers]
+        return [(result, message) for result, message, _ in answers]
 
     def close(self) -> None:
         for end in self.ends:
             end.close()
         for process in self.processes:
-            process.join(PATIENCE)
+            process.join(SECONDS_FOR_A_FUNCTION)
 
 
 def serve(rank: int, count: int, store: str, end: Connection, timeout: int, backend: str) -> None:

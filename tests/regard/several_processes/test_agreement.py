@@ -54,38 +54,43 @@ def call(options: dict[str, Any]) -> torch.Tensor:
 
 def differing() -> dict[str, str]:
     """The message of each call whose number differs between the processes."""
-    found = {}
-    for what, given in options(2 + dist.get_rank()).items():
-        try:
-            call(given)
-            found[what] = ""
-        except regard.RegardError as error:
-            found[what] = str(error)
-    return found
+    messages = {}
+    for name, differing_options in options(2 + dist.get_rank()).items():
+        messages[name] = refusal_of(differing_options)
+    return messages
+
+
+def refusal_of(options: dict[str, Any]) -> str:
+    """The message with which a call is refused; "" if it is computed."""
+    try:
+        call(options)
+    except regard.RegardError as error:
+        return str(error)
+    return ""
 
 
 def test_a_number_that_an_option_holds_and_that_differs_is_refused_with_the_name_of_the_option(
     pools,
 ):
     for messages in pools(2).run(differing):
-        for what, message in messages.items():
-            assert "process 1 and process 0 make different calls" in message, what
-            option = what.split()[0]
-            there, here = message.split("Process 1 has ")[1].split("; process 0 has ")
-            assert there.startswith(option), what
-            assert here.startswith(option), what
+        for name, message in messages.items():
+            assert "process 1 and process 0 make different calls" in message, name
+            option = name.split()[0]
+            second, first = message.split("Process 1 has ")[1].split("; process 0 has ")
+            assert second.startswith(option), name
+            assert first.startswith(option), name
 
 
 def equal() -> bool:
     """Call with options that are equal on both processes, or that belong to one."""
-    for given in options(3).values():
-        call(given)
+    for equal_options in options(3).values():
+        call(equal_options)
     call({"pattern": p.Where(lambda q_pos, k_pos: (q_pos - k_pos).abs() < 3)})
-    call({"bias": torch.full((6, 12), float(dist.get_rank()))})  # of the queries of this process
+    bias_of_own_queries = torch.full((6, 12), float(dist.get_rank()))
+    call({"bias": bias_of_own_queries})
     used = p.SameDocument(torch.arange(12) // 3)
-    used.dense(
-        12, 12
-    ) if dist.get_rank() else None  # what a pattern keeps of its use is not compared
+    if dist.get_rank():  # what a pattern keeps of its use is not compared
+        used.dense(12, 12)
     call({"pattern": used})
     return True
 
@@ -97,19 +102,19 @@ def test_equal_numbers_are_one_call(pools):
 def stepped() -> list[str]:
     """What each call says while one process changes a sink in ways that PyTorch counts and does not count."""
     sink = torch.zeros(2)
-    said = []
-    for change in range(3):
-        if change and dist.get_rank():
-            if change == 1:
-                sink.data[0] = 1.0  # its _version stays the same
-            else:
-                sink.zero_()
-        try:
-            call({"sink": sink})
-            said.append("")
-        except regard.RegardError as error:
-            said.append(str(error).split("Process 1 has ")[1].split()[0])
-    return said
+    changes_sink = dist.get_rank() == 1
+
+    def named_option() -> str:
+        message = refusal_of({"sink": sink})
+        return message.split("Process 1 has ")[1].split()[0] if message else ""
+
+    at_first = named_option()
+    if changes_sink:
+        sink.data[0] = 1.0  # its _version stays the same
+    after_a_hidden_change = named_option()
+    if changes_sink:
+        sink.zero_()
+    return [at_first, after_a_hidden_change, named_option()]
 
 
 def test_a_number_that_changed_since_the_last_call_is_compared_again(pools):
@@ -118,8 +123,9 @@ def test_a_number_that_changed_since_the_last_call_is_compared_again(pools):
 
 def test_what_processes_compare_depends_on_every_number_of_an_option():
     """In one process, where a fault can be planted."""
-    for what in options(2):
-        first, again, other = (
-            [api.contents(x) for x in options(size)[what].values()] for size in (2, 2, 3)
-        )
-        assert first == again != other, what
+
+    def texts(name: str, size: int) -> list[str]:
+        return [api.contents(value) for value in options(size)[name].values()]
+
+    for name in options(2):
+        assert texts(name, 2) == texts(name, 2) != texts(name, 3), name

@@ -4,7 +4,7 @@ NCCL reads what is sent, and writes what is received, at some time before `wait`
 alone: a buffer that is read too early holds NaN, and one that is changed too early sends other numbers.
 """
 
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -38,25 +38,27 @@ def as_nccl():
     """Within it, messages are late, and checked to be such as NCCL sends."""
     batch = dist.batch_isend_irecv
     gather = dist.all_gather
-    met = []
+    collectives = []
 
     def late(ops: list[dist.P2POp]) -> list[Any]:
-        assert met, (
+        reason = (
             "the first exchange of a group on NCCL has to be one that all processes take part in"
         )
+        assert collectives, reason
         for op in ops:
             assert op.tensor.is_contiguous()
             if op.op is dist.irecv:
                 op.tensor.fill_(torch.nan if op.tensor.is_floating_point() else 77)
         return [Late(ops, batch)]
 
-    def collective(*given: Any, **options: Any) -> Any:
-        met.append(True)
-        return gather(*given, **options)
+    def collective(*tensors: Any, **options: Any) -> Any:
+        collectives.append("all_gather")
+        return gather(*tensors, **options)
 
-    with ExitStack() as stack:
-        for name, function in (("batch_isend_irecv", late), ("all_gather", collective)):
-            stack.enter_context(patch.object(dist, name, function))
+    with (
+        patch.object(dist, "batch_isend_irecv", late),
+        patch.object(dist, "all_gather", collective),
+    ):
         yield
 
 

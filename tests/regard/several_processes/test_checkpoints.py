@@ -93,15 +93,14 @@ def load(folder: str, how: str) -> tuple[float, list[float]]:
 def test_a_model_that_one_division_saved_is_loaded_and_trained_by_another(
     saved, loaded, pools, tmp_path
 ):
-    found = (
-        [save(str(tmp_path), saved)] if saved == "one" else pools(2).run(save, str(tmp_path), saved)
-    )
-    expected = found[0]
-    found = (
-        [load(str(tmp_path), loaded)]
-        if loaded == "one"
-        else pools(2).run(load, str(tmp_path), loaded)
-    )
-    for loss, losses in found:
+
+    def run(function: Any, how: str) -> list[Any]:
+        """What each process returned, or this one if the model is whole."""
+        if how == "one":
+            return [function(str(tmp_path), how)]
+        return pools(2).run(function, str(tmp_path), how)
+
+    expected = run(save, saved)[0]
+    for loss, losses in run(load, loaded):
         assert loss == pytest.approx(expected[0], abs=1e-12)
         assert losses == pytest.approx(expected, abs=1e-12)

@@ -1,6 +1,7 @@
 """Outputs, statistics and gradients over 2 and 4 processes equal those of one process, for uneven parts too."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -64,34 +65,34 @@ MADE = (
 
 
 def wants_of(options: dict) -> tuple:
-    mechanism = options.get("mechanism")
-    return tuple(one for one in EVERY if mechanism is None or one != "sink")
+    if options.get("mechanism") is None:
+        return EVERY
+    return tuple(want for want in EVERY if want != "sink")
 
 
 def cases() -> list[Case]:
     """Each pattern and option once, with layouts, forms and numbers of processes in turn."""
-    kinds = [(name, {"pattern": one}, "") for name, one in PATTERNS.items()]
-    kinds += [(name, one, "") for name, one in OPTIONS.items()] + [
-        (name, {}, name) for name in MADE
-    ]
+    kinds: list[tuple[str, dict[str, Any], str]] = []
+    kinds += [(name, {"pattern": pattern}, "") for name, pattern in PATTERNS.items()]
+    kinds += [(name, options, "") for name, options in OPTIONS.items()]
+    kinds += [(name, {}, name) for name in MADE]
     turns = itertools.cycle(itertools.product((4, 2), ("contiguous", "zigzag"), ("gather", "ring")))
-    found = []
+
+    drawn = []
     for (name, options, make), (count, layout, form) in zip(kinds, turns, strict=False):
         want = () if make in ("general", "additive") else wants_of(options)
-        found.append(Case(name, PRIMES[count], options, make, layout=layout, form=form, want=want))
-    return found
+        drawn.append(Case(name, PRIMES[count], options, make, layout=layout, form=form, want=want))
+    return drawn
 
 
 def grid() -> list[Case]:
     """Every pattern and option with every layout, form and number of processes."""
     ways = list(itertools.product((2, 4), ("contiguous", "zigzag"), ("gather", "ring")))
-    return [
-        Case(
-            one.name, PRIMES[count], one.options, one.make, layout=layout, form=form, want=one.want
-        )
-        for one in cases()
-        for count, layout, form in ways
-    ]
+    every = []
+    for case in cases():
+        for count, layout, form in ways:
+            every.append(replace(case, lengths=PRIMES[count], layout=layout, form=form))
+    return every
 
 
 def check(case: Case, pools, compute=on_processes) -> None:
@@ -120,43 +121,41 @@ INFERRED = ("causal", "heads", "bias", "sinks", "explicit", "t5", "alibi", "perf
 def on_processes_in_inference_mode(case: Case):
     """Output and statistics of tensors that were made in inference mode, without gradients."""
     with torch.inference_mode():
-        rank, (of_q, of_k) = dist.get_rank(), case.layouts
+        rank = dist.get_rank()
+        q_layout, k_layout = case.layouts
         whole = case.tensors()
-        options = case.made(rank)[0]
-        q, k, v = (
-            distributed.shard(whole[name], of_q if name == "q" else of_k, rank) for name in "qkv"
-        )
-        group = dist.group.WORLD
+        options, _ = case.made(rank)
+        q = distributed.shard(whole["q"], q_layout, rank)
+        k = distributed.shard(whole["k"], k_layout, rank)
+        v = distributed.shard(whole["v"], k_layout, rank)
         detail = distributed.attention_detail(
-            q, k, v, group, layout=case.layout, want=case.want, **options
+            q, k, v, dist.group.WORLD, layout=case.layout, want=case.want, **options
         )
         return {name: getattr(detail, name).numpy() for name in ("output", "entropy", "received")}
 
 
-@pytest.mark.parametrize("case", [one for one in cases() if one.name in INFERRED], ids=str)
+@pytest.mark.parametrize("case", [case for case in cases() if case.name in INFERRED], ids=str)
 def test_inference_mode_gives_the_same(case, pools):
     one = on_one(case)
     many = together(case, pools(len(case.lengths)).run(on_processes_in_inference_mode, case))
-    assert {name: (many[name] - one[name]).abs().max() < 1e-10 for name in many} == dict.fromkeys(
-        many, True
-    )
+    assert many
+    for name, result in many.items():
+        assert (result - one[name]).abs().max() < 1e-10, name
 
 
 def kinds(dtype: torch.dtype) -> dict[str, torch.dtype]:
     case = Case("kinds", PRIMES[2], {"pattern": "causal"}, dtype=dtype, want=EVERY)
-    (layout, _), rank = case.layouts, dist.get_rank()
+    layout, _ = case.layouts
+    rank = dist.get_rank()
     q, k, v = (distributed.shard(case.tensors()[name], layout, rank) for name in "qkv")
-    return dtypes(
-        distributed.attention_detail(q, k, v, dist.group.WORLD, want=EVERY, pattern="causal")
-    )
+    group = dist.group.WORLD
+    return dtypes(distributed.attention_detail(q, k, v, group, want=EVERY, pattern="causal"))
 
 
 def dtypes(detail: Any) -> dict[str, torch.dtype]:
-    found = {
-        name: getattr(detail, name).dtype
-        for name in ("output", "entropy", "received", "distance", "sink")
-    }
-    return found | {"top_keys": detail.top_keys.weights.dtype}
+    names = ("output", "entropy", "received", "distance", "sink")
+    dtype_of = {name: getattr(detail, name).dtype for name in names}
+    return dtype_of | {"top_keys": detail.top_keys.weights.dtype}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -3,6 +3,7 @@
 import itertools
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -37,20 +38,31 @@ SIZES: dict[str, Any] = {
 
 def observed(case: Case) -> tuple[list[tuple[int, int]], int]:
     """What this process sends in a forward pass, receivers and bytes in order; and the bytes with the backward pass."""
-    sent: list[tuple[int, int]] = []
-    original = Group.start
+    messages_sent: list[tuple[int, int]] = []
+    start = Group.start
 
-    def noting(group: Group, sends: Any, receives: Any) -> Any:
-        sent.extend((to, x.nbytes) for to, x in sorted(sends.items()))
-        return original(group, sends, receives)
+    def start_and_note(group: Group, sends: Any, receives: Any) -> Any:
+        for receiver, x in sorted(sends.items()):
+            messages_sent.append((receiver, x.nbytes))
+        return start(group, sends, receives)
 
-    Group.start = noting  # ty: ignore
-    try:
-        forward, both = on_processes(case)["sent"]
-    finally:
-        Group.start = original
-    count = next(at for at in range(len(sent) + 1) if sum(size for _, size in sent[:at]) == forward)
-    return sent[:count], both
+    with patch.object(Group, "start", start_and_note):
+        bytes_of_forward, bytes_of_both = on_processes(case)["sent"]
+
+    of_forward = []
+    while sum(size for _, size in of_forward) < bytes_of_forward:
+        of_forward.append(messages_sent[len(of_forward)])
+    return of_forward, bytes_of_both
+
+
+def planned_messages(needs: Needs, form: str) -> list[list[tuple[int, int]]]:
+    """What each process is to send in a forward pass, receivers and bytes in order."""
+    bytes_of_a_key = 2 * 2 * (5 + 3) * 8  # batch · kv_heads · (head_dim + v_dim) numbers of 8 bytes
+    sent: list[list[tuple[int, int]]] = [[] for _ in range(needs.processes)]
+    in_order = sorted(messages(needs, needs.form(form)), key=lambda m: (m.step, m.receiver))
+    for message in in_order:
+        sent[message.sender].append((message.receiver, message.keys * bytes_of_a_key))
+    return sent
 
 
 def all_observed(count: int, pattern: str) -> list[tuple[list[tuple[int, int]], int]]:
@@ -67,24 +79,18 @@ def case_of(count: int, pattern: str, layout: str, form: str) -> Case:
 def test_the_messages_and_bytes_of_a_run_are_those_of_its_plan(count, name, pools):
     pattern = PATTERNS[name]
     lengths = LENGTHS[count]
-    found = pools(count).run(all_observed, count, pattern)
-    for at, (layout, form) in enumerate(WAYS):
-        divided = Layout(layout, lengths)
-        needs = Needs(parse(pattern).canonical(), divided, divided, 0)
-        planned: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        for _, group in itertools.groupby(
-            messages(needs, needs.form(form)), key=lambda one: one.step
-        ):
-            for one in sorted(group, key=lambda one: one.receiver):
-                planned[one.sender].append((one.receiver, one.keys * 2 * 2 * (5 + 3) * 8))
-        assert [of_process[at][0] for of_process in found] == planned, (layout, form)
+    runs = pools(count).run(all_observed, count, pattern)
+    for way, (layout, form) in enumerate(WAYS):
+        division = Layout(layout, lengths)
+        needs = Needs(parse(pattern).canonical(), division, division, 0)
+        planned = planned_messages(needs, form)
+        assert [run[way][0] for run in runs] == planned, (layout, form)
+
         options = {**SIZES, "pattern": pattern, "layout": layout, "form": form}
-        assert bytes_exchanged(lengths, **options).sent == tuple(
-            sum(size for _, size in own) for own in planned
-        )
-        assert bytes_exchanged(lengths, **options, backward=True).sent == tuple(
-            own[at][1] for own in found
-        )
+        bytes_of_forward = [sum(size for _, size in of_process) for of_process in planned]
+        assert [*bytes_exchanged(lengths, **options).sent] == bytes_of_forward
+        bytes_of_both = [run[way][1] for run in runs]
+        assert [*bytes_exchanged(lengths, **options, backward=True).sent] == bytes_of_both
 
 
 @pytest.mark.parametrize("form", ["ring", "gather"])
@@ -103,34 +109,29 @@ def test_exactly_the_keys_that_some_query_of_another_process_sees_are_received(p
 
 def test_a_window_talks_to_its_neighbours_alone():
     layout = Layout("contiguous", (1000,) * 8)
-    of_window = Needs(CausalWindow(512), layout, layout, 0)
-    pairs = {(to, by) for to in range(8) for by in range(8) if to != by and of_window.count(to, by)}
-    assert pairs == {(rank + 1, rank) for rank in range(7)}
-    assert all(of_window.count(to, by) == 511 for to, by in pairs)
-    both = Needs(SlidingWindow(512), layout, layout, 0)
-    assert all(
-        bool(both.count(to, by)) == (abs(to - by) == 1)
-        for to in range(8)
-        for by in range(8)
-        if to != by
-    )
+    pairs = [*itertools.permutations(range(8), 2)]  # who needs keys, and who holds them
+
+    back = Needs(CausalWindow(512), layout, layout, 0)
+    counts = {pair: back.count(*pair) for pair in pairs if back.count(*pair)}
+    assert counts == {(rank + 1, rank): 511 for rank in range(7)}
+
+    on_both_sides = Needs(SlidingWindow(512), layout, layout, 0)
+    for target, source in pairs:
+        assert bool(on_both_sides.count(target, source)) == (abs(target - source) == 1)
 
 
 def test_a_ring_passes_on_and_zigzag_balances_causal_pairs():
     even = Layout("contiguous", (1000,) * 4)
     causal = Needs(Causal(), even, even, 0)
-    assert [causal.sender(3, source, "ring") for source in range(3)] == [
-        2,
-        2,
-        2,
-    ]  # all from the one before
+    all_from_the_process_before = [2, 2, 2]
+    assert [causal.sender(3, source, "ring") for source in range(3)] == all_from_the_process_before
+
+    def pairs_of(chunks: tuple[range, ...]) -> int:
+        return sum(Causal().count(len(rows), 4000, q_start=rows.start) for rows in chunks)
+
     pairs = {}
     for name in ("contiguous", "zigzag"):
-        chunks = Layout(name, (1000,) * 4).chunks
-        pairs[name] = [
-            sum(Causal().count(len(rows), 4000, q_start=rows.start) for rows in chunks[rank])
-            for rank in range(4)
-        ]
+        pairs[name] = [pairs_of(chunks) for chunks in Layout(name, (1000,) * 4).chunks]
     assert max(pairs["contiguous"]) > 6 * min(pairs["contiguous"])
     assert max(pairs["zigzag"]) < 1.01 * min(pairs["zigzag"])
 

@@ -18,12 +18,12 @@ from several_processes.pool import Pool
 
 def call(options: dict[str, Any]) -> None:
     """A call that differs by process where an option is a list."""
-    mine = {
-        name: one[dist.get_rank()] if isinstance(one, list) else one
-        for name, one in options.items()
-    }
-    x = torch.randn(1, 2, 6, 4, requires_grad=mine.pop("learning", False))
-    distributed.attention_detail(x, x, x, dist.group.WORLD, **mine)
+    of_process = dict(options)
+    for name, option in options.items():
+        if isinstance(option, list):
+            of_process[name] = option[dist.get_rank()]
+    x = torch.randn(1, 2, 6, 4, requires_grad=of_process.pop("learning", False))
+    distributed.attention_detail(x, x, x, dist.group.WORLD, **of_process)
 
 
 def unread():
@@ -48,10 +48,9 @@ def learning_from(name: str) -> None:
     x = torch.randn(1, 2, 6, 4, requires_grad=True)
     want = ("entropy", "received", "distance", "sink", "log_sum_exp", top_keys(3))
     detail = distributed.attention_detail(x, x, x, dist.group.WORLD, want=want, sink=0.5)
-    told = getattr(detail, name)
-    told = told.weights if name == "top_keys" else told
-    assert told.detach().isfinite().all()
-    (detail.output.sum() + told.sum()).backward()
+    statistic = detail.top_keys.weights if name == "top_keys" else getattr(detail, name)
+    assert statistic.detach().isfinite().all()
+    (detail.output.sum() + statistic.sum()).backward()
 
 
 @pytest.mark.parametrize("name", ["entropy", "received", "distance", "sink", "top_keys"])
@@ -67,12 +66,9 @@ REFUSED_BY_1 = "process 1 refused the call: "
 REFUSED_BY_0 = "process 0 refused the call: "
 
 
+# What the first process says, and what the second one says: None where it says the same.
 @pytest.mark.parametrize(
-    (
-        "options",
-        "first",
-        "second",
-    ),  # what each process says; the second as the first where it is None
+    ("options", "first", "second"),
     [
         (
             {"pattern": ["causal", "full"]},
