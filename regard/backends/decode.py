@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
 
 from regard.backends import flash
 from regard.backends.dropout import drop
-from regard.backends.far import any_far
+from regard.backends.far import any_far, far_rows
 from regard.backends.limits import Limited, not_empty, on_dot_products, where
 from regard.backends.merging import merge
 from regard.backends.schedule import Schedule, strictly
@@ -196,12 +196,18 @@ def _fold(problem: Problem, runs: Runs, operands: Operands) -> Result:
             run_v = v[:, :, keys]
         mask = _mask(problem, operands, run, k.dtype)
         parts += _attend_to_run(q, run_k, run_v, mask, problem.scale)
-    if len(parts) > 1 and any(any_far(log_sum_exp) for _, log_sum_exp in parts):
-        return _weigh(problem, runs, operands)  # the parts would be merged by it
     output, log_sum_exp = parts[0] if len(parts) == 1 else merge(parts)
     shape = operands.q.shape[:3]
-    wanted = log_sum_exp.reshape(shape) if "log_sum_exp" in problem.want else None
-    return Result(output.reshape(*shape, problem.v_dim).to(operands.q.dtype), wanted)
+    output = output.reshape(*shape, problem.v_dim).to(operands.q.dtype)
+    log_sum_exp = log_sum_exp.reshape(shape)
+    if len(parts) > 1 and any(any_far(sums) for _, sums in parts):
+        # Parts are merged by their log-sum-exp, which is too coarse for rows that are far in one of them.
+        far = reduce(torch.logical_or, (far_rows(sums) for _, sums in parts)).reshape(shape)
+        exact = _weigh(problem, runs, operands)
+        output = torch.where(far[..., None], exact.output, output)
+        if exact.log_sum_exp is not None:
+            log_sum_exp = torch.where(far, exact.log_sum_exp, log_sum_exp)
+    return Result(output, log_sum_exp if "log_sum_exp" in problem.want else None)
 
 
 def _mask(

@@ -20,12 +20,29 @@ NEARER = 32  # numbers beyond lie so many times as dense
 LOG2E = 1 / math.log(2)
 
 
+def far_rows(log_sum_exp: torch.Tensor) -> torch.Tensor:
+    """Which rows are far, booleans of the shape of the log-sum-exp."""
+    size = log_sum_exp.abs()
+    return (size > NEAR) & (size < math.inf)
+
+
 def any_far(log_sum_exp: torch.Tensor) -> bool:
     """Whether some row is far; False on other devices than the CPU, which the answer would synchronise."""
     if not log_sum_exp.is_cpu or not log_sum_exp.numel():
         return False
-    size = log_sum_exp.abs()
-    return bool(((size > NEAR) & (size < math.inf)).any())
+    return bool(far_rows(log_sum_exp).any())
+
+
+def replace_far(
+    output: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    exact_output: torch.Tensor,
+    exact_log_sum_exp: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The results with those of far rows from an exact computation; a far row changes no bit of the others."""
+    far = far_rows(log_sum_exp)
+    output = torch.where(far[..., None], exact_output, output)
+    return output, torch.where(far, exact_log_sum_exp, log_sum_exp)
 
 
 def drawn_in(bias: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.dropout import row_states, write_kept
-from regard.backends.far import any_far, natural
+from regard.backends.far import any_far, natural, replace_far
 from regard.backends.limits import Limited, not_empty, on_softmax
 from regard.backends.merging import Merging
 from regard.backends.schedule import strictly
@@ -189,8 +189,10 @@ def forward(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Ten
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), in the dtype of the scores."""
     if may_be_fused(scores.problem):
         output, log_sum_exp = _by_fused_blocks(scores, operands)
-        if not any_far(log_sum_exp):  # they are merged by it
+        if not any_far(log_sum_exp):
             return output, log_sum_exp
+        # Blocks are merged by their log-sum-exp, which is too coarse for these rows.
+        return replace_far(output, log_sum_exp, *_by_own_blocks(scores, operands))
     return _by_own_blocks(scores, operands)
 
 

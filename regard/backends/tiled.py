@@ -16,7 +16,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import Calls, RowBlockCalls, compose
-from regard.backends.far import any_far
+from regard.backends.far import any_far, replace_far
 from regard.backends.limits import Limited, on_one_start, on_structure, where
 from regard.backends.native import kernel_of
 from regard.backends.schedule import strictly
@@ -155,7 +155,9 @@ class LatticeCalls:
                 log_sum_exp[share.rows, list(share.heads)] = share_sums
         if any_far(log_sum_exp):  # the parts are merged by it
             inputs = operands.v, *score_inputs(operands)
-            values_by_pieces(softmax_pieces(self.problem, operands), inputs, (output, log_sum_exp))
+            exact = torch.empty_like(output), torch.empty_like(log_sum_exp)
+            values_by_pieces(softmax_pieces(self.problem, operands), inputs, exact)
+            output, log_sum_exp = replace_far(output, log_sum_exp, *exact)
         return flash.Computed(output, log_sum_exp)
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:

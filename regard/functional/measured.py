@@ -92,7 +92,7 @@ def _allowed_pairs(
 
     A mechanism, which reaches this only from a compiled graph, counts as 0 pairs, with a warning.
     """
-    _bias, _sink, q_start, _dropout_seed, held, _parameters = others
+    _bias, _sink, q_start, _dropout_seed, held, _parameters, _numbers = others
     if mechanism is not None:
         warnings.warn(
             f"a FLOP counter counts no operations of {mechanism} inside a compiled graph",

@@ -87,8 +87,8 @@ DISTRIBUTED = (
     "distributed.attention: ring",
     "distributed.attention: state",
     "distributed.attention_detail",
-    "distributed.joined",
-    "distributed.part",
+    "distributed.shard",
+    "distributed.unshard",
 )
 
 
