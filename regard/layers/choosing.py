@@ -33,7 +33,7 @@ class Chooser(nn.Module):
 
     A pattern of the layer or the call is ANDed with what is chosen; it does not change the choice, except that keys
     which no query may look at count as zeros. Blocks are counted from the first key, so pad texts on the right. With a
-    cache, block means and compressed keys are computed anew from all its entries at each call.
+    cache, block means and compressed keys are computed again from all its entries at each call.
     """
 
     branches = 1  # keys and values that the layer projects for each token and key/value head

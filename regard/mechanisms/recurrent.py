@@ -1,4 +1,4 @@
-"""Mechanisms that write into one memory key by key: it decays, and the delta rule corrects what it holds already."""
+"""Recurrent mechanisms: a state of constant size decays, and keys are written into it; the delta rule corrects it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Gates = tuple[
 
 
 class Recurrent(Mechanism, enrol=False):
-    """A mechanism with a memory S, (head_dim, v_dim), into which keys are written in turn and which queries read:
+    """A mechanism with a state S, (head_dim, v_dim), into which keys are written in turn and which queries read:
 
         S_t = a_t S_{t-1} + k_t u_tᵀ,   output_i = scale · S_iᵀ q_i
         u_t = b_t v_t,   or b_t (v_t - (a_t S_{t-1})ᵀ k_t) if it corrects

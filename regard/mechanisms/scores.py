@@ -109,7 +109,7 @@ def _drawn(shape: tuple[int, ...], generator: torch.Generator | None) -> nn.Para
 
 @dataclass(frozen=True)
 class TanhSum(Score, enrol=False):
-    """`v · tanh(q + k) * scale`, with v handed over as the parameter `energy`, (heads or 1, head_dim)."""
+    """`v · tanh(q + k) * scale`, with v passed as the parameter `energy`, (heads or 1, head_dim)."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class AroundCentre(Score, enrol=False):
     """Another formula, `scale` and softcap included, and then `- (j - p)² / (2 σ²)` where `|j - p| <= window`, σ =
     window / 2; other keys are masked.
 
-    p = first + S · centre, where a call's live keys are the S from `first` on, and the parameter `centre`, (batch,
-    heads, q_len), is the share of them that lies before p, for each query.
+    p = first + S · centre, where the visible keys of a call are the S from `first` on, and the parameter `centre`,
+    (batch, heads, q_len), is the share of them that lies before p, for each query.
     """
 
     score: Score
@@ -261,7 +261,7 @@ class Additive(_OfHiddenLayer):
         query_dim: size of a query.
         key_dim: size of a key.
         hidden: size of what tanh is taken of.
-        projected_keys: keys are handed over as U k, of size `hidden` (`project_keys` makes them), so that a cache keeps
+        projected_keys: keys are passed as U k, of size `hidden` (`project_keys` makes them), so that a cache keeps
             them so; `key_weight` is not asked for then.
 
     Parameters of a call: `query_weight`, W, (heads or 1, hidden, query_dim); `key_weight`, U, (kv_heads or 1, hidden,
@@ -307,7 +307,7 @@ class Concat(_OfHiddenLayer):
         query_dim: size of a query.
         key_dim: size of a key.
         hidden: size of what tanh is taken of.
-        projected_keys: keys are handed over as W's right half times k, of size `hidden` (`project_keys` makes them), so
+        projected_keys: keys are passed as W's right half times k, of size `hidden` (`project_keys` makes them), so
             that a cache keeps them so.
 
     Parameters of a call: `weight`, W, (kv_heads or 1, hidden, query_dim + key_dim); `energy`, v, (heads or 1, hidden).

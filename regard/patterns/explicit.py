@@ -179,7 +179,7 @@ class KeyMask(Held):
             )
 
     def settled(self, queries: range | None, k_len: int) -> Pattern:
-        """The equal span of keys where the live keys of each batch row are one run."""
+        """The equal span of keys where the visible keys of each batch row are one run."""
         start = []
         stop = []
         for row in self.rows:
@@ -203,7 +203,7 @@ class KeyMask(Held):
 
     @cached_property
     def rows(self) -> tuple[KeySet, ...]:
-        """The live keys of each batch row as ranges."""
+        """The visible keys of each batch row as ranges."""
         return tuple(KeySet(true_runs(row)) for row in self.mask.view(-1, self.mask.shape[-1]))
 
     @cached_property

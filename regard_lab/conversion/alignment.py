@@ -84,7 +84,7 @@ def align(
         moment: (dim + 1, dim + 1), the mean of x xᵀ for inputs with a 1 as last number; None for inputs of which
             nothing is known: their numbers are then taken as independent.
         space: what the keys allow.
-        regroup: whether heads may be grouped anew; otherwise neighbours stay together.
+        regroup: whether heads may be regrouped; otherwise neighbours stay together.
     """
     keys, values = (gram(heads, moment) for heads in (layer.k, layer.v))
     size = layer.kv_heads // groups

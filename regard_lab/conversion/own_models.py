@@ -282,7 +282,7 @@ def turned(
     Args:
         kv_heads: the number of key/value heads after the conversion.
         calibration: runs the model on a text; None for closeness without a text.
-        regroup: whether heads may be grouped anew, where query heads differ in their projections only.
+        regroup: whether heads may be regrouped, where query heads differ in their projections only.
     """
     moved = [name for name in LAYER_OPTIONS if name != "qk_norm"]
     if given := [name for name in moved if getattr(model.config, name, 0)]:

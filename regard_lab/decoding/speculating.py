@@ -121,7 +121,7 @@ def _up_to_end(ids: list[int]) -> list[int]:
 
 
 def speculating(model: LanguageModel, keeping: Keeping) -> Keeping:
-    """How to store the texts of a model: unless told, in caches of keys, from which refused proposals can be dropped.
+    """How to store the texts of a model: by default in caches of keys, from which refused proposals can be dropped.
 
     A model with recurrent states keeps what it chooses itself.
     """

@@ -262,7 +262,7 @@ class TranslationTransformer(TranslationBase):
     def encode(
         self, source: torch.Tensor, vectors: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, KeySpan | None]:
-        """The encoded source (batch, source_length, dim), padded on the right, and the pattern of its live keys."""
+        """The encoded source (batch, source_length, dim), padded on the right, and the pattern of its visible keys."""
         aligned = align(source)
         x = self._embed_texts(aligned.ids, vectors=aligned.move(vectors))
         for layer in self.encoder:

@@ -21,7 +21,7 @@ class TokenBatches(Described):
     """Batches of sentences for training, each within a budget of tokens including padding.
 
     A batch costs (number of sentences) * (length of the longest one), where the longer side of a pair counts. Sentences
-    of similar length share a batch; batches and their order are drawn anew in each epoch. Over all ranks, each sentence
+    of similar length share a batch; both are drawn again in each epoch, with their order. Over all ranks, each sentence
     occurs exactly once per epoch. At each step, each of `world` ranks takes one batch within the budget, of similar
     lengths. If the batches do not divide by `world`, the fullest ones are halved; only if these are single sentences do
     some ranks get an empty batch in one step of the epoch.

@@ -138,7 +138,7 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
 
 
 def explain_files(folder: Path, files: Mapping[str, str] = FILES) -> None:
-    """Write README.txt: a line or two for each file of the run; a README.txt of somebody else stays."""
+    """Write README.txt: a line or two for each file of the run; one that regard did not write stays."""
     path = folder / README_FILE
     lines = "".join(f"{name}\n    {what}\n" for name, what in files.items())
     text = f"{README_HEAD}{lines}".encode()

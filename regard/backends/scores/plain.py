@@ -58,7 +58,7 @@ class PlainRows:
 
     @property
     def inputs(self) -> tuple[Index, ...]:
-        """Indices of the parts of q, k, bias, energy and centre that these rows need, as in `score_inputs`."""
+        """Indices of the parts of q, k, bias, `energy` and centre that these rows need, as in `score_inputs`."""
         keys = slice(None), slice(None), self.columns
         return self.lines, keys, self._bias_place(), ..., self.lines
 

@@ -120,7 +120,7 @@ class RegardMptAttention(MptAttention):
         attention_mask: Any = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        """attention_mask: (batch, 1, q_len, k_len), True for hidden pairs."""
+        """attention_mask: (batch, 1, q_len, k_len), True for masked pairs."""
         mixed = self.Wqkv(hidden_states)
         mixed = mixed.clamp(-self.clip_qkv, self.clip_qkv) if self.clip_qkv else mixed
         q, k, v = (heads_of(one, self.n_heads) for one in mixed.chunk(3, 2))

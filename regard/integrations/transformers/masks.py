@@ -320,7 +320,7 @@ def regard_mask(
     Args:
         batch_size, q_length, kv_length, q_offset, kv_offset: sizes, and positions of the first query and key.
         mask_function: what the model composed; see `transformers.masking_utils`.
-        attention_mask: live keys, (batch, length), or None.
+        attention_mask: visible keys, (batch, length), or None.
         use_vmap: whether mask_function takes one pair at a time.
         device, dtype: where the mask would be, and the dtype of its numbers.
 

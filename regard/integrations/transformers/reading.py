@@ -244,7 +244,7 @@ def _chunks(held: dict[str, Any], keys: range) -> Pattern:
 
 
 def padding_of(held: dict[str, Any], keys: range) -> Pattern:
-    """The live keys of a padding mask."""
+    """The visible keys of a padding mask."""
     live: Any = theirs.prepare_padding_mask(held["padding_mask"], len(keys), keys.start)
     return live_keys(live[:, keys.start : keys.stop])
 

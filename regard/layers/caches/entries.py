@@ -136,7 +136,7 @@ class Held:
     """Entries in slots `start` to `stop` - 1 of every plane; the first one has position `first`.
 
     A plane is a tensor (batch, kv_heads, room, dim): the keys, the values, their scales, or the sums of log forget
-    gates up to each key, which `keeping` counts anew from the end of the text. Held is immutable: a change makes a new
+    gates up to each key, which `keeping` counts again from the end of the text. Held is immutable: a change makes a new
     one. Slots in use are never written again, so an earlier Held stays valid while only appends
     follow it. Free slots are written only where `ownership` grants it, and never without one.
 

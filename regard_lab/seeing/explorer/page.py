@@ -73,7 +73,7 @@ class Page:
         """The page as a Jupyter widget, by anywidget: Python reads what is chosen in it, and chooses.
 
         Its trait `chosen` has the names and values of the page's address, as texts: `widget.chosen = {"view": "map"}`
-        shows the heat map, and `widget.observe(function, "chosen")` is called when somebody chooses. It needs a running
+        shows the heat map, and `widget.observe(function, "chosen")` is called when a reader chooses. It needs a running
         kernel; the page itself, which a cell displays without it, does not.
 
         Raises:

@@ -57,7 +57,7 @@ BESIDE = 11  # characters of a line beside the label and the bars: margins, the 
 class Relevance:
     """What a written word depends on, by one lens: a number for each word that the model had read.
 
-    A positive number speaks for the written word, a negative one for the others. Attention has no sign.
+    A positive number supports the written word, a negative one for the others. Attention has no sign.
 
     Args:
         lens: "gradients", "erase", "attention" or "rollout".
@@ -231,7 +231,7 @@ def placed(words: Sequence[str], relevances: Sequence[float | None]) -> list[Wor
 
 
 def draw_relevance(relevance: Relevance, path: str | Path, *, title: str = "") -> None:
-    """Draw the words with their signed relevance: blue speaks for the written word, red for the others.
+    """Draw the words with their signed relevance: blue supports the written word, red for the others.
 
     Args:
         relevance: what `relevance` returns.

@@ -171,7 +171,7 @@ class MaskedWordTask(Described):
     """What `train` needs of texts whose words are hidden: which words were they?
 
     Each text is read as BEGIN, its ids, END; a longer one is cut into pieces. What is hidden in a batch is a function
-    of the seed and the batch's number, so that words are hidden anew in each epoch and a resumed run hides the same.
+    of the seed and the batch's number, so that words are hidden again in each epoch and a resumed run hides the same.
 
     Args:
         train: texts to learn from; valid: texts to validate on, the same words hidden each time.
