@@ -40,62 +40,63 @@ from regard.mechanisms.scores import AroundCentre
 
 def softmax_attention(problem: Problem, operands: Operands) -> Result:
     """Output and every statistic by the formula above, with every option."""
-    wide = torch.promote_types(operands.q.dtype, torch.float32)
-    hidden = ~problem.pattern.evaluate(operands.grid)
+    dtype = torch.promote_types(operands.q.dtype, torch.float32)
+    masked = ~problem.pattern.evaluate(operands.grid)
     bias = operands.bias_block(operands.grid)
     if bias is not None:
-        hidden = hidden | (bias == -math.inf)
-    apart = distances_from_centre(problem, operands)
-    if apart is not None:
-        hidden = hidden | (apart.abs() > window(problem))
-    empty_rows = hidden.all(-1, keepdim=True)  # their output is zeros, even if the query holds NaN
+        masked = masked | (bias == -math.inf)
+    distances = distances_from_centre(problem, operands)
+    if distances is not None:
+        masked = masked | (distances.abs() > window(problem))
+    # The output of an empty row is zeros, even if its query holds NaN.
+    empty_rows = masked.all(-1, keepdim=True)
 
-    q = operands.q.to(wide).masked_fill(empty_rows, 0)
-    k = operands.k.to(wide).repeat_interleave(
+    q = operands.q.to(dtype).masked_fill(empty_rows, 0)
+    k = operands.k.to(dtype).repeat_interleave(
         problem.group, dim=1
     )  # (batch, heads, keys, head_dim)
-    v = operands.v.to(wide).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, v_dim)
+    v = operands.v.to(dtype).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, v_dim)
 
     scores = similarity(problem, operands, q, k) * problem.scale  # (batch, heads, q_len, keys)
     if problem.softcap is not None:
         scores = problem.softcap * torch.tanh(scores / problem.softcap)
     if bias is not None:
-        scores = scores + bias.to(wide)
-    if apart is not None:
-        scores = scores + nearness(problem, apart.masked_fill(empty_rows, 0))
-    hidden = hidden | (
-        scores == -math.inf
-    )  # a score that overflows has the weight 0, as one that is masked
-    empty_rows = hidden.all(-1, keepdim=True)
-    scores = scores.masked_fill(hidden, -math.inf).masked_fill(empty_rows, 0)
-    sink = (
-        None if operands.sink is None else operands.sink.to(wide).expand(scores.shape[:-1])
-    )  # (batch, heads, q_len)
-    if sink is not None:
+        scores = scores + bias.to(dtype)
+    if distances is not None:
+        scores = scores + nearness(problem, distances.masked_fill(empty_rows, 0))
+
+    # A score that overflows to -inf has the weight 0, as one that is masked.
+    masked = masked | (scores == -math.inf)
+    empty_rows = masked.all(-1, keepdim=True)
+    scores = scores.masked_fill(masked, -math.inf).masked_fill(empty_rows, 0)
+    sink = None
+    if operands.sink is not None:
+        sink = operands.sink.to(dtype).expand(scores.shape[:-1])  # (batch, heads, q_len)
         column = sink[..., None].masked_fill(empty_rows, 0)
         scores = torch.cat([scores, column], -1)
-    joint = scores.softmax(-1)
-    weights = joint[..., : k.shape[2]].masked_fill(empty_rows, 0)
-    dropped = (
-        drop(weights, problem.dropout, operands.dropout_seed, operands.grid)
-        if problem.dropout
-        else weights
-    )
-    output = (dropped @ v).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
+
+    weights_and_sink = scores.softmax(-1)
+    weights = weights_and_sink[..., : k.shape[2]].masked_fill(empty_rows, 0)
+    kept_weights = weights
+    if problem.dropout:
+        kept_weights = drop(weights, problem.dropout, operands.dropout_seed, operands.grid)
+    output = (kept_weights @ v).to(operands.q.dtype)  # (batch, heads, q_len, v_dim)
 
     log_sum_exp = None
     if "log_sum_exp" in problem.want:
         log_sum_exp = scores.logsumexp(-1)  # (batch, heads, q_len)
-        of_empty = torch.full_like(log_sum_exp, -math.inf) if sink is None else sink
-        log_sum_exp = torch.where(empty_rows[..., 0], of_empty, log_sum_exp)
-    found = observe(problem, operands.grid, weights, ~hidden.expand(weights.shape))
+        of_empty_row = torch.full_like(log_sum_exp, -math.inf) if sink is None else sink
+        log_sum_exp = torch.where(empty_rows[..., 0], of_empty_row, log_sum_exp)
+    statistics = observe(problem, operands.grid, weights, ~masked.expand(weights.shape))
     if "sink" in problem.want:
-        none = scores.new_zeros(scores.shape[:-1])
-        of_empty = none if sink is None else (sink > -math.inf).to(wide)
-        found["sink"] = (
-            none if sink is None else torch.where(empty_rows[..., 0], of_empty, joint[..., -1])
-        )
-    return Result(output, log_sum_exp, **found)
+        if sink is None:
+            statistics["sink"] = scores.new_zeros(scores.shape[:-1])
+        else:
+            of_empty_row = (sink > -math.inf).to(dtype)
+            statistics["sink"] = torch.where(
+                empty_rows[..., 0], of_empty_row, weights_and_sink[..., -1]
+            )
+    return Result(output, log_sum_exp, **statistics)
 
 
 def similarity(
@@ -104,36 +105,35 @@ def similarity(
     """Scores of queries (batch, heads, q_len, head_dim) and keys (batch, heads, keys, head_dim), before the scale."""
     if not sums_tanh(problem):
         return q @ k.mT
-    hidden_layer = torch.tanh(
-        q[:, :, :, None] + k[:, :, None]
-    )  # (batch, heads, q_len, keys, head_dim)
+    # (batch, heads, q_len, keys, head_dim)
+    hidden_layer = torch.tanh(q[:, :, :, None] + k[:, :, None])
     energy = operands.parameters["energy"].to(q.dtype)  # (heads or 1, head_dim)
     return (hidden_layer * energy[:, None, None]).sum(-1)
 
 
 def distances_from_centre(problem: Problem, operands: Operands) -> torch.Tensor | None:
     """`j - p`, (batch, heads, q_len, keys), for scores that predict a centre p for each query; else None."""
-    if _local(problem) is None:
+    if _score_around_centre(problem) is None:
         return None
-    first, count = visible_span(problem, operands.grid)  # of the visible keys
+    first, count = visible_span(problem, operands.grid)
     centre = first + count * operands.parameters["centre"]  # (batch, heads, q_len)
     return operands.grid.k_pos - centre[..., None]
 
 
 def window(problem: Problem) -> int:
     """D, the largest distance from the centre at which a pair is allowed."""
-    local = _local(problem)
-    assert local is not None
-    return local.window
+    score = _score_around_centre(problem)
+    assert score is not None
+    return score.window
 
 
-def nearness(problem: Problem, apart: torch.Tensor) -> torch.Tensor:
+def nearness(problem: Problem, distances: torch.Tensor) -> torch.Tensor:
     """The logarithm of the Gaussian around the centre, which is added to the scores."""
     deviation = window(problem) / 2
-    return -(apart**2) / (2 * deviation**2)
+    return -(distances**2) / (2 * deviation**2)
 
 
-def _local(problem: Problem) -> AroundCentre | None:
+def _score_around_centre(problem: Problem) -> AroundCentre | None:
     assert isinstance(problem.mechanism, Softmax)
     score = problem.mechanism.score
     return score if isinstance(score, AroundCentre) else None
@@ -141,14 +141,23 @@ def _local(problem: Problem) -> AroundCentre | None:
 
 def by_formula(problem: Problem, operands: Operands) -> Result:
     """Output and every statistic by the formula of a mechanism other than softmax."""
-    q, k, v, grid = operands.q, operands.k, operands.v, operands.grid
-    given = Given(q, k, v, problem.pattern, grid, problem.scale, operands.parameters)
-    found = problem.mechanism.formula(given)
-    log_sum_exp = found.log_sum_exp if "log_sum_exp" in problem.want else None
-    output = found.output.to(q.dtype)
-    if found.weights is None or found.allowed is None:
+    q, k, v = operands.q, operands.k, operands.v
+    grid = operands.grid
+    inputs = Given(q, k, v, problem.pattern, grid, problem.scale, operands.parameters)
+
+    computed = problem.mechanism.formula(inputs)
+
+    output = computed.output.to(q.dtype)
+    log_sum_exp = computed.log_sum_exp if "log_sum_exp" in problem.want else None
+    if computed.weights is None or computed.allowed is None:
         return Result(output, log_sum_exp)
-    return Result(output, log_sum_exp, **observe(problem, grid, found.weights, found.allowed))
+    statistics = observe(problem, grid, computed.weights, computed.allowed)
+    return Result(output, log_sum_exp, **statistics)
+
+
+def _has_no_formula(problem: Problem) -> bool:
+    mechanism = problem.mechanism
+    return not mechanism.is_softmax and type(mechanism).formula is Mechanism.formula
 
 
 class Reference(Limited):
@@ -156,61 +165,69 @@ class Reference(Limited):
 
     name = "reference"
     precise = True
-    limits = (
-        where(
-            lambda one: (
-                not one.mechanism.is_softmax and type(one.mechanism).formula is Mechanism.formula
-            ),
-            "it has no formula for {problem.mechanism}",
-        ),
-    )
+    limits = (where(_has_no_formula, "it has no formula for {problem.mechanism}"),)
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         if problem.strict and problem.q_len > 1:
             return Refusal("strict=True, and it computes a dense q_len x k_len matrix of scores")
-        width = 8 if problem.dtype == torch.float64 else 4
-        learning = problem.needs_grad or problem.bias_learns
-        flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if learning else 1)
-        flops += costs.DROPOUT_PAIR * problem.pairs if problem.dropout else 0
-        scores = problem.pairs * width
-        passes = (
-            40 if learning else 24
-        )  # over the scores: each operation of a formula reads them and writes new memory
-        vectors = (
-            problem.batch
-            * problem.heads
-            * (problem.q_len + problem.k_len)
-            * (problem.head_dim + problem.v_dim)
-        )
-        moved = width * vectors + passes * scores
-        peak = 3 * scores
-        if sums_tanh(problem):  # the terms of the sums, and what autograd saves of them
-            terms = scores * problem.head_dim
-            moved = moved + (14 if learning else 6) * terms
-            peak = peak + (4 if learning else 3) * terms
-        calls = 25 if learning else 10
-        if isinstance(
-            problem.mechanism, LSH
-        ):  # it hashes, and compares the buckets of all pairs in every round
-            rounds, buckets = problem.mechanism.rounds, problem.mechanism.bucket_count
-            hashed = problem.batch * problem.heads * problem.k_len * buckets
-            flops += 2 * hashed * rounds * problem.head_dim
-            moved = moved + 10 * rounds * scores + 32 * rounds * hashed
-            calls = calls + 30 * rounds
-            peak += 16 * hashed
-        if isinstance(problem.mechanism, Recurrent):
-            memory = problem.batch * problem.heads * problem.head_dim * problem.v_dim
-            flops = 8 * memory * problem.k_len
-            moved = 8 * width * memory * problem.k_len
-            peak = width * memory * problem.k_len
-            calls = 8 * problem.k_len + 2 * problem.q_len
-        if isinstance(problem.mechanism, Kernelised):
-            flops += (
-                2
-                * problem.pairs
-                * (problem.mechanism.feature_dim(problem.head_dim) - problem.head_dim)
-            )
-        cost = Cost(flops, moved, peak, pairs=problem.pairs, calls=calls)
         formula = softmax_attention if problem.mechanism.is_softmax else by_formula
         # Statistics are counted as for other backends, so that they do not change the plan.
-        return Offer(with_statistics(cost, problem), partial(formula, problem))
+        return Offer(with_statistics(_cost(problem), problem), partial(formula, problem))
+
+
+def _cost(problem: Problem) -> Cost:
+    if isinstance(problem.mechanism, Recurrent):
+        return _cost_by_steps(problem)
+
+    learning = problem.needs_grad or problem.bias_learns
+    width = _width(problem)
+    flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if learning else 1)
+    if problem.dropout:
+        flops += costs.DROPOUT_PAIR * problem.pairs
+
+    # Each operation of a formula reads the scores and writes new memory.
+    passes = 40 if learning else 24
+    scores = problem.pairs * width
+    lengths = problem.q_len + problem.k_len
+    vectors = problem.batch * problem.heads * lengths * (problem.head_dim + problem.v_dim)
+    moved = width * vectors + passes * scores
+    peak = 3 * scores
+    if sums_tanh(problem):
+        # The terms of the sums, and what autograd saves of them.
+        terms = scores * problem.head_dim
+        moved += (14 if learning else 6) * terms
+        peak += (4 if learning else 3) * terms
+    calls = 25 if learning else 10
+
+    if isinstance(problem.mechanism, LSH):
+        # It hashes, and compares the buckets of all pairs in every round.
+        rounds = problem.mechanism.rounds
+        buckets = problem.mechanism.bucket_count
+        hashed = problem.batch * problem.heads * problem.k_len * buckets
+        flops += 2 * hashed * rounds * problem.head_dim
+        moved += 10 * rounds * scores + 32 * rounds * hashed
+        peak += 16 * hashed
+        calls += 30 * rounds
+    if isinstance(problem.mechanism, Kernelised):
+        features = problem.mechanism.feature_dim(problem.head_dim)
+        flops += 2 * problem.pairs * (features - problem.head_dim)
+    return Cost(flops, moved, peak, pairs=problem.pairs, calls=calls)
+
+
+def _cost_by_steps(problem: Problem) -> Cost:
+    """The cost of a recurrence step by step, whose memories are all in memory at once."""
+    memory = problem.batch * problem.heads * problem.head_dim * problem.v_dim
+    flops = 8 * memory * problem.k_len
+    width = _width(problem)
+    return Cost(
+        flops,
+        bytes=8 * width * memory * problem.k_len,
+        peak_bytes=width * memory * problem.k_len,
+        pairs=problem.pairs,
+        calls=8 * problem.k_len + 2 * problem.q_len,
+    )
+
+
+def _width(problem: Problem) -> int:
+    """Bytes of a number in which it computes."""
+    return 8 if problem.dtype == torch.float64 else 4

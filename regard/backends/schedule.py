@@ -26,7 +26,7 @@ from regard.core.backend import Offer, Refusal
 from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
-from regard.patterns.ranges import Ranges, without
+from regard.patterns.ranges import Ranges, shifted, without
 from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run, ascending, row_block
 
 LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
@@ -91,24 +91,26 @@ class Schedule:
 
     def __iter__(self) -> Iterator[RowBlock]:
         """The row blocks in the order of their rows; equal consecutive blocks as one with a number of `times`."""
-        at = 0
-        while at < self.q_len:
-            block = self.block_at(at)
-            block = replace(block, times=self._times(block))
+        row = 0
+        while row < self.q_len:
+            block = self.block_at(row)
+            block = replace(block, times=self._repetitions(block))
             yield block
-            at += block.times * len(block.rows)
+            row += block.times * len(block.rows)
 
-    def block_at(self, at: int) -> RowBlock:
-        """The row block whose first row is `at`, with `times` 1."""
-        block = self.block_of(range(at, min(self.q_len, at + self.rows)))
+    def block_at(self, row: int) -> RowBlock:
+        """The row block whose first row this is, with `times` 1."""
+        block = self.block_of(range(row, min(self.q_len, row + self.rows)))
         if self.most is None or len(block.rows) * len(block.hull) <= self.most:
             return block
-        return self.block_of(block.rows[: max(LEAST_ROWS, self.most // len(block.hull))])
+        fitting = max(LEAST_ROWS, self.most // len(block.hull))
+        return self.block_of(block.rows[:fitting])
 
     def block_of(self, rows: range) -> RowBlock:
         """These rows as one row block; there may be any number of rows."""
         if self.starts is None:
-            return RowBlock(rows, (Run(self.keys, Kind.BITS),) if self.keys else ())
+            runs = (Run(self.keys, Kind.BITS),) if self.keys else ()
+            return RowBlock(rows, runs)
         block = row_block(self.pattern, rows, self.starts, self.k_len, self.keys)
         return block if self.align == 1 else aligned(block, self.align)
 
@@ -122,28 +124,34 @@ class Schedule:
         return sum(block.pairs for block in self)
 
     def arrays(self) -> Arrays:
-        return _Writing(self).result()
+        return _ArrayWriter(self).write()
 
-    def _times(self, block: RowBlock) -> int:
+    def _repetitions(self, block: RowBlock) -> int:
         """How often a row block repeats, itself included, as far as the pattern's structure shows it."""
         size = len(block.rows)
-        left = (self.q_len - block.rows.stop) // size
-        if left < 1 or not block.runs or self.starts is None or self.starts[0] != self.starts[1]:
+        blocks_left = (self.q_len - block.rows.stop) // size
+        if blocks_left < 1 or not block.runs:
+            return 1
+        if self.starts is None or self.starts[0] != self.starts[1]:
             return 1
 
-        room = (self._end - block.hull.stop) // size  # asked first: the other questions cost more
-        if room < 1 or size % self.align or not self._shifts(size) or not self._is_interior(block):
+        # The room is computed first: the other questions cost more.
+        blocks_left = min(blocks_left, (self._last_key_end - block.hull.stop) // size)
+        if blocks_left < 1 or size % self.align:
             return 1
-        return 1 + min(left, room)
+        if not self._can_move(size) or not self._is_interior(block):
+            return 1
+        return 1 + blocks_left
 
     @cached_property
-    def _end(self) -> int:
+    def _last_key_end(self) -> int:
         """One past the last key that a later block can reach."""
         band = self.pattern.known_band
-        stop = None if band is None else band.stop
-        return self.keys.stop if stop is None else min(stop, self.keys.stop)
+        if band is None or band.stop is None:
+            return self.keys.stop
+        return min(band.stop, self.keys.stop)
 
-    def _shifts(self, by: int) -> bool:
+    def _can_move(self, by: int) -> bool:
         """Whether the pattern stays the same, except at the ends of the keys, if queries and keys move by this much."""
         band = self.pattern.known_band
         if band is not None:
@@ -167,21 +175,25 @@ class Schedule:
             return block.hull == range(first - band.left, last + band.right + 1)
         period = self.pattern.period
         assert period is not None
-        far = -(-(self.q_len + self.k_len) // period) * period
-        k_len = self.k_len + 2 * far
-        start = self.starts[0] + far
-        away = row_block(self.pattern, block.rows, (start, start), k_len, range(k_len))
-        here = row_block(self.pattern, block.rows, self.starts, self.k_len, self.keys)
-        return [(run.keys.start - far, run.keys.stop - far, run.kind) for run in away.runs] == [
-            (run.keys.start, run.keys.stop, run.kind) for run in here.runs
-        ]
+        distance = -(-(self.q_len + self.k_len) // period) * period
+        k_len = self.k_len + 2 * distance
+        start = self.starts[0] + distance
+        far = row_block(self.pattern, block.rows, (start, start), k_len, range(k_len))
+        near = row_block(self.pattern, block.rows, self.starts, self.k_len, self.keys)
+        if len(far.runs) != len(near.runs):
+            return False
+        for away, run in zip(far.runs, near.runs, strict=True):
+            if away.kind != run.kind or away.keys != shifted(run.keys, distance):
+                return False
+        return True
 
 
 def strict_refusal(problem: Problem, pairs: int) -> Refusal | None:
     """Why computing this many pairs, of all batch rows and heads, is more than `strict=True` allows, or None."""
     if not problem.strict:
         return None
-    if (kept := _kept(problem)) is None:
+    kept = _kept_pairs(problem)
+    if kept is None:
         return Refusal(
             f"strict=True, and how many of its {count_of(pairs, 'pairs')} {problem.pattern} keeps "
             "is unknown without evaluating them"
@@ -198,16 +210,18 @@ def strictly(problem: Problem, offer: Offer) -> Offer | Refusal:
     return strict_refusal(problem, offer.cost.pairs) or offer
 
 
-def _kept(problem: Problem) -> int | None:
-    """The allowed pairs of all batch rows and heads, as far as the structure of the pattern gives them."""
+def _kept_pairs(problem: Problem) -> int | None:
+    """The allowed pairs of all batch rows and heads; None where the structure of the pattern does not give them."""
     pattern = problem.pattern
     if not pattern.varies_by_row:
         return problem.counted
-    counts = [
-        replace(problem, batch=1, pattern=pattern.for_row(row)).counted
-        for row in range(problem.batch)
-    ]
-    return None if None in counts else sum(one for one in counts if one is not None)
+    pairs = 0
+    for row in range(problem.batch):
+        of_row = replace(problem, batch=1, pattern=pattern.for_row(row)).counted
+        if of_row is None:
+            return None
+        pairs += of_row
+    return pairs
 
 
 def pairs_of_long_band(problem: Problem, rows: int, width: int) -> int | None:
@@ -219,11 +233,10 @@ def pairs_of_long_band(problem: Problem, rows: int, width: int) -> int | None:
     q_len = problem.q_len
     if not problem.outlined or q_len <= MOST_DIVIDED or band is None or problem.q_start is PER_ROW:
         return None
-    edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
-    return min(
-        q_len * len(problem.reachable_keys),
-        band.count(problem.q_start, q_len, problem.k_len) + edges,
-    )
+    sides = (band.left is not None) + (band.right is not None)
+    beyond_band = q_len * sides * (rows + width) // 2
+    pairs = band.count(problem.q_start, q_len, problem.k_len) + beyond_band
+    return min(q_len * len(problem.reachable_keys), pairs)
 
 
 def aligned(block: RowBlock, align: int) -> RowBlock:
@@ -284,8 +297,17 @@ class Arrays:
     bits: torch.Tensor
 
 
+@dataclass(frozen=True)
+class _RunData:
+    """A run whose pairs were evaluated: its bounds (2, rows) or its words; None where it is WHOLE."""
+
+    keys: range
+    kind: Kind
+    data: torch.Tensor | None
+
+
 @dataclass
-class _Writing:
+class _ArrayWriter:
     """Writes row blocks one after the other into lists of numbers and tensors."""
 
     schedule: Schedule
@@ -305,45 +327,57 @@ class _Writing:
         grid = Grid.whole(schedule.q_len, schedule.k_len, schedule.starts[0])
         self.evaluated = EvaluatedBlocks(schedule.pattern, grid)
 
-    def result(self) -> Arrays:
+    def write(self) -> Arrays:
         for block in self.schedule:
-            first = [(run, *self._read(block.rows, run)) for run in block.runs]
-            for at in range(block.times):
-                self._write(block, first, at * len(block.rows))
-        none = torch.zeros(2, 0, dtype=torch.int64, device="cpu")
-        lo, hi = torch.cat([none, *self.bounds], 1).int()
-        return Arrays(
-            _table(self.blocks), _table(self.runs), lo, hi, torch.cat([none[0].int(), *self.words])
-        )
+            runs = [self._evaluate(block.rows, run) for run in block.runs]
+            for time in range(block.times):
+                self._write_block(block, runs, time * len(block.rows))
+        no_bounds = torch.zeros(2, 0, dtype=torch.int64, device="cpu")
+        no_words = torch.zeros(0, dtype=torch.int32, device="cpu")
+        lo, hi = torch.cat([no_bounds, *self.bounds], 1).int()
+        bits = torch.cat([no_words, *self.words])
+        return Arrays(_table(self.blocks), _table(self.runs), lo, hi, bits)
 
-    def _read(self, rows: range, run: Run) -> tuple[Kind, torch.Tensor | None]:
-        """The kind of a run by evaluating its pairs, with its bounds (2, rows) or words."""
+    def _evaluate(self, rows: range, run: Run) -> _RunData:
+        """A run with the kind that its pairs have."""
         if run.kind == Kind.WHOLE:
-            return run.kind, None
+            return _RunData(run.keys, run.kind, None)
         allowed = self.evaluated.allowed(rows, run.keys)
         if allowed.dim() == 4:  # of one batch row and head
             allowed = allowed[0, 0]  # (rows, keys)
+
         count = allowed.sum(-1)
         first = allowed.int().argmax(-1)
-        ends = torch.where(count > 0, allowed.shape[1] - allowed.flip(-1).int().argmax(-1), 0)
-        if torch.equal(torch.where(count > 0, ends - first, 0), count):
-            return Kind.BOUNDED, torch.stack([first, first + count]) + run.keys.start
-        return Kind.BITS, packed(allowed)
+        last = allowed.shape[1] - allowed.flip(-1).int().argmax(-1)
+        # A row whose pairs have no gap is as long as it has pairs.
+        length = torch.where(count > 0, last - first, 0)
+        if torch.equal(length, count):
+            bounds = torch.stack([first, first + count]) + run.keys.start
+            return _RunData(run.keys, Kind.BOUNDED, bounds)
+        return _RunData(run.keys, Kind.BITS, packed(allowed))
 
-    def _write(
-        self, block: RowBlock, runs: list[tuple[Run, Kind, torch.Tensor | None]], by: int
-    ) -> None:
-        begin = len(self.runs)
-        for run, kind, data in runs:
-            place = 0
-            if kind == Kind.BOUNDED and data is not None:
-                place, self.bounds_end = self.bounds_end, self.bounds_end + data.shape[1]
-                self.bounds.append(data + by)
-            elif data is not None:
-                place, self.words_end = self.words_end, self.words_end + len(data)
-                self.words.append(data)
-            self.runs.append((run.keys.start + by, run.keys.stop + by, kind, place))
-        self.blocks.append((block.rows.start + by, block.rows.stop + by, begin, len(self.runs)))
+    def _write_block(self, block: RowBlock, runs: list[_RunData], by: int) -> None:
+        """Append a row block and its runs, moved by this many rows and keys."""
+        first_run = len(self.runs)
+        for run in runs:
+            place = self._append_data(run, by)
+            self.runs.append((run.keys.start + by, run.keys.stop + by, run.kind, place))
+        rows = block.rows
+        self.blocks.append((rows.start + by, rows.stop + by, first_run, len(self.runs)))
+
+    def _append_data(self, run: _RunData, by: int) -> int:
+        """The place of a run's bounds or words, which are appended."""
+        if run.data is None:
+            return 0
+        if run.kind == Kind.BOUNDED:
+            place = self.bounds_end
+            self.bounds_end += run.data.shape[1]
+            self.bounds.append(run.data + by)
+            return place
+        place = self.words_end
+        self.words_end += len(run.data)
+        self.words.append(run.data)
+        return place
 
 
 def packed(allowed: torch.Tensor) -> torch.Tensor:
@@ -352,9 +386,11 @@ def packed(allowed: torch.Tensor) -> torch.Tensor:
     >>> packed(torch.tensor([[True, False, True], [False, True, False]])).tolist()
     [5, 2]
     """
-    words = torch.nn.functional.pad(allowed, (0, -allowed.shape[1] % 32)).unflatten(-1, (-1, 32))
-    weights = 2 ** torch.arange(32, device=allowed.device)
-    return (words * weights).sum(-1).flatten().to(torch.int32)  # the highest bit becomes the sign
+    padded = torch.nn.functional.pad(allowed, (0, -allowed.shape[1] % 32))
+    bits = padded.unflatten(-1, (-1, 32))
+    values = 2 ** torch.arange(32, device=allowed.device)
+    # In int32 the highest bit becomes the sign.
+    return (bits * values).sum(-1).flatten().to(torch.int32)
 
 
 def _table(rows: list[tuple[int, int, int, int]]) -> torch.Tensor:

@@ -29,37 +29,47 @@ BackendClass = TypeVar("BackendClass", bound=type[Backend])
 
 def with_sinks(kind: BackendClass) -> BackendClass:
     """A class of backends that also offers to compute problems with sinks: it computes them without, then rescales."""
-    plain = kind.assess
+    assess_without_sinks = kind.assess
 
-    @wraps(plain)
+    @wraps(assess_without_sinks)
     def assess(self: Any, problem: Problem) -> Offer | Refusal:
         if problem.sink is None and "sink" not in problem.want:
-            return plain(self, problem)
-        without = replace(problem, sink=None, sink_learns=False, want=("log_sum_exp",))
-        if _rounds_once(problem):
-            narrow = problem.storage == problem.dtype
-            storage = torch.float32 if narrow else problem.storage
-            without = replace(without, dtype=torch.float32, storage=storage)
-        offer = plain(self, without)
+            return assess_without_sinks(self, problem)
+        offer = assess_without_sinks(self, _without_sink(problem))
         if isinstance(offer, Refusal):
             return offer
-        own = {"log_sum_exp", "sink"}
-        rest = replace(
-            problem,
-            needs_grad=problem.needs_grad or problem.sink_learns,
-            want=tuple(one for one in problem.want if one not in own),
-        )
+
+        second_pass = _of_second_pass(problem)
+        steps = None
+        if offer.steps is not None and not problem.sink_learns:
+            steps = partial(_run_step, offer.steps)
         return replace(
             offer,
-            cost=with_statistics(offer.cost, rest),
-            run=partial(_run, problem, rest, offer.run),
-            steps=None
-            if offer.steps is None or problem.sink_learns
-            else partial(_step, offer.steps),
+            cost=with_statistics(offer.cost, second_pass),
+            run=partial(_run, problem, second_pass, offer.run),
+            steps=steps,
         )
 
     kind.assess = assess  # ty: ignore[invalid-assignment]
     return kind
+
+
+def _without_sink(problem: Problem) -> Problem:
+    """The problem whose output and log-sum-exp are rescaled."""
+    without = replace(problem, sink=None, sink_learns=False, want=("log_sum_exp",))
+    if not _rounds_once(problem):
+        return without
+    storage = torch.float32 if problem.storage == problem.dtype else problem.storage
+    return replace(without, dtype=torch.float32, storage=storage)
+
+
+def _of_second_pass(problem: Problem) -> Problem:
+    """The problem with the statistics that are computed from the scores once more."""
+    return replace(
+        problem,
+        needs_grad=problem.needs_grad or problem.sink_learns,
+        want=tuple(want for want in problem.want if want not in ("log_sum_exp", "sink")),
+    )
 
 
 def _rounds_once(problem: Problem) -> bool:
@@ -70,47 +80,54 @@ def _rounds_once(problem: Problem) -> bool:
 
 
 def _run(
-    problem: Problem, rest: Problem, compute: Callable[[Operands], Result], operands: Operands
+    problem: Problem,
+    second_pass: Problem,
+    compute: Callable[[Operands], Result],
+    operands: Operands,
 ) -> Result:
-    """The result with sinks; `rest` wants the statistics that are computed from the scores once more."""
+    """The result with sinks; `second_pass` wants the statistics that are computed from the scores once more."""
     dtype = operands.q.dtype
     if _rounds_once(problem):
         operands = operands.in_float32().widened()
-    plain = compute(operands)
-    assert plain.log_sum_exp is not None
-    output = plain.output
-    learning = plain.log_sum_exp.requires_grad or problem.sink_learns
+    without_sink = compute(operands)
+    assert without_sink.log_sum_exp is not None
+    learning = without_sink.log_sum_exp.requires_grad or problem.sink_learns
     if not problem.want and not learning:
-        return Result(_scaled(plain, operands.sink, dtype))
-    rows = rows_with_sinks(plain.log_sum_exp, operands.sink)
+        return Result(_rescaled(without_sink, operands.sink, dtype))
+
+    rows = rows_with_sinks(without_sink.log_sum_exp, operands.sink)
+    output = without_sink.output
     if operands.sink is not None:
         output = (output * rows.share[..., None]).to(dtype)
-    found: dict[str, Any] = compute_statistics(rest, operands, rows.of_keys) if rest.want else {}
+    statistics: dict[str, Any] = {}
+    if second_pass.want:
+        statistics = compute_statistics(second_pass, operands, rows.of_keys)
     if "log_sum_exp" in problem.want:
-        found["log_sum_exp"] = rows.log_sum_exp
+        statistics["log_sum_exp"] = rows.log_sum_exp
     if "sink" in problem.want:
-        found["sink"] = rows.sink
-    return Result(output, **found)
+        statistics["sink"] = rows.sink
+    return Result(output, **statistics)
 
 
-def _step(compute: Callable[[Call], Result | None], call: Call) -> Result | None:
+def _run_step(compute: Callable[[Call], Result | None], call: Call) -> Result | None:
     """The output of a step, whose backend reads q in any dtype and writes that of its problem."""
-    if (plain := compute(call)) is None:
+    without_sink = compute(call)
+    if without_sink is None:
         return None
     sink = None if call.sink is None else prepared_sink(call.sink, call.q)
-    return Result(_scaled(plain, sink, call.q.dtype))
+    return Result(_rescaled(without_sink, sink, call.q.dtype))
 
 
-def _scaled(plain: Result, sink: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+def _rescaled(without_sink: Result, sink: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
     """The output in a dtype with sinks, in few operations and without a gradient; see `rows_with_sinks` for float64."""
-    assert plain.log_sum_exp is not None
     if sink is None:
-        return plain.output
-    log_sum_exp = plain.log_sum_exp.double() if plain.log_sum_exp.is_cpu else plain.log_sum_exp
-    share = (
-        (log_sum_exp - sink).sigmoid_().nan_to_num_(0.0)
-    )  # NaN in an empty row whose logit is -inf
-    return (plain.output * share.to(plain.log_sum_exp.dtype).unsqueeze_(-1)).to(dtype)
+        return without_sink.output
+    log_sum_exp = without_sink.log_sum_exp
+    assert log_sum_exp is not None
+    precise = log_sum_exp.double() if log_sum_exp.is_cpu else log_sum_exp
+    # NaN in an empty row whose logit is -inf.
+    share = (precise - sink).sigmoid_().nan_to_num_(0.0)
+    return (without_sink.output * share.to(log_sum_exp.dtype).unsqueeze_(-1)).to(dtype)
 
 
 class SinkRows(NamedTuple):
@@ -134,10 +151,13 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Sin
     """
     empty = log_sum_exp == -math.inf
     if sink is None:
-        ones = torch.ones_like(log_sum_exp)
         return SinkRows(
-            ones.masked_fill(empty, 0), log_sum_exp, log_sum_exp, torch.zeros_like(log_sum_exp)
+            share=torch.ones_like(log_sum_exp).masked_fill(empty, 0),
+            log_sum_exp=log_sum_exp,
+            of_keys=log_sum_exp,
+            sink=torch.zeros_like(log_sum_exp),
         )
+
     dtype = log_sum_exp.dtype
     if log_sum_exp.is_cpu:
         log_sum_exp = log_sum_exp.double()
@@ -145,16 +165,16 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Sin
     keys = log_sum_exp.masked_fill(empty, 0)
     z = keys - sink
     share = _sigmoid(z).masked_fill(empty, 0)
-    # keys + sink by log1p: on neither side does a first or second derivative cancel, also beside a sink of -inf
-    # masked_fill and not clamp: PyTorch 2.15 changed the gradient of clamp at 0
+
+    # keys + sink by log1p: on neither side does a first or second derivative cancel, also beside a sink of -inf.
+    # masked_fill and not clamp: PyTorch 2.15 changed the gradient of clamp at 0.
     below = z.masked_fill(z > 0, 0)
     above = z.masked_fill(z < 0, 0)
     both = torch.where(z > 0, keys + (-above).exp().log1p(), sink + below.exp().log1p())
-    every = torch.where(empty, sink, both)
+    with_sink = torch.where(empty, sink, both)
+    of_keys = with_sink.masked_fill(empty, -math.inf)
     weight = torch.where(empty, (sink > -math.inf).to(z.dtype), _sigmoid(-z))
-    return SinkRows(
-        *(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight))
-    )
+    return SinkRows(share.to(dtype), with_sink.to(dtype), of_keys.to(dtype), weight.to(dtype))
 
 
 def _sigmoid(z: torch.Tensor) -> torch.Tensor:

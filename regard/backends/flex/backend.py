@@ -21,11 +21,11 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.patterns import Grid
 
-LEAST_SIZE, LARGEST_SIZE = (
-    16,
-    256,
-)  # of head_dim and v_dim in the kernels; smaller ones are padded with zeros
-KERNELS = 256  # the most compiled kernels kept: one for each dtype, head size, kind of bias, ..., for all patterns
+LEAST_SIZE = (
+    16  # numbers of a vector of the kernels: head_dim and v_dim; shorter ones are padded with zeros
+)
+LARGEST_SIZE = 256
+MOST_KERNELS = 256  # compiled ones that are kept: one for each dtype, head size, kind of bias, ..., for all patterns
 
 
 @with_sinks
@@ -47,7 +47,7 @@ class Flex(Limited):
         self.devices = devices
         self.compiled = compiled
         elsewhere = where(
-            lambda one: one.device not in devices,
+            lambda problem: problem.device not in devices,
             f"FlexAttention is for {' and '.join(devices)} here; on {{problem.device}} other backends compute "
             "this without compiling",
         )
@@ -61,31 +61,30 @@ class Flex(Limited):
         return strictly(problem, Offer(cost, partial(self.run, problem, grid)))
 
     def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
-        output, log_sum_exp = self._attend(problem, grid, operands)
-        return (
-            Result(output)
-            if log_sum_exp is None
-            else result_of(problem, operands, output, log_sum_exp)
-        )
+        output, log_sum_exp = self._compute(problem, grid, operands)
+        if log_sum_exp is None:
+            return Result(output)
+        return result_of(problem, operands, output, log_sum_exp)
 
-    def _attend(
+    def _compute(
         self, problem: Problem, grid: Grid, operands: Operands
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output, and the log-sum-exp if a statistic needs it."""
-        from torch.nn.attention.flex_attention import (
-            AuxRequest,
-        )  # imported here, since it loads the compiler
+        # Imported here, since they load the compiler.
+        from torch.nn.attention.flex_attention import AuxRequest
 
         from regard.backends.flex.tables import block_mask, change_of
 
         tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
-        q, k, v = operands.q, operands.k, operands.v
+        q = operands.q
         if tiles.empty_rows is not None:  # NaN in an empty row must reach no gradient
             q = q.masked_fill(tiles.empty_rows.to(q.device), 0)
-        output, aux = _kernel(self.compiled)(
-            _fitted(q),
-            _fitted(k),
-            _fitted(v),
+
+        kernel = _kernel(self.compiled)
+        output, aux = kernel(
+            _padded_vectors(q),
+            _padded_vectors(operands.k),
+            _padded_vectors(operands.v),
             score_mod=change_of(problem, operands),
             block_mask=block_mask(tiles, problem.q_len, len(grid.keys), q.device),
             scale=problem.scale,
@@ -93,6 +92,7 @@ class Flex(Limited):
             kernel_options=_kernel_options(problem, read=tiles.limits is None),
             return_aux=AuxRequest(lse=bool(problem.want)),
         )
+
         output = output[..., : problem.v_dim]
         log_sum_exp = aux.lse
         if not problem.needs_grad:
@@ -103,13 +103,32 @@ class Flex(Limited):
         return output, log_sum_exp
 
 
+def _lacks_triton(problem: Problem) -> bool:
+    # A call that is only planned needs no compiler.
+    is_run = problem.device == "cuda" and not problem.outlined
+    return is_run and find_spec("triton") is None
+
+
+def _is_one_fused_call(problem: Problem) -> bool:
+    """Whether this is one call of a fused operation: all pairs, or a causal square."""
+    assert problem.q_start is not None
+    if problem.softcap is not None or problem.bias is not None:
+        return False
+    first = problem.q_start
+    keys = problem.reachable_keys
+    if problem.pattern.sees_all(first, first + problem.q_len - 1, keys):
+        return True
+    band = problem.pattern.band()
+    if band is None or band.left is not None:
+        return False
+    return len(keys) == problem.q_len and band.right == keys.start - first
+
+
 _LIMITS = (
+    where(_lacks_triton, "FlexAttention compiles with triton, which is not installed"),
     where(
-        lambda one: one.device == "cuda" and not one.outlined and find_spec("triton") is None,
-        "FlexAttention compiles with triton, which is not installed",
-    ),
-    where(
-        lambda one: one.device == "cpu" and one.needs_grad, "FlexAttention has no gradients on cpu"
+        lambda problem: problem.device == "cpu" and problem.needs_grad,
+        "FlexAttention has no gradients on cpu",
     ),
     on_dot_products,
     where(
@@ -117,11 +136,11 @@ _LIMITS = (
         "there is nothing to compute, and FlexAttention does not take sizes of 0",
     ),
     where(
-        lambda one: one.dtype == torch.float64,
+        lambda problem: problem.dtype == torch.float64,
         "FlexAttention computes in float32 at most, not in float64",
     ),
     where(
-        lambda one: max(one.head_dim, one.v_dim) > LARGEST_SIZE,
+        lambda problem: max(problem.head_dim, problem.v_dim) > LARGEST_SIZE,
         f"FlexAttention's kernels hold vectors of at most {LARGEST_SIZE} numbers, not head_dim {{problem.head_dim}} "
         "and v_dim {problem.v_dim}",
     ),
@@ -133,58 +152,43 @@ _LIMITS = (
     on_one_start,
     on_structure,
     where(
-        lambda one: not one.reachable_keys,
+        lambda problem: not problem.reachable_keys,
         "no pair is allowed by {pattern}, and FlexAttention does not take sizes of 0",
     ),
     where(
-        lambda problem: _fused_at_once(problem),
+        _is_one_fused_call,
         "{pattern} skips no tile that fused would compute, and fused needs no compiling",
     ),
 )
 
 
-def _fused_at_once(problem: Problem) -> bool:
-    """Whether this is one call of a fused operation: all pairs, or a causal square."""
-    assert problem.q_start is not None
-    if problem.softcap is not None or problem.bias is not None:
-        return False
-    first = problem.q_start
-    keys = problem.reachable_keys
-    if problem.pattern.sees_all(first, first + problem.q_len - 1, keys):
-        return True
-    band = problem.pattern.band()
-    square = band is not None and band.left is None and len(keys) == problem.q_len
-    return square and band is not None and band.right == keys.start - first
-
-
 def _cost(problem: Problem, grid: Grid) -> Cost:
-    long = pairs_of_long_band(problem, TILE, TILE)
-    if long is None:
+    pairs_of_band = pairs_of_long_band(problem, TILE, TILE)
+    if pairs_of_band is None:
         pairs = pairs_of_tiles(problem.pattern, grid, problem.batch, problem.heads)
     else:
-        pairs = problem.batch * problem.heads * long
+        pairs = problem.batch * problem.heads * pairs_of_band
     width = problem.dtype.itemsize
-    size = problem.head_dim + problem.v_dim
+    dims = problem.head_dim + problem.v_dim
     rows = problem.batch * problem.heads * problem.q_len
-    vectors = (rows + problem.batch * problem.kv_heads * len(grid.keys)) * size
-    copies = (problem.batch if problem.pattern.varies_by_row else 1) * (
-        problem.heads if problem.pattern.varies_by_head else 1
-    )
-    # the kinds of tiles, the order of visits, and the runs of keys
-    tables = (
-        4
-        * copies
-        * -(-problem.q_len // TILE)
-        * (9 * -(-len(grid.keys) // TILE) + 2 * MOST_RUNS * TILE)
-    )
-    back = 4 * rows + width * vectors  # sums for each row, and intermediate gradients
+    vectors = (rows + problem.batch * problem.kv_heads * len(grid.keys)) * dims
+
+    # The kinds of tiles, the order of visits, and the runs of keys, as int32.
+    copies = problem.batch if problem.pattern.varies_by_row else 1
+    copies *= problem.heads if problem.pattern.varies_by_head else 1
+    rows_of_tiles = -(-problem.q_len // TILE)
+    columns_of_tiles = -(-len(grid.keys) // TILE)
+    tables = 4 * copies * rows_of_tiles * (9 * columns_of_tiles + 2 * MOST_RUNS * TILE)
+
+    learning = problem.needs_grad
+    of_backward = 4 * rows + width * vectors  # sums for each row, and intermediate gradients
     return Cost(
-        flops=2 * pairs * size * (3.5 if problem.needs_grad else 1),
-        bytes=width * vectors * (2.5 if problem.needs_grad else 1) + tables,
-        peak_bytes=tables + 4 * rows + (back if problem.needs_grad else 0),
+        flops=2 * pairs * dims * (3.5 if learning else 1),
+        bytes=width * vectors * (2.5 if learning else 1) + tables,
+        peak_bytes=tables + 4 * rows + (of_backward if learning else 0),
         pairs=pairs,
-        calls=4 if problem.needs_grad else 1,
-        estimated=long is not None,
+        calls=4 if learning else 1,
+        estimated=pairs_of_band is not None,
     )
 
 
@@ -198,12 +202,12 @@ def _kernel_options(problem: Problem, read: bool) -> dict[str, Any] | None:
     """
     if problem.q_len >= TILE:
         return {"fwd_BLOCK_M": TILE // 2, "fwd_BLOCK_N": TILE // 2} if read else None
-    # Its kernel for few queries puts the queries of a group in one block, whose size is a power of two that must divide
-    # a tile.
+    # PyTorch's kernel for few queries puts the queries of a group in one block, whose size is a power of two that must
+    # divide a tile.
     return {"BACKEND": "TRITON"} if TILE < problem.q_len * problem.group else None
 
 
-def _fitted(x: torch.Tensor) -> torch.Tensor:
+def _padded_vectors(x: torch.Tensor) -> torch.Tensor:
     """Vectors padded with zeros to the least size of the kernels; zeros change no score."""
     if x.shape[-1] < LEAST_SIZE:
         return F.pad(x, (0, LEAST_SIZE - x.shape[-1]))
@@ -218,5 +222,7 @@ def _kernel(compiled: bool) -> Any:
         torch.compile, flex_attention, fullgraph=True, backend="inductor" if compiled else "eager"
     )
     if "recompile_limit" in signature(torch.compile).parameters:
-        return compile(recompile_limit=KERNELS)
-    return torch._dynamo.config.patch(recompile_limit=KERNELS)(compile())  # adds 40 us to each call
+        return compile(recompile_limit=MOST_KERNELS)
+    return torch._dynamo.config.patch(recompile_limit=MOST_KERNELS)(
+        compile()
+    )  # adds 40 us to each call

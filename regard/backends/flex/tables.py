@@ -74,8 +74,8 @@ def _by_runs(firsts: torch.Tensor, ends: torch.Tensor) -> Allows:
         batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
     ) -> torch.Tensor:
         place = batch, head, query
-        seen = [(key >= first(*place)) & (key < end(*place)) for first, end in runs]
-        return reduce(torch.logical_or, seen)
+        in_run = [(key >= first(*place)) & (key < end(*place)) for first, end in runs]
+        return reduce(torch.logical_or, in_run)
 
     return allows
 
@@ -89,40 +89,47 @@ def runs_of(kinds: torch.Tensor, bits: torch.Tensor) -> tuple[torch.Tensor, torc
     """
     rows = kinds.flatten(0, 2)  # (rows of tiles, columns)
     full = F.pad(rows == FULL, (1, 1))
-    inside = (
-        full[:, :-2] & full[:, 1:-1] & full[:, 2:]
-    )  # full tiles between full ones hold no end of a run
+    # Full tiles between full ones hold no end of a run.
+    inside = full[:, :-2] & full[:, 1:-1] & full[:, 2:]
     counts, columns = _ordered((rows != EMPTY) & ~inside)
     most = max(1, int(counts.max()))
     columns = columns[:, :most].long()
-    chosen = rows.gather(1, columns).where(
-        torch.arange(most, device=rows.device) < counts[:, None], EMPTY
-    )
+    is_chosen = torch.arange(most, device=rows.device) < counts[:, None]
+    chosen = rows.gather(1, columns).where(is_chosen, EMPTY)
     next_to_full = full[:, 2:].gather(1, columns) & (chosen == FULL)
     joined = columns[:, 1:] == columns[:, :-1] + 1
     joined |= next_to_full[:, :-1] & (chosen[:, 1:] == FULL)  # (rows of tiles, tiles - 1)
 
-    found = []
+    parts = []
     longest = 1
-    piece = max(1, _PIECE // (most * TILE * TILE))
-    for some, at, follows in zip(*(x.split(piece) for x in (chosen, columns, joined)), strict=True):
-        starts, stops = _edges(bits[some], follows)  # (rows of tiles, queries, keys of the tiles)
+    rows_at_once = max(1, _PIECE // (most * TILE * TILE))
+    pieces = zip(*(x.split(rows_at_once) for x in (chosen, columns, joined)), strict=True)
+    for kinds_of_rows, columns_of_rows, joined_tiles in pieces:
+        # (rows of tiles, queries, keys of the tiles)
+        starts, stops = _edges(bits[kinds_of_rows], joined_tiles)
         longest = max(longest, int(starts.sum(-1).max()))
         if longest > MOST_RUNS:
             return None
-        key = (
-            (at[:, :, None] * TILE + torch.arange(TILE, device=at.device)).flatten(1)[:, None].int()
-        )
-        edges = [torch.where(starts, key, FAR), torch.where(stops, key + 1, FAR)]
-        found.append(
-            torch.stack([edge.topk(MOST_RUNS, largest=False, sorted=True).values for edge in edges])
-        )
-    kept = 1 << (longest - 1).bit_length()
-    table = torch.cat(found, 1)[..., :kept].movedim(
-        -1, 1
-    )  # (first or end, runs, rows of tiles, queries of a tile)
-    firsts, ends = table.reshape(2, kept, *kinds.shape[:2], -1).contiguous()
+        keys = _keys_of_tiles(columns_of_rows)
+        parts.append(torch.stack([_first_keys(starts, keys), _first_keys(stops, keys + 1)]))
+    runs = 1 << (longest - 1).bit_length()
+    # (first or end, runs, rows of tiles, queries of a tile)
+    table = torch.cat(parts, 1)[..., :runs].movedim(-1, 1)
+    firsts, ends = table.reshape(2, runs, *kinds.shape[:2], -1).contiguous()
     return firsts, ends
+
+
+def _keys_of_tiles(columns: torch.Tensor) -> torch.Tensor:
+    """The keys of tiles in these columns, (rows of tiles, 1, keys of the tiles) int32."""
+    within = torch.arange(TILE, device=columns.device)
+    keys = columns[:, :, None] * TILE + within
+    return keys.flatten(1)[:, None].int()
+
+
+def _first_keys(chosen: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """The first keys that are chosen for each query, in ascending order; FAR where there are fewer than MOST_RUNS."""
+    numbers = torch.where(chosen, keys, FAR)
+    return numbers.topk(MOST_RUNS, largest=False, sorted=True).values
 
 
 def _edges(bits: torch.Tensor, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,9 +140,8 @@ def _edges(bits: torch.Tensor, joined: torch.Tensor) -> tuple[torch.Tensor, torc
         joined: (rows of tiles, tiles - 1), whether a run may go on from a tile into the next.
     """
     places = torch.arange(8, device=bits.device)
-    allowed = (
-        (bits[..., None] >> places & 1).bool().flatten(3).transpose(1, 2)
-    )  # (rows of tiles, queries, tiles, keys)
+    # (rows of tiles, queries, tiles, keys)
+    allowed = (bits[..., None] >> places & 1).bool().flatten(3).transpose(1, 2)
     before = F.pad(allowed, (1, 0))[..., :-1]
     after = F.pad(allowed, (0, 1))[..., 1:]
     before[:, :, 1:, 0] = allowed[:, :, :-1, -1] & joined[:, None]
@@ -160,14 +166,15 @@ def _by_bits(kinds: torch.Tensor, bits: torch.Tensor) -> Allows:
 
 def lookup(table: torch.Tensor) -> Callable[..., torch.Tensor]:
     """A function that reads `table` at one index for each axis; an axis of size 1 is broadcast."""
-    used = [size > 1 for size in table.shape]
-    arrays = table.reshape([size for size in table.shape if size > 1])
+    axes = [axis for axis, size in enumerate(table.shape) if size > 1]
+    squeezed = table.reshape([table.shape[axis] for axis in axes])
 
-    def at(*place: torch.Tensor) -> torch.Tensor:
-        needed = tuple(index for index, wanted in zip(place, used, strict=True) if wanted)
-        return arrays[needed] if needed else arrays
+    def read(*place: torch.Tensor) -> torch.Tensor:
+        if not axes:
+            return squeezed
+        return squeezed[tuple(place[axis] for axis in axes)]
 
-    return at
+    return read
 
 
 def _ordered(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -182,11 +189,9 @@ def _ordered(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def change_of(problem: Problem, operands: Operands) -> ChangeScore | None:
     """softcap · tanh(score / softcap) + bias as a function of (score, batch, head, query, key); None without both."""
-    softcap = (
-        None
-        if problem.softcap is None
-        else _number(problem.softcap, torch.float32, operands.q.device)
-    )
+    softcap = None
+    if problem.softcap is not None:
+        softcap = _number(problem.softcap, torch.float32, operands.q.device)
     bias = None if operands.bias is None else _bias_at(operands.bias, operands)
     if softcap is None and bias is None:
         return None
@@ -203,9 +208,8 @@ def change_of(problem: Problem, operands: Operands) -> ChangeScore | None:
         if bias is None:
             return score
         added = bias(batch, head, query, key).to(score.dtype)
-        return torch.where(
-            added == -math.inf, -math.inf, score + added
-        )  # masked, even if the score is NaN
+        # Masked, even if the score is NaN.
+        return torch.where(added == -math.inf, -math.inf, score + added)
 
     return change
 
@@ -218,7 +222,13 @@ def _bias_at(bias: torch.Tensor | Relative, operands: Operands) -> Callable[...,
     grid = operands.grid
     assert isinstance(grid.q_start, int)
     shift = _number(grid.keys.start - grid.q_start - bias.lowest, torch.int64, grid.device)
-    return lambda batch, head, query, key: by_distance(head, key - query + shift)
+
+    def bias_at(
+        batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> torch.Tensor:
+        return by_distance(head, key - query + shift)
+
+    return bias_at
 
 
 @lru_cache(maxsize=64)

@@ -54,24 +54,26 @@ def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
         batch: batch rows.
         heads: query heads.
     """
-    return (_kept if pattern.by_value else _kept_shortly)(pattern, grid, batch, heads)
+    cached = _cached_by_value if pattern.by_value else _cached_by_identity
+    return cached(pattern, grid, batch, heads)
 
 
 @torch.inference_mode(False)  # what is remembered may be needed where gradients are
 def _tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
     kinds = _Kinds()
     tiles_of_pattern: dict[Pattern, _Tiles] = {}
-    found: list[list[_Tiles]] = []
-    for row in _plain(pattern, batch, heads):
-        for one in row:
-            if one not in tiles_of_pattern:
-                tiles_of_pattern[one] = _tiles(one, grid, kinds)
-        found.append([tiles_of_pattern[one] for one in row])
-    empty_rows = torch.stack([torch.stack([tiles.empty_rows for tiles in row]) for row in found])[
-        ..., None
-    ]
+    kinds_by_row = []
+    empty_by_row = []
+    for row in _patterns_by_row(pattern, batch, heads):
+        for of_head in row:
+            if of_head not in tiles_of_pattern:
+                tiles_of_pattern[of_head] = _tiles(of_head, grid, kinds)
+        tiles = [tiles_of_pattern[of_head] for of_head in row]
+        kinds_by_row.append(torch.stack([of_head.kinds for of_head in tiles]))
+        empty_by_row.append(torch.stack([of_head.empty_rows for of_head in tiles]))
+    empty_rows = torch.stack(empty_by_row)[..., None]
     return TileMap(
-        kinds=torch.stack([torch.stack([tiles.kinds for tiles in row]) for row in found]),
+        kinds=torch.stack(kinds_by_row),
         bits=torch.stack(kinds.bits),
         empty_rows=empty_rows if empty_rows.any() else None,
         limits=_limits(pattern, grid),
@@ -84,40 +86,47 @@ def _limits(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
         return None
     assert isinstance(grid.q_start, int)
     first = grid.keys.start
-    shift = grid.q_start - grid.keys.start
-    limits = [
-        -FAR if band.left is None else max(-FAR, shift - band.left),
-        FAR if band.right is None else min(FAR, shift + band.right),
-        0 if band.start is None else max(0, band.start - first),
-        len(grid.keys) if band.stop is None else max(0, min(len(grid.keys), band.stop - first)),
-    ]
-    return torch.tensor(limits, dtype=torch.int32, device="cpu")
+    keys = len(grid.keys)
+    shift = grid.q_start - first
+    nearest = -FAR if band.left is None else max(-FAR, shift - band.left)
+    farthest = FAR if band.right is None else min(FAR, shift + band.right)
+    start = 0 if band.start is None else max(0, band.start - first)
+    stop = keys if band.stop is None else max(0, min(keys, band.stop - first))
+    return torch.tensor([nearest, farthest, start, stop], dtype=torch.int32, device="cpu")
 
 
-_kept = lru_cache(maxsize=64)(_tile_map)
-_kept_shortly = lru_cache(maxsize=4)(_tile_map)
+_cached_by_value = lru_cache(maxsize=64)(_tile_map)
+_cached_by_identity = lru_cache(maxsize=4)(_tile_map)
 
 
 def pairs_of_tiles(pattern: Pattern, grid: Grid, batch: int, heads: int) -> int:
     """Pairs of all tiles that may contain an allowed pair, of all batch rows and heads; no pair is evaluated."""
-    plain = [one for row in _plain(pattern, batch, heads) for one in row]
-    pairs = {one: _pairs_of_one(one, grid) for one in set(plain)}
-    return batch * heads // len(plain) * sum(pairs[one] for one in plain)
+    patterns: list[Pattern] = []
+    for row in _patterns_by_row(pattern, batch, heads):
+        patterns += row
+    pairs = {each: _pairs_of_one(each, grid) for each in set(patterns)}
+    copies = batch * heads // len(patterns)
+    return copies * sum(pairs[each] for each in patterns)
 
 
 def _pairs_of_one(pattern: Pattern, grid: Grid) -> int:
-    def pairs(block: RowBlock) -> int:
-        columns = joined(tuple(tiles_of(run.keys, grid.keys) for run in block.runs))
-        return len(block.rows) * sum(
-            len(grid.keys[run.start * TILE : run.stop * TILE]) for run in columns
-        )
+    """Pairs of the tiles of one batch row and head."""
 
-    # A block that repeats moves by one tile each time, so only its last place can reach the last tile of keys, which
-    # may be narrower.
-    blocks = schedule_of(pattern, grid)
-    return sum(
-        (one.times - 1) * pairs(one) + pairs(one.moved((one.times - 1) * TILE)) for one in blocks
-    )
+    def pairs_of(block: RowBlock) -> int:
+        columns = joined(tuple(tiles_of(run.keys, grid.keys) for run in block.runs))
+        width = 0
+        for run in columns:
+            width += len(grid.keys[run.start * TILE : run.stop * TILE])
+        return len(block.rows) * width
+
+    pairs = 0
+    for block in schedule_of(pattern, grid):
+        # A block that repeats moves by one tile each time, so only its last place can reach the last tile of keys,
+        # which may be narrower.
+        times_before = block.times - 1
+        last = block.moved(times_before * TILE)
+        pairs += times_before * pairs_of(block) + pairs_of(last)
+    return pairs
 
 
 def schedule_of(pattern: Pattern, grid: Grid) -> Schedule:
@@ -130,21 +139,23 @@ def tiles_of(some: range, keys: range) -> range:
     return range((some.start - keys.start) // TILE, (some[-1] - keys.start) // TILE + 1)
 
 
-def _plain(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
+def _patterns_by_row(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
     """The pattern of each batch row and head; a single entry if all rows, or heads, have the same pattern."""
-    rows = [pattern.for_row(row) for row in range(batch if pattern.varies_by_row else 1)]
-    return [
-        [row.for_head(head).canonical() for head in range(heads if pattern.varies_by_head else 1)]
-        for row in rows
-    ]
+    rows = batch if pattern.varies_by_row else 1
+    heads = heads if pattern.varies_by_head else 1
+    by_row = []
+    for row in range(rows):
+        of_row = pattern.for_row(row)
+        by_row.append([of_row.for_head(head).canonical() for head in range(heads)])
+    return by_row
 
 
 @dataclass
 class _Kinds:
-    """The kinds of tiles so far: the bits of each, and its rows with an allowed pair."""
+    """The kinds of tiles so far: the bits of each, and which of its rows have an allowed pair."""
 
     bits: list[torch.Tensor] = field(default_factory=list)
-    looking: list[torch.Tensor] = field(default_factory=list)
+    has_key: list[torch.Tensor] = field(default_factory=list)
     _numbers: dict[bytes, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -155,12 +166,12 @@ class _Kinds:
         """The kind of a tile with these pairs, (TILE or fewer, TILE or fewer); pairs beyond the ends are masked."""
         allowed = F.pad(allowed, (0, TILE - allowed.shape[1], 0, TILE - allowed.shape[0]))
         bits = (allowed.unflatten(-1, (-1, 8)) * BIT).sum(-1).to(torch.uint8)
-        name = bits.numpy().tobytes()
-        if name not in self._numbers:
-            self._numbers[name] = len(self.bits)
+        content = bits.numpy().tobytes()
+        if content not in self._numbers:
+            self._numbers[content] = len(self.bits)
             self.bits.append(bits)
-            self.looking.append(allowed.any(-1))
-        return self._numbers[name]
+            self.has_key.append(allowed.any(-1))
+        return self._numbers[content]
 
 
 @dataclass(frozen=True)
@@ -172,29 +183,50 @@ class _Tiles:
 
 
 def _tiles(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Tiles:
-    evaluated = EvaluatedBlocks(pattern, grid)
-    numbers: dict[Hashable, int] = {}  # kinds by the pattern's name for equal blocks
+    writer = _TileWriter(EvaluatedBlocks(pattern, grid), grid.keys, kinds)
     table = []
     empty_rows = []
-    for block in (one for blocks in schedule_of(pattern, grid) for one in blocks.each()):
-        row = torch.zeros(-(-len(grid.keys) // TILE), dtype=torch.int32, device="cpu")
-        looking = torch.zeros(TILE, dtype=torch.bool, device="cpu")
-        for column in dict.fromkeys(
-            column for run in block.runs for column in tiles_of(run.keys, grid.keys)
-        ):
-            keys = grid.keys[column * TILE : (column + 1) * TILE]
-            place = block.rows, keys
-            if len(block.rows) == len(keys) == TILE and covers(block.full, keys):
-                kind = FULL
-            else:
-                allowed = evaluated.allowed(*place)
-                name = evaluated.names[place]
-                kind = numbers[name] if name in numbers else kinds.number(allowed)
-                if name is not None:
-                    numbers[name] = kind
-            if kind != EMPTY:
-                row[column] = kind
-                looking |= kinds.looking[kind]
-        table.append(row)
-        empty_rows.append(~looking[: len(block.rows)])
+    for repeated in schedule_of(pattern, grid):
+        for block in repeated.each():
+            row, has_key = writer.row_of_tiles(block)
+            table.append(row)
+            empty_rows.append(~has_key[: len(block.rows)])
     return _Tiles(torch.stack(table), torch.cat(empty_rows))
+
+
+@dataclass
+class _TileWriter:
+    """Finds the kinds of tiles of one pattern; blocks that the pattern names alike are numbered once."""
+
+    evaluated: EvaluatedBlocks
+    keys: range
+    kinds: _Kinds
+    _by_name: dict[Hashable, int] = field(default_factory=dict)
+
+    def row_of_tiles(self, block: RowBlock) -> tuple[torch.Tensor, torch.Tensor]:
+        """The kinds of a row of tiles, and which of its queries may look at a key."""
+        kinds = torch.zeros(-(-len(self.keys) // TILE), dtype=torch.int32, device="cpu")
+        has_key = torch.zeros(TILE, dtype=torch.bool, device="cpu")
+        for column in self._columns(block):
+            kind = self._kind(block, self.keys[column * TILE : (column + 1) * TILE])
+            if kind != EMPTY:
+                kinds[column] = kind
+                has_key |= self.kinds.has_key[kind]
+        return kinds, has_key
+
+    def _columns(self, block: RowBlock) -> list[int]:
+        """The columns of tiles with a key of a run, each once and in the order of the runs."""
+        columns: dict[int, None] = {}
+        for run in block.runs:
+            columns |= dict.fromkeys(tiles_of(run.keys, self.keys))
+        return list(columns)
+
+    def _kind(self, block: RowBlock, keys: range) -> int:
+        if len(block.rows) == len(keys) == TILE and covers(block.full, keys):
+            return FULL
+        allowed = self.evaluated.allowed(block.rows, keys)
+        name = self.evaluated.names[block.rows, keys]
+        kind = self._by_name[name] if name in self._by_name else self.kinds.number(allowed)
+        if name is not None:
+            self._by_name[name] = kind
+        return kind

@@ -16,9 +16,7 @@ from regard.core.problem import PER_ROW, Problem
 from regard.patterns.row_blocks import Kind, RowBlock, Run
 
 ROWS = 256  # of a row block, counted over all query heads of a group
-PAIRS = (
-    1 << 17
-)  # of a score block on CPU: 512 KiB of scores in float32, in each of two or three workspaces
+PAIRS = 1 << 17  # of a score block on CPU: 512 KiB in float32, in each of two or three workspaces
 PAIRS_ELSEWHERE = 1 << 22  # on other devices, where launches cost more than memory
 ALIGNED = 64  # keys; runs begin at multiples of it, so that rows of scores are aligned in memory
 SAMPLED = 256  # row blocks of the sample from which the cost of longer problems is estimated
@@ -64,10 +62,8 @@ class ScoreBlock:
 
     def place(self, shape: tuple[int, ...]) -> tuple[slice, ...]:
         """Index of the block in (batch or 1, heads or 1, q_len or 1, keys or 1)."""
-        whole = *self.lines, self.columns
-        return tuple(
-            slice(None) if size == 1 else here for size, here in zip(shape, whole, strict=True)
-        )
+        by_axis = zip(shape, (*self.lines, self.columns), strict=True)
+        return tuple(slice(None) if size == 1 else index for size, index in by_axis)
 
     def of(self, mask: torch.Tensor) -> torch.Tensor:
         """The block's heads of a mask (batch or 1, heads or 1, rows, keys)."""
@@ -121,77 +117,89 @@ class Blocking:
             rows: those to cover; all of them by default.
         """
         schedule = self.schedule(starts)
-        for some in [range(self.problem.q_len)] if rows is None else rows:
-            for at in range(0, len(some), self.rows):
-                block = schedule.block_of(some[at : at + self.rows])
-                yield replace(
-                    block, runs=tuple(part for run in block.runs for part in self._cut(run))
-                )
+        covered = [range(self.problem.q_len)] if rows is None else rows
+        for some in covered:
+            for first in range(0, len(some), self.rows):
+                block = schedule.block_of(some[first : first + self.rows])
+                runs: list[Run] = []
+                for run in block.runs:
+                    runs += self._divide(run)
+                yield replace(block, runs=tuple(runs))
 
     @property
     def lots(self) -> list[Lot]:
         """All heads, divided into lots that fit."""
-        problem, fitting = self.problem, self._fitting
-        if fitting >= problem.kv_heads:
-            step = fitting // problem.kv_heads
-            every = slice(0, problem.kv_heads)
-            return [
-                Lot(slice(at, min(at + step, problem.batch)), every)
-                for at in range(0, problem.batch, step)
-            ]
-        return [
-            Lot(slice(row, row + 1), slice(at, min(at + fitting, problem.kv_heads)))
-            for row in range(problem.batch)
-            for at in range(0, problem.kv_heads, fitting)
-        ]
+        batch = self.problem.batch
+        kv_heads = self.problem.kv_heads
+        lots = []
+        if self._fitting_heads >= kv_heads:
+            for rows in _slices(batch, self._fitting_heads // kv_heads):
+                lots.append(Lot(rows, slice(0, kv_heads)))
+            return lots
+        for row in range(batch):
+            for heads in _slices(kv_heads, self._fitting_heads):
+                lots.append(Lot(slice(row, row + 1), heads))
+        return lots
 
     @property
     def lot_count(self) -> int:
-        batch, heads = self.problem.batch, self.problem.kv_heads
-        if self._fitting >= heads:
-            return -(-batch // (self._fitting // heads))
-        return batch * -(-heads // self._fitting)
+        batch = self.problem.batch
+        kv_heads = self.problem.kv_heads
+        if self._fitting_heads >= kv_heads:
+            return -(-batch // (self._fitting_heads // kv_heads))
+        return batch * -(-kv_heads // self._fitting_heads)
 
     @property
-    def _fitting(self) -> int:
+    def _fitting_heads(self) -> int:
         """Key/value heads of a lot; if they are more than a batch row has, a lot has several batch rows."""
         return max(1, self.pairs // (self.rows * self.problem.group * self.keys))
 
     @property
     def largest(self) -> int:
         """Pairs in the largest score block."""
-        batch, heads = self.problem.batch, self.problem.kv_heads
-        units = (
-            min(self._fitting // heads, batch) * heads
-            if self._fitting >= heads
-            else min(self._fitting, heads)
-        )
-        return units * self.problem.group * self.rows * self.keys if batch else 0
+        batch = self.problem.batch
+        kv_heads = self.problem.kv_heads
+        if not batch:
+            return 0
+        if self._fitting_heads >= kv_heads:
+            units = min(self._fitting_heads // kv_heads, batch) * kv_heads
+        else:
+            units = self._fitting_heads
+        return units * self.problem.group * self.rows * self.keys
 
     def size(self) -> BlockCounts:
         """Pairs computed over all heads, and the number of score blocks; estimated from a sample if there are many."""
-        problem, schedule = self.problem, self.schedule(known_starts(self.problem))
+        problem = self.problem
+        schedule = self.schedule(known_starts(problem))
         count = -(-problem.q_len // self.rows)
+        if not count:
+            return BlockCounts(pairs=0, blocks=0, exact=True)
+
+        sample = range(0, count, -(-count // SAMPLED))
+        pairs = 0
+        blocks = 0
+        for number in sample:
+            row_block = schedule.block_at(number * self.rows)
+            pairs += row_block.pairs
+            blocks += sum(-(-len(run.keys) // self.keys) for run in row_block.runs)
+
+        share = count / len(sample)
         heads = problem.batch * problem.heads
-        lots = self.lot_count
-
-        def measure(block: RowBlock) -> tuple[int, int]:
-            return block.pairs, sum(-(-len(run.keys) // self.keys) for run in block.runs)
-
-        sample = range(0, count, -(-count // SAMPLED)) if count else range(0)
-        found = [measure(schedule.block_at(at * self.rows)) for at in sample]
-        share = count / len(sample) if sample else 1
-        pairs = sum(one[0] for one in found)
-        blocks = sum(one[1] for one in found)
         return BlockCounts(
-            round(share * pairs) * heads, round(share * blocks) * lots, exact=len(sample) == count
+            pairs=round(share * pairs) * heads,
+            blocks=round(share * blocks) * self.lot_count,
+            exact=len(sample) == count,
         )
 
-    def _cut(self, run: Run) -> Iterator[Run]:
-        return (
-            Run(run.keys[at : at + self.keys], run.kind)
-            for at in range(0, len(run.keys), self.keys)
-        )
+    def _divide(self, run: Run) -> list[Run]:
+        """The run in parts of at most `keys` keys."""
+        parts = _slices(len(run.keys), self.keys)
+        return [Run(run.keys[part], run.kind) for part in parts]
+
+
+def _slices(length: int, size: int) -> list[slice]:
+    """Slices of at most this size that cover a length."""
+    return [slice(first, min(first + size, length)) for first in range(0, length, size)]
 
 
 def blocking_of(problem: Problem, wide: bool = False, pairs: int | None = None) -> Blocking:
@@ -201,15 +209,18 @@ def blocking_of(problem: Problem, wide: bool = False, pairs: int | None = None) 
     """
     if pairs is None:
         pairs = PAIRS if problem.device == "cpu" else PAIRS_ELSEWHERE
-    rows = max(1, (ROWS // 2 if wide else ROWS) // problem.group)
+    rows = (ROWS // 2 if wide else ROWS) // problem.group
     rows = max(1, min(rows, problem.q_len))
     keys = max(ALIGNED, pairs // (rows * problem.group) // ALIGNED * ALIGNED)
-    return Blocking(problem, rows, max(1, min(keys, problem.k_len)), pairs)
+    keys = max(1, min(keys, problem.k_len))
+    return Blocking(problem, rows, keys, pairs)
 
 
 def known_starts(problem: Problem) -> tuple[int, int] | None:
     """The least and largest q_start of the batch rows; None if the problem does not contain them."""
-    return None if problem.q_start is PER_ROW else (problem.q_start, problem.q_start)
+    if problem.q_start is PER_ROW:
+        return None
+    return problem.q_start, problem.q_start
 
 
 def is_whole(run: Run) -> bool:

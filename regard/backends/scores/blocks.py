@@ -42,49 +42,63 @@ class Scores:
         learns: bool = False,
     ) -> None:
         problem = blocking.problem
-        self.blocking, self.problem, self.grid = blocking, problem, operands.grid
+        self.blocking = blocking
+        self.problem = problem
+        self.grid = operands.grid
         self.dtype = torch.promote_types(operands.q.dtype, torch.float32)
         self.empty_rows = empty_rows
         self.q = operands.q.to(self.dtype).unflatten(1, (problem.kv_heads, problem.group))
         self.k = operands.k.to(self.dtype)
         self.lots = blocking.lots
         self.keys = self.split(self.k)
-        bias = operands.bias
-        if isinstance(bias, Relative):
-            bias = Relative(drawn_in(bias.table.to(self.dtype)), bias.lowest)
-        self.bias = bias if bias is None or isinstance(bias, Relative) else bias.to(self.dtype)
+        self.bias = self._read_bias(operands)
+        self.centres = self._read_centres(operands)
+        self.formula = self._read_formula(operands, learns)
         # products of it and other weights are normal numbers too
         self._negligible = math.log2(torch.finfo(self.dtype).smallest_normal) + 26
-        self._read_score(operands, learns)
 
-    def _read_score(self, operands: Operands, learns: bool) -> None:
+    def _read_bias(self, operands: Operands) -> torch.Tensor | Relative | None:
+        bias = operands.bias
+        if bias is None:
+            return None
+        if isinstance(bias, Relative):
+            return Relative(drawn_in(bias.table.to(self.dtype)), bias.lowest)
+        return bias.to(self.dtype)
+
+    def _read_centres(self, operands: Operands) -> Centres | None:
+        mechanism = self.problem.mechanism
+        assert isinstance(mechanism, Softmax)
+        if not isinstance(mechanism.score, AroundCentre):
+            return None
+        share = operands.parameters["centre"].to(self.dtype)
+        if self.empty_rows is not None:
+            share = share.masked_fill(self.empty_rows, 0)
+        first, count = visible_span(self.problem, operands.grid)
+        return Centres(mechanism.score, share, first, count, operands.grid)
+
+    def _read_formula(self, operands: Operands, learns: bool) -> Dots | TanhSums:
         problem = self.problem
         assert isinstance(problem.mechanism, Softmax)
-        score, self.centres = problem.mechanism.score, None
+        score = problem.mechanism.score
         if isinstance(score, AroundCentre):
-            share = operands.parameters["centre"].to(self.dtype)
-            share = share if self.empty_rows is None else share.masked_fill(self.empty_rows, 0)
-            self.centres = Centres(
-                score, share, *visible_span(problem, operands.grid), operands.grid
-            )
             score = score.score
-        factor = (
-            problem.scale * LOG2E if problem.softcap is None else problem.scale / problem.softcap
-        )
-        self.formula: Dots | TanhSums = Dots(problem.scale, factor)
+        # Before a softcap scores are in units of the cap, else in units of log 2.
+        if problem.softcap is None:
+            factor = problem.scale * LOG2E
+        else:
+            factor = problem.scale / problem.softcap
         if isinstance(score, TanhSum):
-            self.formula = TanhSums(
-                operands.parameters["energy"].to(self.dtype), problem.scale, factor, learns
-            )
+            energy = operands.parameters["energy"].to(self.dtype)
+            return TanhSums(energy, problem.scale, factor, learns)
+        return Dots(problem.scale, factor)
 
     @property
     def rows(self) -> tuple[int, int, int]:
         return self.problem.batch, self.problem.heads, self.problem.q_len
 
     def workspace(self) -> Workspace:
-        return Workspace(
-            torch.empty(self.blocking.largest, dtype=self.dtype, device=self.grid.device)
-        )
+        memory = torch.empty(self.blocking.largest, dtype=self.dtype, device=self.grid.device)
+        return Workspace(memory)
 
     def split(self, x: torch.Tensor) -> list[torch.Tensor]:
         """(batch, kv_heads, length, dim) divided into lots, each (units, length, dim); views if x is contiguous."""
@@ -93,47 +107,42 @@ class Scores:
     def row_blocks(self, runs: list[range] | None = None) -> Iterator[RowBlock]:
         """The row blocks of these rows; of all rows by default."""
         start = self.grid.q_start
-        if isinstance(start, torch.Tensor):
-            return self.blocking.row_blocks(
-                (int(start.min()), int(start.max())) if len(start) else (0, 0), runs
-            )
-        return self.blocking.row_blocks((start, start), runs)
+        if not isinstance(start, torch.Tensor):
+            return self.blocking.row_blocks((start, start), runs)
+        starts = (int(start.min()), int(start.max())) if len(start) else (0, 0)
+        return self.blocking.row_blocks(starts, runs)
 
     def blocks(self, row_block: RowBlock) -> Iterator[ScoreBlock]:
         """The score blocks of a row block, run by run; the pattern is evaluated once for all heads of a run."""
-        here = self.grid.keys.start
+        first_key = self.grid.keys.start
         for run in row_block.runs:
             hidden = None if is_whole(run) else self.hidden(row_block.rows, run.keys)
             may_hide = hidden is not None or self.bias is not None or self.centres is not None
-            columns = slice(run.keys.start - here, run.keys.stop - here)
+            columns = slice(run.keys.start - first_key, run.keys.stop - first_key)
             for number, lot in enumerate(self.lots):
+                batch = lot.batch.stop - lot.batch.start
                 kv_heads = lot.kv_heads.stop - lot.kv_heads.start
                 heads = kv_heads * self.problem.group
-                shape = lot.batch.stop - lot.batch.start, heads, len(row_block.rows), len(run.keys)
                 yield ScoreBlock(
-                    row_block.rows,
-                    run.keys,
-                    number,
-                    lot,
-                    shape,
-                    kv_heads,
-                    columns,
-                    hidden,
-                    may_hide,
+                    rows=row_block.rows,
+                    keys=run.keys,
+                    number=number,
+                    lot=lot,
+                    shape=(batch, heads, len(row_block.rows), len(run.keys)),
+                    kv_heads=kv_heads,
+                    columns=columns,
+                    hidden=hidden,
+                    may_hide=may_hide,
                 )
 
     def queries(self, rows: range) -> torch.Tensor:
         """Queries prepared for the formula, (batch, kv_heads, lines, head_dim); zeros for empty rows."""
-        q = (
-            self.formula.prepared(self.q[:, :, :, rows.start : rows.stop])
-            .flatten(2, 3)
-            .contiguous()
-        )
+        q = self.formula.prepared(self.q[:, :, :, rows.start : rows.stop])
+        q = q.flatten(2, 3).contiguous()
         if self.empty_rows is None:
             return q
-        return q.masked_fill(
-            self.empty_rows[:, :, rows.start : rows.stop].reshape(*q.shape[:3], 1), 0
-        )
+        empty_lines = self.empty_rows[:, :, rows.start : rows.stop].reshape(*q.shape[:3], 1)
+        return q.masked_fill(empty_lines, 0)
 
     def compute(
         self,
@@ -144,27 +153,32 @@ class Scores:
     ) -> torch.Tensor:
         """Scores (units, lines, keys) in the workspace `room`; `slope` receives the softcap's derivative."""
         scores = room.shaped(block.units)
-        self.formula.compute(
-            block, queries[block.number], self.keys[block.number][:, block.columns], scores
-        )
+        keys = self.keys[block.number][:, block.columns]
+        self.formula.compute(block, queries[block.number], keys, scores)
         if self.problem.softcap is not None:
             scores.tanh_()
             if slope is not None:
                 torch.mul(scores, scores, out=slope.shaped(block.units)).neg_().add_(1)
             scores.mul_(self.problem.softcap * LOG2E)
         if block.may_hide:
-            by_head = scores.view(block.shape)
-            bias = self.bias_of(block)
-            if bias is not None:
-                bias = bias if isinstance(self.bias, Relative) else drawn_in(bias)
-                by_head.add_(bias, alpha=LOG2E)
-            if self.centres is not None:
-                self.centres.add_to(block, by_head, LOG2E)
-            if block.hidden is not None and bias is None:
-                by_head.add_(block.of(block.hidden))
-            elif block.hidden is not None:  # slower, but a bias may be NaN or inf at masked pairs
-                by_head.masked_fill_(block.of(block.hidden) == -math.inf, -math.inf)
+            self._add_terms(block, scores.view(block.shape))
         return scores
+
+    def _add_terms(self, block: ScoreBlock, scores: torch.Tensor) -> None:
+        """Add bias, centres and the mask of the pattern to scores (batch, heads, rows, keys)."""
+        bias = self.bias_of(block)
+        if bias is not None:
+            if not isinstance(self.bias, Relative):  # a table is drawn in already
+                bias = drawn_in(bias)
+            scores.add_(bias, alpha=LOG2E)
+        if self.centres is not None:
+            self.centres.add_to(block, scores, LOG2E)
+        if block.hidden is None:
+            return
+        if bias is None:
+            scores.add_(block.of(block.hidden))
+        else:  # slower, but a bias may be NaN or inf at masked pairs
+            scores.masked_fill_(block.of(block.hidden) == -math.inf, -math.inf)
 
     def exponentials(self, differences: torch.Tensor) -> torch.Tensor:
         """2 to the power of scores minus their largest, or minus the log-sum-exp; in place.
@@ -178,46 +192,47 @@ class Scores:
 
     def bias_of(self, block: ScoreBlock) -> torch.Tensor | None:
         """(batch or 1, heads or 1, rows or 1, keys or 1)."""
-        if isinstance(self.bias, Relative):
-            table = (
-                self.bias.table if self.bias.table.shape[0] == 1 else self.bias.table[block.heads]
-            )
-            _, _, rows, keys = block.shape
-            found = [spread(table[:, at:], rows, keys) for at in self.distances(block)]
-            return found[0][None] if len(found) == 1 else torch.stack(found)
-        return None if self.bias is None else self.bias[block.place(tuple(self.bias.shape))]
+        if self.bias is None:
+            return None
+        if not isinstance(self.bias, Relative):
+            return self.bias[block.place(tuple(self.bias.shape))]
+        table = self.bias.table
+        if table.shape[0] > 1:
+            table = table[block.heads]
+        _, _, rows, keys = block.shape
+        by_row = [spread(table[:, first:], rows, keys) for first in self.distances(block)]
+        return by_row[0][None] if len(by_row) == 1 else torch.stack(by_row)
 
     def distances(self, block: ScoreBlock) -> list[int]:
         """Index of a block's first distance in the table of a relative bias, for each batch row if they differ."""
         assert isinstance(self.bias, Relative)
         start = self.grid.q_start
         starts = start[block.lot.batch].tolist() if isinstance(start, torch.Tensor) else [start]
-        return [block.keys.start - (one + block.rows.stop - 1) - self.bias.lowest for one in starts]
+        last_row = block.rows.stop - 1
+        return [block.keys.start - (start + last_row) - self.bias.lowest for start in starts]
 
     def hidden(self, rows: range, keys: range) -> torch.Tensor:
         """-inf where the pattern masks a pair, 0 elsewhere, (batch or 1, heads or 1, rows, keys)."""
-        allowed = four_axes(self.problem.pattern.evaluate(self.grid.block(rows, keys))).to(
-            self.dtype
-        )
-        return (
-            allowed.reciprocal().neg_().add_(1)
-        )  # 1 - 1/1 = 0 and 1 - 1/0 = -inf, faster than a masked fill
+        allowed = self.problem.pattern.evaluate(self.grid.block(rows, keys))
+        numbers = four_axes(allowed).to(self.dtype)
+        # 1 - 1/1 = 0 and 1 - 1/0 = -inf, faster than a masked fill
+        return numbers.reciprocal().neg_().add_(1)
 
     def find_empty_rows(self) -> torch.Tensor:
         """Which rows may look at no key, (batch, heads, q_len), by evaluating every run."""
-        seen = torch.zeros(self.rows, dtype=torch.bool, device=self.grid.device)
+        has_key = torch.zeros(self.rows, dtype=torch.bool, device=self.grid.device)
         for row_block in self.row_blocks():
             for block in self.blocks(row_block):
-                added = torch.zeros(block.shape, dtype=self.dtype, device=self.grid.device)
-                for one in (
-                    self.bias_of(block),
-                    None if block.hidden is None else block.of(block.hidden),
-                ):
-                    added = added if one is None else added + one
+                terms = torch.zeros(block.shape, dtype=self.dtype, device=self.grid.device)
+                bias = self.bias_of(block)
+                if bias is not None:
+                    terms = terms + bias
+                if block.hidden is not None:
+                    terms = terms + block.of(block.hidden)
                 if self.centres is not None:
-                    self.centres.add_to(block, added, LOG2E)
-                seen[block.lines] |= (added != -math.inf).any(-1)
-        return ~seen
+                    self.centres.add_to(block, terms, LOG2E)
+                has_key[block.lines] |= (terms != -math.inf).any(-1)
+        return ~has_key
 
 
 Inputs = tuple[torch.Tensor | None, ...]
@@ -226,13 +241,9 @@ Inputs = tuple[torch.Tensor | None, ...]
 def score_inputs(operands: Operands) -> Inputs:
     """The inputs of scores that may need gradients: queries, keys, the bias, v of a tanh sum, the centres."""
     bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
-    return (
-        operands.q,
-        operands.k,
-        bias,
-        operands.parameters.get("energy"),
-        operands.parameters.get("centre"),
-    )
+    energy = operands.parameters.get("energy")
+    centre = operands.parameters.get("centre")
+    return operands.q, operands.k, bias, energy, centre
 
 
 class ScoreGradients:
@@ -249,74 +260,68 @@ class ScoreGradients:
 
     def __init__(self, scores: Scores, bias_learns: bool, every_block: bool) -> None:
         problem = scores.problem
+        device = scores.grid.device
         self.scores = scores
-        self.dq = torch.zeros(
-            problem.batch,
-            problem.heads,
-            problem.q_len,
-            problem.head_dim,
-            dtype=scores.dtype,
-            device=scores.grid.device,
-        )
-        self.dk = torch.zeros(scores.k.shape, dtype=scores.dtype, device=scores.grid.device)
-        bias = scores.bias.table if isinstance(scores.bias, Relative) else scores.bias
+        rows = (problem.batch, problem.heads, problem.q_len)
+        self.dq = torch.zeros(*rows, problem.head_dim, dtype=scores.dtype, device=device)
+        self.dk = torch.zeros(scores.k.shape, dtype=scores.dtype, device=device)
         self._dk = scores.split(self.dk)
         self.dbias: torch.Tensor | None = None
+        self._writes_once = False
+        bias = scores.bias.table if isinstance(scores.bias, Relative) else scores.bias
         if bias is not None and bias_learns:
-            self.dbias = torch.empty(bias.shape, dtype=scores.dtype, device=scores.grid.device)
-        whole = *self.dq.shape[:3], self.dk.shape[2]
-        self._met_once = every_block and self.dbias is not None and self.dbias.shape == whole
-        if self.dbias is not None and not self._met_once:
-            self.dbias.zero_()
+            self.dbias = torch.empty(bias.shape, dtype=scores.dtype, device=device)
+            self._writes_once = every_block and bias.shape == (*rows, self.dk.shape[2])
+            if not self._writes_once:
+                self.dbias.zero_()
 
     def open(self, row_block: RowBlock, queries: torch.Tensor) -> None:
         """Begin a row block; `queries` are as prepared for its scores."""
         self._dq = torch.zeros_like(queries)
-        self._parts = self.scores.split(self._dq)
+        self._dq_by_lot = self.scores.split(self._dq)
         self._queries = self.scores.split(queries)
-        if self.dbias is not None and self._met_once:
+        if self.dbias is not None and self._writes_once:
             self._clear_between(row_block)
 
     def send(self, block: ScoreBlock, gradient: torch.Tensor, slope: torch.Tensor | None) -> None:
         """Add the gradients of one block; `gradient` (units, lines, keys), of its final scores, is overwritten."""
         if self.dbias is not None:
-            self._to_bias(block, gradient.view(block.shape))
+            self._send_to_bias(block, gradient.view(block.shape))
         if self.scores.centres is not None:
             self.scores.centres.send(block, gradient.view(block.shape))
         if slope is not None:
             gradient.mul_(slope)
-        one, columns = block.number, block.columns
-        q = self._queries[one]
-        dq = self._parts[one]
-        k, dk = (x[one][:, columns] for x in (self.scores.keys, self._dk))
-        self.scores.formula.send(block, gradient, q, k, dq, dk)
+        lot = block.number
+        k = self.scores.keys[lot][:, block.columns]
+        dk = self._dk[lot][:, block.columns]
+        q = self._queries[lot]
+        self.scores.formula.send(block, gradient, q, k, self._dq_by_lot[lot], dk)
 
     def close(self, rows: range) -> None:
         self.dq[:, :, rows.start : rows.stop] = self._dq.view(*self.dq.shape[:2], len(rows), -1)
 
     def by_input(self, inputs: Inputs) -> Inputs:
         """The gradient of each of `score_inputs`, in its dtype."""
-        formula, centres = self.scores.formula, self.scores.centres
+        formula = self.scores.formula
+        centres = self.scores.centres
         to_energy = formula.to_energy if isinstance(formula, TanhSums) else None
-        sent = (
-            self.dq,
-            self.dk,
-            self.dbias,
-            to_energy,
-            None if centres is None else centres.to_share,
-        )
-        return tuple(
-            None if x is None or to is None else x.to(to.dtype)
-            for x, to in zip(sent, inputs, strict=True)
-        )
+        to_share = None if centres is None else centres.to_share
+        gradients: list[torch.Tensor | None] = []
+        sums = (self.dq, self.dk, self.dbias, to_energy, to_share)
+        for gradient, x in zip(sums, inputs, strict=True):
+            if gradient is None or x is None:
+                gradients.append(None)
+            else:
+                gradients.append(gradient.to(x.dtype))
+        return tuple(gradients)
 
-    def _to_bias(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
+    def _send_to_bias(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
         assert self.dbias is not None
         if isinstance(self.scores.bias, Relative):
-            self._to_table(block, gradient)
+            self._send_to_table(block, gradient)
             return
         place = self.dbias[block.place(tuple(self.dbias.shape))]
-        if self._met_once:
+        if self._writes_once:
             place.copy_(gradient)
             return
         repeated = [
@@ -327,24 +332,23 @@ class ScoreGradients:
     def _clear_between(self, row_block: RowBlock) -> None:
         """Write zeros for the keys outside the runs of the row block, so that new memory is written once."""
         assert self.dbias is not None
-        here = self.scores.grid.keys
+        keys = self.scores.grid.keys
         rows = slice(row_block.rows.start, row_block.rows.stop)
-        ends = [
-            here.start,
-            *(end for run in row_block.runs for end in (run.keys.start, run.keys.stop)),
-            here.stop,
-        ]
-        for start, stop in zip(ends[::2], ends[1::2], strict=True):
-            self.dbias[:, :, rows, start - here.start : stop - here.start] = 0
+        gap_start = keys.start
+        for run in row_block.runs:
+            self.dbias[:, :, rows, gap_start - keys.start : run.keys.start - keys.start] = 0
+            gap_start = run.keys.stop
+        self.dbias[:, :, rows, gap_start - keys.start :] = 0
 
-    def _to_table(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
+    def _send_to_table(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
         assert self.dbias is not None
-        starts = self.scores.distances(block)
-        by_start = gradient if len(starts) > 1 else gradient.sum(0, keepdim=True)
-        for at, one in zip(starts, by_start, strict=True):
-            place = self.dbias if self.dbias.shape[0] == 1 else self.dbias[block.heads]
-            sums = summed(one if self.dbias.shape[0] > 1 else one.sum(0, keepdim=True))
-            place[:, at : at + sums.shape[1]] += sums
+        has_one_head = self.dbias.shape[0] == 1
+        place = self.dbias if has_one_head else self.dbias[block.heads]
+        firsts = self.scores.distances(block)
+        by_start = gradient if len(firsts) > 1 else gradient.sum(0, keepdim=True)
+        for first, by_head in zip(firsts, by_start, strict=True):
+            sums = summed(by_head.sum(0, keepdim=True) if has_one_head else by_head)
+            place[:, first : first + sums.shape[1]] += sums
 
 
 def spread(numbers: torch.Tensor, rows: int, keys: int) -> torch.Tensor:
@@ -373,8 +377,7 @@ def summed(block: torch.Tensor) -> torch.Tensor:
     """
     heads, rows, keys = block.shape
     width = rows + keys - 1
-    padded = F.pad(
-        block, (rows - 1, 0, 0, 1)
-    )  # (heads, rows + 1, width): zeros before each row, and one row behind
+    # (heads, rows + 1, width): zeros before each row, and one row behind.
+    padded = F.pad(block, (rows - 1, 0, 0, 1))
     diagonals = padded.as_strided((heads, rows, width), ((rows + 1) * width, width + 1, 1))
     return diagonals.sum(1)

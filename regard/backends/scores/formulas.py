@@ -19,9 +19,8 @@ from regard.mechanisms.scores import AroundCentre, TanhSum
 from regard.patterns import Grid
 from regard.patterns.visible import visible_keys
 
-SLAB = (
-    1 << 17
-)  # terms of tanh sums computed at once on CPU: 512 KiB in float32, which fit a core's cache with the scores
+# Terms of tanh sums that are computed at once. On CPU 512 KiB in float32, which fit a core's cache with the scores.
+SLAB = 1 << 17
 SLAB_ELSEWHERE = 1 << 22
 
 Slab = tuple[slice, slice, slice, slice]  # units, heads of a group, rows, keys
@@ -29,19 +28,22 @@ Slab = tuple[slice, slice, slice, slice]  # units, heads of a group, rows, keys
 
 def score_flops(problem: Problem) -> float:
     """Floating-point operations that take as long as computing the score of one pair."""
-    return (costs.TANH_TERM if sums_tanh(problem) else 2) * problem.head_dim
+    of_a_number = costs.TANH_TERM if sums_tanh(problem) else 2
+    return of_a_number * problem.head_dim
 
 
 def score_flops_backward(problem: Problem) -> float:
     """Floating-point operations that take as long as computing the score of one pair again, and its gradients."""
-    return (
-        costs.TANH_TERM + costs.TANH_TERM_BACKWARD if sums_tanh(problem) else 5
-    ) * problem.head_dim
+    of_a_number = costs.TANH_TERM + costs.TANH_TERM_BACKWARD if sums_tanh(problem) else 5
+    return of_a_number * problem.head_dim
 
 
 def sums_tanh(problem: Problem) -> bool:
+    """Whether the scores are sums of tanh, also around a centre."""
     score = getattr(problem.mechanism, "score", None)
-    return isinstance(score.score if isinstance(score, AroundCentre) else score, TanhSum)
+    if isinstance(score, AroundCentre):
+        score = score.score
+    return isinstance(score, TanhSum)
 
 
 class Dots:
@@ -49,10 +51,10 @@ class Dots:
     `send` adds the gradients of queries and keys, given that of the scores without the factor."""
 
     def __init__(self, scale: float, factor: float) -> None:
-        self.scale, self.factor = scale, factor
-        self._for_keys = (
-            scale / factor if factor else 0.0
-        )  # prepared queries contain the factor already
+        self.scale = scale
+        self.factor = factor
+        # Prepared queries contain the factor already.
+        self._scale_of_prepared = scale / factor if factor else 0.0
 
     def prepared(self, q: torch.Tensor) -> torch.Tensor:
         return q * self.factor
@@ -72,7 +74,7 @@ class Dots:
         dk: torch.Tensor,
     ) -> None:
         dq.baddbmm_(gradient, k, alpha=self.scale)
-        dk.baddbmm_(gradient.mT, q, alpha=self._for_keys)
+        dk.baddbmm_(gradient.mT, q, alpha=self._scale_of_prepared)
 
 
 class TanhSums:
@@ -88,11 +90,14 @@ class TanhSums:
     """
 
     def __init__(self, energy: torch.Tensor, scale: float, factor: float, learns: bool) -> None:
-        self.energy, self.scale, self.factor = energy, scale, factor
+        self.energy = energy
+        self.scale = scale
+        self.factor = factor
         self.to_energy = torch.zeros_like(energy) if learns else None
         self._terms = energy.shape[-1]
-        self._size = max(SLAB if energy.device.type == "cpu" else SLAB_ELSEWHERE, self._terms)
-        self._room = Workspace(energy.new_empty(self._size))
+        slab = SLAB if energy.device.type == "cpu" else SLAB_ELSEWHERE
+        self._slab = max(slab, self._terms)
+        self._workspace = Workspace(energy.new_empty(self._slab))
         self._one = energy.new_ones(())
 
     def prepared(self, q: torch.Tensor) -> torch.Tensor:
@@ -123,7 +128,8 @@ class TanhSums:
         """With t = tanh(q + k) and G the gradient of its score: dv = Σ G t, dq = v Σ_keys G (1 - t²), dk likewise."""
         shape = self._shape(block)
         gradient = gradient.view(*shape[:3], 1, shape[3])
-        q, dq = (x.view(*shape[:3], 1, -1) for x in (q, dq))
+        q = q.view(*shape[:3], 1, -1)
+        dq = dq.view(*shape[:3], 1, -1)
         k = k[:, None, None]  # (units, 1, 1, keys, terms)
         energy = (self._energies(block) * self.scale)[:, :, None]  # (units, heads, 1, terms)
         to_energy = torch.zeros_like(energy)
@@ -135,15 +141,16 @@ class TanhSums:
             strength = energy[units, heads]
             dq[units, heads, rows] += (pull @ slopes) * strength[..., None, :]
             to_keys = slopes.mul_(pull.mT)  # (units, heads, rows, keys, terms)
+            # (units, heads, keys, terms)
             to_keys = to_keys[:, :, 0] if pull.shape[2] == 1 else to_keys.sum(2)
             for head in range(pull.shape[1]):
                 dk[units, keys].addcmul_(to_keys[:, head], strength[:, head])
-        self._learn(block, to_energy)
+        self._add_to_energy(block, to_energy)
 
     def _tanh(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         """tanh of the sums of queries (units, heads, rows, 1, terms) and keys (units, 1, 1, keys, terms)."""
         shape = (*q.shape[:3], k.shape[3], self._terms)
-        return torch.add(q, k, out=self._room.shaped(shape)).tanh_()
+        return torch.add(q, k, out=self._workspace.shaped(shape)).tanh_()
 
     def _shape(self, block: ScoreBlock) -> tuple[int, int, int, int]:
         """(units, heads of a group, rows, keys)."""
@@ -152,13 +159,14 @@ class TanhSums:
 
     def _slabs(self, shape: tuple[int, int, int, int]) -> Iterator[Slab]:
         """The slabs of a block: as many keys as fit, then rows, heads of a group, and units."""
-        fitting = self._size // self._terms
-        cuts: list[list[slice]] = []
+        fitting = self._slab // self._terms
+        by_axis: list[list[slice]] = []
         for size in reversed(shape):
             step = min(size, fitting)
             fitting //= step
-            cuts.append([slice(at, min(at + step, size)) for at in range(0, size, step)])
-        yield from product(*reversed(cuts))  # ty: ignore[invalid-yield]
+            starts = range(0, size, step)
+            by_axis.append([slice(start, min(start + step, size)) for start in starts])
+        yield from product(*reversed(by_axis))  # ty: ignore[invalid-yield]
 
     def _energies(self, block: ScoreBlock) -> torch.Tensor:
         """v of a block's heads, (units, heads of a group, terms)."""
@@ -166,7 +174,7 @@ class TanhSums:
         own = own.expand(block.shape[1], -1).unflatten(0, (block.kv_heads, -1))
         return own.expand(block.shape[0], *own.shape).flatten(0, 1)
 
-    def _learn(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
+    def _add_to_energy(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
         """Add the gradient of a block's v, (units, heads of a group, 1, terms)."""
         assert self.to_energy is not None
         by_head = gradient.view(block.shape[0], block.shape[1], -1).sum(0) * self.scale
@@ -195,28 +203,30 @@ class Centres:
         count: torch.Tensor,
         grid: Grid,
     ) -> None:
-        self._score, self._count = score, count.to(share.dtype)
-        self._places = first + share * self._count  # p, (batch, heads, q_len)
+        self._score = score
+        self._count = count.to(share.dtype)
+        self._centres = first + share * self._count  # p, (batch, heads, q_len)
         self._k_pos = grid.k_pos.to(share.dtype)
         self._sums = torch.zeros_like(share)
 
     def add_to(self, block: ScoreBlock, by_head: torch.Tensor, unit: float) -> None:
         """Add the term, in this unit, to the scores of a block, (batch, heads, rows, keys)."""
-        apart = self._apart(block)
-        by_head.addcmul_(apart, apart, value=-unit * self._score.precision / 2)
-        by_head.masked_fill_(apart.abs_() > self._score.window, -math.inf)
+        distances = self._distances(block)
+        by_head.addcmul_(distances, distances, value=-unit * self._score.precision / 2)
+        by_head.masked_fill_(distances.abs_() > self._score.window, -math.inf)
 
     def send(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
         """Add the gradient of p, given that of a block's scores (batch, heads, rows, keys)."""
-        self._sums[block.lines] += (gradient * self._apart(block)).sum(-1)
+        self._sums[block.lines] += (gradient * self._distances(block)).sum(-1)
 
     @property
     def to_share(self) -> torch.Tensor:
         """The gradient of the share, (batch, heads, q_len)."""
         return self._sums * self._score.precision * self._count
 
-    def _apart(self, block: ScoreBlock) -> torch.Tensor:
-        return self._k_pos[block.columns] - self._places[block.lines][..., None]
+    def _distances(self, block: ScoreBlock) -> torch.Tensor:
+        """j - p of a block's pairs, (batch, heads, rows, keys)."""
+        return self._k_pos[block.columns] - self._centres[block.lines][..., None]
 
 
 def visible_span(problem: Problem, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
@@ -224,11 +234,12 @@ def visible_span(problem: Problem, grid: Grid) -> tuple[torch.Tensor, torch.Tens
 
     Both are (batch or 1, heads or 1, 1).
     """
-    seen = visible_keys(problem.pattern, grid)
-    if seen is None or not len(grid.keys):
-        whole = torch.tensor([grid.keys.start, len(grid.keys)], device=grid.device).view(2, 1, 1, 1)
-        return whole[0], whole[1]
-    places = torch.arange(len(grid.keys), device=grid.device)
-    first = places.where(seen, len(grid.keys)).amin(-1, keepdim=True)
-    stop = (places + 1).where(seen, 0).amax(-1, keepdim=True)
+    visible = visible_keys(problem.pattern, grid)
+    if visible is None or not len(grid.keys):
+        ends = torch.tensor([grid.keys.start, len(grid.keys)], device=grid.device)
+        first, count = ends.view(2, 1, 1, 1)
+        return first, count
+    columns = torch.arange(len(grid.keys), device=grid.device)
+    first = columns.where(visible, len(grid.keys)).amin(-1, keepdim=True)
+    stop = (columns + 1).where(visible, 0).amax(-1, keepdim=True)
     return first + grid.keys.start, (stop - first).clamp_min(0)

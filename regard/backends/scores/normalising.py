@@ -39,21 +39,24 @@ class Normaliser:
         else:
             highest = log_sum_exp.to(scores.dtype) * LOG2E
         self._highest = highest.masked_fill(scores.empty_rows, math.inf)
-        self._open: list[list[torch.Tensor]] = []
+        # Of the row block that is open, what is subtracted, by lots of heads: (units, lines, 1) each.
+        self._subtrahends: list[list[torch.Tensor]] = []
 
     def open(self, row_block: RowBlock) -> None:
+        """Begin a row block."""
+        self._subtrahends = [self._by_lot(self._highest, row_block)]
+        if self._log2_sum is not None:
+            self._subtrahends.append(self._by_lot(self._log2_sum, row_block))
+
+    def _by_lot(self, of_rows: torch.Tensor, row_block: RowBlock) -> list[torch.Tensor]:
         rows = slice(row_block.rows.start, row_block.rows.stop)
-        group = self._scores.problem.group
-        parts = [self._highest] if self._log2_sum is None else [self._highest, self._log2_sum]
-        self._open = [
-            self._scores.split(x[:, :, rows].unflatten(1, (-1, group)).flatten(2)[..., None])
-            for x in parts
-        ]
+        by_group = of_rows[:, :, rows].unflatten(1, (-1, self._scores.problem.group))
+        return self._scores.split(by_group.flatten(2)[..., None])
 
     def subtract_from(self, scores: torch.Tensor, block: ScoreBlock) -> torch.Tensor:
         """Logarithms of weights in place of scores (units, lines, keys)."""
-        for part in self._open:
-            scores.sub_(part[block.number])
+        for by_lot in self._subtrahends:
+            scores.sub_(by_lot[block.number])
         return scores
 
 
@@ -64,16 +67,17 @@ def _row_sums(
     assert scores.empty_rows is not None
     highest = scores.q.new_full(scores.rows, torch.finfo(scores.dtype).min)
     total = torch.zeros_like(highest)
-    room = scores.workspace()
+    workspace = scores.workspace()
     for row_block in scores.row_blocks(runs):
         queries = scores.split(scores.queries(row_block.rows))
         for block in scores.blocks(row_block):
-            found = scores.compute(block, queries, room).view(block.shape)
+            of_block = scores.compute(block, queries, workspace).view(block.shape)
             before = highest[block.lines]
-            now = torch.maximum(before, found.amax(-1))
-            added = found.sub_(now[..., None]).exp2_().sum(-1)
-            total[block.lines] = total[block.lines] * (before - now).exp2_() + added
-            highest[block.lines] = now
+            after = torch.maximum(before, of_block.amax(-1))
+            added = of_block.sub_(after[..., None]).exp2_().sum(-1)
+            total[block.lines] = total[block.lines] * (before - after).exp2_() + added
+            highest[block.lines] = after
+
     log2_sum = total.log2_().masked_fill_(scores.empty_rows, 0)
     if sink is not None:
         above = (highest + log2_sum).double() / LOG2E - sink.double()

@@ -24,7 +24,7 @@ from regard.mechanisms import Softmax
 from regard.mechanisms.scores import AroundCentre
 from regard.patterns import Grid
 from regard.patterns.grid import four_axes
-from regard.patterns.ranges import Ranges
+from regard.patterns.ranges import Ranges, shifted
 
 NUMBERS = 1 << 20  # in the scores of one block, or in the terms of its tanh sums
 
@@ -48,86 +48,92 @@ class PlainRows:
     @property
     def columns(self) -> slice | torch.Tensor:
         """Index of the keys among the operands' keys."""
-        here = self.operands.grid.keys.start
-        if len(self.runs) == 1:
-            return slice(self.runs[0].start - here, self.runs[0].stop - here)
-        device = self.operands.grid.device
-        return torch.cat(
-            [torch.arange(run.start - here, run.stop - here, device=device) for run in self.runs]
-        )
+        grid = self.operands.grid
+        runs = [shifted(run, -grid.keys.start) for run in self.runs]
+        if len(runs) == 1:
+            return slice(runs[0].start, runs[0].stop)
+        indices = [torch.arange(run.start, run.stop, device=grid.device) for run in runs]
+        return torch.cat(indices)
 
     @property
     def inputs(self) -> tuple[Index, ...]:
         """Indices of the parts of q, k, bias, `energy` and centre that these rows need, as in `score_inputs`."""
         keys = slice(None), slice(None), self.columns
-        return self.lines, keys, self._bias_place(), ..., self.lines
+        return self.lines, keys, self._index_of_bias(), ..., self.lines
 
-    def _bias_place(self) -> Index:
+    def _index_of_bias(self) -> Index:
         bias = self.operands.bias
         if bias is None or isinstance(bias, Relative):
             return ...
         rows = slice(None) if bias.shape[2] == 1 else self.lines[2]
-        return slice(None), slice(None), rows, slice(None) if bias.shape[3] == 1 else self.columns
+        columns = slice(None) if bias.shape[3] == 1 else self.columns
+        return slice(None), slice(None), rows, columns
 
     def scores(
         self, q: torch.Tensor, k: torch.Tensor, bias: Maybe, energy: Maybe, centre: Maybe
-    ) -> Scored:
+    ) -> MaskedScores:
         """The scores (batch, heads, rows, keys), and which of them are masked."""
         problem = self.problem
-        wide = torch.promote_types(q.dtype, torch.float32)
-        hidden = ~self._by_run(lambda grid: four_axes(problem.pattern.evaluate(grid)))
-        bias = None if bias is None else self._spread(bias.to(wide))
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        masked = ~self._join_runs(lambda grid: four_axes(problem.pattern.evaluate(grid)))
+        bias = None if bias is None else self._bias_of_pairs(bias.to(dtype))
         if bias is not None:
-            hidden = hidden | (bias == -math.inf)
-        apart = None if centre is None else self._apart(centre.to(wide))
-        if apart is not None:
-            hidden = hidden | (apart.abs() > self._local.window)
-        empty = hidden.all(-1, keepdim=True)
-        scores = self._alike(q.to(wide).masked_fill(empty, 0), k.to(wide), energy) * problem.scale
+            masked = masked | (bias == -math.inf)
+        distances = None if centre is None else self._distances_from(centre.to(dtype))
+        if distances is not None:
+            masked = masked | (distances.abs() > self._around_centre.window)
+        empty = masked.all(-1, keepdim=True)
+
+        q = q.to(dtype).masked_fill(empty, 0)
+        scores = self._compare(q, k.to(dtype), energy) * problem.scale
         if problem.softcap is not None:
             scores = problem.softcap * torch.tanh(scores / problem.softcap)
         if bias is not None:
             scores = scores + bias
-        if apart is not None:
-            scores = scores - apart.masked_fill(empty, 0) ** 2 * (self._local.precision / 2)
-        return Scored(scores, hidden | (scores == -math.inf))
+        if distances is not None:
+            squares = distances.masked_fill(empty, 0) ** 2
+            scores = scores - squares * (self._around_centre.precision / 2)
+        return MaskedScores(scores, masked | (scores == -math.inf))
 
     def kept(self) -> torch.Tensor:
         """Which weights dropout keeps, (batch, heads, rows, keys)."""
         problem = self.problem
         seed = self.operands.dropout_seed
-        return self._by_run(
+        return self._join_runs(
             lambda grid: dropout.kept(problem.dropout, seed, problem.batch, problem.heads, grid)
         )
 
     def distances(self) -> torch.Tensor:
         """|k_pos - q_pos|, (batch or 1, 1, rows, keys)."""
-        return self._by_run(lambda grid: four_axes((grid.k_pos - grid.q_pos).abs()))
+        return self._join_runs(lambda grid: four_axes((grid.k_pos - grid.q_pos).abs()))
 
     @property
-    def _local(self) -> AroundCentre:
+    def _around_centre(self) -> AroundCentre:
         assert isinstance(self.problem.mechanism, Softmax)
         score = self.problem.mechanism.score
         assert isinstance(score, AroundCentre)
         return score
 
-    def _by_run(self, of: Callable[[Grid], torch.Tensor]) -> torch.Tensor:
-        """The results of a function of each run's positions, concatenated along the keys."""
-        return torch.cat([of(self.operands.grid.block(self.rows, run)) for run in self.runs], -1)
+    def _join_runs(self, function: Callable[[Grid], torch.Tensor]) -> torch.Tensor:
+        """The results of a function of each run's positions, joined along the keys."""
+        return torch.cat(
+            [function(self.operands.grid.block(self.rows, run)) for run in self.runs], -1
+        )
 
-    def _spread(self, bias: torch.Tensor) -> torch.Tensor:
+    def _bias_of_pairs(self, bias: torch.Tensor) -> torch.Tensor:
         """The bias of these pairs from a table by distance; a bias tensor is returned unchanged."""
-        given = self.operands.bias
-        if not isinstance(given, Relative):
+        of_call = self.operands.bias
+        if not isinstance(of_call, Relative):
             return bias
-        return self._by_run(Relative(bias, given.lowest).block)
+        return self._join_runs(Relative(bias, of_call.lowest).block)
 
-    def _apart(self, centre: torch.Tensor) -> torch.Tensor:
+    def _distances_from(self, centre: torch.Tensor) -> torch.Tensor:
+        """`j - p` of these pairs, where `centre` is the share of the visible keys before p."""
         first, count = visible_span(self.problem, self.operands.grid)
-        places = first + centre * count
-        return self._by_run(lambda grid: grid.k_pos.to(centre.dtype)) - places[..., None]
+        centres = first + centre * count
+        return self._join_runs(lambda grid: grid.k_pos.to(centre.dtype)) - centres[..., None]
 
-    def _alike(self, q: torch.Tensor, k: torch.Tensor, energy: Maybe) -> torch.Tensor:
+    def _compare(self, q: torch.Tensor, k: torch.Tensor, energy: Maybe) -> torch.Tensor:
         """The score of each pair before the scale, (batch, heads, rows, keys)."""
         if energy is None:
             q = q.unflatten(1, (k.shape[1], -1))  # (batch, kv_heads, group, rows, head_dim)
@@ -138,21 +144,21 @@ class PlainRows:
 
 
 @dataclass(frozen=True)
-class Scored:
+class MaskedScores:
     """Scores (batch, heads, rows, keys) and which of them are masked."""
 
     scores: torch.Tensor
-    hidden: torch.Tensor
+    masked: torch.Tensor
 
     @property
     def empty(self) -> torch.Tensor:
-        return self.hidden.all(-1)
+        return self.masked.all(-1)
 
     @property
     def row_sums(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The highest score of each row (batch, heads, rows, 1) and the logarithm of the sum of exp(score - highest),
         0 for an empty row; without derivatives."""
-        scores = self.scores.detach().masked_fill(self.hidden, -math.inf)
+        scores = self.scores.detach().masked_fill(self.masked, -math.inf)
         highest = scores.amax(-1, keepdim=True).masked_fill(self.empty[..., None], 0)
         total = (scores - highest).exp().sum(-1, keepdim=True)
         return highest, total.masked_fill(self.empty[..., None], 1).log()
@@ -169,20 +175,20 @@ def rows_of(
         return joined(tuple(run.keys for run in schedule.block_of(rows).runs))
 
     for some in [range(problem.q_len)] if wanted is None else wanted:
-        at = some.start
-        while at < some.stop:
-            count = 1
-            here = runs(range(at, at + 1))
-            while at + count < some.stop:  # double the rows while their scores fit
-                more = range(at, min(some.stop, at + 2 * count))
-                wider = runs(more)
-                if len(more) * sum(map(len, wider)) * width > NUMBERS:
+        first = some.start
+        while first < some.stop:
+            rows = range(first, first + 1)
+            keys = runs(rows)
+            while rows.stop < some.stop:  # double the rows while their scores fit
+                more_rows = range(first, min(some.stop, first + 2 * len(rows)))
+                more_keys = runs(more_rows)
+                if len(more_rows) * sum(map(len, more_keys)) * width > NUMBERS:
                     break
-                count = len(more)
-                here = wider
-            if here:
-                yield PlainRows(problem, operands, range(at, at + count), here)
-            at += count
+                rows = more_rows
+                keys = more_keys
+            if keys:
+                yield PlainRows(problem, operands, rows, keys)
+            first = rows.stop
 
 
 def softmax_pieces(problem: Problem, operands: Operands) -> Iterator[Piece]:
@@ -192,14 +198,15 @@ def softmax_pieces(problem: Problem, operands: Operands) -> Iterator[Piece]:
         def compute(
             v: torch.Tensor, *inputs: Any, rows: PlainRows = rows
         ) -> tuple[torch.Tensor, ...]:
-            scored = rows.scores(*inputs)
-            weights, log_sum_exp = weigh(scored.scores, scored.hidden)
+            scores = rows.scores(*inputs)
+            weights, log_sum_exp = weigh(scores.scores, scores.masked)
             if problem.dropout >= 1:
                 weights = weights * 0
             elif problem.dropout:
                 weights = weights * rows.kept() / (1 - problem.dropout)
             weights = weights.unflatten(1, (v.shape[1], -1))  # (batch, kv_heads, group, rows, keys)
-            return (weights @ v.to(weights.dtype)[:, :, None]).flatten(1, 2), log_sum_exp
+            output = (weights @ v.to(weights.dtype)[:, :, None]).flatten(1, 2)
+            return output, log_sum_exp
 
         keys = slice(None), slice(None), rows.columns
         yield Piece(compute, (keys, *rows.inputs), (rows.lines, rows.lines))

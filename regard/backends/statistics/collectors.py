@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 
 from regard.backends.far import any_far
 from regard.backends.scores.blocks import ScoreBlock, Scores
-from regard.backends.scores.plain import PlainRows, Scored, rows_of
+from regard.backends.scores.plain import MaskedScores, PlainRows, rows_of
 from regard.backends.second_order import Index, Piece
 from regard.core.backend import Operands
 from regard.core.problem import Problem
@@ -35,7 +36,8 @@ class Collector:
     result: torch.Tensor
 
     def __init__(self, scores: Scores) -> None:
-        self.scores, self.problem = scores, scores.problem
+        self.scores = scores
+        self.problem = scores.problem
 
     @classmethod
     def wanted(cls, problem: Problem) -> bool:
@@ -108,14 +110,16 @@ class Distance(Collector):
 
     def __init__(self, scores: Scores) -> None:
         super().__init__(scores)
-        self._last, self._shape = (range(0), range(0)), (0, 0)
+        self._pairs = (range(0), range(0))  # rows and keys of `_of_pairs`
+        self._shape = (0, 0)  # numbers of rows and keys of `_table`
 
     def begin(self) -> None:
         super().begin()
-        self._room = self.scores.workspace()
+        self._workspace = self.scores.workspace()
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
-        product = torch.mul(weights, self._distances(block), out=self._room.shaped(block.shape))
+        room = self._workspace.shaped(block.shape)
+        product = torch.mul(weights, self._distances(block), out=room)
         self.result[block.lines].add_(product.sum(-1))
 
     def send(
@@ -125,23 +129,23 @@ class Distance(Collector):
 
     def _distances(self, block: ScoreBlock) -> torch.Tensor:
         """(batch or 1, 1, rows, keys); the same for all heads of a block."""
-        if self._last != (block.rows, block.keys):
+        if self._pairs != (block.rows, block.keys):
             grid = self.scores.grid.block(block.rows, block.keys)
-            corner = (
-                grid.k_pos[0] - grid.q_pos[..., :1, :]
-            )  # exact, however far out the positions are
-            self._far = (self._steps(len(block.rows), len(block.keys)) + corner).abs_()
-            self._last = block.rows, block.keys
-        return block.of(self._far)
+            # Of the first row and key; exact, however far out the positions are.
+            corner = grid.k_pos[0] - grid.q_pos[..., :1, :]
+            steps = self._steps(len(block.rows), len(block.keys))
+            self._of_pairs = (steps + corner).abs_()
+            self._pairs = block.rows, block.keys
+        return block.of(self._of_pairs)
 
     def _steps(self, rows: int, keys: int) -> torch.Tensor:
         """Distances relative to that of the first row and key, (1, 1, rows, keys)."""
         if self._shape != (rows, keys):
-            i, j = (torch.arange(size, device=self.scores.grid.device) for size in (rows, keys))
-            self._table, self._shape = (
-                (j - i[:, None]).to(self.scores.dtype)[None, None],
-                (rows, keys),
-            )
+            device = self.scores.grid.device
+            i = torch.arange(rows, device=device)
+            j = torch.arange(keys, device=device)
+            self._table = (j - i[:, None]).to(self.scores.dtype)[None, None]
+            self._shape = (rows, keys)
         return self._table
 
 
@@ -179,9 +183,8 @@ class ChosenWeights(Collector):
         return requested(WeightsOf, problem.want) is not None
 
     def begin(self) -> None:
-        self.result = self._zeros(
-            self.problem.batch, len(self._heads), len(self._rows), self.scores.k.shape[2]
-        )
+        keys = self.scores.k.shape[2]
+        self.result = self._zeros(self.problem.batch, len(self._heads), len(self._rows), keys)
 
     def needs(self, block: ScoreBlock) -> bool:
         return bool(self._heads_in(block)) and any(row in self._rows for row in block.rows)
@@ -200,15 +203,19 @@ class ChosenWeights(Collector):
 
     def _rows_in(self, block: ScoreBlock) -> tuple[list[int], list[int]]:
         """The chosen rows of the block, counted from its first row, and their indices in the result."""
-        here = [
-            (row - block.rows.start, self._rows[row]) for row in block.rows if row in self._rows
-        ]
-        return [row for row, _ in here], [slot for _, slot in here]
+        rows = []
+        slots = []
+        for row in block.rows:
+            if row in self._rows:
+                rows.append(row - block.rows.start)
+                slots.append(self._rows[row])
+        return rows, slots
 
     def _heads_in(self, block: ScoreBlock) -> list[tuple[int, int]]:
-        start, stop = block.heads.start, block.heads.stop
+        """The indices of the block's chosen heads in the result, and the heads counted from the block's first."""
+        heads = range(block.heads.start, block.heads.stop)
         return [
-            (slot, head - start) for slot, head in enumerate(self._heads) if start <= head < stop
+            (slot, head - heads.start) for slot, head in enumerate(self._heads) if head in heads
         ]
 
 
@@ -230,30 +237,32 @@ class Top(Collector):
         return requested(TopKeys, problem.want) is not None
 
     def begin(self) -> None:
-        self.result = self._zeros(*self.scores.rows, self._count).fill_(
-            -math.inf
-        )  # logarithms, until the end
+        # Logarithms, until the end.
+        self.result = self._zeros(*self.scores.rows, self._count).fill_(-math.inf)
         self.indices = torch.full_like(self.result, -1, dtype=torch.int64)
 
     def finish(self) -> None:
         self.result.exp2_()
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
-        largest, indices = _largest(logs, min(self._count, logs.shape[-1]))
-        indices = (indices + block.columns.start).masked_fill_(largest == -math.inf, -1)
+        largest, columns = _largest(logs, min(self._count, logs.shape[-1]))
+        columns = (columns + block.columns.start).masked_fill_(largest == -math.inf, -1)
         values = torch.cat([self.result[block.lines], largest], -1)
-        places = torch.cat([self.indices[block.lines], indices], -1)
+        indices = torch.cat([self.indices[block.lines], columns], -1)
         self.result[block.lines], chosen = values.topk(self._count, -1)
-        self.indices[block.lines] = places.gather(-1, chosen)
+        self.indices[block.lines] = indices.gather(-1, chosen)
 
     def send(
         self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor
     ) -> None:
-        columns = self.indices[block.lines] - block.columns.start
-        inside = (columns >= 0) & (columns < logs.shape[-1]) & (self.indices[block.lines] >= 0)
-        by_weight.scatter_add_(-1, columns.clamp(0, logs.shape[-1] - 1), grad[block.lines] * inside)
+        indices = self.indices[block.lines]
+        columns = indices - block.columns.start
+        keys = logs.shape[-1]
+        is_inside = (columns >= 0) & (columns < keys) & (indices >= 0)
+        by_weight.scatter_add_(-1, columns.clamp(0, keys - 1), grad[block.lines] * is_inside)
 
 
+# Entropy comes last, since it overwrites the logarithms.
 KINDS: tuple[type[Collector], ...] = (
     Received,
     Distance,
@@ -261,7 +270,7 @@ KINDS: tuple[type[Collector], ...] = (
     ChosenWeights,
     Top,
     Entropy,
-)  # Entropy comes last
+)
 
 
 def _finite(logs: torch.Tensor) -> torch.Tensor:
@@ -286,8 +295,12 @@ def _largest(logs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor
     return largest, candidates.gather(-1, chosen)
 
 
-# A function from weights (batch, heads, rows, keys) and their logarithms to part of a statistic, and the part's index
-Statistic = tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], Index]
+@dataclass(frozen=True)
+class RowStatistic:
+    """Part of a statistic as a function of weights (batch, heads, rows, keys) and their logarithms, and its index."""
+
+    compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    place: Index
 
 
 def statistics_pieces(
@@ -309,50 +322,51 @@ def statistics_pieces(
             log_sum_exp: torch.Tensor,
             *inputs: Any,
             rows: PlainRows = rows,
-            statistics: list[Statistic] = statistics,
+            statistics: list[RowStatistic] = statistics,
         ) -> list[torch.Tensor]:
-            scored = rows.scores(*inputs)
-            hidden = scored.hidden
-            logs = _logarithms(scored, log_sum_exp, operands.sink)
-            weights = logs.exp().masked_fill(hidden, 0)
-            return [statistic(weights, logs) for statistic, _ in statistics]
+            scores = rows.scores(*inputs)
+            logs = _logarithms(scores, log_sum_exp, operands.sink)
+            weights = logs.exp().masked_fill(scores.masked, 0)
+            return [statistic.compute(weights, logs) for statistic in statistics]
 
-        yield Piece(compute, (rows.lines, *rows.inputs), tuple(place for _, place in statistics))
+        places = tuple(statistic.place for statistic in statistics)
+        yield Piece(compute, (rows.lines, *rows.inputs), places)
 
 
 def _logarithms(
-    scored: Scored, log_sum_exp: torch.Tensor, sink: torch.Tensor | None
+    scores: MaskedScores, log_sum_exp: torch.Tensor, sink: torch.Tensor | None
 ) -> torch.Tensor:
     """The logarithms of the weights, with derivatives by scores and log-sum-exps; finite where a pair is masked."""
-    sums = log_sum_exp[..., None].masked_fill(scored.empty[..., None], 0)
-    scores = scored.scores.masked_fill(scored.hidden, 0)
+    sums = log_sum_exp[..., None].masked_fill(scores.empty[..., None], 0)
+    finite = scores.scores.masked_fill(scores.masked, 0)
     if not any_far(log_sum_exp):
-        return scores - sums
+        return finite - sums
     # The numbers come from the highest score and the sum, the derivatives from the log-sum-exp.
-    highest, log_sum = scored.row_sums
+    highest, log_sum = scores.row_sums
     if sink is not None:
         log_sum = log_sum + F.softplus(sink[..., None].to(log_sum.dtype) - (highest + log_sum))
-    return (scores - highest) - log_sum - (sums - sums.detach())
+    return (finite - highest) - log_sum - (sums - sums.detach())
 
 
-def _statistic(name: str, rows: PlainRows, indices: torch.Tensor | None) -> Statistic:
-    lines, columns = rows.lines, rows.columns
+def _statistic(name: str, rows: PlainRows, indices: torch.Tensor | None) -> RowStatistic:
+    lines = rows.lines
+    columns = rows.columns
     if name == "received":
-        return lambda weights, _: weights.sum(-2), (*lines[:2], columns)
+        return RowStatistic(lambda weights, _: weights.sum(-2), (*lines[:2], columns))
     if name == "distance":
-        return lambda weights, _: (weights * rows.distances()).sum(-1), lines
+        return RowStatistic(lambda weights, _: (weights * rows.distances()).sum(-1), lines)
     if name == "weights":
-        return lambda weights, _: weights, (*lines, columns)
+        return RowStatistic(lambda weights, _: weights, (*lines, columns))
     if name == "chosen_weights":
         return _chosen(rows)
     if name == "top_keys":
         assert indices is not None
-        return _top(rows, indices[lines]), lines
+        return RowStatistic(_top(rows, indices[lines]), lines)
     assert name == "entropy"
-    return lambda weights, logs: -(weights * logs).sum(-1), lines
+    return RowStatistic(lambda weights, logs: -(weights * logs).sum(-1), lines)
 
 
-def _chosen(rows: PlainRows) -> Statistic:
+def _chosen(rows: PlainRows) -> RowStatistic:
     """The weights of the requested rows and heads that are among these rows."""
     asked = requested(WeightsOf, rows.problem.want)
     assert asked is not None
@@ -364,7 +378,7 @@ def _chosen(rows: PlainRows) -> Statistic:
         place: Index = (slice(None), slice(None), torch.tensor(slots)[:, None], columns.cpu())
     else:
         place = (slice(None), slice(None), slots, columns)
-    return lambda weights, _: weights[:, heads][:, :, lines], place
+    return RowStatistic(lambda weights, _: weights[:, heads][:, :, lines], place)
 
 
 def _top(
@@ -376,7 +390,9 @@ def _top(
         places = torch.searchsorted(columns, indices.clamp_min(0).contiguous())
     else:
         places = indices - columns.start
-    count = sum(map(len, rows.runs))
-    return lambda weights, _: weights.gather(-1, places.clamp(0, count - 1)).masked_fill(
-        indices < 0, 0
-    )
+    places = places.clamp(0, sum(map(len, rows.runs)) - 1)
+
+    def compute(weights: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return weights.gather(-1, places).masked_fill(indices < 0, 0)
+
+    return compute

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from regard.backends.scores.blocking import Blocking, RowBlock, blocking_of
 from regard.backends.scores.blocks import ScoreGradients, Scores, score_inputs
@@ -41,19 +42,20 @@ def compute_statistics(
     chosen = requested(WeightsOf, problem.want)
     if chosen is not None:
         chosen.check(problem.heads, problem.q_len)
-    if isinstance(
-        operands.k, Stored
-    ):  # their scores have to fit the log-sum-exp, so they are not rounded to q's dtype
+    if isinstance(operands.k, Stored):
+        # Their scores have to fit the log-sum-exp, so they are not rounded to q's dtype.
         operands = operands.in_float32().widened()
-    return _passed(blocking, operands, log_sum_exp, None)
+    return _apply_pass(blocking, operands, log_sum_exp, None)
 
 
 def result_of(
     problem: Problem, operands: Operands, output: torch.Tensor, log_sum_exp: torch.Tensor
 ) -> Result:
     """The result of a call with every requested statistic, from its output and log-sum-exp."""
-    wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in problem.want else {}
-    return Result(output, **wanted, **compute_statistics(problem, operands, log_sum_exp))
+    statistics = compute_statistics(problem, operands, log_sum_exp)
+    if "log_sum_exp" in problem.want:
+        statistics["log_sum_exp"] = log_sum_exp
+    return Result(output, **statistics)
 
 
 def differentiable(
@@ -61,23 +63,30 @@ def differentiable(
 ) -> dict[str, Any]:
     """Statistics that a backend has computed itself, by their names in `Result`, with the gradients of this pass."""
     blocking = _blocking(problem)
-    return computed if blocking is None else _passed(blocking, operands, log_sum_exp, computed)
+    if blocking is None:
+        return computed
+    return _apply_pass(blocking, operands, log_sum_exp, computed)
 
 
-def _passed(
+def _apply_pass(
     blocking: Blocking,
     operands: Operands,
     log_sum_exp: torch.Tensor,
     computed: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    names = [kind.name for kind in KINDS if kind.wanted(blocking.problem)]
-    *found, indices = _Pass.apply(
-        blocking, operands, log_sum_exp, computed, *score_inputs(operands)
-    )
-    results: dict[str, Any] = dict(zip(names, found, strict=True))
+    """The statistics by their names in `Result`; `computed` are those that are known already."""
+    inputs = score_inputs(operands)
+    *results, indices = _Pass.apply(blocking, operands, log_sum_exp, computed, *inputs)
+    names = [kind.name for kind in _kinds_wanted(blocking.problem)]
+    statistics: dict[str, Any] = dict(zip(names, results, strict=True))
     if indices is not None:
-        results["top_keys"] = TopKeysFound(indices, results["top_keys"])
-    return results
+        statistics["top_keys"] = TopKeysFound(indices, statistics["top_keys"])
+    return statistics
+
+
+def _kinds_wanted(problem: Problem) -> list[type[Collector]]:
+    """The classes of the statistics that a problem wants, in the order of `KINDS`."""
+    return [kind for kind in KINDS if kind.wanted(problem)]
 
 
 def with_statistics(cost: Cost, problem: Problem) -> Cost:
@@ -86,22 +95,22 @@ def with_statistics(cost: Cost, problem: Problem) -> Cost:
     if blocking is None:
         return cost
     size = blocking.size()
-    times = 3 if problem.needs_grad or problem.bias_learns else 1
-    by_pair = (
-        times * costs.STATISTICS_PAIR
-        + score_flops(problem)
-        + (score_flops_backward(problem) if times > 1 else 0)
-    )
-    here = size.pairs * by_pair
-    flops = cost.flops + here
+    learning = problem.needs_grad or problem.bias_learns
+    passes = 3 if learning else 1
+    by_pair = passes * costs.STATISTICS_PAIR + score_flops(problem)
+    by_pair += score_flops_backward(problem) if learning else 0
+
+    flops_of_pass = size.pairs * by_pair
+    flops = cost.flops + flops_of_pass
+    # The operations of the pass have the pace 1, those of the backend their own.
+    pace = (cost.pace * cost.flops + flops_of_pass) / flops if flops else cost.pace
+    weights = 4 * problem.pairs if "weights" in problem.want else 0
     return replace(
         cost,
         flops=flops,
-        pace=(cost.pace * cost.flops + here) / flops if flops else cost.pace,
-        peak_bytes=cost.peak_bytes
-        + 16 * blocking.largest
-        + (4 * problem.pairs if "weights" in problem.want else 0),
-        calls=cost.calls + times * 4 * size.blocks,
+        pace=pace,
+        peak_bytes=cost.peak_bytes + 16 * blocking.largest + weights,
+        calls=cost.calls + passes * 4 * size.blocks,
         estimated=cost.estimated or not size.exact,
     )
 
@@ -124,18 +133,18 @@ class _Pass(torch.autograd.Function):
         *inputs: torch.Tensor | None,
     ) -> Any:
         if computed is None:
-            found, indices = _collected(blocking, operands, log_sum_exp)
+            results, indices = _collect_all(blocking, operands, log_sum_exp)
         else:
             top = computed.get("top_keys")
             indices = None if top is None else top.indices
-            plain = computed if top is None else computed | {"top_keys": top.weights}
-            found = [plain[kind.name] for kind in KINDS if kind.wanted(blocking.problem)]
+            tensors = computed if top is None else computed | {"top_keys": top.weights}
+            results = [tensors[kind.name] for kind in _kinds_wanted(blocking.problem)]
         ctx.save_for_backward(log_sum_exp, indices, *inputs)
         ctx.lowered = blocking, operands
         ctx.set_materialize_grads(False)
         if indices is not None:
             ctx.mark_non_differentiable(indices)
-        return *found, indices
+        return *results, indices
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -145,65 +154,79 @@ class _Pass(torch.autograd.Function):
 
         def first(grads: Any) -> Any:
             scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True)
-            sent = ScoreGradients(scores, bias_learns, every_block=False)
-            used = _used(scores, grads, indices)
-            to_log_sum_exp = _send(sent, _normaliser(scores, operands, log_sum_exp), used)
-            return to_log_sum_exp.to(log_sum_exp.dtype), *sent.by_input(tuple(inputs))
+            sums = ScoreGradients(scores, bias_learns, every_block=False)
+            learning = _statistics_with_gradient(scores, grads, indices)
+            normaliser = _normaliser(scores, operands, log_sum_exp)
+            to_log_sum_exp = _send(sums, normaliser, learning)
+            return to_log_sum_exp.to(log_sum_exp.dtype), *sums.by_input(tuple(inputs))
 
-        pieces = partial(
-            statistics_pieces, blocking.problem, operands, _rows_wanted(blocking.problem), indices
-        )
+        problem = blocking.problem
+        rows = _rows_wanted(problem)
+        pieces = partial(statistics_pieces, problem, operands, rows, indices)
         to_log_sum_exp, *others = gradients(first, pieces, (log_sum_exp, *inputs), grads[:-1])
         return None, None, to_log_sum_exp, None, *others
 
 
-def _collected(
+def _collect_all(
     blocking: Blocking, operands: Operands, log_sum_exp: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """The results in the order of `KINDS`, and the indices of the top keys."""
     scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf)
-    collectors = [kind(scores) for kind in KINDS if kind.wanted(blocking.problem)]
+    collectors = [kind(scores) for kind in _kinds_wanted(blocking.problem)]
     _collect(scores, _normaliser(scores, operands, log_sum_exp), collectors)
-    return [one.result for one in collectors], next(
-        (one.indices for one in collectors if isinstance(one, Top)), None
-    )
+    indices = None
+    for collector in collectors:
+        if isinstance(collector, Top):
+            indices = collector.indices
+    return [collector.result for collector in collectors], indices
 
 
 def _normaliser(scores: Scores, operands: Operands, log_sum_exp: torch.Tensor) -> Normaliser:
     return Normaliser(scores, log_sum_exp, operands.sink, _rows_wanted(scores.problem))
 
 
-def _used(
+@dataclass(frozen=True)
+class _Learning:
+    """A statistic that received a gradient."""
+
+    collector: Collector
+    grad: torch.Tensor
+
+
+def _statistics_with_gradient(
     scores: Scores, grads: Any, indices: torch.Tensor | None
-) -> list[tuple[Collector, torch.Tensor]]:
-    """The statistics that received a gradient, with that gradient."""
-    kinds = [kind for kind in KINDS if kind.wanted(scores.problem)]
-    used = [
-        (kind(scores), grad) for kind, grad in zip(kinds, grads, strict=True) if grad is not None
-    ]
-    for collector, _ in used:
+) -> list[_Learning]:
+    """The statistics that received a gradient, in the order of `KINDS`."""
+    learning = []
+    for kind, grad in zip(_kinds_wanted(scores.problem), grads, strict=True):
+        if grad is None:
+            continue
+        collector = kind(scores)
         if isinstance(collector, Top):
             assert indices is not None
             collector.indices = indices
-    return used
+        learning.append(_Learning(collector, grad))
+    return learning
 
 
 def _collect(scores: Scores, normaliser: Normaliser, collectors: list[Collector]) -> None:
     for collector in collectors:
         collector.begin()
     room = scores.workspace()
-    other = scores.workspace()
-    for row_block, whole in _row_blocks(scores):
+    room_for_weights = scores.workspace()
+    for row_block, q in _row_blocks(scores):
         normaliser.open(row_block)
-        queries = scores.split(whole)
+        queries = scores.split(q)
         for block in scores.blocks(row_block):
-            needing = [one for one in collectors if one.needs(block)]
-            if needing:
-                found = scores.compute(block, queries, room)
-                logs = normaliser.subtract_from(found, block).view(block.shape)
-                weights = _weights(logs, {one.reads for one in needing}, other.shaped(block.shape))
-                for one in needing:
-                    one.collect(block, logs, weights)
+            needing = [collector for collector in collectors if collector.needs(block)]
+            if not needing:
+                continue
+            of_block = scores.compute(block, queries, room)
+            logs = normaliser.subtract_from(of_block, block).view(block.shape)
+            reads = {collector.reads for collector in needing}
+            weights = _weights(logs, reads, room_for_weights.shaped(block.shape))
+            for collector in needing:
+                collector.collect(block, logs, weights)
     for collector in collectors:
         collector.finish()
 
@@ -212,42 +235,40 @@ def _weights(logs: torch.Tensor, reads: set[str], room: torch.Tensor) -> torch.T
     """The weights of a block, computed only if a collector reads them, and in place of logs that none reads."""
     if reads == {"weights"}:
         return logs.exp2_()
-    return logs if reads == {"logs"} else torch.exp2(logs, out=room)
+    if reads == {"logs"}:
+        return logs
+    return torch.exp2(logs, out=room)
 
 
-def _send(
-    sent: ScoreGradients, normaliser: Normaliser, used: list[tuple[Collector, torch.Tensor]]
-) -> torch.Tensor:
-    """The gradient of the log-sum-exp, -rowsum(w G) with G the gradient of the weights; `sent` gets w G for the scores.
+def _send(sums: ScoreGradients, normaliser: Normaliser, learning: list[_Learning]) -> torch.Tensor:
+    """The gradient of the log-sum-exp, -rowsum(w G) with G the gradient of the weights; `sums` gets w G for the scores.
 
     For a weight w = exp(score - log_sum_exp) the derivatives are dw/dscore = w and dw/dlog_sum_exp = -w.
     """
-    scores = sent.scores
+    scores = sums.scores
     to_log_sum_exp = scores.q.new_zeros(scores.rows)
     room = scores.workspace()
-    other = scores.workspace()
-    third = scores.workspace()
+    room_for_weights = scores.workspace()
+    room_for_gradient = scores.workspace()
     slope = scores.workspace() if scores.problem.softcap is not None else None
-    for row_block, whole in _row_blocks(scores):
+    for row_block, q in _row_blocks(scores):
         normaliser.open(row_block)
-        sent.open(row_block, whole)
-        queries = scores.split(whole)
+        sums.open(row_block, q)
+        queries = scores.split(q)
         for block in scores.blocks(row_block):
-            needing = [(one, grad) for one, grad in used if one.needs(block)]
-            if needing:
-                found = scores.compute(block, queries, room, slope)
-                logs = normaliser.subtract_from(found, block).view(block.shape)
-                weights = torch.exp2(logs, out=other.shaped(block.shape))
-                gradient = third.shaped(block.shape).zero_()
-                for one, grad in needing:
-                    one.send(block, logs, grad, gradient)
-                to_log_sum_exp[block.lines] -= gradient.mul_(weights).sum(-1)
-                sent.send(
-                    block,
-                    gradient.view(block.units),
-                    None if slope is None else slope.shaped(block.units),
-                )
-        sent.close(row_block.rows)
+            needing = [statistic for statistic in learning if statistic.collector.needs(block)]
+            if not needing:
+                continue
+            of_block = scores.compute(block, queries, room, slope)
+            logs = normaliser.subtract_from(of_block, block).view(block.shape)
+            weights = torch.exp2(logs, out=room_for_weights.shaped(block.shape))
+            gradient = room_for_gradient.shaped(block.shape).zero_()
+            for statistic in needing:
+                statistic.collector.send(block, logs, statistic.grad, gradient)
+            to_log_sum_exp[block.lines] -= gradient.mul_(weights).sum(-1)
+            slope_of_block = None if slope is None else slope.shaped(block.units)
+            sums.send(block, gradient.view(block.units), slope_of_block)
+        sums.close(row_block.rows)
     return to_log_sum_exp
 
 
@@ -266,7 +287,7 @@ def _rows_wanted(problem: Problem) -> list[range] | None:
 
 
 def observe(
-    problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Tensor
+    problem: Problem, grid: Grid, weights: torch.Tensor, allowed: torch.Tensor
 ) -> dict[str, Any]:
     """The requested statistics except log_sum_exp, by their names in `Result`.
 
@@ -274,24 +295,26 @@ def observe(
         problem: the call.
         grid: its positions.
         weights: (batch, heads, q_len, keys).
-        seen: booleans of the same shape, True where the pair is allowed.
+        allowed: booleans of the same shape, True where the pair is allowed.
     """
-    found: dict[str, Any] = {}
+    statistics: dict[str, Any] = {}
     if "entropy" in problem.want:
-        found["entropy"] = _entropy(weights)
+        statistics["entropy"] = _entropy(weights)
     if "received" in problem.want:
-        found["received"] = weights.sum(-2)
+        statistics["received"] = weights.sum(-2)
     if "distance" in problem.want:
-        found["distance"] = (weights * (grid.k_pos - grid.q_pos).abs()).sum(-1)
+        statistics["distance"] = (weights * (grid.k_pos - grid.q_pos).abs()).sum(-1)
     if "weights" in problem.want:
-        found["weights"] = weights
-    if (chosen := requested(WeightsOf, problem.want)) is not None:
+        statistics["weights"] = weights
+    chosen = requested(WeightsOf, problem.want)
+    if chosen is not None:
         chosen.check(problem.heads, problem.q_len)
         heads = list(range(problem.heads) if chosen.heads is None else chosen.heads)
-        found["chosen_weights"] = weights[:, heads][:, :, list(chosen.rows)]
-    if (top := requested(TopKeys, problem.want)) is not None:
-        found["top_keys"] = _largest(weights, seen, top.count)
-    return found
+        statistics["chosen_weights"] = weights[:, heads][:, :, list(chosen.rows)]
+    top = requested(TopKeys, problem.want)
+    if top is not None:
+        statistics["top_keys"] = _largest(weights, allowed, top.count)
+    return statistics
 
 
 def _entropy(weights: torch.Tensor) -> torch.Tensor:
@@ -303,13 +326,12 @@ def _entropy(weights: torch.Tensor) -> torch.Tensor:
     return entropy + (entropy.clamp_min(0) - entropy).detach()
 
 
-def _largest(weights: torch.Tensor, seen: torch.Tensor, count: int) -> TopKeysFound:
+def _largest(weights: torch.Tensor, allowed: torch.Tensor, count: int) -> TopKeysFound:
     """Indices and weights of the largest, (batch, heads, q_len, count), padded with -1 and 0."""
-    ranked = weights.masked_fill(~seen, -math.inf)  # weights of random features may be negative
+    ranked = weights.masked_fill(~allowed, -math.inf)  # weights of random features may be negative
     largest, indices = ranked.topk(min(count, ranked.shape[-1]), dim=-1)
     missing = largest == -math.inf
     largest = largest.masked_fill(missing, 0)
     indices = indices.masked_fill(missing, -1)
-    short = count - largest.shape[-1]
-    pad = torch.nn.functional.pad
-    return TopKeysFound(pad(indices, (0, short), value=-1), pad(largest, (0, short)))
+    padding = (0, count - largest.shape[-1])
+    return TopKeysFound(F.pad(indices, padding, value=-1), F.pad(largest, padding))

@@ -1,4 +1,4 @@
-"""A schedule holds every allowed pair once, and its arrays arrays hold nothing else."""
+"""A schedule holds every allowed pair once, and its arrays hold nothing else."""
 
 import pytest
 import torch
@@ -24,25 +24,29 @@ from regard.testing import make_qkv
 IDS = torch.arange(200) ** 2 // 900
 
 
-def allowed_by(arrays: Arrays, q_len: int, k_len: int) -> torch.Tensor:
-    """The pairs that arrays arrays hold, and how often each."""
-    found = torch.zeros(q_len, k_len, dtype=torch.int64)
-    for first, stop, begin, end in arrays.blocks.tolist():
-        for start, after, kind, place in arrays.runs[begin:end].tolist():
-            keys = torch.arange(start, after)
-            for row in range(first, stop):
-                if kind == Kind.WHOLE:
-                    here = torch.ones(len(keys), dtype=torch.bool)
-                elif kind == Kind.BOUNDED:
-                    lo, hi = (int(x[place + row - first]) for x in (arrays.lo, arrays.hi))
-                    here = (keys >= lo) & (keys < hi)
-                else:
-                    count = -(-len(keys) // 32)
-                    words = arrays.bits[place + (row - first) * count :][:count]
-                    bit = torch.arange(len(keys))
-                    here = (words[bit // 32] >> (bit % 32)) & 1 == 1
-                found[row, start:after] += here
-    return found
+def times_held(arrays: Arrays, q_len: int, k_len: int) -> torch.Tensor:
+    """How often arrays hold each pair, (q_len, k_len)."""
+    times = torch.zeros(q_len, k_len, dtype=torch.int64)
+    for first_row, end_row, first_run, end_run in arrays.blocks.tolist():
+        for start, stop, kind, place in arrays.runs[first_run:end_run].tolist():
+            keys = torch.arange(start, stop)
+            for row in range(first_row, end_row):
+                times[row, start:stop] += held_keys(arrays, keys, kind, place, row - first_row)
+    return times
+
+
+def held_keys(arrays: Arrays, keys: torch.Tensor, kind: int, place: int, row: int) -> torch.Tensor:
+    """Which keys of a run a row of its block may look at."""
+    if kind == Kind.WHOLE:
+        return torch.ones(len(keys), dtype=torch.bool)
+    if kind == Kind.BOUNDED:
+        lo = int(arrays.lo[place + row])
+        hi = int(arrays.hi[place + row])
+        return (keys >= lo) & (keys < hi)
+    count = -(-len(keys) // 32)
+    words = arrays.bits[place + row * count :][:count]
+    bit = torch.arange(len(keys))
+    return (words[bit // 32] >> (bit % 32)) & 1 == 1
 
 
 def check(
@@ -51,22 +55,36 @@ def check(
     schedule = Schedule.of(pattern.canonical(), q_len, k_len, q_start, rows=rows, align=align)
     dense = pattern.dense(q_len, k_len, q_start=q_start)
     arrays = schedule.arrays()
-    assert torch.equal(allowed_by(arrays, q_len, k_len), dense.long())
-    assert [(a, b) for a, b, *_ in arrays.blocks.tolist()] == [
-        (at, min(at + rows, q_len)) for at in range(0, q_len, rows)
+    assert torch.equal(times_held(arrays, q_len, k_len), dense.long())
+    assert arrays.blocks[:, :2].tolist() == [
+        [first, min(first + rows, q_len)] for first in range(0, q_len, rows)
     ]
-    for block in (one for few in schedule for one in few.each()):
-        ends = [end for run in block.runs for end in (run.keys.start, run.keys.stop)]
-        assert ends == sorted(ends)
-        for run in block.runs:
-            assert run.keys
-            inside = dense[block.rows.start : block.rows.stop, run.keys.start : run.keys.stop]
-            assert run.kind != Kind.WHOLE or inside.all()
-            if run.kind == Kind.BOUNDED:  # the allowed keys of each row have no gap
-                assert (inside.int().diff(dim=-1, prepend=torch.zeros(len(inside), 1)) > 0).sum(
-                    -1
-                ).max() <= 1
+    for repeated in schedule:
+        for block in repeated.each():
+            check_runs(block, dense)
     assert schedule.pairs >= int(dense.sum())
+
+
+def check_runs(block: RowBlock, dense: torch.Tensor) -> None:
+    """The runs of a block are ascending, and the pairs in each are of its kind."""
+    ends = []
+    for run in block.runs:
+        ends += [run.keys.start, run.keys.stop]
+    assert ends == sorted(ends)
+    for run in block.runs:
+        assert run.keys
+        inside = dense[block.rows.start : block.rows.stop, run.keys.start : run.keys.stop]
+        if run.kind == Kind.WHOLE:
+            assert inside.all()
+        if run.kind == Kind.BOUNDED:
+            assert most_gapless_parts(inside) <= 1
+
+
+def most_gapless_parts(allowed: torch.Tensor) -> int:
+    """The most parts without a gap that the allowed keys of a row have."""
+    none = torch.zeros(len(allowed), 1)
+    begins = allowed.int().diff(dim=-1, prepend=none) > 0
+    return int(begins.sum(-1).max())
 
 
 lengths = st.integers(1, 90)
@@ -125,26 +143,23 @@ def test_equal_row_blocks_are_stored_once() -> None:
 
 def test_a_far_window_that_comes_into_sight_ends_a_repetition() -> None:
     pattern = (p.CausalWindow(8) | Diagonals(back=900, ahead=-896)).canonical()
-    counted = sum(
-        block.times * len(block.runs) for block in Schedule.of(pattern, 4096, 4096, rows=32)
-    )
-    assert counted > 4096 // 32 + 90  # two runs a block once the far one has begun
+    schedule = Schedule.of(pattern, 4096, 4096, rows=32)
+    runs = sum(block.times * len(block.runs) for block in schedule)
+    assert runs > 4096 // 32 + 90  # two runs a block once the far one has begun
 
 
 def test_positions_that_differ_by_batch_row_are_covered_together() -> None:
     allowed = torch.stack([p.Causal().dense(29, 37, q_start=start) for start in (2, 6)]).any(0)
-    met = torch.zeros(29, 37, dtype=torch.bool)
+    of_least_start = p.Causal().dense(29, 37, q_start=2)
+    covered = torch.zeros(29, 37, dtype=torch.bool)
     for block in Schedule(p.Causal(), 29, 37, (2, 6), range(37), rows=8):
+        rows = slice(block.rows.start, block.rows.stop)
         for run in block.runs:
-            met[block.rows.start : block.rows.stop, run.keys.start : run.keys.stop] = True
+            covered[rows, run.keys.start : run.keys.stop] = True
             if run.kind == Kind.WHOLE:
-                assert (
-                    p.Causal()
-                    .dense(29, 37, q_start=2)[block.rows.start : block.rows.stop, run.keys.stop - 1]
-                    .all()
-                )
-    assert met[allowed].all()
-    assert not met.all()
+                assert of_least_start[rows, run.keys.stop - 1].all()
+    assert covered[allowed].all()
+    assert not covered.all()
 
 
 def test_row_blocks_get_fewer_rows_where_their_keys_reach_far() -> None:
@@ -157,12 +172,11 @@ def test_row_blocks_get_fewer_rows_where_their_keys_reach_far() -> None:
 
 def test_alignment_cuts_whole_runs_and_closes_gaps() -> None:
     runs = (Run(range(3), Kind.BITS), Run(range(3, 21), Kind.WHOLE), Run(range(23, 30), Kind.BITS))
-    found = aligned(RowBlock(range(5), runs), 8)
-    assert [(run.keys, run.kind) for run in found.runs] == [
-        (range(8), Kind.BITS),
-        (range(8, 21), Kind.WHOLE),
-        (range(23, 30), Kind.BITS),
-    ]
+    assert aligned(RowBlock(range(5), runs), 8).runs == (
+        Run(range(8), Kind.BITS),
+        Run(range(8, 21), Kind.WHOLE),
+        Run(range(23, 30), Kind.BITS),
+    )
 
 
 def test_words_hold_32_keys_each() -> None:
@@ -188,11 +202,9 @@ def test_the_one_strict_check_compares_with_the_pairs_kept() -> None:
 
 
 def test_one_row_that_looks_at_fewer_keys_than_the_pattern_reaches() -> None:
-    pattern = ~(
-        p.Strided(2, local=False) | p.KeySpan(0, 2)
-    )  # key 3 of 5 alone; the pattern says 0 to 5 may be reached
+    # Key 3 of 5 alone; the pattern says that 0 to 5 may be reached.
+    pattern = ~(p.Strided(2, local=False) | p.KeySpan(0, 2))
     qkv = make_qkv(q_len=1, k_len=5)
-    found, expected = (
-        rg.attention(*qkv, pattern=pattern, backend=name) for name in ("fused", "reference")
-    )
-    torch.testing.assert_close(found, expected)
+    output = rg.attention(*qkv, pattern=pattern, backend="fused")
+    expected = rg.attention(*qkv, pattern=pattern, backend="reference")
+    torch.testing.assert_close(output, expected)

@@ -33,7 +33,7 @@ def small(monkeypatch):
     monkeypatch.setattr(blocking, "ALIGNED", 4)
 
 
-def cut(pattern, *, batch=3, heads=6, kv_heads=3, q_len=29, k_len=37, q_start=None):
+def blocking_for(pattern, *, batch=3, heads=6, kv_heads=3, q_len=29, k_len=37, q_start=None):
     q = torch.zeros(batch, heads, q_len, 2)
     k = torch.zeros(batch, kv_heads, k_len, 2)
     return blocking_of(make_problem(q, k, k, pattern=pattern, q_start=q_start))
@@ -44,53 +44,58 @@ def cut(pattern, *, batch=3, heads=6, kv_heads=3, q_len=29, k_len=37, q_start=No
 def test_runs_hold_every_allowed_pair_once_and_whole_ones_nothing_else(
     pattern, q_start, kv_heads, small
 ):
-    found = cut(pattern, q_start=q_start, heads=4 if kv_heads == 1 else 6, kv_heads=kv_heads)
+    heads = 4 if kv_heads == 1 else 6
+    sizes = blocking_for(pattern, q_start=q_start, heads=heads, kv_heads=kv_heads)
     start = 8 if q_start is None else q_start
     allowed = p.parse(pattern).dense(29, 37, q_start=q_start)
-    met = torch.zeros(29, 37, dtype=torch.int64)
-    for block in found.row_blocks((start, start)):
+    times_covered = torch.zeros(29, 37, dtype=torch.int64)
+    for block in sizes.row_blocks((start, start)):
+        rows = slice(block.rows.start, block.rows.stop)
         for run in block.runs:
-            here = slice(block.rows.start, block.rows.stop), slice(run.keys.start, run.keys.stop)
-            met[here] += 1
-            assert run.kind != Kind.WHOLE or allowed[here].all()
+            keys = slice(run.keys.start, run.keys.stop)
+            times_covered[rows, keys] += 1
+            assert run.kind != Kind.WHOLE or allowed[rows, keys].all()
             assert len(block.rows) * len(run.keys) <= 64
-    assert met.max() <= 1
-    assert (met[allowed] == 1).all()
-    assert found.size().pairs == int(met.sum()) * 3 * (4 if kv_heads == 1 else 6)
+    assert times_covered.max() <= 1
+    assert (times_covered[allowed] == 1).all()
+    assert sizes.size().pairs == int(times_covered.sum()) * 3 * heads
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 6, 3), (2, 8, 1), (5, 4, 4)])
 @pytest.mark.parametrize("lengths", [(1, 3), (2, 2), (29, 37)])
 def test_lots_hold_every_head_once_and_fit(sizes, lengths, small):
     batch, heads, kv_heads = sizes
-    found = cut(
-        "full", batch=batch, heads=heads, kv_heads=kv_heads, q_len=lengths[0], k_len=lengths[1]
+    q_len, k_len = lengths
+    blocks = blocking_for(
+        "full", batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, k_len=k_len
     )
-    met = torch.zeros(batch, kv_heads, dtype=torch.int64)
-    for lot in found.lots:
-        met[lot.batch, lot.kv_heads] += 1
-    assert (met == 1).all()
-    assert found.largest <= max(64, found.rows * found.keys * heads // kv_heads)
+    times_covered = torch.zeros(batch, kv_heads, dtype=torch.int64)
+    for lot in blocks.lots:
+        times_covered[lot.batch, lot.kv_heads] += 1
+    assert (times_covered == 1).all()
+    assert blocks.largest <= max(64, blocks.rows * blocks.keys * heads // kv_heads)
 
 
 def test_a_score_block_is_never_larger_than_the_workspace(small):
-    found = cut("causal")
-    largest = max(
-        len(block.rows) * len(run.keys) for block in found.row_blocks((8, 8)) for run in block.runs
-    )
-    units = max(
-        (one.batch.stop - one.batch.start) * (one.kv_heads.stop - one.kv_heads.start)
-        for one in found.lots
-    )
-    assert largest * units * 2 <= found.largest
+    sizes = blocking_for("causal")
+    largest = 0
+    for block in sizes.row_blocks((8, 8)):
+        for run in block.runs:
+            largest = max(largest, len(block.rows) * len(run.keys))
+    units = 0
+    for lot in sizes.lots:
+        rows = lot.batch.stop - lot.batch.start
+        kv_heads = lot.kv_heads.stop - lot.kv_heads.start
+        units = max(units, rows * kv_heads)
+    assert largest * units * 2 <= sizes.largest
 
 
 @pytest.mark.parametrize(("batch", "kv_heads"), [(1, 1), (5, 1), (1, 7), (3, 7), (7, 3)])
 @pytest.mark.parametrize("fitting", [1, 2, 3, 4, 11, 50])
 def test_as_many_lots_are_counted_as_there_are(batch, kv_heads, fitting, monkeypatch):
-    found = cut("causal", batch=batch, heads=kv_heads, kv_heads=kv_heads)
-    monkeypatch.setattr(type(found), "_fitting", fitting)
-    assert found.lot_count == len(found.lots)
+    sizes = blocking_for("causal", batch=batch, heads=kv_heads, kv_heads=kv_heads)
+    monkeypatch.setattr(type(sizes), "_fitting_heads", fitting)
+    assert sizes.lot_count == len(sizes.lots)
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(1, 1), (1, 5), (5, 1), (3, 7), (7, 3)])
@@ -105,5 +110,7 @@ def test_a_block_holds_the_number_of_its_distance(rows, keys):
 @pytest.mark.parametrize(("rows", "keys"), [(1, 1), (1, 5), (5, 1), (3, 7), (7, 3)])
 def test_sums_of_diagonals_are_those_of_numpy(rows, keys):
     block = torch.randn(2, rows, keys, dtype=torch.float64)
-    expected = [[np.trace(one.numpy(), offset=at) for at in range(1 - rows, keys)] for one in block]
+    expected = []
+    for head in block.numpy():
+        expected.append([np.trace(head, offset=offset) for offset in range(1 - rows, keys)])
     np.testing.assert_allclose(summed(block).numpy(), expected, rtol=0, atol=1e-13)
