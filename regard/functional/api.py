@@ -279,8 +279,8 @@ def attention_varlen(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    cu_q: torch.Tensor,
-    cu_k: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor | None = None,
     *,
     bias: Bias | None = None,
     sink: float | torch.Tensor | None = None,
@@ -297,8 +297,9 @@ def attention_varlen(
         q: queries (all positions, heads, head_dim).
         k: keys (all positions, kv_heads, head_dim).
         v: values (all positions, kv_heads, v_dim).
-        cu_q: the first position of each document of q, and the end of the last: int32 or int64 (documents + 1,).
-        cu_k: those of k and v; those of q by default.
+        cu_seqlens_q: the first position of each document of q, and the end of the last; int32 or int64, of size
+            (documents + 1,).
+        cu_seqlens_k: those of k and v; those of q by default.
         options: as for `attention`, except for `q_start`, and a bias only by distance; batch row d of a pattern belongs
             to document d.
 
@@ -320,7 +321,9 @@ def attention_varlen(
     takes = [name for name in OPTIONS if name != "q_start"]
     refuse_keywords("attention_varlen", options, takes, OF_CALLS)
     call = Call(q, k, v, bias, dropout_seed=dropout_seed, sink=sink, backend=backend, **options)
-    return _result_of_new(varlen_call(call, cu_q, cu_k))[0].output[0].transpose(0, 1)
+    return (
+        _result_of_new(varlen_call(call, cu_seqlens_q, cu_seqlens_k))[0].output[0].transpose(0, 1)
+    )
 
 
 def merge_attention(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -155,24 +154,25 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
     return _by_document(packed, documents), partial(jagged, ends=documents.q_ends, axis=2)
 
 
-def varlen_call(call: Call, cu_q: torch.Tensor, cu_k: torch.Tensor | None) -> Call:
+def varlen_call(call: Call, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None) -> Call:
     """A call of packed tensors (positions, heads, size) as one of dense tensors with one batch row."""
-    cu_q = _ends_in_memory("cu_q", cu_q)
-    cu_k = cu_q if cu_k is None else _ends_in_memory("cu_k", cu_k)
-    for name, x, ends in (("q", call.q, cu_q), ("k", call.k, cu_k), ("v", call.v, cu_k)):
+    q_ends = _ends_in_memory("cu_seqlens_q", cu_seqlens_q)
+    k_ends = q_ends if cu_seqlens_k is None else _ends_in_memory("cu_seqlens_k", cu_seqlens_k)
+    for name, x, ends in (("q", call.q, q_ends), ("k", call.k, k_ends), ("v", call.v, k_ends)):
         check_tensor(name, x)
         if not isinstance(x, torch.Tensor) or x.dim() != 3:
             raise ShapeError(
                 f"{name} is {shown(x)}; attention_varlen takes packed tensors (positions, heads, size)"
             )
-        _check_ends("cu_q" if name == "q" else "cu_k", name, ends, x.shape[0])
-    if len(cu_q) != len(cu_k):
+        _check_ends("cu_seqlens_q" if name == "q" else "cu_seqlens_k", name, ends, x.shape[0])
+    if len(q_ends) != len(k_ends):
         raise ShapeError(
-            f"cu_q has {count_of(len(cu_q) - 1, 'documents')} and cu_k {len(cu_k) - 1}; document d of q attends to "
-            f"document d"
+            f"cu_seqlens_q has {count_of(len(q_ends) - 1, 'documents')} and cu_seqlens_k {len(k_ends) - 1}; document "
+            f"d of q attends to document d"
         )
+
     packed = call._replace(**{name: getattr(call, name).transpose(0, 1)[None] for name in "qkv"})
-    return _by_document(packed, Documents(cu_q, cu_k))
+    return _by_document(packed, Documents(q_ends, k_ends))
 
 
 def _ends_in_memory(name: str, ends: Any) -> Any:
@@ -180,18 +180,14 @@ def _ends_in_memory(name: str, ends: Any) -> Any:
 
 
 def _check_ends(name: str, of: str, ends: Any, length: int) -> None:
-    whole = (
-        isinstance(ends, torch.Tensor)
-        and ends.dim() == 1
-        and ends.dtype in (torch.int32, torch.int64)
-    )
-    if not whole or not len(ends):
+    is_list = isinstance(ends, torch.Tensor) and ends.dim() == 1
+    if not is_list or ends.dtype not in (torch.int32, torch.int64) or not len(ends):
         raise ShapeError(
             f"{name} is {shown(ends)}; it needs int32 or int64 (documents + 1,): the first packed position of each "
             f"document, and the end of the last"
         )
     listed = ends.tolist()
-    if listed[0] or listed[-1] != length or any(one > other for one, other in pairwise(listed)):
+    if listed[0] or listed[-1] != length or listed != sorted(listed):
         raise ShapeError(
             f"{name} goes from {listed[0]} to {listed[-1]}; it begins at 0, never falls, and ends at {length}, the "
             f"positions of {of}"

@@ -183,7 +183,7 @@ def refusals() -> dict[str, tuple[Any, str]]:
             lambda: rg.attention_varlen(
                 *(dense[0].transpose(0, 1),) * 3, *map(torch.tensor, ([0, 9], [0, 4, 9]))
             ),
-            "cu_q has 1 document and cu_k 2",
+            "cu_seqlens_q has 1 document and cu_seqlens_k 2",
         ),
         "packed start": (
             lambda: rg.attention_varlen(

@@ -595,8 +595,8 @@ def calls() -> dict[str, Given]:
         "q": drawn(8, HEADS, DIM, seed=2),
         "k": drawn(9, KV_HEADS, DIM, seed=3),
         "v": drawn(9, KV_HEADS, DIM, seed=4),
-        "cu_q": numbers(0, 3, 8),
-        "cu_k": numbers(0, 4, 9),
+        "cu_seqlens_q": numbers(0, 3, 8),
+        "cu_seqlens_k": numbers(0, 4, 9),
         "sink": drawn(HEADS, seed=6),
     }
     detail = {"want": ("log_sum_exp", "entropy")}
