@@ -16,10 +16,10 @@ from regard.core.result import TopKeys, TopKeysFound, Want, requested
 from regard.distributed.group import Group
 from regard.distributed.needs import Needs
 from regard.distributed.pieces import (
+    CallPiece,
     DistantKeys,
     Exchange,
     HeldKeys,
-    Piece,
     SharedOptions,
     add_to_held,
     keys_of,
@@ -49,7 +49,7 @@ class ComputedArrival:
 
     source: int
     held: HeldKeys | None
-    pieces: dict[Piece, ComputedPiece]
+    pieces: dict[CallPiece, ComputedPiece]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class SharedRun:
     def exchange(self, k: torch.Tensor, v: torch.Tensor) -> Exchange:
         return Exchange(self.group, self.needs, self.form, k, v)
 
-    def pieces(self, held: HeldKeys | None) -> Iterator[tuple[Piece, slice]]:
+    def pieces(self, held: HeldKeys | None) -> Iterator[tuple[CallPiece, slice]]:
         """The pieces of this process's queries over keys that it has, and where their queries stand among its own."""
         chunks = self.needs.q.chunks[self.group.rank]
         for piece in pieces_of(self.needs, self.group.rank, held):
@@ -73,7 +73,7 @@ class SharedRun:
             yield piece, slice(start, start + len(piece.rows))
 
     def call(
-        self, piece: Piece, rows: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self, piece: CallPiece, rows: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The tensors and the options of `attention` for a piece.
 
@@ -104,21 +104,21 @@ class SharedRun:
         return (q, distant_k, distant_v), options
 
     def compute(
-        self, piece: Piece, rows: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
+        self, piece: CallPiece, rows: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
     ) -> AttentionDetail:
         """Output, log-sum-exp and the statistics in `want` of a piece, computed as by `attention`."""
         tensors, options = self.call(piece, rows, *tensors)
         return attention_detail(*tensors, want=("log_sum_exp", *want), **options)
 
     def plan(
-        self, piece: Piece, rows: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
+        self, piece: CallPiece, rows: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()
     ) -> Plan:
         """The plan of what `compute` would compute; it raises the same refusals."""
         tensors, options = self.call(piece, rows, *tensors)
         return plan_attention(*tensors, want=("log_sum_exp", *want), **options)
 
     def compute_with_graph(
-        self, piece: Piece, rows: slice, q: torch.Tensor, held: HeldKeys
+        self, piece: CallPiece, rows: slice, q: torch.Tensor, held: HeldKeys
     ) -> ComputedPiece:
         """A piece of these queries and keys with its graph, which is apart from that of the call."""
         cut = q[:, :, rows], keys_of(piece, held.k), keys_of(piece, held.v)
@@ -154,7 +154,7 @@ def check_pieces(
     learning = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     of_pieces = [name for name in want if name not in ("log_sum_exp", "sink", "received")]
 
-    def without_memory(x: torch.Tensor, piece: Piece) -> torch.Tensor:
+    def without_memory(x: torch.Tensor, piece: CallPiece) -> torch.Tensor:
         shape = (*x.shape[:2], len(piece.keys), x.shape[3])
         return x.new_empty(()).expand(shape).requires_grad_(learning)
 
@@ -187,7 +187,7 @@ def _compute_forward(
         q.new_full(q.shape[:3], -math.inf, dtype=dtype),
     )
     for source, held in run.exchange(k, v).arrivals():
-        with_graphs: dict[Piece, ComputedPiece] = {}
+        with_graphs: dict[CallPiece, ComputedPiece] = {}
         for piece, rows in run.pieces(held):
             assert held is not None
             computed: ComputedPiece | AttentionDetail
@@ -349,7 +349,7 @@ class _Gradients:
     def _add_arrival(
         self,
         held: HeldKeys,
-        computed: dict[Piece, ComputedPiece],
+        computed: dict[CallPiece, ComputedPiece],
         totals: tuple[torch.Tensor, torch.Tensor],
     ) -> None:
         """Add the gradients of the pieces over some keys; those of keys and values to `totals`."""
@@ -531,7 +531,7 @@ class _StatisticsOfRows:
         no_key = torch.full(shape, -1, dtype=torch.int64, device=q.device)
         self.top = TopKeysFound(no_key, log_sum_exp.new_zeros(shape))
 
-    def add(self, piece: Piece, rows: slice, held: HeldKeys, received: torch.Tensor) -> None:
+    def add(self, piece: CallPiece, rows: slice, held: HeldKeys, received: torch.Tensor) -> None:
         """Add a piece; what its keys received is added to `received`, (batch, heads, held, 1)."""
         q = self.q[:, :, rows]
         k = keys_of(piece, held.k)
@@ -567,7 +567,7 @@ class _StatisticsOfRows:
         self.top.weights[:, :, rows] = weights.gather(-1, best)
 
     def _weights_received(
-        self, piece: Piece, rows: slice, q: torch.Tensor, k: torch.Tensor, shares: torch.Tensor
+        self, piece: CallPiece, rows: slice, q: torch.Tensor, k: torch.Tensor, shares: torch.Tensor
     ) -> torch.Tensor:
         """Σ_i s_p(i) w_p(i, j): the gradient of Σ_i s_p(i) · output_i by values of size 1, of each query head."""
         dtype = torch.promote_types(q.dtype, torch.float32)

@@ -106,7 +106,7 @@ class KeyRun(NamedTuple):
     in_held: range
 
 
-class Piece(NamedTuple):
+class CallPiece(NamedTuple):
     """Some queries of one chunk and some of the keys held.
 
     rows: positions of the queries, all in the chunk `chunk` of this process.
@@ -120,7 +120,7 @@ class Piece(NamedTuple):
     runs: tuple[KeyRun, ...]
 
 
-def pieces_of(needs: Needs, rank: int, held: HeldKeys | None) -> Iterator[Piece]:
+def pieces_of(needs: Needs, rank: int, held: HeldKeys | None) -> Iterator[CallPiece]:
     """The pieces of a process's queries over keys that it has; none without keys."""
     if held is None:
         return
@@ -136,7 +136,7 @@ def pieces_of(needs: Needs, rank: int, held: HeldKeys | None) -> Iterator[Piece]
             seeing = needs.rows_that_see(rows, keys)
             for start in range(seeing.start, seeing.stop, MOST_QUERIES_OF_A_PIECE):
                 some_rows = range(start, min(start + MOST_QUERIES_OF_A_PIECE, seeing.stop))
-                piece = Piece(chunk, some_rows, keys, runs)
+                piece = CallPiece(chunk, some_rows, keys, runs)
                 narrowed = _narrowed(piece, needs.keys_near(some_rows, keys))
                 if narrowed is not None:
                     yield narrowed
@@ -152,7 +152,7 @@ def _runs_of(ranges: Ranges, keys: range, start_in_held: int) -> tuple[KeyRun, .
     return tuple(runs)
 
 
-def _narrowed(piece: Piece, keys: range) -> Piece | None:
+def _narrowed(piece: CallPiece, keys: range) -> CallPiece | None:
     """The piece with those of its keys that lie in a range; None if none does."""
     positions_and_places = []
     for in_piece, in_held in piece.runs:
@@ -172,10 +172,10 @@ def _narrowed(piece: Piece, keys: range) -> Piece | None:
         KeyRun(shifted(positions, -near.start), places)
         for positions, places in positions_and_places
     ]
-    return Piece(piece.chunk, piece.rows, near, tuple(runs))
+    return CallPiece(piece.chunk, piece.rows, near, tuple(runs))
 
 
-def keys_of(piece: Piece, x: torch.Tensor) -> torch.Tensor:
+def keys_of(piece: CallPiece, x: torch.Tensor) -> torch.Tensor:
     """The keys of a piece, cut from those held; zeros where a position is not held, since no query looks there."""
     if len(piece.runs) == 1:
         in_held = piece.runs[0].in_held
@@ -187,7 +187,7 @@ def keys_of(piece: Piece, x: torch.Tensor) -> torch.Tensor:
     return keys
 
 
-def add_to_held(piece: Piece, total: torch.Tensor, grad: torch.Tensor) -> None:
+def add_to_held(piece: CallPiece, total: torch.Tensor, grad: torch.Tensor) -> None:
     """Add the gradient of a piece's keys to that of the keys held, in place."""
     for in_piece, in_held in piece.runs:
         total[:, :, in_held.start : in_held.stop] += grad[:, :, in_piece.start : in_piece.stop]
