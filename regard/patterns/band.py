@@ -65,12 +65,19 @@ class Band:
         >>> Band(left=2, right=0).key_range(5, 6, k_len=100)
         range(3, 7)
         """
-        start, stop = self._cut(k_len)
+        start, stop = self._span(k_len)
         if self.is_empty:
             return range(start, start)
-        low = start if self.left is None else min(max(start, first - self.left), stop)
-        high = stop if self.right is None else min(stop, last + self.right + 1)
-        return range(low, max(low, high))
+        return range(*self.cut(first, last, start, stop))
+
+    def cut(self, first: int, last: int, start: int, stop: int) -> tuple[int, int]:
+        """The first of the keys start .. stop - 1 that queries at positions first..last may look at, and their end.
+
+        The start and the stop of the band do not count: those that are given take their place.
+        """
+        low = start if self.left is None else min(max(first - self.left, start), stop)
+        high = stop if self.right is None else min(max(last + self.right + 1, low), stop)
+        return low, high
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         """May every query at positions first..last look at every one of `keys`?"""
@@ -136,7 +143,7 @@ class Band:
         >>> Band(right=0).count(q_start=0, q_len=1_000_000, k_len=1_000_000)
         500000500000
         """
-        start, stop = self._cut(k_len)
+        start, stop = self._span(k_len)
         if stop <= start or q_len <= 0 or self.is_empty:
             return 0
         pairs = q_len * (stop - start)
@@ -152,7 +159,7 @@ class Band:
         crossed = self.left is not None and self.right is not None and -self.left > self.right
         return crossed or (self.stop is not None and self.stop <= (self.start or 0))
 
-    def _cut(self, k_len: int) -> tuple[int, int]:
+    def _span(self, k_len: int) -> tuple[int, int]:
         """The span within 0 .. k_len, with start <= stop."""
         start = 0 if self.start is None else min(max(0, self.start), k_len)
         return start, k_len if self.stop is None else max(start, min(k_len, self.stop))

@@ -32,11 +32,11 @@ class Fault(NamedTuple):
 def keep_half_written_structs(patch: pytest.MonkeyPatch) -> None:
     """A plan keeps its struct after an exception and while a call computes with it."""
     from regard.backends.native import kernel
-    from regard.backends.native.filling import Filled
+    from regard.backends.native.filling import KernelCall
 
-    structs: dict[int, Filled] = {}
+    structs: dict[int, KernelCall] = {}
     patch.setattr(
-        kernel, "Filled", lambda problem: structs.setdefault(id(problem), Filled(problem))
+        kernel, "KernelCall", lambda problem: structs.setdefault(id(problem), KernelCall(problem))
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -20,18 +20,11 @@ from regard.backends.limits import (
     refusal_by,
     where,
 )
-from regard.backends.native import recurrence as recurring
+from regard.backends.native import recurrence as native_recurrence
+from regard.backends.native.bands import RowBand, row_band_of, row_band_of_problem
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import (
-    ROWS,
-    Bands,
-    bands_of,
-    bands_of_problem,
-    lists_of,
-    lists_read,
-    rows_of_lists,
-)
+from regard.backends.native.lowering import ROWS, lists_of, lists_read, rows_of_lists
 from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
@@ -45,20 +38,23 @@ from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Pattern
 
-MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
+MOST_GRADIENT_BYTES = 1 << 26  # of every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
+# For so many queries or more, estimating lists of keys on other backends takes longer than computing.
+MANY_QUERIES = 64
 MOST_KEYS = 2**31 - 1 - SPAN
 
 
 def _is_built(problem: Problem) -> str | None:
     """A limit: the library must be there."""
-    return library if isinstance(library := load(), str) else None
+    library = load()
+    return library if isinstance(library, str) else None
 
 
 def _holds_bias(problem: Problem) -> str | None:
     """A limit: the gradient of a bias is held for every pair, which may be more than the bias itself."""
-    whole = (problem.batch, problem.heads, problem.q_len, problem.k_len)
-    if _gradient_of_pairs(problem) <= MOST_GRADIENT or problem.bias == whole:
+    every_pair = (problem.batch, problem.heads, problem.q_len, problem.k_len)
+    if _gradient_bytes(problem) <= MOST_GRADIENT_BYTES or problem.bias == every_pair:
         return None
     return (
         f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
@@ -68,35 +64,33 @@ def _holds_bias(problem: Problem) -> str | None:
 LIMITS = (
     _is_built,
     where(
-        lambda one: one.device != "cpu",
+        lambda problem: problem.device != "cpu",
         "it is for the CPU, and the tensors are on {problem.device}",
     ),
     on_dot_products,
     not_empty,
     where(
-        lambda one: max(one.q_len, one.k_len) > MOST_KEYS,
+        lambda problem: max(problem.q_len, problem.k_len) > MOST_KEYS,
         "it counts keys in 32 bits, and there are {problem.q_len} queries and {problem.k_len} keys",
     ),
     _holds_bias,
 )
 
-
-MANY = 64  # queries; for so many or more, estimating lists of keys on other backends takes longer than computing
-OF_RECURRENCES = (
+LIMITS_OF_RECURRENCES = (
     *LIMITS[:2],
     not_empty,
     no_weights,
     *ROWS_IN_ORDER,
     where(
-        lambda one: max(memory_shape(one)) > MOST_DIM,
+        lambda problem: max(memory_shape(problem)) > MOST_DIM,
         f"it computes vectors of at most {MOST_DIM} numbers",
     ),
     where(
-        lambda one: isinstance(one.mechanism, Kernelised) and not is_causal(one),
+        lambda problem: isinstance(problem.mechanism, Kernelised) and not is_causal(problem),
         "it computes linear attention of causal patterns alone, and {pattern} is not causal",
     ),
     where(
-        lambda one: one.k_len > MOST_KEYS,
+        lambda problem: problem.k_len > MOST_KEYS,
         "it counts keys in 32 bits, and there are {problem.k_len}",
     ),
 )
@@ -118,14 +112,15 @@ class Native(Limited):
     def assess(self, problem: Problem) -> Offer | Refusal:
         if not isinstance(problem.mechanism, Recurrent | Kernelised):
             return super().assess(problem)
-        if (refusal := refusal_by(OF_RECURRENCES, problem)) is not None:
+        refusal = refusal_by(LIMITS_OF_RECURRENCES, problem)
+        if refusal is not None:
             return refusal
         library = load()
         assert isinstance(library, Library)
         form = recurrence if isinstance(problem.mechanism, Recurrent) else kernelised
         return Offer(
             cost_of(problem, form.cost(problem)),
-            partial(form.run, problem, recurring.Kernel(library)),
+            partial(form.run, problem, native_recurrence.Kernel(library)),
         )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
@@ -138,15 +133,13 @@ class Native(Limited):
                 assert isinstance(offer, Offer)
                 return replace(offer, run=partial(_in_float32, offer.run), takes_stored=False)
         kernel = Kernel(library, problem)
-        reads = _reads_stored(problem)
-        steps = steps_of(library, problem) if reads else None
-        cost = with_kernel_statistics(_cost(problem, library, *_pairs(problem, library)), problem)
-        lists = (
-            problem.q_len >= MANY and rows_of_lists(problem) is not None
-        )  # other backends cut them into small calls
-        return strictly(
-            problem, Offer(cost, kernel.run, reads, None if steps is None else steps.run, lists)
-        )
+        reads_stored = _reads_stored(problem)
+        steps = steps_of(library, problem) if reads_stored else None
+        run_steps = None if steps is None else steps.run
+        cost = with_kernel_statistics(_cost(problem, library), problem)
+        # Other backends cut such lists into small calls.
+        reads_lists = problem.q_len >= MANY_QUERIES and rows_of_lists(problem) is not None
+        return strictly(problem, Offer(cost, kernel.run, reads_stored, run_steps, reads_lists))
 
 
 def _in_float32(compute: Callable[[Operands], Result], operands: Operands) -> Result:
@@ -160,9 +153,7 @@ def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
     library = load()
     if isinstance(library, str) or refusal_by(LIMITS, problem) is not None:
         return None
-    return Differentiated(Kernel(library, problem)), _cost(
-        problem, library, *_pairs(problem, library)
-    )
+    return Differentiated(Kernel(library, problem)), _cost(problem, library)
 
 
 def _reads_stored(problem: Problem) -> bool:
@@ -170,108 +161,137 @@ def _reads_stored(problem: Problem) -> bool:
     return problem.storage != torch.float64 or problem.dtype == torch.float64
 
 
-def _gradient_of_pairs(problem: Problem) -> int:
+def _gradient_bytes(problem: Problem) -> int:
     """Bytes of the gradient of a bias tensor, which is summed to the shape of the bias in the end."""
     if not problem.bias_learns or not problem.bias:
         return 0
     return problem.pairs * (8 if problem.dtype == torch.float64 else 4)
 
 
-def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
+@dataclass(frozen=True)
+class PairsOfTiles:
     """Pairs in the tiles that the kernel computes, over all batch rows and heads, and whether that is an estimate."""
+
+    number: int
+    estimated: bool
+
+
+def _pairs(problem: Problem, library: Library) -> PairsOfTiles:
     pattern = problem.pattern
-    if (bands := bands_of_problem(problem)) is not None:
-        pairs, rows, estimated = _pairs_of_bands(bands, problem, library)
-        return pairs * problem.batch * problem.heads // rows, estimated
+    lines = problem.batch * problem.heads
+    band = row_band_of_problem(problem)
+    if band is not None:
+        estimate = pairs_of_long_band(problem, *library.tile)
+        if estimate is not None:
+            return PairsOfTiles(estimate * lines, True)
+        pairs, rows = _pairs_of_band(band, problem, library)
+        return PairsOfTiles(pairs * lines // rows, False)
     if problem.q_start is PER_ROW:
-        return problem.pairs, True
-    if (listed := lists_read(problem)) is not None:
-        sizes = (problem.q_start, problem.q_len, problem.reachable_keys)
-        every = problem.batch * problem.heads
-        if not problem.strict and not listed.in_tiles:  # counting would take as long as the call
-            return listed.most_pairs(*sizes) * every, True
-        return listed.pairs(*sizes) * (every // math.prod(listed.lists.listed.shape[:2])), False
-    total = 0
+        return PairsOfTiles(problem.pairs, True)
+    lists = lists_read(problem)
+    if lists is not None:
+        q_start, q_len, keys = problem.q_start, problem.q_len, problem.reachable_keys
+        if not problem.strict and not lists.in_tiles:  # counting would take as long as the call
+            return PairsOfTiles(lists.most_pairs(q_start, q_len, keys) * lines, True)
+        lists_count = math.prod(lists.lists.listed.shape[:2])
+        return PairsOfTiles(lists.pairs(q_start, q_len, keys) * (lines // lists_count), False)
+
     rows = problem.batch if pattern.varies_by_row else 1
     heads = problem.heads if pattern.varies_by_head else 1
+    total = 0
     for row in range(rows):
-        own = pattern.for_row(row) if rows > 1 else pattern
+        pattern_of_row = pattern.for_row(row) if rows > 1 else pattern
         for head in range(heads):
-            one = own.for_head(head) if heads > 1 else own
-            if (bands := bands_of(one, problem.k_len)) is not None:
-                total += _pairs_of_bands(bands, problem, library)[0]
-            elif (lists := lists_of(one, problem.k_len)) is not None:
-                total += lists.pairs(problem.q_start, problem.q_len, problem.reachable_keys)
-            else:
-                total += _pairs_of_schedule(one, problem, library.tile[1])
-    return total * problem.batch * problem.heads // (rows * heads), False
+            pattern_of_head = pattern_of_row.for_head(head) if heads > 1 else pattern_of_row
+            total += _pairs_of_pattern(pattern_of_head, problem, library)
+    return PairsOfTiles(total * lines // (rows * heads), False)
 
 
-def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[int, int, bool]:
-    """Pairs of the tiles of one head, over so many batch rows, and whether that is an estimate.
+def _pairs_of_pattern(pattern: Pattern, problem: Problem, library: Library) -> int:
+    """Pairs of the tiles of one batch row and head, whose pattern this is."""
+    assert problem.q_start is not PER_ROW
+    band = row_band_of(pattern)
+    if band is not None:
+        return _pairs_of_band(band, problem, library)[0]
+    lists = lists_of(pattern)
+    if lists is not None:
+        return lists.pairs(problem.q_start, problem.q_len, problem.reachable_keys)
+    return _pairs_of_schedule(pattern, problem, library.tile[1])
+
+
+def _pairs_of_band(band: RowBand, problem: Problem, library: Library) -> tuple[int, int]:
+    """Pairs of the tiles of one head, over so many batch rows.
 
     A tile is computed from the panel of its first key to the panel of its last.
     """
-    rows, width = library.tile
+    tile_rows, panel_keys = library.tile
     q_len = problem.q_len
     keys = problem.reachable_keys
     start = problem.k_len - q_len if problem.q_start is PER_ROW else problem.q_start
-    if (pairs := pairs_of_long_band(problem, rows, width)) is not None:
-        return pairs, 1, True
-    if (alone := bands.bounds_alone([start], q_len, keys)) is not None:
+    alone = band.bounds_of_one_query([start], q_len, keys)
+    if alone is not None:
         low, high = alone
-        end = min(-(-high // width) * width, keys.stop)
-        return max(0, end - max(low // width * width, keys.start)) if low < high else 0, 1, False
-    lo, hi = bands.bounds([start], q_len, keys)
-    first = torch.arange(0, q_len, rows, device="cpu")
-    last = (first + rows - 1).clamp(max=q_len - 1)
-    low = lo[:, first]
-    high = hi[:, last]
-    begin = (low // width * width).clamp(min=keys.start)
-    end = ((high + width - 1) // width * width).clamp(max=keys.stop)
-    pairs = torch.where(high > low, end - begin, 0) * (last - first + 1)
-    return int(pairs.sum()), len(lo), False
+        if low >= high:
+            return 0, 1
+        first_key = max(low // panel_keys * panel_keys, keys.start)
+        end_key = min(-(-high // panel_keys) * panel_keys, keys.stop)
+        return max(0, end_key - first_key), 1
+    lo, hi = band.bounds([start], q_len, keys)
+    first_rows = torch.arange(0, q_len, tile_rows, device="cpu")
+    last_rows = (first_rows + tile_rows - 1).clamp(max=q_len - 1)
+    low = lo[:, first_rows]
+    high = hi[:, last_rows]
+    first_keys = (low // panel_keys * panel_keys).clamp(min=keys.start)
+    end_keys = ((high + panel_keys - 1) // panel_keys * panel_keys).clamp(max=keys.stop)
+    keys_of_tiles = torch.where(high > low, end_keys - first_keys, 0)
+    return int((keys_of_tiles * (last_rows - first_rows + 1)).sum()), len(lo)
 
 
 def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> int:
     """Pairs of the panels of `width` keys in which a row block has a key."""
     assert problem.q_start is not PER_ROW
     starts = problem.q_start, problem.q_start
-    schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, problem.reachable_keys, ROWS)
+    keys = problem.reachable_keys
+    schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, keys, ROWS)
 
     pairs = 0
     for block in schedule:
-        done = 0
+        counted_to = 0  # panels that two runs share count once
         for run in block.runs:
             first = run.keys.start // width * width
             end = min(-(-run.keys.stop // width) * width, problem.k_len)
-            pairs += max(0, end - max(first, done)) * len(block.rows) * block.times
-            done = max(done, end)
+            new_keys = max(0, end - max(first, counted_to))
+            pairs += new_keys * len(block.rows) * block.times
+            counted_to = max(counted_to, end)
     return pairs
 
 
-def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Cost:
+def _cost(problem: Problem, library: Library) -> Cost:
+    pairs = _pairs(problem, library)
     dims = problem.head_dim + problem.v_dim
-    rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
-    keys = min(
-        len(problem.reachable_keys), -(-pairs // (problem.batch * problem.heads))
-    )  # of one query: those it sees
-    stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
+    row_bytes = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
+    keys_of_query = -(-pairs.number // (problem.batch * problem.heads))
+    keys = min(len(problem.reachable_keys), keys_of_query)
+    stored_bytes = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
+    gradient_bytes = _gradient_bytes(problem)
+    pace = _pace(problem, library)
+    if rows_of_lists(problem) is not None:
+        pace *= costs.KERNEL_TIMES_BY_ROW
     return Cost(
-        flops=2 * pairs * dims * (3.5 if problem.needs_grad else 1),
-        bytes=(rows + stored) * (3 if problem.needs_grad else 1) + 2 * _gradient_of_pairs(problem),
-        peak_bytes=4.0 * (1 << 18) + _gradient_of_pairs(problem),
-        pairs=pairs,
+        flops=2 * pairs.number * dims * (3.5 if problem.needs_grad else 1),
+        bytes=(row_bytes + stored_bytes) * (3 if problem.needs_grad else 1) + 2 * gradient_bytes,
+        peak_bytes=4.0 * (1 << 18) + gradient_bytes,
+        pairs=pairs.number,
         calls=1,
-        estimated=estimated,
-        pace=_pace(problem, library)
-        * (1 if rows_of_lists(problem) is None else costs.KERNEL_TIMES_BY_ROW),
+        estimated=pairs.estimated,
+        pace=pace,
     )
 
 
 def _pace(problem: Problem, library: Library) -> float:
     if problem.dtype == torch.float64:
         return costs.KERNEL_PACE_FLOAT64
-    narrow = problem.dtype == problem.storage == torch.bfloat16 and not problem.precise
-    narrow &= library.instructions == "AVX-512 with BF16"
-    return costs.KERNEL_PACE_BFLOAT16 if narrow else costs.KERNEL_PACE[library.instructions]
+    is_bfloat16 = problem.dtype == problem.storage == torch.bfloat16 and not problem.precise
+    if is_bfloat16 and library.instructions == "AVX-512 with BF16":
+        return costs.KERNEL_PACE_BFLOAT16
+    return costs.KERNEL_PACE[library.instructions]

@@ -37,6 +37,31 @@ _WRONG = {
 }
 
 
+class CRowBlock(Structure):
+    """The four numbers of a row block in `rg_schedule.block`."""
+
+    _fields_ = [
+        ("first_row", c_int32),
+        ("end_row", c_int32),
+        ("first_run", c_int32),
+        ("end_run", c_int32),
+    ]
+
+
+class CRun(Structure):
+    """The four numbers of a run of keys in `rg_schedule.run`.
+
+    place: where its bounds or its bits begin.
+    """
+
+    _fields_ = [
+        ("start", c_int32),
+        ("stop", c_int32),
+        ("kind", c_int32),
+        ("place", c_int32),
+    ]
+
+
 class CSchedule(Structure):
     """rg_schedule."""
 

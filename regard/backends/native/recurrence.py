@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from regard.backends.native.filling import FEWEST, dense, describe
+from regard.backends.native.filling import PRODUCTS_PER_THREAD, dense, describe
 from regard.backends.native.library import CHUNK, CRecurrence, CRecurrenceGradients, Library, load
 from regard.backends.recurrence import PLAIN, Engine, RecurrenceInputs, Rule
 from regard.backends.second_order import Tensors
@@ -97,7 +97,7 @@ class Kernel:
             if x is not None:
                 into.data = x.data_ptr()
         work = math.prod(output.shape[:3]) * math.prod(inputs.memory.shape[2:])
-        call.threads = min(torch.get_num_threads(), max(1, work // FEWEST))
+        call.threads = min(torch.get_num_threads(), max(1, work // PRODUCTS_PER_THREAD))
         call.before = call.after = inputs.memory.data_ptr()
         call.kept, call.solved = (None if x is None else x.data_ptr() for x in saved)
         return call, [*held, inputs.memory]

@@ -19,8 +19,8 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.native import backend, filling, library, steps
-from regard.backends.native.filling import Filled, describe, fill_gradients
+from regard.backends.native import backend, filling, library
+from regard.backends.native.filling import KernelCall, describe, fill_gradients
 from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
 from regard.backends.native.recurrence import Kernel
@@ -233,21 +233,21 @@ def damaged(draw: random.Random) -> None:
                     [int(x[at]) + draw.randint(-40, 40), draw.randint(-(2**31), 2**31 - 1), 0]
                 )
         schedules.append((Arrays(*arrays), draw.choice([origin, origin + draw.randint(-50, 50)])))
-    filled = Filled(plan.problem)
+    kernel_call = KernelCall(plan.problem)
     output = torch.empty(1, 2, q_len, dim)
     sums = torch.zeros(1, 2, q_len)
     keys = plan.keys
-    filled.call.first_key, filled.call.keys, filled.call.threads = (
-        keys.start,
-        len(keys),
-        draw.choice([1, 2, 4]),
-    )
+    struct = kernel_call.struct
+    struct.first_key = keys.start
+    struct.keys = len(keys)
+    struct.threads = draw.choice([1, 2, 4])
     broken = Lowered(schedules, None)
-    filled.call.schedules, filled.call.schedule = len(schedules), broken.address
+    struct.schedules = len(schedules)
+    struct.schedule = broken.address
     tensors = q, k[:, :, keys.start : keys.stop], v[:, :, keys.start : keys.stop], output
-    for into, x in zip(filled.tensors, tensors, strict=True):
-        describe(into, x)
-    filled.call.log_sum_exp = sums.data_ptr()
+    for tensor_struct, x in zip(kernel_call.tensors, tensors, strict=True):
+        describe(tensor_struct, x)
+    struct.log_sum_exp = sums.data_ptr()
     found = [torch.empty(x.shape) for x in tensors[:3]]
     gradients = fill_gradients(output, None, found, None, False)
     if draw.random() < 0.3:
@@ -264,14 +264,11 @@ def damaged(draw: random.Random) -> None:
                 "threads",
             ]
         )
-        setattr(
-            filled.call,
-            name,
-            draw.choice([0, -1, 1, 2, 3, getattr(filled.call, name) + draw.randint(-2, 300)]),
-        )
+        sizes = [0, -1, 1, 2, 3, getattr(struct, name) + draw.randint(-2, 300)]
+        setattr(struct, name, draw.choice(sizes))
     if draw.random() < 0.3:
         into = draw.choice(
-            [*filled.tensors, gradients.dout, gradients.dq, gradients.dk, gradients.dv]
+            [*kernel_call.tensors, gradients.dout, gradients.dq, gradients.dk, gradients.dv]
         )
         name = draw.choice(["batch", "head", "row"])
         strides = [
@@ -282,13 +279,13 @@ def damaged(draw: random.Random) -> None:
             draw.randint(-(2**62), 2**62),
         ]
         setattr(into, name, draw.choice(strides))
-    filled.call.threads = min(filled.call.threads, 4)
-    statistics = damaged_statistics(draw, filled.call, heads=2, q_len=q_len, keys=len(keys))
+    struct.threads = min(struct.threads, 4)
+    statistics = damaged_statistics(draw, struct, heads=2, q_len=q_len, keys=len(keys))
     try:
         if draw.random() < 0.5:
-            kernel.library.forward(filled.address)
+            kernel.library.forward(kernel_call.address)
         else:
-            kernel.library.backward(filled.address, gradients)
+            kernel.library.backward(kernel_call.address, gradients)
     except RegardError:
         return
     finally:
@@ -384,7 +381,7 @@ def main(path: str, cases: int, seed: int) -> None:
     loaded = library.load(Path(path))
     assert isinstance(loaded, library.Library), loaded
     backend.load = lambda: loaded  # type: ignore[assignment]
-    filling.FEWEST = steps.FEWEST = 1  # threads share calls of any size
+    filling.PRODUCTS_PER_THREAD = 1  # threads share calls of any size
     for case in range(cases):
         draw = random.Random(seed + case)
         torch.manual_seed(seed + case)

@@ -9,13 +9,15 @@ import torch
 
 import regard as rg
 from regard.backends.native import library
-from regard.backends.native.filling import Filled, describe
+from regard.backends.native.bands import RowBand
+from regard.backends.native.filling import KernelCall, describe
 from regard.backends.native.kernel import KernelStatistics
 from regard.backends.native.library import MOST_TOP
-from regard.backends.native.lowering import Bands, Lowered, lower
+from regard.backends.native.lowering import Lowered, band_schedules, lower
 from regard.backends.schedule import Arrays
 from regard.core.call import make_problem
 from regard.errors import RegardError
+from regard.patterns.band import Band
 
 Q = torch.randn(2, 4, 300, 8)
 K = torch.randn(2, 2, 300, 8)
@@ -32,11 +34,11 @@ class Call:
         self.problem = make_problem(Q, K, K, pattern=pattern)
         self.lowered = lower(self.problem, range(300), [0])
         self.output = torch.full((2, 4, 300, 8), 7.0)
-        self.filled = Filled(self.problem)
-        call = self.call = self.filled.call
+        self.kernel_call = KernelCall(self.problem)
+        call = self.call = self.kernel_call.struct
         call.first_key, call.keys, call.threads = 0, 300, 1
         self.use(self.lowered)
-        for into, x in zip(self.filled.tensors, (Q, K, K, self.output), strict=True):
+        for into, x in zip(self.kernel_call.tensors, (Q, K, K, self.output), strict=True):
             describe(into, x)
 
     def use(self, lowered: Lowered) -> None:
@@ -134,7 +136,7 @@ STATISTICS: dict[str, Callable[[Watched], object]] = {
 
 def test_a_sound_call_with_statistics_is_computed(native):
     call = Watched()
-    native.forward(call.filled.address)
+    native.forward(call.kernel_call.address)
     want = ["entropy", rg.weights_of([3, 299], [1])]
     expected = rg.attention_detail(Q, K, K, pattern=PATTERN, want=want, backend="reference")
     found = call.asked.results()
@@ -149,7 +151,7 @@ def test_a_damaged_call_is_refused_and_writes_nothing(native, name):
     call = Watched(BITS if name.startswith("bits") else PATTERN)
     damage(call)
     with pytest.raises(RegardError, match="native kernel refused a call") as refusal:
-        native.forward(call.filled.address)
+        native.forward(call.kernel_call.address)
     assert library._WRONG[code] in str(refusal.value)
     assert (call.output == 7).all()
     assert (call.sums == 7).all()
@@ -161,10 +163,10 @@ def test_schedules_that_do_not_exist_are_refused(native):
     call = Call()
     numbers = torch.zeros(2, 4, dtype=torch.int32)
     call.call.schedule_of = numbers.data_ptr()
-    native.forward(call.filled.address)
+    native.forward(call.kernel_call.address)
     numbers[1, 2] = 1
     with pytest.raises(RegardError, match="array is missing"):
-        native.forward(call.filled.address)
+        native.forward(call.kernel_call.address)
 
 
 def test_the_structs_of_python_and_c_have_equal_sizes(native):
@@ -191,19 +193,18 @@ def test_one_query_is_lowered_without_tensors_as_it_is_with_them(monkeypatch):
         k_len = draw.randint(1, 200)
         position = draw.randint(-20, 220)
         left, right = (draw.choice([None, draw.randint(-5, 90)]) for _ in range(2))
-        start = torch.tensor([draw.randint(0, k_len)])
-        stop = torch.tensor([draw.randint(0, k_len + 5)])
-        first = draw.randint(0, k_len)
-        bands = Bands(left, right, start, stop)
-        keys = range(first, draw.randint(first, k_len))
-        assert bands.bounds_alone([position], 1, keys) is not None
-        ((alone, origin),) = bands.arrays([position], 1, keys)
+        span = draw.randint(0, k_len), draw.randint(0, k_len + 5)
+        first_key = draw.randint(0, k_len)
+        keys = range(first_key, draw.randint(first_key, k_len))
+        band = RowBand(Band(left, right), [span])
+        assert band.bounds_of_one_query([position], 1, keys) is not None
+        ((alone, origin),) = band_schedules(band, [position], 1, keys)
         with monkeypatch.context() as patch:
-            patch.setattr(Bands, "bounds_alone", lambda *arguments: None)
-            ((arrays, expected),) = bands.arrays([position], 1, keys)
-        assert origin == expected
+            patch.setattr(RowBand, "bounds_of_one_query", lambda *arguments: None)
+            ((arrays, expected_origin),) = band_schedules(band, [position], 1, keys)
+        assert origin == expected_origin
         for name in ("blocks", "runs", "lo", "hi", "bits"):
-            one = getattr(alone, name)
-            other = getattr(arrays, name)
-            assert one.dtype == other.dtype
-            assert torch.equal(one, other), (name, bands, keys)
+            numbers = getattr(alone, name)
+            expected = getattr(arrays, name)
+            assert numbers.dtype == expected.dtype
+            assert torch.equal(numbers, expected), (name, band, keys)

@@ -240,7 +240,7 @@ def test_what_a_thread_computes_with_outlives_the_planning_of_another(monkeypatc
             plan.run(q, k, v)
         together.wait(timeout=60)
         alive = {lowered.address for one in made if (lowered := one()) is not None}
-        living.append(all(one.call.schedule in alive for one in plan._offer.run.__self__._spare))
+        living.append(all(one.struct.schedule in alive for one in plan._offer.run.__self__._spare))
 
     in_threads(compute, 0, 1)
     assert len(made) == 2

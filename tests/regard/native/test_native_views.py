@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard as rg
-from regard.backends.native.filling import Filled, describe, fill_gradients
+from regard.backends.native.filling import KernelCall, describe, fill_gradients
 from regard.backends.native.library import CGradients, load
 from regard.backends.native.lowering import lower
 from regard.core.call import make_problem
@@ -82,25 +82,30 @@ def compute(place: Place, native) -> dict[str, torch.Tensor]:
     dbias = place(torch.zeros(3, 3, 3, 8))
     q, k, v, output, grad, dq, dk, dv = names.values()
     problem = make_problem(q, k, v, pattern="causal")
-    filled = Filled(problem)
+    kernel_call = KernelCall(problem)
     lowered = lower(problem, range(3), [0])
     sums = torch.empty(3, 3, 3)
-    call = filled.call
-    call.first_key, call.keys, call.threads = 0, 3, 1
-    call.schedules, call.schedule, call.log_sum_exp = (
-        len(lowered.schedules),
-        lowered.address,
-        sums.data_ptr(),
-    )
-    for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
-        describe(into, x)
-    at = torch.arange(3) * bias.stride(0)
-    call.bias.data, call.bias.at, call.bias.key = bias.data_ptr(), at.data_ptr(), 1
-    _, call.bias.head, call.bias.row, _ = bias.stride()
-    call.bias.size = sum(by * (size - 1) for by, size in zip(bias.stride(), SHAPE, strict=True)) + 1
-    native.forward(filled.address)
+    struct = kernel_call.struct
+    struct.first_key = 0
+    struct.keys = 3
+    struct.threads = 1
+    struct.schedules = len(lowered.schedules)
+    struct.schedule = lowered.address
+    struct.log_sum_exp = sums.data_ptr()
+    for tensor_struct, x in zip(kernel_call.tensors, (q, k, v, output), strict=True):
+        describe(tensor_struct, x)
+    by_batch, by_head, by_row, _ = bias.stride()
+    first_entries = torch.arange(3) * by_batch
+    struct.bias.data = bias.data_ptr()
+    struct.bias.at = first_entries.data_ptr()
+    struct.bias.head = by_head
+    struct.bias.row = by_row
+    struct.bias.key = 1
+    extents = [by * (size - 1) for by, size in zip(bias.stride(), SHAPE, strict=True)]
+    struct.bias.size = sum(extents) + 1
+    native.forward(kernel_call.address)
     gradients: CGradients = fill_gradients(grad, None, [dq, dk, dv], dbias, False)
-    native.backward(filled.address, gradients)
+    native.backward(kernel_call.address, gradients)
     return {**names, "log_sum_exp": sums, "dbias": dbias}
 
 

@@ -70,7 +70,8 @@ def _attentions(config: TranslationTransformer.Config) -> int:
 
 
 def test_training_steps_of_a_model_with_dropout_and_padding(passes, monkeypatch):
-    monkeypatch.setattr(filling, "FEWEST", 1)  # calls of this size are worth one thread otherwise
+    # Calls of this size are worth one thread otherwise.
+    monkeypatch.setattr(filling, "PRODUCTS_PER_THREAD", 1)
     config = TranslationTransformer.Config(
         vocab_size=40, dim=32, heads=4, cross_kv_heads=2, attention_dropout=0.2
     )
