@@ -76,6 +76,10 @@ SLOW = (
         "regard",
         "integrations/test_transformers_families.py integrations/test_transformers_latents.py",
     ),
+    *_of(
+        "regard",
+        "integrations/test_transformers_shared_caches.py integrations/test_transformers_unchanged.py",
+    ),
     *_of("regard", "integrations/test_runtimes.py integrations/test_diffusers.py"),
     *_of(
         "regard",

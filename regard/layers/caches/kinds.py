@@ -33,7 +33,8 @@ class GrowingCache(Cache):
     kind = "dynamic"
 
     def _room(self, needed: int, now: int) -> int:
-        return max(needed, 2 * now, 16) if needed else 0
+        # `now` may be far more than is needed: entries also move because another cache owns the free slots.
+        return max(needed, 2 * min(now, needed), 16) if needed else 0
 
 
 class StaticCache(Cache):

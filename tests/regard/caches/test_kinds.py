@@ -1,5 +1,6 @@
 """What each kind of cache promises besides being a list."""
 
+import copy
 from itertools import pairwise
 
 import pytest
@@ -23,6 +24,17 @@ class TestGrowing:
             places.add(cache.keys.untyped_storage().data_ptr())
         assert len(places) <= 8  # 16, 32, ... 1024
         assert cache.nbytes == 2 * 1024 * 4 * 4
+
+    def test_room_does_not_grow_where_a_copy_owns_the_free_slots(self):
+        with torch.no_grad():
+            cache = GrowingCache(1, 1, 4)
+            cache.append(*ones(7))
+            for _ in range(13):
+                before = copy.copy(cache)
+                cache.append(*ones(3))
+                cache.crop(7)
+                assert before.length == 7
+        assert cache.nbytes <= 2 * 20 * 4 * 4  # room for twice the 10 entries
 
     @pytest.mark.parametrize(("kind", "options"), [("dynamic", {}), ("static", {"capacity": 6})])
     def test_what_autograd_remembers_is_not_written_over_after_a_crop(self, kind, options):

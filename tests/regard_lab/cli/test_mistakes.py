@@ -129,7 +129,7 @@ walkthrough a b --word 9 -> put a text of several words in quotes, as in regard 
 view {run} ' ' -> the TEXT is empty
 view {run} a --export page.txt -> is HTML; give it a name that ends in .html
 view {run} a --instead es --place 1 -> --instead and --place belong to --why
-view {writer} a --why es --instead er -> --why is for translations
+view {writer} a --why es --instead er -> --why of a page is for translations
 view {run} a --with {writer} -> cannot be compared: one translates
 """
 SHORT = {

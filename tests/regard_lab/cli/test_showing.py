@@ -328,9 +328,12 @@ def assert_harmless(*texts):
 def hostile_models(monkeypatch):
     """Models whose texts and labels are hostile."""
     words = SeenWords(frozenset(), 0)
+    tokeniser = SimpleNamespace(
+        encode=lambda text: text, decode=lambda text: text, reads=lambda word: True
+    )
     written = Translation("a", HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
     translate = lambda lines, kept, **_: kept.update({at: [written] for at in range(len(lines))})  # noqa: E731
-    translator = SimpleNamespace(n_best=translate, words=words)
+    translator = SimpleNamespace(n_best=translate, words=words, tokeniser=tokeniser)
     monkeypatch.setattr(Translator, "load", lambda run: translator)
 
     def generate(prompts, on_text=None, **_):
@@ -338,12 +341,13 @@ def hostile_models(monkeypatch):
             on_text(0, 0, HOSTILE)
         return [[Generation(prompts[0], HOSTILE, (1,), (1,), -0.5, -0.5, "end")]]
 
-    tokeniser = SimpleNamespace(encode=lambda text: text, decode=lambda text: text)
     generator = SimpleNamespace(generate=generate, tokeniser=tokeniser, words=words)
     monkeypatch.setattr(Generator, "load", lambda run: generator)
     classes = [HOSTILE + FORGING, "b"]
     rows = [[0.75, 0.25]]
-    classifier = SimpleNamespace(classes=classes, probabilities=lambda texts: rows, words=words)
+    classifier = SimpleNamespace(
+        classes=classes, probabilities=lambda texts: rows, words=words, tokeniser=tokeniser
+    )
     monkeypatch.setattr(Classifier, "load", lambda run: classifier)
 
 
