@@ -28,9 +28,8 @@ SCORES: dict[str, m.Score] = {
     "additive": m.Additive(QUERY_DIM, KEY_DIM, HIDDEN),
     "concat": m.Concat(QUERY_DIM, KEY_DIM, HIDDEN),
 }
-SCORES |= {
-    f"local {name}": m.LocalPredictive(score, WINDOW, QUERY_DIM) for name, score in SCORES.items()
-}
+for name, score in tuple(SCORES.items()):
+    SCORES[f"local {name}"] = m.LocalPredictive(score, WINDOW, QUERY_DIM)
 
 
 @dataclass
@@ -88,26 +87,21 @@ def make_call(
     shared: bool = False,
 ) -> Call:
     """Numbers for a score; with `shared` all heads share every parameter."""
-    score, (many, few), (q_len, k_len) = SCORES[name], heads, lengths
+    score = SCORES[name]
+    query_heads, kv_heads = heads
+    q_len, k_len = lengths
     key_dim = KEY_DIM if score.own_key_dim else QUERY_DIM
-    shapes = (
-        (BATCH, many, q_len, QUERY_DIM),
-        (BATCH, few, k_len, key_dim),
-        (BATCH, few, k_len, V_DIM),
-    )
-    parameters = score.parameter_shapes(Sizes(BATCH, many, few, k_len))
-    drawn = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
 
-    def draw(shape):
-        return (
-            torch.randn(shape, generator=drawn, dtype=torch.float64)
-            .to(dtype)
-            .requires_grad_(learns)
-        )
+    def draw(*shape: int) -> torch.Tensor:
+        numbers = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return numbers.to(dtype).requires_grad_(learns)
 
-    return Call(
-        name,
-        score,
-        *map(draw, shapes),
-        {one: draw((1, *shape[1:]) if shared else shape) for one, shape in parameters.items()},
-    )
+    q = draw(BATCH, query_heads, q_len, QUERY_DIM)
+    k = draw(BATCH, kv_heads, k_len, key_dim)
+    v = draw(BATCH, kv_heads, k_len, V_DIM)
+    parameters = {}
+    shapes = score.parameter_shapes(Sizes(BATCH, query_heads, kv_heads, k_len))
+    for parameter, (parameter_heads, *dims) in shapes.items():
+        parameters[parameter] = draw(1 if shared else parameter_heads, *dims)
+    return Call(name, score, q, k, v, parameters)
