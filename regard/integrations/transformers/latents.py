@@ -230,7 +230,7 @@ class LatentLayer(DynamicLayer):
         super().__init__()
         self.__dict__.update({} if layer is None else layer.__dict__)
         self._room: torch.Tensor | None = None
-        self._ownership = Ownership()  # of the room
+        self._ownership = Ownership(0)  # of the room
         self._shown: Any = None, None  # the keys and values that are the begin of the room
 
     def update(
@@ -246,8 +246,7 @@ class LatentLayer(DynamicLayer):
         end = held + key_states.shape[2]
         room = self._room
         if room is None or not self._may_write(room, held, end):
-            self._ownership = Ownership()
-            self._ownership.claim(held, end)
+            self._ownership = Ownership(end)
             width = latent_dim + value_states.shape[3]
             room = key_states.new_empty(key_states.shape[0], 1, end + max(64, end // 4), width)
             if self.keys is not None and self.values is not None and held:

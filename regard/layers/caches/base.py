@@ -233,7 +233,7 @@ class Cache(Owned):
                 f"a {self.kind} cache with room for {axes[2]} entries of {numbers} numbers for each of {axes[0]} batch "
                 f"rows and {axes[1]} key/value heads cannot be allocated on {device}; give a smaller capacity"
             ) from error
-        self._held = Held(planes, ownership=Ownership())
+        self._held = Held(planes, ownership=Ownership(0))
         self._set_up()
 
     def _set_up(self) -> None:

@@ -93,12 +93,15 @@ class Ownership:
 
     A copy of a cache shares its planes. Whoever appends first behind the last entry that was written goes on in place,
     and every other cache moves its entries to new planes.
+
+    Args:
+        written: how many slots from the first on are written already.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, written: int) -> None:
         # One past the last slot that was claimed. Whoever claims takes it out: two threads never both have it, and an
         # exception at any line loses it at worst, so that the next append moves the entries.
-        self._written: list[int | None] = [None]
+        self._written = [written]
         self._holders: set[ref[Any]] = set()  # caches that were copied, and their copies
 
     def share(self, *caches: Any) -> None:
@@ -117,7 +120,7 @@ class Ownership:
             written = self._written.pop()
         except IndexError:
             return False
-        granted = written is None or written == start
+        granted = written == start
         if not granted and overwrites and not torch.is_grad_enabled():
             granted = len(self._holders) <= 1
         self._written.append(stop if granted else written)
@@ -127,8 +130,8 @@ class Ownership:
         """Note that a compiled graph, which claims nothing, has written up to `stop`."""
         self._written[:] = [stop]
 
-    def __reduce__(self) -> Any:  # what is unpickled shares no planes with what was pickled
-        return Ownership, ()
+    def __reduce__(self) -> Any:  # planes are pickled without it: what is unpickled makes its own
+        return Ownership, (0,)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,12 @@ class Held:
     @property
     def recorded(self) -> bool:
         """Whether autograd records these entries."""
-        return any(plane.requires_grad for plane in self.planes.values())
+        for plane in (
+            self.planes.values()
+        ):  # each step asks several times, and a generator takes twice as long
+            if plane.requires_grad:
+                return True
+        return False
 
     @property
     def fixed(self) -> bool:
@@ -212,7 +220,8 @@ class Held:
         for name, plane in self.used().items():
             planes[name] = plane.new_empty(*plane.shape[:2], room, plane.shape[3])
             planes[name][:, :, : self.entries] = plane.detach()
-        return Held(planes, 0, self.entries, self.first, Ownership(), self.places)
+        ownership = Ownership(self.entries)
+        return Held(planes, 0, self.entries, self.first, ownership, self.places)
 
     def reordered(self, index: torch.Tensor) -> Held:
         """Batch row i is batch row `index[i]` of these."""
@@ -225,7 +234,8 @@ class Held:
         for name, plane in self.used().items():
             planes[name] = plane.new_empty(len(index), plane.shape[1], self.room, plane.shape[3])
             torch.index_select(plane, 0, index, out=planes[name][:, :, : self.entries])
-        return Held(planes, 0, self.entries, self.first, Ownership(), places)
+        ownership = Ownership(self.entries)
+        return Held(planes, 0, self.entries, self.first, ownership, places)
 
     def without_oldest(self, count: int) -> Held:
         """Without the first `count` entries; the others keep their positions."""

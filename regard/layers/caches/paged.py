@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections import deque
 from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, Self
-from weakref import KeyedRef
+from weakref import KeyedRef, ref
 
 import torch
 
@@ -19,7 +20,7 @@ from regard.layers.caches.entries import Held, entries_before, rows_of
 PAGE = 64  # entries
 
 
-class Pool:
+class PagePool:
     """The memory of pages: planes (kv_heads, pages, PAGE, dim), shared by forks that may run in threads of their own.
 
     Entries that are in use are never written again; a page that no table names is free. Pages are taken and written
@@ -29,21 +30,33 @@ class Pool:
 
     def __init__(self, planes: dict[str, torch.Tensor]) -> None:
         self.planes = planes
-        self.lock = RLock()  # a signal handler may continue a fork while this thread holds it
+        self.lock: Any = RLock()  # it knows whether this thread holds it, see `PageTable.appended`
         self._free: list[int] = []
-        self._lent: dict[int, KeyedRef[int, Page]] = {}  # by index, each page that exists
+        self._lent: dict[int, KeyedRef[int, MemoryPage]] = {}  # by index, each page that exists
         # A dead reference arrives here without a line of Python, in which an interruption could be lost.
-        self._returned: deque[KeyedRef[int, Page]] = deque()
+        self._returned: deque[KeyedRef[int, MemoryPage]] = deque()
+        _pools.add(ref(self, _pools.discard))
+
+    @classmethod
+    def like(cls, planes: dict[str, torch.Tensor], kv_heads_axis: int) -> PagePool:
+        """A pool without pages, for entries as these planes (.., kv_heads, .., dim) hold them."""
+        empty = {}
+        for name, plane in planes.items():
+            empty[name] = plane.new_empty(plane.shape[kv_heads_axis], 0, PAGE, plane.shape[-1])
+        return cls(empty)
 
     @property
     def pages(self) -> int:
         return self.planes["k"].shape[1]
 
-    def take(self, count: int) -> list[Page]:
+    def take(self, count: int) -> list[MemoryPage]:
         """Take this many free pages; the pool doubles if it has too few. The caller holds the lock."""
         while self._returned:
-            index = self._returned.popleft().key
+            # In this order an exception between two lines loses no page: what is in the queue is seen again, and what
+            # is neither lent nor in `_free` is found by `_not_lent`.
+            index = self._returned[0].key
             self._lent.pop(index, None)
+            self._returned.popleft()
             self._free.append(index)
         if len(self._free) < count:
             self._free = self._not_lent()
@@ -61,60 +74,80 @@ class Pool:
 
     def _grow(self, missing: int) -> None:
         """Replace the planes by larger ones, or by equally large ones where no page is missing."""
-        planes = self.planes
         before = self.pages
         after = before if missing <= 0 else max(2 * before, before + missing)
         grown = {}
-        for name, plane in planes.items():
+        for name, plane in self.planes.items():
             grown[name] = plane.new_empty(plane.shape[0], after, *plane.shape[2:])
             grown[name][:, :before] = plane
-        if self.planes is planes:  # else a signal handler has replaced them meanwhile
-            self.planes = grown
+        self.planes = grown
         self._free = self._not_lent()
 
-    def _lend(self, index: int) -> Page:
-        page = Page(index)
+    def _lend(self, index: int) -> MemoryPage:
+        page = MemoryPage(index)
         self._lent[index] = KeyedRef(page, self._returned.append, index)
         return page
 
-    def write(self, slots: torch.Tensor, new: dict[str, torch.Tensor]) -> None:
+    def copy_page(self, source: MemoryPage, target: MemoryPage, entries: int) -> None:
+        """Copy the first entries of a page into another one. The caller holds the lock."""
+        for plane in self.planes.values():
+            plane[:, target.index, :entries] = plane[:, source.index, :entries]
+
+    def write(self, slots: list[int], new: dict[str, torch.Tensor]) -> None:
         """Write entries (batch, kv_heads, added, dim) into slots (batch · added), numbered through all pages. The
         caller holds the lock."""
+        slots_of_device = torch.tensor(slots, dtype=torch.int64, device="cpu").to(new["k"].device)
         for name, x in new.items():
+            plane = self.planes[name]
             entries = x.detach().transpose(0, 1).flatten(1, 2)  # (kv_heads, batch · added, dim)
-            self.planes[name].flatten(1, 2).index_copy_(
-                1, slots, entries.to(self.planes[name].dtype)
-            )
+            plane.flatten(1, 2).index_copy_(1, slots_of_device, entries.to(plane.dtype))
 
-    def read(self, rows: tuple[tuple[Page, ...], ...], length: int) -> dict[str, torch.Tensor]:
+    def read(
+        self, rows: tuple[tuple[MemoryPage, ...], ...], length: int
+    ) -> dict[str, torch.Tensor]:
         """The entries of tables, (batch, kv_heads, length, dim): a view where one row's pages follow each other, and
         no gradient is recorded, else a copy."""
-        first = rows[0][0].index if len(rows) == 1 and rows[0] else 0
-        if (
-            len(rows) == 1
-            and not torch.is_grad_enabled()
-            and all(p.index == first + n for n, p in enumerate(rows[0]))
-        ):
-            slots = slice(first * PAGE, first * PAGE + length)
+        if len(rows) == 1 and not torch.is_grad_enabled() and _follow_each_other(rows[0]):
+            start = rows[0][0].index * PAGE if rows[0] else 0
+            slots = slice(start, start + length)
             return {
                 name: plane.flatten(1, 2)[None, :, slots] for name, plane in self.planes.items()
             }
-        index = torch.tensor(
-            [page.index for row in rows for page in row], dtype=torch.int64, device="cpu"
-        )
-        found = {}
+
+        numbers = list[int]()
+        for row in rows:
+            numbers += [page.index for page in row]
+        index = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        room = len(rows[0]) * PAGE if rows else 0
+        entries = {}
         for name, plane in self.planes.items():
-            pages = plane.index_select(
-                1, index.to(plane.device)
-            )  # (kv_heads, batch · pages of a row, PAGE, dim)
-            each = pages.view(
-                plane.shape[0], len(rows), len(rows[0]) * PAGE if rows else 0, plane.shape[3]
-            )
-            found[name] = each.transpose(0, 1)[:, :, :length]
-        return found
+            kv_heads, _, _, dim = plane.shape
+            # (kv_heads, batch · pages of a row, PAGE, dim)
+            pages = plane.index_select(1, index.to(plane.device))
+            each_row = pages.view(kv_heads, len(rows), room, dim)
+            entries[name] = each_row.transpose(0, 1)[:, :, :length]
+        return entries
 
 
-class Page:
+_pools: set[ref[PagePool]] = set()  # all that exist
+
+
+def _unlock_pools() -> None:
+    """Give each pool a new lock in a process that was forked: no thread is left that would release the old one.
+
+    What such a thread was changing is as after an exception at its line: entries in use are whole.
+    """
+    for reference in list(_pools):
+        pool = reference()
+        if pool is not None:
+            pool.lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_pools)
+
+
+class MemoryPage:
     """A page of a pool; it is free again when no table names it."""
 
     __slots__ = ("__weakref__", "filled", "index")
@@ -124,11 +157,19 @@ class Page:
         self.filled = 0  # entries that were ever written
 
 
+def _follow_each_other(pages: tuple[MemoryPage, ...]) -> bool:
+    for number, page in enumerate(pages, pages[0].index if pages else 0):
+        if page.index != number:
+            return False
+    return True
+
+
 @dataclass(frozen=True)
 class PageTable:
-    """The pages of each batch row, and the number of entries of all of them; the rest is as in `Held`."""
+    """The pages of each batch row in a pool, and the number of entries of all of them; the rest is as in `Held`."""
 
-    rows: tuple[tuple[Page, ...], ...]
+    pool: PagePool
+    rows: tuple[tuple[MemoryPage, ...], ...]
     entries: int = 0
     first: int = 0
     places: torch.Tensor | None = None
@@ -138,35 +179,76 @@ class PageTable:
         """Number of positions so far."""
         return self.first + self.entries
 
-    def extended(self, pool: Pool, added: int) -> PageTable:
+    @classmethod
+    def empty(cls, pool: PagePool, batch: int) -> PageTable:
+        """The table of rows without entries."""
+        return cls(pool, ((),) * batch)
+
+    def appended(self, new: dict[str, torch.Tensor]) -> PageTable:
+        """The table with new entries, which are written into its pages."""
+        before = self
+        if self.pool.lock._is_owned():
+            # This call interrupts one of its thread that is changing the pool, as that of a signal handler may. The
+            # pool cannot be waited for, nor changed, so these rows get one of their own.
+            entries = self.pool.read(self.rows, self.entries)
+            own = PageTable.empty(PagePool.like(self.pool.planes, 0), len(self.rows))
+            before = replace(own.appended(entries), first=self.first, places=self.places)
+        pool = before.pool
+        lock = pool.lock
+        try:
+            with lock:
+                table = before._extended(new["k"].shape[2])
+                pool.write(table._slots(before.entries), new)
+        except BaseException:
+            if lock._is_owned():  # raised between the last line and the release
+                lock.release()
+            raise
+        return table
+
+    def _extended(self, added: int) -> PageTable:
         """With pages for more entries. A row whose last page another row has written on gets a copy of that page.
 
         The caller holds the lock of the pool.
         """
         if not added:
             return self
+        entries = self.entries + added
         offset = self.entries % PAGE
-        rows = list[tuple[Page, ...]]()
+        rows = list[tuple[MemoryPage, ...]]()
         for row in self.rows:
             pages = list(row)
             if offset and pages[-1].filled != offset:
-                (own,) = pool.take(1)
-                for plane in pool.planes.values():
-                    plane[:, own.index, :offset] = plane[:, pages[-1].index, :offset]
-                pages[-1] = own
-            pages += pool.take(-(-(self.entries + added) // PAGE) - len(pages))
-            for at in range(self.entries // PAGE, len(pages)):
-                pages[at].filled = min(PAGE, self.entries + added - at * PAGE)
+                (copied,) = self.pool.take(1)
+                self.pool.copy_page(pages[-1], copied, offset)
+                pages[-1] = copied
+            pages += self.pool.take(-(-entries // PAGE) - len(pages))
+            for number in range(self.entries // PAGE, len(pages)):
+                pages[number].filled = min(PAGE, entries - number * PAGE)
             rows.append(tuple(pages))
-        return replace(self, rows=tuple(rows), entries=self.entries + added)
+        return PageTable(self.pool, tuple(rows), entries, self.first, self.places)
 
-    def slots(self, first: int) -> list[int]:
-        """The slot of each entry from the first on, row by row."""
-        return [
-            row[at // PAGE].index * PAGE + at % PAGE
-            for row in self.rows
-            for at in range(first, self.entries)
-        ]
+    def _slots(self, start: int) -> list[int]:
+        """The slot of each entry from the number `start` on, row by row."""
+        slots = list[int]()
+        for row in self.rows:
+            slots += [
+                row[entry // PAGE].index * PAGE + entry % PAGE
+                for entry in range(start, self.entries)
+            ]
+        return slots
+
+    def reordered(self, index: torch.Tensor) -> PageTable:
+        """The table whose row i names the pages of row `index[i]` of this one."""
+        chosen = range(len(index)) if index.is_meta else index.tolist()
+        last = len(self.rows) - 1
+        rows = tuple(self.rows[min(row, last)] for row in chosen)
+        return replace(self, rows=rows, places=rows_of(self.places, index))
+
+    def cropped(self, length: int) -> PageTable:
+        """The table of the entries before the position `length`."""
+        count, places = entries_before(length, self.first, self.places)
+        rows = tuple(row[: -(-count // PAGE)] for row in self.rows)
+        return PageTable(self.pool, rows, count, length - count, places)
 
 
 class PagedCache(Cache):
@@ -196,18 +278,15 @@ class PagedCache(Cache):
     _changing = ("_held", "_table", "_owner")
 
     def _set_up(self) -> None:
-        planes = self._held.planes
-        self._pool = Pool(
-            {
-                name: plane.new_empty(plane.shape[1], 0, PAGE, plane.shape[3])
-                for name, plane in planes.items()
-            }
-        )
-        self._table = PageTable(((),) * self.batch)
+        self._table = PageTable.empty(PagePool.like(self._held.planes, 1), self.batch)
+
+    @property
+    def _pool(self) -> PagePool:
+        return self._table.pool
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        del state["_pool"], state["_table"]  # forks may be writing into the pool
+        del state["_table"]  # forks may be writing into its pool
         if not self._held.recorded:
             held = self._read(self._table)
             planes = {name: plane.clone() for name, plane in held.planes.items()}
@@ -258,16 +337,15 @@ class PagedCache(Cache):
             self._held.recorded or any(x.requires_grad for x in new.values())
         ):
             held = self._whole().joined(new)
-            table = PageTable(((),) * self.batch)
+            table = PageTable.empty(self._pool, self.batch)
             whole = held
+        elif self._held.recorded:
+            held = self._emptied(self.batch)
+            table = self._paged(self._held).appended(new)
+            whole = self._read(table)
         else:
-            recorded = self._held.recorded
-            before, held = (
-                (self._paged(self._held), self._emptied(self.batch))
-                if recorded
-                else (self._table, self._held)
-            )
-            table = self._written(before, new)
+            held = self._held
+            table = self._table.appended(new)
             whole = self._read(table)
         returned = *self._returned(whole, dtype), forgotten(whole.used(), new)
         self._held, self._table = held, table
@@ -278,14 +356,12 @@ class PagedCache(Cache):
         copied."""
         index = checked_rows(index, self.batch, "cache")
         if self._held.recorded:
-            self._held, self._table = self._held.reordered(index), PageTable(((),) * len(index))
-            return
-        chosen = range(len(index)) if index.is_meta else index.tolist()
-        rows = self._table.rows
-        chosen_rows = tuple(rows[min(row, len(rows) - 1)] for row in chosen)
-        places = rows_of(self._table.places, index)
-        table = replace(self._table, rows=chosen_rows, places=places)
-        self._held, self._table = self._emptied(len(index)), table
+            held = self._held.reordered(index)
+            table = PageTable.empty(self._pool, len(index))
+        else:
+            held = self._emptied(len(index))
+            table = self._table.reordered(index)
+        self._held, self._table = held, table
 
     def _room(self, needed: int, now: int) -> int:
         return 0
@@ -294,8 +370,12 @@ class PagedCache(Cache):
         self._table = self._paged(held)
 
     def _keep(self, held: Held) -> None:
-        table = PageTable(((),) * self.batch) if held.recorded else self._paged(held)
-        self._held, self._table = held if held.recorded else self._emptied(self.batch), table
+        if held.recorded:
+            table = PageTable.empty(self._pool, self.batch)
+        else:
+            table = self._paged(held)
+            held = self._emptied(self.batch)
+        self._held, self._table = held, table
 
     def _crop(self, length: int) -> None:
         if self._held.recorded:
@@ -303,49 +383,31 @@ class PagedCache(Cache):
             if not self._held.entries:
                 self._held = self._emptied(self.batch)
         else:
-            count, places = entries_before(length, self._table.first, self._table.places)
-            rows = tuple(row[: -(-count // PAGE)] for row in self._table.rows)
-            self._table = PageTable(rows, count, length - count, places)
+            self._table = self._table.cropped(length)
 
     def _emptied(self, batch: int) -> Held:
         """What stands for entries of so many rows that are in pages: their dtype, heads and sizes."""
-        planes = self._held.planes
-        return Held(
-            {
-                name: plane.detach().new_empty(batch, plane.shape[1], 0, plane.shape[3])
-                for name, plane in planes.items()
-            }
-        )
+        planes = {}
+        for name, plane in self._held.planes.items():
+            _, kv_heads, _, dim = plane.shape
+            planes[name] = plane.detach().new_empty(batch, kv_heads, 0, dim)
+        return Held(planes)
 
     def _paged(self, held: Held) -> PageTable:
         """Pages with these entries."""
         used = held.used()
-        table = self._written(PageTable(((),) * used["k"].shape[0]), used)
+        table = PageTable.empty(self._pool, len(used["k"])).appended(used)
         return replace(table, first=held.first, places=held.places)
-
-    def _written(self, before: PageTable, new: dict[str, torch.Tensor]) -> PageTable:
-        """The table with new entries, which are written into its pages."""
-        lock: Any = self._pool.lock
-        nested = lock._is_owned()
-        try:
-            with lock:
-                table = before.extended(self._pool, new["k"].shape[2])
-                slots = torch.tensor(table.slots(before.entries), dtype=torch.int64, device="cpu")
-                self._pool.write(slots.to(new["k"].device), new)
-        except BaseException:
-            if lock._is_owned() and not nested:  # raised between the last line and the release
-                lock.release()
-            raise
-        return table
 
     def _last(self) -> Held:
         if self._held.recorded:
             return self._held
         table = self._table
-        places = self._table.places
         count = (table.entries - 1) % PAGE + 1 if table.entries else 0  # of the last page
-        planes = self._pool.read(tuple(row[-1:] for row in table.rows), count)
-        places = None if places is None or places.shape[2] < table.entries else places[..., -count:]
+        planes = table.pool.read(tuple(row[-1:] for row in table.rows), count)
+        places = table.places
+        if places is not None:
+            places = None if places.shape[2] < table.entries else places[..., -count:]
         return Held(planes, 0, count, table.length - count, places=places)
 
     def _whole(self) -> Held:
@@ -353,5 +415,5 @@ class PagedCache(Cache):
 
     def _read(self, table: PageTable) -> Held:
         """The entries of a table, in one piece."""
-        planes = self._pool.read(table.rows, table.entries)
+        planes = table.pool.read(table.rows, table.entries)
         return Held(planes, 0, table.entries, table.first, places=table.places)

@@ -110,6 +110,22 @@ def test_keys_and_values_that_were_read_do_not_change_after_a_crop(name):
         assert all(map(torch.equal, taken, then))
 
 
+@pytest.mark.parametrize("name", ["dynamic", "static", "ring", "joined"])
+def test_keys_that_were_read_and_copies_do_not_change_after_a_reorder_and_a_crop(name):
+    """A reorder moves the entries to new planes, all of whose slots up to the last entry are written."""
+    with torch.no_grad():
+        cache = empty(name)
+        append(cache, PROMPT, 1.0)
+        cache.reorder(torch.tensor([0]))
+        taken = cache.keys
+        then = taken.clone()
+        shorter = copy.copy(cache)
+        shorter.crop(PROMPT - 1)
+        append(shorter, 1, 9.0)
+        assert torch.equal(taken, then)
+        assert torch.equal(cache.keys, then)
+
+
 def test_a_cache_that_shares_nothing_writes_over_what_it_dropped():
     """So that taking back proposals of a draft copies nothing; copies that are gone do not count."""
     with torch.no_grad():

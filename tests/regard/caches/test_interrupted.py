@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from injections import Line, at_each_line, interrupted, lines_of
+from injections import (
+    Line,
+    at_each_line,
+    disturbed,
+    instructions_of,
+    interrupted,
+    lines_of,
+)
 
 import regard as rg
 from regard.core.tensors import Stored
@@ -199,17 +206,19 @@ def test_a_change_of_a_state_that_is_stopped_at_any_line_was_made_or_was_not(nam
     check_every_line(make, change, lambda state: attend(state, 3, 2))
 
 
-def test_forks_of_a_paged_cache_are_right_after_an_append_to_one_was_stopped_at_any_line() -> None:
-    def forks() -> tuple[Any, Any]:
-        cache = empty("paged", "float64")
-        cache.append(*fresh(PAST, 0))
-        return cache, cache.fork()
+def paged_forks() -> tuple[Any, Any]:
+    """A cache with a past, and its fork."""
+    cache = empty("paged", "float64")
+    cache.append(*fresh(PAST, 0))
+    return cache, cache.fork()
 
-    wanted, _ = forks()
+
+def test_forks_of_a_paged_cache_are_right_after_an_append_to_one_was_stopped_at_any_line() -> None:
+    wanted, _ = paged_forks()
     wanted.append(*fresh(6, 1))
-    cache, fork = forks()
+    cache, _ = paged_forks()
     for line in [*at_each_line(lambda: cache.append(*fresh(6, 2)))]:  # noqa: B023
-        cache, fork = forks()
+        cache, fork = paged_forks()
         assert interrupted(lambda: cache.append(*fresh(6, 2)), line)  # noqa: B023
         fork.append(*fresh(6, 1))
         assert same(contents(fork), contents(wanted)), line
@@ -217,3 +226,25 @@ def test_forks_of_a_paged_cache_are_right_after_an_append_to_one_was_stopped_at_
             cache.append(*fresh(6, 2))
         assert torch.equal(cache.keys[:, :, PAST:], fresh(6, 2)[0]), line
         assert same(contents(fork), contents(wanted)), line
+
+
+def test_a_signal_that_continues_a_fork_while_another_one_is_continued_loses_no_entry() -> None:
+    """The handler can neither wait for the pages that both share, nor change them."""
+    cache, fork = paged_forks()
+    count = instructions_of(lambda: cache.append(*fresh(6, 1)), paged.__file__)
+    fork.append(*fresh(3, 2))
+    wanted, wanted_of_fork = contents(cache), contents(fork)
+    apart = 0
+    for number in range(0, count, 7):
+        cache, fork = paged_forks()
+        pool = cache._pool
+        disturbed(
+            lambda: cache.append(*fresh(6, 1)),  # noqa: B023
+            number,
+            lambda: fork.append(*fresh(3, 2)),  # noqa: B023
+            paged.__file__,
+        )
+        assert same(contents(cache), wanted), number
+        assert same(contents(fork), wanted_of_fork), number
+        apart += fork._pool is not pool
+    assert apart

@@ -2,8 +2,11 @@
 
 import copy
 import gc
+import os
+import signal
 import sys
-from threading import Barrier, Thread
+import warnings
+from threading import Barrier, Event, Thread
 
 import pytest
 import torch
@@ -143,7 +146,9 @@ def test_an_interruption_while_a_page_becomes_free_is_not_lost_and_the_page_is_f
 def test_an_append_that_is_stopped_at_any_line_loses_no_page_and_does_not_hold_up_other_threads():
     def grown():
         cache, _ = filled("paged")
-        return cache, torch.ones(1, HEADS, 13, DIM)
+        numbers = torch.ones(1, HEADS, 13, DIM)
+        cache.fork().append(numbers, numbers)  # its pages are returned, and wait to be taken again
+        return cache, numbers
 
     with torch.no_grad():
         cache, numbers = grown()
@@ -161,3 +166,30 @@ def test_an_append_that_is_stopped_at_any_line_loses_no_page_and_does_not_hold_u
             with pool.lock:
                 pool.take(0)
             assert len(pool._not_lent()) == pool.pages - len(named), line
+
+
+def test_a_process_that_is_forked_while_a_thread_changes_the_pool_can_go_on():
+    with torch.no_grad():
+        cache, prompt = filled("paged")
+        numbers = torch.ones(1, HEADS, 13, DIM)
+        held, done = Event(), Event()
+
+        def hold() -> None:
+            with cache._pool.lock:
+                held.set()
+                done.wait()
+
+        thread = Thread(target=hold)
+        thread.start()
+        held.wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+            process = os.fork()
+        if not process:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # ends a process that waits for a thread which it does not have
+            cache.append(numbers, numbers)
+            os._exit(0 if torch.equal(cache.keys, torch.cat([prompt, numbers], 2)) else 1)
+        done.set()
+        thread.join()
+        assert os.waitpid(process, 0)[1] == 0
