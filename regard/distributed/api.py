@@ -544,11 +544,11 @@ class SharedAttention(LayerOverProcesses, MultiHeadAttention):
 class SharedLatentAttention(LayerOverProcesses, LatentAttention):
     """A LatentAttention over the positions of all processes; "auto" is expanded, alike on all of them."""
 
-    def _attended(
+    def _compute_heads(
         self, q: Any, latents: Any, values: Any, pattern: Any, bias: Any, q_start: Any, form: str
     ) -> torch.Tensor:
         form = "expanded" if form == "auto" else form
-        return super()._attended(q, latents, values, pattern, bias, q_start, form)
+        return super()._compute_heads(q, latents, values, pattern, bias, q_start, form)
 
 
 SHARED: dict[type, type] = {

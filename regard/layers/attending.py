@@ -104,9 +104,9 @@ class LayerMechanism(nn.Module):
         """
         if self.gates is not None:
             return self.gates(vectors)
-        return (
-            None if self.to_gate is None else torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
-        )
+        if self.to_gate is None:
+            return None
+        return torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
 
     def options(self, gate: Gate) -> dict[str, Any]:
         """The options `mechanism` and `parameters` for a call of `attention`."""
@@ -130,7 +130,7 @@ class AttentionLayer(RecordedLayer):
     to_v: Any
     to_output: Any
 
-    def _take(
+    def _set_options(
         self,
         pattern: Pattern | str | None,
         dropout: float,
@@ -165,13 +165,11 @@ class AttentionLayer(RecordedLayer):
     ) -> torch.Tensor:
         options: dict[str, Any] = {
             **self.options,
+            **self.mechanism.options(gate),
             "pattern": pattern,
             "bias": bias,
             "q_start": q_start,
-        }
-        options["sink"] = self.sinks
-        options |= {
-            **self.mechanism.options(gate),
+            "sink": self.sinks,
             "dropout": self.dropout if self.training else 0.0,
         }
         recording = current_recording(self)
@@ -188,9 +186,8 @@ class AttentionLayer(RecordedLayer):
 
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
         batch, length, size = joined.shape
-        return joined.view(batch, length, heads, size // heads).transpose(
-            1, 2
-        )  # (batch, heads, length, size)
+        separate = joined.view(batch, length, heads, size // heads)
+        return separate.transpose(1, 2)  # (batch, heads, length, size of a head)
 
     def _rotated(
         self, heads: torch.Tensor, start: int | torch.Tensor, positions: torch.Tensor | None = None
@@ -204,10 +201,8 @@ class AttentionLayer(RecordedLayer):
             start = start.at
         if not isinstance(start, torch.Tensor):
             return self.positions.rotate_from(heads, start)
-        start = start.to(heads.device)
-        return self.positions.rotate(
-            heads, start[:, None] + torch.arange(heads.shape[2], device=heads.device)
-        )
+        numbers = torch.arange(heads.shape[2], device=heads.device)
+        return self.positions.rotate(heads, start.to(heads.device)[:, None] + numbers)
 
     def _check_vectors(self, name: str, vectors: torch.Tensor, size: int) -> None:
         check_vectors(name, vectors, getattr(self.to_v, "weight", None))

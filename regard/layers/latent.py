@@ -138,14 +138,13 @@ class LatentAttention(AttentionLayer):
         precise: bool = False,
     ) -> None:
         super().__init__()
-        self.dim, self.heads = whole("dim", dim, 1), whole("heads", heads, 1)
-        self.latent_dim, self.rope_dim = (
-            whole("latent_dim", latent_dim, 1),
-            whole("rope_dim", rope_dim, 0),
-        )
+        self.dim = whole("dim", dim, 1)
+        self.heads = whole("heads", heads, 1)
+        self.latent_dim = whole("latent_dim", latent_dim, 1)
+        self.rope_dim = whole("rope_dim", rope_dim, 0)
         self.head_dim = whole("head_dim", head_dim, 1)
         self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
-        self._take(
+        self._set_options(
             pattern,
             dropout,
             softcap=softcap,
@@ -227,21 +226,18 @@ class LatentAttention(AttentionLayer):
         if documents is not None:
             combined = documents.pattern(combined, self.mechanism.called, bias)
         if cache is None:
-            heads = self._attended(
-                q, latents, latents[..., : self.latent_dim], combined, bias, q_start, form
-            )
-            return (
-                self._join(heads)
-                if documents is None
-                else jagged(self._join(heads), documents.q_ends, 1)
-            )
+            values = latents[..., : self.latent_dim]
+            heads = self._compute_heads(q, latents, values, combined, bias, q_start, form)
+            output = self._join(heads)
+            return output if documents is None else jagged(output, documents.q_ends, 1)
+
         self._refuse_with_cache(combined, q_start, first)
         if form == "auto" and torch.compiler.is_compiling() and self._can_absorb():
             form = "absorbed"
         with cache.unless_refused():
-            output = self._join(
-                self._attended(q, *cache.append(latents), combined, bias, q_start, form)
-            )
+            latents, values = cache.append(latents)
+            heads = self._compute_heads(q, latents, values, combined, bias, q_start, form)
+            output = self._join(heads)
             cache.belong_to(self)
         return output
 
@@ -360,7 +356,7 @@ class LatentAttention(AttentionLayer):
         c = _normed(self.latent_norm, c)
         return torch.cat([c, self._rotated(r, first)], -1) if self.rope_dim else c
 
-    def _attended(
+    def _compute_heads(
         self,
         q: torch.Tensor,
         latents: torch.Tensor | Stored,
@@ -379,13 +375,13 @@ class LatentAttention(AttentionLayer):
             held = latents.numbers if isinstance(latents, Stored) else latents
             form = self.plan(len(q), q.shape[2], held.shape[2], q.dtype).form
         if form == "expanded":
-            return self._attend(q, *self._expanded(latents, q.dtype), pattern, bias, q_start)
+            return self._attend(q, *self._expand(latents, q.dtype), pattern, bias, q_start)
         plain, rope = q.split([self.head_dim, self.rope_dim], -1)
         q = torch.cat([torch.einsum("bhqd,hdl->bhql", plain, self._matrices(self.to_k)), rope], -1)
         means = self._attend(q, latents, values, pattern, bias, q_start)
         return torch.einsum("bhql,hvl->bhqv", means, self._matrices(self.to_v))
 
-    def _expanded(self, latents: torch.Tensor | Stored, dtype: torch.dtype) -> tuple[Any, Any]:
+    def _expand(self, latents: torch.Tensor | Stored, dtype: torch.dtype) -> tuple[Any, Any]:
         """Keys (batch, heads, length, head_dim + rope_dim) and values (..., value_dim) of all heads."""
         wide = latents.widened(dtype) if isinstance(latents, Stored) else latents
         c, r = wide[:, 0].split([self.latent_dim, self.rope_dim], -1)  # (batch, length, ...)

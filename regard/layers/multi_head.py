@@ -48,13 +48,13 @@ class ProjectedContext:
     gate: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name, axes in (("keys", 4), ("values", 4), ("gate", 3)):
-            one = getattr(self, name)
-            if not (name == "gate" and one is None) and (
-                not isinstance(one, torch.Tensor) or one.dim() != axes
-            ):
+        parts = {"keys": (self.keys, 4), "values": (self.values, 4)}
+        if self.gate is not None:
+            parts["gate"] = (self.gate, 3)
+        for name, (part, axes) in parts.items():
+            if not isinstance(part, torch.Tensor) or part.dim() != axes:
                 raise ShapeError(
-                    f"a context's {name} is {shown(one)}; it needs a tensor of {axes} axes"
+                    f"a context's {name} is {shown(part)}; it needs a tensor of {axes} axes"
                 )
 
     @property
@@ -63,48 +63,48 @@ class ProjectedContext:
 
     @property
     def nbytes(self) -> int:
-        return sum(
-            x.numel() * x.element_size()
-            for x in (self.keys, self.values, self.gate)
-            if x is not None
-        )
+        parts = [self.keys, self.values]
+        if self.gate is not None:
+            parts.append(self.gate)
+        return sum(part.numel() * part.element_size() for part in parts)
 
     def without(self, hidden: torch.Tensor) -> ProjectedContext:
         """The same with zeros at hidden vectors, (batch, context_length), so that NaN cannot reach the output."""
         hidden = hidden[:, None, :, None]  # (batch, 1, context_length, 1)
-        return ProjectedContext(
-            self.keys.masked_fill(hidden, 0), self.values.masked_fill(hidden, 0), self.gate
-        )
+        keys = self.keys.masked_fill(hidden, 0)
+        values = self.values.masked_fill(hidden, 0)
+        return ProjectedContext(keys, values, self.gate)
 
     def reorder(self, index: torch.Tensor) -> ProjectedContext:
         """The context whose batch row i is batch row `index[i]` of this one."""
         index = in_memory("the index of rows", index).to(self.keys.device)
         gate = None if self.gate is None else self.gate.index_select(0, index)
-        return ProjectedContext(
-            self.keys.index_select(0, index), self.values.index_select(0, index), gate
-        )
+        keys = self.keys.index_select(0, index)
+        values = self.values.index_select(0, index)
+        return ProjectedContext(keys, values, gate)
 
 
 class Difference(nn.Module):
-    """`norm(head_1 - λ · head_2) · (1 - first)` for outputs (batch, 2 · heads, length, v_dim).
+    """`norm(head_1 - λ · head_2) · (1 - λ_init)` for outputs (batch, 2 · heads, length, v_dim).
 
     Source: Differential Transformer, Ye et al. 2024, equations 1 to 3.
     """
 
-    def __init__(self, head_dim: int, value_dim: int, first: float) -> None:
+    def __init__(self, head_dim: int, value_dim: int, lambda_init: float) -> None:
         super().__init__()
-        self.first = real("differential", first)
-        if not 0 < self.first < 1:
+        self.lambda_init = real("differential", lambda_init)
+        if not 0 < self.lambda_init < 1:
             raise ArgumentError(
-                f"differential is {self.first}; it is the first λ, a number between 0 and 1"
+                f"differential is {self.lambda_init}; it is the first λ, a number between 0 and 1"
             )
         self.vectors = nn.Parameter(0.1 * torch.randn(4, head_dim))  # λ_q1, λ_k1, λ_q2, λ_k2
         self.norm = nn.RMSNorm(value_dim, 1e-5)
 
     def forward(self, heads: torch.Tensor) -> torch.Tensor:
-        one, other = (self.vectors[0::2] * self.vectors[1::2]).sum(-1).exp()
+        exp_1, exp_2 = (self.vectors[0::2] * self.vectors[1::2]).sum(-1).exp()
+        weight = exp_1 - exp_2 + self.lambda_init  # λ
         first, second = heads.chunk(2, 1)
-        return self.norm(first - (one - other + self.first) * second) * (1 - self.first)
+        return self.norm(first - weight * second) * (1 - self.lambda_init)
 
 
 class MultiHeadAttention(AttentionLayer):
@@ -186,15 +186,14 @@ class MultiHeadAttention(AttentionLayer):
         sizes = _sizes(dim, heads, kv_heads, head_dim, context_dim)
         self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
         self.parts = 1 if differential is None else 2  # heads that are computed for each head
-        self.value_dim = (
-            self.parts * self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
-        )
-        self.difference = (
-            None
-            if differential is None
-            else Difference(self.head_dim, self.value_dim, differential)
-        )
-        self._take(
+        if value_dim is None:
+            self.value_dim = self.parts * self.head_dim
+        else:
+            self.value_dim = whole("value_dim", value_dim, 1)
+        self.difference = None
+        if differential is not None:
+            self.difference = Difference(self.head_dim, self.value_dim, differential)
+        self._set_options(
             pattern,
             dropout,
             softcap=softcap,
@@ -229,12 +228,11 @@ class MultiHeadAttention(AttentionLayer):
         key_dim = self.mechanism.key_dim
         shares = self.mechanism.declared.shares_keys
         self.to_q = Projection(self.dim, compared[0] * self.head_dim, bias=projection_bias)
-        keys = (
-            None
-            if shares
-            else Projection(self.context_dim, self.stored_heads * key_dim, bias=projection_bias)
-        )
-        self.to_k = keys  # None if the mechanism uses the queries as keys
+        keys = None  # where the mechanism uses the queries as keys
+        if not shares:
+            width = self.stored_heads * key_dim
+            keys = Projection(self.context_dim, width, bias=projection_bias)
+        self.to_k = keys
         valued = self.stored_heads // self.parts
         self.to_v = Projection(self.context_dim, valued * self.value_dim, bias=projection_bias)
         self.to_output = Projection(self.heads * self.value_dim, self.dim, bias=projection_bias)
@@ -354,23 +352,23 @@ class MultiHeadAttention(AttentionLayer):
             k, v = self._keys_of_self(x, q, first_key, positions, first_values)
             if cache is not None:
                 self._refuse_with_cache(combined, q_start, first_key)
-                return self._continued(cache, x, q, k, v, combined, bias, gate, log_forget)
+                return self._append_and_attend(cache, x, q, k, v, combined, bias, gate, log_forget)
             if log_forget is not None:
-                bias = (
-                    Forgetting(log_forget)
-                    if documents is None
-                    else documents.forgetting(log_forget)
-                )
+                if documents is None:
+                    bias = Forgetting(log_forget)
+                else:
+                    bias = documents.forgetting(log_forget)
         else:
             self._refuse_for_context(positions, first_values)
             if q_start is None:
                 self._refuse_unrelated(combined)
             else:
                 q = self._rotated(q, checked_q_start(q_start, x.shape[0]))
-            projected = (
-                context if isinstance(context, ProjectedContext) else self.project_context(context)
-            )
-            k, v, gate = projected.keys, projected.values, projected.gate
+            if not isinstance(context, ProjectedContext):
+                context = self.project_context(context)
+            k = context.keys
+            v = context.values
+            gate = context.gate
         if documents is not None:
             if self.chooser is not None:
                 raise UnsupportedError(
@@ -378,7 +376,8 @@ class MultiHeadAttention(AttentionLayer):
                 )
             combined = documents.pattern(combined, self.mechanism.called, bias)
             q_start = 0
-        output = self._output(self._attended(x, q, k, v, combined, bias, q_start, gate), x)
+        heads = self._compute_heads(x, q, k, v, combined, bias, q_start, gate)
+        output = self._output(heads, x)
         return output if documents is None else jagged(output, documents.q_ends, 1)
 
     def choice_loss(
@@ -425,7 +424,7 @@ class MultiHeadAttention(AttentionLayer):
         q = self._split(self.to_q(x), self.parts * self.heads)  # (batch, heads, length, head_dim)
         return q if self.q_norm is None else self.q_norm(q)
 
-    def _attended(
+    def _compute_heads(
         self,
         x: torch.Tensor,
         q: torch.Tensor,
@@ -476,18 +475,18 @@ class MultiHeadAttention(AttentionLayer):
 
     def _output(self, heads: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The output (batch, length, dim) of the outputs of heads."""
-        heads = heads if self.difference is None else self.difference(heads)
-        return self._join(
-            heads, None if self.to_output_gate is None else torch.sigmoid(self.to_output_gate(x))
-        )
+        if self.difference is not None:
+            heads = self.difference(heads)
+        if self.to_output_gate is None:
+            return self._join(heads)
+        return self._join(heads, torch.sigmoid(self.to_output_gate(x)))
 
     def _values(
         self, vectors: torch.Tensor, first_values: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Values (batch, kv_heads, length, v_dim), with those of the first layer added, for each of the parts."""
-        v = self._mixed(
-            self._split(self.to_v(vectors), self.stored_heads // self.parts), first_values
-        )
+        v = self._split(self.to_v(vectors), self.stored_heads // self.parts)
+        v = self._add_first_values(v, first_values)
         return v if self.parts == 1 else torch.cat([v, v], 1)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
@@ -576,7 +575,7 @@ class MultiHeadAttention(AttentionLayer):
         cache.belong_to(self)
         return cache
 
-    def _continued(
+    def _append_and_attend(
         self,
         cache: Cache | RecurrentState,
         x: torch.Tensor,
@@ -604,7 +603,7 @@ class MultiHeadAttention(AttentionLayer):
             else:
                 keys, values, forgets = cache.append_gated(k, v, log_forget)
                 bias = bias if forgets is None else forgets
-                heads = self._attended(x, q, keys, values, pattern, bias, start, gate)
+                heads = self._compute_heads(x, q, keys, values, pattern, bias, start, gate)
             output = self._output(heads, x)
             cache.belong_to(self)
         return output
@@ -629,21 +628,20 @@ class MultiHeadAttention(AttentionLayer):
 
     def _keys(self, x: torch.Tensor, first: int, positions: torch.Tensor | None) -> torch.Tensor:
         k = self._split(self.to_k(x), self.stored_heads)  # ty: ignore[not-callable]
-        return self.mechanism.keys(
-            self._rotated(k if self.k_norm is None else self.k_norm(k), first, positions)
-        )
+        if self.k_norm is not None:
+            k = self.k_norm(k)
+        return self.mechanism.keys(self._rotated(k, first, positions))
 
-    def _mixed(self, v: torch.Tensor, first_values: torch.Tensor | None) -> torch.Tensor:
+    def _add_first_values(self, v: torch.Tensor, first_values: torch.Tensor | None) -> torch.Tensor:
         """Values with those of the first layer added."""
-        if (self.value_mix is None) != (first_values is None):
-            missing = "this layer has value_residual, so it needs first_values=layers[0].values(x)"
-            raise ArgumentError(
-                missing
-                if first_values is None
-                else "first_values are for layers made with value_residual=True"
-            )
-        if self.value_mix is None or first_values is None:
+        if self.value_mix is None:
+            if first_values is not None:
+                raise ArgumentError("first_values are for layers made with value_residual=True")
             return v
+        if first_values is None:
+            raise ArgumentError(
+                "this layer has value_residual, so it needs first_values=layers[0].values(x)"
+            )
         if first_values.shape != v.shape:
             raise ShapeError(
                 f"first_values have shape {tuple(first_values.shape)}, and the values {tuple(v.shape)}"
@@ -711,7 +709,7 @@ class MultiHeadAttention(AttentionLayer):
         heads = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
         heads += "" if self.value_dim == self.head_dim else f", value_dim={self.value_dim}"
         rest = "" if self.positions is None else f", positions={self.positions}"
-        rest += "" if self.difference is None else f", differential={self.difference.first}"
+        rest += "" if self.difference is None else f", differential={self.difference.lambda_init}"
         given = {
             "sinks": self.sinks,
             "qk_norm": self.q_norm,

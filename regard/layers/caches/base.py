@@ -99,9 +99,8 @@ class Owned:
     """
 
     shared = False
-    _changing: tuple[str, ...] = (
-        "_owner",
-    )  # attributes that a call replaces; what they hold never changes
+    # Attributes that a call replaces; what they hold never changes.
+    _changing: tuple[str, ...] = ("_owner",)
     _owner: weakref.ref[object] | None = None  # a layer is not kept alive by its caches
 
     @property
@@ -188,7 +187,7 @@ class Cache(Owned):
     kind = ""  # its name in `new_cache` and in files
     bounded: bool | None = False  # whether it has a capacity; None for either
     _overwrites = (
-        True  # whether entries that `crop` drops may be written over: not once they were shown
+        True  # whether entries that `crop` drops are written over: not once they were shown
     )
 
     def __init__(
@@ -431,7 +430,7 @@ class Cache(Owned):
             cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, **options)
         except ArgumentError as error:
             raise CheckpointError(f"{path} holds a cache that cannot be made: {error}") from error
-        cache._take(held)
+        cache._begin_with(held)
         return cache
 
     # What each kind of cache decides
@@ -453,7 +452,7 @@ class Cache(Owned):
         """All entries, in one piece."""
         return self._held
 
-    def _take(self, held: Held) -> None:
+    def _begin_with(self, held: Held) -> None:
         """Begin with these entries."""
         self._held = held.moved(self._room(held.entries, 0))
 
@@ -464,11 +463,10 @@ class Cache(Owned):
     def _crop(self, length: int) -> None:
         """Keep the first `length` entries, which are held, or none."""
         held = self._held
-        self._held = (
-            held.cropped(length, self.lead)
-            if length
-            else Held(held.planes, ownership=held.ownership)
-        )
+        if length:
+            self._held = held.cropped(length, self.lead)
+        else:
+            self._held = Held(held.planes, ownership=held.ownership)
 
     # What all kinds of cache share
 

@@ -153,9 +153,7 @@ class Held:
     first: int = 0
     ownership: Ownership | None = None  # of the planes
     places: torch.Tensor | None = None
-    stop_tensor: Any = (
-        None  # of a static cache, `stop` as a tensor (1,), so that a graph serves any length
-    )
+    stop_tensor: Any = None  # of a static cache: `stop` as a tensor (1,), for graphs of any length
 
     @property
     def entries(self) -> int:
@@ -183,9 +181,8 @@ class Held:
     @property
     def fixed(self) -> bool:
         """Whether free slots may not be written, because autograd or inference mode forbids it."""
-        if (
-            self.recorded or torch.compiler.is_compiling()
-        ):  # a compiler cannot trace inference tensors
+        # A compiler cannot trace inference tensors, so it does not ask for them.
+        if self.recorded or torch.compiler.is_compiling():
             return self.recorded
         return self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()
 
@@ -342,11 +339,9 @@ def _before_gap(positions: torch.Tensor, dropped: int) -> torch.Tensor | None:
 
 def rows_of(places: torch.Tensor | None, index: torch.Tensor) -> torch.Tensor | None:
     """The places of other batch rows."""
-    return (
-        places
-        if places is None or len(places) == 1
-        else places.index_select(0, index.to(places.device))
-    )
+    if places is None or len(places) == 1:
+        return places
+    return places.index_select(0, index.to(places.device))
 
 
 def entries_before(
@@ -395,9 +390,8 @@ def read(
     first = whole_number(path, words, "first")
     limited = bounded or (bounded is None and "capacity" in words)
     capacity = whole_number(path, words, "capacity") if limited else None
-    names = (
-        ("k",) if "v_dim" in words else ("k", "v")
-    )  # a joined cache has one tensor, and says what of it are values
+    # A joined cache has one tensor, and says what of it are values.
+    names = ("k",) if "v_dim" in words else ("k", "v")
     if not _fit_together(planes, names):
         shapes = {name: (plane.dtype, tuple(plane.shape)) for name, plane in planes.items()}
         raise CheckpointError(

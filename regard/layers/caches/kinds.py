@@ -77,9 +77,8 @@ class StaticCache(Cache):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if not self._held.recorded:
-            self._held = self._held.moved(
-                self._room(0, 0)
-            )  # a graph writes into the planes there are
+            # With room for later entries at once: a graph writes into the planes there are.
+            self._held = self._held.moved(self._room(0, 0))
 
     @property
     def length(self) -> int:
@@ -198,11 +197,12 @@ class RingCache(Cache):
         assert self.capacity is not None
         dropped = max(0, held.entries - self.lead - self.capacity)
         usual = self._room(0, 0)
-        if (
-            self.lead
-        ):  # those between stay in their slots until the room is used up, so that few entries move
-            kept = held.without_middle(self.lead, dropped) if held.entries >= usual else held
-            return kept.moved(usual) if kept is not held and not kept.recorded else kept
+        if self.lead:
+            # Those between stay in their slots until the room is used up, so that few entries move.
+            if held.entries < usual:
+                return held
+            kept = held.without_middle(self.lead, dropped)
+            return kept if kept.recorded else kept.moved(usual)
         kept = held.without_oldest(dropped)
         return kept.moved(usual) if kept.room > usual and not kept.recorded else kept
 

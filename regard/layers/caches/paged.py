@@ -366,7 +366,7 @@ class PagedCache(Cache):
     def _room(self, needed: int, now: int) -> int:
         return 0
 
-    def _take(self, held: Held) -> None:
+    def _begin_with(self, held: Held) -> None:
         self._table = self._paged(held)
 
     def _keep(self, held: Held) -> None:

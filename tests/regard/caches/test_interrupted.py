@@ -97,9 +97,8 @@ def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(
             rest = layer(x[:, cache.length :], cache=cache)
             assert (rest - whole[:, -rest.shape[1] :]).abs().max() < bound, line
     assert PAST in lengths
-    assert sum(stopped) > 0.9 * len(
-        stopped
-    )  # a call after an interrupted one may do without a line, or need another
+    # A call after an interrupted one may do without a line, or need another.
+    assert sum(stopped) > 0.9 * len(stopped)
 
 
 def contents(cache: Any) -> list[torch.Tensor]:

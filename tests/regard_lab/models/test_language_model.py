@@ -211,7 +211,7 @@ def test_later_layers_add_the_values_of_the_first_and_subtract_second_heads():
     model = language_model("values of the first layer, differences")
     first, second, third = (block.attention for block in model.blocks)
     for number, one in enumerate((first, second, third)):
-        assert one.difference.first == 0.8 - 0.6 * math.exp(-0.3 * number)
+        assert one.difference.lambda_init == 0.8 - 0.6 * math.exp(-0.3 * number)
     model = copy.deepcopy(model)
     ids = torch.tensor([[5, 6, 7, 8, 9]])
     before = model(ids)
