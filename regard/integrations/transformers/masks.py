@@ -69,25 +69,21 @@ class PatternMask(torch.Tensor):
     pattern: Pattern
     q_start: int
     reason: str | None  # why it could not be read, if the pattern is Explicit for this reason
-    sizes: tuple[
-        int, ...
-    ]  # its shape, read without the time of an operation on a subclass of Tensor
+    # Its shape, read without the time of an operation on a subclass of Tensor.
+    sizes: tuple[int, ...]
     kind: torch.dtype  # of its numbers
     refused: str | None = None  # why the code of the model may not compute with it
     model: str | None = None  # the type of the model that made it
     _dense: Callable[[], torch.Tensor]
     _pairs: torch.Tensor | None
     begin: int  # the position of the first query, counted from the first key
-    padding: tuple[
-        torch.Tensor | None, int
-    ]  # live keys, (batch, length), and the position of the call's first key
+    # Live keys, (batch, length), and the position of the call's first key.
+    padding: tuple[torch.Tensor | None, int]
     dropped: range  # the keys that a cache left out, see `without`
-    plans: dict[
-        Any, Any
-    ]  # what computes calls with this mask, which is looked up once instead of for each layer
-    shared: Shared | None = (
-        None  # the processes that share the sequence, where its queries are those of this process
-    )
+    # What computes calls with this mask, which is looked up once instead of for each layer.
+    plans: dict[Any, Any]
+    # The processes that share the sequence, where its queries are those of this process.
+    shared: Shared | None = None
 
     @staticmethod
     def __new__(
@@ -114,15 +110,17 @@ class PatternMask(torch.Tensor):
         reason: str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.pattern, self.q_start, self.reason, self.plans, self.kind = (
-            pattern,
-            q_start,
-            reason,
-            {},
-            dtype,
-        )
-        self.sizes, self._dense, self._pairs = shape, dense, None
-        self.begin, self.padding, self.dropped = q_start, (None, 0), range(0)
+        self.pattern = pattern
+        self.q_start = q_start
+        self.reason = reason
+        self.sizes = shape
+        self.kind = dtype
+        self._dense = dense
+        self._pairs = None
+        self.begin = q_start
+        self.padding = (None, 0)
+        self.dropped = range(0)
+        self.plans = {}
 
     @property
     def written(self) -> bool:
@@ -164,13 +162,14 @@ class PatternMask(torch.Tensor):
         if keys >= self.sizes[-1] and not first:
             return self
         keys = min(keys, self.sizes[-1])
-        rows = self.sizes[2] - first
-        cut = self._like(
-            (*self.sizes[:2], rows, keys),
-            self.q_start + first,
-            lambda: self.pairs()[..., first:, :keys],
-        )
-        cut.begin, cut.dropped = self.begin + first, self.dropped
+
+        def dense() -> torch.Tensor:
+            return self.pairs()[..., first:, :keys]
+
+        shape = (*self.sizes[:2], self.sizes[2] - first, keys)
+        cut = self._like(shape, self.q_start + first, dense)
+        cut.begin = self.begin + first
+        cut.dropped = self.dropped
         if self.pattern.of_one_call:
             cut.pattern = of_queries(self.pattern, range(first, self.sizes[2]), keys)
             cut.q_start = self.q_start
@@ -183,20 +182,22 @@ class PatternMask(torch.Tensor):
             pairs = self.pairs()
             return torch.cat((pairs[..., : dropped.start], pairs[..., dropped.stop :]), -1)
 
-        kept = self._like(
-            (*self.sizes[:-1], self.sizes[-1] - len(dropped)), self.q_start - len(dropped), dense
-        )
-        kept.begin, kept.dropped = self.begin - len(dropped), dropped
-        return kept
+        shape = (*self.sizes[:-1], self.sizes[-1] - len(dropped))
+        shortened = self._like(shape, self.q_start - len(dropped), dense)
+        shortened.begin = self.begin - len(dropped)
+        shortened.dropped = dropped
+        return shortened
 
     def _like(
         self, shape: tuple[int, ...], q_start: int, dense: Callable[[], torch.Tensor]
     ) -> PatternMask:
-        other = PatternMask(
+        mask = PatternMask(
             self.pattern, q_start, shape, self.device, dense, reason=self.reason, dtype=self.kind
         )
-        other.padding, other.refused, other.model = self.padding, self.refused, self.model
-        return other
+        mask.padding = self.padding
+        mask.refused = self.refused
+        mask.model = self.model
+        return mask
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -204,11 +205,10 @@ class PatternMask(torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         mask = args[0] if args else None
-        if (
-            isinstance(mask, PatternMask)
-            and (kept := _kept(func, mask, args[1:], kwargs or {})) is not None
-        ):
-            return kept
+        if isinstance(mask, PatternMask):
+            result = _with_pattern(func, mask, args[1:], kwargs or {})
+            if result is not None:
+                return result
         return func(*_written(args), **_written(kwargs or {}))
 
     @classmethod
@@ -269,37 +269,52 @@ _SAME = {torch.Tensor.detach, torch.detach, torch.Tensor.contiguous, torch.Tenso
 _WHOLE = slice(None)
 
 
-def _kept(
+def _with_pattern(
     func: Any, mask: PatternMask, args: tuple[Any, ...], options: dict[str, Any]
 ) -> PatternMask | None:
     """The mask that an operation gives, if it keeps the pattern; None if the pairs are needed."""
     if func in _SAME:
         return mask
     if func is torch.Tensor.to:
-        given = [*args, *options.values()]
-        devices = [torch.device(x) for x in given if isinstance(x, str | torch.device)]
-        dtypes = [x for x in given if isinstance(x, torch.dtype)]
-        strange = [
-            x for x in given if not isinstance(x, str | torch.device | torch.dtype | bool | None)
-        ]
-        same = all(
-            x.type == mask.device.type and x.index in (None, mask.device.index) for x in devices
-        )
-        return mask if same and not strange and all(x == mask.kind for x in dtypes) else None
+        return mask if _stays(mask, [*args, *options.values()]) else None
     if func is torch.Tensor.__getitem__:
-        index = args[0] if isinstance(args[0], tuple) else (args[0],)
-        if index and index[0] is ...:
-            index = (_WHOLE,) * (5 - len(index)) + index[1:]
-        index += (_WHOLE,) * (4 - len(index))
-        if all(isinstance(one, slice) and one.step in (None, 1) for one in index):
-            rows, keys = (
-                part.indices(size) for part, size in zip(index[2:], mask.sizes[2:], strict=True)
-            )
-            whole = (
-                index[:2] == (_WHOLE, _WHOLE) and rows[1] == mask.sizes[2] > rows[0] and not keys[0]
-            )
-            return mask.cut(keys[1], rows[0]) if whole else None
+        return _cut_by_index(mask, args[0])
     return None
+
+
+def _stays(mask: PatternMask, arguments: list[Any]) -> bool:
+    """Whether these arguments of `Tensor.to` name the device and the dtype that a mask has."""
+    for argument in arguments:
+        if isinstance(argument, torch.dtype):
+            if argument != mask.kind:
+                return False
+        elif isinstance(argument, str | torch.device):
+            device = torch.device(argument)
+            if device.type != mask.device.type or device.index not in (None, mask.device.index):
+                return False
+        elif not isinstance(argument, bool | None):
+            return False
+    return True
+
+
+def _cut_by_index(mask: PatternMask, index: Any) -> PatternMask | None:
+    """The mask of the last queries and the first keys, if an index asks for these; None otherwise."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if parts and parts[0] is ...:
+        parts = (_WHOLE,) * (5 - len(parts)) + parts[1:]
+    parts += (_WHOLE,) * (4 - len(parts))
+    if not all(isinstance(part, slice) and part.step in (None, 1) for part in parts):
+        return None
+    batch, heads, rows, keys = parts
+    if batch != _WHOLE or heads != _WHOLE:
+        return None
+
+    q_len, k_len = mask.sizes[2:]
+    first_row, end_row, _ = rows.indices(q_len)
+    first_key, end_key, _ = keys.indices(k_len)
+    if first_row >= q_len or end_row != q_len or first_key != 0:
+        return None
+    return mask.cut(end_key, first_row)
 
 
 def regard_mask(
@@ -331,7 +346,7 @@ def regard_mask(
     Raises:
         UnsupportedError: the model was asked for output_attentions=True.
     """
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "batch_size": batch_size,
         "q_length": q_length,
         "kv_length": kv_length,
@@ -344,30 +359,24 @@ def regard_mask(
     }
     shared = shared_now()
     config = others.get("config")
+    model_type = getattr(config, "model_type", None)
     if torch.compiler.is_compiling():
-        if getattr(config, "model_type", None) in COMPUTING:
-            return theirs.eager_mask(**given, **others, dtype=dtype)
-        return _traced_mask(given, others | {"dtype": dtype})
+        if model_type in COMPUTING:
+            return theirs.eager_mask(**arguments, **others, dtype=dtype)
+        return _traced_mask(arguments, others | {"dtype": dtype})
     refuse_collecting()
+
+    shape = (batch_size, 1, q_length, kv_length)
+    place = torch.device(device)
+    start = int(q_offset) - kv_offset
     never_none = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 
     def dense() -> torch.Tensor:
-        pairs: Any = theirs.sdpa_mask(**given, **others | never_none)
+        pairs: Any = theirs.sdpa_mask(**arguments, **others | never_none)
         return pairs.expand(shape)
 
-    shape = (batch_size, 1, q_length, kv_length)
-    keys = range(kv_offset, kv_offset + kv_length)
-    place = torch.device(device)
-    start = int(q_offset) - kv_offset
     try:
-        pattern = read_once(mask_function, keys)
-        if attention_mask is not None:
-            live = padding_of({"padding_mask": attention_mask}, keys)
-            pattern = (
-                joined(pattern, live)
-                if pattern.by_value and live.by_value
-                else (pattern & live).canonical()
-            )
+        pattern = _read(mask_function, attention_mask, range(kv_offset, kv_offset + kv_length))
         mask = PatternMask(pattern, start, shape, place, dense, dtype=dtype)
     except UnknownMaskError as unknown:
         if shared is not None:
@@ -377,12 +386,25 @@ def regard_mask(
             Explicit(pairs), 0, shape, place, lambda: pairs, reason=str(unknown), dtype=dtype
         )
         mask.pairs()
-    mask.begin, mask.padding = start, (attention_mask, kv_offset)
-    mask.refused, mask.model = _own_code(config), getattr(config, "model_type", None)
+    mask.begin = start
+    mask.padding = (attention_mask, kv_offset)
+    mask.refused = _own_code(config)
+    mask.model = model_type
     if shared is not None:
         shared.check_mask(mask.pattern, start, kv_length)
         mask.shared = shared
     return mask
+
+
+def _read(mask_function: Function, live: torch.Tensor | None, keys: range) -> Pattern:
+    """The pattern of a mask function and of the padding beside it."""
+    pattern = read_once(mask_function, keys)
+    if live is None:
+        return pattern
+    padding = padding_of({"padding_mask": live}, keys)
+    if pattern.by_value and padding.by_value:
+        return joined(pattern, padding)
+    return (pattern & padding).canonical()
 
 
 def _own_code(config: Any) -> str | None:
@@ -425,8 +447,12 @@ class TracedMask(Described):
         first_key: Any,
         dtype: torch.dtype,
     ) -> None:
-        self.pattern, self.q_start, self.shape, self.device = pattern, q_start, shape, device
-        self.first_key, self.dtype = first_key, dtype
+        self.pattern = pattern
+        self.q_start = q_start
+        self.shape = shape
+        self.device = device
+        self.first_key = first_key
+        self.dtype = dtype
         self.joined: list[tuple[Any, Pattern]] = []  # with each `Substitute`: layers share the mask
 
     def dim(self) -> int:
@@ -443,13 +469,9 @@ class TracedMask(Described):
         """The mask of the first keys; other parts of it are not known."""
         parts = index if isinstance(index, tuple) else (index,)
         last = parts[-1]
-        whole = all(one is ... or one == slice(None) for one in parts[:-1])
-        if (
-            not whole
-            or not isinstance(last, slice)
-            or last.start not in (None, 0)
-            or last.step not in (None, 1)
-        ):
+        is_whole = all(part is ... or part == slice(None) for part in parts[:-1])
+        begins = isinstance(last, slice) and last.start in (None, 0) and last.step in (None, 1)
+        if not is_whole or not begins:
             raise UnsupportedError(
                 "a mask is cut to its first keys in a compiled model, and in no other way"
             )
@@ -460,67 +482,66 @@ class TracedMask(Described):
         )
 
 
-def _traced_mask(given: dict[str, Any], others: dict[str, Any]) -> Any:
+def _traced_mask(arguments: dict[str, Any], others: dict[str, Any]) -> Any:
     """A `TracedMask`, or the dense tensor of numbers that eager attention would get; `others` are not always given."""
-    pattern = _traced_pattern(given, others)
+    pattern = _traced_pattern(arguments, others)
     if pattern is None:
         _warn_of_dense()
-        return theirs.eager_mask(**given, **others)
-    keys = given["kv_length"]
-    offset = given["kv_offset"]
-    if given["attention_mask"] is not None:
-        live: Any = theirs.prepare_padding_mask(given["attention_mask"], keys, offset)
+        return theirs.eager_mask(**arguments, **others)
+    keys = arguments["kv_length"]
+    offset = arguments["kv_offset"]
+    if arguments["attention_mask"] is not None:
+        live: Any = theirs.prepare_padding_mask(arguments["attention_mask"], keys, offset)
         pattern = pattern & KeyMask(live[:, offset : offset + keys].to(torch.bool))
-    shape = (given["batch_size"], 1, given["q_length"], keys)
-    start = given["q_offset"] - offset
+    shape = (arguments["batch_size"], 1, arguments["q_length"], keys)
+    start = arguments["q_offset"] - offset
     if isinstance(start, torch.Tensor):
         start = start.to(torch.int64).reshape(1).expand(shape[0])
     return TracedMask(
-        pattern, start, shape, given["device"], offset, others.get("dtype", torch.float32)
+        pattern, start, shape, arguments["device"], offset, others.get("dtype", torch.float32)
     )
 
 
-def _traced_pattern(given: dict[str, Any], others: dict[str, Any]) -> Pattern | None:
+def _traced_pattern(arguments: dict[str, Any], others: dict[str, Any]) -> Pattern | None:
     """The pattern of a mask function without padding, or None where it is not certain."""
-    function = given["mask_function"]
+    function = arguments["mask_function"]
     if function is theirs.causal_mask_function:
         return Causal()
     if function is theirs.bidirectional_mask_function:
         return Full()
-    if given["use_vmap"] or AND is None or function.__code__ is not AND:
+    if arguments["use_vmap"] or AND is None or function.__code__ is not AND:
         return None
     config = others.get("config")
     size = others.get("local_size")
-    window = getattr(config, "sliding_window", None)
-    if size is not None and (
-        size != window or getattr(config, "attention_chunk_size", None) is not None
-    ):
-        return None
+    if size is not None:
+        has_chunks = getattr(config, "attention_chunk_size", None) is not None
+        if has_chunks or size != getattr(config, "sliding_window", None):
+            return None
     if "allow_is_bidirectional_skip" in others:
         return None if size is None else Diagonals(size, size)
+
     local = Causal() if size is None else CausalWindow(size)
-    start = given["q_offset"]
-    square = given["q_length"] == given["kv_length"]
-    if (
-        given["attention_mask"] is None
-        and not isinstance(start, torch.Tensor)
-        and start == 0
-        and square
-    ):
-        return local & SameDocument(
-            _traced_documents(function, given)
-        )  # with positions that may be packed
+    if _may_be_packed(arguments):
+        return local & SameDocument(_traced_documents(function, arguments))
     return None if size is None else local
 
 
-def _traced_documents(function: Function, given: dict[str, Any]) -> torch.Tensor:
+def _may_be_packed(arguments: dict[str, Any]) -> bool:
+    """Whether the positions of a call may be those of several documents: no padding, no cache."""
+    start = arguments["q_offset"]
+    if arguments["attention_mask"] is not None or isinstance(start, torch.Tensor) or start != 0:
+        return False
+    return arguments["q_length"] == arguments["kv_length"]
+
+
+def _traced_documents(function: Function, arguments: dict[str, Any]) -> torch.Tensor:
     """The document of each position, (batch, length): a new one begins where a query may not look at the key before."""
-    batch = given["batch_size"]
-    length = given["q_length"]
-    device = given["device"]
+    batch = arguments["batch_size"]
+    length = arguments["q_length"]
+    device = arguments["device"]
     rows = torch.arange(batch, device=device)[:, None]
-    at = torch.arange(1, length, device=device)
-    begins = ~function(rows, 0, at[None], at[None] - 1).expand(batch, length - 1)
+    queries = torch.arange(1, length, device=device)[None]
+    begins = ~function(rows, 0, queries, queries - 1).expand(batch, length - 1)
     return torch.nn.functional.pad(begins.to(torch.int64).cumsum(-1), (1, 0))
 
 

@@ -67,16 +67,10 @@ TYPES = (
     "bert",
     "modernbert",
 )
-HEADS = (
-    "Model",
-    "ForCausalLM",
-    "LMHeadModel",
-    "ForMaskedLM",
-)  # ends of the classes whose outputs are one per position
-BY_LENGTH = (
-    "dynamic",
-    "longrope",
-)  # rotary frequencies that depend on the longest position a process sees
+# Ends of the classes whose outputs are one per position.
+HEADS = ("Model", "ForCausalLM", "LMHeadModel", "ForMaskedLM")
+# Rotary frequencies that depend on the longest position a process sees.
+BY_LENGTH = ("dynamic", "longrope")
 TAKEN = (
     "input_ids",
     "inputs_embeds",
@@ -90,16 +84,11 @@ TAKEN = (
     "output_hidden_states",
     "return_dict",
 )
-CUT = (
-    "input_ids",
-    "inputs_embeds",
-    "token_type_ids",
-    "labels",
-)  # what `part_of_batch` divides, along axis 1
+# What `part_of_batch` divides, along axis 1.
+CUT = ("input_ids", "inputs_embeds", "token_type_ids", "labels")
 IGNORED = -100  # a label that counts for nothing, as in PyTorch's cross-entropy
-LOSS = re.compile(
-    r"loss_function\(.*?\*\*\w+", re.DOTALL
-)  # a loss that gets the keywords of the call
+# A loss that gets the keywords of the call.
+LOSS = re.compile(r"loss_function\(.*?\*\*\w+", re.DOTALL)
 COMPILED = "a model whose sequence is divided among processes is not compiled; call it outside of torch.compile"
 HOOKS = "_regard_shared"  # on a model: what removes its hooks
 
@@ -117,23 +106,26 @@ class Sharing:
         return self  # a copied model has the same processes
 
 
-class _Given(dict[str, Any]):
-    """The keywords of a forward pass."""
+class _Keywords(dict[str, Any]):
+    """The keywords of a forward pass, to which a weak reference can point."""
 
 
 @dataclass(eq=False)
 class Shared:
     """One forward pass of a model over processes: the model whose forward began it, and the length of the sequence.
 
-    `met`: whether the processes met after the beginning, in attention or to refuse the call. `given`: what the forward
-    got; it exists as long as the forward runs, also if that is interrupted, when PyTorch calls no hook.
+    `met`: whether the processes met after the beginning, in attention or to refuse the call. `keywords`: what the
+    forward got; they exist as long as the forward runs, also if that is interrupted, when PyTorch calls no hook.
     """
 
     sharing: Sharing
     owner: nn.Module
     length: int
     met: bool = False
-    given: Callable[[], _Given | None] = field(default=_Given, repr=False)
+    keywords: Callable[[], _Keywords | None] = field(default=_Keywords, repr=False)
+
+    def is_running(self) -> bool:
+        return self.keywords() is not None
 
     def refuse(self, sentence: str, kind: type[RegardError] = UnsupportedError) -> NoReturn:
         """Raise an error, after it was reported to the other processes, so that they do not wait for this one."""
@@ -197,9 +189,8 @@ class Shared:
 
 
 current: ContextVar[Shared | None] = ContextVar("shared", default=None)
-forwards: dict[
-    int, bool
-] = {}  # ids of models whose forward runs, in any thread: a graph reads this, no ContextVar
+# Ids of models whose forward runs, in any thread: a graph can read this, and no ContextVar.
+forwards: dict[int, bool] = {}
 
 
 def shared_now() -> Shared | None:
@@ -210,7 +201,7 @@ def shared_now() -> Shared | None:
     """
     if not torch.compiler.is_compiling():
         shared = current.get()
-        return None if shared is None or shared.given() is None else shared
+        return shared if shared is not None and shared.is_running() else None
     if forwards:
         raise UnsupportedError(COMPILED)
     return None
@@ -241,37 +232,45 @@ def share_model(model: PreTrainedModel, sharing: Sharing | None) -> None:
     if sharing is None:
         return
     hooks = model.__dict__[HOOKS] = []
-    for one in [each for each in model.modules() if isinstance(each, PreTrainedModel)]:
-        forward = _Forward(sharing)
-        hooks.append(one.register_forward_pre_hook(forward.begin, with_kwargs=True))
-        hooks.append(one.register_forward_hook(forward.end, always_call=True))
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel):
+            forward = _Forward(sharing)
+            hooks.append(part.register_forward_pre_hook(forward.begin, with_kwargs=True))
+            hooks.append(part.register_forward_hook(forward.end, always_call=True))
 
 
 def check_shareable(model: PreTrainedModel) -> None:
     """Raise an UnsupportedError for a model whose numbers would not be those of one process."""
+    reason = _why_not_shareable(model)
+    if reason is not None:
+        raise UnsupportedError(
+            f"{type(model).__name__} over several processes: {reason}. Nothing was changed"
+        )
+
+
+def _why_not_shareable(model: PreTrainedModel) -> str | None:
     config = model.config
-    name = type(model).__name__
-    text: Any = None
     if config.model_type not in TYPES:
-        text = f"models of type {config.model_type!r} were not compared over processes; there are {', '.join(TYPES)}"
-    elif not name.endswith(HEADS):
-        text = f"its outputs belong to a whole sequence; classes that end in {', '.join(HEADS)} have one per position"
-    elif getattr(config, "is_encoder_decoder", False) or getattr(
+        types = ", ".join(TYPES)
+        return f"models of type {config.model_type!r} were not compared over processes; there are {types}"
+    if not type(model).__name__.endswith(HEADS):
+        ends = ", ".join(HEADS)
+        return f"its outputs belong to a whole sequence; classes that end in {ends} have one per position"
+    if getattr(config, "is_encoder_decoder", False) or getattr(
         config, "add_cross_attention", False
     ):
-        text = "it attends to a second sequence"
-    elif getattr(config, "output_router_logits", False):
-        text = (
+        return "it attends to a second sequence"
+    if getattr(config, "output_router_logits", False):
+        return (
             "the loss of its router is that of all positions; set config.output_router_logits=False"
         )
-    elif pooler := next(
-        (one for one, _ in model.named_modules() if one.split(".")[-1] == "pooler"), None
-    ):
-        text = f"{pooler} reads the first position of each part; make the model with add_pooling_layer=False"
-    elif by_length := _rotary_by_length(model):
-        text = f"its rotary positions are {by_length!r}, whose frequencies depend on the longest position of a process"
-    if text:
-        raise UnsupportedError(f"{name} over several processes: {text}. Nothing was changed")
+    for name, _ in model.named_modules():
+        if name.split(".")[-1] == "pooler":
+            return f"{name} reads the first position of each part; make the model with add_pooling_layer=False"
+    kind = _rotary_by_length(model)
+    if kind is None:
+        return None
+    return f"its rotary positions are {kind!r}, whose frequencies depend on the longest position of a process"
 
 
 def _rotary_by_length(model: nn.Module) -> str | None:
@@ -299,67 +298,77 @@ class _Forward:
         if shared_now() is not None:  # a model inside of the model whose forward began
             return None
         forwards.pop(id(model), None)  # it is there if the last forward was interrupted
-        group, layout = self.sharing.group, self.sharing.layout
+
+        group = self.sharing.group
         group.begin()
         names = [*inspect.signature(model.forward).parameters]
-        given = _Given(zip(names, args, strict=False))
-        given.update(options)
+        keywords = _Keywords(zip(names, args, strict=False))
+        keywords.update(options)
         with refusing_together(group, group.device_for(next(model.parameters(), None))):
-            x = _checked(model, given, group.count)
-            words = [
-                f"model {type(model).__name__}",
-                f"batch {x.shape[0]}",
-                f"layout {layout}",
-                f"form {self.sharing.form}",
-                f"padding {_digest(given.get('attention_mask'))}",
-            ]
-            if not self.agreed:
-                words.append(about_weights(model.parameters()))
+            x = _checked(model, keywords, group.count)
+            words = self._words(model, x, keywords)
         length = x.shape[1]
         learning = torch.is_grad_enabled()
         announcement = Announcement(words, q_len=length, k_len=length, learning=learning)
         agreed = agree(group, group.device_for(x), announcement)
-        whole = Layout(layout, agreed.q_lengths)
+        whole = Layout(self.sharing.layout, agreed.q_lengths)
         self.agreed = True
-        shared = Shared(self.sharing, model, whole.length, given=ref(given))
-        _complete(given, x, whole, shared)
+
+        shared = Shared(self.sharing, model, whole.length, keywords=ref(keywords))
+        _complete(keywords, x, whole, shared)
         if "use_cache" in names:
-            given["use_cache"] = False
+            keywords["use_cache"] = False
         forwards[id(model)] = True
         self.tokens[:] = [current.set(shared)]
-        return (), given
+        return (), keywords
+
+    def _words(self, model: nn.Module, x: torch.Tensor, keywords: Mapping[str, Any]) -> list[str]:
+        """What has to be equal on all processes."""
+        words = [
+            f"model {type(model).__name__}",
+            f"batch {x.shape[0]}",
+            f"layout {self.sharing.layout}",
+            f"form {self.sharing.form}",
+            f"padding {_digest(keywords.get('attention_mask'))}",
+        ]
+        if not self.agreed:
+            words.append(about_weights(model.parameters()))
+        return words
 
     def end(self, model: nn.Module, args: Any, output: Any) -> None:
         """After a forward, also one that failed."""
         shared = current.get()
-        if shared is not None and shared.owner is model and self.tokens:
-            current.reset(self.tokens.pop())
-            forwards.pop(id(model), None)
-            if (
-                output is None and not shared.met
-            ):  # it failed, and the others wait for it in their first attention
-                shared.report(sys.exception() or RegardError("its model failed"))
+        if shared is None or shared.owner is not model or not self.tokens:
+            return
+        current.reset(self.tokens.pop())
+        forwards.pop(id(model), None)
+        if output is None and not shared.met:
+            # It failed, and the others wait for it in their first attention.
+            shared.report(sys.exception() or RegardError("its model failed"))
 
 
-def _complete(given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Shared) -> None:
+def _complete(keywords: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Shared) -> None:
     """Add the positions of this part, and the mask of the whole sequence."""
     rank = shared.sharing.group.rank
-    if empty := [one for one, length in enumerate(layout.lengths) if not length]:
+    empty = [process for process, length in enumerate(layout.lengths) if not length]
+    if empty:
         raise ShapeError(
             f"process {empty[0]} of {len(layout.lengths)} holds no positions; give each one at least"
         )
-    places = layout.positions(rank).to(x.device)[None]
-    asked = given.get("position_ids")
-    if asked is not None and not (
-        asked.shape[-1:] == places.shape[-1:] and bool((asked == places).all())
-    ):
-        shared.refuse(
-            f"position_ids on process {rank} are not the positions of its part, which begin with "
-            f"{places[0, :4].tolist()}; leave them out",
-            ArgumentError,
-        )
-    given["position_ids"] = places
-    mask = given.get("attention_mask")
+
+    positions = layout.positions(rank).to(x.device)[None]
+    asked = keywords.get("position_ids")
+    if asked is not None:
+        is_same = asked.shape[-1:] == positions.shape[-1:] and bool((asked == positions).all())
+        if not is_same:
+            shared.refuse(
+                f"position_ids on process {rank} are not the positions of its part, which begin with "
+                f"{positions[0, :4].tolist()}; leave them out",
+                ArgumentError,
+            )
+    keywords["position_ids"] = positions
+
+    mask = keywords.get("attention_mask")
     shape = (x.shape[0], layout.length)
     if mask is None:
         mask = torch.ones(shape, dtype=torch.long, device=x.device)
@@ -369,30 +378,32 @@ def _complete(given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Sh
             f"every process",
             ShapeError,
         )
-    given["attention_mask"] = mask
+    keywords["attention_mask"] = mask
 
 
-def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torch.Tensor:
+def _checked(model: nn.Module, keywords: Mapping[str, Any], processes: int) -> torch.Tensor:
     """The ids or embeddings of this part, (batch, length, ...), if a forward has what can be honoured."""
     name = type(model).__name__
     strange = [
-        one
-        for one, value in given.items()
-        if one not in TAKEN and value is not None and value is not False
+        keyword
+        for keyword, value in keywords.items()
+        if keyword not in TAKEN and value is not None and value is not False
     ]
-    if given.get("use_cache"):
+    if keywords.get("use_cache"):
         strange.append("use_cache")
     if strange:
         raise UnsupportedError(
             f"{name} over several processes was called with {strange[0]}; it computes a whole sequence at once, "
             f"without a cache: to generate, use one process. It takes {', '.join(TAKEN)}"
         )
-    x = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
+    x = keywords.get("inputs_embeds")
+    if x is None:
+        x = keywords.get("input_ids")
     if not isinstance(x, torch.Tensor) or x.dim() < 2:
         raise ArgumentError(
             f"{name} was called with input_ids {shown(x)}; give those of this process, (batch, length)"
         )
-    mask = given.get("attention_mask")
+    mask = keywords.get("attention_mask")
     if mask is not None and (not isinstance(mask, torch.Tensor) or mask.dim() != 2):
         raise UnsupportedError(
             f"attention_mask is {shown(mask)}; over several processes it marks the live keys, (batch, length)"
@@ -402,13 +413,15 @@ def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torc
             f"attention_mask has {mask.shape[1]} positions and this process {x.shape[1]}; over several processes it is "
             f"that of the whole sequence, on every process"
         )
-    if given.get("labels") is not None:
-        _check_labels(model, given)
+    if keywords.get("labels") is not None:
+        _check_labels(model, keywords)
     return x
 
 
-def _check_labels(model: nn.Module, given: Mapping[str, Any]) -> None:
-    missing = [one for one in ("shift_labels", "num_items_in_batch") if given.get(one) is None]
+def _check_labels(model: nn.Module, keywords: Mapping[str, Any]) -> None:
+    shifted = keywords.get("shift_labels")
+    count = keywords.get("num_items_in_batch")
+    missing = shifted is None or count is None
     causal = type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
     if missing or not causal or not LOSS.search(inspect.getsource(type(model).forward)):
         raise UnsupportedError(
@@ -420,11 +433,10 @@ def _check_labels(model: nn.Module, given: Mapping[str, Any]) -> None:
 
 def _digest(mask: torch.Tensor | None) -> str:
     """Differs between different masks of padding."""
-    return (
-        "none"
-        if mask is None
-        else hashlib.sha256(mask.bool().cpu().numpy().tobytes()).hexdigest()[:16]
-    )
+    if mask is None:
+        return "none"
+    live = mask.bool().cpu().numpy().tobytes()
+    return hashlib.sha256(live).hexdigest()[:16]
 
 
 def part_of_batch(
@@ -453,7 +465,8 @@ def part_of_batch(
     >>> dist.destroy_process_group()
     """
     whole = {name: value for name, value in batch.items() if value is not None}
-    if strange := [name for name in whole if name not in (*CUT, "attention_mask")]:
+    strange = [name for name in whole if name not in (*CUT, "attention_mask")]
+    if strange:
         raise ArgumentError(
             f"the batch has {strange[0]}; {', '.join(CUT)} and attention_mask are known. Positions are those of the "
             f"whole sequence, and the model adds them"
@@ -463,13 +476,14 @@ def part_of_batch(
         raise ArgumentError(
             f"the batch has input_ids {shown(x)}; give those of the whole sequence, (batch, length)"
         )
+
     group = Group.of(mesh)
     divided = Layout.even(layout, x.shape[1], group.count)
-    own = {name: shard(whole[name], divided, group.rank, dim=1) for name in CUT if name in whole}
+    part = {name: shard(whole[name], divided, group.rank, dim=1) for name in CUT if name in whole}
     if "attention_mask" in whole:
-        own["attention_mask"] = whole["attention_mask"]
+        part["attention_mask"] = whole["attention_mask"]
     if "labels" in whole:
         shifted = nn.functional.pad(whole["labels"][:, 1:], (0, 1), value=IGNORED)
-        own["shift_labels"] = shard(shifted, divided, group.rank, dim=1)
-        own["num_items_in_batch"] = (shifted != IGNORED).sum()
-    return own
+        part["shift_labels"] = shard(shifted, divided, group.rank, dim=1)
+        part["num_items_in_batch"] = (shifted != IGNORED).sum()
+    return part

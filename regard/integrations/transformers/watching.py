@@ -21,6 +21,7 @@ from regard.core.result import NAMES, TopKeys, TopKeysFound, Want, WeightsOf, ch
 from regard.errors import ArgumentError, RegardError, ShapeError
 from regard.integrations.snapshot import unchanged
 from regard.integrations.transformers.attending import ModuleCall, Watcher, watchers
+from regard.integrations.transformers.masks import PatternMask
 from regard.integrations.transformers.modules import layer_names, outside_of, uncalled
 from regard.reprs import Described, brief
 
@@ -34,10 +35,8 @@ __all__ = [
     "observe",
 ]
 
-ATTRIBUTES: dict[type, str] = {
-    TopKeys: "top_keys",
-    WeightsOf: "chosen_weights",
-}  # of an `AttentionDetail`; others by their own names
+# Of an `AttentionDetail`; other statistics have their own names there.
+ATTRIBUTES: dict[type, str] = {TopKeys: "top_keys", WeightsOf: "chosen_weights"}
 STATISTICS = (*NAMES, *ATTRIBUTES.values())
 
 
@@ -75,7 +74,7 @@ class Explained:
         calls: the calls in order.
         silent: modules that mix positions and never called regard.
         outside: of those that `attach` knew of, the reason by name.
-        differing: models inside that `attach` found equal to their sdpa attention and not to the eager one, by class.
+        differing: how models inside differ from their eager attention, as `attach` found, by class.
     """
 
     model: str
@@ -85,50 +84,65 @@ class Explained:
     differing: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        groups: dict[
-            Any, tuple[list[str], ExplainedCall]
-        ] = {}  # calls that differ in the number of their layer alone
-        for call in self.calls:
-            alike = (
-                re.sub(r"\d+", "#", call.layer),
-                replace(call, layer="", share=round(call.share, 3)),
-            )
-            groups.setdefault(alike, ([], call))[0].append(call.layer)
         rows = [("layer", "pattern", "q x k", "backend", "pairs computed", "dense mask", "options")]
-        for names, call in groups.values():
-            sizes = f"{call.q_len} x {call.k_len}"
-            options = "; ".join(call.options) or "-"
-            share = f"{call.share:.1%}"
-            dense = call.dense or "no"
-            rows.append(
-                (_one_name(names), call.pattern, sizes, call.backend, share, dense, options)
-            )
+        rows += [_row(layers, call) for layers, call in _grouped(self.calls)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"{self.model}: {count_of(len(self.calls), 'calls of attention')} by regard"]
         lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         for reason in dict.fromkeys(self.outside.values()):
             names = [name for name, why in self.outside.items() if why == reason]
             lines.append(f"outside: {_one_name(names)} ({reason})")
-        if silent := [name for name in self.silent if name not in self.outside]:
+        silent = [name for name in self.silent if name not in self.outside]
+        if silent:
             lines.append(f"never called regard: {', '.join(silent)}")
         lines += [f"{name}: {how}" for name, how in self.differing.items()]
         return "\n".join(lines)
 
 
+def _grouped(calls: Iterable[ExplainedCall]) -> list[tuple[list[str], ExplainedCall]]:
+    """The calls that differ in the number of their layer alone, with the names of the layers and the first call."""
+    groups: dict[tuple[str, ExplainedCall], tuple[list[str], ExplainedCall]] = {}
+    for call in calls:
+        layer = re.sub(r"\d+", "#", call.layer)
+        alike = layer, replace(call, layer="", share=round(call.share, 3))
+        layers, _ = groups.setdefault(alike, ([], call))
+        layers.append(call.layer)
+    return [*groups.values()]
+
+
+def _row(layers: list[str], call: ExplainedCall) -> tuple[str, ...]:
+    """The row of the table for calls that are alike."""
+    return (
+        _one_name(layers),
+        call.pattern,
+        f"{call.q_len} x {call.k_len}",
+        call.backend,
+        f"{call.share:.1%}",
+        call.dense or "no",
+        "; ".join(call.options) or "-",
+    )
+
+
 def _one_name(names: list[str]) -> str:
     """One name for layers: their numbers in braces."""
+    first = names[0]
+    if len(names) == 1:
+        return first
     if len(set(names)) == 1:
-        return names[0] if len(names) == 1 else f"{names[0]} ({len(names)} times)"
-    columns = [*zip(*(map(int, re.findall(r"\d+", name)) for name in names), strict=True)]
-    differing = [at for at, column in enumerate(columns) if len(set(column)) > 1]
+        return f"{first} ({len(names)} times)"
+
+    numbers_of_names = [[int(digits) for digits in re.findall(r"\d+", name)] for name in names]
+    columns = [*zip(*numbers_of_names, strict=True)]
+    differing = [index for index, column in enumerate(columns) if len(set(column)) > 1]
     if len(differing) != 1:
-        return f"{names[0]} ... {names[-1]}"
-    (at,) = differing
-    found = sorted(set(columns[at]))
-    run = len(found) > 2 and found == [*range(found[0], found[-1] + 1)]
-    place = [*re.finditer(r"\d+", names[0])][at]
-    numbers = f"{found[0]}..{found[-1]}" if run else ",".join(map(str, found))
-    return f"{names[0][: place.start()]}{{{numbers}}}{names[0][place.end() :]}"
+        return f"{first} ... {names[-1]}"
+
+    (index,) = differing
+    numbers = sorted(set(columns[index]))
+    is_run = len(numbers) > 2 and numbers == [*range(numbers[0], numbers[-1] + 1)]
+    inside = f"{numbers[0]}..{numbers[-1]}" if is_run else ",".join(map(str, numbers))
+    digits = [*re.finditer(r"\d+", first)][index]
+    return f"{first[: digits.start()]}{{{inside}}}{first[digits.end() :]}"
 
 
 class _Explaining:
@@ -149,23 +163,25 @@ class _Explaining:
 
 
 def _explained(layer: str, call: ModuleCall, plan: Plan) -> ExplainedCall:
-    problem = plan.problem
-    mask = call.mask
-    dense = None
-    if mask is not None and mask.reason is not None:
-        dense = f"yes: {mask.reason}"
-    elif mask is not None and mask.written:
-        dense = "yes: the model's own code read its pairs"
     return ExplainedCall(
-        layer,
-        str(call.pattern),
-        problem.q_len,
-        problem.k_len,
-        plan.backend,
-        plan.share_of_pairs_computed,
-        dense,
-        _options(call, plan),
+        layer=layer,
+        pattern=str(call.pattern),
+        q_len=plan.problem.q_len,
+        k_len=plan.problem.k_len,
+        backend=plan.backend,
+        share=plan.share_of_pairs_computed,
+        dense=_why_dense(call.mask),
+        options=_options(call, plan),
     )
+
+
+def _why_dense(mask: PatternMask | None) -> str | None:
+    """Why every pair of a mask was stored; None if the mask stayed a pattern."""
+    if mask is None:
+        return None
+    if mask.reason is not None:
+        return f"yes: {mask.reason}"
+    return "yes: the model's own code read its pairs" if mask.written else None
 
 
 def _options(call: ModuleCall, plan: Plan) -> tuple[str, ...]:
@@ -217,24 +233,31 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
     _check_model(model)
     explaining = _Explaining(model)
     with unchanged(model, inputs), _watching(explaining), torch.no_grad():
-        if isinstance(inputs, torch.Tensor):
-            model(inputs)
-        elif isinstance(
-            model, nn.Sequential
-        ):  # of sentence-transformers, which hands on one mapping
-            model(dict(inputs))
-        elif isinstance(inputs, Mapping) or hasattr(inputs, "keys"):
-            model(**inputs)
-        else:
-            raise ArgumentError(
-                f"inputs are {shown(inputs)}; give a mapping of the model's keywords, or its ids"
-            )
-    if not (taken := explaining.taken):
+        _run(model, inputs)
+    if not explaining.taken:
         raise RegardError(_unseen(model, "explain"))
-    silent = tuple(uncalled(model, {name for name, _, _ in taken}))
-    calls = tuple(_explained(*one) for one in taken)
-    differing = model.__dict__.get("differing", {})
-    return Explained(type(model).__name__, calls, silent, outside_of(model), differing)
+    # After the run, since a mask that layers share may be written out in a later one.
+    calls = tuple(_explained(layer, call, plan) for layer, call, plan in explaining.taken)
+    return Explained(
+        model=type(model).__name__,
+        calls=calls,
+        silent=tuple(uncalled(model, {call.layer for call in calls})),
+        outside=outside_of(model),
+        differing=model.__dict__.get("differing", {}),
+    )
+
+
+def _run(model: nn.Module, inputs: Any) -> None:
+    if isinstance(inputs, torch.Tensor):
+        model(inputs)
+    elif isinstance(model, nn.Sequential):
+        model(dict(inputs))  # a model of sentence-transformers hands on one mapping
+    elif isinstance(inputs, Mapping) or hasattr(inputs, "keys"):
+        model(**inputs)
+    else:
+        raise ArgumentError(
+            f"inputs are {shown(inputs)}; give a mapping of the model's keywords, or its ids"
+        )
 
 
 def _check_model(model: object) -> None:
@@ -292,7 +315,8 @@ class Observed(Described):
     """The calls that were observed, in order, by the name of the attention module."""
 
     def __init__(self, model: str, layers: tuple[str, ...]) -> None:
-        self.model, self.layers = model, layers
+        self.model = model
+        self.layers = layers
         self.calls: list[ObservedCall] = []
 
     def __getitem__(self, layer: str | int) -> list[ObservedCall]:
@@ -318,7 +342,8 @@ class _Observing:
     def __init__(
         self, model: nn.Module, want: tuple[Want, ...], chosen: tuple[str, ...], heads: Any
     ) -> None:
-        self.want, self.heads = want, heads
+        self.want = want
+        self.heads = heads
         self.names = {id(module): name for name, module in model.named_modules() if name in chosen}
         self.observed = Observed(type(model).__name__, chosen)
 
@@ -335,12 +360,14 @@ class _Observing:
                 f"head {max(heads)} of {self.names[id(module)]} is wanted, which has heads 0 to {problem.heads - 1}"
             )
         chosen = None if self.heads is None else torch.tensor(heads, device=detail.output.device)
-        names = [one if isinstance(one, str) else ATTRIBUTES[type(one)] for one in self.want]
-        statistics = {name: _of_heads(getattr(detail, name), chosen) for name in names}
-        observed = ObservedCall(
-            self.names[id(module)], heads, problem.q_len, problem.k_len, statistics
+        statistics = {}
+        for want in self.want:
+            name = want if isinstance(want, str) else ATTRIBUTES[type(want)]
+            statistics[name] = _of_heads(getattr(detail, name), chosen)
+        layer = self.names[id(module)]
+        self.observed.calls.append(
+            ObservedCall(layer, heads, problem.q_len, problem.k_len, statistics)
         )
-        self.observed.calls.append(observed)
         return output
 
 
@@ -388,26 +415,25 @@ def observe(
     torch.Size([1, 1, 3, 3])
     """
     _check_model(model)
-    if heads is not None:
-        given: Any = [heads] if is_whole(heads) else heads
-        heads = tuple(
-            whole("one of heads", one, 0) for one in a_list("heads", given, int, "whole numbers")
-        )
-    observing = _Observing(model, checked_wants(want), layer_names(model, layers), heads)
+    chosen_heads = None if heads is None else _checked_heads(heads)
+    observing = _Observing(model, checked_wants(want), layer_names(model, layers), chosen_heads)
     with _watching(observing):
         yield observing.observed
     if not observing.observed.calls:
         raise RegardError(_unseen(model, "observe"))
 
 
+def _checked_heads(heads: Any) -> tuple[int, ...]:
+    numbers = [heads] if is_whole(heads) else a_list("heads", heads, int, "whole numbers")
+    return tuple(whole("one of heads", number, 0) for number in numbers)
+
+
 class _Intervening:
     """Gives the output of each module to a function, and the model what that returns."""
 
     def __init__(self, model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> None:
-        self.names, self.change = (
-            {id(module): name for name, module in model.named_modules()},
-            change,
-        )
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.change = change
         self.called = False
 
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
@@ -416,7 +442,9 @@ class _Intervening:
     def take(
         self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Tensor
     ) -> Tensor:
-        changed, self.called = self.change(name := self.names[id(module)], output), True
+        name = self.names[id(module)]
+        changed = self.change(name, output)
+        self.called = True
         if not isinstance(changed, Tensor) or changed.shape != output.shape:
             raise ShapeError(
                 f"change returned {shown(changed)} for {name}; it has to return {(*output.shape,)}"
@@ -445,7 +473,8 @@ def intervene(model: PreTrainedModel, change: Callable[[str, Tensor], Tensor]) -
     ...     output = model(torch.tensor([[1, 2, 3]]))
     """
     _check_model(model)
-    with _watching(intervening := _Intervening(model, change)):
+    intervening = _Intervening(model, change)
+    with _watching(intervening):
         yield
     if not intervening.called:
         raise RegardError(_unseen(model, "intervene"))
