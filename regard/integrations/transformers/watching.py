@@ -84,7 +84,9 @@ class Explained:
     differing: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        rows = [("layer", "pattern", "q x k", "backend", "pairs computed", "dense mask", "options")]
+        rows: list[tuple[str, ...]] = [
+            ("layer", "pattern", "q x k", "backend", "pairs computed", "dense mask", "options")
+        ]
         rows += [_row(layers, call) for layers, call in _grouped(self.calls)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"{self.model}: {count_of(len(self.calls), 'calls of attention')} by regard"]
