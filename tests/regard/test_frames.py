@@ -18,7 +18,13 @@ CAUSAL = Causal()
 WINDOW = CausalWindow(64)
 SHORT = torch.randn(1, 4, 16, 64)
 LONG = torch.randn(1, 4, 256, 64)
+HAS_KERNEL = not isinstance(load(), str)
+# The most functions of a first call, without and with a gradient. Without the kernel, other backends are weighed.
+MOST_ENTERED = (380, 580) if HAS_KERNEL else (900, 900)
 
+KERNEL_CASES = [("native", Causal(), 64, 3), ("native", CausalWindow(256), 2048, 3)]
+if not HAS_KERNEL:
+    KERNEL_CASES = []
 
 COLD = {
     "causal": ((1, 4, 256, 64), {"pattern": CAUSAL}),
@@ -33,17 +39,19 @@ COLD = {
 def first_call(name: str, learns: bool = False) -> int:
     """How many functions of Python a call with a new problem enters, in a process that has made calls like it."""
     (batch, heads, length, dim), options = COLD[name]
-    for at in (length, length + 2, length + 1):
-        q = torch.randn(batch, heads, at, dim, requires_grad=learns)
-        k = v = torch.randn(batch, 2 if name == "grouped" else heads, at, dim)
+    kv_heads = 2 if name == "grouped" else heads
+    for new_length in (length, length + 2, length + 1):
+        q = torch.randn(batch, heads, new_length, dim, requires_grad=learns)
+        k = v = torch.randn(batch, kv_heads, new_length, dim)
         count = len(entered(lambda q=q, k=k, v=v: rg.attention(q, k, v, **options)))
     return count
 
 
 @pytest.mark.parametrize("name", COLD)
 def test_a_call_with_a_new_problem_passes_few_functions(fresh_plans, name):
-    assert 50 < first_call(name) <= 900
-    assert 50 < first_call(name, learns=True) <= 900
+    most, most_learning = MOST_ENTERED
+    assert 50 < first_call(name) <= most
+    assert 50 < first_call(name, learns=True) <= most_learning
 
 
 @pytest.mark.parametrize(
@@ -63,11 +71,7 @@ def test_training_passes_one_function_more_than_inference():
 @pytest.mark.parametrize(
     ("backend", "pattern", "length", "most"),
     [
-        *(
-            []
-            if isinstance(load(), str)
-            else [("native", Causal(), 64, 3), ("native", CausalWindow(256), 2048, 3)]
-        ),
+        *KERNEL_CASES,
         ("fused", Causal(), 64, 6),
         ("tiled", Strided(64), 1024, 70),
     ],
