@@ -77,14 +77,14 @@ class Computed(NamedTuple):
 class Comparing:
     """What a mechanism and a score both declare: which queries and keys it compares, and how it projects them first."""
 
-    own_key_dim: ClassVar[bool] = False  # may keys have another head_dim than queries?
-    is_dot_product: ClassVar[bool] = (
-        False  # are its scores `q · k * scale`, as fused operations compute them?
-    )
-    projects: ClassVar[bool] = False  # does `project` change anything?
-    counts_keys: ClassVar[bool] = (
-        False  # does a weight depend on how many keys there are, so that no text is continued?
-    )
+    # May keys have another head_dim than queries?
+    own_key_dim: ClassVar[bool] = False
+    # Are its scores `q · k * scale`, as fused operations compute them?
+    is_dot_product: ClassVar[bool] = False
+    # Does `project` change anything?
+    projects: ClassVar[bool] = False
+    # Does a weight depend on how many keys there are, so that no text is continued?
+    counts_keys: ClassVar[bool] = False
 
     def check_dims(self, head_dim: int, key_dim: int) -> None:
         """Raise a ShapeError if it cannot compare queries of head_dim with keys of key_dim."""
@@ -126,23 +126,27 @@ class Mechanism(Comparing, Declared, enrol=False):
 
     registry: ClassVar[Registry] = Registry("mechanism")
 
-    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (
-        None  # which, joined by &; None for every pattern
-    )
-    patterns_because: ClassVar[str] = ""  # why not others, where it needs saying
-    options: ClassVar[frozenset[str]] = frozenset()  # of OPTIONS
-    statistics: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
-    shares_keys: ClassVar[bool] = False  # are the queries the keys?
-    computed: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # parameters of one call, which `new_parameters` does not make
-    by_key: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # parameters whose third axis is the key's position
-    optional: ClassVar[frozenset[str]] = frozenset()  # parameters that may be left out
-    groups_values: ClassVar[bool] = False  # may v have more heads than q and k?
-    has_state: ClassVar[bool] = False  # can it be continued in constant memory?
-    is_softmax: ClassVar[bool] = False  # are its weights a softmax of scores over the allowed keys?
+    # The classes of patterns that it takes, joined by &; None for every pattern.
+    patterns: ClassVar[tuple[type[Pattern], ...] | None] = None
+    # Why not others, where a refusal needs a reason.
+    patterns_because: ClassVar[str] = ""
+    # Names of OPTIONS and of STATISTICS.
+    options: ClassVar[frozenset[str]] = frozenset()
+    statistics: ClassVar[frozenset[str]] = frozenset()
+    # Are the queries the keys?
+    shares_keys: ClassVar[bool] = False
+    # Parameters of one call, which `new_parameters` does not make.
+    computed: ClassVar[frozenset[str]] = frozenset()
+    # Parameters whose third axis is the position of a key.
+    by_key: ClassVar[frozenset[str]] = frozenset()
+    # Parameters that may be left out.
+    optional: ClassVar[frozenset[str]] = frozenset()
+    # May v have more heads than q and k?
+    groups_values: ClassVar[bool] = False
+    # Can it be continued in constant memory?
+    has_state: ClassVar[bool] = False
+    # Are its weights a softmax of scores over the allowed keys?
+    is_softmax: ClassVar[bool] = False
 
     def default_scale(self, head_dim: int) -> float:
         """The scale of a call that gives none."""

@@ -59,36 +59,32 @@ class Kernelised(Mechanism, enrol=False):
         et al. 2021, section 3.2, whose recurrence gives this product.
         """
         wide, each = given.wide, given.each
-        allowed = given.pattern.evaluate(
-            given.grid
-        )  # (q_len, keys), or (batch or 1, 1, q_len, keys)
-        empty_rows = ~allowed.any(
-            -1, keepdim=True
-        )  # their output is zeros, even if the query holds NaN
+        # (q_len, keys), or (batch or 1, 1, q_len, keys)
+        allowed = given.pattern.evaluate(given.grid)
+        # Their output is zeros, even if the query holds NaN.
+        empty_rows = ~allowed.any(-1, keepdim=True)
+
         q = given.q.to(wide).masked_fill(empty_rows, 0)
         features = self.lift(q, given.k.to(wide), given.scale, given.parameters)
-        alike = features.q @ each(features.k).mT  # (batch, heads, q_len, keys)
-        e = (
-            each(_logarithms(features, allowed))
-            .where(allowed, -math.inf)
-            .masked_fill(empty_rows, 0)
-        )
-        shares = e.softmax(-1)  # e_ij divided by their sum, so that none overflows
-        total = (alike * shares).sum(-1, keepdim=True)  # (batch, heads, q_len, 1)
+        products = features.q @ each(features.k).mT  # (batch, heads, q_len, keys)
+        log_e = each(_log_factors(features, allowed))
+        log_e = log_e.where(allowed, -math.inf).masked_fill(empty_rows, 0)
+        # e_ij divided by their sum over the keys, so that none overflows.
+        normalised_e = log_e.softmax(-1)
+
+        total = (products * normalised_e).sum(-1, keepdim=True)  # (batch, heads, q_len, 1)
         if features.floor is not None:
             total = total.clamp_min(features.floor)
-        no_weight = empty_rows | (total == 0)  # all features of the row are 0
+        # The total is 0 where all features of the query, or of its keys, are 0.
+        no_weight = empty_rows | (total == 0)
         total = total.masked_fill(no_weight, 1)
-        weights = (alike * shares / total).masked_fill(no_weight, 0)
-        log_sum_exp = (
-            total.squeeze(-1).log()
-            + e.logsumexp(-1)
-            + (0 if features.q_log is None else features.q_log)
-        )
+        weights = (products * normalised_e / total).masked_fill(no_weight, 0)
+
+        q_log = 0 if features.q_log is None else features.q_log
+        log_sum_exp = total.squeeze(-1).log() + log_e.logsumexp(-1) + q_log
         log_sum_exp = log_sum_exp.masked_fill(no_weight[..., 0], -math.inf)
-        return Computed(
-            weights @ each(given.v.to(wide)), log_sum_exp, weights, allowed.expand(weights.shape)
-        )
+        output = weights @ each(given.v.to(wide))
+        return Computed(output, log_sum_exp, weights, allowed.expand(weights.shape))
 
     def feature_dim(self, head_dim: int) -> int:
         """The number of features of a vector, by which costs are estimated."""
@@ -98,13 +94,17 @@ class Kernelised(Mechanism, enrol=False):
         return self.feature_dim(head_dim), v_dim + 1  # the last column is the denominator
 
 
-def _logarithms(features: Features, allowed: torch.Tensor) -> torch.Tensor:
+def _log_factors(features: Features, allowed: torch.Tensor) -> torch.Tensor:
     """log e_ij of the allowed pairs, (batch, kv_heads, q_len or 1, keys)."""
-    k_log = features.k.new_zeros(features.k.shape[:3]) if features.k_log is None else features.k_log
+    k_log = features.k_log
+    if k_log is None:
+        k_log = features.k.new_zeros(features.k.shape[:3])
+    k_log = k_log[..., None, :]
     if features.decay_log is None:
-        return k_log[..., None, :]
+        return k_log
+
     decays = features.decay_log[..., None, :].where(allowed, 0)  # masked keys cause no decay
-    since = decays.flip(-1).cumsum(-1).flip(-1)  # over j <= t <= i
-    return k_log[..., None, :] + torch.cat(
-        [since[..., 1:], torch.zeros_like(since[..., :1])], dim=-1
-    )
+    sums_from_key = decays.flip(-1).cumsum(-1).flip(-1)  # over j <= t <= i
+    no_later_key = torch.zeros_like(sums_from_key[..., :1])
+    sums_after_key = torch.cat([sums_from_key[..., 1:], no_later_key], dim=-1)  # j < t <= i
+    return k_log + sums_after_key

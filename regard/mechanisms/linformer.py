@@ -89,13 +89,15 @@ class Linformer(Mechanism):
         """The equation above; a row without keys gives zeros."""
         wide, each = given.wide, given.each
         empty_rows = ~given.pattern.evaluate(given.grid).any(-1, keepdim=True)
-        E, F = (matrix.to(wide) for matrix in self.projections(given.parameters))
-        k, v = each(E @ given.k.to(wide)), each(F @ given.v.to(wide))  # (batch, heads, rank, ·)
-        scores = (
-            given.q.to(wide).masked_fill(empty_rows, 0) @ k.mT * given.scale
-        )  # (batch, heads, q_len, rank)
+        E, F = self.projections(given.parameters)
+
+        q = given.q.to(wide).masked_fill(empty_rows, 0)
+        k = each(E.to(wide) @ given.k.to(wide))  # (batch, heads, rank, head_dim)
+        v = each(F.to(wide) @ given.v.to(wide))  # (batch, heads, rank, v_dim)
+        scores = q @ k.mT * given.scale  # (batch, heads, q_len, rank)
         log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
-        return Computed((scores.softmax(-1) @ v).masked_fill(empty_rows, 0), log_sum_exp)
+        output = (scores.softmax(-1) @ v).masked_fill(empty_rows, 0)
+        return Computed(output, log_sum_exp)
 
     def projections(
         self, parameters: Mapping[str, torch.Tensor]
@@ -109,18 +111,15 @@ class Linformer(Mechanism):
         if sizes.k_len <= self.length:
             return None
         return (
-            f"the call has {count_of(sizes.k_len, 'keys')}, and its projections have a column for "
-            f"each of {self.length}; "
-            f"shorten the text, or make it with length={sizes.k_len} or more"
+            f"the call has {count_of(sizes.k_len, 'keys')}, and its projections have a column for each of "
+            f"{self.length}; shorten the text, or make it with length={sizes.k_len} or more"
         )
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return (
-            ("projection",)
-            if self.shared == "keys_and_values"
-            else ("key_projection", "value_projection")
-        )
+        if self.shared == "keys_and_values":
+            return ("projection",)
+        return ("key_projection", "value_projection")
 
     def __str__(self) -> str:
         shared = "" if self.shared == "none" else f", shared={self.shared}"

@@ -92,9 +92,8 @@ class LSH(Mechanism):
     ) -> str | None:
         if sizes.heads != sizes.kv_heads:
             return (
-                f"queries are the keys here, and {count_of(sizes.heads, 'heads')} of queries cannot "
-                f"be {sizes.kv_heads} of keys; "
-                f"give as many key/value heads as heads"
+                f"queries are the keys here, and {count_of(sizes.heads, 'heads')} of queries cannot be "
+                f"{sizes.kv_heads} of keys; give as many key/value heads as heads"
             )
         return None
 
@@ -104,54 +103,68 @@ class LSH(Mechanism):
         o_i = Σ_{j in P_i} exp(q_i · k_j · scale - z(i, P_i)) v_j,   P_i = the union of P_i^(r) over the rounds r
         P_i^(r) = {j : h_r(q_i) = h_r(k_j), chunk(s_i) - 1 <= chunk(s_j) <= chunk(s_i)},   chunk(s) = floor(s / m)
         """
-        q, k, pattern, grid, wide = given.q, given.k, given.pattern, given.grid, given.wide
-        seen = visible_keys(pattern, grid)
-        visible = (
-            grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool) if seen is None else seen[:, 0]
-        )
+        q = given.q
+        k = given.k
+        grid = given.grid
+        wide = given.wide
+        visible = visible_keys(given.pattern, grid)
+        if visible is None:
+            visible = grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool)
+        else:
+            visible = visible[:, 0]
+
         own = self.own_keys(q, k, grid, visible)  # (batch or 1, q_len)
-        allowed = self._allowed(
-            k, own, visible, Causal() in pattern.factors
-        )  # (batch, heads, q_len, keys)
-        empty_rows = ~allowed.any(
-            -1, keepdim=True
-        )  # their output is zeros, even if the query holds NaN
+        causal = Causal() in given.pattern.factors
+        allowed = self._allowed_pairs(k, own, visible, causal)  # (batch, heads, q_len, keys)
+        # Their output is zeros, even if the query holds NaN.
+        empty_rows = ~allowed.any(-1, keepdim=True)
         scores = q.to(wide).masked_fill(empty_rows, 0) @ self.unit(k.to(wide)).mT * given.scale
         scores = scores.masked_fill(~allowed, -math.inf).masked_fill(empty_rows, 0)
         weights = scores.softmax(-1).masked_fill(empty_rows, 0)
         log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
         return Computed(weights @ given.v.to(wide), log_sum_exp, weights, allowed)
 
-    def _allowed(
+    def _allowed_pairs(
         self, k: torch.Tensor, own: torch.Tensor, visible: torch.Tensor, causal: bool
     ) -> torch.Tensor:
         """Which pairs are allowed, (batch, heads, q_len, keys)."""
-        at = torch.arange(k.shape[2], device=k.device)
+        j = torch.arange(k.shape[2], device=k.device)
         i = own[:, None, :, None]
-        of_queries = lambda x: rows_at(x[..., None], own)  # noqa: E731 - of every key to (..., q_len, 1)
-        rank = visible.cumsum(-1) - 1  # (batch or 1, keys)
-        fits = (rank < self.chunk) & (causal | (visible.sum(-1, keepdim=True) <= self.chunk))
-        seen = of_queries(fits[:, None]).expand(
-            *k.shape[:2], -1, len(at)
-        )  # one chunk: all pairs are allowed
-        for bucket in self.bucket(k).unbind(2):  # (batch, heads, keys)
-            same = of_queries(bucket) == bucket[..., None, :]  # equation 4
-            chunk = self._place(bucket, visible, causal) // self.chunk
-            back = of_queries(chunk) - chunk[..., None, :]
-            seen = seen | same & (back >= 0) & (back <= 1)  # equation 5
-        others = seen & visible[:, None, None] & (at < i if causal else at != i) & (i < len(at))
-        return others | (at == i) & ~others.any(-1, keepdim=True)
 
-    def _place(self, bucket: torch.Tensor, visible: torch.Tensor, causal: bool) -> torch.Tensor:
+        def of_queries(numbers: torch.Tensor) -> torch.Tensor:
+            """Numbers of every key (..., keys) as those of every query (..., q_len, 1)."""
+            return rows_at(numbers[..., None], own)
+
+        # A text that fits into one chunk is not hashed: all its pairs are allowed.
+        rank = visible.cumsum(-1) - 1  # (batch or 1, keys)
+        one_chunk = causal | (visible.sum(-1, keepdim=True) <= self.chunk)
+        in_first_chunk = (rank < self.chunk) & one_chunk
+        allowed = of_queries(in_first_chunk[:, None]).expand(*k.shape[:2], -1, len(j))
+
+        for bucket in self.bucket(k).unbind(2):  # (batch, heads, keys)
+            same_bucket = of_queries(bucket) == bucket[..., None, :]  # equation 4
+            chunk = self._sorted_places(bucket, visible, causal) // self.chunk
+            chunks_back = of_queries(chunk) - chunk[..., None, :]
+            near = (chunks_back >= 0) & (chunks_back <= 1)
+            allowed = allowed | same_bucket & near  # equation 5
+
+        another_key = j < i if causal else j != i
+        has_own_key = i < len(j)
+        others = allowed & visible[:, None, None] & another_key & has_own_key
+        return others | (j == i) & ~others.any(-1, keepdim=True)
+
+    def _sorted_places(
+        self, bucket: torch.Tensor, visible: torch.Tensor, causal: bool
+    ) -> torch.Tensor:
         """s_i, the visible keys before each key in order of (bucket, position); if causal, of its bucket only."""
-        inside = (
-            F.one_hot(bucket, self.bucket_count) * visible[:, None, :, None]
-        )  # (batch, heads, keys, buckets)
-        place = inside.cumsum(-2).gather(-1, bucket[..., None])[..., 0] - 1
+        is_bucket = F.one_hot(bucket, self.bucket_count)  # (batch, heads, keys, buckets)
+        counted = is_bucket * visible[:, None, :, None]
+        place_in_bucket = counted.cumsum(-2).gather(-1, bucket[..., None])[..., 0] - 1
         if causal:
-            return place
-        sizes = inside.sum(-2)  # (batch, heads, buckets)
-        return place + (sizes.cumsum(-1) - sizes).gather(-1, bucket)
+            return place_in_bucket
+        sizes = counted.sum(-2)  # (batch, heads, buckets)
+        keys_of_lower_buckets = sizes.cumsum(-1) - sizes
+        return place_in_bucket + keys_of_lower_buckets.gather(-1, bucket)
 
     def bucket(self, keys: torch.Tensor) -> torch.Tensor:
         """The bucket of every key in every round: (batch, heads, rounds, keys) of (batch, heads, keys, head_dim).
@@ -161,14 +174,14 @@ class LSH(Mechanism):
         """
         wide = keys.detach().double()
         halves = [factor // 2 for factor in self.factors]
-        every = directions(
-            self.seed, self.rounds * sum(halves), keys.shape[-1], orthogonal=False, like=wide
-        )
-        return torch.stack(
-            [self._hashed(wide, R.split(halves)) for R in every.split(sum(halves))], 2
-        )
+        count = self.rounds * sum(halves)
+        rotations = directions(self.seed, count, keys.shape[-1], orthogonal=False, like=wide)
+        of_rounds = rotations.split(sum(halves))
+        return torch.stack([self._bucket_of_round(wide, R.split(halves)) for R in of_rounds], 2)
 
-    def _hashed(self, keys: torch.Tensor, rotations: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def _bucket_of_round(
+        self, keys: torch.Tensor, rotations: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
         """The bucket of every key in one round, (batch, heads, keys): the factors' hashes as digits of a number."""
         number = torch.zeros(keys.shape[:-1], dtype=torch.int64, device=keys.device)
         for R in rotations:
@@ -210,14 +223,13 @@ class LSH(Mechanism):
         return own
 
     def _check_shared(self, q: torch.Tensor, own: torch.Tensor, known: torch.Tensor) -> None:
-        differs = ((q != own) & ~(q.isnan() & own.isnan())).any(-1) & known[
-            :, None
-        ]  # (batch, heads, q_len)
+        unequal = (q != own) & ~(q.isnan() & own.isnan())
+        differs = unequal.any(-1) & known[:, None]  # (batch, heads, q_len)
         if differs.any():
             raise ArgumentError(
                 f"{self}: its queries are its keys, and {int(differs.sum())} of "
-                f"{count_of(differs.numel(), 'vectors')} of q are not "
-                f"k's at their positions; pass the same tensor as q and k, or its last rows as q, and keep k unrounded"
+                f"{count_of(differs.numel(), 'vectors')} of q are not k's at their "
+                f"positions; pass the same tensor as q and k, or its last rows as q, and keep k unrounded"
             )
 
     def __str__(self) -> str:

@@ -16,9 +16,8 @@ from regard.patterns.algebra import NOTHING
 from regard.patterns.grid import four_axes
 from regard.patterns.registry import written
 
-Gates = tuple[
-    torch.Tensor | None, torch.Tensor | None
-]  # log_decay and strength, None where every key has 0 and 1
+# log_decay and strength, None where every key has 0 and 1.
+Gates = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 class Recurrent(Mechanism, enrol=False):
@@ -91,61 +90,64 @@ class Recurrent(Mechanism, enrol=False):
         """
         wide = given.wide
         heads = max(given.q.shape[1], given.v.shape[1])
-        q, k, v = (
-            x.to(wide).repeat_interleave(heads // x.shape[1], 1)
-            for x in (given.q, given.k, given.v)
-        )
+        q, k, v = (_for_heads(x.to(wide), heads) for x in (given.q, given.k, given.v))
         allowed = given.pattern.evaluate(given.grid)
-        hidden = ~four_axes(allowed).any(2)[
-            ..., None
-        ]  # (batch or 1, 1, keys, 1); their numbers may be NaN
-        log_decay, strength = (
-            None
-            if x is None
-            else x[..., None]
-            .flatten(3)
-            .repeat_interleave(heads // x.shape[1], 1)
-            .masked_fill(hidden, 0)
-            for x in self.gates(given.parameters, given.k.to(wide), given.v.to(wide))
-        )  # (batch, heads, keys, 1 or head_dim)
         of_keys = replace(given.grid, q_len=given.grid.k_len, q_start=0, rows=given.grid.keys)
-        before = _last(given.pattern.evaluate(of_keys).tril(-1))  # (batch or 1, keys)
-        last = _last(allowed)  # (batch or 1, q_len)
-        memories = [
-            v.new_zeros(v.shape[0], heads, k.shape[3], v.shape[3])
-        ]  # after no key, after key 0, 1, ...
+        last_before_key = _last_allowed(given.pattern.evaluate(of_keys).tril(-1))
+        last_of_query = _last_allowed(allowed)
+
+        # The gates of hidden keys may be NaN: (batch or 1, 1, keys, 1).
+        hidden = ~four_axes(allowed).any(2)[..., None]
+        log_decay, strength = self.gates(given.parameters, given.k.to(wide), given.v.to(wide))
+        if log_decay is not None:
+            log_decay = _gate_of_keys(log_decay, heads, hidden)
+        if strength is not None:
+            strength = _gate_of_keys(strength, heads, hidden)
+
+        # The state after no key, after key 0, after key 1, ...
+        states = [v.new_zeros(v.shape[0], heads, k.shape[3], v.shape[3])]
         for t in range(k.shape[2]):
-            memory, key = (
-                _picked(memories, before[:, t]),
-                k[:, :, t, :, None],
-            )  # (batch, heads, head_dim, 1)
+            state = _states_after(states, last_before_key[:, t])
+            key = k[:, :, t, :, None]  # (batch, heads, head_dim, 1)
             if log_decay is not None:
-                memory = log_decay[:, :, t, :, None].exp() * memory
+                state = log_decay[:, :, t, :, None].exp() * state
             update = v[:, :, t, None]  # (batch, heads, 1, v_dim)
             if self.corrects:
-                update = update - key.mT @ memory
+                update = update - key.mT @ state
             if strength is not None:
                 update = strength[:, :, t, None] * update
-            memories.append(memory + key * update)
-        q = q.masked_fill(
-            (last == 0)[:, None, :, None], 0
-        )  # an empty row is zeros, even if its query holds NaN
-        rows = [q[:, :, i, None] @ _picked(memories, last[:, i]) for i in range(q.shape[2])]
-        return Computed(torch.cat([q[:, :, :0] @ memories[-1], *rows], 2) * given.scale, None)
+            states.append(state + key * update)
+
+        # An empty row is zeros, even if its query holds NaN.
+        q = q.masked_fill((last_of_query == 0)[:, None, :, None], 0)
+        rows = [q[:, :, :0] @ states[-1]]  # a call without queries has no row to join
+        for i in range(q.shape[2]):
+            rows.append(q[:, :, i, None] @ _states_after(states, last_of_query[:, i]))
+        return Computed(torch.cat(rows, 2) * given.scale, None)
 
 
-def _last(allowed: torch.Tensor) -> torch.Tensor:
+def _for_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """What belongs to groups of heads, (batch, groups, ...), for each head."""
+    return x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def _gate_of_keys(gate: torch.Tensor, heads: int, hidden: torch.Tensor) -> torch.Tensor:
+    """A gate (batch, kv_heads, keys[, head_dim]) as (batch, heads, keys, 1 or head_dim), 0 for hidden keys."""
+    return _for_heads(gate[..., None].flatten(3), heads).masked_fill(hidden, 0)
+
+
+def _last_allowed(allowed: torch.Tensor) -> torch.Tensor:
     """The number of the last allowed key of each row, counted from 1, (batch or 1, rows); 0 if there is none."""
     numbers = allowed * torch.arange(1, allowed.shape[-1] + 1, device=allowed.device)
     return torch.nn.functional.pad(four_axes(numbers)[:, 0], (1, 0)).amax(-1)
 
 
-def _picked(memories: list[torch.Tensor], numbers: torch.Tensor) -> torch.Tensor:
-    """The memory with each batch row's number."""
-    at = numbers.tolist()
-    if len(set(at)) == 1:
-        return memories[at[0]]
-    return torch.stack([memories[number][row] for row, number in enumerate(at)])
+def _states_after(states: list[torch.Tensor], counts: torch.Tensor) -> torch.Tensor:
+    """The state of each batch row after its number of keys."""
+    keys_read = counts.tolist()
+    if len(set(keys_read)) == 1:
+        return states[keys_read[0]]
+    return torch.stack([states[count][row] for row, count in enumerate(keys_read)])
 
 
 def _by_head(of_heads: Callable[[torch.Tensor], torch.Tensor], v: torch.Tensor) -> torch.Tensor:
