@@ -329,7 +329,7 @@ def hostile_models(monkeypatch):
     """Models whose texts and labels are hostile."""
     words = SeenWords(frozenset(), 0)
     tokeniser = SimpleNamespace(
-        encode=lambda text: text, decode=lambda text: text, reads=lambda word: True
+        encode=lambda text: text, decode=lambda text: text, reads=lambda text: text
     )
     written = Translation("a", HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
     translate = lambda lines, kept, **_: kept.update({at: [written] for at in range(len(lines))})  # noqa: E731
@@ -357,7 +357,7 @@ def test_what_a_model_writes_is_shown_with_escapes_on_a_terminal_and_as_it_stand
     command,
 ):
     answer = regard(command, "run", "a text", terminal=True)
-    assert (answer.returncode, SHOWN in answer.out) == (0, True)
+    assert (answer.returncode, SHOWN in answer.out) == (0, True), answer.err
     assert_harmless(answer.out, answer.err)
     if command != "generate":
         (line,) = regard(command, "run", stdin=b"one\n").out.splitlines()

@@ -547,7 +547,8 @@ def test_every_command_names_a_training_that_has_not_ended_with_its_step(runs, p
     )
     assert "not finished" not in succeeded(*commands[0]).err
     for kind in ("translation", "language-model", "classifier"):
-        assert remark_on_training(runs / kind) is None
+        remark = remark_on_training(runs / kind)
+        assert remark is None if kind == "classifier" else remark.startswith(HARDLY)
         planned(kind, {}, {"steps": 2800})
     for command in commands:
         assert (
@@ -558,8 +559,11 @@ def test_every_command_names_a_training_that_has_not_ended_with_its_step(runs, p
 
 def test_a_training_has_ended_when_its_patience_or_its_minutes_are_used_up(runs, planned):
     run = runs / "translation"
-    planned("translation", {"without_improvement": 3}, {"steps": 2800, "patience": 3})
+    learned = {"best_loss": 0.5}  # so that nothing else is to be remarked
+    planned("translation", {**learned, "without_improvement": 3}, {"steps": 2800, "patience": 3})
     assert remark_on_training(run) is None
+    planned("translation", {"without_improvement": 2}, {})
+    assert remark_on_training(run).startswith("this model is at step 2 of 2,800; ")
     planned(
         "translation", {"last_step": 500, "wall_seconds": 60.0}, {"steps": None, "minutes": 5.0}
     )
