@@ -91,6 +91,9 @@ class Snapshot:
                 # What only a function reaches, such as the closure of a hook, may be as large as a data set.
                 waiting.append((inner, copies and not isinstance(value, FUNCTIONS)))
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(<{len(self._held):,} objects>)"
+
     def restore(self) -> None:
         """Put back what was changed, and leave the rest untouched."""
         with torch.no_grad():

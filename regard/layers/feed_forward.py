@@ -54,7 +54,7 @@ class Projection(nn.Linear):
             f"torch.ao.quantization replaces modules of the exact type torch.nn.Linear, and this model holds a "
             f"{type(self).__name__}, which it would leave in {self.weight.dtype} without a message. Make them that "
             f"type first, which changes their speed alone: for module in model.modules(): if type(module) is "
-            f"regard.layers.Projection: module.__class__ = torch.nn.Linear"
+            f"regard.layers.feed_forward.Projection: module.__class__ = torch.nn.Linear"
         )
 
 

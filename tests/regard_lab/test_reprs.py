@@ -13,6 +13,7 @@ import regard
 from regard import bias, mechanisms, patterns, positions
 from regard.backends import BACKENDS
 from regard.layers import record_attention
+from regard.patterns.algebra import Both
 from regard.reprs import brief_value
 from regard_lab.decoding import Sampling
 from regard_lab.models import LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
@@ -117,22 +118,21 @@ def test_a_repr_is_one_short_line_without_an_address(name):
 
 
 WRITTEN = {
-    "CausalWindow(size=4)": patterns,
-    "Both(parts=(Causal(), Prefix(length=2)))": patterns,
-    "GlobalTokens(indices=range(0, 500))": patterns,
-    "Performer(features=4, seed=0, orthogonal=True)": mechanisms,
-    "Rotary()": positions,
-    "ALiBi(slopes=None)": bias,
-    "LanguageConfig(vocab_size=300, dim=16, heads=2, kv_heads=2, head_dim=8, hidden_dim=48)": None,
-    "TrainingConfig(steps=4)": None,
-    "Sampling(temperature=0.5, top_k=None, top_p=None, min_p=None, seed=0)": None,
+    "CausalWindow(size=4)": vars(patterns),
+    "Both(parts=(Causal(), Prefix(length=2)))": {**vars(patterns), "Both": Both},
+    "GlobalTokens(indices=range(0, 500))": vars(patterns),
+    "Performer(features=4, seed=0, orthogonal=True)": vars(mechanisms),
+    "Rotary()": vars(positions),
+    "ALiBi(slopes=None)": vars(bias),
+    "LanguageConfig(vocab_size=300, dim=16, heads=2, kv_heads=2, head_dim=8, hidden_dim=48)": {},
+    "TrainingConfig(steps=4)": {},
+    "Sampling(temperature=0.5, top_k=None, top_p=None, min_p=None, seed=0)": {},
 }
 
 
 @pytest.mark.parametrize("text", WRITTEN)
 def test_a_repr_is_the_call_that_makes_the_object(text):
-    room = WRITTEN[text]
-    names = vars(room) if room is not None else {}
+    names = WRITTEN[text]
     made = eval(
         text,
         {

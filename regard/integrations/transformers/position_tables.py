@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from regard.arguments import whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.modules import models_inside
+from regard.reprs import brief
 
 __all__ = ["PositionTables", "position_tables"]
 
@@ -73,6 +74,7 @@ class _PositionTable:
         self.module.num_embeddings = len(weight)
 
 
+@brief
 @dataclass(frozen=True)
 class PositionTables:
     """The tables of positions of a model, and its configs with the lengths that they name."""

@@ -19,6 +19,7 @@ from regard.integrations.transformers.window_cache import check_kept
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, KeyMask, Pattern, SameDocument
 from regard.patterns.documents import document_ids
+from regard.reprs import Described
 
 __all__ = ["Substitute"]
 
@@ -27,7 +28,7 @@ torch.library.define("regard::checked", "(Tensor x, Tensor holds, str sentence) 
 _operation: Any = torch.ops.regard
 
 
-class Substitute:
+class Substitute(Described):
     """A pattern and a mechanism for the calls of a module; the modules of one change share it.
 
     Args:

@@ -186,9 +186,11 @@ def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[
     Source: Quantifying Attention Flow in Transformers, Abnar and Zuidema 2020, section 3.
     """
     if not rolls_out(model):
+        name = type(model).__name__
+        some = isinstance(model, LanguageModel) and layers_with_weights(model)
+        without = f"some of this {name} have none" if some else f"this {name} has none"
         raise UnsupportedError(
-            f"rollout multiplies the self-attention of all layers, and some of this {type(model).__name__} have none; "
-            f"use lens='gradients' or lens='erase'"
+            f"rollout multiplies the self-attention of all layers, and {without}; use lens='gradients' or lens='erase'"
         )
     return _from_weights(model, contrasts, rolled_out)
 
