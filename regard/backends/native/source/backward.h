@@ -6,7 +6,11 @@
 // key/value head are divided into parts that depend on the problem alone; each part has its own sums, which are added in
 // order. So gradients do not depend on the number of threads. In bfloat16 P, dS and dout are rounded, and read twice: by
 // rows for dq and dP, and as pairs of rows for dk and dv.
+#pragma once
+#include "forward.h"
 
+namespace RG_SPACE {
+namespace {
 constexpr int BACK_ROWS = HALF ? 192 : 96;  // at once, so that two matrices of scores stay in the core's cache
 static_assert(BACK_ROWS % MR == 0, "tiles of a part of a block are whole");
 
@@ -280,3 +284,5 @@ static void backward_rows(const BackWork &b, BackwardRoom &room, KeySums &sums) 
     write_row(REAL, (char *)numbers_at<real>(b.g.dq, b.w.batch, b.w.head, b.row_of(r)), c.head_dim,
               room.dq + (long)r * room.k_width, c.scale);
 }
+}  // namespace
+}  // namespace RG_SPACE

@@ -1,5 +1,6 @@
 // The C entry: chooses the kernel for this processor, and checks everything that a kernel relies on before it runs.
 // This file is compiled without vector instructions.
+#include "processor.h"
 #include "regard_native.h"
 #include "threads.h"
 
@@ -7,9 +8,6 @@
 #include <stdlib.h>
 
 #include <cstddef>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #define DECLARE(SPACE)                                       \
   namespace SPACE {                                          \
@@ -30,30 +28,6 @@ DECLARE(bf16_pairs)
 extern "C" void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 
 namespace {
-constexpr int NONE = 0, AVX2 = 2, AVX512 = 3, AVX512_BF16 = 4;
-
-// Asked of the processor itself and of the operating system, which must save the registers: some compilers' own
-// functions for this know no instruction set without their runtime library.
-int supported() {
-#if defined(__x86_64__)
-  unsigned a, b, c, d;
-  if (!__get_cpuid(1, &a, &b, &c, &d)) return NONE;
-  const bool fma = c & bit_FMA, f16c = c & bit_F16C, saves = c & bit_OSXSAVE;
-  if (!fma || !f16c || !saves) return NONE;
-  unsigned low, high;
-  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  if ((low & 0x6) != 0x6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return NONE;
-#if defined(RG_LOWERED)  // the kernel for AVX-512 was built for AVX2, as a test
-  return AVX512;
-#endif
-  const unsigned wide = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
-  if ((low & 0xe6) != 0xe6 || (b & wide) != wide) return AVX2;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & 1 << 5 ? AVX512_BF16 : AVX512;
-#else
-  return NONE;
-#endif
-}
-
 int chosen = -1;
 
 int instructions() {

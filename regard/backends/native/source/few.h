@@ -1,7 +1,11 @@
 // Few rows, as in decoding: keys and values are read once from memory, in their own type, and widened in registers.
 //
 // The order of every sum is that of the tiles, so the bits are too.
+#pragma once
+#include "packing.h"
 
+namespace RG_SPACE {
+namespace {
 constexpr int FEW = MR < 8 ? MR : 8;  // rows at most: those of one tile, since all get the weights of the same keys
 
 #if defined(RG_512) || defined(RG_256)
@@ -252,3 +256,5 @@ static void add_few(int rows, const Vectors &values, int from, int to, const rea
   (void)rows, (void)values, (void)from, (void)to, (void)weights, (void)into, (void)width;
 #endif
 }
+}  // namespace
+}  // namespace RG_SPACE

@@ -1,7 +1,14 @@
 // The forward pass: a running softmax over the chunks of a row block, each row with its own highest score.
 //
 // A span of RG_SPAN keys is summed apart and then merged, whether one thread computes all spans or several share them.
+#pragma once
+#include "few.h"
+#include "options.h"
+#include "panels.h"
+#include "watching.h"
 
+namespace RG_SPACE {
+namespace {
 struct Work {  // one stack of rows of one call
   const rg_call &c;
   const rg_schedule &s;
@@ -562,3 +569,5 @@ static bool forward_stack(const Work &w) {
   }
   return finish(w, sums, 0, rows), true;
 }
+}  // namespace
+}  // namespace RG_SPACE

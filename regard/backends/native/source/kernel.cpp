@@ -3,29 +3,6 @@
 // bfloat16 by the namespaces with -DRG_BF16, see words.h.
 // Everything is static or inside the namespace, and no template of the standard library is instantiated out of line:
 // the linker must never take a copy with AVX-512 instructions for code that runs on every processor.
-#include "regard_native.h"
-#include "threads.h"
-
-#include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <type_traits>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-// The only function that newer versions of the C library have under a newer name; the old one runs everywhere.
-#if defined(__x86_64__) && defined(__GLIBC__)
-__asm__(".symver log2, log2@GLIBC_2.2.5");
-#endif
-
-#if !defined(RG_REAL)
-#define RG_REAL float
-#endif
-
-namespace RG_SPACE {
-namespace {
 #include "vectors.h"
 #include "words.h"
 #include "products.h"
@@ -43,8 +20,8 @@ namespace {
 #include "recurrence.h"
 #include "recurrence_back.h"
 #endif
-}  // namespace
 
+namespace RG_SPACE {
 int forward(const rg_call *c) {
 #if !defined(RG_BF16)
   if (c->lists) return forward_listed(*c);

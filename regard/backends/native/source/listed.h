@@ -3,7 +3,11 @@
 // A row takes its scores with all its keys first, then adds their values in ascending order, so that its bits depend on its
 // own set of keys alone. Gradients of keys are sums over rows, divided as in backward.h: into parts that depend on the problem
 // alone, which are added in order.
+#pragma once
+#include "tasks.h"
 
+namespace RG_SPACE {
+namespace {
 constexpr int TOGETHER = 4;                 // query heads at most
 constexpr int HELD = W == 16 ? 4 : 2;       // registers of a sum of each of them
 constexpr int FETCHED = 6;                  // keys that are asked for ahead
@@ -452,3 +456,5 @@ static int backward_listed(const rg_call &c, const rg_gradients &g) {
   std::free(sums);
   return failed ? RG_NO_MEMORY : RG_OK;
 }
+}  // namespace
+}  // namespace RG_SPACE

@@ -1,5 +1,9 @@
 // What happens to scores and weights beside the softmax: a softcap, a bias, and dropout.
+#pragma once
+#include "packing.h"
 
+namespace RG_SPACE {
+namespace {
 // A score s becomes softcap * tanh(s / softcap), in powers of 2.
 static inline void cap_row(const rg_call &c, real *s, int begin, int end) {
   const vf into = all((real)(1 / c.softcap)), out_of = all((real)c.softcap * LOG2E);
@@ -109,3 +113,5 @@ struct Dropout {
 #endif
   }
 };
+}  // namespace
+}  // namespace RG_SPACE

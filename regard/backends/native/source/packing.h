@@ -1,5 +1,9 @@
 // Reading and writing tensors in their own types; inside the kernel every number is a `real`.
+#pragma once
+#include "products.h"
 
+namespace RG_SPACE {
+namespace {
 struct Workspace {  // memory of one thread, kept between calls and cut into aligned pieces
   char *base = nullptr;
   size_t used = 0, size = 0;
@@ -210,3 +214,5 @@ struct Vectors {
     return room - (long)n * width;
   }
 };
+}  // namespace
+}  // namespace RG_SPACE

@@ -2,7 +2,11 @@
 //
 // A panel is NR neighbouring keys, counted from the origin of the schedule. A chunk is CHUNK keys, a span RG_SPAN. All
 // three lie at fixed keys, so that sums over the keys of a row have one order however the rows are divided into blocks.
+#pragma once
+#include "packing.h"
 
+namespace RG_SPACE {
+namespace {
 static_assert(RG_SPAN % CHUNK == 0 && CHUNK % LANES == 0 && LANES % NR == 0, "panels, chunks and spans nest");
 
 struct Run {
@@ -177,3 +181,5 @@ static inline void mask_row(const Tiles &tiles, int t, int r, int p0, int p1, re
     for (int v = 0; v < NV; v++) store(x + v * W, shown(load(x + v * W), bits >> (v * W)));
   }
 }
+}  // namespace
+}  // namespace RG_SPACE

@@ -2,7 +2,11 @@
 //
 // Each number of a result is one chain of `step` over the words of the inner axis from its first one on, so it does not
 // depend on the tile that it is computed in.
+#pragma once
+#include "words.h"
 
+namespace RG_SPACE {
+namespace {
 constexpr int NV = 2, NR = W * NV;             // columns of a tile
 constexpr int MR = W == 16 ? 12 : 6;           // rows of a tile: 24 accumulators of 32 registers, 12 of 16
 constexpr int CHUNK = 256, PANELS = CHUNK / NR;  // keys at a time, in panels of NR
@@ -79,3 +83,5 @@ static inline void score_tile(int m, int K, const real *a, long lda, const real 
   static_assert(NV == 2, "a part of a panel is one register");
   score_registers<1, AHEAD>(m, K, a, lda, panel + begin, s + begin, by);
 }
+}  // namespace
+}  // namespace RG_SPACE

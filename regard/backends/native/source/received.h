@@ -3,7 +3,11 @@
 //
 // The rows of a head are divided into parts that depend on the problem alone, each with sums of its own, which are added
 // in order: so the sums do not depend on the number of threads, nor on the other batch rows and heads.
+#pragma once
+#include "tasks.h"
 
+namespace RG_SPACE {
+namespace {
 constexpr int SHARED_ROWS = 1024;  // of a part, at least
 constexpr int SHARES = 8;          // parts of the rows of a head, at most
 
@@ -145,3 +149,5 @@ static int receive_all(const rg_call &c) {
   }
   return failed ? RG_NO_MEMORY : RG_OK;
 }
+}  // namespace
+}  // namespace RG_SPACE

@@ -9,7 +9,11 @@
 // blocks of DIRECT positions are computed pair by pair. Every sum has one order, whatever the threads and registers.
 //
 // Matrices lie row by row, an odd number of cache lines apart, so that their rows do not share a set of the cache.
+#pragma once
+#include "tasks.h"
 
+namespace RG_SPACE {
+namespace {
 constexpr int SOLVED = 6;  // rows of the system that are solved together, with every register alike
 constexpr int RC = RG_CHUNK, DIRECT = 16, RM = W == 16 ? 8 : 6, RS = RC + LINE;
 
@@ -474,3 +478,5 @@ static int recur_all(const rg_recurrence &c) {
   };
   return share(c.threads, (long)c.batch * c.kv_heads, one) ? RG_NO_MEMORY : RG_OK;
 }
+}  // namespace
+}  // namespace RG_SPACE

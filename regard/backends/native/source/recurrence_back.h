@@ -1,5 +1,9 @@
 // The backward pass of recurrent mechanisms: chunks in reverse order, each from the memory before it, which was kept.
+#pragma once
+#include "recurrence.h"
 
+namespace RG_SPACE {
+namespace {
 // The gradients of the chunks of one value head, from the last to the first.
 struct Back {
   Chunk k;
@@ -226,3 +230,5 @@ static int recur_back_all(const rg_recurrence &c, const rg_recurrence_gradients 
   };
   return share(c.threads, (long)c.batch * c.key_heads, one) ? RG_NO_MEMORY : RG_OK;
 }
+}  // namespace
+}  // namespace RG_SPACE

@@ -1,5 +1,9 @@
 // Division of a call among threads. What is computed together is chosen from the problem alone; threads only take turns.
+#pragma once
+#include "backward.h"
 
+namespace RG_SPACE {
+namespace {
 // Does the tasks 0 .. count - 1 and returns how many failed.
 template <class Do>
 static int share(int threads, long count, const Do &one) {
@@ -261,3 +265,5 @@ static int backward_all(const rg_call &c, const rg_gradients &g) {
   for (long i = 0; i < parts.count; i++) std::free(parts.items[i].sums.dk);
   return failed ? RG_NO_MEMORY : RG_OK;
 }
+}  // namespace
+}  // namespace RG_SPACE

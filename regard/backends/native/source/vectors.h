@@ -2,7 +2,11 @@
 //
 // Every sum here has a fixed order that does not depend on the width of a register, so AVX2 and AVX-512 give equal bits.
 // Products are added by `madd`, which rounds once; the compiler is told not to fuse others (-ffp-contract=off).
+#pragma once
+#include "space.h"
 
+namespace RG_SPACE {
+namespace {
 typedef RG_REAL real;            // float, or double in the namespace for float64
 constexpr int W = RG_WIDTH;      // reals in a register
 constexpr bool SINGLE = sizeof(real) == 4;
@@ -281,3 +285,5 @@ static inline vf shown(vf s, uint32_t bits) {
 }
 
 constexpr int up(int x, int m) { return (x + m - 1) / m * m; }
+}  // namespace
+}  // namespace RG_SPACE

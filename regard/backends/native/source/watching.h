@@ -1,7 +1,11 @@
 // Statistics that a row collects while its keys stream by: entropy, mean distance, and the keys with the largest weights.
 //
 // They are sums with weights 2^(score - highest), and scores, so they depend on the row alone as its output does.
+#pragma once
+#include "packing.h"
 
+namespace RG_SPACE {
+namespace {
 // The largest scores of a row in descending order and their keys, in whole registers.
 struct Top {
   real *score;
@@ -145,3 +149,5 @@ struct Watch {
     }
   }
 };
+}  // namespace
+}  // namespace RG_SPACE

@@ -7,7 +7,11 @@
 // same bits. Scores pair the numbers of a vector, outputs neighbouring keys, counted from the origin of the schedule, and
 // gradients of keys neighbouring rows. Weights and their gradients are rounded to bfloat16 for that; scores, their highest,
 // and all sums are float32. Queries are not multiplied by anything, so that the scale is applied to the scores.
+#pragma once
+#include "vectors.h"
 
+namespace RG_SPACE {
+namespace {
 #if defined(RG_BF16)
 constexpr bool HALF = true;
 #else
@@ -148,3 +152,5 @@ static inline void read_words(const char *row, int n, real *out, int padded) {
 #endif
 }
 #endif
+}  // namespace
+}  // namespace RG_SPACE
