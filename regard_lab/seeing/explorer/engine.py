@@ -104,6 +104,7 @@ def embed(
         "config": model.config.to_dict(),
         "tokeniser": json.loads(tokeniser.to_json()),
         "words": None if words is None else sorted(words.words),
+        "symbols": None if words is None or words.symbols is None else sorted(words.symbols),
         "tensors": records,
         "classes": list(classes),
         "deflated": precision == "int8",  # float32 hardly shrinks, and inflating takes time

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -482,9 +483,12 @@ def test_texts_become_the_ids_and_words_of_the_tokeniser(page_with, kind):
     model = LanguageModel(
         LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=8, heads=1, layers=1)
     )
-    seen = SeenWords.of(lines)
+    seen = SeenWords.of([*lines, "👍 🇩🇪 ≠"])
+    if kind == "byte":  # as lists of earlier versions are
+        seen = replace(seen, symbols=None)
     opened = page_with(model, tokeniser, "a", seen)
     own = [SOURCE, "Animal crossings: the street didn't cross the Zebra. «the»", "我有3只cats"]
+    own += ["≠$👍🏽🏽👎🏽 🇩🇪🇩🇫🇷 👩\u200d🚀\ufe0f≠\u0301 5€"]
     texts = [*texts_of_any_letters(120), *own]
     for text, run in zip(
         texts, asked(opened, "words", [{"source": text} for text in texts]), strict=True
@@ -495,7 +499,7 @@ def test_texts_become_the_ids_and_words_of_the_tokeniser(page_with, kind):
             text
         )
         assert run["pieces"]["text"] == tokeniser.pieces([BEGIN, *ids]), ascii(text)
-        assert run["unknown"] == list(seen.unknown(text)), ascii(text)
+        assert run["unknown"] == list(seen.unknown(tokeniser.reads(text))), ascii(text)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 // What the models are made of: attention with its memory, feed-forward, residuals. Arrays hold the rows of several texts of
 // one length, one text after the other.
 
-import {ACTIVATIONS, added, biased, linear} from "./numbers.js";
+import {ACTIVATIONS, added, biased, filled, linear} from "./numbers.js";
 import {pattern} from "./patterns.js";
 import {accelerated} from "./simd.js";
 
@@ -172,7 +172,7 @@ export function embedded(table, ids, {dim, start = 0, factor = 1, positions = nu
 
 /** The mean of the vectors of some ids; of the whole table where a text has one word or none. */
 export function meanVector(table, ids, dim) {
-  const mean = new Float64Array(dim), rows = ids.length > 1 ? ids : Array.from({length: table.length / dim}, (_, id) => id);
+  const mean = new Float64Array(dim), rows = ids.length > 1 ? ids : filled(table.length / dim, (id) => id);
   for (const id of rows) for (let i = 0; i < dim; i += 1) mean[i] += table[id * dim + i] / rows.length;
   return Float32Array.from(mean);
 }

@@ -1,25 +1,29 @@
 // The models of regard_lab.models, computed in a page: what they write or read, all weights, and what each word depends on.
 
 import {Attention, Settings, Weights, embedded, feedForward, meanVector, residual} from "./layers.js";
-import {ACTIVATIONS, logSumExp, merged, normed, sinusoid, slopes, softmax, top} from "./numbers.js";
+import {ACTIVATIONS, filled, logSumExp, merged, normed, sinusoid, slopes, softmax, top} from "./numbers.js";
 import {BEGIN, END, PAD, Tokeniser, UNKNOWN, unknownWords} from "./text.js";
 
 const OTHERS = 3; // sub-words that a word is compared with, and that are named beside it
 const MOST = 40; // words that are erased one by one
 const AT_ONCE = 4; // texts of one pass of the lens; between two passes a newer question may end it
 
-const range = ([, first, end]) => Array.from({length: end - first}, (_, at) => first + at);
+const range = ([, first, end]) => filled(end - first, (at) => first + at);
 export const isWord = (id) => id !== PAD && id !== BEGIN && id !== END;
 const wordsOf = (spans) => spans.map(([word]) => word);
 
 /** What all models share: their parts by name, embeddings, and answers between words. */
 class Model {
-  constructor({config, tokeniser, words, classes}, tensors) {
-    Object.assign(this, {config, classes, weights: new Weights(tensors), tokeniser: new Tokeniser(tokeniser), known: words && new Set(words)});
+  constructor({config, tokeniser, words, symbols, classes}, tensors) {
+    Object.assign(this, {config, classes, weights: new Weights(tensors), tokeniser: new Tokeniser(tokeniser), known: words && new Set(words), symbols});
     const {dim, positions} = config, learned = tensors["positions.weight"], kept = [];
     this.table = tensors["embedding.weight"];
     this.positions = learned ? (at) => learned.subarray(at * dim, (at + 1) * dim) : positions === "sinusoidal" ? (at) => (kept[at] ??= sinusoid(at, dim)) : null;
     this.room = learned ? learned.length / dim : Infinity;
+  }
+
+  unknown(text) {
+    return unknownWords(this.tokeniser.reads(text), this.known, this.symbols);
   }
 
   /** Refuse a question that this model cannot have. shapes: (layers, heads) of each kind of attention. */
@@ -74,7 +78,7 @@ class Model {
     for (const [kind, [layers, heads]] of Object.entries(this.shapes)) {
       kinds[kind] = {heads: [], layers: []};
       for (let layer = 0; layer < layers; layer += 1) {
-        const all = Array.from({length: heads}, (_, head) => [kind, layer, head]), falls = [];
+        const all = filled(heads, (head) => [kind, layer, head]), falls = [];
         for (const off of [all, ...all.map((one) => [one])]) {
           if (await pause()) return null;
           falls.push(own - odds(off));
@@ -139,7 +143,7 @@ export class Writer extends Model {
     this.last = {key: JSON.stringify(kept), given, ids, sourceSpans, gone, encoded, all, spans, logits, settings};
     return {
       texts: {source: wordsOf(sourceSpans), target: wordsOf(spans), read: wordsOf(read)}, text: tokeniser.decode(written), finished,
-      target: wordsOf(spans), ...this.chances(logits, spans, all), unknown: unknownWords(tokeniser.reads(source), this.known),
+      target: wordsOf(spans), ...this.chances(logits, spans, all), unknown: this.unknown(source),
       erasable: sourceSpans.slice(0, -1).map((_, at) => at), ids: {source: ids, target: written}, logits,
       pieces: {source: tokeniser.pieces(ids), target: tokeniser.pieces([BEGIN, ...written])},
       attention: Object.fromEntries(Object.keys(settings.kept).map((kind) => [kind, merged(settings.weights(kind), ...{
@@ -225,8 +229,8 @@ export class Translator extends Writer {
     const make = (name, kind, layer, text, rotates) => new Attention(this.weights, name, {
       kind, layer, dim, heads, headDim: dim / heads, text, causal: kind === "decoder", base: rotates && positions === "rotary" ? 10_000 : 0,
     });
-    this.encoder = Array.from({length: config.encoder_layers}, (_, layer) => make(`encoder.${layer}.attention`, "encoder", layer, config.encoder_pattern, true));
-    this.decoder = Array.from({length: config.decoder_layers}, (_, layer) => ({
+    this.encoder = filled(config.encoder_layers, (layer) => make(`encoder.${layer}.attention`, "encoder", layer, config.encoder_pattern, true));
+    this.decoder = filled(config.decoder_layers, (layer) => ({
       own: make(`decoder.${layer}.self_attention`, "decoder", layer, config.decoder_pattern, true),
       cross: make(`decoder.${layer}.cross_attention`, "cross", layer, config.cross_pattern, false),
     }));
@@ -290,7 +294,7 @@ const summed = (numbers, spans) => spans.map((span) => [span[0], range(span).red
 
 /** The mean of layers' heads: a list of (rows, columns), one for each layer. */
 function means({shape: [layers, heads, rows, columns], weights}) {
-  return Array.from({length: layers}, (_, layer) => Float64Array.from({length: rows * columns}, (_, at) => {
+  return filled(layers, (layer) => Float64Array.from({length: rows * columns}, (_, at) => {
     let sum = 0;
     for (let head = 0; head < heads; head += 1) sum += weights[(layer * heads + head) * rows * columns + at] / heads;
     return sum;
@@ -333,7 +337,7 @@ export class TextModel extends Model {
     const {config} = this, {dim, heads, head_dim: headDim, positions} = config, {kind} = content;
     const causal = kind === "language-model", inTurn = (layer) => (Array.isArray(config.pattern) ? config.pattern[layer % config.pattern.length] : config.pattern);
     Object.assign(this, {causal, head: causal ? "next" : config.head});
-    this.blocks = Array.from({length: config.layers}, (_, layer) => new Attention(this.weights, `blocks.${layer}.attention`, {
+    this.blocks = filled(config.layers, (layer) => new Attention(this.weights, `blocks.${layer}.attention`, {
       kind: "text", layer, dim, heads, headDim, text: inTurn(layer), causal,
       base: positions === "rotary" ? config.rotary_base : 0, slopes: positions === "alibi" ? slopes(heads) : null,
     }));
@@ -371,7 +375,7 @@ export class TextModel extends Model {
   /** Logits of the classes of a text. */
   sorted(x, settings) {
     const {dim, pooling} = this.config, rows = pooling === "first" ? 1 : x.length / dim;
-    const pooled = Float32Array.from({length: dim}, (_, i) => Array.from({length: rows}, (_, row) => x[row * dim + i]).reduce((sum, one) => sum + one, 0) / rows);
+    const pooled = Float32Array.from({length: dim}, (_, i) => filled(rows, (row) => x[row * dim + i]).reduce((sum, one) => sum + one, 0) / rows);
     return settings.tempered(this.weights.project("head.to_classes", this.weights.project("head.dense", pooled, dim).map(Math.tanh), dim));
   }
 
@@ -384,7 +388,7 @@ export class TextModel extends Model {
     const gone = new Set(this.places(spans, erase.filter((at) => inner.includes(at)))), mean = meanVector(this.table, ids.filter(isWord), dim);
     if (this.head === "words") ids = ids.map((id, at) => (gone.has(at) ? UNKNOWN : id));
     const x = this.vectors(ids, settings, {erased: [this.head === "words" ? null : gone], mean});
-    const answer = {texts: {text: words}, text: source, unknown: unknownWords(tokeniser.reads(source), this.known), erasable: inner, ids: {source: ids, target: []}, pieces: {text: tokeniser.pieces(ids)}};
+    const answer = {texts: {text: words}, text: source, unknown: this.unknown(source), erasable: inner, ids: {source: ids, target: []}, pieces: {text: tokeniser.pieces(ids)}};
     answer.attention = {text: merged(settings.weights("text"), spans, spans)};
     this.last = {key: JSON.stringify(kept), given, ids, spans, gone, mean, x, inner};
     Object.assign(answer, this.#said(ids, spans, x, gone, settings));

@@ -1,5 +1,8 @@
 // The arithmetic of a model: products with matrices, norms, activations, softmax. Arrays are float32, sums float64.
 
+/** An array of `of(at)` for each place. */
+export const filled = (length, of) => Array.from({length}, (_, at) => of(at));
+
 /** y = x W' + b for all rows of x. Blocks of 4 rows and 2 outputs read each number from memory the fewest times. */
 export function linear(x, weight, bias, width) {
   const rows = x.length / width, out = weight.length / width, y = new Float32Array(rows * out);
@@ -107,8 +110,8 @@ export function sinusoid(position, dim) {
 /** ALiBi's slopes: Press et al. 2022, section 3. */
 export function slopes(heads) {
   const below = 2 ** Math.floor(Math.log2(heads));
-  const own = Array.from({length: below}, (_, at) => 2 ** (-8 * (at + 1) / below));
-  const between = Array.from({length: below}, (_, at) => 2 ** (-4 * (2 * at + 1) / below));
+  const own = filled(below, (at) => 2 ** (-8 * (at + 1) / below));
+  const between = filled(below, (at) => 2 ** (-4 * (2 * at + 1) / below));
   return [...own, ...between].slice(0, heads);
 }
 

@@ -2,7 +2,7 @@
 // step (Bahdanau et al. 2015) or after it (Luong et al. 2015).
 
 import {embedded, meanVector} from "./layers.js";
-import {softmax} from "./numbers.js";
+import {filled, softmax} from "./numbers.js";
 import {pattern} from "./patterns.js";
 import {Writer, isWord} from "./models.js";
 
@@ -19,7 +19,7 @@ function joined(parts, texts) {
 /** The row at a place of each text. */
 function rowsAt(x, at, rows, texts) {
   const width = x.length / rows / texts;
-  return joined(Array.from({length: texts}, (_, text) => x.subarray((text * rows + at) * width, (text * rows + at + 1) * width)), 1);
+  return joined(filled(texts, (text) => x.subarray((text * rows + at) * width, (text * rows + at + 1) * width)), 1);
 }
 
 /** The columns of a matrix from one to another, or of its transpose. */
@@ -78,7 +78,7 @@ export class RecurrentTranslator extends Writer {
   #direction(name, x, texts, width, backwards) {
     const {weights, config: {hidden, cell}} = this, rows = x.length / width / texts, size = hidden / 2, states = new Float32Array(texts * rows * size);
     const into = weights.multiply(x, weights.tensors[name("weight_ih")], weights.tensors[name("bias_ih")], width);
-    let state = Array.from({length: cell === "lstm" ? 2 : 1}, () => new Float32Array(texts * size));
+    let state = filled(cell === "lstm" ? 2 : 1, () => new Float32Array(texts * size));
     for (let step = 0; step < rows; step += 1) {
       const at = backwards ? rows - 1 - step : step;
       state = this.#advance(name, texts, state, null, rowsAt(into, at, rows, texts));
@@ -100,13 +100,13 @@ export class RecurrentTranslator extends Writer {
   /** The memory of the sources, and the first state of the decoder: tanh of what the last states of the encoder give. */
   start({states, last}, sources, texts) {
     const {hidden, decoder_layers: layers, cell} = this.config, first = this.weights.project("to_first_state", last, hidden).map(Math.tanh), wide = first.length / sources;
-    const part = (number, layer) => joined(Array.from({length: texts}, (_, text) => {
+    const part = (number, layer) => joined(filled(texts, (text) => {
       const from = (sources === 1 ? 0 : text) * wide + (number * layers + layer) * hidden;
       return first.subarray(from, from + hidden);
     }), 1);
     return {
       values: states, keys: this.#times(states, this.ofKey), count: states.length / hidden / sources, shared: sources === 1, place: 0, fed: new Float32Array(texts * this.config.dim),
-      layers: Array.from({length: layers}, (_, layer) => (cell === "lstm" ? [part(0, layer), part(1, layer)] : [part(0, layer)])),
+      layers: filled(layers, (layer) => (cell === "lstm" ? [part(0, layer), part(1, layer)] : [part(0, layer)])),
     };
   }
 

@@ -1,6 +1,6 @@
 // Products with matrices by WebAssembly, four numbers at a time: a third of the time of JavaScript.
 
-import {dot} from "./numbers.js";
+import {dot, filled} from "./numbers.js";
 
 const [GET, SET, LOOP, BRANCH_IF, END_OF, I32, F32_ADD, F32_STORE, VOID, V128, TYPE_I32] = [0x20, 0x21, 0x03, 0x0d, 0x0b, 0x41, 0x92, 0x38, 0x40, 0x7b, 0x7f];
 const [ADD, MULTIPLY, LESS] = [0x6a, 0x6c, 0x49], LOAD = [0xfd, 0x00, 4, 0], SPLAT_ZERO = [0xfd, 0x0c, ...Array(16).fill(0)];
@@ -15,7 +15,7 @@ function moduleBytes() {
   const vector = (items) => [items.length, ...items.flat()], section = (id, content) => [id, ...size(content), ...content];
   const pointers = ROWS + COLUMNS, end = 5 + pointers, sums = end + 1, loaded = sums + ROWS * COLUMNS;
   const pointer = (number, base, times) => set(5 + number, get(base), get(3), [I32, times], [MULTIPLY], [ADD]);
-  const each = (count, make) => Array.from({length: count}, (_, at) => make(at)).flat();
+  const each = (count, make) => filled(count, make).flat();
   const code = [
     ...each(ROWS, (r) => pointer(r, 0, r)), ...each(COLUMNS, (c) => pointer(ROWS + c, 1, c)), ...set(end, get(0), get(3), [ADD]),
     ...each(ROWS * COLUMNS, (at) => set(sums + at, SPLAT_ZERO)),

@@ -21,13 +21,10 @@ const encodable = (text) => text.replace(/\p{Cs}/gu, "\ufffd"); // lone surrogat
 const decoded = (bytes) => new TextDecoder("utf-8", {ignoreBOM: true}).decode(bytes);
 
 // Characters without a sign of their own, as regard_lab.text.lines drops them; marks of the direction stay in targets.
-const HIDDEN = "\\u00ad\\u034f\\u2060-\\u2064\\ufeff";
-const DIRECTIONS = "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069";
-function invisible(hidden) {
-  const afterLetters = `(?<=[0-9A-Za-z\\u00aa-\\u05ff\\u1e00-\\u1fff])[${hidden}\\u200b-\\u200d]+`;
-  const unspaced = "\\u0e00-\\u0fff\\u1000-\\u109f\\u1780-\\u17ff";
-  return new RegExp(`${afterLetters}|[${hidden}]|(?<![${unspaced}])\\u200b`, "gu");
-}
+const HIDDEN = "\u00ad\u034f\u2060-\u2064\ufeff";
+const DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069";
+const UNSPACED = "\u0e00-\u109f\u1780-\u17ff"; // Thai, Lao, Tibetan, Burmese, Khmer
+const invisible = (hidden) => new RegExp(`(?<=[0-9A-Za-z\u00aa-\u05ff\u1e00-\u1fff])[${hidden}\u200b-\u200d]+|[${hidden}]|(?<![${UNSPACED}])\u200b`, "gu");
 const INVISIBLE = invisible(HIDDEN), INVISIBLE_OR_DIRECTION = invisible(HIDDEN + DIRECTIONS);
 const dropInvisible = (text, pattern) => text.normalize("NFC").replace(pattern, "");
 
@@ -182,26 +179,31 @@ const shown = (bytes) => stripped(decoded(bytes));
 const isPart = (bytes, at, letter) => letter === "\ufffd" && (bytes[at] !== 0xef || bytes[at + 1] !== 0xbf); // of a character
 const escaped = (bytes) => characters(bytes).map(([letter, at]) => (isPart(bytes, at, letter) ? `\\x${bytes[at].toString(16)}` : letter)).join("");
 
-// Scripts that write no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer; kana; Han.
-const UNSPACED = /^[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u{20000}-\u{3ffff}]/u;
+// Letters of scripts that write no spaces between words: also kana and Han.
+const UNSPACED_LETTER = new RegExp(`^[${UNSPACED}\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u{20000}-\u{3ffff}]`, "u");
+// A symbol with the marks, tones and joined symbols that belong to it; two regions are a flag.
+const OF_SYMBOLS = "\\p{S}\\p{Co}\\p{Cn}";
+const SYMBOL = new RegExp(`(?:\\p{RI}{2}|[${OF_SYMBOLS}])(?:(?<=\u200d)[${OF_SYMBOLS}]|\\p{EMod}|[^${OF_SYMBOLS}])*`, "gu");
+const isSymbol = (letter) => letter.search(SYMBOL) === 0;
 
 function splitUnspaced(word) {
   const parts = [];
   for (const letter of word) {
-    const joins = parts.length && (/\p{M}/u.test(letter) || !(UNSPACED.test(letter) || UNSPACED.test(parts.at(-1))));
+    const joins = parts.length && (/\p{M}/u.test(letter) || !(UNSPACED_LETTER.test(letter) || UNSPACED_LETTER.test(parts.at(-1))));
     if (joins) parts[parts.length - 1] += letter;
     else parts.push(letter);
   }
   return parts;
 }
 
-/** The words of a text that the training never had; null if the training's words are not known. */
-export function unknownWords(text, known) {
+/** The words and symbols of a text that the training never had; null if its words are not known, no symbols if these are not. */
+export function unknownWords(text, known, symbols) {
   if (!known) return null;
   const found = new Set();
   let begins = true; // whether the next word may begin a sentence
   for (const unit of split(normalise(text), PLAIN)) {
     if (!/[\p{L}\p{N}]/u.test(unit)) {
+      for (const symbol of split(unit, SYMBOL)) if (symbols && [...symbol].some((letter) => isSymbol(letter) && !symbols.includes(letter))) found.add(symbol);
       begins ||= /[.!?\u2026:"'\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a([\u00bf\u00a1]/u.test(unit);
       continue;
     }
