@@ -19,7 +19,7 @@ Limit = Callable[[Problem], str | None]
 
 
 @dataclass(frozen=True)
-class Where:
+class Condition:
     """A limit for the problems of which `applies` holds; braces in the reason hold what to read of the problem."""
 
     applies: Callable[[Problem], object]
@@ -36,10 +36,10 @@ class Where:
 def refusal_by(limits: Iterable[Limit], problem: Problem) -> Refusal | None:
     """The refusal of a problem by the first limit that it exceeds, or None.
 
-    Every backend asks its limits of every new problem, so those of kind `Where` are asked without a function between.
+    Every backend asks its limits of every new problem, so a `Condition` is asked without a function between.
     """
     for limit in limits:
-        if isinstance(limit, Where):
+        if isinstance(limit, Condition):
             reason = limit.because(problem) if limit.applies(problem) else None
         else:
             reason = limit(problem)
@@ -64,9 +64,9 @@ class Limited(Described):
         raise NotImplementedError
 
 
-def where(applies: Callable[[Problem], object] | str, reason: str) -> Where:
+def where(applies: Callable[[Problem], object] | str, reason: str) -> Condition:
     """A limit for the problems of which a function holds, or of which the property with this name is true."""
-    return Where(attrgetter(applies) if isinstance(applies, str) else applies, reason)
+    return Condition(attrgetter(applies) if isinstance(applies, str) else applies, reason)
 
 
 def on_mechanism(kind: type[Mechanism] | tuple[type[Mechanism], ...], computes: str) -> Limit:

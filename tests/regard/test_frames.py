@@ -20,7 +20,7 @@ SHORT = torch.randn(1, 4, 16, 64)
 LONG = torch.randn(1, 4, 256, 64)
 HAS_KERNEL = not isinstance(load(), str)
 # The most functions of a first call, without and with a gradient. Without the kernel, other backends are weighed.
-MOST_ENTERED = (380, 580) if HAS_KERNEL else (900, 900)
+MOST_ENTERED = (400, 620) if HAS_KERNEL else (900, 900)
 
 KERNEL_CASES = [("native", Causal(), 64, 3), ("native", CausalWindow(256), 2048, 3)]
 if not HAS_KERNEL:

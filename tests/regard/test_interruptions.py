@@ -22,7 +22,7 @@ from regard.patterns.visible import _remembered_keys as seen
 from regard.positions import Rotary, _cos_and_sin
 
 Run = Callable[[], Any]
-KEPT = (draws._kept, counted, seen, _last_keys, _table, _cos_and_sin)
+KEPT = (draws._cached_directions, counted, seen, _last_keys, _table, _cos_and_sin)
 
 torch.set_num_threads(1)
 

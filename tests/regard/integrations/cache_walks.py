@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import inspect
 import pickle
 import random
 from collections.abc import Callable
@@ -22,6 +23,10 @@ import transformers
 from transformers import DynamicCache
 
 from regard.integrations.transformers import attach, keep_entries
+
+# The keyword of a model for a cache. `transformers_versions` has it for tests; this file also runs as a program.
+_KEYWORDS = inspect.signature(transformers.LlamaForCausalLM.forward).parameters
+CACHE = "cache" if "cache" in _KEYWORDS else "past_key_values"
 
 VOCAB = 41
 WINDOW = 7
@@ -192,8 +197,8 @@ class Walk:
         if pair.dropped:
             options["attention_mask"] = live
             options["position_ids"] = torch.arange(pair.length, live.shape[1])[None]
-        ours = attached(ids, past_key_values=pair.ours).logits
-        theirs = plain(ids, past_key_values=pair.theirs, **options).logits
+        ours = attached(ids, **{CACHE: pair.ours}).logits
+        theirs = plain(ids, **{CACHE: pair.theirs}, **options).logits
         pair.live = live
         self.log.append(f"go on by {count}")
         self.note(ours, theirs)

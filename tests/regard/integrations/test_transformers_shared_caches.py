@@ -9,7 +9,7 @@ pytest.importorskip(
 )
 
 import torch
-from cache_walks import BOUND, MODELS, VOCAB, WIDER, Walk, copied, models, tensors_of
+from cache_walks import BOUND, CACHE, MODELS, VOCAB, WIDER, Walk, copied, models, tensors_of
 from transformers import DynamicCache
 
 from regard.integrations.transformers import keep_entries
@@ -41,12 +41,12 @@ def test_many_caches_of_attached_models_change_as_those_of_the_models_themselves
 
 def begun(name: str, length: int) -> DynamicCache:
     held = DynamicCache()
-    models(name)[0](IDS[:, :length], past_key_values=held)
+    models(name)[0](IDS[:, :length], **{CACHE: held})
     return held
 
 
 def logits(name: str, first: int, stop: int, held: DynamicCache) -> torch.Tensor:
-    return models(name)[0](IDS[:, first:stop], past_key_values=held).logits
+    return models(name)[0](IDS[:, first:stop], **{CACHE: held}).logits
 
 
 @torch.no_grad()

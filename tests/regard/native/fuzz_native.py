@@ -217,9 +217,9 @@ def damaged(draw: random.Random) -> None:
         return
     kernel = plan._offer.run.__self__
     plan.run(q, k, v)
-    if not kernel._kept:
+    if not kernel._lowered:
         return
-    lowered = next(iter(kernel._kept.values()))
+    lowered = next(iter(kernel._lowered.values()))
     schedules = []
     for arrays, origin in lowered.schedules:
         arrays = [
