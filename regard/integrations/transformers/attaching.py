@@ -246,7 +246,7 @@ def _refuse_weights(
     if not (part.config.output_attentions if asked is None else asked):
         return
     now = part.config._attn_implementation
-    if now == NAME:
+    if now == NAME or any(map(_replaced().is_replaced, part.modules())):
         raise UnsupportedError(NO_WEIGHTS)
     was_set = any(config is part.config and name != now for config, name in implementations)
     if not was_set:

@@ -41,7 +41,7 @@ from regard.integrations.transformers.window_cache import given_cache
 from regard.mechanisms.recurrent import Lightning
 from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
-__all__ = ["replace_modules", "restore_modules"]
+__all__ = ["is_replaced", "replace_modules", "restore_modules"]
 
 _patterns: Any = (
     WeakTensorKeyDictionary()
@@ -336,6 +336,11 @@ REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     MiniMaxLightningAttention: RegardMiniMaxLightningAttention,
     **BIASED,
 }
+
+
+def is_replaced(module: nn.Module) -> bool:
+    """Whether an attention module has the class of its replacement."""
+    return type(module) in REPLACEMENTS.values()
 
 
 def replace_modules(model: nn.Module) -> None:

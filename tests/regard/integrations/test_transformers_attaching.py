@@ -231,6 +231,7 @@ OWN_ANSWERS = {
     "Persimmon": lambda: tf.PersimmonModel(tf.PersimmonConfig(**SIZES)),
     "BERT": lambda: BY_NAME["BERT"].model(),
     "BART": lambda: tf.BartModel(tf.BartConfig(**TRANSLATOR)),
+    "MPT": lambda: tf.MptModel(tf.MptConfig(vocab_size=99, d_model=32, n_heads=4, n_layers=2)),
     "YOLOS": lambda: tf.YolosModel(
         tf.YolosConfig(**{**IMAGE, "image_size": [32, 32]}, num_detection_tokens=3)
     ),
