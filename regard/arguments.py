@@ -28,10 +28,11 @@ from regard.errors import ArgumentError, ShapeError
 
 KindT = TypeVar("KindT")
 Kinds = type[Any] | tuple[type[Any], ...] | UnionType
+# the kinds that mean a number; True and False are none
 NUMBERS: tuple[Kinds, ...] = (
     int,
     (int, float),
-)  # the kinds that mean a number; True and False are none
+)
 PLAIN = frozenset({int, float, bool, str, type(None)})  # what `plain` need not look into
 LONGEST, LONGEST_PATH = 80, 200  # characters of a value, and of a path, that a message quotes
 FEW, MANY = 6, 12  # so few names are always listed in a message; more than so many never
@@ -51,9 +52,8 @@ def shown(value: object) -> str:
         kind = "a tensor" if hasattr(value, "requires_grad") else "an array"
         layout = str(getattr(value, "layout", "torch.strided"))
         return f"{kind} {(*shape,)} of {dtype}{'' if layout == 'torch.strided' else f' in layout {layout}'}"
-    if (
-        isinstance(value, int) and value.bit_length() > 256
-    ):  # Python refuses to write the longest ones
+    # Python refuses to write the longest ones
+    if isinstance(value, int) and value.bit_length() > 256:
         return f"a whole number of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

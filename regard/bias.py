@@ -108,9 +108,8 @@ class ALiBi(Bias):
 
     @property
     def by_value(self) -> bool:
-        return (
-            type(self) is ALiBi
-        )  # a class derived from it may hold numbers that are not in its key
+        # a class derived from it may hold numbers that are not in its key
+        return type(self) is ALiBi
 
     def check(self, heads: int) -> None:
         if self.slopes is not None and len(self.slopes) != heads:

@@ -43,9 +43,8 @@ class Sinusoidal(nn.Module):
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         """The vectors to add, (..., dim) in float32, for integer positions (...)."""
         positions = checked_positions(positions)
-        angles = positions[..., None].double() * frequencies(
-            self.dim, self.base, positions.device
-        )  # (..., dim / 2)
+        # (..., dim / 2)
+        angles = positions[..., None].double() * frequencies(self.dim, self.base, positions.device)
         return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
 
     def extra_repr(self) -> str:

@@ -12,9 +12,8 @@ from typing import Any
 ENTRY = re.compile(r"^((?:\*{0,2}\w+, )*\*{0,2}\w+)(?: \([^)]*\))?:(?:\s|$)")
 INLINE = re.compile(r"; ((?:\w+, )*\w+): ")  # "norm: ...; epsilon: ..." on one line
 FIELD = re.compile(r"^([a-z]\w*): \S")
-QUOTED_FIELD = re.compile(
-    r"`([a-z]\w*)`(?: \([^)]*\))?(?::| is | says | marks )"
-)  # "`span` is the padding"
+# "`span` is the padding"
+QUOTED_FIELD = re.compile(r"`([a-z]\w*)`(?: \([^)]*\))?(?::| is | says | marks )")
 
 
 def documented_arguments(text: str) -> list[str]:
@@ -62,9 +61,8 @@ def defined(module: str) -> Iterator[tuple[str, Any]]:
             inspect.isclass(value) or inspect.isfunction(value)
         ):
             continue
-        if value.__qualname__.startswith(
-            "torch_dynamo_resume_in_"
-        ):  # left in a module by torch.compile
+        # left in a module by torch.compile
+        if value.__qualname__.startswith("torch_dynamo_resume_in_"):
             continue
         yield value.__qualname__, value
         if inspect.isclass(value):

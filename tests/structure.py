@@ -15,9 +15,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("regard", "regard_lab")
 FOR_TESTS = "regard.testing"  # the oracle and the cases; only what checks results before it times them uses it too
 CHECKING = ("regard_lab.bench", "regard_lab.cli")
-CALLED_BY_ANOTHER = {
-    "regard.backends.tiled": "regard.backends.native"
-}  # tiled hands it the parts of a strided pattern
+# tiled hands it the parts of a strided pattern
+CALLED_BY_ANOTHER = {"regard.backends.tiled": "regard.backends.native"}
 
 Graph = dict[str, set[str]]
 

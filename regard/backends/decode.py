@@ -34,9 +34,8 @@ QUERIES = 16  # the most queries it computes; for more, the backends that comput
 MOST = 4  # the most runs; more are computed as one run with a mask
 SPLIT = 512  # fewest keys for one thread
 PART_ROWS = 32  # rows that the fused operation gives to one thread in any case
-WORKSPACE = (
-    1 << 17
-)  # numbers in the workspace: half a MiB; a quarter of it and four times as much were slower
+# numbers in the workspace: half a MiB; a quarter of it and four times as much were slower
+WORKSPACE = 1 << 17
 FEWEST = 256  # the fewest keys in a chunk, for any number of heads
 
 Runs = tuple[Run, ...]

@@ -314,9 +314,8 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) 
             wide = torch.promote_types(q.dtype, torch.float32)
             k = k.to(wide)
             v = v.to(wide)
-            q = q.to(wide).unflatten(
-                1, (k.shape[1], -1)
-            )  # (batch, kv_heads, group, rows, head_dim)
+            # (batch, kv_heads, group, rows, head_dim)
+            q = q.to(wide).unflatten(1, (k.shape[1], -1))
             products = q @ k[:, :, None].mT
             scores = products.flatten(1, 2) * call.scale  # (batch, heads, rows, keys)
             if call.mask is not None:

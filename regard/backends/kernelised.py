@@ -385,9 +385,8 @@ def cost(problem: Problem) -> Cost:
     keys = len(problem.reachable_keys)
     times = 2 if document_ids(problem.pattern) else 1  # padding at most doubles them
     features = problem.mechanism.feature_dim(problem.head_dim)
-    columns = (
-        problem.v_dim + 1
-    )  # of the memory: one for each number of a value, and the denominator
+    # of the memory: one for each number of a value, and the denominator
+    columns = problem.v_dim + 1
     rows = problem.batch * problem.heads * problem.q_len * times
     added = problem.batch * problem.kv_heads * keys * times
     longer = longer_on(problem.device, problem.batch * problem.heads)

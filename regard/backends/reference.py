@@ -52,9 +52,8 @@ def softmax_attention(problem: Problem, operands: Operands) -> Result:
     empty_rows = masked.all(-1, keepdim=True)
 
     q = operands.q.to(dtype).masked_fill(empty_rows, 0)
-    k = operands.k.to(dtype).repeat_interleave(
-        problem.group, dim=1
-    )  # (batch, heads, keys, head_dim)
+    # (batch, heads, keys, head_dim)
+    k = operands.k.to(dtype).repeat_interleave(problem.group, dim=1)
     v = operands.v.to(dtype).repeat_interleave(problem.group, dim=1)  # (batch, heads, keys, v_dim)
 
     scores = similarity(problem, operands, q, k) * problem.scale  # (batch, heads, q_len, keys)

@@ -29,9 +29,8 @@ class Relative:
     def block(self, grid: Grid) -> torch.Tensor:
         """The bias of a block of pairs, (batch or 1, heads or 1, rows, keys)."""
         distances = grid.k_pos - grid.q_pos - self.lowest  # (rows, keys) or (batch, 1, rows, keys)
-        bias = self.table[
-            :, distances
-        ]  # (heads or 1, rows, keys) or (heads or 1, batch, 1, rows, keys)
+        # (heads or 1, rows, keys) or (heads or 1, batch, 1, rows, keys)
+        bias = self.table[:, distances]
         return bias[None] if bias.dim() == 3 else bias[:, :, 0].transpose(0, 1)
 
 

@@ -32,9 +32,8 @@ def without_gaps(call: Call) -> Call:
         UnsupportedError: an option that counts positions, or, with a ring, a pattern that may look at a dropped key.
     """
     k, v, q = call.k, call.v, call.q
-    by_held = isinstance(
-        call.bias, Forgetting
-    )  # numbers of the held keys, whatever their positions
+    # numbers of the held keys, whatever their positions
+    by_held = isinstance(call.bias, Forgetting)
     if not (isinstance(k, Stored) and (k.has_gap or (by_held and k.first))):
         return call
     sizes = bind_attention(q, k, v)
@@ -170,10 +169,11 @@ def _bias_at(
         bias = bias[(None,) * (4 - bias.dim())]
         return bias if bias.shape[-1] == 1 else torch.take_along_dim(bias, places, -1)
     queries = torch.arange(start, start + sizes["q_len"], device=k.device)[:, None]
+    # (batch or 1, heads or 1, pairs)
     lowest, distances = (
         -start - sizes["q_len"],
         (places - queries).flatten(2),
-    )  # (batch or 1, heads or 1, pairs)
+    )
     table = bias.by_distance(
         torch.arange(lowest, k.shape[2] - start + 1, device=k.device), sizes["heads"]
     )

@@ -33,9 +33,8 @@ PAIRS = 1 << 22  # checked at once
 # Products of larger numbers could overflow; float16 and bfloat16 are multiplied in float32.
 LIMIT = 2.0**63
 LIMITS = {torch.float64: 2.0**511}
-NUMBERS_KEPT = (
-    1 << 16
-)  # of a bias by distance; larger calls do not notice that they are computed again
+# of a bias by distance; larger calls do not notice that they are computed again
+NUMBERS_KEPT = 1 << 16
 _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY
 _NOTHING: dict[str, torch.Tensor] = {}
 
@@ -59,9 +58,8 @@ def grid_of_call(
     """The grid of a call; q_start is read where it differs by batch row."""
     start: int | torch.Tensor | None = problem.q_start
     if problem.q_start is PER_ROW and isinstance(q_start, torch.Tensor):
-        start = in_memory(
-            "q_start", q_start
-        ).clone()  # a copy, since the caller may change it in place before the backward pass
+        # a copy, since the caller may change it in place before the backward pass
+        start = in_memory("q_start", q_start).clone()
     grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
     return CallGrid(grid, None if problem.checks_hidden_after else _hidden(problem, grid))
 
@@ -131,9 +129,8 @@ def without_masked(problem: Problem, operands: Operands) -> Operands:
         k, v = (x.numbers if x.scales is None else x.scales for x in (k, v))
     if _can_be_read(k) and _can_be_read(v):
         (low, high), (least, most) = k.detach().aminmax(), v.detach().aminmax()
-        if (
-            low >= -limit and high <= limit and least >= -limit and most <= limit
-        ):  # all False for NaN
+        # all False for NaN
+        if low >= -limit and high <= limit and least >= -limit and most <= limit:
             return operands
         extreme = ~((k.detach().abs().amax(-1) <= limit) & (v.detach().abs().amax(-1) <= limit))
         hidden = extreme & ~_for_kv_heads(
@@ -161,9 +158,8 @@ def _with_zeros(
 def _visible(problem: Problem, operands: Operands, among: torch.Tensor) -> torch.Tensor:
     """Which keys some query may look at by pattern and bias, (batch or 1, heads or 1, keys); True outside `among`."""
     bias = operands.bias
-    if (
-        isinstance(bias, torch.Tensor) and bias.shape[2] == 1
-    ):  # the same for every query, and the pattern is done
+    # the same for every query, and the pattern is done
+    if isinstance(bias, torch.Tensor) and bias.shape[2] == 1:
         return (bias[:, :, 0] != -math.inf).expand(-1, -1, len(among))
     visible = torch.ones(
         problem.batch, problem.heads, len(among), dtype=torch.bool, device=operands.grid.device
@@ -176,12 +172,10 @@ def _visible(problem: Problem, operands: Operands, among: torch.Tensor) -> torch
 def _beyond(bias: Relative, grid: Grid) -> torch.Tensor:
     """Which keys a bias by distance masks for every query, (batch or 1, heads or 1, keys)."""
     masked = torch.nn.functional.pad((bias.table == -math.inf).cumsum(-1), (1, 0))
-    first = (
-        grid.k_pos - grid.q_pos[..., -1:, :] - bias.lowest
-    )  # of the neighbouring distances of a key
-    beyond = masked[:, first + len(grid.rows)] - masked[:, first] == len(
-        grid.rows
-    )  # (heads, [batch, 1,] 1, keys)
+    # of the neighbouring distances of a key
+    first = grid.k_pos - grid.q_pos[..., -1:, :] - bias.lowest
+    # (heads, [batch, 1,] 1, keys)
+    beyond = masked[:, first + len(grid.rows)] - masked[:, first] == len(grid.rows)
     return beyond.transpose(0, 1) if beyond.dim() == 3 else beyond[:, :, 0, 0].transpose(0, 1)
 
 
@@ -201,9 +195,8 @@ def _aligned_as(x: torch.Tensor | Stored, copy: torch.Tensor | Stored) -> torch.
     """
     if isinstance(x, Stored) or isinstance(copy, Stored) or copy.requires_grad:
         return copy
-    if not copy.is_cpu or torch._C._functorch.is_functorch_wrapped_tensor(
-        copy
-    ):  # which has no memory of its own
+    # which has no memory of its own
+    if not copy.is_cpu or torch._C._functorch.is_functorch_wrapped_tensor(copy):
         return copy
     period = ALIGNED // x.element_size()
     ahead = x.data_ptr() % ALIGNED // x.element_size()
@@ -237,12 +230,10 @@ def prepared_sink(sink: float | torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """The logits of the sinks as (batch or 1, heads or 1, 1) in float32, or in float64 where q is."""
     wide = torch.promote_types(q.dtype, torch.float32)
     if not isinstance(sink, torch.Tensor):
-        return torch.full(
-            (1, 1, 1), real("sink", sink), dtype=wide, device=q.device
-        )  # no key holds the number
-    if (
-        sink.requires_grad
-    ):  # a logit of -inf is no sink, so nothing depends on it, not even the sum of an empty row
+        # no key holds the number
+        return torch.full((1, 1, 1), real("sink", sink), dtype=wide, device=q.device)
+    # a logit of -inf is no sink, so nothing depends on it, not even the sum of an empty row
+    if sink.requires_grad:
         sink = sink.masked_fill(sink == -math.inf, -math.inf)
     return sink.to(wide)[(None,) * (2 - sink.dim())][..., None]
 
@@ -331,9 +322,8 @@ def contained(
         return result
     touched = _touched(problem, operands, bad, spoilt, among)
     added = operands.changed_bias(lambda x: x.masked_fill(_is_spoilt(x), 0))
-    bad_keys = bad.unflatten(1, (-1, problem.value_group)).all(
-        2
-    )  # of k, whose heads may be fewer than those of v
+    # of k, whose heads may be fewer than those of v
+    bad_keys = bad.unflatten(1, (-1, problem.value_group)).all(2)
     return _with_nan(
         compute(_with_zeros(operands._replace(bias=added), bad_keys[..., None], bad[..., None])),
         touched,

@@ -125,9 +125,8 @@ class Plan:
             return self.compute(call, here)
         refuse_tracing()
         if (cast := call.cast()) is not call:
-            with torch.autocast(
-                cast.q.device.type, enabled=False
-            ):  # the backend chooses in what it computes
+            # the backend chooses in what it computes
+            with torch.autocast(cast.q.device.type, enabled=False):
                 return self.result_of(cast)
         self._check(call)
         if not has_no_values(call.q, call.k, call.v):

@@ -21,9 +21,8 @@ ATTENTION_AXES = {
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 HALF = DTYPES[:2]
-BEFORE_AUTOGRAD: Any = (
-    torch._C.DispatchKey.PreDispatch
-)  # included while a tracer records before autograd
+# included while a tracer records before autograd
+BEFORE_AUTOGRAD: Any = torch._C.DispatchKey.PreDispatch
 _RECORDING: Any = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FUNCTIONAL
 _DEVICES = frozenset(
     filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "mtia"))

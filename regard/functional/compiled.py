@@ -245,9 +245,8 @@ class _Numbers:
         if isinstance(value, range):
             return range(index(value.start), index(value.stop), index(value.step))
         if isinstance(value, int) and not isinstance(value, bool):
-            return index(
-                value
-            )  # a compiler treats whole numbers that change as sizes, without text
+            # a compiler treats whole numbers that change as sizes, without text
+            return index(value)
         if not isinstance(value, float) or not is_unknown(value):
             return value
         self.values.append(as_input(value))
@@ -321,9 +320,8 @@ def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
             return _operation.new_seed(as_input(dropout), device=cpu)
         return _operation.new_seed(device=cpu) if dropout > 0 else None
     seed = checked_seed(seed)
-    folded = (
-        (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed
-    )  # only the lowest 64 bits are used
+    # only the lowest 64 bits are used
+    folded = (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed
     return torch.full((), folded, dtype=torch.int64, device="cpu")
 
 
@@ -354,9 +352,8 @@ def _recorded_seed(mode: Any, function: Any, types: Any, args: Any = (), kwargs:
     number = len(graph.find_nodes(op="call_function", target=function))
     seed = proxy_call(mode, function, mode.pre_dispatch, args, {**kwargs, "number": number})
     meta = graph.find_nodes(op="call_function", target=function)[-1].meta
-    keeps = functorch.activation_memory_budget > 0 and not meta.get(
-        "custom"
-    )  # where a region has its own budget
+    # where a region has its own budget
+    keeps = functorch.activation_memory_budget > 0 and not meta.get("custom")
     meta["recompute"] = CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.MUST_RECOMPUTE
     return seed
 
@@ -387,9 +384,8 @@ def _backward(
 ) -> list[torch.Tensor]:
     """Gradients of what learns, in the order of `learns`. The forward pass is computed again, by any backend."""
     leaves, learning = _leaves(tensors, learns)
-    excluded = (
-        torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD
-    )  # a mode, as of a FLOP counter, excludes autograd
+    # a mode, as of a FLOP counter, excludes autograd
+    excluded = torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
         output = _output(*leaves, with_graph=True, **call)
         found = torch.autograd.grad(output, learning, grad, materialize_grads=True)
@@ -628,9 +624,8 @@ def _decomposed(*args: Any, **options: Any) -> Any:
     """
     if _whole.get() or not (exporting() and isinstance(args[0], FunctionalTensor)):
         return NotImplemented
-    return plain_attention(
-        *args, **options
-    ).contiguous()  # the layout that the fake operation promises
+    # the layout that the fake operation promises
+    return plain_attention(*args, **options).contiguous()
 
 
 # A composite kernel enters `torch.export.default_decompositions()`, with which every exporter begins.

@@ -67,9 +67,8 @@ def plain_attention(
         raise UnsupportedError(
             "dropout is not exported to other runtimes; export the model in eval mode"
         )
-    if (
-        precise and q.dtype in HALF
-    ):  # the fused attention of other runtimes rounds weights to the dtype of v
+    # the fused attention of other runtimes rounds weights to the dtype of v
+    if precise and q.dtype in HALF:
         wide = (x.float() for x in (q, k, v))
         return plain_attention(
             *wide,
@@ -92,9 +91,8 @@ def plain_attention(
     heads = q.shape[1]
     q_len = q.shape[2]
     k_len = k.shape[2]
-    asked = (
-        read_together(pattern, held) if held else parse(pattern).canonical()
-    )  # canonical() would fix tensors' sizes
+    # canonical() would fix tensors' sizes
+    asked = read_together(pattern, held) if held else parse(pattern).canonical()
     start = q_start if q_start is not None else k_len - q_len if first is None else first
     band = None if held or asked.varies_by_head else asked.band()
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
@@ -129,9 +127,8 @@ def plain_attention(
     if bias is not None and lowest is not None:
         rows = torch.arange(q_len, device=q.device)[:, None]
         columns = torch.arange(k_len, device=q.device)
-        bias = bias[
-            :, columns - rows - start - lowest
-        ]  # a table by distance, (heads or 1, distances)
+        # a table by distance, (heads or 1, distances)
+        bias = bias[:, columns - rows - start - lowest]
     if bias is not None:
         bias = _four_axes(bias)
         finite = bias != -math.inf

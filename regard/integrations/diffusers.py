@@ -71,9 +71,8 @@ class Observed:
 
 
 _watching: ContextVar[tuple[Observed, Any] | None] = ContextVar("_watching", default=None)
-_inside: ContextVar[bool] = ContextVar(
-    "_inside", default=False
-)  # whether an attached layer is computing
+# whether an attached layer is computing
+_inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
 
 def attach(model: Model, pattern: Chosen = None, *, backend: str = "auto") -> Model:
@@ -214,9 +213,8 @@ def _dispatched(
         raise UnsupportedError(
             "diffusers' context parallelism is not computed by regard; use the backend 'native'"
         )
-    if (
-        attn_mask is not None and attn_mask.dim() == 2
-    ):  # (batch, k_len), as the backend "native" takes it
+    # (batch, k_len), as the backend "native" takes it
+    if attn_mask is not None and attn_mask.dim() == 2:
         attn_mask = attn_mask[:, None, None]
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     with nullcontext() if _inside.get() else replaced_attention():

@@ -234,9 +234,8 @@ def meaning(
     if live is None:
         return Full(), mask
     known = not torch.compiler.is_compiling()
-    alike = all(
-        live.shape[axis] == 1 or not live.stride(axis) for axis in (1, 2)
-    )  # for all heads and queries
+    # for all heads and queries
+    alike = all(live.shape[axis] == 1 or not live.stride(axis) for axis in (1, 2))
     if alike or (known and live.shape[2] == 1 and torch.equal(live, live[:, :1].expand_as(live))):
         return KeyMask(live[:, 0, 0].expand(-1, k_len)), None
     if (
@@ -281,9 +280,8 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
     ) -> None:
         super().__init__(*positional, **keywords)
         self.pattern = as_pattern(pattern)
-        self.register_forward_pre_hook(
-            _calls_forward
-        )  # a layer with hooks is not skipped by the fast path
+        # a layer with hooks is not skipped by the fast path
+        self.register_forward_pre_hook(_calls_forward)
 
     def forward(
         self,
@@ -314,9 +312,8 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
         check_inputs(self, query, key, value)
         check_masks(self, query, key, key_padding_mask, attn_mask)
         batched = query.dim() == 3
-        given = [
-            x if batched else x[:, None] for x in (query, key, value)
-        ]  # unbatched: (length, dim)
+        # unbatched: (length, dim)
+        given = [x if batched else x[:, None] for x in (query, key, value)]
         if batched and self.batch_first:
             given = [x.transpose(0, 1) for x in given]
         q, k, v = self._projected(*given)  # (length, batch, heads · head_dim)

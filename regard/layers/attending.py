@@ -26,9 +26,8 @@ from regard.patterns.dropping import kept_keys
 from regard.positions import Rotary
 
 GATE = "gate"  # a parameter that is computed from each input vector instead of learned
-Gate = (
-    torch.Tensor | dict[str, torch.Tensor] | None
-)  # of RandomFeature; of a recurrent mechanism, by name
+# of RandomFeature; of a recurrent mechanism, by name
+Gate = torch.Tensor | dict[str, torch.Tensor] | None
 
 
 class LayerMechanism(nn.Module):
@@ -45,9 +44,8 @@ class LayerMechanism(nn.Module):
     ) -> None:
         super().__init__()
         self.declared = declared
-        self.key_dim = declared.key_dim(
-            head_dim
-        )  # of the layer's keys, before a score's projection
+        # of the layer's keys, before a score's projection
+        self.key_dim = declared.key_dim(head_dim)
         if declared.shares_keys and kv_heads != heads:
             raise ArgumentError(
                 f"{declared}: its queries are its keys, so kv_heads {kv_heads} must be heads {heads}; leave it out"

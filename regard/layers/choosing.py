@@ -185,9 +185,8 @@ class Compression(nn.Module):
         """(batch, heads, n, size) -> (batch, heads, windows, size); the windows that n vectors complete."""
         if x.shape[2] < self.length:
             return x[:, :, :0]
-        windows = (
-            x.unfold(2, self.length, self.stride).mT + self.places
-        )  # (batch, heads, windows, length, size)
+        # (batch, heads, windows, length, size)
+        windows = x.unfold(2, self.length, self.stride).mT + self.places
         return self.mix(windows.flatten(3))
 
 
@@ -254,10 +253,11 @@ class NSA(Chooser):
         (batch, kv_heads, windows, _), (_, heads, q_len, _) = compressed.shape, q.shape
         blocks = torch.arange(-(-k_len // self.block), device=q.device)
         columns = torch.arange(windows, device=q.device)
+        # strides in a block and in a window
         units, spans = (
             self.block // self.stride,
             self.length // self.stride,
-        )  # strides in a block and in a window
+        )
         # In how many strides the window `units · j + t - (spans - 1)` overlaps block j: equation 9.
         shares = [min(t, spans - 1) - max(0, t - units + 1) + 1 for t in range(units + spans - 1)]
 
@@ -271,9 +271,8 @@ class NSA(Chooser):
                 .masked_fill_(hidden, -torch.inf)
                 .softmax(-1)
             )
-            weights = (
-                weights.nan_to_num_(0).unflatten(1, (kv_heads, -1)).sum(2)
-            )  # zeros in an empty row
+            # zeros in an empty row
+            weights = weights.nan_to_num_(0).unflatten(1, (kv_heads, -1)).sum(2)
             padded = functional.pad(weights, (spans - 1, units * len(blocks) - windows))
             # `conv1d` with one channel takes ten times as long
             found = sum(
@@ -306,9 +305,8 @@ class NSA(Chooser):
             attend(q, k_1, v_1, chosen),
             attend(q, k_2, v_2, pattern & CausalWindow(self.window)),
         )
-        gates = (
-            torch.sigmoid(self.to_gates(x)).unflatten(-1, (3, -1)).permute(2, 0, 3, 1)
-        )  # (3, batch, heads, length)
+        # (3, batch, heads, length)
+        gates = torch.sigmoid(self.to_gates(x)).unflatten(-1, (3, -1)).permute(2, 0, 3, 1)
         return (gates[..., None] * torch.stack(outputs)).sum(0)
 
     def extra_repr(self) -> str:
@@ -398,9 +396,8 @@ class LightningIndexer(Chooser):
         ), weights
 
     def _keys(self, x: torch.Tensor, start: int) -> torch.Tensor:
-        return self._rotated(
-            self.k_norm(self.to_k(x))[:, None], start
-        )  # (batch, 1, length, head_dim)
+        # (batch, 1, length, head_dim)
+        return self._rotated(self.k_norm(self.to_k(x))[:, None], start)
 
     def kept(self, x: torch.Tensor, k: torch.Tensor, start: int) -> torch.Tensor:
         with torch.no_grad():
@@ -494,9 +491,8 @@ class LightningIndexer(Chooser):
 
             scores = torch.einsum(f"bhrd,bo{row}kd->bhrk", index_q[:, :, some], of(keys))
             scores = (torch.relu(scores) * weights[:, :, some]).sum(1, keepdim=True)
-            scores = scores.masked_fill(
-                of_all & ~of_all.all(-1, keepdim=True), -torch.inf
-            )  # an empty row has p = 0
+            # an empty row has p = 0
+            scores = scores.masked_fill(of_all & ~of_all.all(-1, keepdim=True), -torch.inf)
             logits = self.scale * torch.einsum(
                 f"bvgrd,bv{row}kd->bvgrk", q[:, :, :, some], of(k)
             ).flatten(1, 2)
@@ -512,9 +508,8 @@ class LightningIndexer(Chooser):
             p = p.masked_fill(padding[:, None, some, None], 0)
             return (torch.xlogy(p, p) - p * scores.log_softmax(-1).masked_fill(of_all, 0)).sum()
 
-        columns = (
-            x.shape[1] if chosen is None else chosen.shape[-1] * (1 + self.head_dim // 4)
-        )  # of one row and head
+        # of one row and head
+        columns = x.shape[1] if chosen is None else chosen.shape[-1] * (1 + self.head_dim // 4)
         rows = _row_blocks(
             x.shape[1], x.shape[0] * max(self.heads, k.shape[1] * q.shape[2]) * columns
         )
@@ -558,9 +553,8 @@ def choice_losses(model: nn.Module) -> Generator[list[torch.Tensor]]:
         if torch._C._current_graph_task_id() >= 0:
             return  # a checkpoint computes the layer again in the backward pass
         named = {name: options[name] for name in ("x", "positions", "pattern") if name in options}
-        with saved_tensors_hooks(
-            lambda x: x, lambda x: x
-        ):  # a checkpoint around the layer does not repeat the loss
+        # a checkpoint around the layer does not repeat the loss
+        with saved_tensors_hooks(lambda x: x, lambda x: x):
             losses.append(layer.choice_loss(*given[:1], **named))
 
     chosen = [

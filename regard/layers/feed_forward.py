@@ -16,9 +16,8 @@ from regard.core.problem import checked_dropout
 from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 
-FEW = range(
-    4, 16
-)  # numbers of rows for which torch's CPU product takes up to three times the time to read the matrix
+# numbers of rows for which torch's CPU product takes up to three times the time to read the matrix
+FEW = range(4, 16)
 BLOCK = 64  # output columns per block, fast for so few rows
 
 
@@ -130,10 +129,11 @@ def _quick(x: torch.Tensor, weight: torch.Tensor) -> Callable[..., torch.Tensor]
     """The function that multiplies these few rows faster than torch's own, or None."""
     if torch.is_grad_enabled() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return None
+    # sharded or quantised: it brings its own product
     if type(weight) not in (
         torch.Tensor,
         nn.Parameter,
-    ):  # sharded or quantised: it brings its own product
+    ):
         return None
     if x.dtype == torch.bfloat16:
         return _by_vector if x.numel() == x.shape[-1] else None

@@ -128,9 +128,8 @@ def weights_of(module: nn.MultiheadAttention) -> dict[str, torch.Tensor]:
     """The parameters of the module by their names in `MultiHeadAttention`."""
     names = ("to_q", "to_k", "to_v")
     if module.in_proj_weight is not None:
-        weights = module.in_proj_weight.chunk(
-            3
-        )  # PyTorch stores the three projections as one matrix (3 dim, dim)
+        # PyTorch stores the three projections as one matrix (3 dim, dim)
+        weights = module.in_proj_weight.chunk(3)
     else:
         weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     named = {f"{name}.weight": weight for name, weight in zip(names, weights, strict=True)}

@@ -279,10 +279,11 @@ class LatentAttention(AttentionLayer):
         pairs = batch * heads * q_len * reached
         rows = batch * heads * q_len
         matrices = heads * latent * (key + value)
+        # numbers of a key and a value in either form
         wide, narrow = (
             2 * latent + rope,
             key + rope + value,
-        )  # numbers of a key and a value in either form
+        )
         absorbed = Cost(
             flops=2.0 * rows * latent * (key + value) + 2.0 * pairs * wide,
             bytes=size

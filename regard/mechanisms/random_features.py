@@ -93,13 +93,11 @@ class Performer(Kernelised):
 def _positive(x: torch.Tensor, omega: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """φ(x) divided by a number for each vector, (..., features), and that number's logarithm, (...)."""
     exponents = x @ omega.mT  # (..., features)
-    largest = exponents.detach().amax(
-        -1, keepdim=True
-    )  # any number will do: the result is the same, and its gradient
+    # any number will do: the result is the same, and its gradient
+    largest = exponents.detach().amax(-1, keepdim=True)
     least = math.log(torch.finfo(x.dtype).tiny) / 2
-    relative = (
-        exponents.sub_(largest).clamp_min_(least).exp_()
-    )  # in place: this tensor is what all costs are
+    # in place: this tensor is what all costs are
+    relative = exponents.sub_(largest).clamp_min_(least).exp_()
     return relative, largest[..., 0] - x.square().sum(-1) / 2 - math.log(len(omega)) / 2
 
 
@@ -214,9 +212,8 @@ def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def _of_length_one(x: torch.Tensor) -> torch.Tensor:
     """Vectors brought to length 1; those of length 0 stay 0, with gradient 0."""
-    largest = (
-        x.detach().abs().amax(-1, keepdim=True)
-    )  # squares of what is left neither overflow nor vanish
+    # squares of what is left neither overflow nor vanish
+    largest = x.detach().abs().amax(-1, keepdim=True)
     x = x / largest.masked_fill(largest == 0, math.inf)
     length = x.norm(dim=-1, keepdim=True)
     return x / length.masked_fill(length == 0, math.inf)

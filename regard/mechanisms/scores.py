@@ -88,9 +88,8 @@ def multiplied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if weight.shape[0] == 1:
         return F.linear(x.to(wide), weight[0].to(wide)).to(x.dtype)
     weight = weight.repeat_interleave(x.shape[1] // weight.shape[0], dim=0)  # (heads, to, size)
-    return torch.einsum("bhls,hts->bhlt", x.to(wide), weight.to(wide)).to(
-        x.dtype
-    )  # (batch, heads, length, to)
+    # (batch, heads, length, to)
+    return torch.einsum("bhls,hts->bhlt", x.to(wide), weight.to(wide)).to(x.dtype)
 
 
 def check_sizes(score: Score, sizes: tuple[int, int], declared: tuple[int, int]) -> None:
@@ -426,9 +425,8 @@ class LocalPredictive(Score):
     ) -> Projected:
         weight = parameters["centre_weight"]
         energy = parameters["centre_energy"]
-        centre = multiplied(multiplied(q, weight).tanh(), energy[:, None]).sigmoid()[
-            ..., 0
-        ]  # (batch, heads, q_len)
+        # (batch, heads, q_len)
+        centre = multiplied(multiplied(q, weight).tanh(), energy[:, None]).sigmoid()[..., 0]
         q, k, left = self.score.project(q, k, parameters)
         return q, k, {**left, "centre": centre}
 

@@ -14,9 +14,8 @@ from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected
 from regard.mechanisms.scores import ScaledDot, Score, check_computable, check_projected
 
-SCALED_DOT = (
-    ScaledDot()
-)  # immutable, so one serves all; PyTorch 2.11 cannot compile a default_factory
+# immutable, so one serves all; PyTorch 2.11 cannot compile a default_factory
+SCALED_DOT = ScaledDot()
 
 
 def _of_score(name: str) -> Any:

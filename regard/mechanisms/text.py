@@ -47,9 +47,8 @@ class _MechanismReader(Reader):
                     f"{name!r} is a score function, which is an argument of softmax", hint=hint
                 )
             named = name if len(name) <= 80 else f"{name[:77]}..."
-            names = [
-                other for other, kind in registry.kinds.items() if kind.no_text is None
-            ]  # second names as well
+            # second names as well
+            names = [other for other, kind in registry.kinds.items() if kind.no_text is None]
             raise self.error(f"there is no mechanism {named!r}", hint=suggest(name, names))
         return super().named(registry)
 

@@ -166,9 +166,8 @@ class KeySpan(Held):
 
     start: End = 0
     stop: End = None
-    values: tuple[Any, ...] = field(
-        default=(), init=False, repr=False
-    )  # start and stop as numbers and tuples
+    # start and stop as numbers and tuples
+    values: tuple[Any, ...] = field(default=(), init=False, repr=False)
 
     query_free = True
     compares_positions = False

@@ -18,9 +18,8 @@ from regard.patterns.ranges import Ranges, size, union, without
 from regard.patterns.row_blocks import EvaluatedBlocks, RowBlock, in_row_blocks
 
 EMPTY, PARTIAL, FULL = range(3)
-AT_ONCE = (
-    1 << 14
-)  # pairs of neighbouring tiles that are evaluated in one call, where tiles are small
+# pairs of neighbouring tiles that are evaluated in one call, where tiles are small
+AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)

@@ -159,9 +159,8 @@ def checked_entries(
         if stop - start != math.prod(entry.shape) * DTYPES[entry.code].itemsize:
             raise CheckpointError(f"{path}: tensor {name!r} does not fill its shape {entry.shape}")
     end = 0
-    for entry in sorted(
-        entries.values(), key=lambda entry: (entry.start, entry.stop)
-    ):  # an empty one comes first
+    # an empty one comes first
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):
         if entry.start != end:
             raise CheckpointError(f"{path}: its tensors leave a gap or overlap at byte {end}")
         end = entry.stop
@@ -320,10 +319,11 @@ def _split_tied(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tenso
     first: dict[tuple, str] = {}
     tied = {}
     for name, tensor in tensors.items():
+        # a view may have the memory of another tensor and other numbers
         signs = (
             tensor.is_neg(),
             tensor.is_conj(),
-        )  # a view may have the memory of another tensor and other numbers
+        )
         view = (
             tensor.device,
             tensor.dtype,

@@ -59,9 +59,8 @@ class Budget:
         if sink is not None:
             largest_bias += _largest(torch.as_tensor(sink).nan_to_num(neginf=0))
         computing = torch.promote_types(dtype, torch.float32)
-        eps = torch.finfo(computing).eps * (
-            2 if computing == torch.float64 else 1
-        )  # the oracle rounds too
+        # the oracle rounds too
+        eps = torch.finfo(computing).eps * (2 if computing == torch.float64 else 1)
         score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * eps
         if dtype == torch.bfloat16:
             score += (1 + largest_bias) * torch.finfo(dtype).eps

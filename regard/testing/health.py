@@ -165,9 +165,8 @@ def _try(result: Findings, probe: Probe, question: _Question) -> None:
             continue
         result.refused.pop(probe.name, None)
         try:
-            plan = make_plan(
-                problem, BACKENDS, result.backend
-            )  # not a cached plan, which may be older than the backend
+            # not a cached plan, which may be older than the backend
+            plan = make_plan(problem, BACKENDS, result.backend)
             run = partial(plan.run, q, k, v, bias=bias, dropout_seed=seed)
             _judge(result, probe, question, tensors if gradients else {}, run)
         except Exception as error:

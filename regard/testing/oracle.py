@@ -115,10 +115,11 @@ def answer(
             rows = np.flatnonzero(live.any(1))
             if len(rows) == 0:
                 continue
+            # a key that no query may look at is not read
             live, keys = (
                 live[rows],
                 np.flatnonzero(live.any(0)),
-            )  # a key that no query may look at is not read
+            )
             live = live[:, keys]
             at = np.ix_(rows, keys)
             queries = q[b, h, rows]

@@ -32,14 +32,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "regard_lab" / "cli"))
 from commanding import Forked, cpu_seconds
 
 DOCUMENTED = {0, 1, 2, 130}  # README.md; and a reader that is gone, -SIGPIPE
+# CPU seconds after which a command is interrupted; seconds after which it hangs
 ACCEPTED, LONGEST = (
     0.5,
     30.0,
-)  # CPU seconds after which a command is interrupted; seconds after which it hangs
+)
+# seconds without a word that are too long; CPU seconds in which this is looked for
 SILENT, WORKED = (
     10.0,
     12.0,
-)  # seconds without a word that are too long; CPU seconds in which this is looked for
+)
 LINES, LENGTH = 6, 1500  # the most that is said about a mistake: usage, hint, and a sentence
 COMMANDING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 PER_OPTION = 3  # values for each option, which take turns
@@ -442,9 +444,8 @@ def load_everything() -> None:
     import rich.progress  # noqa: F401
 
     with suppress(Exception):
-        app(
-            ["doctor", "--json=1"], standalone_mode=False
-        )  # what a parser imports when it is first used
+        # what a parser imports when it is first used
+        app(["doctor", "--json=1"], standalone_mode=False)
     gc.freeze()  # a fork then copies less memory
 
 

@@ -33,11 +33,12 @@ from kill_trainers import kill_trainers
 from toy_training import log_without_times, seals, train_toy
 
 KINDS = ("file limit", "full disk", "write", "fsync", "rename", "replace", "memory")
+# exit codes: a sentence of regard, torch's own word about memory, anything else
 REFUSED, TOLD, OTHER = (
     3,
     4,
     5,
-)  # exit codes: a sentence of regard, torch's own word about memory, anything else
+)
 
 
 class FullDisk(io.FileIO):
@@ -103,9 +104,8 @@ def disturbed(kind: str, draw: random.Random, run: Path) -> Callable[[], Any]:
     """Set up a fault in this process, and return what to train in."""
     train = lambda: train_toy(run, resume=True)  # noqa: E731
     if kind == "file limit":
-        signal.signal(
-            signal.SIGXFSZ, signal.SIG_IGN
-        )  # the write then fails instead of ending the process
+        # the write then fails instead of ending the process
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (draw.randrange(1, 2200),) * 2)
     elif kind == "full disk":
         full_after(draw.randrange(1, 26_000), run)

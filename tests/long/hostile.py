@@ -48,13 +48,13 @@ FORBIDDEN = (
     "webbrowser.open",
     "urllib.Request",
 )
+# a guard: what a refusal takes is measured and stands in the result
 SECONDS, MEMORY = (
     10,
     4 * 2**30,
-)  # a guard: what a refusal takes is measured and stands in the result
-ADDRESS_SPACE = Path(
-    "/proc/self/statm"
-)  # its first number is the size of the address space in pages
+)
+# its first number is the size of the address space in pages
+ADDRESS_SPACE = Path("/proc/self/statm")
 REFUSED = 3
 READ = 0
 OTHER = 4

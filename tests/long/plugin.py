@@ -54,9 +54,8 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if not item.config.getoption("--poison"):
         return (yield)
-    torch.set_deterministic_debug_mode(
-        "warn"
-    )  # it fills memory; what is not deterministic on a GPU only warns
+    # it fills memory; what is not deterministic on a GPU only warns
+    torch.set_deterministic_debug_mode("warn")
     try:
         return (yield)
     finally:

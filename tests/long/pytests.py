@@ -18,9 +18,8 @@ OUTCOMES = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
 EXAMPLES = re.compile(
     r"(\d+) passing(?: examples)?, (\d+) failing(?: examples)?, and (\d+) invalid"
 )
-OF_TEST = re.compile(
-    r"^\S+::test_(\w+(?:\[.+\])?):$", re.MULTILINE
-)  # begins the statistics of a test
+# begins the statistics of a test
+OF_TEST = re.compile(r"^\S+::test_(\w+(?:\[.+\])?):$", re.MULTILINE)
 STOPPED = re.compile(r"Stopped because (.+)")
 GAVE_UP = re.compile(r"\* ([\d.]+%, gave up because: .+)")
 STEPS = re.compile(r"^steps of state machines: (\d+)$", re.MULTILINE)

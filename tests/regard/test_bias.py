@@ -145,9 +145,8 @@ def test_a_bias_in_float32_is_not_rounded_to_the_bfloat16_of_the_queries(backend
     wide = [x.double() for x in (q, k, v)]
     exact = rg.attention(*wide, pattern="causal", bias=bias.double(), backend="reference")
     found = rg.attention(q, k, v, pattern="causal", bias=bias, backend=backend)
-    torch.testing.assert_close(
-        found.double(), exact, rtol=2**-6, atol=2**-8
-    )  # rounded, bias would be 1000 for all
+    # rounded, bias would be 1000 for all
+    torch.testing.assert_close(found.double(), exact, rtol=2**-6, atol=2**-8)
 
 
 @pytest.mark.parametrize(

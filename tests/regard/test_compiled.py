@@ -234,9 +234,8 @@ def test_a_compiled_layer_trains_exactly(options):
         found.append(
             [output, *torch.autograd.grad(output.square().sum(), tuple(layer.parameters()))]
         )
-    for one, other in zip(
-        *found, strict=True
-    ):  # layers that compute gates sum the gradients of these in another order
+    # layers that compute gates sum the gradients of these in another order
+    for one, other in zip(*found, strict=True):
         assert torch.equal(one, other) or (
             "mechanism" in options and torch.allclose(one, other, rtol=1e-5, atol=1e-7)
         )
@@ -486,9 +485,8 @@ def test_a_call_between_two_graphs_is_not_compiled_though_its_plan_is_kept():
 # Layers: dropout whose backward pass is computed again, caches
 
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*torch.jit.script_method:DeprecationWarning"
-)  # torch's own
+# torch's own
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 
 
 DROPPING = rg.MultiHeadAttention(dim=6, heads=2, pattern="causal", dropout=0.5)
@@ -609,9 +607,8 @@ def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(name, options
         CompileCounterWithBackend("eager"),
     )
     step = torch.compile(layer, fullgraph=True, backend=counter)
-    [
-        plane.fill_(torch.nan) for plane in own._now.planes.values()
-    ]  # as memory that was never written may be
+    # as memory that was never written may be
+    [plane.fill_(torch.nan) for plane in own._now.planes.values()]
     for at in range(34):
         found, wanted = (
             one(x[:, at : at + 1], cache=cache, **options)

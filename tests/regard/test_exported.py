@@ -188,9 +188,8 @@ def test_a_recurrence_by_a_scan_over_chunks_is_that_recurrence(name, monkeypatch
     pattern = p.Causal() & p.KeySpan(torch.tensor([0, 40]), torch.tensor([66, 70]))
     k[:, :, 66:][0], v[0, :, 66:] = torch.nan, torch.nan  # padding
     wanted = rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, parameters=gates)
-    monkeypatch.setattr(
-        torch.compiler, "is_exporting", lambda: True
-    )  # other runtimes invert no matrices
+    # other runtimes invert no matrices
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     text, held = written_apart(pattern, lambda value: value)
     given = {"pattern": text, "mechanism": name, "names": list(gates), "first": 0}
     found = plain_attention(

@@ -114,9 +114,8 @@ def test_scaled_rotary_has_the_angles_of_transformers(name):
     torch.testing.assert_close(found.float(), angles, rtol=1e-6, atol=0)
     plain = Rotary(base).rotate(x := torch.randn(1, 2, 3, 26), torch.tensor([0, 1, 90]))
     turned = Rotary(base, scaling=scaling).rotate(x, torch.tensor([0, 1, 90]))
-    assert not torch.allclose(
-        plain[:, :, 2], turned[:, :, 2] / scaling.magnitude
-    )  # and the scaling is used
+    # and the scaling is used
+    assert not torch.allclose(plain[:, :, 2], turned[:, :, 2] / scaling.magnitude)
     torch.testing.assert_close(turned[:, :, 0], x[:, :, 0] * scaling.magnitude)
     torch.testing.assert_close(
         Rotary(base, scaling=scaling).rotate_from(x, 7)[:, :, 2],

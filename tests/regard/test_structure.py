@@ -117,10 +117,11 @@ def test_what_needs_pytorch_alone_does_not_import_numpy():
 def alone(behind: tuple[str, ...], program: str) -> None:
     """Run a program where some modules cannot be imported."""
     code = f"BEHIND = {behind!r}\n{WALL}\n{program}\nprint('done')"
+    # its forks would wait for threads that they do not have
     room = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-    }  # its forks would wait for threads that they do not have
+    }
     done = subprocess.run(
         [sys.executable, "-c", code], env=room, capture_output=True, text=True, check=False
     )

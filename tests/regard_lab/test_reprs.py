@@ -48,6 +48,7 @@ def public_classes() -> dict[str, type]:
 
 def test_every_public_class_has_a_repr_of_its_own_that_prints_no_tensor_and_no_corpus():
     """A dataclass whose fields may be long has the repr of `brief`, or one of its own."""
+    # hold little
     few = {
         "ALiBi",
         "LSH",
@@ -58,7 +59,7 @@ def test_every_public_class_has_a_repr_of_its_own_that_prints_no_tensor_and_no_c
         "Drawback",
         "Frame",
         "Rotary",
-    }  # hold little
+    }
     for name, one in public_classes().items():
         assert one.__repr__ is not object.__repr__, name
         if dataclasses.is_dataclass(one) and not issubclass(one, torch.nn.Module):

@@ -53,9 +53,8 @@ class Kernel:
             return [*(None if x is None else torch.zeros_like(x) for x in inputs[:5]), grads[1]]
         memory, *saved = kept
         heads = max(inputs.q.shape[1], inputs.v.shape[1])
-        output = inputs.v.new_empty(
-            inputs.v.shape[0], heads, *inputs.v.shape[2:]
-        )  # described, and not written
+        # described, and not written
+        output = inputs.v.new_empty(inputs.v.shape[0], heads, *inputs.v.shape[2:])
         call, held = self._call(rule, inputs._replace(memory=memory), output, saved)
         found = [None if x is None else memory.new_empty(x.shape) for x in inputs[:5]]
         before = torch.empty_like(memory)

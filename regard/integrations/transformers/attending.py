@@ -93,9 +93,8 @@ class Watcher(Protocol):
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
 warned: set[type] = set()  # classes of modules whose mask was not recognised
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k and v
-Options = tuple[
-    float | None, float | None, float, torch.Tensor | None
-]  # softcap, scale, dropout and sink
+# softcap, scale, dropout and sink
+Options = tuple[float | None, float | None, float, torch.Tensor | None]
 
 
 def regard_attention(
@@ -333,18 +332,16 @@ def _call_of(
     if mask is None:
         if not torch.compiler.is_compiling():
             refuse_collecting()
-        if (
-            is_causal and q_len > 1
-        ):  # the first query meets the first key, as in PyTorch's own function
+        # the first query meets the first key, as in PyTorch's own function
+        if is_causal and q_len > 1:
             return ModuleCall(Causal(), 0, bias, became={"no mask": "causal"})
         return ModuleCall(Full(), k_len - q_len, bias)
     mask = mask[..., :k_len]
     dtype = tensors[0].dtype
     compiling = torch.compiler.is_compiling()
     if mask.is_floating_point() and (compiling or not mask.requires_grad):
-        mask = mask.masked_fill(
-            mask < torch.finfo(mask.dtype).min / 2, -torch.inf
-        )  # how transformers writes masked pairs
+        # how transformers writes masked pairs
+        mask = mask.masked_fill(mask < torch.finfo(mask.dtype).min / 2, -torch.inf)
     if compiling:  # where a pattern cannot hold a tensor
         if mask.dtype == torch.bool:
             mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(

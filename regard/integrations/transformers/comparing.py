@@ -173,9 +173,8 @@ class _Comparison:
 
     def _outputs_by_regard(self) -> Outputs:
         """The outputs of the attached model; what it raises is a reason to refuse it."""
-        form = wanted_form.set(
-            "absorbed"
-        )  # of latent attention; the expanded form is the model's own
+        # of latent attention; the expanded form is the model's own
+        form = wanted_form.set("absorbed")
         try:
             return self._runs.outputs(self.part, self.inputs)
         except RegardError as error:

@@ -39,9 +39,8 @@ __all__ = [
 EXPAND = "expand_kv"  # the method of a module of transformers that expands latents
 ROOM = "_regard_room"  # attribute of a module: what removes its hook
 WHOLE = "_regard_latents"  # attribute of latents: the tensor that holds them beside rotary keys, and these keys
-wanted_form: ContextVar[str] = ContextVar(
-    "wanted_form", default="auto"
-)  # or absorbed, or expanded; for comparisons
+# or absorbed, or expanded; for comparisons
+wanted_form: ContextVar[str] = ContextVar("wanted_form", default="auto")
 
 
 def keep_latents(modules: Iterable[nn.Module], implementation: str) -> None:

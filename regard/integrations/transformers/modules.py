@@ -44,10 +44,11 @@ RECURRENCES = (
     "mamba2_chunk_scan",
     "mamba2_selective_state_update",
 )
+# models whose attention is exchanged for that of `replaced` and `biased`
 EXCHANGED = tuple(
     f".modeling_{name}"
     for name in ("minimax", "bloom", "mpt", "mpnet", "deberta", "deberta_v2", "wavlm", "trocr")
-)  # models whose attention is exchanged for that of `replaced` and `biased`
+)
 LOOKUP = (
     "ALL_ATTENTION_FUNCTIONS"  # what the code of a module reads that calls registered attention
 )
@@ -146,9 +147,8 @@ def recurs(module: nn.Module) -> bool:
     held = [
         inspect.getclosurevars(one).nonlocals for one in functions if isinstance(one, FunctionType)
     ]
-    of_packages = any(
-        one.get("is_new_implementation") for one in held
-    )  # flash-linear-attention or mamba-ssm
+    # flash-linear-attention or mamba-ssm
+    of_packages = any(one.get("is_new_implementation") for one in held)
     return not (of_packages and any(one.is_cuda for one in module.parameters()))
 
 
@@ -241,9 +241,8 @@ def _mixing_modules(model: nn.Module) -> dict[str, nn.Module]:
         if ATTENDS.search(type(module).__name__) and next(module.parameters(), None) is not None:
             named[name] = module
     holders = {one for name in named for one in _around(name)}
-    found |= {
-        name: module for name, module in named.items() if name not in holders
-    }  # innermost, whatever it projects
+    # innermost, whatever it projects
+    found |= {name: module for name, module in named.items() if name not in holders}
     inside = {name for name in found if not found.keys().isdisjoint(_around(name))}
     return {
         name: module

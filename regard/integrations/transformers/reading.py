@@ -217,9 +217,8 @@ def live_keys(live: torch.Tensor) -> Pattern:
     if not torch.equal(live, (at >= start[:, None]) & (at < (start + count)[:, None])):
         return KeyMask(live)
     starts, stops = start.tolist(), (start + count).tolist()  # values, so that plans are kept
-    open_ended = all(
-        stop == length for stop in stops
-    )  # left padding: the same pattern for every length of a cache
+    # left padding: the same pattern for every length of a cache
+    open_ended = all(stop == length for stop in stops)
     same = len({*zip(starts, stops, strict=True)}) == 1
     stop = None if open_ended else stops[0] if same else stops
     return KeySpan(starts[0] if same else starts, stop)

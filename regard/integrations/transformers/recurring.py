@@ -31,9 +31,8 @@ from regard.patterns import Causal
 __all__ = ["exchange_recurrent", "recurrence", "restore_recurrent"]
 
 NORM = 1e-6  # added to the squared length of queries and keys
-Both = tuple[
-    torch.Tensor, torch.Tensor | None
-]  # the output, and the memory after the last position
+# the output, and the memory after the last position
+Both = tuple[torch.Tensor, torch.Tensor | None]
 _running: ContextVar[nn.Module | None] = ContextVar("running", default=None)
 
 

@@ -43,9 +43,8 @@ from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
 __all__ = ["is_replaced", "replace_modules", "restore_modules"]
 
-_patterns: Any = (
-    WeakTensorKeyDictionary()
-)  # made from a mask tensor, which all layers of a forward pass share
+# made from a mask tensor, which all layers of a forward pass share
+_patterns: Any = WeakTensorKeyDictionary()
 
 
 def _made_once(
@@ -112,9 +111,8 @@ class _Windowed(nn.Module):
     ) -> torch.Tensor:
         """The output with the rows of global tokens, which have projections of their own."""
         most = int(chosen.sum(1).max())
-        rows = chosen.int().argsort(dim=1, descending=True, stable=True)[
-            :, :most
-        ]  # (batch, most), others where fewer
+        # (batch, most), others where fewer
+        rows = chosen.int().argsort(dim=1, descending=True, stable=True)[:, :most]
         pattern, plans = _made_once(mask, "rows", lambda: live_keys(live))
         call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
         index = rows.unsqueeze(-1).expand(-1, -1, x.shape[-1])
@@ -205,16 +203,14 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
             attended(self, rows, k, v, ModuleCall(wide, 0, plans=plans)) for rows in (first, last)
         ]
         inner = attended(self, middle, k, v, ModuleCall(near, size, counted, plans=near_plans))
-        output = torch.cat((whole[0], inner, whole[1]), 2) * (
-            from_mask > 0
-        )  # (batch, heads, length, head_dim)
+        # (batch, heads, length, head_dim)
+        output = torch.cat((whole[0], inner, whole[1]), 2) * (from_mask > 0)
         return output.transpose(1, 2).flatten(2), None
 
 
 def _big_bird_pattern(size: int, length: int, live: torch.Tensor) -> Pattern:
-    near = SameBlock(2 * size) | SameBlock(
-        2 * size, offset=size
-    )  # a block, the one before it and the one after it
+    # a block, the one before it and the one after it
+    near = SameBlock(2 * size) | SameBlock(2 * size, offset=size)
     outer = KeySpan(0, size) | KeySpan(length - size, length)
     return ((near | outer) & live_keys(live)).canonical()
 
@@ -305,9 +301,8 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
         q, k, v = heads_of(x.to(wide), self.num_attention_heads).split(self.head_dim, 3)
         parameters = {"log_decay": -self.slope_rate[None, :, 0].to(wide).expand(*k.shape[:3])}
         memory = None if cache is None else cache.get_linear_cache(self.layer_idx)
-        share = 1 - self.layer_idx / max(
-            1, self.num_hidden_layers - 1
-        )  # the log decays are the layer's own
+        # the log decays are the layer's own
+        share = 1 - self.layer_idx / max(1, self.num_hidden_layers - 1)
         output, memory = recurrence(
             Lightning(round(share, 3)),
             q,

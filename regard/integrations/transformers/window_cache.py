@@ -81,9 +81,8 @@ def window_cache(
         )
     first, window = kept
     if attention_mask is not None:
-        first += int(
-            (attention_mask.cumsum(-1) == 0).sum(-1).max()
-        )  # so that each row keeps its own first keys
+        # so that each row keeps its own first keys
+        first += int((attention_mask.cumsum(-1) == 0).sum(-1).max())
     cache = DynamicCache(config=model.config)
     changed = {getattr(module, "layer_idx", None) for module in modules}
     count = model.config.get_text_config(decoder=True).num_hidden_layers

@@ -83,9 +83,8 @@ def forgotten(used: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Fo
     """The bias of the keys in planes, which end with new ones, for queries at these; None without forget gates."""
     if "forgotten" not in new:
         return None
-    of_keys, of_queries = (
-        x["forgotten"].transpose(2, 3).flatten(1, 2) for x in (used, new)
-    )  # (batch, heads, length)
+    # (batch, heads, length)
+    of_keys, of_queries = (x["forgotten"].transpose(2, 3).flatten(1, 2) for x in (used, new))
     length = of_queries.shape[2]
     return Forgetting.of_sums(
         of_keys, (of_queries[..., :1] + of_queries[..., -1:]) / 2 if length else 0.0

@@ -171,9 +171,8 @@ class Held:
     @property
     def recorded(self) -> bool:
         """Whether autograd records these entries."""
-        for plane in (
-            self.planes.values()
-        ):  # each step asks several times, and a generator takes twice as long
+        # each step asks several times, and a generator takes twice as long
+        for plane in self.planes.values():
             if plane.requires_grad:
                 return True
         return False

@@ -184,9 +184,8 @@ class RecurrentState(Owned):
         sizes["head_dim"] = whole("head_dim", head_dim, 1)
         sizes["v_dim"] = sizes["head_dim"] if v_dim is None else whole("v_dim", v_dim, 0)
         self._known: tuple[Any, Any] = None, None  # the key and the problem of the call before
-        self._so_far = _SoFar(
-            sizes, 0, None
-        )  # changed by one assignment: an interruption leaves all or nothing
+        # changed by one assignment: an interruption leaves all or nothing
+        self._so_far = _SoFar(sizes, 0, None)
 
     @property
     def length(self) -> int:
@@ -246,9 +245,8 @@ class RecurrentState(Owned):
             parameters = written.parameters
         added = problem.k_len
         start = before.length
-        if isinstance(
-            pattern, Pattern
-        ):  # a mask has a boolean for every key, those of earlier calls included
+        # a mask has a boolean for every key, those of earlier calls included
+        if isinstance(pattern, Pattern):
             pattern.check(problem.batch, problem.heads, added, start + added)
         if not added:
             return q.new_zeros(*q.shape[:3], problem.v_dim)

@@ -29,9 +29,8 @@ from regard.patterns.bands import Diagonals
 from regard.testing import Budget, answer, make_qkv
 
 TRACED = Flex(devices=("cpu",), compiled=False)
-IMPORTING = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning:torch.*"
-)  # torch, of its own compiler
+# torch, of its own compiler
+IMPORTING = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 DOCUMENTS = torch.tensor([0] * 90 + [1] * 110 + [0] * 30 + [2] * 170)
 PATTERNS: dict[str, p.Pattern] = {
     "window": p.SlidingWindow(300),
@@ -68,13 +67,14 @@ SAMPLE = [
     for at, name in enumerate(PATTERNS)
     for turn in range(2)
 ]
+# by limits, runs, bits, head and row
 MASKS = (
     "narrow window",
     "strided",
     "sieve",
     "by head",
     "documents by row",
-)  # by limits, runs, bits, head and row
+)
 BIASES = {
     "every pair": (2, 4, 150, 290),
     "by head": (4, 1, 290),
@@ -253,9 +253,8 @@ def test_pairs_are_counted(name: str, first: int) -> None:
     boxes = torch.nn.functional.pad(dense, (0, -(300 - first) % 128, 0, 127)).unflatten(
         3, (-1, 128)
     )
-    seen = (
-        boxes.unflatten(2, (3, 128)).any(5).any(3)
-    )  # (batch, heads, rows of tiles, columns of tiles)
+    # (batch, heads, rows of tiles, columns of tiles)
+    seen = boxes.unflatten(2, (3, 128)).any(5).any(3)
     real = torch.tensor([128, 128, 1])[:, None] * torch.tensor(
         [128, 128, 44] if first == 0 else [128, 42]
     )
@@ -457,9 +456,8 @@ def test_any_pattern_is_one_call_and_doubling_the_length_doubles_the_cost_of_a_w
 def test_kernels_compiled_for_cpu_equal_the_traced_ones(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        torch._dynamo, "maybe_mark_dynamic", lambda *_: None
-    )  # torch's kernels for cpu misname sizes
+    # torch's kernels for cpu misname sizes
+    monkeypatch.setattr(torch._dynamo, "maybe_mark_dynamic", lambda *_: None)
     block_mask.cache_clear()
     torch._dynamo.reset()
     qkv = make_qkv(heads=4, kv_heads=2, q_len=300, k_len=390, head_dim=32, v_dim=32)

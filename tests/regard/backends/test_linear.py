@@ -123,9 +123,8 @@ PLACES = [  # pattern, q_len, q_start
 )
 def test_blocks_and_chunks_equal_the_formula_with_gradients(place, kv_heads, backend):
     pattern, q_len, q_start = PLACES[place]
-    fading = (
-        (Fading(), Fading(0.7)) if CAUSAL in pattern.canonical().factors else ()
-    )  # it fades from left to right
+    # it fades from left to right
+    fading = (Fading(), Fading(0.7)) if CAUSAL in pattern.canonical().factors else ()
     for mechanism in (LINEAR, *fading):
         logs = None if mechanism == LINEAR else logarithms(kv_heads, learn=True)
         leaves = [*tensors(q_len, kv_heads=kv_heads, learn=True), *(logs or {}).values()]
@@ -182,10 +181,11 @@ def test_no_later_key_changes_one_bit_or_flushes_what_came_before(mechanism):
     )
     k = k.clone()
     v = v.clone()
+    # 60: its features are exponentials
     k[:, :, 131], v[:, :, 131] = (
         (1e4 if logs is None else 60.0),
         1e4,
-    )  # 60: its features are exponentials
+    )
     if logs is not None:
         logs["k_log"][:, :, 131] += 1e4
         logs["decay_log"][:, :, 140] -= 1e4

@@ -61,9 +61,8 @@ def test_no_tensor_is_larger_than_a_block_or_the_inputs():
     limit = max(blocking.PAIRS + 1024, 2 * 2048 * 8)
     options = {"dropout": 0.1, "dropout_seed": 3, "softcap": 9.0}
     assert held(2048, **options) <= limit
-    assert (
-        held(2048, **options, bias=T5Relative(2)) <= 2 * limit
-    )  # the padded copy of one block's gradient
+    # the padded copy of one block's gradient
+    assert held(2048, **options, bias=T5Relative(2)) <= 2 * limit
     assert limit * 2 < 2 * 2048 * 2048 / 8
 
 
@@ -71,9 +70,8 @@ def test_the_tanh_of_all_pairs_is_never_in_memory_at_once():
     mechanism = m.Softmax(m.Additive(8, 8, 64))
     given = {"mechanism": mechanism, "parameters": dict(mechanism.new_parameters())}
     assert held(512, **given) <= 1 << 17
-    assert (
-        held(128, "reference", **given) >= 128 * 128 * 64
-    )  # the measure sees what the formula holds
+    # the measure sees what the formula holds
+    assert held(128, "reference", **given) >= 128 * 128 * 64
 
 
 @pytest.mark.parametrize("learns", [False, True])

@@ -38,12 +38,13 @@ VARYING = {
         ]
     ),
 }
+# more queries than keys: empty rows
 SIZES = (
     (127, 127, None),
     (31, 131, None),
     (131, 31, None),
     (67, 101, 13),
-)  # more queries than keys: empty rows
+)
 
 
 class Slopes(Bias):

@@ -33,9 +33,8 @@ def test_a_window_with_first_keys_goes_on_as_the_whole_text(sizes, backend):
         torch.testing.assert_close(continued(layer, x, cache, sizes), layer(x), rtol=0, atol=1e-12)
     assert cache.length == 71
     assert cache.keys.numbers.shape[2] == 9
-    assert (
-        cache.nbytes == 2 * 2 * 2 * 6 * 25 * 8
-    )  # keys and values of 2 rows, 2 heads, room for 3 + 6 + 16
+    # keys and values of 2 rows, 2 heads, room for 3 + 6 + 16
+    assert cache.nbytes == 2 * 2 * 2 * 6 * 25 * 8
 
 
 def test_gradients_go_through_the_first_entries():

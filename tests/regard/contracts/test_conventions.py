@@ -106,9 +106,8 @@ def test_dropout_comes_last_on_weights_that_are_not_normalised_again():
     kept = rg.attention_detail(
         q, k, torch.eye(50).expand(2, 3, 50, 50), dropout=0.5, dropout_seed=3, want="weights"
     )
-    torch.testing.assert_close(
-        kept.weights.sum(-1), torch.ones(2, 6, 40)
-    )  # statistics are those before dropout
+    # statistics are those before dropout
+    torch.testing.assert_close(kept.weights.sum(-1), torch.ones(2, 6, 40))
     assert set((kept.output / kept.weights).round(decimals=4).unique().tolist()) == {0.0, 2.0}
     assert detail.output.std() > 0.01
 
@@ -280,10 +279,11 @@ def test_a_bias_of_0_and_1_is_added_as_numbers_and_a_span_may_end_behind_the_key
     layer = rg.MultiHeadAttention(dim=8, heads=2, pattern="causal")
     x = torch.randn(2, 5, 8)
     lengths = torch.tensor([3, 5])
+    # the final lengths, while the cache grows
     cache, padded = (
         layer.new_cache(batch=2),
         p.KeySpan(0, lengths),
-    )  # the final lengths, while the cache grows
+    )
     steps = torch.cat([layer(x[:, i : i + 1], pattern=padded, cache=cache) for i in range(5)], 1)
     torch.testing.assert_close(steps, layer(x, pattern=padded))
 

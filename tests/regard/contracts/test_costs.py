@@ -55,9 +55,8 @@ def test_twice_the_rows_or_heads_or_bytes_of_a_number_cost_twice_as_much(name, q
         one, *more, wide = (each[backend].cost for each in found)
         for other in more:
             assert (other.flops, other.pairs) == (2 * one.flops, 2 * one.pairs), backend
-            assert other.bytes == pytest.approx(2 * one.bytes, rel=0.02), (
-                backend
-            )  # a mask is shared by rows and heads
+            # a mask is shared by rows and heads
+            assert other.bytes == pytest.approx(2 * one.bytes, rel=0.02), backend
         assert (wide.bytes, wide.pairs, wide.calls) == (2 * one.bytes, one.pairs, one.calls), (
             backend
         )

@@ -39,9 +39,8 @@ def _fresh_memory_is_poisoned() -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_calls_equal_the_formulas_on_cuda(part, monkeypatch):
-    monkeypatch.setattr(
-        judging, "SECOND", tuple(name for name in ON_CUDA if name != "flex")
-    )  # it refuses them
+    # it refuses them
+    monkeypatch.setattr(judging, "SECOND", tuple(name for name in ON_CUDA if name != "flex"))
     tally = Tally()
     for seed in range(part * CASES, (part + 1) * CASES):
         case = draw_case(seed)

@@ -33,9 +33,8 @@ KINDS_OF_PATTERN = Pattern.registry.of_package("regard")
 KINDS_OF_MECHANISM = Mechanism.registry.of_package("regard")
 SCORES = m.Score.registry.of_package("regard")
 PARTS = SCORES | m.FeatureMap.registry.of_package("regard")
-PUBLIC = sorted(
-    set(KINDS_OF_PATTERN) - {"per_document"}
-)  # attention makes it of nested tensors; see test_jagged.py
+# attention makes it of nested tensors; see test_jagged.py
+PUBLIC = sorted(set(KINDS_OF_PATTERN) - {"per_document"})
 # A text names them; Python imports them from their modules.
 BUILDING_BLOCKS = {"Diagonals", "Lattice", "Summary", "KeySet", "QuerySet"}
 BUILDING_BLOCKS |= {"Relu", "SignedSoftmax", "Products"}

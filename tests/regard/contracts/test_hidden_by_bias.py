@@ -35,9 +35,8 @@ def drawn(*shape: int) -> torch.Tensor:
 
 
 AT = torch.arange(11)
-LATE = (torch.arange(7)[:, None] >= 4) & (
-    AT == 8
-)  # with q_start=4: the pairs of key 8 that a causal pattern allows
+# with q_start=4: the pairs of key 8 that a causal pattern allows
+LATE = (torch.arange(7)[:, None] >= 4) & (AT == 8)
 CAUSAL = np.tri(7, 11, 4, dtype=bool)
 SECOND = torch.tensor([False, True])[:, None, None]  # the second batch row
 # options, the pairs that their pattern allows, and which keys are hidden: (batch or 1, kv_heads or 1, 11)
@@ -95,9 +94,8 @@ STATISTICS = ("log_sum_exp", "entropy", "received", "distance", "weights", rg.to
 def results(backend, options, tensors, learning=False, want=()) -> dict[str, torch.Tensor]:
     """Output, statistics and gradients by name."""
     leaves = {name: x.clone().requires_grad_(learning) for name, x in tensors.items()}
-    if (
-        learning and isinstance(options["bias"], torch.Tensor) and backend != "fused"
-    ):  # which has no gradient of a bias
+    # which has no gradient of a bias
+    if learning and isinstance(options["bias"], torch.Tensor) and backend != "fused":
         leaves["bias"] = options["bias"].clone().requires_grad_()
     detail = ask(backend, **{**options, **leaves}, want=want)
     found = {"output": detail.output} | {
@@ -250,9 +248,8 @@ def test_a_bias_of_nan_or_inf_at_a_masked_pair_changes_no_bit(name, monkeypatch)
 
 def test_a_bias_of_nan_reaches_only_the_queries_that_may_look_there():
     bias = drawn(1, 11)
-    bias[0, 8] = (
-        math.nan
-    )  # for every query; with a causal pattern the first four may not look at key 8
+    # for every query; with a causal pattern the first four may not look at key 8
+    bias[0, 8] = math.nan
     options = {"pattern": "causal", "q_start": 4}
     for backend in HERE:
         if computes(backend, *make_qkv(), bias=bias, **options):

@@ -54,9 +54,8 @@ def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan_on_any_ba
         return
     starts = torch.tensor([1, 3])
     stops = torch.tensor([9, 8])
-    hidden = (torch.arange(LENGTH) < starts[:, None]) | (
-        torch.arange(LENGTH) >= stops[:, None]
-    )  # (batch, keys)
+    # (batch, keys)
+    hidden = (torch.arange(LENGTH) < starts[:, None]) | (torch.arange(LENGTH) >= stops[:, None])
     clean = make_call(name, requires_grad=True)
     pattern = p.KeySpan(starts, stops) & (p.Causal() if clean.always_causal else p.Full())
     for backend in ("reference", *fast(clean, pattern=pattern)):
@@ -71,9 +70,8 @@ def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan_on_any_ba
                     x.masked_fill_(
                         hidden[:, None] if x.dim() == 3 else hidden[:, None, :, None], spoilt
                     )
-            rows = slice(
-                3, 8
-            )  # of the queries: those that are keys themselves may be spoilt where they are hidden
+            # of the queries: those that are keys themselves may be spoilt where they are hidden
+            rows = slice(3, 8)
             output = ask(backend, *call.tensors, **call.options, pattern=pattern).output
             sent = torch.autograd.grad(output[:, :, rows].square().sum(), call.learning)
             sent = [x.nan_to_num() if x.shape == call.q.shape else x for x in sent]

@@ -55,9 +55,8 @@ def test_a_more_expensive_backend_is_listed_with_its_cost():
     assert plan.backend in ("native", "fused")
     other = json.loads(plan.to_json())["others"]["reference"]
     assert other["cost"]["flops"] > 0
-    assert (
-        other["times_the_estimated_time"] > 1
-    )  # the chosen backend is the one estimated to be the fastest
+    # the chosen backend is the one estimated to be the fastest
+    assert other["times_the_estimated_time"] > 1
     assert re.search(r"reference, [0-9.e+]+x the estimated time: ", str(plan))
 
 
@@ -120,9 +119,8 @@ def test_a_plan_refuses_another_bias_than_it_was_made_for():
         plan.run(Q, K, V)
     with pytest.raises(rg.ArgumentError, match=r"\(1, 1, 7, 11\).*\(1, 1, 1, 11\)"):
         plan.run(Q, K, V, bias=torch.zeros(11))
-    with pytest.raises(
-        rg.ArgumentError, match="bias_learns True"
-    ):  # fused would drop its gradient without a word
+    # fused would drop its gradient without a word
+    with pytest.raises(rg.ArgumentError, match="bias_learns True"):
         plan.run(Q, K, V, bias=torch.zeros(7, 11, requires_grad=True))
     with pytest.raises(rg.ArgumentError, match="int64"):
         rg.plan_attention(Q, K, V, q_start=torch.tensor([0, 1])).run(

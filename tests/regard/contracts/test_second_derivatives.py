@@ -77,9 +77,8 @@ def calls_of(name: str, causal: bool) -> list[tuple[Any, list[torch.Tensor]]]:
     def told(backend: str) -> list[torch.Tensor]:
         detail = ask(backend, *call.tensors, want=want, **options)
         found = [detail.output, *([detail.log_sum_exp] if want else [])]
-        return [
-            x.masked_fill(~x.isfinite(), 0) for x in found
-        ]  # a log-sum-exp of -inf has no difference
+        # a log-sum-exp of -inf has no difference
+        return [x.masked_fill(~x.isfinite(), 0) for x in found]
 
     names = [
         one

@@ -120,9 +120,8 @@ class _Analysis:
             + u * (2 * whole + 2 * lse + made.case.k_len + 8)
             + self.half
         )
-        vanishing = (
-            torch.finfo(torch.promote_types(made.dtype, torch.float32)).tiny * 2.0**27
-        )  # may be taken for 0
+        # may be taken for 0
+        vanishing = torch.finfo(torch.promote_types(made.dtype, torch.float32)).tiny * 2.0**27
         self.w = Number(w, w * relative + w.clamp_max(vanishing), u)
         self.score_error, self.lse, self.whole = score_error, lse, whole
         self.sink = self._weight_of_sink()
@@ -181,9 +180,8 @@ class _Analysis:
         if "log_sum_exp" in come:
             through = through + self._column(come["log_sum_exp"])
         d_score = w * through
-        inner = (w * pull).sum(
-            -1
-        )  # what a larger sink takes from every weight, and adds to the log-sum-exp
+        # what a larger sink takes from every weight, and adds to the log-sum-exp
+        inner = (w * pull).sum(-1)
         if "log_sum_exp" in come:
             inner = inner + self._column(come["log_sum_exp"])
         if "entropy" in come:
@@ -333,9 +331,8 @@ class _Analysis:
         spread = made.spread(learned).expand(found.error.shape)
         terms = max(1, found.error.numel() // max(1, learned.numel()))
         by_table = made.case.bias is not None and made.case.bias.kind == "t5"
-        if (
-            by_table
-        ):  # summed by distance, then over the distances of a bucket in the table's own dtype
+        # summed by distance, then over the distances of a bucket in the table's own dtype
+        if by_table:
             terms = made.case.q_len + made.case.k_len
         u = torch.finfo(kind).eps / 2 if by_table or kind == torch.float32 else self.u
         whole = torch.where(self.answer.live, found.error + terms * max(u, self.u) * found.size, 0)

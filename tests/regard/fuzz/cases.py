@@ -182,9 +182,8 @@ def _bias(r: random.Random, by_distance: bool) -> Added:
         return Added("alibi")
     if turn < 0.25:
         return Added("slopes")
-    if (
-        turn < 0.4
-    ):  # no distance but the farthest is a power of another here: rounding decides no bucket
+    # no distance but the farthest is a power of another here: rounding decides no bucket
+    if turn < 0.4:
         return Added(
             "t5",
             buckets=r.choice((4, 8, 16)),

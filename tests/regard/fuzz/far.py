@@ -295,9 +295,8 @@ def _shares(made: Made, found: Tensors) -> Iterator[tuple[str, float]]:
         "sums of d v",
         _most((found["d v"].double().sum(2, keepdim=True) - sums).abs() / (tight * size + 1e-30)),
     )
-    least = (
-        8 * torch.finfo(made.dtype).tiny * torch.finfo(made.dtype).eps
-    )  # float16 rounds small weights to it
+    # float16 rounds small weights to it
+    least = 8 * torch.finfo(made.dtype).tiny * torch.finfo(made.dtype).eps
     keep = weights * room + least
     error, dv = by_key(keep.mT @ grad.abs()), by_key(weights.mT @ grad)
     yield "d v", _most((found["d v"].double() - dv).abs() / (error + tight * size + 1e-30))

@@ -41,11 +41,12 @@ def takes_softmax(
     return [name for name in BACKENDS if any(limit_of(name, call) is None for call in calls)]
 
 
+# for each backend of softmax one that it computes
 EACH = (
     "causal",
     "strided(2)",
     "causal_window(3)",
-)  # for each backend of softmax one that it computes
+)
 NAMES = ("auto", *takes_softmax(EACH))
 # Blocks of a few rows and keys, so that short texts pass the borders of blocks as long ones do.
 SMALL: tuple[tuple[Any, str, Any], ...] = (
@@ -93,9 +94,8 @@ def judge(case: Case, backends: tuple[str, ...] = NAMES, device: str = "cpu") ->
     with cut(case.blocks):
         made = Made(case, device)
         expected = _Expected(made)
-        if (
-            case.stored and made.dtype.itemsize == 2
-        ):  # others round what a cache keeps to the dtype of the queries
+        # others round what a cache keeps to the dtype of the queries
+        if case.stored and made.dtype.itemsize == 2:
             backends = tuple(name for name in backends if name in ("decode", "native"))
         return [_verdict(made, expected, backend) for backend in backends]
 
@@ -105,9 +105,8 @@ def _verdict(made: Made, expected: _Expected, backend: str) -> Verdict:
     try:
         found = _compute(made, backend, second, bad=bool(made.case.hidden))
     except rg.UnsupportedError as refusal:
-        outcome = (
-            "refused" if _declared(made, backend, str(refusal)) else "off"
-        )  # the reference computes everything
+        # the reference computes everything
+        outcome = "refused" if _declared(made, backend, str(refusal)) else "off"
         return Verdict(backend, outcome, str(refusal))
     except Exception:
         return Verdict(backend, "off", "raised " + "".join(traceback.format_exc(limit=-4)))
@@ -311,9 +310,8 @@ def share_of(
     bound = SLACK * error + kind.eps * torch.where(expected.isinf(), 0, expected).abs()
     bound = bound + kind.tiny * kind.eps + 1e8 * wide.tiny
     got = x.double()
-    beyond = ~expected.isinf() & (
-        expected.abs() + bound >= kind.max
-    )  # of float16: infinity is right there
+    # of float16: infinity is right there
+    beyond = ~expected.isinf() & (expected.abs() + bound >= kind.max)
     gap = torch.where((got == expected) | beyond, 0, (got - expected).abs() / bound).nan_to_num(
         torch.inf, torch.inf
     )

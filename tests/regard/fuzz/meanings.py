@@ -376,6 +376,7 @@ LEAVES: dict[str, Leaf] = {
     ),
     **{name: Leaf(**formula) for name, formula in formulas("patterns").items()},
 }
+# their sizes are those of the call
 TENSORS = {
     "documents_by_row",
     "same_document",
@@ -387,7 +388,7 @@ TENSORS = {
     "chosen_blocks",
     "chosen_keys",
     "tree",
-}  # their sizes are those of the call
+}
 
 
 def _alike(rows: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

@@ -35,9 +35,8 @@ class Kernel:
     """A mechanism of features: how a case declares it, φ of vectors in float64, and the least weight there can be."""
 
     declare: Callable[[Any], Any]
-    features: Callable[
-        [Any, torch.Tensor, Moved], torch.Tensor
-    ]  # a case, vectors, and what marks rounded numbers
+    # a case, vectors, and what marks rounded numbers
+    features: Callable[[Any, torch.Tensor, Moved], torch.Tensor]
     least: float = 0.0
 
 
@@ -169,9 +168,8 @@ def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
     alike = moved(of_q @ each(of_k).mT)
     share = mask.double()
     if case.kind == "gated":
-        gate = each(leaves["gate"])[:, :, None].expand(
-            mask.shape
-        )  # keys that a query does not see forget nothing
+        # keys that a query does not see forget nothing
+        gate = each(leaves["gate"])[:, :, None].expand(mask.shape)
         forgets = torch.where(mask, gate, 1)
         later = forgets.flip(-1).cumprod(-1).flip(-1)
         later = torch.cat([later[..., 1:], torch.ones_like(later[..., :1])], -1)
@@ -210,9 +208,8 @@ def expected(made: Made, second: bool) -> tuple[Tensors, Tensors]:
     """What a backend should answer, by name, and how far from it rounding may lead."""
     case = made.case
     u = torch.finfo(torch.promote_types(made.dtype, torch.float32)).eps / 2
-    if (
-        made.dtype == torch.bfloat16
-    ):  # machines that multiply bfloat16 round the weights to it, once: SLACK times this
+    # machines that multiply bfloat16 round the weights to it, once: SLACK times this
+    if made.dtype == torch.bfloat16:
         u = torch.finfo(torch.bfloat16).eps / 8
     terms = 4 * case.features + case.head_dim + case.k_len + case.q_len + 8
     exact = _told(made, second, lambda x: x)
@@ -242,9 +239,8 @@ def expected(made: Made, second: bool) -> tuple[Tensors, Tensors]:
     ]
     left = 8 * u * math.prod(max(1.0, float(x.abs().max())) for x in tensors if x.numel())
     errors = {name: x if name == "output" else x + left for name, x in errors.items()}
-    half = (
-        torch.finfo(made.dtype).eps if made.dtype.itemsize == 2 else 0.0
-    )  # sums of rounded gradients
+    # sums of rounded gradients
+    half = torch.finfo(made.dtype).eps if made.dtype.itemsize == 2 else 0.0
     for name, x in exact.items():
         if name != "output" and x.numel():
             errors[name] = errors[name] + half * x.abs().max()

@@ -35,10 +35,11 @@ KINDS = (
     *FOUND,
 )
 LOOPS = module_of(TESTS / "mechanisms" / "lsh_by_loops.py")
+# the backend beside the reference; "linear" for the others
 FAST = {
     "linformer": "linformer",
     "lsh": "lsh",
-}  # the backend beside the reference; "linear" for the others
+}
 
 
 @dataclass(frozen=True)
@@ -183,9 +184,8 @@ class Made:
         self.hidden = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
         if seen is not None and case.kind != "lsh":  # there, a hidden key is a query too
             self.hidden = ~seen.any(2)[..., None]
-            self.hidden = (
-                self.hidden[:, :1] if case.value_group > 1 else self.hidden
-            )  # alike for all heads
+            # alike for all heads
+            self.hidden = self.hidden[:, :1] if case.value_group > 1 else self.hidden
         self.given = {name: x.to(self.dtype) for name, x in self.given.items()}
         self.learners = tuple(x for x in case.learners if x in self.given)
         self.grad_output = normal(case.batch, case.heads, case.q_len, case.v_dim).to(self.dtype)
@@ -239,9 +239,8 @@ class Made:
         like = torch.empty(0, dtype=torch.float64)
         every = directions(mechanism.seed, mechanism.rounds * 2, case.head_dim, False, like)
         rotations = [one.T.numpy() for one in every.split(2)]
-        alive = self.mask.any(
-            2
-        )  # (batch, heads, k_len): causal hides no key from all but those of the span
+        # (batch, heads, k_len): causal hides no key from all but those of the span
+        alive = self.mask.any(2)
         span = [
             one
             for one in (case.pattern.parts or (case.pattern,))
@@ -340,9 +339,8 @@ def _compute(made: Made, backend: str, second: bool) -> Tensors:
     found = {"output": output}
     if made.learners:
         learning = {name: leaves[name] for name in made.learners}
-        come = made.grad_output.clone().requires_grad_(
-            second and case.seed % 20 < 10
-        )  # see judging.py
+        # see judging.py
+        come = made.grad_output.clone().requires_grad_(second and case.seed % 20 < 10)
         along = made.directions if second else None
         found |= named(*differentiated(found, learning, {"output": come}, along))
     return detached(found)

@@ -45,9 +45,8 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
     bias = made.spread(leaves.get("bias"))
     live = torch.from_numpy(made.mask.copy()) & (bias != -torch.inf)
     scores = scores + torch.where(bias == -torch.inf, 0, bias)
-    sink = made.spread_sink(leaves.get("sink")).expand(
-        scores.shape[:3]
-    )  # one more key, which has no value
+    # one more key, which has no value
+    sink = made.spread_sink(leaves.get("sink")).expand(scores.shape[:3])
     every = torch.cat([live.expand(scores.shape), (sink > -torch.inf)[..., None]], -1)
     empty_sum = ~every.any(-1)  # nothing to divide by
     masked = torch.cat([scores, sink[..., None]], -1).masked_fill(~every, -torch.inf)
@@ -71,9 +70,8 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
                 :, :, list(rows)
             ]
     if picked is not None:
-        padded = torch.cat(
-            [weights, weights.new_zeros(*weights.shape[:3], 1)], -1
-        )  # what is missing weighs nothing
+        # what is missing weighs nothing
+        padded = torch.cat([weights, weights.new_zeros(*weights.shape[:3], 1)], -1)
         values["top_keys"] = padded.gather(-1, torch.where(picked < 0, case.k_len, picked))
 
     first: Tensors = {}

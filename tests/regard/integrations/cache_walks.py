@@ -158,9 +158,8 @@ class Walk:
         changes = [self.go_on, self.go_on, self.go_on, self.reorder, self.select]
         if len(self.pairs) < MOST_CACHES:
             changes += [self.copy_deeply, self.pickle]
-            if (
-                self.name != "qwen3_next"
-            ):  # whose states transformers itself shares in a shallow copy
+            # whose states transformers itself shares in a shallow copy
+            if self.name != "qwen3_next":
                 changes += [self.copy, self.copy]
         if pair.rows * 2 <= MOST_ROWS:
             changes.append(self.repeat)

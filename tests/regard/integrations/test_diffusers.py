@@ -159,9 +159,8 @@ def test_a_unet_shows_which_words_each_place_looks_at_and_takes_a_window_for_the
     attach(model.eval(), lambda call: None if call.cross else "sliding_window(8)")
     with observe(model) as seen:
         output(model, given)
-    places = {
-        detail.weights.shape[2] for detail in seen.of("attn2")
-    }  # of (batch, heads, places, words)
+    # of (batch, heads, places, words)
+    places = {detail.weights.shape[2] for detail in seen.of("attn2")}
     assert places == {SIDE * SIDE, SIDE * SIDE // 4}
     for detail in seen.of("attn2"):
         assert detail.weights.shape[3] == WORDS

@@ -17,9 +17,8 @@ HEADS = 4
 LENGTH = 7
 DIM = 12
 X = torch.randn(BATCH, LENGTH, DIM, generator=torch.Generator().manual_seed(1))
-PADDED = torch.tensor(
-    [[False] * 7, [False] * 4 + [True] * 3]
-)  # True: ignored, as nn.MultiheadAttention means it
+# True: ignored, as nn.MultiheadAttention means it
+PADDED = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
 LIVE = ~PADDED[:, None, None]
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(LENGTH)
 

@@ -271,9 +271,8 @@ def test_a_model_with_an_assistant_writes_what_it_writes_alone(name):
     with torch.no_grad(), observe(model, "log_sum_exp", layers=0) as observed:
         assisted = model.generate(IDS[1:2, 1:], assistant_model=assistant, **given)
     assert torch.equal(assisted, alone)
-    assert (
-        max(call.q_len for call in observed.calls[1:]) > 1
-    )  # several ids of the assistant in one call
+    # several ids of the assistant in one call
+    assert max(call.q_len for call in observed.calls[1:]) > 1
 
 
 def test_a_compiled_model_has_the_gradients_of_eager_attention():

@@ -95,9 +95,8 @@ def test_padding_beams_and_generate_go_on_too():
         keep_entries(cache, kept)
         more = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
         alone = []
-        for row in range(
-            2
-        ):  # each row without its padding, at its own positions: rotary angles are of float32
+        # each row without its padding, at its own positions: rotary angles are of float32
+        for row in range(2):
             ids = IDS[row : row + 1]
             first = 3 * row
             places = torch.arange(PROMPT + 1)[None, first:]

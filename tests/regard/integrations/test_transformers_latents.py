@@ -49,12 +49,13 @@ KINDS = (
     "mistral_large4_text",
     "youtu",
 )
+# their caches keep keys of an indexer too
 INDEXED = (
     "axk2",
     "deepseek_v32",
     "glm_moe_dsa",
     "hy_v4",
-)  # their caches keep keys of an indexer too
+)
 QUICK = ("deepseek_v3", "mistral4", "minicpm3")
 EVERY = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS]
 

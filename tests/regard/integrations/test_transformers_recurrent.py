@@ -31,10 +31,11 @@ MECHANISMS = {
     "minimax": "lightning(rate=0)",
 }
 EACH = ("qwen3_next", "kimi_linear", "bamba", "minimax")  # one of each mechanism
+# more than a chunk of regard's and of transformers'; ids of a prompt's first part
 LENGTH, CUT = (
     70,
     41,
-)  # more than a chunk of regard's and of transformers'; ids of a prompt's first part
+)
 IDS = torch.randint(3, 98, (3, LENGTH), generator=torch.Generator().manual_seed(2))
 
 

@@ -127,9 +127,8 @@ def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
     positions = (live.long().cumsum(-1) - 1).clamp_min(0)
     together = output(model, attention_mask=live.long(), position_ids=positions)
     for row in range(3):
-        if (
-            padding == "holes"
-        ):  # positions of the pattern count keys in holes; eager attention gets the pairs
+        # positions of the pattern count keys in holes; eager attention gets the pairs
+        if padding == "holes":
             start = int(live[row].int().argmax())
             allowed = torch.zeros(24, 24, dtype=torch.bool)
             allowed[start:, start:] = (pattern & p.Causal()).dense(24 - start, 24 - start)

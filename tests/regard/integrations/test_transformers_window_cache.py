@@ -79,9 +79,8 @@ def test_the_room_is_that_of_the_window():
         layer.keys.untyped_storage().nbytes() // layer.keys[:, :, :1].nbytes
         for layer in cache.layers
     }
-    assert rooms == {
-        2 + 5 + 16
-    }  # sinks, the window without the query's own, and the least spare room
+    # sinks, the window without the query's own, and the least spare room
+    assert rooms == {2 + 5 + 16}
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}])
@@ -157,9 +156,8 @@ def test_what_a_cache_cannot_keep_is_refused():
         with torch.no_grad(), pytest.raises(rg.UnsupportedError, match="positions are not known"):
             model(IDS[:, :1], attention_mask=holes, **{CACHE: cache})
     attach(model)
-    with pytest.raises(
-        rg.ShapeError, match="another layer or cache"
-    ):  # the pattern is gone, the cache is not
+    # the pattern is gone, the cache is not
+    with pytest.raises(rg.ShapeError, match="another layer or cache"):
         logits(model, cache, (0, 0, 0), (1,))
 
 

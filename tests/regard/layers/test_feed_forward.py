@@ -102,9 +102,10 @@ def test_it_learns_as_a_linear_layer_does():
     torch.testing.assert_close(layer.bias.grad, expected.sum(0))
 
 
+# torch's own
 QUANTISING = pytest.mark.filterwarnings(
     "ignore:torch.ao.quantization is deprecated", "ignore::UserWarning:torch.ao"
-)  # torch's own
+)
 
 
 def as_linear(layer):

@@ -45,9 +45,8 @@ def test_continuing_equals_the_whole_at_once(kind, data):
     layer = layer_of()
     length = data.draw(st.sampled_from([WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 24]))
     cuts = [0, *sorted(data.draw(st.sets(st.integers(1, length - 1)))), length]
-    given = data.draw(
-        st.sampled_from([{}, {"pattern": KeySpan(torch.tensor([0, 4]))}])
-    )  # padding on the left
+    # padding on the left
+    given = data.draw(st.sampled_from([{}, {"pattern": KeySpan(torch.tensor([0, 4]))}]))
     x = torch.randn(
         2, length, 24, generator=torch.Generator().manual_seed(length), dtype=torch.float64
     )

@@ -391,9 +391,8 @@ def forgotten_by_hand(
         to(x).unflatten(-1, (heads, -1))
         for to, heads in ((layer.to_q, 4), (layer.to_k, 2), (layer.to_v, 2))
     )
-    gates = 1 / (
-        1 + (-(x @ layer.to_forget.weight.T + layer.to_forget.bias)).exp()
-    )  # (batch, length, heads)
+    # (batch, length, heads)
+    gates = 1 / (1 + (-(x @ layer.to_forget.weight.T + layer.to_forget.bias)).exp())
     output = torch.zeros_like(q)
     for head in range(4):
         for i in range(x.shape[1]):

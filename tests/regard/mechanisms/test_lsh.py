@@ -101,9 +101,8 @@ def test_queries_that_are_not_the_keys_are_refused(backend):
     ):
         rg.attention(other, x, v, mechanism=m.LSH(2), backend=backend)
     with pytest.raises(rg.ArgumentError, match="pass the same tensor"):
-        rg.attention(
-            x[:, :, :4], x, v, mechanism=m.LSH(2), backend=backend
-        )  # by default these are the last four
+        # by default these are the last four
+        rg.attention(x[:, :, :4], x, v, mechanism=m.LSH(2), backend=backend)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import torch
 
 from regard.backends.native.library import load
 
-collect_ignore_glob = (
-    ["test_native_*.py"] if isinstance(load(), str) else []
-)  # test_without_native.py runs everywhere
+# test_without_native.py runs everywhere
+collect_ignore_glob = ["test_native_*.py"] if isinstance(load(), str) else []
 
 
 @pytest.fixture

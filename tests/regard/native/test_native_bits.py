@@ -49,9 +49,8 @@ class Case:
 
 
 def make(draw: random.Random, patterns: tuple[str, ...]) -> Case:
-    length = draw.choice(
-        [draw.randint(1, 40), draw.randint(40, 300), draw.randint(300, 700)]
-    )  # a chunk has 256 keys
+    # a chunk has 256 keys
+    length = draw.choice([draw.randint(1, 40), draw.randint(40, 300), draw.randint(300, 700)])
     kv_heads = draw.randint(1, 2)
     batch = draw.randint(1, 3)
     heads = kv_heads * draw.choice([1, 2, 4])

@@ -21,10 +21,11 @@ from regard.patterns.band import Band
 
 Q = torch.randn(2, 4, 300, 8)
 K = torch.randn(2, 2, 300, 8)
+# with BOUNDED runs; with BITS
 PATTERN, BITS = (
     "sliding_window(20) | global_tokens(0)",
     "strided(7, local=false)",
-)  # with BOUNDED runs; with BITS
+)
 
 
 class Call:

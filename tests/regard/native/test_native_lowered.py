@@ -15,9 +15,8 @@ from regard.backends.native.library import Library, load
 from .test_native_bits import PATTERNS, Case, broken
 from .test_native_sanitized import disassembled, fuzz, instruction_set
 
-pytestmark = (
-    pytest.mark.slow
-)  # it builds a library; where there is AVX-512, test_native_bits.py compares both
+# it builds a library; where there is AVX-512, test_native_bits.py compares both
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

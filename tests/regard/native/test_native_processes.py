@@ -22,9 +22,8 @@ def _two_threads():
     torch.set_num_threads(1)
 
 
-SMALL = X[
-    :1, :, :120
-].contiguous()  # enough work for two threads of the kernel, and too little for two of PyTorch
+# enough work for two threads of the kernel, and too little for two of PyTorch
+SMALL = X[:1, :, :120].contiguous()
 
 
 def _in_child(connection: Any) -> None:

@@ -138,6 +138,7 @@ def test_one_query_of_values_that_fill_the_registers_and_more(
     torch.testing.assert_close(one.double(), exact, rtol=rounding, atol=rounding)
 
 
+# lengths around the sizes of tiles
 TILES = (
     1,
     2,
@@ -153,7 +154,7 @@ TILES = (
     191,
     192,
     193,
-)  # lengths around the sizes of tiles
+)
 ONE_HEAD = {"batch": 1, "heads": 1, "kv_heads": 1}
 CALLS = [
     *(
@@ -303,9 +304,8 @@ def test_what_would_round_the_weights_of_a_precise_call_refuses_it():
         rg.attention(q, k, v, precise=True, mechanism="linear_transformer")
     with pytest.raises(rg.ArgumentError, match="precise"):
         rg.attention(q, k, v, precise=1)
-    rg.attention(
-        *(x.float() for x in (q, k, v)), precise=True, backend="fused"
-    )  # it rounds nothing here
+    # it rounds nothing here
+    rg.attention(*(x.float() for x in (q, k, v)), precise=True, backend="fused")
     q, k, v = (torch.randn(2, heads, 37, 32).bfloat16() for heads in (4, 2, 2))
     options = {
         "pattern": "full",

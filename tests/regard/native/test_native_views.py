@@ -55,9 +55,8 @@ def test_native_copies_nothing_and_returns_what_transposes_back_without_a_copy(p
 
 
 SHAPE = (3, 3, 3, 8)  # batch, heads, rows, dim
-APART = (
-    2**30 + 64
-)  # numbers between neighbours on one axis: its last is more than 2^31 numbers behind its first
+# numbers between neighbours on one axis: its last is more than 2^31 numbers behind its first
+APART = 2**30 + 64
 NAMES = ("q", "k", "v", "output", "grad", "dq", "dk", "dv")
 NO_RESERVE = 0x4000  # MAP_NORESERVE: pages that nobody touches take no memory
 

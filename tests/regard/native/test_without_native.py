@@ -50,10 +50,11 @@ def printed() -> tuple[str, str, str]:
         "from regard.testing.health import check_backend; print(check_backend('native').refused)"
     )
     command = [sys.executable, "-c", FORKS, SCRIPT, probes]
+    # a fork has no other threads, and would wait for them
     alone = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-    }  # a fork has no other threads, and would wait for them
+    }
     done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     off, refused, maybe = re.split(r"^---- \w+\n", done.stdout, flags=re.MULTILINE)[1:]

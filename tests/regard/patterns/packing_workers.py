@@ -7,12 +7,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from regard import patterns as p
 
+# documents of each row of a batch
 LENGTHS = [
     [(3, 5), (4, 2)],
     [(6, 1), (2, 4)],
     [(1, 1), (5, 3)],
     [(2, 2), (7, 1)],
-]  # documents of each row of a batch
+]
 ROOM = 8
 DIM = 6
 

@@ -88,9 +88,8 @@ def test_pairs_are_counted_and_strict_allows_what_computes_few_others():
     assert plan.problem.kept_pairs == 2 * mask.sum()
     assert mask.sum() <= plan.cost.pairs // 2 < 1.1 * mask.sum() + 2 * 32 * 32
     assert pattern.count(96, 96) == pattern.dense(96, 96).sum()
-    keys = (
-        p.ChosenKeys(torch.randint(-1, 100, (1, 1, 96, 40))) & p.Causal()
-    )  # so few are kept that strict must count
+    # so few are kept that strict must count
+    keys = p.ChosenKeys(torch.randint(-1, 100, (1, 1, 96, 40))) & p.Causal()
     plans = [rg.plan_attention(q, k, k, pattern=keys, strict=strict) for strict in (False, True)]
     assert plans[0].problem.kept_pairs <= plans[1].cost.pairs <= plans[0].cost.pairs
 

@@ -13,9 +13,8 @@ import regard as rg
 from regard import patterns as p
 from regard.layers import MultiHeadAttention
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*multi-threaded, use of fork:DeprecationWarning"
-)  # from Python 3.12
+# from Python 3.12
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

@@ -39,10 +39,11 @@ def _mask(at, shape, window, causal: bool, offset: int) -> np.ndarray:
 def _draw(r, n: int):
     shape = tuple(r.randint(1, 4) for _ in range(r.choice((1, 2))))
     offset = r.choice((0, 0, 3))
+    # as many cells as the call has positions
     shape = (
         -(-max(n + 2 - offset, 1) // prod(shape)),
         *shape,
-    )  # as many cells as the call has positions
+    )
     window = tuple(r.randint(1, size) for size in shape)
     return shape, window, r.random() < 0.4, offset
 

@@ -149,9 +149,8 @@ def test_many_parts_are_compared_with_few_others(sign, monkeypatch):
     pattern = parse(sign.join(f"key_set(0, {2 * n}, {2 * n + 3})" for n in range(128)))
     for _ in range(2):
         assert pattern.canonical() == parse(str(pattern)).canonical()
-    assert (
-        compared < 128 * 127 / 2
-    )  # fewer than every pair once, in three parsings and two canonical forms
+    # fewer than every pair once, in three parsings and two canonical forms
+    assert compared < 128 * 127 / 2
 
 
 def test_a_pattern_of_many_levels_is_refused_where_it_is_made_and_one_of_64_answers_everything():

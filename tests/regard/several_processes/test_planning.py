@@ -27,13 +27,14 @@ PATTERNS = {
     "BigBird": "sliding_window(4) | global_tokens(0, 30) | random_blocks(2, block=4, seed=1)",
 }
 WAYS = [*itertools.product(("contiguous", "zigzag"), ("ring", "gather", "auto"))]
+# as of a Case
 SIZES: dict[str, Any] = {
     "kv_heads": 2,
     "head_dim": 5,
     "v_dim": 3,
     "batch": 2,
     "dtype": torch.float64,
-}  # as of a Case
+}
 
 
 def observed(case: Case) -> tuple[list[tuple[int, int]], int]:

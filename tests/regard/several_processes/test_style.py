@@ -101,9 +101,8 @@ def shared_and_sharded() -> tuple[float, dict[str, float]]:
         total = DTensor.from_local(
             local, one.grad.device_mesh, one.grad.placements, shape=one.shape, stride=one.stride()
         )
-        found[name] = float(
-            (2 * total.full_tensor() - other.grad).abs().max()
-        )  # FSDP2 takes the mean over its rows
+        # FSDP2 takes the mean over its rows
+        found[name] = float((2 * total.full_tensor() - other.grad).abs().max())
     return float((output - own[1]).abs().max()), found
 
 
@@ -212,9 +211,8 @@ def test_weights_that_differ_have_other_checksums(dtype):
     wide[:, 0] = 1
     apart = wide[:, 0]  # not contiguous
     assert about_weights([apart]) == texts[1]
-    assert (
-        about_weights([torch.cat([tensors[2], tensors[1]])[13:]]) == texts[1]
-    )  # where it begins in memory
+    # where it begins in memory
+    assert about_weights([torch.cat([tensors[2], tensors[1]])[13:]]) == texts[1]
 
 
 @pytest.mark.gpu

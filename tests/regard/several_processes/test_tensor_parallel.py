@@ -259,9 +259,8 @@ def test_tied_weights_stay_one_parameter(pools):
         assert (count, tied) == (parameters, True)
         assert found["losses"] == pytest.approx(expected["losses"], abs=1e-10)
         for where, one in found["weights"].items():
-            assert abs(one - expected["weights"][where]).max() < 1e-7, (
-                where
-            )  # Adam divides tiny gradients
+            # Adam divides tiny gradients
+            assert abs(one - expected["weights"][where]).max() < 1e-7, where
 
 
 @pytest.mark.parametrize(

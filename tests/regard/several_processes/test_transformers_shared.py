@@ -95,9 +95,8 @@ def differences(
     model = made(kind)
     whole = batch(padding)
     alone = copy.deepcopy(model)
-    alone.set_attn_implementation(
-        "eager"
-    )  # transformers 5.17 has the softcap of Gemma 2 only there
+    # transformers 5.17 has the softcap of Gemma 2 only there
+    alone.set_attn_implementation("eager")
     rank = dist.get_rank()
     even = Layout.even(layout, LENGTH, dist.get_world_size())
     divided = even if lengths is None else Layout(layout, lengths)
@@ -106,9 +105,8 @@ def differences(
         torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)) / expected.numel()
     )
     if padding != "none":
-        counted = (
-            counted * whole["attention_mask"][..., None]
-        )  # outputs at padding are not compared
+        # outputs at padding are not compared
+        counted = counted * whole["attention_mask"][..., None]
     (expected * counted).sum().backward()
     attach(model, mesh=dist.group.WORLD, layout=layout, form=form)
     if checkpointing:
@@ -250,9 +248,8 @@ def called(what: str) -> None:
         )
         shared.attention(model, torch.zeros(1, 1, 2, 4), *torch.zeros(2, 1, 1, 3, 4), Causal())
     elif what == "by hand":
-        model.model(
-            ids, attention_mask=live, position_ids=places
-        )  # the inner model counts as well: no error
+        # the inner model counts as well: no error
+        model.model(ids, attention_mask=live, position_ids=places)
         sharing = Sharing(dist.group.WORLD, Group.of(dist.group.WORLD), "contiguous", "auto")
         shared = current.set(Shared(sharing, model, LENGTH))
         forwards[id(model)] = True

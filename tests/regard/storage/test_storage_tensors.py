@@ -313,9 +313,8 @@ def test_a_file_of_another_world_is_refused_at_once(tmp_path, make):
     start = time.process_time()
     with pytest.raises(CheckpointError, match=r"x\.safetensors"):
         load_tensors(path)
-    assert (
-        time.process_time() - start < 10
-    )  # a guard: to read what a sparse file claims to hold would take longer
+    # a guard: to read what a sparse file claims to hold would take longer
+    assert time.process_time() - start < 10
 
 
 def test_every_tensor_begins_at_a_multiple_of_the_bytes_of_its_numbers(tmp_path):

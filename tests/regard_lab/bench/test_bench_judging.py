@@ -81,10 +81,11 @@ def spoiled(change, work):
 
 @pytest.mark.parametrize("name", WORKS)
 def test_regard_is_right(name):
+    # every row, some rows
     for work in (
         WORKS[name],
         *([WORKS[name].as_long_as(600)] if name in MECHANISMS else []),
-    ):  # every row, some rows
+    ):
         for contender in (REGARD, *([PLAN_RUN] if name in SOFTMAX else [])):
             found = verdict(work, contender)
             assert found.right, found

@@ -113,9 +113,8 @@ def test_the_crossover_is_where_the_lines_meet():
     assert crossover(points(LENGTHS[:4], lambda n: n), exact) == "not up to 2,304"
     assert crossover(points(LENGTHS, lambda n: 1e-9 * n), exact) == "cheaper from 256 on"
     assert crossover(points([7], lambda n: n), exact) == "no length in common"
-    twice = points(
-        LENGTHS, lambda n: 1e-9 * n**2 * (0.5 if n == 576 else 2e3 / n)
-    )  # cheaper once, dearer again
+    # cheaper once, dearer again
+    twice = points(LENGTHS, lambda n: 1e-9 * n**2 * (0.5 if n == 576 else 2e3 / n))
     assert crossover(twice, exact) == "2,000"
 
 

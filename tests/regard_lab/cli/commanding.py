@@ -19,11 +19,12 @@ from typing import Any
 from regard_lab.cli import main
 
 STREAMS = (0, 1, 2)
+# what Python does with signs that a stream cannot hold
 ERRORS = (
     "surrogateescape",
     "strict",
     "backslashreplace",
-)  # what Python does with signs that a stream cannot hold
+)
 LINES = ["the animal sleeps", "a street", "the old animal"]
 SMALL = (
     "--dim",
@@ -183,9 +184,8 @@ class Forked:
                 opened.append(open(stream, "w" if stream else "r", **how))  # noqa: SIM115
             os.closerange(3, 4096)  # among them the other ends of the pipes
             sys.stdin, sys.stdout, sys.stderr = opened
-            signal.signal(
-                signal.SIGINT, signal.default_int_handler
-            )  # a job in the background has none
+            # a job in the background has none
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             os.environ |= environment
             sys.argv = ["regard", *words]
             if prepare is not None:

@@ -65,11 +65,12 @@ def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
         assert part in answer.err
     assert LanguageModel.load(tmp_path / "two").config.kv_heads == 2
     found, said = converted(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight")
+    # no output has changed
     assert (found["method"], "train" in said, "quality" in said) == (
         "repeat",
         False,
         False,
-    )  # no output has changed
+    )
 
 
 @pytest.mark.parametrize(

@@ -70,16 +70,14 @@ def test_the_demo_ends_with_one_line_of_json_and_pictures_that_exist(tmp_path):
         assert 0 <= record[rate] <= 1
     assert all(part in answer.err for part in ("true referent: animal", "not an explanation"))
 
-    again = succeeded(
-        "demo", "--steps", 4, "--out", tmp_path / "run"
-    )  # finds it trained, and prints the story
+    # finds it trained, and prints the story
+    again = succeeded("demo", "--steps", 4, "--out", tmp_path / "run")
     assert " step 4: validation" not in again.err  # nothing was trained again
     for part in ("4 steps", "1. Training", "2. Results", "3. The sentences", "4. Pictures"):
         assert part in again.out
     assert "which pairs were trained on" not in again.out  # the run of the demo knows them
-    assert (
-        "unseen by every head of this layer" in again.out
-    )  # *it* is farther from *animal* than the window
+    # *it* is farther from *animal* than the window
+    assert "unseen by every head of this layer" in again.out
 
     assert "other settings" in refusal("demo", "--steps", 5, "--out", tmp_path / "run")
 

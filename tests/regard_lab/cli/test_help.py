@@ -259,9 +259,8 @@ def test_every_command_is_in_the_table_with_a_test_and_a_line_in_the_documentati
 
 
 def test_every_recipe_is_exported_and_a_command():
-    for module in pkgutil.iter_modules(
-        recipes.__path__, f"{recipes.__name__}."
-    ):  # one that is not imported counts too
+    # one that is not imported counts too
+    for module in pkgutil.iter_modules(recipes.__path__, f"{recipes.__name__}."):
         importlib.import_module(module.name)
     for recipe in recipes.Recipe.__subclasses__():
         if recipe.__module__.startswith("regard_lab."):

@@ -280,9 +280,8 @@ def test_ctrl_c_in_an_evaluation_keeps_the_sentences_that_were_done(
         assert [
             line for line in pairs.read_text().splitlines() if line in done
         ] == done  # in the order of the test
-        again = regard(
-            "evaluate", run_folder, pairs, "--out", out
-        )  # its own table may be written anew, others may not
+        # its own table may be written anew, others may not
+        again = regard("evaluate", run_folder, pairs, "--out", out)
         assert (
             again.returncode,
             regard("evaluate", run_folder, pairs, "--out", pairs).returncode,

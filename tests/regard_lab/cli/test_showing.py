@@ -244,9 +244,8 @@ def test_every_command_prints_in_narrow_terminals_and_without_unicode(
         assert (answer.returncode, bool(text), "Traceback" in text) == (code, True, False), text
     monkeypatch.delenv("COLUMNS")
     answer = regard("translate", run_folder, "das Gefühl", "--json", encoding=encoding)
-    assert (
-        json.loads(answer.stdout.decode(encoding))["source"] == "das Gefühl"
-    )  # JSON keeps its values
+    # JSON keeps its values
+    assert json.loads(answer.stdout.decode(encoding))["source"] == "das Gefühl"
 
 
 def test_a_command_that_is_silent_says_what_it_does(monkeypatch):
@@ -406,9 +405,8 @@ def test_every_command_names_what_it_was_given_with_escapes(tmp_path):
         assert_harmless(answer.out, answer.err)
         assert "\nregard: done" not in answer.err
         assert re.search(r"\\x1b", answer.err), command
-    answer = regard(
-        "demo", f"--{HOSTILE}", HOSTILE, terminal=True
-    )  # its name is an option that there is not
+    # its name is an option that there is not
+    answer = regard("demo", f"--{HOSTILE}", HOSTILE, terminal=True)
     assert answer.returncode == 2
     assert_harmless(answer.out, answer.err)
 

@@ -91,9 +91,8 @@ def test_a_recurrent_translator_is_trained_gone_on_with_and_used(
         monkeypatch.setattr(evaluation, name, 2)
     monkeypatch.setattr(evaluation, "PRONOUN_COUNTS", {"test": 3, "valid": 3})
     report = evaluation.judge_pronouns(Translator.load(run), seed=0)
-    assert (
-        report.head is report.agreement is None
-    )  # a recurrent encoder has no self-attention to look with
+    # a recurrent encoder has no self-attention to look with
+    assert report.head is report.agreement is None
     assert {"pronoun_accuracy", "contrast_accuracy", "swap_followed"} <= report.to_dict().keys()
     assert "agreement" not in " ".join(report.lines())
 

@@ -504,9 +504,8 @@ def runs(data, tmp_path_factory):
     long = "".join(
         f"elephants {' '.join(f'q{n}x{row}z' for n in range(70))}\tzu lang\n" for row in range(6)
     )
-    (folder / "pairs.tsv").write_text(
-        (data / "pairs.tsv").read_text() + long
-    )  # these are too long to be learned from
+    # these are too long to be learned from
+    (folder / "pairs.tsv").write_text((data / "pairs.tsv").read_text() + long)
     files = {"translation": folder / "pairs.tsv", "language-model": data / "text.txt"}
     for kind, file in {**files, "classifier": data / "labels.tsv"}.items():
         more = ("--mechanism", "performer(16)") if kind == "translation" else ()
@@ -716,9 +715,8 @@ def test_a_language_model_knows_which_lines_it_learned_from_and_scores_lines(run
 
 
 def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, planned, data, tmp_path):
-    planned(
-        "translation", {"skipped": 1}, {"parallel": "ddp"}
-    )  # as runs begun by an earlier version
+    # as runs begun by an earlier version
+    planned("translation", {"skipped": 1}, {"parallel": "ddp"})
     both = f"{runs / 'translation'},{runs / 'translation'}"
     (tmp_path / "new.tsv").write_text("a street\teine Straße\n")
     files = (
@@ -870,9 +868,8 @@ def test_each_text_has_the_label_that_is_most_probable(runs):
                 most,
             )
     alone = printed("classify", run, "the bird 4 sang")["probabilities"]
-    assert alone == pytest.approx(
-        records[0]["probabilities"], abs=1e-6
-    )  # what is beside a text changes nothing
+    # what is beside a text changes nothing
+    assert alone == pytest.approx(records[0]["probabilities"], abs=1e-6)
 
 
 def test_a_language_model_is_evaluated_on_a_text(runs, data, tmp_path):
@@ -892,9 +889,8 @@ def test_a_language_model_is_evaluated_on_a_text(runs, data, tmp_path):
     }
     assert {name: record[name] for name in expected} == expected
     assert "trained on" in succeeded("evaluate", run, old).out
-    assert (
-        "1 of these lines was trained on" in succeeded("evaluate", run, new).out
-    )  # "and rain fell."
+    # "and rain fell."
+    assert "1 of these lines was trained on" in succeeded("evaluate", run, new).out
     assert f"regard evaluate {run} TEXT.txt" in regard("evaluate", run).err
 
 

@@ -113,9 +113,8 @@ def test_every_kind_of_model_is_exported(exported, kind):
     assert [one["name"] for one in found["attentions"]] == names
     assert (found["live"], len(found["patterns"])) == (None, len(names))
     assert bool(found["explained"]) == bool(found["changes"]) == (kind != "encoder")
-    assert (
-        found["walk"]["steps"] or found["walk"]["note"]
-    )  # what a random model writes may not read back
+    # what a random model writes may not read back
+    assert found["walk"]["steps"] or found["walk"]["note"]
     assert kind == "transformer" or bool(found["walk"]["steps"]) == (kind != "bahdanau")
 
 
@@ -143,9 +142,8 @@ def test_a_hugging_face_folder_is_exported_between_its_words_and_without_its_mod
 def test_two_runs_and_two_sentences_are_compared(runs, exported):
     found, _ = exported("transformer", SENTENCE, "--with", runs / "bahdanau")
     assert found["second"]["said"] == str(runs / "bahdanau")
-    assert (
-        found["second"]["header"]["texts"]["target"] == found["texts"]["target"]
-    )  # it reads the same translation
+    # it reads the same translation
+    assert found["second"]["header"]["texts"]["target"] == found["texts"]["target"]
     assert [one["name"] for one in found["second"]["header"]["attentions"]] == ["Cross-attention"]
     found, _ = exported("language-model", SENTENCE, "--second", "The street.")
     assert found["second"]["header"]["texts"]["text"] == ["<begin>", "The", "street", "."]
@@ -218,9 +216,8 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
         host, path = re.fullmatch(r"http://(127\.0\.0\.1:\d+)(/\S{32,}/)", url).groups()
         connection = http.client.HTTPConnection(host, timeout=30)
         connection.request("GET", path)
-        assert (
-            b"regard-engine" in connection.getresponse().read()
-        )  # the page itself reads other sentences
+        # the page itself reads other sentences
+        assert b"regard-engine" in connection.getresponse().read()
         connection.close()
         body = json.dumps({"text": "The street."})
         connection.request("POST", f"{path}walk", body, {"Content-Type": "application/json"})

@@ -73,11 +73,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLm", {**SQUARE, **partly(0.67), "use_qkv_bias": True}),
     "stablelm parallel": ("StableLm", {**SQUARE, **partly(0.67), "use_parallel_residual": True}),
 }
+# transformers computes their norms in float32, whatever the weights are
 LOOSE = (
     "gemma",
     "gemma2",
     "gemma3_text",
-)  # transformers computes their norms in float32, whatever the weights are
+)
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 

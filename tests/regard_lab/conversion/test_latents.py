@@ -98,9 +98,8 @@ def test_numbers_that_are_not_kept_lose_their_rotation_and_nothing_else():
     kept = torch.tensor([[True, False, False], [True, False, True]])
     weights = factorised(layer, moment, (rows, rest), kept, 18)
     x, y = torch.randn(2, 25, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    turns = (9 - 2) * torch.tensor(
-        [1.0, 0.01], dtype=torch.float64
-    )  # angles between positions 9 and 2
+    # angles between positions 9 and 2
+    turns = (9 - 2) * torch.tensor([1.0, 0.01], dtype=torch.float64)
     latents = weights["to_latent"] @ y
     for head in range(6):
         group = head // 2
@@ -163,9 +162,8 @@ def test_latents_have_the_least_weighted_error_of_all_of_their_size():
         assert (down.shape, up.shape) == ((size, 7), (9, size))
         lost = up @ down - rows
         error = float((of_both @ lost @ moment @ lost.T).trace())
-        assert error == pytest.approx(
-            float(values[size:].square().sum()), rel=1e-6
-        )  # Eckart and Young 1936
+        # Eckart and Young 1936
+        assert error == pytest.approx(float(values[size:].square().sum()), rel=1e-6)
 
 
 def test_a_text_chooses_better_latents_than_none():

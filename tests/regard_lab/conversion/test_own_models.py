@@ -57,9 +57,8 @@ def test_each_new_head_is_what_its_query_heads_read_before(after, times, more, m
 
 
 def test_a_mean_is_rounded_once():
-    tensor = torch.tensor(
-        [1.0, 2**-8, 2**-8, 0.0], dtype=torch.bfloat16
-    )  # rounded on the way, the small ones vanish
+    # rounded on the way, the small ones vanish
+    tensor = torch.tensor([1.0, 2**-8, 2**-8, 0.0], dtype=torch.bfloat16)
     assert resized(tensor, 4, 1).item() == (1 + 2 * 2**-8) / 4
 
 
@@ -169,15 +168,13 @@ def eight_heads(folder):
 def test_eight_heads_made_fewer_keep_exactly_so_many_times_fewer_bytes(tmp_path, kv_heads, fewer):
     eight_heads(tmp_path / "eight")
     report = convert_kv_heads(tmp_path / "eight", tmp_path / "few", kv_heads)
-    assert (
-        report.kv_bytes["token"].before == 2 * 3 * 48 * 4
-    )  # keys and values, layers, numbers, bytes
+    # keys and values, layers, numbers, bytes
+    assert report.kv_bytes["token"].before == 2 * 3 * 48 * 4
     assert report.kv_bytes["token"].after * fewer == report.kv_bytes["token"].before
     assert report.removed == 2 * 3 * 48 * (48 - 6 * kv_heads)
     models = [LanguageModel.load(tmp_path / name) for name in ("eight", "few")]
-    before, after = (
-        model.start(torch.full((1, 64), 5)).nbytes for model in models
-    )  # what decoding really holds
+    # what decoding really holds
+    before, after = (model.start(torch.full((1, 64), 5)).nbytes for model in models)
     assert after * fewer == before == 64 * report.kv_bytes["token"].before
     assert report.measured
     assert report.difference <= 1e-6
@@ -269,9 +266,8 @@ def test_a_difference_is_relative_to_outputs_larger_than_1(factor):
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(1e-3)
-    ids = torch.randint(1, 23, (2, 3, 11), generator=torch.Generator().manual_seed(0))[
-        0
-    ]  # as `difference` draws
+    # as `difference` draws
+    ids = torch.randint(1, 23, (2, 3, 11), generator=torch.Generator().manual_seed(0))[0]
     output = model(ids).detach()
     expected = other(ids).detach()
     largest = expected.abs().max()

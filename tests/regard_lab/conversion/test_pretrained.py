@@ -88,11 +88,12 @@ def test_a_converted_folder_gives_the_logits_of_the_repeated_heads(tmp_path, fam
         for layer in found[CACHE].layers
         for x in (layer.keys, layer.values)
     )
+    # whose cache drops what the window has passed
     if family not in (
         "mistral",
         "gemma2",
         "gemma3_text",
-    ):  # whose cache drops what the window has passed
+    ):
         assert kept == 3 * 11 * report.kv_bytes["token"].after
     assert report.kv_bytes["token"] == tuple(
         2 * LAYERS * heads * HEAD_DIM * 8 for heads in (HEADS, groups)
@@ -147,9 +148,8 @@ def test_align_finds_heads_that_are_copies_in_other_bases_and_another_order(tmp_
         for heads in (*layer.q, *layer.k, *layer.v, layer.o):
             heads.copy_(heads[order].clone())
     close = 1e-5 if family in LOOSE else 1e-9
-    torch.testing.assert_close(
-        logits(model), expected_before, rtol=close, atol=close
-    )  # only the bases changed
+    # only the bases changed
+    torch.testing.assert_close(logits(model), expected_before, rtol=close, atol=close)
     saved(model, tmp_path / "in")
     report = convert_kv_heads(tmp_path / "in", tmp_path / "out", groups, method="align")
     torch.testing.assert_close(
@@ -465,9 +465,8 @@ def test_a_text_groups_the_heads_that_it_makes_alike(tmp_path):
             copies = weight[:2, :, :4].clone()
             for head in range(HEADS):
                 weight[head, :, :4] = copies[head % 2]
-                weight[head, :, 4:] = (
-                    100 * weight[head // 4, :, 4:]
-                )  # neighbours agree on what is not seen
+                # neighbours agree on what is not seen
+                weight[head, :, 4:] = 100 * weight[head // 4, :, 4:]
         for bias in (layer.k[1], layer.v[1]):
             bias.zero_()
     model.save_pretrained(tmp_path / "in")

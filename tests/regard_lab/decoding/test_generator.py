@@ -158,9 +158,8 @@ def test_more_than_the_model_has_places_for_is_refused_before_any_work():
     for prompts in ([prompt], ["the", prompt]):  # the longest prompt counts
         with pytest.raises(ArgumentError, match=f"at most {11 - read}"):
             generator.generate(prompts, max_tokens=12 - read)
-    assert generator.generate(
-        [prompt], max_tokens=11 - read
-    )  # the last id needs no place: nothing follows it
+    # the last id needs no place: nothing follows it
+    assert generator.generate([prompt], max_tokens=11 - read)
 
 
 LETTERS = st.text(st.sampled_from("abé🦊 "), max_size=12)

@@ -9,11 +9,12 @@ from regard_lab.decoding.sampling import filtered_probabilities
 from regard_lab.text import BEGIN, END, PAD, UNKNOWN
 
 MAKERS = ("llama", "gpt2", "marian")
+# no search of ours chooses them; suppressed and renormalised, theirs are the same
 NEVER = [
     PAD,
     UNKNOWN,
     BEGIN,
-]  # no search of ours chooses them; suppressed and renormalised, theirs are the same
+]
 
 
 @pytest.fixture(scope="module", params=MAKERS)

@@ -59,12 +59,10 @@ def test_no_bits_of_one_place_are_bits_of_another():
     bits = (numbers * 2**52).long()
     high = bits >> 21
     low = bits % 2**21
-    by_top = ((high >> 10)[:, None] == low[None]).sum(
-        -1
-    )  # both made of the same draw: the same first 21 bits
-    assert (
-        by_top.max() <= 5
-    )  # 1009 / 2**21 are expected of each pair; more than 5 once in 10**22 pairs
+    # both made of the same draw: the same first 21 bits
+    by_top = ((high >> 10)[:, None] == low[None]).sum(-1)
+    # 1009 / 2**21 are expected of each pair; more than 5 once in 10**22 pairs
+    assert by_top.max() <= 5
     assert len(high.unique()) > 0.999 * high.numel()
 
 
@@ -212,9 +210,8 @@ def test_the_best_are_those_of_a_full_sort(vocab):
 
 @pytest.mark.parametrize(("rows", "vocab"), [(0, 5), (3, 5), (1, 40_009), (11, 40_009)])
 def test_the_total_is_the_logarithm_of_the_sum_of_exponents(rows, vocab):
-    scores = (
-        3 * torch.randn(rows, vocab, dtype=torch.float64) + 700
-    )  # whose exponents alone would overflow in float32
+    # whose exponents alone would overflow in float32
+    scores = 3 * torch.randn(rows, vocab, dtype=torch.float64) + 700
     scores[:, 0] = -torch.inf
     found = log_total(scores)
     assert found.shape == (rows, 1)

@@ -66,12 +66,13 @@ def log_probability(model, kind, text, penalty=1.0):
     return total
 
 
+# the last one prefers short texts
 RANKINGS = [
     ("none", 0.6),
     ("average", 0.6),
     ("gnmt", 1.1),
     ("gnmt", -3.0),
-]  # the last one prefers short texts
+]
 
 
 @pytest.mark.parametrize(("normalisation", "alpha"), RANKINGS)
@@ -259,9 +260,8 @@ def test_searches_that_cannot_be_are_refused():
     with pytest.raises(RegardError, match="not finite"):
         greedy_search(model, source, 5)
     with pytest.raises(RegardError, match="not finite"):
-        admitted(
-            torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]]), SpecialIds(0, 1, ())
-        )  # one row of two
+        # one row of two
+        admitted(torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]]), SpecialIds(0, 1, ()))
 
 
 def test_the_normalisations_are_their_formulas():

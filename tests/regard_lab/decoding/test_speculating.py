@@ -153,10 +153,11 @@ def test_a_tree_is_as_good_as_its_right_branch(cache, positions):
         return [[PAD, *right][:count], [*right[:1], PAD], right][:branches]
 
     how = {"proposer": propose, "proposals": 4, "cache": cache, "max_tokens": 21}
+    # a prompt gives 1 id, each further call 5; its first branch is wrong
     for branches, calls in (
         (3, 5),
         (1, 21),
-    ):  # a prompt gives 1 id, each further call 5; its first branch is wrong
+    ):
         [[one]] = speculated(model, prompt, branches=branches, sampling=DRAWN, **how)
         assert (one.ids, one.calls) == (plain.ids, calls)
         assert one.gains == pytest.approx(plain.gains, abs=1e-9)

@@ -10,6 +10,7 @@ from test_code_blocks import DOCS, regard
 from regard_lab.lessons import LESSONS
 
 TEXT = (DOCS / "articles.md").read_text("utf-8")
+# quick, and run with small models
 RUNS = (
     "show",
     "plan",
@@ -17,7 +18,7 @@ RUNS = (
     "translate",
     "generate",
     "convert",
-)  # quick, and run with small models
+)
 COMMANDS = sorted(
     {shlex.join(words) for words in mentioned(TEXT) if words[0] in RUNS and "--why" not in words}
 )

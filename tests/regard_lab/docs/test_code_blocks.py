@@ -30,16 +30,16 @@ WITH_CODE = [
     if any(one.language == "python" or one.commands for one in blocks(page.read_text("utf-8")))
 ]
 QUICK = ("show", "plan")  # commands that answer at once, and run
+# of a command in a line of text
 UNFINISHED = (
     "MissingParameter",
     "BadParameter",
     "NoArgsIsHelpError",
     "Exit",
-)  # of a command in a line of text
+)
 PAINTS = ROOT / "docs" / "recipes" / "diffusers.md"
-TRAINS = (
-    ROOT / "docs" / "recipes" / "translator.md"
-)  # where they all run, long trainings with fewer steps
+# where they all run, long trainings with fewer steps
+TRAINS = ROOT / "docs" / "recipes" / "translator.md"
 
 
 def name(page: Path) -> str:
@@ -75,11 +75,12 @@ def workshop(tmp_path, monkeypatch, saved_runs):
     """An empty folder to work in, with the models that pages speak of."""
     (tmp_path / "runs").symlink_to(saved_runs, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
+    # the classes of a page are forgotten
     for registry in (
         Pattern.registry,
         FeatureMap.registry,
         Score.registry,
-    ):  # the classes of a page are forgotten
+    ):
         monkeypatch.setattr(registry, "kinds", dict(registry.kinds))
     return tmp_path
 
@@ -106,9 +107,8 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch
             assert alike, f"line {block.line} shows what is not printed: {printed}"
         capsys.readouterr()
         if block.language == "python":
-            text = (
-                "\n" * (block.line - 1) + block.text
-            )  # so that a traceback tells the line of the page
+            # so that a traceback tells the line of the page
+            text = "\n" * (block.line - 1) + block.text
             exec(compile(text, name(page), "exec", dont_inherit=True), space)
         for words in block.commands:
             parse(words, f"{name(page)}, line {block.line}")

@@ -46,9 +46,8 @@ def test_every_link_leads_to_a_file_and_a_heading():
     assert {ROOT / "README.md", ROOT / "docs" / "articles.md"} <= set(pages)
     for page, text in pages.items():
         assert not [*broken_links(text, page, pages)], page
-    for of_reference in (ROOT / "docs" / "reference").glob(
-        "*.md"
-    ):  # its headings are made by the build
+    # its headings are made by the build
+    for of_reference in (ROOT / "docs" / "reference").glob("*.md"):
         broken = broken_links(of_reference.read_text("utf-8"), of_reference, pages)
         assert not [link for link in broken if "#" not in link], of_reference
     for link in ("nowhere.md", "#nothing", f"{page.name}#nothing"):

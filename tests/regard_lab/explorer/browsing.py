@@ -64,9 +64,8 @@ class Opened:
 
     def __init__(self, browser, url, *, width=1200, height=900, **options):
         self.context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        self.context.set_default_timeout(
-            120_000
-        )  # a busy machine; what is measured has limits of its own
+        # a busy machine; what is measured has limits of its own
+        self.context.set_default_timeout(120_000)
         self.page = self.context.new_page()
         self.requests, self.complaints = [], []
         self.page.on("request", lambda one: self.requests.append(one.url))

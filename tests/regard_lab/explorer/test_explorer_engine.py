@@ -177,9 +177,8 @@ def array(attention):
 def assert_same_lens(found, record):
     """A lens of the page is that of the library: words, relevances, and the most important word."""
     assert [word for word, _ in found["source"]] == list(record.source_words)
-    written = (
-        record.written_words if record.written_scores else ()
-    )  # attention of a recurrent translator has none
+    # attention of a recurrent translator has none
+    written = record.written_words if record.written_scores else ()
     assert [word for word, _ in found["written"]] == list(written)
     scores = [score for _, score in [*found["source"], *found["written"]]]
     expected = [*record.source_scores, *record.written_scores]
@@ -258,9 +257,8 @@ def test_a_language_model_reads_and_continues_as_the_library_does(page_with, nam
         one[0][0] for one in changes[None].likeliest
     ]
     contrasts = alternatives(model, TOKENISER, None, TOKENISER.encode(text), {1, 3})
-    answers = assert_explains(
-        opened, model, TOKENISER, {"source": text}, contrasts, 1
-    )  # after "<begin>"
+    # after "<begin>"
+    answers = assert_explains(opened, model, TOKENISER, {"source": text}, contrasts, 1)
     for at, one in enumerate(answers[-1]["changes"]):
         assert one["probabilities"] == pytest.approx(
             changes[at + 1].probabilities, rel=2e-3, abs=1e-6
@@ -393,9 +391,8 @@ def test_effects_of_heads_are_those_of_ablation_by_zeros(page_with):
     model = seeded(LanguageModel, LANGUAGE_MODELS["llama"])
     text = "The animal didn't cross"
     contrast = alternatives(model, TOKENISER, None, TOKENISER.encode(text), {3})[3]
-    assert_effects(
-        page_with(model), model, {"source": text}, 4, contrast
-    )  # "<begin>" is a word of the page
+    # "<begin>" is a word of the page
+    assert_effects(page_with(model), model, {"source": text}, 4, contrast)
     model = seeded(TextEncoder, ENCODERS["classes"])
     opened = page_with(model)
     (run,) = asked(opened, "run", [{"source": text}])
@@ -583,9 +580,8 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     picture = "document.querySelector('canvas.heads').toDataURL()"
     plain = page.evaluate(picture)
     read.get_by_role("button", name="slept").hover()
-    page.wait_for_function(
-        f"(plain) => {picture} !== plain", arg=plain
-    )  # the word is marked in every head
+    # the word is marked in every head
+    page.wait_for_function(f"(plain) => {picture} !== plain", arg=plain)
     opened.view("Heat map")
     page.get_by_role("combobox", name="Head", exact=True).select_option("1")
     page.get_by_role("button", name="Switched off").click()
@@ -606,9 +602,8 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     text = page.get_by_role("textbox", name="Pattern, encoder").last.input_value()
     assert text == "(causal | (query_set(1) & key_set(3..5))) & ~(query_set(4) & key_set(2))"
     assert drawn_pairs(page) == int(parse(text).dense(len(sides[0]), len(sides[0])).sum())
-    page.locator(
-        "canvas.pattern"
-    ).focus()  # the sentence that the pointer wrote over is written again
+    # the sentence that the pointer wrote over is written again
+    page.locator("canvas.pattern").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press(" ")
     page.wait_for_function("() => location.hash.includes('query_set%284..5%29')")

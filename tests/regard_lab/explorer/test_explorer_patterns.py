@@ -160,6 +160,5 @@ def test_the_page_says_what_python_counts(browser, page_of):
         }
         assert len(set(colours.values())) == 2
         assert shown == [colours[bool(allowed)] for allowed in dense.flatten()]
-        assert not [
-            one for one in opened.complaints if "getImageData" not in one
-        ]  # which only the test calls
+        # which only the test calls
+        assert not [one for one in opened.complaints if "getImageData" not in one]

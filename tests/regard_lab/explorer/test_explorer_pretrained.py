@@ -149,11 +149,12 @@ def test_what_observe_collected_is_shown_with_the_words_that_fit():
     assert found.texts[crossing.rows] == ("0", "1", "2", "3")
     assert show(found).html.count("<script") == 3
     alike = collected(lambda: t5(decoder_layers=3), input_ids=ids, decoder_input_ids=ids)
+    # not joined
     assert sorted(len(one.weights) for one in explore_observed(alike).attentions) == [
         2,
         3,
         3,
-    ]  # not joined
+    ]
 
 
 def falcon():
@@ -191,10 +192,11 @@ def test_the_next_words_of_a_causal_model_are_those_without_each_word():
     found = explore_pretrained(model, BYTES, SENTENCE, changes=True)
     ids = BYTES(SENTENCE)["input_ids"]
     words = spans(found, BYTES, ids)
+    # "<s>" is no word
     assert (found.follows, list(found.changes)) == (
         "words",
         [None, *range(1, len(words))],
-    )  # "<s>" is no word
+    )
     with torch.no_grad():
         plain = model(torch.tensor([ids])).logits
     best = int(plain[0, -1].argmax())

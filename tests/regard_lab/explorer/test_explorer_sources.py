@@ -188,9 +188,8 @@ def test_the_colours_of_an_svg_are_those_of_the_table(tmp_path):
     draw_attention(given, tmp_path / "one.svg", head=0)
     shown = cells(in_svg(tmp_path / "one.svg")[0], count, count)
     expected = colours()(given[0, 0].numpy(), bytes=True)
-    assert "scale(1 -1)" in (tmp_path / "one.svg").read_text(
-        "utf-8"
-    )  # matplotlib stores pictures upside down
+    # matplotlib stores pictures upside down
+    assert "scale(1 -1)" in (tmp_path / "one.svg").read_text("utf-8")
     assert (shown[::-1] == expected).all()
 
 

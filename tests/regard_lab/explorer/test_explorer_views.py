@@ -336,6 +336,5 @@ def test_probabilities_without_each_word_are_those_of_the_model():
         vectors[0, list(SPANS[place][1])] = baseline(torch.tensor([READ]), table)[0, 0]
         moved, after = expected_of(vectors, READ, 1)
         assert found[place].probabilities == pytest.approx([*moved, float(after[top])], rel=1e-4)
-        assert (
-            found[place].probabilities[:place] == found[None].probabilities[:place]
-        )  # predicted before it was read
+        # predicted before it was read
+        assert found[place].probabilities[:place] == found[None].probabilities[:place]

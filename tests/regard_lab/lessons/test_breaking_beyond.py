@@ -77,9 +77,8 @@ def test_caption_in_another_order():
 
 
 def test_caption_of_a_worse_model(monkeypatch):
-    monkeypatch.setattr(
-        captions, "KeySpan", lambda first, count: KeySpan(0, 8)
-    )  # reads words after the end
+    # reads words after the end
+    monkeypatch.setattr(captions, "KeySpan", lambda first, count: KeySpan(0, 8))
     shares = changed_report(monkeypatch, "caption")["shares"]
     for name, share in (("held out", 0.9), ("shape changed", 0.9), ("no cross-attention", 0.2)):
         shares[name]["all"] = share
@@ -192,9 +191,8 @@ def test_relations_that_are_not_there(monkeypatch):
         (name, relation) for name in ("language model", "English model") for relation in SHOWN[name]
     ]
     broken = failing("relations", beside)
-    broken.remove(
-        "With random labels the same heads find no more than chance."
-    )  # they hit less, at the word itself
+    # they hit less, at the word itself
+    broken.remove("With random labels the same heads find no more than chance.")
     assert starting(
         broken,
         *(

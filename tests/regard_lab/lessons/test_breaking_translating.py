@@ -82,9 +82,8 @@ def test_decoder(monkeypatch):
 
 
 def test_translation(monkeypatch):
-    with (
-        monkeypatch.context() as broken
-    ):  # keys and values computed again for each word, and no mask
+    # keys and values computed again for each word, and no mask
+    with monkeypatch.context() as broken:
         step = TranslationTransformer.step
 
         def again(self, ids, state):

@@ -34,9 +34,8 @@ def test_a_lesson_begins_with_a_figure_that_is_whole_and_every_claim_can_fail(na
         f"in a test_breaking_*.py, break it and assert starting(failing({name!r}), {untested[0]!r})"
     )
 
-    for figure in (
-        thing.figure for thing in things if isinstance(thing, Picture)
-    ):  # no legend lies on data
+    # no legend lies on data
+    for figure in (thing.figure for thing in things if isinstance(thing, Picture)):
         figure.draw_without_rendering()
         inked, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
         assert min(inked.x0, inked.y0, width - inked.x1, height - inked.y1) > -0.01

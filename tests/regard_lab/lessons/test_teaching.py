@@ -137,9 +137,8 @@ def test_a_denoiser_that_knows_the_picture_samples_it():
         lambda x, *others: picture, normal(0, 1, 3, 12, 12), *word_numbers([read_caption(OTHER)])
     )
     assert torch.allclose(stages[-1], picture, atol=1e-12, rtol=0)
-    assert torch.allclose(
-        stages[8], (picture + stages[0]) * math.sqrt(0.5), atol=1e-12, rtol=0
-    )  # at 45 degrees
+    # at 45 degrees
+    assert torch.allclose(stages[8], (picture + stages[0]) * math.sqrt(0.5), atol=1e-12, rtol=0)
 
 
 def test_only_cross_attention_carries_the_caption():

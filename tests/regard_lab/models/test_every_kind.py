@@ -20,9 +20,8 @@ from regard_lab.models import (
 from regard_lab.models.base import Storable
 from regard_lab.models.storage import save_model
 
-for module in pkgutil.walk_packages(
-    models.__path__, f"{models.__name__}."
-):  # one that nobody imports counts too
+# one that nobody imports counts too
+for module in pkgutil.walk_packages(models.__path__, f"{models.__name__}."):
     importlib.import_module(module.name)
 
 SIZES = {"vocab_size": 20, "dim": 8}

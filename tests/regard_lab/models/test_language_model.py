@@ -52,9 +52,8 @@ def test_a_cache_continues_unequal_prompts_as_each_text_computed_whole(
     length = max(map(len, rows)) + len(added)
     options = data.draw(st.sampled_from(lossless_caches(kind, length)))
     with torch.no_grad():
-        whole = [
-            model(torch.tensor([[*row, *added]]))[0, len(row) - 1 :] for row in rows
-        ]  # (1 + added, vocab_size)
+        # (1 + added, vocab_size)
+        whole = [model(torch.tensor([[*row, *added]]))[0, len(row) - 1 :] for row in rows]
         expected = torch.stack(whole)
         state = model.start(pad([*rows], side), **options)
         torch.testing.assert_close(state.next_scores, expected[:, 0], **EXACT)
@@ -92,9 +91,8 @@ def test_every_parameter_learns(kind):
     sum(losses, scores.logsumexp(-1).sum()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        if not name.endswith(
-            "to_k.bias"
-        ):  # the same number added to all scores of a row changes no softmax
+        # the same number added to all scores of a row changes no softmax
+        if not name.endswith("to_k.bias"):
             assert float(parameter.grad.abs().max()) > 0, name
 
 

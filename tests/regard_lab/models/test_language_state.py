@@ -149,10 +149,11 @@ LONG = {
 @torch.no_grad()
 def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatch):
     model = LanguageModel(LanguageConfig(**{**SIZES, **LONG[kind]})).eval()
+    # keys that are handed to attention, layer by layer
     read, plain = (
         list[int](),
         attending.attention,
-    )  # keys that are handed to attention, layer by layer
+    )
 
     def counting(q, k, v, **rest):
         read.append(k.numbers.shape[2] if isinstance(k, Stored) else k.shape[2])

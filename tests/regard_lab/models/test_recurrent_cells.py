@@ -335,9 +335,8 @@ def test_another_part_of_the_state_of_torchs_layers_may_attend():
     found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
     learned = numbers(attention.learned)
     attend = lambda h, t: context(additive, learned, h, states[0].numpy())  # noqa: E731
-    expected = luong_by_loop(
-        cell, xs, at, attend, hidden=lambda at: at[0][1]
-    )  # the memory of the first layer
+    # the memory of the first layer
+    expected = luong_by_loop(cell, xs, at, attend, hidden=lambda at: at[0][1])
     np.testing.assert_allclose(found[0].detach(), [*expected], atol=1e-12)
 
 

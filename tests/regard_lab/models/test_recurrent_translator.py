@@ -56,9 +56,8 @@ def test_without_attention_the_source_is_seen_through_one_vector_alone():
     model = translator(attention="none")
     state = model.start(torch.tensor([[5, 6, 7, 8, 9, 3]]))
     assert state.memory.values.shape == (1, 1, 1, 14)
-    assert (
-        state.nbytes == 2 * 14 * 8
-    )  # that vector and the decoder's own state, whatever the length
+    # that vector and the decoder's own state, whatever the length
+    assert state.nbytes == 2 * 14 * 8
     with pytest.raises(ArgumentError, match="nothing to record"), record_attention(model):
         pass
 

@@ -77,10 +77,11 @@ def test_a_step_equals_the_whole_after_any_reordering(changes, data, sources, si
     source = pad([[*text, 3] for text in sources], side)
     state = model.start(source)
     readers = 1
+    # what each row reads and has written
     reads, written = (
         list(range(len(sources))),
         [[BEGIN] for _ in sources],
-    )  # what each row reads and has written
+    )
     for _ in range(4):
         with torch.no_grad():
             found = model.step(torch.tensor([ids[-1] for ids in written]), state)

@@ -77,9 +77,8 @@ def test_every_parameter_learns(changes):
     ).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        if not name.endswith(
-            "to_k.bias"
-        ):  # the same number added to all scores of a query changes no softmax
+        # the same number added to all scores of a query changes no softmax
+        if not name.endswith("to_k.bias"):
             assert parameter.grad.abs().max() > 0, name
 
 

@@ -45,9 +45,10 @@ def induction_model(previous, induction, seed=0, noise=0.02, vocab=24):
                 projection.weight[rows(head, head_dim)] = 0
             layer.to_output.weight[:, rows(head, head_dim)] = 0
             layer.to_v.weight[rows(head, vocab), word] = torch.eye(vocab).double()
+        # the place before
         first.to_q.weight[rows(previous, PLACES), place] = 60 * torch.eye(PLACES).double().roll(
             -1, 0
-        )  # the place before
+        )
         first.to_k.weight[rows(previous, PLACES), place] = torch.eye(PLACES).double()
         first.to_output.weight[before, rows(previous, vocab)] = torch.eye(vocab).double()
         second.to_q.weight[rows(induction, vocab), word] = 60 * torch.eye(vocab).double()

@@ -284,14 +284,12 @@ def test_the_parts_of_an_induction_score_are_the_words_before():
     model = induction_model(1, 2, vocab=TOKENISER.vocab_size)
     text = "the was the"  # words of one sub-word
     words = look_text(model, TOKENISER, text).words
-    parts = score_parts(
-        model, TOKENISER, text, "1.2", query=3, key=2
-    )  # "the" looks at what followed "the"
+    # "the" looks at what followed "the"
+    parts = score_parts(model, TOKENISER, text, "1.2", query=3, key=2)
     (query, key, largest), (_, _, second) = parts.pairs(2)
     assert (words[3], words[2], query, key) == ("the", "was", "the", "the")
-    assert (
-        parts.parts.abs().argmax() == 3 * (len(words) + 1) + 1
-    )  # "the" at the query, the first "the" at the key
+    # "the" at the query, the first "the" at the key
+    assert parts.parts.abs().argmax() == 3 * (len(words) + 1) + 1
     assert largest > 10 * abs(second)
     assert parts.weight > 0.9
 

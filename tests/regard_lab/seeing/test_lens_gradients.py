@@ -59,9 +59,8 @@ def test_one_step_is_the_gradient_in_the_middle_times_the_way():
     by_id = ((x - start) * middle.grad[0]).sum(-1)
     by_word = [float(by_id[span.start : span.stop].sum()) for _, span in contrast.source_words]
     assert record.source_scores == pytest.approx(by_word, abs=1e-10)
-    assert (
-        max(len(span) for _, span in contrast.source_words) > 1
-    )  # some word has several sub-words
+    # some word has several sub-words
+    assert max(len(span) for _, span in contrast.source_words) > 1
     assert record.source_scores[-1] == 0.0  # <end> is not replaced
 
 
@@ -99,10 +98,11 @@ def test_steps_grow_until_the_completeness_error_is_small(monkeypatch):
     monkeypatch.setattr(explaining, "MOST_STEPS", 18)
     monkeypatch.setattr(explaining, "ENOUGH", 100.0)
     (coarse,) = explain(model, TOKENISER, [contrast], "gradients")
+    # the input; for each side 2 and the baseline
     assert (coarse.passes, coarse.backward_passes) == (
         7,
         4,
-    )  # the input; for each side 2 and the baseline
+    )
     monkeypatch.setattr(explaining, "ENOUGH", 0.0)
     (fine,) = explain(model, TOKENISER, [contrast], "gradients")
     assert (fine.passes, fine.backward_passes) == (1 + 2 * (2 + 6 + 18 + 1), 52)

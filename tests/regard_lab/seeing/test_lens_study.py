@@ -124,9 +124,8 @@ def test_agreement_counts_the_top_word_without_it_and_the_order_of_the_nouns(kno
 
     assert agreement(known, scores(referent=2.0, other=1.0)) == (1.0, 1.0, 1.0)
     assert agreement(known, scores(referent=1.0, adjective=2.0)) == (0.0, 1.0, 1.0)
-    assert (
-        agreement(known, scores(referent=1.0, other=1.0, adjective=0.5))[1] == 0.0
-    )  # a tie does not count
+    # a tie does not count
+    assert agreement(known, scores(referent=1.0, other=1.0, adjective=0.5))[1] == 0.0
     assert agreement(known, scores(other=3.0, referent=1.0)) == (0.0, 0.0, 0.0)
 
 
@@ -135,16 +134,14 @@ def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(
 ):
     model = translator.model.double()
     one = known[0]
-    scores = [
-        float(place) for place in range(len(one.contrast.source_words))
-    ]  # <end>, the full stop, the adjective ...
+    # <end>, the full stop, the adjective ...
+    scores = [float(place) for place in range(len(one.contrast.source_words))]
     monkeypatch.setattr(study_file, "DELETED", 2)
     fall = deletion(translator, [one], [scores])
     before = torch.tensor(log_odds(model, [one.contrast])).sigmoid()
     erased = explain(model, TOKENISER, [one.contrast], "erase", sides=("source",))[0].source_scores
-    after = torch.tensor(
-        [0.0, erased[-2]]
-    )  # without <end>, which stays, and without it and the full stop
+    # without <end>, which stays, and without it and the full stop
+    after = torch.tensor([0.0, erased[-2]])
     expected = (
         before - torch.sigmoid(torch.tensor(log_odds(model, [one.contrast])) - after)
     ).mean()
@@ -243,9 +240,10 @@ def test_the_view_holds_the_lens_and_the_attention_of_one_head(translator):
         assert record.source_scores == pytest.approx(expected.source_scores, abs=1e-5)
     best = max(zip(view.lens.source_scores, view.lens.source_words, strict=True))
     assert view.line(1) == f"{view.line(1).partition(':')[0]}: {best[1]} ({best[0]:+.1f})"
+    # it writes noise
     assert (
         view_pronoun(Translator(translator.model, TOKENISER), sentence, translation, (0, 1)) is None
-    )  # it writes noise
+    )
 
 
 def test_words_and_routes_are_drawn_without_overlap(translator, tmp_path):

@@ -157,9 +157,8 @@ def test_with_random_labels_no_head_is_better_than_chance(causal):
         assert abs(over.mean) < 4 * over.error
     assert not found.of_head((0, 2)).any()  # it looks at all keys alike, and a tie does not count
     right = looks(range(150), causal=causal)
-    assert (
-        share(right.of_head((0, 1)) - right.chance, right.groups).mean > 0.5
-    )  # the true labels are found
+    # the true labels are found
+    assert share(right.of_head((0, 1)) - right.chance, right.groups).mean > 0.5
 
 
 def test_the_error_counts_documents_not_links():

@@ -52,9 +52,8 @@ def test_a_divided_model_is_trained_as_on_one_process(name, count, pools):
         assert found["losses"] == pytest.approx(expected["losses"], abs=1e-10)
         assert found["weights"].keys() == expected["weights"].keys()
         for where, one in found["weights"].items():
-            assert abs(one - expected["weights"][where]).max() < 1e-7, (
-                where
-            )  # Adam divides tiny gradients
+            # Adam divides tiny gradients
+            assert abs(one - expected["weights"][where]).max() < 1e-7, where
 
 
 def writing(name: str, how: str, count: int) -> tuple[list[tuple[int, ...]], int, int]:

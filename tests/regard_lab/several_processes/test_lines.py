@@ -100,9 +100,8 @@ def test_the_same_command_started_twice_leaves_the_file_alone_and_no_folder(tmp_
         return [one.upper() for one in some]
 
     def first_and_second(some, first):
-        if (
-            first == BLOCK
-        ):  # while this command computes its second block, the other one does everything
+        # while this command computes its second block, the other one does everything
+        if first == BLOCK:
             share_lines(LINES, out, second, settings="upper", rank=0, processes=1)
         return second(some, first)
 

@@ -31,9 +31,8 @@ def test_twins_share_every_batch_that_has_room_for_them(data):
     tokeniser = Tokeniser.train(
         [text for pair in data.train for text in (pair.source, pair.target)], 420
     )
-    groups = [
-        number for number, count in enumerate(data.together) for _ in range(count)
-    ]  # of each pair
+    # of each pair
+    groups = [number for number, count in enumerate(data.together) for _ in range(count)]
     group_of = {
         (*tokeniser.encode(pair.source), 3): group
         for pair, group in zip(data.train, groups, strict=True)
@@ -47,8 +46,9 @@ def test_twins_share_every_batch_that_has_room_for_them(data):
     longest = 2 + max(
         len(tokeniser.encode(text)) for pair in data.train for text in (pair.source, pair.target)
     )
+    # too small for two: groups are taken apart
     for sources in (
         found,
         [*batches(data, tokeniser, longest)],
-    ):  # too small for two: groups are taken apart
+    ):
         assert sorted(row for rows in sources for row in rows) == sorted(group_of)

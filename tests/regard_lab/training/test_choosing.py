@@ -78,9 +78,8 @@ def test_each_budget_has_its_end():
     by_itself = choose(TRANSFORMER, PAIRS, TrainingBudget(patience=3), {"patience": 3})
     assert by_itself.settings["steps"] is None
     assert "minutes" not in by_itself.settings
-    assert (
-        by_itself.settings["validate_every"] == 233
-    )  # an epoch: 700,000 characters a side, 3 an id, 1,000 a batch
+    # an epoch: 700,000 characters a side, 3 an id, 1,000 a batch
+    assert by_itself.settings["validate_every"] == 233
     assert "as long as validation improves" in by_itself.reason
 
 

@@ -79,9 +79,8 @@ class InTurn(Workers):
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_two_processes_with_a_share_each_step_to_the_weights_of_one_with_the_whole(pieces):
     """The shares hold unequal numbers of tokens, and averaged gradients are half of what both processes sum to."""
-    config = dataclasses.replace(
-        CONFIG, accumulate=pieces, gradient_clip=0.05, epsilon=1.0
-    )  # no step but of this norm
+    # no step but of this norm
+    config = dataclasses.replace(CONFIG, accumulate=pieces, gradient_clip=0.05, epsilon=1.0)
     models = [make_model(torch.float64, dropout=0.0) for _ in range(3)]
     tables = [[], []]
     barrier = threading.Barrier(2, timeout=300)

@@ -162,9 +162,8 @@ def test_curves_are_drawn_after_the_last_step_and_before_it_only_where_the_last_
 ):
     drawn = []
     monkeypatch.setattr(run_folder, "DRAW_EVERY", seconds)
-    monkeypatch.setattr(
-        run_folder, "write_samples", lambda *given: None
-    )  # their pictures take seconds
+    # their pictures take seconds
+    monkeypatch.setattr(run_folder, "write_samples", lambda *given: None)
     monkeypatch.setattr(
         run_folder, "draw_curves", lambda log, picture: drawn.append(len(log.read_bytes())) or []
     )

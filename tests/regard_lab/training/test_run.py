@@ -60,9 +60,8 @@ def test_lost_patience_stays_lost_until_there_is_more(tmp_path):
 
 def test_the_last_look_of_a_session_out_of_turn_costs_no_patience(tmp_path):
     config = dataclasses.replace(CONFIG, steps=5, patience=2)
-    train_toy(
-        tmp_path, config, Scripted([1.0, 2.0])
-    )  # at step 4 in its turn, at step 5 because the run ends
+    # at step 4 in its turn, at step 5 because the run ends
+    train_toy(tmp_path, config, Scripted([1.0, 2.0]))
     assert (
         read_training(tmp_path / read_checkpoints(tmp_path).last)["state"]["without_improvement"]
         == 0
@@ -212,9 +211,8 @@ def test_the_result_counts_what_was_trained(tmp_path):
 
 def test_training_learns(tmp_path):
     task = ToyTask()
-    task.lines = (
-        torch.arange(len(task.lines)).remainder(10).add(1)[:, None].expand(-1, 10)
-    )  # the same word again
+    # the same word again
+    task.lines = torch.arange(len(task.lines)).remainder(10).add(1)[:, None].expand(-1, 10)
     config = dataclasses.replace(
         CONFIG, steps=60, learning_rate=0.1, validate_every=30, save_every=100
     )

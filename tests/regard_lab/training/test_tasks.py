@@ -462,9 +462,8 @@ def test_fifteen_in_a_hundred_are_asked_for_eighty_of_them_hidden_and_ten_drawn(
         assert abs(int(count) / asked - expected) < 4 * math.sqrt(expected * (1 - expected) / asked)
     drawn = seen[(seen != MASK) & (seen != 7)]
     assert int(drawn.min()) >= 4
-    assert len(drawn.unique()) > 0.8 * len(drawn) * (
-        1 - len(drawn) / 2 / 1005
-    )  # all over the vocabulary
+    # all over the vocabulary
+    assert len(drawn.unique()) > 0.8 * len(drawn) * (1 - len(drawn) / 2 / 1005)
     assert set(found.words.tolist()) == {7}
 
 
@@ -482,9 +481,8 @@ def test_specials_are_never_asked_for_and_what_is_not_asked_for_stays(texts, see
 
 
 def test_what_is_hidden_is_a_function_of_seed_and_index():
-    alone, other = (
-        masked_words(TEXTS[4:5], [], seed=seed) for seed in (3, 4)
-    )  # one text, the only one of each epoch
+    # one text, the only one of each epoch
+    alone, other = (masked_words(TEXTS[4:5], [], seed=seed) for seed in (3, 4))
     assert len({tuple(alone.batch(index).places[0].tolist()) for index in range(8)}) > 1
     assert any(
         not torch.equal(alone.batch(index).places, other.batch(index).places) for index in range(8)

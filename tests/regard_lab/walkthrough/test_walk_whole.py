@@ -89,11 +89,12 @@ def test_the_parts_of_the_paper_are_all_there():
     torch.testing.assert_close(found["h0a"], found["h0"] + found["attended_e0"])
     torch.testing.assert_close(found["probabilities"].sum(-1), torch.ones(8, dtype=torch.float64))
     assert bool((found["weights_d0"].triu(1) == 0).all())
+    # <begin> and 7 units of the text, by 4 words and <end>
     assert found["weights_c0"].shape == (
         2,
         8,
         5,
-    )  # <begin> and 7 units of the text, by 4 words and <end>
+    )
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu"])
