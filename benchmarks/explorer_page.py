@@ -26,7 +26,7 @@ from regard_lab.decoding import Translator
 from regard_lab.seeing import look
 from regard_lab.seeing.explorer import explore_model, to_page
 from regard_lab.seeing.lenses.contrast import alternatives
-from regard_lab.seeing.lenses.explaining import explain
+from regard_lab.seeing.lenses.explaining import explain_contrasts
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
 
 OUT = RESULTS / "explorer_page_cpu"
@@ -140,7 +140,7 @@ def same(translator: Translator, lines: list[str]) -> dict[str, Any]:
                         continue
                     place = words.index(pronoun)
                     contrast = alternatives(model, tokeniser, source, one.ids, {place})[place]
-                    record = explain(model, tokeniser, [contrast], "erase")[0]
+                    record = explain_contrasts(model, tokeniser, [contrast], "erase")[0]
                     lens = page.evaluate(ASK, ["lens", {"source": source, "place": place}])[
                         "lenses"
                     ][0]

@@ -30,7 +30,7 @@ from regard.integrations.torch import ReplacedCall, replaced_attention
 from regard.patterns import Pattern, as_pattern
 from regard.reprs import brief
 
-__all__ = ["ImageCall", "Observed", "attach", "detach", "observe"]
+__all__ = ["ImageCall", "ObservedLayers", "attach", "detach", "observe"]
 
 NAME = "regard"
 Model = TypeVar("Model")
@@ -55,7 +55,7 @@ Chosen = Pattern | str | None | Callable[[ImageCall], Pattern | str | None]
 
 @brief
 @dataclass
-class Observed:
+class ObservedLayers:
     """The calls of an `observe` block, in order: the layer's name, and its statistics."""
 
     calls: list[tuple[str, AttentionDetail]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Observed:
         return found
 
 
-_watching: ContextVar[tuple[Observed, Any] | None] = ContextVar("_watching", default=None)
+_watching: ContextVar[tuple[ObservedLayers, Any] | None] = ContextVar("_watching", default=None)
 # whether an attached layer is computing
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
@@ -123,7 +123,7 @@ def detach(model: Model) -> Model:
 
 
 @contextmanager
-def observe(model: Any, want: Iterable[Want] | Want = "weights") -> Generator[Observed]:
+def observe(model: Any, want: Iterable[Want] | Want = "weights") -> Generator[ObservedLayers]:
     """Collect statistics of every attention layer of an attached model while it runs in the block.
 
     Args:
@@ -131,11 +131,11 @@ def observe(model: Any, want: Iterable[Want] | Want = "weights") -> Generator[Ob
         want: statistics, as `attention_detail` takes them.
 
     Returns:
-        A context manager whose `as` target is an `Observed`.
+        A context manager whose `as` target is an `ObservedLayers`.
     """
     if not any(isinstance(layer.processor, _Attached) for _, layer in _layers(model)):
         raise ArgumentError("observe needs an attached model; call attach(model) first")
-    seen = Observed()
+    seen = ObservedLayers()
     token = _watching.set((seen, checked_wants(want)))
     try:
         yield seen

@@ -27,7 +27,7 @@ from regard_lab.seeing.lenses.contrast import (
     find_contrast,
 )
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
-from regard_lab.seeing.lenses.explaining import LENSES, explain, rolls_out
+from regard_lab.seeing.lenses.explaining import LENSES, explain_contrasts, rolls_out
 from regard_lab.seeing.lenses.record import Relevance
 from regard_lab.seeing.maps import AttentionMaps, Kind, TextMaps, TextModel, look, look_text
 from regard_lab.seeing.picture import WORDING
@@ -479,12 +479,12 @@ def explained(
         results = dict(
             zip(
                 contrasts,
-                explain(model, tokeniser, list(contrasts.values()), lens, steps=steps),
+                explain_contrasts(model, tokeniser, list(contrasts.values()), lens, steps=steps),
                 strict=True,
             )
         )
         if lens == "gradients" and chosen in contrasts:
-            results[chosen] = explain(model, tokeniser, [contrasts[chosen]], lens)[0]
+            results[chosen] = explain_contrasts(model, tokeniser, [contrasts[chosen]], lens)[0]
         for place, result in results.items():
             found[place].append(result)
     return {place: tuple(results) for place, results in found.items()}

@@ -22,7 +22,7 @@ from regard_lab.seeing.canvas import (
     write_text,
 )
 from regard_lab.seeing.lens_study.known import SWAPS, Routes, known_sentences
-from regard_lab.seeing.lenses import explain
+from regard_lab.seeing.lenses import explain_contrasts
 from regard_lab.seeing.lenses.record import (
     EDGE,
     INSIDE,
@@ -97,8 +97,8 @@ def view_pronoun(
     if not known:
         return None
     contrasts = [known[0].contrast]
-    (lens,) = explain(translator.model, translator.tokeniser, contrasts)
-    (attention,) = explain(
+    (lens,) = explain_contrasts(translator.model, translator.tokeniser, contrasts)
+    (attention,) = explain_contrasts(
         translator.model, translator.tokeniser, contrasts, "attention", head=head
     )
     return PronounView(

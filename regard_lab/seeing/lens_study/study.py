@@ -32,7 +32,7 @@ from regard_lab.seeing.lens_study.known import (
     measure_routes,
     swapped,
 )
-from regard_lab.seeing.lenses import Contrast, explain, log_odds
+from regard_lab.seeing.lenses import Contrast, explain_contrasts, log_odds
 from regard_lab.seeing.lenses.contrast import Batch, by_batch, run
 from regard_lab.seeing.lenses.erasing import Erased, erased
 from regard_lab.seeing.lenses.explaining import DEFAULT
@@ -417,7 +417,7 @@ def _explained(
     translator: Translator, lens: str, known: Sequence[KnownSentence], **options: object
 ) -> Relevances:
     contrasts = [one.contrast for one in known]
-    records = explain(translator.model, translator.tokeniser, contrasts, lens, **options)  # ty: ignore[invalid-argument-type]
+    records = explain_contrasts(translator.model, translator.tokeniser, contrasts, lens, **options)  # ty: ignore[invalid-argument-type]
     passes = sum(record.passes for record in records) / len(records)
     backward_passes = sum(record.backward_passes for record in records) / len(records)
     return [record.source_scores for record in records], passes, backward_passes

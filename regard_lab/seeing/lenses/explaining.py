@@ -354,7 +354,7 @@ def relevance(
         contrast = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
     else:
         contrast = against_alternatives(model, tokeniser, source, target_ids, of, place)
-    return explain(model, tokeniser, [contrast], lens, head=head, steps=steps)[0]
+    return explain_contrasts(model, tokeniser, [contrast], lens, head=head, steps=steps)[0]
 
 
 def check_options(lens: str, head: tuple[int, int] | None = None, steps: int | None = None) -> None:
@@ -381,7 +381,7 @@ def check_options(lens: str, head: tuple[int, int] | None = None, steps: int | N
         whole("steps", steps, 1)
 
 
-def explain(
+def explain_contrasts(
     model: Explained,
     tokeniser: Tokeniser,
     contrasts: Sequence[Contrast],

@@ -15,7 +15,7 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.attaching import attach, attached
 from regard.integrations.transformers.modules import attention_modules
 from regard.integrations.transformers.watching import intervene, observe
-from regard_lab.seeing.lenses import Contrast, Relevance, explain
+from regard_lab.seeing.lenses import Contrast, Relevance, explain_contrasts
 from regard_lab.seeing.lenses.contrast import (
     IDS_AT_ONCE,
     Sides,
@@ -418,7 +418,7 @@ def pretrained_relevance(
             raise ArgumentError(
                 "the text has one word, before which nothing was read; give a longer text"
             )
-        return explain(
+        return explain_contrasts(
             subject, tokenizer, [contrasts[max(contrasts)]], lens, head=head, steps=steps
         )[0]
 

@@ -28,7 +28,7 @@ from regard_lab.seeing.heads import Head, ablate
 from regard_lab.seeing.heads.replacing import attention_layers
 from regard_lab.seeing.lenses.contrast import alternatives
 from regard_lab.seeing.lenses.erasing import text_without_each, without_each
-from regard_lab.seeing.lenses.explaining import explain
+from regard_lab.seeing.lenses.explaining import explain_contrasts
 from regard_lab.text import BEGIN, END, UNKNOWN, Tokeniser
 from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import SeenWords
@@ -222,7 +222,9 @@ def assert_explains(opened, model, tokeniser, question, contrasts, shift=0):
     ]
     for name in names:
         for answer, record in zip(
-            answers, explain(model, tokeniser, list(contrasts.values()), name), strict=True
+            answers,
+            explain_contrasts(model, tokeniser, list(contrasts.values()), name),
+            strict=True,
         ):
             (found,) = [one for one in answer["lenses"] if one["lens"] == name]
             assert_same_lens(found, record)

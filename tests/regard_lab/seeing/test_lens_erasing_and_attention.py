@@ -16,7 +16,7 @@ from small_models import (
 
 from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.seeing import look, relevance
-from regard_lab.seeing.lenses import explain
+from regard_lab.seeing.lenses import explain_contrasts
 from regard_lab.text import BEGIN, END
 
 
@@ -24,7 +24,7 @@ from regard_lab.text import BEGIN, END
 def test_the_score_of_an_erased_word_is_the_fall_without_it(name):
     model = MODELS[name]().double()
     contrast = CONTRASTS[2]
-    (record,) = explain(model, TOKENISER, [contrast], "erase")
+    (record,) = explain_contrasts(model, TOKENISER, [contrast], "erase")
     target = model.embedding if model.target_embedding is None else model.target_embedding
     before = float(odds_by_hand(model, contrast).detach())
     for side, table, scores in (
@@ -60,7 +60,7 @@ def target_ids(sentence):
 )
 def test_raw_attention_is_the_row_of_the_step_that_writes_the_word(model, head):
     contrast = CONTRASTS[0]
-    (record,) = explain(model, TOKENISER, [contrast], "attention", head=head)
+    (record,) = explain_contrasts(model, TOKENISER, [contrast], "attention", head=head)
     maps = look(model, TOKENISER, SENTENCES[0].source, target_ids(SENTENCES[0]))
     step = len(contrast.written) - 1
     rows = {"source": maps.cross[:, :, step], "written": maps.decoder[:, :, step, : step + 1]}
@@ -85,7 +85,7 @@ def test_raw_attention_is_the_row_of_the_step_that_writes_the_word(model, head):
 def test_rollout_is_the_product_of_the_layers():
     model = small_model(encoder_layers=3)
     contrast = CONTRASTS[1]
-    (record,) = explain(model, TOKENISER, [contrast], "rollout")
+    (record,) = explain_contrasts(model, TOKENISER, [contrast], "rollout")
     maps = look(model, TOKENISER, SENTENCES[1].source, target_ids(SENTENCES[1]))
     encoder, decoder, cross = (
         getattr(maps, kind).double().numpy().mean(1) for kind in ("encoder", "decoder", "cross")
@@ -109,10 +109,10 @@ def test_rollout_is_the_product_of_the_layers():
 
 def test_a_lens_refuses_a_model_that_has_nothing_to_show():
     with pytest.raises(UnsupportedError, match="attention='none'"):
-        explain(recurrent(attention="none"), TOKENISER, CONTRASTS[:1], "attention")
+        explain_contrasts(recurrent(attention="none"), TOKENISER, CONTRASTS[:1], "attention")
     for attention in ("none", "bahdanau"):
         with pytest.raises(UnsupportedError, match="RecurrentTranslator has none"):
-            explain(recurrent(attention=attention), TOKENISER, CONTRASTS[:1], "rollout")
+            explain_contrasts(recurrent(attention=attention), TOKENISER, CONTRASTS[:1], "rollout")
 
 
 IDS = TOKENISER.encode("Das Tier schlief, weil es müde war und es alt war.")

@@ -16,7 +16,7 @@ from small_models import (
 )
 
 from regard_lab.seeing import relevance
-from regard_lab.seeing.lenses import explain, explaining, find_contrast
+from regard_lab.seeing.lenses import explain_contrasts, explaining, find_contrast
 
 
 def tables(model):
@@ -28,8 +28,8 @@ def tables(model):
 def test_the_scores_of_a_side_sum_to_the_change_of_the_log_odds(name):
     model = MODELS[name]().double()
     contrast = CONTRASTS[0]
-    (record,) = explain(model, TOKENISER, [contrast], "gradients", steps=120)
-    (coarse,) = explain(model, TOKENISER, [contrast], "gradients", steps=4)
+    (record,) = explain_contrasts(model, TOKENISER, [contrast], "gradients", steps=120)
+    (coarse,) = explain_contrasts(model, TOKENISER, [contrast], "gradients", steps=4)
     source_table, target_table = tables(model)
     before = odds_by_hand(model, contrast)
     erased_source, _ = without_words(source_table[list(contrast.source)], contrast.source)
@@ -51,7 +51,7 @@ def test_the_scores_of_a_side_sum_to_the_change_of_the_log_odds(name):
 def test_one_step_is_the_gradient_in_the_middle_times_the_way():
     model = small_model().double()
     contrast = CONTRASTS[1]
-    (record,) = explain(model, TOKENISER, [contrast], "gradients", steps=1)
+    (record,) = explain_contrasts(model, TOKENISER, [contrast], "gradients", steps=1)
     x = tables(model)[0][list(contrast.source)]
     start, _ = without_words(x, contrast.source)
     middle = ((x + start) / 2)[None].requires_grad_()
@@ -70,7 +70,7 @@ def test_the_same_question_the_other_way_round_has_the_negated_scores(lens):
     one = replace(CONTRASTS[0], instead_of=CONTRASTS[0].instead_of[:1])
     other = replace(one, of=one.instead_of[0], instead_of=(one.of,))
     options = {"steps": 10} if lens == "gradients" else {}
-    first, second = explain(model, TOKENISER, [one, other], lens, **options)
+    first, second = explain_contrasts(model, TOKENISER, [one, other], lens, **options)
     assert first.log_odds == pytest.approx(-second.log_odds, abs=1e-12)
     for side in ("source_scores", "written_scores"):
         assert getattr(first, side) == pytest.approx(
@@ -84,9 +84,9 @@ def test_padding_in_a_batch_changes_nothing(lens):
     model = small_model().double()
     assert len({(len(one.source), len(one.written)) for one in CONTRASTS}) > 2
     options = {"steps": 10} if lens == "gradients" else {}
-    together = explain(model, TOKENISER, CONTRASTS, lens, **options)
+    together = explain_contrasts(model, TOKENISER, CONTRASTS, lens, **options)
     for contrast, record in zip(CONTRASTS, together, strict=True):
-        (alone,) = explain(model, TOKENISER, [contrast], lens, **options)
+        (alone,) = explain_contrasts(model, TOKENISER, [contrast], lens, **options)
         assert record.source_scores == pytest.approx(alone.source_scores, abs=1e-6)
         assert record.written_scores == pytest.approx(alone.written_scores, abs=1e-6)
 
@@ -97,16 +97,16 @@ def test_steps_grow_until_the_completeness_error_is_small(monkeypatch):
     monkeypatch.setattr(explaining, "STEPS", 2)
     monkeypatch.setattr(explaining, "MOST_STEPS", 18)
     monkeypatch.setattr(explaining, "ENOUGH", 100.0)
-    (coarse,) = explain(model, TOKENISER, [contrast], "gradients")
+    (coarse,) = explain_contrasts(model, TOKENISER, [contrast], "gradients")
     # the input; for each side 2 and the baseline
     assert (coarse.passes, coarse.backward_passes) == (
         7,
         4,
     )
     monkeypatch.setattr(explaining, "ENOUGH", 0.0)
-    (fine,) = explain(model, TOKENISER, [contrast], "gradients")
+    (fine,) = explain_contrasts(model, TOKENISER, [contrast], "gradients")
     assert (fine.passes, fine.backward_passes) == (1 + 2 * (2 + 6 + 18 + 1), 52)
-    (given,) = explain(model, TOKENISER, [contrast], "gradients", steps=18)
+    (given,) = explain_contrasts(model, TOKENISER, [contrast], "gradients", steps=18)
     assert fine.source_scores == pytest.approx(given.source_scores, abs=1e-12)
     assert fine.completeness < coarse.completeness
 
@@ -118,7 +118,7 @@ def test_words_that_the_model_cannot_read_have_no_score():
             layer.cross_attention.to_output.weight.zero_()
             if layer.cross_attention.to_output.bias is not None:
                 layer.cross_attention.to_output.bias.zero_()
-    (record,) = explain(model, TOKENISER, CONTRASTS[:1], "gradients", steps=10)
+    (record,) = explain_contrasts(model, TOKENISER, CONTRASTS[:1], "gradients", steps=10)
     assert record.source_scores == pytest.approx([0.0] * len(record.source_words), abs=1e-12)
     assert max(map(abs, record.written_scores)) > 1e-3
 
@@ -156,7 +156,7 @@ def test_a_language_model_is_explained_by_what_it_had_read():
 
 def test_the_model_keeps_its_mode_and_gets_no_gradients():
     model = small_model().train()
-    explain(model, TOKENISER, CONTRASTS[:2], "gradients", steps=2)
+    explain_contrasts(model, TOKENISER, CONTRASTS[:2], "gradients", steps=2)
     assert all(module.training for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
 

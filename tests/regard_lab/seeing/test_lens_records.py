@@ -8,7 +8,7 @@ from small_models import CONTRASTS, TOKENISER, assert_apart, small_model
 from regard.errors import ArgumentError
 from regard_lab.seeing import Relevance, draw_relevance
 from regard_lab.seeing.canvas import new_figure
-from regard_lab.seeing.lenses import explain
+from regard_lab.seeing.lenses import explain_contrasts
 from regard_lab.seeing.lenses.record import draw_words
 
 
@@ -83,7 +83,7 @@ def test_control_characters_are_not_printed():
 @pytest.mark.parametrize("lens", ["gradients", "attention"])
 def test_words_and_their_scores_are_drawn_without_overlap(tmp_path, lens):
     options = {"steps": 3} if lens == "gradients" else {}
-    (record,) = explain(small_model(), TOKENISER, CONTRASTS[:1], lens, **options)
+    (record,) = explain_contrasts(small_model(), TOKENISER, CONTRASTS[:1], lens, **options)
     draw_relevance(record, tmp_path / "why.png")
     assert (tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
     with new_figure() as figure:

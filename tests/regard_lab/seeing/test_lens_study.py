@@ -32,7 +32,7 @@ from regard_lab.seeing.lens_study import study as study_file
 from regard_lab.seeing.lens_study.figure import draw_view
 from regard_lab.seeing.lens_study.known import SWAPS, swapped, written_before
 from regard_lab.seeing.lens_study.study import agreement, deletion
-from regard_lab.seeing.lenses import explain, log_odds, relevance
+from regard_lab.seeing.lenses import explain_contrasts, log_odds, relevance
 from regard_lab.text import END
 from regard_lab.text.pronouns import make_split, swap_adjective, swap_referent
 
@@ -139,7 +139,9 @@ def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(
     monkeypatch.setattr(study_file, "DELETED", 2)
     fall = deletion(translator, [one], [scores])
     before = torch.tensor(log_odds(model, [one.contrast])).sigmoid()
-    erased = explain(model, TOKENISER, [one.contrast], "erase", sides=("source",))[0].source_scores
+    erased = explain_contrasts(model, TOKENISER, [one.contrast], "erase", sides=("source",))[
+        0
+    ].source_scores
     # without <end>, which stays, and without it and the full stop
     after = torch.tensor([0.0, erased[-2]])
     expected = (
@@ -151,7 +153,9 @@ def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(
 
 
 def test_lens_agreement_is_the_share_with_the_referent_above_the_other_noun(translator, known):
-    records = explain(translator.model, TOKENISER, [one.contrast for one in known], steps=20)
+    records = explain_contrasts(
+        translator.model, TOKENISER, [one.contrast for one in known], steps=20
+    )
     above = [
         r.source_scores[one.referent] > r.source_scores[one.other]
         for one, r in zip(known, records, strict=True)
