@@ -86,6 +86,10 @@ class Page:
         lines = [line for tree in trees for line in tree.body if isinstance(line, ast.Assign)]
         return {ast.unparse(line.targets[0]): ast.literal_eval(line.value) for line in lines}
 
+    def new_names(self) -> dict[str, Any]:
+        """The namespace in which the cells will run, as that of a script before its first line."""
+        return {"__name__": "__main__", "__file__": str(self.path)}
+
     def run(
         self, changed: Mapping[str, Any] | None = None, *, lenient: bool = False
     ) -> Iterator[tuple[Cell, list[Shown]]]:
@@ -106,7 +110,7 @@ class Page:
             if name not in self.parameters:
                 own = ", ".join(map(str.lower, self.parameters)) or "nothing that can be changed"
                 raise ArgumentError(f"lesson {self.name} has no {name.lower()}; it has {own}")
-        names: dict[str, Any] = {"__name__": "__main__", "__file__": str(self.path)}
+        names = self.new_names()
         for cell in self.cells:
             if cell.markdown:
                 yield cell, []

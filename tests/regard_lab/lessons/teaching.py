@@ -1,32 +1,99 @@
-"""What the tests of lessons share: which claims come out differently when something is broken."""
+"""What the tests of lessons share: a lesson runs with wrong values, and the claims that notice are returned.
+
+    failing("scale", KINDS={"unscaled": None, "scaled": 1.0})
+
+runs the lesson *scale*; wherever a cell assigns to `KINDS`, the given value is stored in its place. The cells after it,
+and the rest of the cell, read the wrong value. A name may be a constant, a variable, a function that the lesson defines
+or something that it imports. A value that is to be computed is given as a function of names of the lesson:
+
+    failing("causal", masked=Computed(lambda weights: weights))
+    failing("one_sentence", contexts=Computed(lambda contexts: 2 * contexts))
+
+The parameters of the function are names that the lesson has assigned so far; the name itself stands for the right
+value. Whatever a cell calls from regard or torch is broken with pytest's `monkeypatch` as in other tests, and figures
+of reports with `changed_report`. A name that no cell assigns is an error, so a test cannot break nothing unnoticed.
+
+A test is one sentence: what is broken, and the beginnings of the claims that must come out differently, and no others.
+
+    assert starting(failing("scale", KINDS=...), "Unscaled scores spread", "The entropy of unscaled")
+
+`test_every_lesson.py` asks for such a test for each claim.
+"""
 
 import ast
+import inspect
 import re
-from dataclasses import replace
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import regard_lab.teaching
 from regard_lab.lessons import find_lesson
+from regard_lab.teaching import Page
 
 HERE = Path(__file__).parent
 
 
-def failing(name, *edits, **changed):
+@dataclass(frozen=True)
+class Computed:
+    """A wrong value that is a function of the lesson's names."""
+
+    function: Callable[..., Any]
+
+    def value(self, names):
+        return self.function(*(names[name] for name in inspect.signature(self.function).parameters))
+
+
+class WrongNames(dict):
+    """The namespace of a lesson, in which some names always get other values than the lesson assigns."""
+
+    def __init__(self, names, wrong):
+        super().__init__(names)
+        self.wrong = wrong
+        self.unassigned = set(wrong)
+
+    def __setitem__(self, name, value):
+        super().__setitem__(name, value)
+        if name not in self.wrong:
+            return
+
+        self.unassigned.discard(name)
+        wrong = self.wrong[name]
+        super().__setitem__(name, wrong.value(self) if isinstance(wrong, Computed) else wrong)
+
+
+@dataclass(frozen=True)
+class BrokenPage(Page):
+    """A lesson that runs with wrong values."""
+
+    wrong: dict[str, Any]
+    namespaces: list[WrongNames] = field(default_factory=list)
+
+    def new_names(self):
+        self.namespaces.append(WrongNames(super().new_names(), self.wrong))
+        return self.namespaces[-1]
+
+
+def failing(name, *edits, **wrong):
     """The sentences of the claims that come out differently from what the lesson expects.
 
     Args:
         name: of the lesson.
         edits: pairs of texts; the first stands in the lesson's file and is replaced by the second.
-        changed: other parameters.
+        wrong: for each name that is broken, its wrong value, or `Computed(function)`.
     """
-    page = find_lesson(name)
+    lesson = find_lesson(name)
+    page = BrokenPage(lesson.path, lesson.text, wrong)
     for old, new in edits:
         assert old in page.text, f"{old!r} does not stand in lesson {name}"
         page = replace(page, text=page.text.replace(old, new))
-    return [
-        claim.sentence
-        for claim in page.claims(changed, lenient=True)
-        if claim.holds is not claim.expected
-    ]
+
+    claims = page.claims(lenient=True)
+    unassigned = page.namespaces[-1].unassigned
+    assert not unassigned, f"no cell of lesson {name} assigns {', '.join(sorted(unassigned))}"
+    return [claim.sentence for claim in claims if claim.holds is not claim.expected]
 
 
 def starting(sentences, *beginnings):
@@ -39,15 +106,13 @@ def starting(sentences, *beginnings):
 
 def changed_report(monkeypatch, name):
     """The figures of a report that a test may change; every lesson then reads them."""
-    from copy import deepcopy
+    read_report = regard_lab.teaching.read_report
+    changed = deepcopy(read_report(name))
 
-    import regard_lab.teaching as teaching
+    def read_changed_report(asked):
+        return changed if asked == name else read_report(asked)
 
-    real = teaching.read_report
-    changed = deepcopy(real(name))
-    monkeypatch.setattr(
-        teaching, "read_report", lambda asked: changed if asked == name else real(asked)
-    )
+    monkeypatch.setattr(regard_lab.teaching, "read_report", read_changed_report)
     return changed.figures
 
 

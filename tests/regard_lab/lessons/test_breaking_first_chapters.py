@@ -1,7 +1,7 @@
 """Claims of the lessons of "Why attention" and "Inside one layer" fail when what they are about is broken."""
 
 import torch
-from teaching import changed_report, failing, starting
+from teaching import Computed, changed_report, failing, starting
 
 from regard.positions import Sinusoidal
 from regard_lab.models import TranslationTransformer
@@ -152,9 +152,7 @@ def test_alignment(monkeypatch):
 
 
 def test_scale():
-    exchanged = failing(
-        "scale", ('"unscaled": 1.0, "scaled": None', '"unscaled": None, "scaled": 1.0')
-    )
+    exchanged = failing("scale", KINDS={"unscaled": None, "scaled": 1.0})
     assert starting(
         exchanged,
         "Unscaled scores spread",
@@ -180,7 +178,7 @@ def test_positions(monkeypatch):
 
 
 def test_causal():
-    unmasked = failing("causal", ("weights.tril()", "weights"))
+    unmasked = failing("causal", masked=Computed(lambda weights: weights))
     assert starting(
         unmasked, "If weights are masked", "The three steps give", "Both are the weights"
     )

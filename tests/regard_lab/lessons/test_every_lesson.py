@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from teaching import broken_claims, never_broken
+from teaching import BrokenPage, Computed, broken_claims, failing, never_broken
 
 from benchmarks.lesson_reports import REPORTS
 from regard.errors import ArgumentError
@@ -126,3 +126,14 @@ def test_a_claim_that_comes_out_differently_raises_unless_a_reader_changed_somet
     ):
         page.claims()
     assert [claim.holds for claim in page.claims({"SEED": 4}, lenient=True)] == [True, True, None]
+
+
+def test_a_wrong_value_stands_wherever_a_cell_assigns_its_name():
+    for wrong in (4, Computed(lambda SEED: SEED + 1)):
+        claims = BrokenPage(Path("toy.py"), TOY, {"SEED": wrong}).claims(lenient=True)
+        assert [claim.holds for claim in claims] == [False, True, None]
+
+
+def test_a_wrong_value_for_a_name_that_no_cell_assigns_is_an_error():
+    with pytest.raises(AssertionError, match="no cell of lesson causal assigns SEEDS"):
+        failing("causal", SEEDS=4)
