@@ -9,7 +9,7 @@ from regard.backends.decode import Decode
 from regard.backends.fla import FlashLinear
 from regard.backends.flex import Flex
 from regard.backends.fused import Fused
-from regard.backends.linear import Linear
+from regard.backends.linear import LinearTime
 from regard.backends.linformer import Projected
 from regard.backends.lsh import Hashed
 from regard.backends.native import Native
@@ -28,7 +28,7 @@ BACKENDS: dict[str, Backend] = {
         Flex(),
         Streamed(),
         FlashLinear(),
-        Linear(),
+        LinearTime(),
         Projected(),
         Hashed(),
         Reference(),

@@ -43,7 +43,7 @@ class Calls(Protocol):
     @property
     def problem(self) -> Problem: ...
 
-    def forward(self, operands: Operands) -> flash.Computed: ...
+    def forward(self, operands: Operands) -> flash.OutputAndSums: ...
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v, and of the bias or its table if calls of this kind give it one."""
@@ -246,7 +246,7 @@ class RowBlockCalls:
         masked = min(MASK_LIMIT, _mask_copies(problem) * rows * (keys // calls))
         return self._cost(_Work(units * pairs, ROWS[rows], keys, 0, calls, masked, estimated=True))
 
-    def forward(self, operands: Operands) -> flash.Computed:
+    def forward(self, operands: Operands) -> flash.OutputAndSums:
         q, k, v = operands.q, operands.k, operands.v
         output = q.new_zeros(*q.shape[:3], v.shape[-1])
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -256,7 +256,7 @@ class RowBlockCalls:
             output_of_blocks, sums_of_blocks = result
             blocks.write_rows(output, output_of_blocks)
             blocks.write_rows(log_sum_exp, sums_of_blocks)
-        return flash.Computed(output, log_sum_exp)
+        return flash.OutputAndSums(output, log_sum_exp)
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v; those of keys that several row blocks share are added."""

@@ -45,7 +45,7 @@ class FusedCall(NamedTuple):
     sums: bool = True
 
 
-class Computed(NamedTuple):
+class OutputAndSums(NamedTuple):
     """Output (batch, heads, q_len, v_dim), log-sum-exp (batch, heads, q_len), and what a backend keeps of the rows.
 
     A log-sum-exp is rounded, and if it is large this changes the weights exp(score - log_sum_exp) and their sum.

@@ -13,7 +13,7 @@ from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
 
 
-class Linear(Limited):
+class LinearTime(Limited):
     """Mechanisms of features and recurrent ones, whose past is a sum or a memory; log_sum_exp is the only statistic."""
 
     name = "linear"

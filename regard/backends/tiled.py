@@ -135,7 +135,7 @@ class LatticeCalls:
     problem: Problem
     shares: tuple[SharedPattern, ...]
 
-    def forward(self, operands: Operands) -> flash.Computed:
+    def forward(self, operands: Operands) -> flash.OutputAndSums:
         q, v = operands.q, operands.v
         whole = self._first_of_all
         if whole is not None:
@@ -158,7 +158,7 @@ class LatticeCalls:
             exact = torch.empty_like(output), torch.empty_like(log_sum_exp)
             values_by_pieces(softmax_pieces(self.problem, operands), inputs, exact)
             output, log_sum_exp = replace_far(output, log_sum_exp, *exact)
-        return flash.Computed(output, log_sum_exp)
+        return flash.OutputAndSums(output, log_sum_exp)
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v, added up in the dtype of the log-sum-exp."""

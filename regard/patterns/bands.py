@@ -20,7 +20,7 @@ from regard.patterns.arguments import (
 )
 from regard.patterns.band import Band
 from regard.patterns.base import Origins, Pattern
-from regard.patterns.held import Held, new_serial
+from regard.patterns.held import TensorPattern, new_serial
 from regard.patterns.registry import word
 from regard.reprs import brief
 
@@ -146,7 +146,7 @@ class Prefix(Pattern):
 
 @brief
 @dataclass(frozen=True, eq=False)
-class KeySpan(Held):
+class KeySpan(TensorPattern):
     """Every query may look at keys `start <= j < stop`; use it for left and right padding.
 
     Args:

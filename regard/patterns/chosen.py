@@ -15,7 +15,7 @@ from regard.patterns.arguments import at_least_one
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, true_runs
-from regard.patterns.held import HOLDS_TENSOR, Held, checked_tensor, new_serial
+from regard.patterns.held import HOLDS_TENSOR, TensorPattern, checked_tensor, new_serial
 from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.ranges import Ranges, Segments, hull
 from regard.reprs import brief
@@ -24,7 +24,7 @@ from regard.reprs import brief
 LEAST_LISTED = 16
 
 
-class Chosen(RowsOfOneCall, Held, enrol=False):
+class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
     """Each block of rows may look at the blocks of keys that a tensor lists for it.
 
     Rows count the queries of the call. Only `placed` tells the position of the first one; after that, keys are listed

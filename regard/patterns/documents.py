@@ -17,14 +17,14 @@ from regard.patterns.algebra import NOTHING, Full
 from regard.patterns.band import Reach
 from regard.patterns.base import Pattern, truth_of
 from regard.patterns.grid import Grid, common_shape
-from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor
+from regard.patterns.held import HOLDS_TENSOR, TensorPattern, at_positions, checked_tensor
 from regard.patterns.ranges import Ranges, Segments, common, everything, shifted, union
 from regard.reprs import brief
 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class SameDocument(Held):
+class SameDocument(TensorPattern):
     """A query may look at the keys of its own document: `ids[i] == ids[j]`.
 
     A position outside of `ids` belongs to no document: its row is empty and its key hidden.

@@ -13,7 +13,13 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns.bands import KeySpan
 from regard.patterns.base import Pattern, checked_truth
 from regard.patterns.grid import Grid, common_shape, true_runs
-from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor, new_serial
+from regard.patterns.held import (
+    HOLDS_TENSOR,
+    TensorPattern,
+    at_positions,
+    checked_tensor,
+    new_serial,
+)
 from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.position_sets import KeySet
 from regard.reprs import brief
@@ -21,7 +27,7 @@ from regard.reprs import brief
 
 @brief
 @dataclass(frozen=True, eq=False)
-class Explicit(RowsOfOneCall, Held):
+class Explicit(RowsOfOneCall, TensorPattern):
     """Row r of the mask is the r-th query of the call, column j its j-th key; True = may look.
 
     Args:
@@ -127,7 +133,7 @@ def _key_mask_of(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class KeyMask(Held):
+class KeyMask(TensorPattern):
     """Every query may look at the keys where the mask is True; use it for padding that has holes.
 
     It holds batch · k_len booleans, never q_len · k_len. If the keys that are True are one range without holes, use

@@ -16,14 +16,14 @@ from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Origins, Pattern
 from regard.patterns.grid import common_shape
-from regard.patterns.held import Held, new_serial
+from regard.patterns.held import TensorPattern, new_serial
 from regard.patterns.ranges import Ranges, Segments, everything, union
 from regard.reprs import brief
 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class SameBlock(Held):
+class SameBlock(TensorPattern):
     """A query may look at the keys of its own block of `size` positions.
 
     `(i - offset) // size == (j - offset) // size`; with `& Causal()` it is chunked attention.

@@ -18,7 +18,7 @@ _BITS = 128  # of a serial
 
 
 @dataclass(frozen=True, eq=False)
-class Held(Pattern, enrol=False):
+class TensorPattern(Pattern, enrol=False):
     """A pattern that holds a copy of a tensor, or numbers instead.
 
     With a tensor it has a serial, and is equal only to itself and to its copies. Without one it compares by value.
@@ -92,7 +92,7 @@ def settled(pattern: Pattern, queries: range | None, k_len: int) -> Pattern:
     >>> print(settled(KeyMask(torch.tensor([[False, True], [True, True]])), range(2), 2))
     key_span((1, 0), (2, 2))
     """
-    if isinstance(pattern, Held):
+    if isinstance(pattern, TensorPattern):
         return pattern.settled(queries, k_len)
     if not pattern.made_of():
         return pattern

@@ -13,7 +13,13 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns.band import Reach
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
-from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor, new_serial
+from regard.patterns.held import (
+    HOLDS_TENSOR,
+    TensorPattern,
+    at_positions,
+    checked_tensor,
+    new_serial,
+)
 from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.ranges import Segments, everything
 from regard.reprs import brief
@@ -21,7 +27,7 @@ from regard.reprs import brief
 
 @brief
 @dataclass(frozen=True, eq=False)
-class Tree(RowsOfOneCall, Held):
+class Tree(RowsOfOneCall, TensorPattern):
     """Row r of the call is a node of a tree: it may look at all keys before the tree, its ancestors and itself.
 
     The key of a node is the one at its own position, so without q_start the last n keys are those of the n nodes.

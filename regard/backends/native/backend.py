@@ -120,7 +120,7 @@ class Native(Limited):
         form = recurrence if isinstance(problem.mechanism, Recurrent) else kernelised
         return Offer(
             cost_of(problem, form.cost(problem)),
-            partial(form.run, problem, native_recurrence.Kernel(library)),
+            partial(form.run, problem, native_recurrence.RecurrenceKernel(library)),
         )
 
     def offer(self, problem: Problem) -> Offer | Refusal:

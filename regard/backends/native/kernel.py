@@ -342,12 +342,12 @@ class Differentiated:
     def problem(self) -> Problem:
         return self.kernel.problem
 
-    def forward(self, operands: Operands) -> flash.Computed:
+    def forward(self, operands: Operands) -> flash.OutputAndSums:
         """Output and log-sum-exp in float32 at least, which the backward pass reads."""
         output, log_sum_exp, row_sums, self.sound = self.kernel.compute(
             operands, self.kernel.accumulation_dtype, True, self.statistics
         )
-        return flash.Computed(output, log_sum_exp, row_sums)
+        return flash.OutputAndSums(output, log_sum_exp, row_sums)
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         return self.kernel.backward(operands, saved)

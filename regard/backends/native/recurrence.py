@@ -21,7 +21,7 @@ from regard.mechanisms.recurrent import Recurrent
 
 
 @dataclass(frozen=True)
-class Kernel:
+class RecurrenceKernel:
     """The compiled recurrence; it reads and writes tensors of any strides whose last axis is dense."""
 
     library: Library
@@ -127,7 +127,7 @@ def _with_four_axes(x: torch.Tensor) -> torch.Tensor:
 def engine_on(x: torch.Tensor) -> Engine:
     """The kernel for tensors of the CPU where its library is, else plain operations."""
     library = load() if x.is_cpu and not has_no_values(x) else ""
-    return PLAIN if isinstance(library, str) else Kernel(library)
+    return PLAIN if isinstance(library, str) else RecurrenceKernel(library)
 
 
 def memory_shape(problem: Problem) -> tuple[int, int]:

@@ -151,7 +151,7 @@ class SpanLayout:
         """
         keys = range(k_len)
         alike = band.window.left is None and band.window.right is None
-        numbers = _Numbers(self.blocks)
+        numbers = _ScheduleNumbers(self.blocks)
         origins = []
         for row in range(self.batch):
             low, high = band.span(row, keys)
@@ -163,7 +163,7 @@ class SpanLayout:
                 numbers.add(*band.listed_bounds(position, self.q_len, low, high))
         return self._schedules(numbers, origins)
 
-    def _schedules(self, numbers: _Numbers, origins: list[int]) -> SpanSchedules:
+    def _schedules(self, numbers: _ScheduleNumbers, origins: list[int]) -> SpanSchedules:
         """The structs of the schedules of all batch rows, whose numbers lie behind each other."""
         arrays = numbers.arrays()
         blocks, runs, lo, hi = (numbers_of_all.buffer_info()[0] for numbers_of_all in arrays)
@@ -182,7 +182,7 @@ class SpanLayout:
         return SpanSchedules(structs, arrays)
 
 
-class _Numbers:
+class _ScheduleNumbers:
     """The numbers of the schedules of all batch rows: those of `CRowBlock`, of `CRun`, and the bounds of each query.
 
     Lists take less time than structs, of which a field is written at a time.

@@ -685,7 +685,7 @@ def note_arguments(name: str, function: Any, found: dict[str, str]) -> None:
 
 # Arguments that no caller gives a tensor of numbers to, each with the reason.
 WITHOUT_NUMBERS = {
-    "Held.hold(tensor)": "a pattern holds what it has checked: a case of each pattern that has a tensor",
+    "TensorPattern.hold(tensor)": "a pattern holds what it has checked: a case of each pattern that has a tensor",
     "LinearTransformer.lift(parameters)": "it has none",
     "Performer.lift(parameters)": "it has none",
     "Recurrent.constant_log_decay(v)": "it returns None; its classes compute",

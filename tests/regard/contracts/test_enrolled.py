@@ -135,7 +135,7 @@ ASKING = {"regard/integrations/transformers/substitute.py": ["KeyMask"]}
 
 def asked(source: str) -> Iterator[str]:
     """The pattern classes that a file asks for by `isinstance`."""
-    names = {"Both", "Either", "Many", "Not", "Compound", "Held"} | {
+    names = {"Both", "Either", "Many", "Not", "Compound", "TensorPattern"} | {
         kind.__name__ for kind in KINDS_OF_PATTERN.values()
     }
     for node in ast.walk(ast.parse(source)):

@@ -23,7 +23,7 @@ from regard.backends.native import backend, filling, library
 from regard.backends.native.filling import KernelCall, describe, fill_gradients
 from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
-from regard.backends.native.recurrence import Kernel
+from regard.backends.native.recurrence import RecurrenceKernel
 from regard.backends.recurrence import RecurrenceInputs, Rule
 from regard.backends.schedule import Arrays
 from regard.core.result import NAMES, TopKeys, Want
@@ -354,7 +354,7 @@ def recur(draw: random.Random) -> None:
     inputs = RecurrenceInputs(q, k / 8, v, log_decay, strength, memory)
     learns = draw.random() < 0.5
     rule = Rule(draw.random() < 0.5, 0.5, 0.0 if learns or draw.random() < 0.5 else 1e-6)
-    kernel = Kernel(backend.load())
+    kernel = RecurrenceKernel(backend.load())
     if draw.random() < 0.3:
         output = v.new_empty(2, max(heads), length, v_dim)
         call, _held = kernel._call(rule, inputs, output, (None, None))

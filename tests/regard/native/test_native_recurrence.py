@@ -9,7 +9,7 @@ import torch
 import regard as rg
 from regard import mechanisms as m
 from regard.backends.native.library import CHUNK
-from regard.backends.native.recurrence import Kernel
+from regard.backends.native.recurrence import RecurrenceKernel
 from regard.backends.recurrence import PLAIN, RecurrenceInputs, Rule, scan
 from regard.errors import RegardError
 
@@ -78,7 +78,9 @@ def test_values_and_gradients_are_those_of_plain_operations(native, instructions
         rule, tensors = given(*case, dtype)
         wide = RecurrenceInputs(*(None if x is None else x.double() for x in tensors))
         for one, exact in zip(
-            computed(Kernel(native), rule, tensors), computed(PLAIN, rule, wide), strict=True
+            computed(RecurrenceKernel(native), rule, tensors),
+            computed(PLAIN, rule, wide),
+            strict=True,
         ):
             assert (one - exact).abs().max() <= bound * exact.abs().max(), case
 
@@ -87,7 +89,7 @@ def test_a_step_is_the_first_position_of_a_text(native):
     for heads, kind in itertools.product(HEADS, KINDS):
         rule, tensors = given(heads, 1, (33, 75), kind, torch.float32)
         step, chunk = (
-            Kernel(native).forward(rule, tensors, learns)[:2] for learns in (False, True)
+            RecurrenceKernel(native).forward(rule, tensors, learns)[:2] for learns in (False, True)
         )
         for one, other in zip(step, chunk, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
@@ -100,7 +102,7 @@ def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native
         for threads, instructions in ((1, 0), (3, 0), (1, 2)):
             torch.set_num_threads(threads)
             native.handle.rg_use_instructions(instructions)
-            answers.append(computed(Kernel(native), rule, tensors))
+            answers.append(computed(RecurrenceKernel(native), rule, tensors))
         torch.set_num_threads(1)
         assert all(
             torch.equal(x, y)
@@ -108,8 +110,8 @@ def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native
             for x, y in zip(answers[0], other, strict=True)
         ), kind
         first = tensors.part(slice(0, 2 * CHUNK), tensors.memory)
-        output, memory, _ = Kernel(native).forward(rule, first, False)
-        rest, _, _ = Kernel(native).forward(
+        output, memory, _ = RecurrenceKernel(native).forward(rule, first, False)
+        rest, _, _ = RecurrenceKernel(native).forward(
             rule, tensors.part(slice(2 * CHUNK, None), memory), False
         )
         assert torch.equal(torch.cat((output, rest), 2), answers[2][0])
@@ -122,7 +124,7 @@ def test_half_precision_is_read_as_it_is_and_vectors_are_brought_to_length_1(nat
         half = tensors._replace(
             q=3 * tensors.q.bfloat16(), k=2 * tensors.k.bfloat16(), v=tensors.v.bfloat16()
         )
-        found, memory = scan(Kernel(native), rule._replace(unit=1e-3), half)
+        found, memory = scan(RecurrenceKernel(native), rule._replace(unit=1e-3), half)
         wide = RecurrenceInputs(*(None if x is None else x.double() for x in half))
         q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-3).sqrt() for x in wide[:2])
         expected, after = scan(PLAIN, rule, wide._replace(q=q, k=k))
@@ -132,14 +134,14 @@ def test_half_precision_is_read_as_it_is_and_vectors_are_brought_to_length_1(nat
         leaves = [x.clone().requires_grad_() for x in half if x is not None]
         parts = iter(leaves)
         learning = RecurrenceInputs(*(None if x is None else next(parts) for x in half))
-        output, _ = scan(Kernel(native), rule._replace(unit=1e-3), learning)
+        output, _ = scan(RecurrenceKernel(native), rule._replace(unit=1e-3), learning)
         grads = torch.autograd.grad(output.float().square().sum(), leaves, allow_unused=True)
         assert all(x is None or x.isfinite().all() for x in grads)
 
 
 def test_denormal_numbers_are_what_they_were_after_a_call(native):
     rule, tensors = given((1, 1, 1), 70, (5, 3), KINDS[0], torch.float32)
-    computed(Kernel(native), rule, tensors)
+    computed(RecurrenceKernel(native), rule, tensors)
     assert (torch.full((64,), 1e-40) * 0.5).ne(0).all()
 
 
@@ -163,7 +165,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(native, damage)
     code, change = DAMAGES[damage]
     rule, tensors = given((2, 2, 2), 9, (5, 3), KINDS[0], torch.float32)
     output = torch.full((2, 2, 9, 3), 7.0)
-    call, held = Kernel(native)._call(rule, tensors, output, (None, None))
+    call, held = RecurrenceKernel(native)._call(rule, tensors, output, (None, None))
     change(call)
     assert native.handle.rg_recur(ctypes.byref(call)) == code, held
     assert (output == 7).all()
