@@ -32,7 +32,7 @@ from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import LSH, Softmax
-from regard.mechanisms.base import Given, Mechanism
+from regard.mechanisms.base import FormulaInputs, Mechanism
 from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
 from regard.mechanisms.scores import AroundCentre
@@ -142,7 +142,7 @@ def by_formula(problem: Problem, operands: Operands) -> Result:
     """Output and every statistic by the formula of a mechanism other than softmax."""
     q, k, v = operands.q, operands.k, operands.v
     grid = operands.grid
-    inputs = Given(q, k, v, problem.pattern, grid, problem.scale, operands.parameters)
+    inputs = FormulaInputs(q, k, v, problem.pattern, grid, problem.scale, operands.parameters)
 
     computed = problem.mechanism.formula(inputs)
 

@@ -37,7 +37,7 @@ class Sizes:
     head_dim: int = 1
 
 
-class Given(NamedTuple):
+class FormulaInputs(NamedTuple):
     """What a formula is computed of.
 
     q: (batch, heads, q_len, head_dim). k: (batch, kv_heads, keys, head_dim). v: (batch, kv_heads, keys, v_dim). Keys
@@ -53,15 +53,16 @@ class Given(NamedTuple):
     parameters: Mapping[str, torch.Tensor]
 
     @property
-    def wide(self) -> torch.dtype:
+    def sum_dtype(self) -> torch.dtype:
+        """The dtype in which a formula is summed: float32 or wider."""
         return torch.promote_types(self.q.dtype, torch.float32)
 
-    def each(self, x: torch.Tensor) -> torch.Tensor:
-        """What belongs to key/value heads, for each query head."""
+    def for_query_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """What belongs to key/value heads, (batch, kv_heads, ...), for each query head."""
         return x.repeat_interleave(self.q.shape[1] // self.k.shape[1], dim=1)
 
 
-class Computed(NamedTuple):
+class FormulaResult(NamedTuple):
     """What a formula computes: the output, and the weights of pairs with the allowed ones, if the mechanism has any.
 
     output: (batch, heads, q_len, v_dim). log_sum_exp: (batch, heads, q_len). weights, allowed: (batch or 1, heads or 1,
@@ -160,7 +161,7 @@ class Mechanism(Comparing, Declared, enrol=False):
         """The shape of what a state holds for each key/value head."""
         raise NotImplementedError(f"{type(self).__name__} has no state")
 
-    def formula(self, given: Given) -> Computed:
+    def formula(self, inputs: FormulaInputs) -> FormulaResult:
         """The paper's formula, pair by pair, which the reference backend computes in float32 at least."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 

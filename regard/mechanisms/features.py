@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from regard.mechanisms.base import Computed, Given, Mechanism
+from regard.mechanisms.base import FormulaInputs, FormulaResult, Mechanism
 from regard.patterns import Causal, KeyMask, KeySpan, Pattern, SameDocument
 
 
@@ -50,7 +50,7 @@ class Kernelised(Mechanism, enrol=False):
         """
         raise NotImplementedError
 
-    def formula(self, given: Given) -> Computed:
+    def formula(self, inputs: FormulaInputs) -> FormulaResult:
         """Linear attention pair by pair in quadratic time; the linear backend computes the same faster.
 
             weight(i, j) = φ(q_i)·φ(k_j) e_ij / Σ_j φ(q_i)·φ(k_j) e_ij,  e_ij = exp(k_log_j + Σ decay_log_t, j < t <= i)
@@ -58,16 +58,17 @@ class Kernelised(Mechanism, enrol=False):
         Source: Transformers are RNNs, Katharopoulos et al. 2020, equation 4; for e_ij, Random Feature Attention, Peng
         et al. 2021, section 3.2, whose recurrence gives this product.
         """
-        wide, each = given.wide, given.each
+        dtype = inputs.sum_dtype
+        for_query_heads = inputs.for_query_heads
         # (q_len, keys), or (batch or 1, 1, q_len, keys)
-        allowed = given.pattern.evaluate(given.grid)
+        allowed = inputs.pattern.evaluate(inputs.grid)
         # Their output is zeros, even if the query holds NaN.
         empty_rows = ~allowed.any(-1, keepdim=True)
 
-        q = given.q.to(wide).masked_fill(empty_rows, 0)
-        features = self.lift(q, given.k.to(wide), given.scale, given.parameters)
-        products = features.q @ each(features.k).mT  # (batch, heads, q_len, keys)
-        log_e = each(_log_factors(features, allowed))
+        q = inputs.q.to(dtype).masked_fill(empty_rows, 0)
+        features = self.lift(q, inputs.k.to(dtype), inputs.scale, inputs.parameters)
+        products = features.q @ for_query_heads(features.k).mT  # (batch, heads, q_len, keys)
+        log_e = for_query_heads(_log_factors(features, allowed))
         log_e = log_e.where(allowed, -math.inf).masked_fill(empty_rows, 0)
         # e_ij divided by their sum over the keys, so that none overflows.
         normalised_e = log_e.softmax(-1)
@@ -83,8 +84,8 @@ class Kernelised(Mechanism, enrol=False):
         q_log = 0 if features.q_log is None else features.q_log
         log_sum_exp = total.squeeze(-1).log() + log_e.logsumexp(-1) + q_log
         log_sum_exp = log_sum_exp.masked_fill(no_weight[..., 0], -math.inf)
-        output = weights @ each(given.v.to(wide))
-        return Computed(output, log_sum_exp, weights, allowed.expand(weights.shape))
+        output = weights @ for_query_heads(inputs.v.to(dtype))
+        return FormulaResult(output, log_sum_exp, weights, allowed.expand(weights.shape))
 
     def feature_dim(self, head_dim: int) -> int:
         """The number of features of a vector, by which costs are estimated."""

@@ -115,10 +115,10 @@ class Products(FeatureMap):
         check_fields(self, shifts=at_least_one)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        both = functional.relu(torch.cat((x, -x), dim=-1))
-        return torch.cat(
-            [both * both.roll(shift, -1) for shift in range(1, self.shifts + 1)], dim=-1
-        )
+        signed = functional.relu(torch.cat((x, -x), dim=-1))
+        shifts = range(1, self.shifts + 1)
+        products = [signed * signed.roll(shift, -1) for shift in shifts]
+        return torch.cat(products, dim=-1)
 
     def dim(self, head_dim: int) -> int:
         return 2 * self.shifts * head_dim

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from regard.arguments import check_fields, count_of, one_of, whole
-from regard.mechanisms.base import Computed, Given, Mechanism, Sizes
+from regard.mechanisms.base import FormulaInputs, FormulaResult, Mechanism, Sizes
 from regard.patterns import KeyMask, KeySpan, Pattern
 from regard.patterns.arguments import at_least_one
 
@@ -78,26 +78,28 @@ class Linformer(Mechanism):
         (The paper's proof draws them with variance 1 / rank; scores would grow with the square root of length / rank.)
         """
         kv_heads = whole("heads", heads, 1) if kv_heads is None else whole("kv_heads", kv_heads, 1)
-        matrices = kv_heads if self.shared == "none" else 1
-        shape = (matrices, self.rank, self.length)
         deviation = 1 / math.sqrt(self.length)
-        return nn.ParameterDict(
-            {name: torch.randn(shape, generator=generator) * deviation for name in self._names}
-        )
 
-    def formula(self, given: Given) -> Computed:
+        parameters = nn.ParameterDict()
+        for name, shape in self.parameter_shapes(Sizes(1, heads, kv_heads, self.length)).items():
+            parameters[name] = torch.randn(shape, generator=generator) * deviation
+        return parameters
+
+    def formula(self, inputs: FormulaInputs) -> FormulaResult:
         """The equation above; a row without keys gives zeros."""
-        wide, each = given.wide, given.each
-        empty_rows = ~given.pattern.evaluate(given.grid).any(-1, keepdim=True)
-        E, F = self.projections(given.parameters)
+        dtype = inputs.sum_dtype
+        empty_rows = ~inputs.pattern.evaluate(inputs.grid).any(-1, keepdim=True)
+        E, F = self.projections(inputs.parameters)
 
-        q = given.q.to(wide).masked_fill(empty_rows, 0)
-        k = each(E.to(wide) @ given.k.to(wide))  # (batch, heads, rank, head_dim)
-        v = each(F.to(wide) @ given.v.to(wide))  # (batch, heads, rank, v_dim)
-        scores = q @ k.mT * given.scale  # (batch, heads, q_len, rank)
+        q = inputs.q.to(dtype).masked_fill(empty_rows, 0)
+        k = inputs.for_query_heads(
+            E.to(dtype) @ inputs.k.to(dtype)
+        )  # (batch, heads, rank, head_dim)
+        v = inputs.for_query_heads(F.to(dtype) @ inputs.v.to(dtype))  # (batch, heads, rank, v_dim)
+        scores = q @ k.mT * inputs.scale  # (batch, heads, q_len, rank)
         log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
         output = (scores.softmax(-1) @ v).masked_fill(empty_rows, 0)
-        return Computed(output, log_sum_exp)
+        return FormulaResult(output, log_sum_exp)
 
     def projections(
         self, parameters: Mapping[str, torch.Tensor]

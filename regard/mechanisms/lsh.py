@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from regard.arguments import check_fields, count_of, whole
 from regard.errors import ArgumentError
-from regard.mechanisms.base import STATISTICS, Computed, Given, Mechanism, Sizes
+from regard.mechanisms.base import STATISTICS, FormulaInputs, FormulaResult, Mechanism, Sizes
 from regard.mechanisms.draws import directions
 from regard.patterns import Causal, Grid, KeySpan, Pattern
 from regard.patterns.arguments import at_least_one
@@ -97,43 +97,43 @@ class LSH(Mechanism):
             )
         return None
 
-    def formula(self, given: Given) -> Computed:
+    def formula(self, inputs: FormulaInputs) -> FormulaResult:
         """Attention over the pairs that some round allows.
 
         o_i = Σ_{j in P_i} exp(q_i · k_j · scale - z(i, P_i)) v_j,   P_i = the union of P_i^(r) over the rounds r
         P_i^(r) = {j : h_r(q_i) = h_r(k_j), chunk(s_i) - 1 <= chunk(s_j) <= chunk(s_i)},   chunk(s) = floor(s / m)
         """
-        q = given.q
-        k = given.k
-        grid = given.grid
-        wide = given.wide
-        visible = visible_keys(given.pattern, grid)
+        q = inputs.q
+        k = inputs.k
+        grid = inputs.grid
+        dtype = inputs.sum_dtype
+        visible = visible_keys(inputs.pattern, grid)
         if visible is None:
             visible = grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool)
         else:
             visible = visible[:, 0]
 
-        own = self.own_keys(q, k, grid, visible)  # (batch or 1, q_len)
-        causal = Causal() in given.pattern.factors
-        allowed = self._allowed_pairs(k, own, visible, causal)  # (batch, heads, q_len, keys)
+        columns = self.own_keys(q, k, grid, visible)  # (batch or 1, q_len)
+        causal = Causal() in inputs.pattern.factors
+        allowed = self._allowed_pairs(k, columns, visible, causal)  # (batch, heads, q_len, keys)
         # Their output is zeros, even if the query holds NaN.
         empty_rows = ~allowed.any(-1, keepdim=True)
-        scores = q.to(wide).masked_fill(empty_rows, 0) @ self.unit(k.to(wide)).mT * given.scale
+        scores = q.to(dtype).masked_fill(empty_rows, 0) @ self.unit(k.to(dtype)).mT * inputs.scale
         scores = scores.masked_fill(~allowed, -math.inf).masked_fill(empty_rows, 0)
         weights = scores.softmax(-1).masked_fill(empty_rows, 0)
         log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
-        return Computed(weights @ given.v.to(wide), log_sum_exp, weights, allowed)
+        return FormulaResult(weights @ inputs.v.to(dtype), log_sum_exp, weights, allowed)
 
     def _allowed_pairs(
-        self, k: torch.Tensor, own: torch.Tensor, visible: torch.Tensor, causal: bool
+        self, k: torch.Tensor, columns: torch.Tensor, visible: torch.Tensor, causal: bool
     ) -> torch.Tensor:
-        """Which pairs are allowed, (batch, heads, q_len, keys)."""
+        """Which pairs are allowed, (batch, heads, q_len, keys), of queries whose own keys are at these columns."""
         j = torch.arange(k.shape[2], device=k.device)
-        i = own[:, None, :, None]
+        i = columns[:, None, :, None]
 
         def of_queries(numbers: torch.Tensor) -> torch.Tensor:
             """Numbers of every key (..., keys) as those of every query (..., q_len, 1)."""
-            return rows_at(numbers[..., None], own)
+            return rows_at(numbers[..., None], columns)
 
         # A text that fits into one chunk is not hashed: all its pairs are allowed.
         rank = visible.cumsum(-1) - 1  # (batch or 1, keys)
@@ -172,12 +172,13 @@ class LSH(Mechanism):
         The length of a vector does not matter. In float64, so that two shapes or machines do not round a key into
         different buckets.
         """
-        wide = keys.detach().double()
+        exact_keys = keys.detach().double()
         halves = [factor // 2 for factor in self.factors]
         count = self.rounds * sum(halves)
-        rotations = directions(self.seed, count, keys.shape[-1], orthogonal=False, like=wide)
-        of_rounds = rotations.split(sum(halves))
-        return torch.stack([self._bucket_of_round(wide, R.split(halves)) for R in of_rounds], 2)
+        rotations = directions(self.seed, count, keys.shape[-1], orthogonal=False, like=exact_keys)
+        by_round = rotations.split(sum(halves))
+        buckets = [self._bucket_of_round(exact_keys, R.split(halves)) for R in by_round]
+        return torch.stack(buckets, 2)
 
     def _bucket_of_round(
         self, keys: torch.Tensor, rotations: tuple[torch.Tensor, ...]
@@ -211,20 +212,20 @@ class LSH(Mechanism):
             ArgumentError: queries that are not the keys at their positions.
         """
         keys = len(grid.keys)
-        own = grid.q_pos.view(-1 if grid.per_batch else 1, q.shape[2]) - grid.keys.start
-        own = own.masked_fill((own < 0) | (own >= keys), keys)
+        columns = grid.q_pos.view(-1 if grid.per_batch else 1, q.shape[2]) - grid.keys.start
+        columns = columns.masked_fill((columns < 0) | (columns >= keys), keys)
         if visible is not None:
-            rows = max(len(own), len(visible))
-            own = own.expand(rows, -1)
+            rows = max(len(columns), len(visible))
+            columns = columns.expand(rows, -1)
             visible = F.pad(visible, (0, 1)).expand(rows, -1)
-            own = own.masked_fill(~visible.gather(1, own), keys)
+            columns = columns.masked_fill(~visible.gather(1, columns), keys)
         if (q.data_ptr(), q.shape, q.stride()) != (k.data_ptr(), k.shape, k.stride()):
-            self._check_shared(q.detach(), rows_at(k.detach(), own), own < keys)
-        return own
+            self._check_shared(q.detach(), rows_at(k.detach(), columns), columns < keys)
+        return columns
 
-    def _check_shared(self, q: torch.Tensor, own: torch.Tensor, known: torch.Tensor) -> None:
-        unequal = (q != own) & ~(q.isnan() & own.isnan())
-        differs = unequal.any(-1) & known[:, None]  # (batch, heads, q_len)
+    def _check_shared(self, q: torch.Tensor, k_rows: torch.Tensor, has_key: torch.Tensor) -> None:
+        unequal = (q != k_rows) & ~(q.isnan() & k_rows.isnan())
+        differs = unequal.any(-1) & has_key[:, None]  # (batch, heads, q_len)
         if differs.any():
             raise ArgumentError(
                 f"{self}: its queries are its keys, and {int(differs.sum())} of "
@@ -243,4 +244,5 @@ def rows_at(x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     if len(columns) == 1:
         return padded.index_select(2, columns[0])
     padded = padded.expand(len(columns), -1, -1, -1)
-    return torch.stack([row.index_select(1, at) for row, at in zip(padded, columns, strict=True)])
+    rows = [keys.index_select(1, chosen) for keys, chosen in zip(padded, columns, strict=True)]
+    return torch.stack(rows)

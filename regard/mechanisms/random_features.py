@@ -72,8 +72,8 @@ class Performer(Kernelised):
         if scale > 0:
             return None
         return (
-            f"the scale is {scale:g}, "
-            "and its features are those of sqrt(scale) q and sqrt(scale) k; give one above 0"
+            f"the scale is {scale:g}, and its features are those of sqrt(scale) q and sqrt(scale) k; "
+            f"give one above 0"
         )
 
     def feature_dim(self, head_dim: int) -> int:
@@ -83,25 +83,27 @@ class Performer(Kernelised):
         self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]
     ) -> Features:
         omega = directions(self.seed, self.features, q.shape[-1], self.orthogonal, like=q)
-        (of_q, q_log), (of_k, k_log) = (_positive(x * math.sqrt(scale), omega) for x in (q, k))
-        return Features(of_q, of_k, k_log=k_log, q_log=q_log)
+        q_features, q_log = _positive_features(q * math.sqrt(scale), omega)
+        k_features, k_log = _positive_features(k * math.sqrt(scale), omega)
+        return Features(q_features, k_features, k_log=k_log, q_log=q_log)
 
     def __str__(self) -> str:
-        return f"{self.text_name}({self.features}, seed={self.seed}{'' if self.orthogonal else ', orthogonal=false'})"
+        independent = "" if self.orthogonal else ", orthogonal=false"
+        return f"{self.text_name}({self.features}, seed={self.seed}{independent})"
 
 
-def _positive(x: torch.Tensor, omega: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _positive_features(x: torch.Tensor, omega: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """φ(x) divided by a number for each vector, (..., features), and that number's logarithm, (...)."""
     exponents = x @ omega.mT  # (..., features)
-    # any number will do: the result is the same, and its gradient
+    # Any number will do: the result is the same, and so is its gradient.
     largest = exponents.detach().amax(-1, keepdim=True)
     least = math.log(torch.finfo(x.dtype).tiny) / 2
-    # in place: this tensor is what all costs are
+    # In place, since this tensor causes nearly all of the cost.
     relative = exponents.sub_(largest).clamp_min_(least).exp_()
     return relative, largest[..., 0] - x.square().sum(-1) / 2 - math.log(len(omega)) / 2
 
 
-LEAST_SIGMA = 0.2  # below, the smallest weight there can be, exp(-2 / sigma²), is lost in float32
+LEAST_SIGMA = 0.2  # below it the smallest possible weight, exp(-2 / sigma²), is lost in float32
 # Written once: inside of a compiled graph a float of a module may be unknown, and then no text can name it.
 _NEEDS_SIGMA = f"a finite number from {LEAST_SIGMA} on: exp(-2 / sigma²) is the least weight"
 
@@ -187,32 +189,32 @@ class RandomFeature(Kernelised, also=("rfa",)):
         self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]
     ) -> Features:
         w = directions(self.seed, self.features, q.shape[-1], orthogonal=False, like=q) / self.sigma
-        of_q, of_k = (_waves(_of_length_one(x), w) for x in (q, k))
-        kept = admitted = None
-        if self.gated:
-            gate = parameters["gate"].to(k.dtype).expand(k.shape[:3])  # (batch, kv_heads, keys)
-            least = torch.finfo(k.dtype).tiny
-            kept = gate.clamp_min(least).log()
-            admitted = (1 - gate).clamp_min(least).log()
-        return Features(
-            of_q, of_k, k_log=admitted, decay_log=kept, floor=math.exp(-2 / self.sigma**2)
-        )
+        q_features = _sines_and_cosines(_at_unit_length(q), w)
+        k_features = _sines_and_cosines(_at_unit_length(k), w)
+        least_weight = math.exp(-2 / self.sigma**2)
+        if not self.gated:
+            return Features(q_features, k_features, floor=least_weight)
+
+        gate = parameters["gate"].to(k.dtype).expand(k.shape[:3])  # (batch, kv_heads, keys)
+        tiny = torch.finfo(k.dtype).tiny
+        decay_log = gate.clamp_min(tiny).log()
+        k_log = (1 - gate).clamp_min(tiny).log()
+        return Features(q_features, k_features, k_log, decay_log, least_weight)
 
     def __str__(self) -> str:
         gated = ", gated" if self.gated else ""
-        return (
-            f"{self.text_name}({self.features}{gated}, seed={self.seed}, sigma={word(self.sigma)})"
-        )
+        sigma = word(self.sigma)
+        return f"{self.text_name}({self.features}{gated}, seed={self.seed}, sigma={sigma})"
 
 
-def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def _sines_and_cosines(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     angles = x @ w.mT  # (..., D)
     return torch.cat([angles.sin(), angles.cos()], dim=-1).div_(math.sqrt(len(w)))
 
 
-def _of_length_one(x: torch.Tensor) -> torch.Tensor:
+def _at_unit_length(x: torch.Tensor) -> torch.Tensor:
     """Vectors brought to length 1; those of length 0 stay 0, with gradient 0."""
-    # squares of what is left neither overflow nor vanish
+    # First by the largest number, so that no square overflows or vanishes.
     largest = x.detach().abs().amax(-1, keepdim=True)
     x = x / largest.masked_fill(largest == 0, math.inf)
     length = x.norm(dim=-1, keepdim=True)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from regard.arguments import check_fields, real
-from regard.mechanisms.base import Computed, Given, Mechanism, Sizes
+from regard.mechanisms.base import FormulaInputs, FormulaResult, Mechanism, Sizes
 from regard.patterns import Causal, KeyMask, KeySpan, Pattern, SameDocument
 from regard.patterns.algebra import NOTHING
 from regard.patterns.grid import four_axes
@@ -47,7 +47,9 @@ class Recurrent(Mechanism, enrol=False):
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         by_key = sizes.batch, sizes.kv_heads, sizes.k_len
-        shapes: dict[str, tuple[int, ...]] = {} if self.decays_by is None else {"log_decay": by_key}
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.decays_by == "head":
+            shapes["log_decay"] = by_key
         if self.decays_by == "channel":
             shapes["log_decay"] = (*by_key, sizes.head_dim)
         if self.takes_strength:
@@ -67,14 +69,17 @@ class Recurrent(Mechanism, enrol=False):
         self, parameters: Mapping[str, torch.Tensor], k: torch.Tensor, v: torch.Tensor
     ) -> Gates:
         """log_decay (batch, kv_heads, keys[, head_dim]) and strength (batch, kv_heads, keys), in float32 at least."""
-        wide = torch.promote_types(v.dtype, torch.float32)
-        log_decay, strength = (parameters.get(name) for name in ("log_decay", "strength"))
+        dtype = torch.promote_types(v.dtype, torch.float32)
+        by_key = v.shape[:3]
+        log_decay = parameters.get("log_decay")
+        strength = parameters.get("strength")
         if log_decay is None:
             log_decay = self.constant_log_decay(v)
-        by_key = v.shape[:3]
         if log_decay is not None:
-            log_decay = log_decay.to(wide).expand(*by_key, *log_decay.shape[3:])
-        return log_decay, None if strength is None else strength.to(wide).expand(by_key)
+            log_decay = log_decay.to(dtype).expand(*by_key, *log_decay.shape[3:])
+        if strength is not None:
+            strength = strength.to(dtype).expand(by_key)
+        return log_decay, strength
 
     def constant_log_decay(self, v: torch.Tensor) -> torch.Tensor | None:
         """The log decays of a call that gives none, (1, kv_heads, 1)."""
@@ -83,22 +88,22 @@ class Recurrent(Mechanism, enrol=False):
     def state_shape(self, head_dim: int, v_dim: int) -> tuple[int, int]:
         return head_dim, v_dim
 
-    def formula(self, given: Given) -> Computed:
+    def formula(self, inputs: FormulaInputs) -> FormulaResult:
         """The step above, key by key: each key continues the memory after the last one that its position may look at.
 
         Sources: those of the mechanisms below, whose steps are this one with some of its parts.
         """
-        wide = given.wide
-        heads = max(given.q.shape[1], given.v.shape[1])
-        q, k, v = (_for_heads(x.to(wide), heads) for x in (given.q, given.k, given.v))
-        allowed = given.pattern.evaluate(given.grid)
-        of_keys = replace(given.grid, q_len=given.grid.k_len, q_start=0, rows=given.grid.keys)
-        last_before_key = _last_allowed(given.pattern.evaluate(of_keys).tril(-1))
+        dtype = inputs.sum_dtype
+        heads = max(inputs.q.shape[1], inputs.v.shape[1])
+        q, k, v = (_for_heads(x.to(dtype), heads) for x in (inputs.q, inputs.k, inputs.v))
+        allowed = inputs.pattern.evaluate(inputs.grid)
+        of_keys = replace(inputs.grid, q_len=inputs.grid.k_len, q_start=0, rows=inputs.grid.keys)
+        last_before_key = _last_allowed(inputs.pattern.evaluate(of_keys).tril(-1))
         last_of_query = _last_allowed(allowed)
 
         # The gates of hidden keys may be NaN: (batch or 1, 1, keys, 1).
         hidden = ~four_axes(allowed).any(2)[..., None]
-        log_decay, strength = self.gates(given.parameters, given.k.to(wide), given.v.to(wide))
+        log_decay, strength = self.gates(inputs.parameters, inputs.k.to(dtype), inputs.v.to(dtype))
         if log_decay is not None:
             log_decay = _gate_of_keys(log_decay, heads, hidden)
         if strength is not None:
@@ -123,7 +128,7 @@ class Recurrent(Mechanism, enrol=False):
         rows = [q[:, :, :0] @ states[-1]]  # a call without queries has no row to join
         for i in range(q.shape[2]):
             rows.append(q[:, :, i, None] @ _states_after(states, last_of_query[:, i]))
-        return Computed(torch.cat(rows, 2) * given.scale, None)
+        return FormulaResult(torch.cat(rows, 2) * inputs.scale, None)
 
 
 def _for_heads(x: torch.Tensor, heads: int) -> torch.Tensor:

@@ -41,7 +41,9 @@ class Score(Comparing, Declared, enrol=False):
         heads = whole("heads", heads, 1)
         kv_heads = whole("kv_heads", kv_heads, 1)
         shapes = self.parameter_shapes(Sizes(1, heads, kv_heads, 1))
-        return nn.ParameterDict({name: _drawn(shape, generator) for name, shape in shapes.items()})
+        return nn.ParameterDict(
+            {name: _draw_parameter(shape, generator) for name, shape in shapes.items()}
+        )
 
 
 def check_computable(score: Score) -> None:
@@ -52,11 +54,8 @@ def check_computable(score: Score) -> None:
             f"{kind.__name__} defines project, which is called only where the class has `projects = True`; add that"
         )
     left = score.lowered()
-    if not (
-        left.is_dot_product
-        or left.lowered().is_dot_product
-        or isinstance(left, TanhSum | AroundCentre)
-    ):
+    is_dot_product = left.is_dot_product or left.lowered().is_dot_product
+    if not is_dot_product and not isinstance(left, TanhSum | AroundCentre):
         raise ArgumentError(
             f"no backend knows the formula of {kind.__name__}; define lowered(), which returns the score that is left "
             f"once project has changed queries and keys, such as ScaledDot()"
@@ -68,11 +67,12 @@ def check_projected(score: Score, q: torch.Tensor, k: torch.Tensor, projected: P
     the call was planned."""
     kind = type(score).__name__
     head_dim = score.projected_dim(q.shape[-1])
-    for name, given, found in (("queries", q, projected[0]), ("keys", k, projected[1])):
-        wanted = (*given.shape[:-1], head_dim)
-        if tuple(found.shape) != wanted:
+    projected_q, projected_k, _ = projected
+    for name, before, after in (("queries", q, projected_q), ("keys", k, projected_k)):
+        needed = (*before.shape[:-1], head_dim)
+        if tuple(after.shape) != needed:
             raise ShapeError(
-                f"{kind}.project returned {name} {tuple(found.shape)} and this call needs {wanted}; if it changes the "
+                f"{kind}.project returned {name} {tuple(after.shape)} and this call needs {needed}; if it changes the "
                 f"head_dim, define projected_dim(head_dim), which returns the new one"
             )
 
@@ -84,26 +84,26 @@ def multiplied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         x: (batch, heads, length, size).
         weight: (a number that divides heads, to, size); neighbouring heads share one.
     """
-    wide = torch.promote_types(x.dtype, torch.float32)
+    dtype = torch.promote_types(x.dtype, torch.float32)
     if weight.shape[0] == 1:
-        return F.linear(x.to(wide), weight[0].to(wide)).to(x.dtype)
+        return F.linear(x.to(dtype), weight[0].to(dtype)).to(x.dtype)
     weight = weight.repeat_interleave(x.shape[1] // weight.shape[0], dim=0)  # (heads, to, size)
-    # (batch, heads, length, to)
-    return torch.einsum("bhls,hts->bhlt", x.to(wide), weight.to(wide)).to(x.dtype)
+    product = torch.einsum("bhls,hts->bhlt", x.to(dtype), weight.to(dtype))
+    return product.to(x.dtype)  # (batch, heads, length, to)
 
 
 def check_sizes(score: Score, sizes: tuple[int, int], declared: tuple[int, int]) -> None:
     """Raise a ShapeError unless queries and keys have the sizes that were declared."""
     if sizes != declared:
         raise ShapeError(
-            f"queries have {count_of(sizes[0], 'numbers')} and keys {sizes[1]}; {score} compares "
-            f"queries of {declared[0]} with keys "
-            f"of {declared[1]}: declare it with the sizes of q and k"
+            f"queries have {count_of(sizes[0], 'numbers')} and keys {sizes[1]}; {score} compares queries of "
+            f"{declared[0]} with keys of {declared[1]}: declare it with the sizes of q and k"
         )
 
 
-def _drawn(shape: tuple[int, ...], generator: torch.Generator | None) -> nn.Parameter:
-    return nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * shape[-1] ** -0.5)
+def _draw_parameter(shape: tuple[int, ...], generator: torch.Generator | None) -> nn.Parameter:
+    between_ends = torch.rand(shape, generator=generator) * 2 - 1  # -1 to 1
+    return nn.Parameter(between_ends * shape[-1] ** -0.5)
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ class General(Score):
 
 
 @dataclass(frozen=True)
-class _OfHiddenLayer(Score, enrol=False):
-    """What the two share: they become `v · tanh(q' + k')` of projected queries and keys."""
+class _HiddenLayerScore(Score, enrol=False):
+    """What `Additive` and `Concat` share: they become `v · tanh(q' + k')` of projected queries and keys."""
 
     query_dim: int
     key_dim: int
@@ -235,8 +235,9 @@ class _OfHiddenLayer(Score, enrol=False):
     def project(
         self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]
     ) -> Projected:
+        queries = self._project_queries(q, parameters)
         keys = k if self.projected_keys else self.project_keys(k, parameters)
-        return self._project_queries(q, parameters), keys, {"energy": parameters["energy"]}
+        return queries, keys, {"energy": parameters["energy"]}
 
     def _project_queries(
         self, q: torch.Tensor, parameters: Mapping[str, torch.Tensor]
@@ -251,7 +252,7 @@ class _OfHiddenLayer(Score, enrol=False):
 
 
 @dataclass(frozen=True)
-class Additive(_OfHiddenLayer):
+class Additive(_HiddenLayerScore):
     """Scores are `v · tanh(W q + U k) * scale`, with scale 1 by default.
 
     The tanh of all pairs is never in memory at once.
@@ -296,7 +297,7 @@ class Additive(_OfHiddenLayer):
 
 
 @dataclass(frozen=True)
-class Concat(_OfHiddenLayer):
+class Concat(_HiddenLayerScore):
     """Scores are `v · tanh(W [q; k]) * scale`, with scale 1 by default.
 
     It is `Additive` with W's columns side by side. Query heads that share a key head share W, since its right half
@@ -389,13 +390,13 @@ class LocalPredictive(Score):
             raise ArgumentError(
                 f"{shown(self.score)} has no place in LocalPredictive; give Dot, General, Concat or Additive"
             )
-        own = getattr(self.score, "query_dim", self.query_dim)
-        if own is None or self.query_dim not in (None, own):
+        query_dim = getattr(self.score, "query_dim", self.query_dim)
+        if query_dim is None or self.query_dim not in (None, query_dim):
             raise ArgumentError(
                 f"query_dim is {self.query_dim} beside {self.score}; the centre is predicted from whole queries, so "
                 f"give their size"
             )
-        object.__setattr__(self, "query_dim", own)
+        object.__setattr__(self, "query_dim", query_dim)
 
     @property
     def own_key_dim(self) -> bool:  # ty: ignore[incompatible-property-override]
@@ -425,10 +426,10 @@ class LocalPredictive(Score):
     ) -> Projected:
         weight = parameters["centre_weight"]
         energy = parameters["centre_energy"]
-        # (batch, heads, q_len)
-        centre = multiplied(multiplied(q, weight).tanh(), energy[:, None]).sigmoid()[..., 0]
-        q, k, left = self.score.project(q, k, parameters)
-        return q, k, {**left, "centre": centre}
+        hidden = multiplied(q, weight).tanh()  # (batch, heads, q_len, query_dim)
+        centre = multiplied(hidden, energy[:, None]).sigmoid()[..., 0]  # (batch, heads, q_len)
+        q, k, parameters_left = self.score.project(q, k, parameters)
+        return q, k, {**parameters_left, "centre": centre}
 
     def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self.score.project_keys(k, parameters)
@@ -440,5 +441,7 @@ class LocalPredictive(Score):
         return AroundCentre(self.score.lowered(), self.window)
 
     def __str__(self) -> str:
-        inside = hasattr(self.score, "query_dim")  # then it need not be repeated
-        return f"{self.text_name}({self.score!s}, {self.window}{'' if inside else f', query_dim={self.query_dim}'})"
+        query_dim = f", query_dim={self.query_dim}"
+        if hasattr(self.score, "query_dim"):
+            query_dim = ""  # the inner score says it
+        return f"{self.text_name}({self.score!s}, {self.window}{query_dim})"

@@ -14,12 +14,12 @@ from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected
 from regard.mechanisms.scores import ScaledDot, Score, check_computable, check_projected
 
-# immutable, so one serves all; PyTorch 2.11 cannot compile a default_factory
+# It is immutable, so one serves all; PyTorch 2.11 cannot compile a default_factory.
 SCALED_DOT = ScaledDot()
 
 
-def _of_score(name: str) -> Any:
-    """What a score declares, or one of its methods."""
+def _same_as_score(name: str) -> Any:
+    """A property that is what the score declares under this name, or its method."""
     return property(lambda self: getattr(self.score, name))
 
 
@@ -46,15 +46,15 @@ class Softmax(Mechanism):
             )
         check_computable(self.score)
 
-    own_key_dim = _of_score("own_key_dim")
-    is_dot_product = _of_score("is_dot_product")
-    projects = _of_score("projects")
-    counts_keys = _of_score("counts_keys")
-    check_dims = _of_score("check_dims")
-    projected_dim = _of_score("projected_dim")
-    project_keys = _of_score("project_keys")
-    parameter_shapes = _of_score("parameter_shapes")
-    default_scale = _of_score("default_scale")
+    own_key_dim = _same_as_score("own_key_dim")
+    is_dot_product = _same_as_score("is_dot_product")
+    projects = _same_as_score("projects")
+    counts_keys = _same_as_score("counts_keys")
+    check_dims = _same_as_score("check_dims")
+    projected_dim = _same_as_score("projected_dim")
+    project_keys = _same_as_score("project_keys")
+    parameter_shapes = _same_as_score("parameter_shapes")
+    default_scale = _same_as_score("default_scale")
 
     def key_dim(self, head_dim: int) -> int:
         return getattr(self.score, "key_dim", None) or head_dim

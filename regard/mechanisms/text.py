@@ -6,13 +6,14 @@ import re
 from typing import Any
 
 from regard.arguments import suggest
+from regard.errors import ArgumentError
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.linear import FeatureMap
 from regard.mechanisms.scores import Score
 from regard.patterns.registry import WORDS, Reader, Registry, usage
 
 _HYPHEN = re.compile(r"(?<=[a-z])-(?=[a-z])")
-INSIDE = (FeatureMap.registry, Score.registry)  # what an argument of a mechanism may be
+ARGUMENT_REGISTRIES = (FeatureMap.registry, Score.registry)
 
 
 def parse(text: str) -> Mechanism:
@@ -41,16 +42,21 @@ class _MechanismReader(Reader):
     def named(self, registry: Registry) -> Any:
         name = self.peek()
         if registry is self.registry and name and name not in registry.kinds:
-            if (score := Score.registry.kinds.get(name)) is not None:
-                hint = f"write softmax({usage(score)}), in Python Softmax({score.__name__}(...))"
-                raise self.error(
-                    f"{name!r} is a score function, which is an argument of softmax", hint=hint
-                )
-            named = name if len(name) <= 80 else f"{name[:77]}..."
-            # second names as well
-            names = [other for other, kind in registry.kinds.items() if kind.no_text is None]
-            raise self.error(f"there is no mechanism {named!r}", hint=suggest(name, names))
+            raise self._unknown_mechanism(name)
         return super().named(registry)
+
+    def _unknown_mechanism(self, name: str) -> ArgumentError:
+        score = Score.registry.kinds.get(name)
+        if score is not None:
+            hint = f"write softmax({usage(score)}), in Python Softmax({score.__name__}(...))"
+            return self.error(
+                f"{name!r} is a score function, which is an argument of softmax", hint=hint
+            )
+        shortened = name if len(name) <= 80 else f"{name[:77]}..."
+        # Second names are suggested as well.
+        kinds = self.registry.kinds
+        names = [known for known, kind in kinds.items() if kind.no_text is None]
+        return self.error(f"there is no mechanism {shortened!r}", hint=suggest(name, names))
 
     def argument(self) -> tuple[str | None, Any]:
         if self.peek() in self.flags and self.peek(1) != "=":
@@ -60,9 +66,9 @@ class _MechanismReader(Reader):
 
     def value(self) -> Any:
         name = self.peek()
-        inside = next((registry for registry in INSIDE if name in registry.kinds), None)
-        if inside is not None:
-            return self.named(inside)
+        for registry in ARGUMENT_REGISTRIES:
+            if name in registry.kinds:
+                return self.named(registry)
         if name.isidentifier() and name not in WORDS:
             self.at += 1
             return name
