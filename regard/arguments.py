@@ -28,14 +28,12 @@ from regard.errors import ArgumentError, ShapeError
 
 KindT = TypeVar("KindT")
 Kinds = type[Any] | tuple[type[Any], ...] | UnionType
-# the kinds that mean a number; True and False are none
-NUMBERS: tuple[Kinds, ...] = (
-    int,
-    (int, float),
-)
-PLAIN = frozenset({int, float, bool, str, type(None)})  # what `plain` need not look into
-LONGEST, LONGEST_PATH = 80, 200  # characters of a value, and of a path, that a message quotes
-FEW, MANY = 6, 12  # so few names are always listed in a message; more than so many never
+NUMBERS: tuple[Kinds, ...] = (int, (int, float))  # kinds that mean a number: no True or False
+PLAIN = frozenset({int, float, bool, str, type(None)})  # classes that `plain` need not look into
+QUOTED_CHARACTERS = 80  # of a value, in a message
+QUOTED_PATH_CHARACTERS = 200
+ALWAYS_LISTED = 6  # names: a message lists so few beside a suggestion too
+NEVER_LISTED = 12  # names: of more, a message names the command that prints them
 
 
 def shown(value: object) -> str:
@@ -47,16 +45,19 @@ def shown(value: object) -> str:
     dtype = getattr(value, "dtype", None)
     if getattr(value, "is_nested", False):  # its shape cannot be read
         return f"a nested tensor of {dtype}"
+
     shape = getattr(value, "shape", None)
-    if shape is not None and dtype is not None and (hasattr(value, "requires_grad") or len(shape)):
-        kind = "a tensor" if hasattr(value, "requires_grad") else "an array"
+    is_tensor = hasattr(value, "requires_grad")
+    if shape is not None and dtype is not None and (is_tensor or len(shape)):
+        kind = "a tensor" if is_tensor else "an array"
         layout = str(getattr(value, "layout", "torch.strided"))
-        return f"{kind} {(*shape,)} of {dtype}{'' if layout == 'torch.strided' else f' in layout {layout}'}"
-    # Python refuses to write the longest ones
-    if isinstance(value, int) and value.bit_length() > 256:
+        of_layout = "" if layout == "torch.strided" else f" in layout {layout}"
+        return f"{kind} {(*shape,)} of {dtype}{of_layout}"
+
+    if isinstance(value, int) and value.bit_length() > 256:  # Python may refuse to write it
         return f"a whole number of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return text if len(text) <= QUOTED_CHARACTERS else f"{text[: QUOTED_CHARACTERS - 3]}..."
 
 
 def kind_of(value: object) -> str:
@@ -66,7 +67,8 @@ def kind_of(value: object) -> str:
     ('an int', 'a str')
     """
     name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+    article = "an" if name[:1].lower() in "aeiou" else "a"
+    return f"{article} {name}"
 
 
 def of_kind(name: str, value: Any, kind: Kinds, needs: str) -> Any:
@@ -75,10 +77,18 @@ def of_kind(name: str, value: Any, kind: Kinds, needs: str) -> Any:
     >>> of_kind("max_words", 3, int, "a whole number")
     3
     """
-    value = number_in(value) if kind in NUMBERS else value
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind in NUMBERS):
+    if kind in NUMBERS:
+        value = number_in(value)
+    if not _is_of_kind(value, kind):
         raise ArgumentError(f"{name} is {shown(value)}; it needs {needs}")
     return value
+
+
+def _is_of_kind(value: object, kind: Kinds) -> bool:
+    """True and False are of the class int, and no numbers."""
+    if isinstance(value, bool) and kind in NUMBERS:
+        return False
+    return isinstance(value, kind)
 
 
 def a_string(name: str, value: object) -> str:
@@ -106,10 +116,12 @@ def absent(path: str | os.PathLike[str]) -> str:
     """
     path = Path(path)
     with suppress(OSError, ValueError):  # no such folder; a path with a NUL
-        if near := get_close_matches(path.name, sorted(os.listdir(path.parent)), n=1, cutoff=0.7):
-            return f"{path} does not exist; did you mean {path.parent / near[0]}?"
+        neighbours = sorted(os.listdir(path.parent))
+        alike = get_close_matches(path.name, neighbours, n=1, cutoff=0.7)
+        if alike:
+            return f"{path} does not exist; did you mean {path.parent / alike[0]}?"
     relative = "" if path.is_absolute() else ", which is relative to the current folder"
-    return f"{str(path)[:LONGEST_PATH]} does not exist; check the path{relative}"
+    return f"{str(path)[:QUOTED_PATH_CHARACTERS]} does not exist; check the path{relative}"
 
 
 def a_list(name: str, values: Iterable[KindT], kind: Kinds, needs: str) -> list[KindT]:
@@ -122,7 +134,7 @@ def a_list(name: str, values: Iterable[KindT], kind: Kinds, needs: str) -> list[
     if kind in NUMBERS:
         items = [number_in(item) for item in items]
     for item in items:
-        if not isinstance(item, kind) or (isinstance(item, bool) and kind in NUMBERS):
+        if not _is_of_kind(item, kind):
             raise ArgumentError(f"{name} holds {shown(item)}; it needs {needs}")
     return items
 
@@ -151,18 +163,17 @@ def refuse_wrapper(name: str, tensor: Any) -> None:
     Classes with `__torch_dispatch__` do, such as MaskedTensor and DTensor; those of tensors without values do not.
     """
     kind = type(tensor)
-    if kind.__module__ in ("torch", "torch.nn.parameter") or kind.__module__.startswith(
-        "torch._subclasses"
-    ):
+    module = kind.__module__
+    if module in ("torch", "torch.nn.parameter") or module.startswith("torch._subclasses"):
         return
-    if (
-        kind.__torch_dispatch__ is sys.modules["torch"].Tensor.__torch_dispatch__
-        and kind.__name__ != "CausalBias"
-    ):
+    dispatch = sys.modules["torch"].Tensor.__torch_dispatch__
+    if kind.__torch_dispatch__ is dispatch and kind.__name__ != "CausalBias":
         return
+
+    plain_form = _PLAIN_FORMS.get(kind.__name__, "give a plain torch.Tensor of its numbers")
     raise ShapeError(
         f"{name} is {kind_of(tensor)}, whose numbers are not those in its memory, which attention reads; "
-        f"{_PLAIN_FORMS.get(kind.__name__, 'give a plain torch.Tensor of its numbers')}"
+        f"{plain_form}"
     )
 
 
@@ -181,16 +192,14 @@ def in_memory(name: str, x: Any) -> Any:
     if x.layout != torch.strided or x.is_nested or torch.compiler.is_compiling():
         return x  # refused elsewhere
     if x._is_zerotensor():
-        return (
-            x + 0 if x.is_floating_point() else torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-        )
+        if x.is_floating_point():
+            return x + 0
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     if x.is_neg():
         return x.resolve_neg()
-    if (
-        not torch._C._functorch.is_functorch_wrapped_tensor(x)
-        and x.numel()
-        and not x.untyped_storage().size()
-    ):
+
+    has_storage = not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    if has_storage and x.numel() and not x.untyped_storage().size():
         raise ShapeError(
             f"{name} {tuple(x.shape)} has no memory, since its storage was freed; give it before that"
         )
@@ -214,14 +223,16 @@ def count_of(count: float, unit: str, style: str = "") -> str:
     """
     if count != 1:
         return f"{count:{style}} {unit}"
-    *before, last = unit.split(" ")
-    if last in SINGULAR:
-        last = SINGULAR[last]
-    elif last.endswith("ies"):
-        last = f"{last[:-3]}y"
+    *before, noun = unit.split(" ")
+    if noun in SINGULAR:
+        noun = SINGULAR[noun]
+    elif noun.endswith("ies"):
+        noun = f"{noun[:-3]}y"
+    elif noun.endswith(("sses", "ches", "xes")):
+        noun = noun.removesuffix("es")
     else:
-        last = last.removesuffix("es" if last.endswith(("sses", "ches", "xes")) else "s")
-    return " ".join((f"{count:{style}}", *before, last))
+        noun = noun.removesuffix("s")
+    return " ".join((f"{count:{style}}", *before, noun))
 
 
 def number_in(value: Any) -> Any:
@@ -257,17 +268,15 @@ def plain(name: str, value: Any) -> Any:
     if type(value) in PLAIN or getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
         return value
     torch = sys.modules.get("torch")
-    if (
-        torch is not None
-        and isinstance(value, torch.Tensor)
-        and value.requires_grad
-        and torch.is_grad_enabled()
-    ):
-        raise ArgumentError(
-            f"{name} is a tensor that needs a gradient, and {name} is a number, which has none; multiply tensors by it "
-            f"instead, or give {name}.item()"
-        )
-    number = number_in(value.detach() if hasattr(value, "requires_grad") else value)
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.requires_grad and torch.is_grad_enabled():
+            raise ArgumentError(
+                f"{name} is a tensor that needs a gradient, and {name} is a number, which has none; multiply tensors "
+                f"by it instead, or give {name}.item()"
+            )
+        number = number_in(value.detach())
+    else:
+        number = number_in(value)
     if type(number) not in PLAIN and hasattr(number, "item"):
         raise ArgumentError(
             f"{name} is {shown(value)}, whose number cannot be read here; give {name} as a Python number"
@@ -322,16 +331,15 @@ def whole(
     >>> whole("size", torch.tensor(3), least=1)
     3
     """
-    found = plain(name, number)
-    if is_symbolic(found):
-        return found
-    if not is_whole(found) or not _within(found, least, most):
-        raise ArgumentError(
-            f"{name} is {shown(found)}; it needs {needs or _range('a whole number', least, most)}"
-        )
-    if not -(2**63) <= found < 2**63:
-        raise ArgumentError(f"{name} is {shown(found)}; positions are counted in 64 bits")
-    return found if type(found) is int else int(found)
+    value = plain(name, number)
+    if is_symbolic(value):
+        return value
+    if not is_whole(value) or not _within(value, least, most):
+        needs = needs or _range("a whole number", least, most)
+        raise ArgumentError(f"{name} is {shown(value)}; it needs {needs}")
+    if not -(2**63) <= value < 2**63:
+        raise ArgumentError(f"{name} is {shown(value)}; positions are counted in 64 bits")
+    return value if type(value) is int else int(value)
 
 
 def real(
@@ -347,23 +355,18 @@ def real(
     >>> real("dropout", 0.25, 0, 1)
     0.25
     """
-    found = plain(name, number)
-    if isinstance(found, int | float) and not isinstance(found, bool):
+    given = plain(name, number)
+    if isinstance(given, int | float) and not isinstance(given, bool):
         with suppress(OverflowError):  # a whole number beyond what a float reaches
             # Inside a compiled graph a float may be unknown; as a member of a set it becomes a constant of the graph.
-            (value,) = {float(found)}
-            if (
-                math.isfinite(value)
-                and _within(value, least, most)
-                and (above is None or value > above)
-            ):
+            (value,) = {float(given)}
+            within = _within(value, least, most) and (above is None or value > above)
+            if math.isfinite(value) and within:
                 return value
-    needs = needs or (
-        f"a finite number above {above}"
-        if above is not None
-        else _range("a finite number", least, most)
-    )
-    raise ArgumentError(f"{name} is {shown(found)}; it needs {needs}")
+    if not needs and above is not None:
+        needs = f"a finite number above {above}"
+    needs = needs or _range("a finite number", least, most)
+    raise ArgumentError(f"{name} is {shown(given)}; it needs {needs}")
 
 
 def _within(number: float, least: float | None, most: float | None) -> bool:
@@ -371,9 +374,13 @@ def _within(number: float, least: float | None, most: float | None) -> bool:
 
 
 def _range(kind: str, least: float | None, most: float | None) -> str:
+    if least is None and most is None:
+        return kind
     if most is None:
-        return kind if least is None else f"{kind}, {least} or more"
-    return f"{kind}, {most} or less" if least is None else f"{kind} from {least} to {most}"
+        return f"{kind}, {least} or more"
+    if least is None:
+        return f"{kind}, {most} or less"
+    return f"{kind} from {least} to {most}"
 
 
 def yes_or_no(name: str, value: object) -> bool:
@@ -416,15 +423,11 @@ def a_tensor(
     >>> a_tensor("sink", torch.zeros(1, 8), "(heads,) or (batch or 1, heads)", [(8,), ((1, 2), 8)]).shape
     torch.Size([1, 8])
     """
-    fits = (
-        hasattr(value, "requires_grad")
-        and not value.is_nested
-        and str(value.layout) == "torch.strided"
-    )
-    if fits:
-        fits = value.dtype in dtypes if dtypes else value.dtype.is_floating_point
-        fits = fits and any(has_sizes(value.shape, sizes) for sizes in shapes)
-    if not fits:
+    is_tensor = hasattr(value, "requires_grad") and not value.is_nested
+    if not is_tensor or str(value.layout) != "torch.strided":
+        raise ShapeError(f"{name} is {shown(value)}; it needs {needs}")
+    has_dtype = value.dtype in dtypes if dtypes else value.dtype.is_floating_point
+    if not has_dtype or not any(has_sizes(value.shape, sizes) for sizes in shapes):
         raise ShapeError(f"{name} is {shown(value)}; it needs {needs}")
     refuse_wrapper(name, value)
     return value
@@ -432,10 +435,12 @@ def a_tensor(
 
 def has_sizes(shape: Sequence[int], sizes: Sequence[int | tuple[int, ...] | None]) -> bool:
     """Whether each axis of a shape has its size: a number, several of which one fits, or None for any size."""
-    return len(shape) == len(sizes) and all(
-        size is None or (given in size if isinstance(size, tuple) else given == size)
-        for given, size in zip(shape, sizes, strict=True)
-    )
+    if len(shape) != len(sizes):
+        return False
+    for length, size in zip(shape, sizes, strict=True):
+        if size is not None and length not in (size if isinstance(size, tuple) else (size,)):
+            return False
+    return True
 
 
 def check_fields(owner: object, **checks: Callable[[str, Any], Any]) -> None:
@@ -457,19 +462,17 @@ def check_fields(owner: object, **checks: Callable[[str, Any], Any]) -> None:
     regard.errors.ArgumentError: Window's size is 0; it needs a whole number, 1 or more
     """
     kind = type(owner).__name__
+    possessive = f"{kind}'" if kind.endswith("s") else f"{kind}'s"
     for field, check in checks.items():
-        object.__setattr__(
-            owner,
-            field,
-            check(f"{kind}'{'' if kind[-1] == 's' else 's'} {field}", getattr(owner, field)),
-        )
+        value = check(f"{possessive} {field}", getattr(owner, field))
+        object.__setattr__(owner, field, value)
 
 
-def suggest(given: object, names: Collection[str], command: str = "") -> str:
+def suggest(name: object, names: Collection[str], command: str = "") -> str:
     """The end of a message about a name that does not exist: the names most like it, or all if they are few.
 
     Args:
-        given: the name that does not exist.
+        name: the name that does not exist.
         names: the names that do.
         command: prints the names, if they are too many for a message.
 
@@ -478,17 +481,23 @@ def suggest(given: object, names: Collection[str], command: str = "") -> str:
     >>> suggest("median", ("mean", "first")), suggest("frist", ("mean", "first"))
     ('there are mean, first', "did you mean 'first'? (there are mean, first)")
     """
-    alike = {name.lower().replace("-", "_"): name for name in names}
-    wanted = given.lower().replace("-", "_") if isinstance(given, str) else ""
-    if len(names) <= FEW:
-        listed = f"there are {', '.join(names)}" if names else "there are none"
-        near = get_close_matches(wanted, alike, n=1, cutoff=0.8 if len(wanted) < 6 else 0.85)
-        return f"did you mean {alike[near[0]]!r}? ({listed})" if near else listed
-    within = [name for name in alike if len(wanted) > 2 and wanted in name]
-    if near := within[:3] or get_close_matches(wanted, alike, n=3, cutoff=0.6):
-        return f"did you mean {' or '.join(repr(alike[name]) for name in near)}?"
-    return (
-        f"{command} prints all {len(names)}"
-        if command and len(names) > MANY
-        else f"there are {', '.join(names)}"
-    )
+    by_spelling = {_folded(known): known for known in names}
+    wanted = _folded(name) if isinstance(name, str) else ""
+    listed = f"there are {', '.join(names)}" if names else "there are none"
+
+    if len(names) <= ALWAYS_LISTED:
+        cutoff = 0.8 if len(wanted) < 6 else 0.85
+        alike = get_close_matches(wanted, by_spelling, n=1, cutoff=cutoff)
+        return f"did you mean {by_spelling[alike[0]]!r}? ({listed})" if alike else listed
+
+    alike = [known for known in by_spelling if len(wanted) > 2 and wanted in known][:3]
+    alike = alike or get_close_matches(wanted, by_spelling, n=3, cutoff=0.6)
+    if alike:
+        return f"did you mean {' or '.join(repr(by_spelling[known]) for known in alike)}?"
+    if command and len(names) > NEVER_LISTED:
+        return f"{command} prints all {len(names)}"
+    return listed
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_")

@@ -41,7 +41,9 @@ class Bias(Described):
     @property
     def learns(self) -> bool:
         """Whether it has parameters that need a gradient."""
-        return isinstance(self, nn.Module) and any(one.requires_grad for one in self.parameters())
+        if not isinstance(self, nn.Module):
+            return False
+        return any(parameter.requires_grad for parameter in self.parameters())
 
     @property
     def plan_key(self) -> Hashable | None:
@@ -84,19 +86,17 @@ class ALiBi(Bias):
     slopes: tuple[float, ...] | None
 
     def __init__(self, slopes: Iterable[float] | None = None) -> None:
-        if slopes is not None and (
-            not isinstance(slopes, Iterable) or isinstance(slopes, str | bytes)
-        ):
-            raise ArgumentError(
-                f"ALiBi's slopes are {shown(slopes)}; they are numbers, one for each query head"
-            )
-        object.__setattr__(
-            self, "slopes", None if slopes is None else tuple(_slope(one) for one in slopes)
-        )
+        if slopes is not None:
+            if not isinstance(slopes, Iterable) or isinstance(slopes, str | bytes):
+                raise ArgumentError(
+                    f"ALiBi's slopes are {shown(slopes)}; they are numbers, one for each query head"
+                )
+            slopes = tuple(_checked_slope(slope) for slope in slopes)
+        object.__setattr__(self, "slopes", slopes)
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         slopes = series(heads) if self.slopes is None else self.slopes
-        if any(map(is_unknown, slopes)):
+        if any(is_unknown(slope) for slope in slopes):
             by_head = torch.stack([as_input(slope) for slope in slopes]).to(distances.device)
         else:
             by_head = torch.tensor(slopes, dtype=torch.float64, device=distances.device)
@@ -122,12 +122,12 @@ class ALiBi(Bias):
         return "ALiBi()" if self.slopes is None else f"ALiBi({list(self.slopes)})"
 
 
-def _slope(one: object) -> float:
+def _checked_slope(slope: object) -> float:
     try:
-        return real("slope", one)
+        return real("slope", slope)
     except ArgumentError:
         raise ArgumentError(
-            f"ALiBi has the slope {shown(one)}; give a finite number for each query head"
+            f"ALiBi has the slope {shown(slope)}; give a finite number for each query head"
         ) from None
 
 
@@ -180,31 +180,39 @@ class T5Relative(nn.Module, Bias):
         buckets = whole("T5Relative's buckets", buckets)
         max_distance = whole("T5Relative's max_distance", max_distance)
         yes_or_no("T5Relative's bidirectional", bidirectional)
-        sided = buckets // 2 if bidirectional else buckets
-        if heads < 1 or sided < 2 or max_distance <= sided // 2:
+        self.heads = heads
+        self.buckets = buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        near = self._buckets_of_a_side // 2
+        if heads < 1 or self._buckets_of_a_side < 2 or max_distance <= near:
             raise ArgumentError(
                 f"T5Relative(heads={heads}, buckets={buckets}, max_distance={max_distance}, "
                 f"bidirectional={bidirectional}): it needs 1 head or more, 2 buckets or more per direction, and a "
-                f"max_distance above {sided // 2}, the distances that have a bucket each"
+                f"max_distance above {near}, the distances that have a bucket each"
             )
-        self.heads, self.buckets, self.max_distance, self.bidirectional = (
-            heads,
-            buckets,
-            max_distance,
-            bidirectional,
-        )
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         nn.init.normal_(self.weight, std=0.02)
 
+    @property
+    def _buckets_of_a_side(self) -> int:
+        return self.buckets // 2 if self.bidirectional else self.buckets
+
     def bucket(self, distances: torch.Tensor) -> torch.Tensor:
         """The bucket of each k_pos - q_pos, 0 to buckets - 1."""
-        sided = self.buckets // 2 if self.bidirectional else self.buckets
-        ahead = (distances > 0) * sided if self.bidirectional else 0
-        far = distances.abs() if self.bidirectional else (-distances).clamp_min(0)
-        exact = sided // 2
-        share = torch.log(far.clamp_min(1).float() / exact) / math.log(self.max_distance / exact)
-        shared = (exact + (share * (sided - exact)).long()).clamp_max(sided - 1)
-        return ahead + torch.where(far < exact, far, shared)
+        buckets = self._buckets_of_a_side
+        if self.bidirectional:
+            first_bucket = (distances > 0) * buckets
+            distances = distances.abs()
+        else:
+            first_bucket = 0
+            distances = (-distances).clamp_min(0)
+
+        near = buckets // 2  # distances that have a bucket each
+        ratio = distances.clamp_min(1).float() / near
+        share = torch.log(ratio) / math.log(self.max_distance / near)
+        far = (near + (share * (buckets - near)).long()).clamp_max(buckets - 1)
+        return first_bucket + torch.where(distances < near, distances, far)
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         return self.weight[self.bucket(distances)].T
@@ -257,40 +265,40 @@ class GridRelative(nn.Module, Bias):
 
     def __init__(self, heads: int, shape: tuple[int, ...], window: tuple[int, ...] | int) -> None:
         super().__init__()
-        self.heads, self.pattern = (
-            whole("GridRelative's heads", heads, 1),
-            Neighbourhood(shape, window),
-        )
-        self.sizes = [2 * size - 1 for size in self.pattern.window]  # ty: ignore[not-iterable]
-        self.weight = nn.Parameter(0.02 * torch.randn(prod(self.sizes), self.heads))
+        self.heads = whole("GridRelative's heads", heads, 1)
+        self.pattern = Neighbourhood(shape, window)
+        self.offsets_of_axes = [2 * size - 1 for size in self.pattern.window]  # ty: ignore[not-iterable]
+        self.weight = nn.Parameter(0.02 * torch.randn(prod(self.offsets_of_axes), self.heads))
 
     def offsets(self, distances: torch.Tensor) -> torch.Tensor:
         """The offset of each k_pos - q_pos, (distances, axes), the nearest one on all axes but the first."""
-        found = []
+        offsets = []
         for size in reversed(self.pattern.shape[1:]):
-            found.append((distances + size // 2) % size - size // 2)
-            distances = (distances - found[-1]) // size
-        return torch.stack([distances, *reversed(found)], -1)
+            offset = (distances + size // 2) % size - size // 2
+            offsets.append(offset)
+            distances = (distances - offset) // size
+        offsets.append(distances)
+        return torch.stack(offsets[::-1], -1)
 
-    def _numbers(self, offsets: torch.Tensor) -> torch.Tensor:
+    def _at_offsets(self, offsets: torch.Tensor) -> torch.Tensor:
         """The numbers of offsets (..., axes) for each head, (heads, ...); 0 beyond the window."""
-        place = torch.zeros_like(offsets[..., 0])
+        row = torch.zeros_like(offsets[..., 0])  # of the table
         inside = torch.ones_like(offsets[..., 0], dtype=torch.bool)
-        for axis, size in enumerate(self.sizes):
-            at = offsets[..., axis] + size // 2
-            place = place * size + at
-            inside = inside & (at >= 0) & (at < size)
-        found = self.weight[torch.where(inside, place, 0)] * inside[..., None]
-        return found.movedim(-1, 0)
+        for axis, size in enumerate(self.offsets_of_axes):
+            index = offsets[..., axis] + size // 2
+            row = row * size + index
+            inside = inside & (index >= 0) & (index < size)
+        numbers = self.weight[torch.where(inside, row, 0)] * inside[..., None]
+        return numbers.movedim(-1, 0)
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
-        return self._numbers(self.offsets(distances))
+        return self._at_offsets(self.offsets(distances))
 
     def pairs(self) -> torch.Tensor:
         """The numbers of every pair of cells, (heads, cells, cells), as a bias tensor for small grids."""
-        axes = (torch.arange(size, device=self.weight.device) for size in self.pattern.shape)
+        axes = [torch.arange(size, device=self.weight.device) for size in self.pattern.shape]
         cells = torch.cartesian_prod(*axes)  # (cells, axes)
-        return self._numbers(cells - cells[:, None])
+        return self._at_offsets(cells - cells[:, None])
 
     @property
     def learns(self) -> bool:
@@ -307,25 +315,24 @@ class GridRelative(nn.Module, Bias):
             )
 
     def check_pattern(self, pattern: Pattern) -> None:
-        on = [getattr(part, "window_on", None) for part in pattern.factors]  # of a window on a grid
-        windows = [
-            window for of in on if of is not None and (window := of(self.pattern.shape)) is not None
-        ]
-        narrow = any(
-            all(2 * one - 1 <= size for one, size in zip(window, self.sizes, strict=True))
-            for window in windows
-        )
-        wide = [
-            size
-            for size, of in zip(self.sizes[1:], self.pattern.shape[1:], strict=True)
-            if size > of
-        ]
-        if not narrow or wide:
+        # A distance gives the offset only if the offsets of an axis, but for the first one, are no more than its cells.
+        later_axes = zip(self.offsets_of_axes[1:], self.pattern.shape[1:], strict=True)
+        readable = all(offsets <= cells for offsets, cells in later_axes)
+        if not readable or not any(self._covers(part) for part in pattern.factors):
             raise UnsupportedError(
                 f"GridRelative of {self.pattern} takes offsets from distances, and the pattern is {pattern}; it needs "
                 f"{self.pattern}, alone or joined with others by &, and a window of at most half of each axis but the "
                 f"first; for other calls give bias.pairs() as the bias"
             )
+
+    def _covers(self, part: Pattern) -> bool:
+        """Whether a part of a pattern is a window on this grid that reaches no offset beyond the table."""
+        window_on = getattr(part, "window_on", None)
+        window = None if window_on is None else window_on(self.pattern.shape)
+        if window is None:
+            return False
+        axes = zip(window, self.offsets_of_axes, strict=True)
+        return all(2 * size - 1 <= offsets for size, offsets in axes)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, shape={self.pattern.shape}, window={self.pattern.window}"
@@ -357,11 +364,8 @@ class Forgetting(Bias):
     """
 
     def __init__(self, log_forget: torch.Tensor) -> None:
-        if (
-            not isinstance(log_forget, torch.Tensor)
-            or log_forget.dim() != 3
-            or not log_forget.is_floating_point()
-        ):
+        is_tensor = isinstance(log_forget, torch.Tensor)
+        if not is_tensor or log_forget.dim() != 3 or not log_forget.is_floating_point():
             raise ShapeError(
                 f"Forgetting's log_forget is {shown(log_forget)}; it is logarithms of gates, (batch, heads, k_len)"
             )
@@ -377,9 +381,11 @@ class Forgetting(Bias):
             sums: of the logarithms up to each key, float64 (batch, heads, keys).
             zero: the sum that gets the number 0, (batch, heads, 1); digits are kept if the queries' sums are near it.
         """
-        made = cls(sums[..., :0])
-        made.sums, made.zero, made.held = sums, zero, True
-        return made
+        bias = cls(sums[..., :0])
+        bias.sums = sums
+        bias.zero = zero
+        bias.held = True
+        return bias
 
     @property
     def learns(self) -> bool:

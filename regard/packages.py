@@ -17,18 +17,16 @@ def install_line(extra: str) -> str:
     >>> install_line("lab").startswith("pip install ")
     True
     """
-    return f"pip install {shlex.quote(f'{_origin()}[{extra}]')}"
+    return "pip install " + shlex.quote(f"{_origin()}[{extra}]")
 
 
 def _origin() -> str:
     """The folder or wheel that regard was installed from; its name if that is unknown, or no longer there."""
     try:
-        recorded = json.loads(distribution("regard").read_text("direct_url.json") or "{}").get(
-            "url", ""
-        )
+        record = distribution("regard").read_text("direct_url.json") or "{}"
+        url = urlparse(json.loads(record).get("url", ""))
     except (PackageNotFoundError, ValueError):
         return "regard"
-    url = urlparse(recorded)
     path = unquote(url.path)
     return path if url.scheme == "file" and Path(path).exists() else "regard"
 
@@ -54,7 +52,9 @@ def needed(package: str, purpose: str, extra: str = "lab", otherwise: str = "") 
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != package:
             raise
+        way_out = install_line(extra)
+        if otherwise:
+            way_out = f"{way_out}; or {otherwise}"
         raise MissingPackageError(
-            f"{purpose} needs the package '{package}', which is not installed: {install_line(extra)}"
-            f"{otherwise and f'; or {otherwise}'}"
+            f"{purpose} needs the package '{package}', which is not installed: {way_out}"
         ) from error

@@ -38,13 +38,14 @@ class Sinusoidal(nn.Module):
             raise ArgumentError(
                 f"Sinusoidal(dim={dim}): sines and cosines come in pairs, so dim is even and above 0"
             )
-        self.dim, self.base = dim, checked_base("Sinusoidal", base)
+        self.dim = dim
+        self.base = checked_base("Sinusoidal", base)
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         """The vectors to add, (..., dim) in float32, for integer positions (...)."""
         positions = checked_positions(positions)
-        # (..., dim / 2)
-        angles = positions[..., None].double() * frequencies(self.dim, self.base, positions.device)
+        turns = frequencies(self.dim, self.base, positions.device)
+        angles = positions[..., None].double() * turns  # (..., dim / 2)
         return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
 
     def extra_repr(self) -> str:
@@ -107,11 +108,15 @@ class Learned(nn.Module):
 
     def check(self, positions: torch.Tensor) -> None:
         """Raise a ShapeError unless all positions are in the table."""
+        if not positions.numel():
+            return
+        first = int(positions.min())
+        last = int(positions.max())
         length = len(self.weight)
-        if positions.numel() and not (0 <= int(positions.min()) and int(positions.max()) < length):
+        if first < 0 or last >= length:
             raise ShapeError(
-                f"positions {int(positions.min())} to {int(positions.max())} were given and this table has "
-                f"0 to {length - 1}; shorten the text, or train with a longer table"
+                f"positions {first} to {last} were given and this table has 0 to {length - 1}; shorten the text, or "
+                f"train with a longer table"
             )
 
     def extra_repr(self) -> str:
@@ -134,15 +139,13 @@ class Scaling(Declared, enrol=False):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "truncated" and not (
-                field.name == "attention_factor" and value is None
-            ):
-                value = real(f"{type(self).__name__}'s {field.name}", value)
-                object.__setattr__(self, field.name, value)
-                if value <= 0:
-                    raise ArgumentError(
-                        f"{type(self).__name__}'s {field.name} is {value}; give a number above 0"
-                    )
+            if field.name == "truncated" or (field.name == "attention_factor" and value is None):
+                continue
+            name = f"{type(self).__name__}'s {field.name}"
+            value = real(name, value)
+            if value <= 0:
+                raise ArgumentError(f"{name} is {value}; give a number above 0")
+            object.__setattr__(self, field.name, value)
 
     def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
         """The angle of each pair at position 1, (dims / 2,) in float64."""
@@ -195,16 +198,16 @@ class NTK(Scaling):
 class YaRN(Scaling):
     """Slows down the pairs that turn rarely, keeps those that turn often, and sharpens the scores.
 
-        angle' = kept · angle + (1 - kept) · angle / factor,   q, k multiplied by 0.1 ln(factor) + 1
+        angle' = share · angle + (1 - share) · angle / factor,   q, k multiplied by 0.1 ln(factor) + 1
 
-    `kept` falls from 1 to 0 between the pairs that turn `fast` and `slow` times within `trained` positions.
+    `share` falls from 1 to 0 between the pairs that turn `fast` and `slow` times within `trained` positions.
 
     Args:
         factor: how many times longer the texts become.
         trained: length of the texts of the training, `original_max_position_embeddings` of transformers.
         fast, slow: turns; `beta_fast` and `beta_slow`.
         attention_factor: multiplies rotated queries and keys, in place of 0.1 ln(factor) + 1.
-        truncated: whether `kept` begins and ends at whole pairs, as in the authors' code.
+        truncated: whether `share` begins and ends at whole pairs, as in the authors' code.
 
     Source: YaRN, Peng et al. 2023, sections 3.2 to 3.4.
 
@@ -228,20 +231,24 @@ class YaRN(Scaling):
             )
 
     def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
-        first, last = (  # the pair that turns so often within the trained positions
-            dims * math.log(self.trained / (2 * math.pi * turns)) / (2 * math.log(base))
-            for turns in (self.fast, self.slow)
-        )
+        first = self._pair_that_turns(self.fast, dims, base)
+        last = self._pair_that_turns(self.slow, dims, base)
         if self.truncated:
             first = math.floor(first)
             last = math.ceil(last)
         first = max(first, 0)
         last = min(last, dims - 1)
-        last = first + 0.001 if first == last else last
+        if first == last:
+            last = first + 0.001
+
         pairs = torch.arange(dims // 2, dtype=torch.float64, device=device)
-        kept = 1 - ((pairs - first) / (last - first)).clamp(0, 1)
+        share = 1 - ((pairs - first) / (last - first)).clamp(0, 1)
         angles = frequencies(dims, base, device)
-        return kept * angles + (1 - kept) * angles / self.factor
+        return share * angles + (1 - share) * angles / self.factor
+
+    def _pair_that_turns(self, turns: float, dims: int, base: float) -> float:
+        """The pair that turns so often within the trained positions; pairs in between count by fractions."""
+        return dims * math.log(self.trained / (2 * math.pi * turns)) / (2 * math.log(base))
 
     @property
     def magnitude(self) -> float:
@@ -254,7 +261,7 @@ class YaRN(Scaling):
 class Llama3(Scaling):
     """Slows down the pairs that turn less than `slow` times within `trained` positions, keeps those above `fast`.
 
-        angle' = kept · angle + (1 - kept) · angle / factor,   kept = (turns - slow) / (fast - slow), within 0 and 1
+        angle' = share · angle + (1 - share) · angle / factor,   share = (turns - slow) / (fast - slow), within 0 and 1
 
     Args:
         factor: how many times longer the texts become.
@@ -283,8 +290,8 @@ class Llama3(Scaling):
     def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
         angles = frequencies(dims, base, device)
         turns = self.trained * angles / (2 * math.pi)
-        kept = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
-        return kept * angles + (1 - kept) * angles / self.factor
+        share = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
+        return share * angles + (1 - share) * angles / self.factor
 
 
 @brief
@@ -320,14 +327,14 @@ class Rotary:
 
     def __post_init__(self) -> None:
         if self.frequencies is not None:
-            given = each("Rotary's frequencies", self.frequencies, "a number for each pair")
-            angles = tuple(real("a frequency of Rotary", one) for one in given)
-            if self.dims not in (None, 2 * len(angles)) or not angles:
+            numbers = each("Rotary's frequencies", self.frequencies, "a number for each pair")
+            turns = tuple(real("a frequency of Rotary", number) for number in numbers)
+            if self.dims not in (None, 2 * len(turns)) or not turns:
                 raise ArgumentError(
-                    f"Rotary has {len(angles)} frequencies, one for each pair, and dims {self.dims}; leave dims out"
+                    f"Rotary has {len(turns)} frequencies, one for each pair, and dims {self.dims}; leave dims out"
                 )
-            object.__setattr__(self, "frequencies", angles)
-            object.__setattr__(self, "dims", 2 * len(angles))
+            object.__setattr__(self, "frequencies", turns)
+            object.__setattr__(self, "dims", 2 * len(turns))
         object.__setattr__(self, "base", checked_base("Rotary", self.base))
         if self.dims is not None:
             object.__setattr__(self, "dims", whole("Rotary's dims", self.dims))
@@ -336,24 +343,22 @@ class Rotary:
             raise ArgumentError(
                 f"Rotary(dims={self.dims}): pairs are rotated, so dims is even and above 0"
             )
+        if self.scaling is not None:
+            self._check_scaling()
+        if self.axes is not None:
+            numbers = each("Rotary's axes", self.axes, "a number of pairs for each axis")
+            axes = tuple(whole("pairs of an axis", number, 1) for number in numbers)
+            object.__setattr__(self, "axes", axes)
+
+    def _check_scaling(self) -> None:
         if isinstance(self.scaling, str):
             scaling = Reader(self.scaling, Scaling.registry, "yarn(4, 4096)").whole()
             object.__setattr__(self, "scaling", scaling)
-        if self.scaling is not None:
-            of_kind(
-                "Rotary's scaling",
-                self.scaling,
-                Scaling,
-                "Linear, NTK, YaRN or Llama3 of regard.positions",
-            )
-            if self.frequencies is not None:
-                raise ArgumentError(
-                    "Rotary was given frequencies and a scaling, which makes its own; give one of them"
-                )
-        if self.axes is not None:
-            pairs = each("Rotary's axes", self.axes, "a number of pairs for each axis")
-            object.__setattr__(
-                self, "axes", tuple(whole("pairs of an axis", one, 1) for one in pairs)
+        scalings = "Linear, NTK, YaRN or Llama3 of regard.positions"
+        of_kind("Rotary's scaling", self.scaling, Scaling, scalings)
+        if self.frequencies is not None:
+            raise ArgumentError(
+                "Rotary was given frequencies and a scaling, which makes its own; give one of them"
             )
 
     def check(self, head_dim: int) -> None:
@@ -378,22 +383,27 @@ class Rotary:
             raise ShapeError(
                 f"Rotary rotates heads (batch, heads, length, head_dim), not {shown(x)}"
             )
-        by_axis = self.axes is not None and positions.dim() == 3
-        of_token = positions.shape[:-1] if by_axis else positions.shape
-        of_batch = tuple(of_token[:-1])
-        fits = of_batch in ((), (1,), (x.shape[0],)) and of_token[-1:] == x.shape[2:3]
-        if not fits or (by_axis and positions.shape[-1] != len(self.axes or ())):
-            axes = "" if self.axes is None else f" or (batch, length, {len(self.axes)})"
-            raise ShapeError(
-                f"positions {tuple(positions.shape)} do not fit heads {tuple(x.shape)}; give (length,) or "
-                f"(batch, length){axes}"
-            )
+        self._check_shape_of(positions, x)
         dims = self._dims_of(x)
         angles = self._angles(positions, dims, x.device)  # (.., length, dims / 2)
         if angles.dim() == 3:
             angles = angles[:, None]  # (batch, 1, length, dims / 2)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        return self._turned(x, *(one.to(wide) for one in self._cos_and_sin(angles)))
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        cos, sin = self._cos_and_sin(angles)
+        return self._turn(x, cos.to(dtype), sin.to(dtype))
+
+    def _check_shape_of(self, positions: torch.Tensor, x: torch.Tensor) -> None:
+        axes = "" if self.axes is None else f" or (batch, length, {len(self.axes)})"
+        by_axis = self.axes is not None and positions.dim() == 3
+        by_token = positions.shape[:-1] if by_axis else positions.shape
+        fits_batch = tuple(by_token[:-1]) in ((), (1,), (x.shape[0],))
+        fits_length = by_token[-1:] == x.shape[2:3]
+        fits_axes = not by_axis or positions.shape[-1] == len(self.axes or ())
+        if not (fits_batch and fits_length and fits_axes):
+            raise ShapeError(
+                f"positions {tuple(positions.shape)} do not fit heads {tuple(x.shape)}; give (length,) or "
+                f"(batch, length){axes}"
+            )
 
     def rotate_from(self, x: torch.Tensor, start: int) -> torch.Tensor:
         """Heads (batch, heads, length, head_dim) rotated to the positions start, start + 1, ..., as `rotate` does.
@@ -402,15 +412,12 @@ class Rotary:
         """
         dims = self._dims_of(x)
         length = x.shape[2]
-        if _makes_other_tensors() or length > LENGTH_KEPT:
+        if _makes_other_tensors() or length > POSITIONS_OF_KEPT_TABLE:
             return self.rotate(x, start + torch.arange(length, device=x.device))
-        wide = torch.promote_types(x.dtype, torch.float32)
-        return self._turned(
-            x,
-            *_cos_and_sin(
-                self, start, length, dims, x.device, wide, torch.is_inference_mode_enabled()
-            ),
-        )
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        inference = torch.is_inference_mode_enabled()
+        cos, sin = _kept_cos_and_sin(self, start, length, dims, x.device, dtype, inference)
+        return self._turn(x, cos, sin)
 
     def _angles(self, positions: torch.Tensor, dims: int, device: torch.device) -> torch.Tensor:
         """The angles of positions (..), or (.., axes) where there are any: (.., dims / 2) in float64."""
@@ -434,25 +441,26 @@ class Rotary:
         self.check(x.shape[-1])
         return x.shape[-1] if self.dims is None else self.dims
 
-    def _turned(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def _turn(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """The heads with their pairs rotated by angles (.., length, dims / 2) with these cosines and sines."""
         dims = 2 * cos.shape[-1]
-        rotated = x[..., :dims].to(cos.dtype)
+        turning = x[..., :dims].to(cos.dtype)
         rest = x[..., dims:]
-        first, second = (
-            rotated.chunk(2, -1)
-            if self.pairs == "halves"
-            else (rotated[..., 0::2], rotated[..., 1::2])
-        )
-        both = first * cos - second * sin, first * sin + second * cos
-        rotated = (
-            torch.cat(both, -1) if self.pairs == "halves" else torch.stack(both, -1).flatten(-2)
-        )
-        rotated = rotated.to(x.dtype)
+        if self.pairs == "halves":
+            first, second = turning.chunk(2, -1)
+        else:
+            first = turning[..., 0::2]
+            second = turning[..., 1::2]
+
+        turned = [first * cos - second * sin, first * sin + second * cos]
+        if self.pairs == "halves":
+            rotated = torch.cat(turned, -1).to(x.dtype)
+        else:
+            rotated = torch.stack(turned, -1).flatten(-2).to(x.dtype)
         return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
 
 
-LENGTH_KEPT = 1024  # positions of a table of cosines that is kept
+POSITIONS_OF_KEPT_TABLE = 1024  # at most, in a table of cosines that is kept
 
 
 def _makes_other_tensors() -> bool:
@@ -466,7 +474,7 @@ def _makes_other_tensors() -> bool:
 
 
 @lru_cache(maxsize=8)
-def _cos_and_sin(
+def _kept_cos_and_sin(
     rotary: Rotary,
     start: int,
     length: int,
@@ -479,9 +487,8 @@ def _cos_and_sin(
 
     `inference`: whether inference_mode is on, whose tensors cannot be used where gradients are wanted.
     """
-    cos, sin = rotary._cos_and_sin(
-        rotary._angles(start + torch.arange(length, device=device), dims, device)
-    )
+    positions = start + torch.arange(length, device=device)
+    cos, sin = rotary._cos_and_sin(rotary._angles(positions, dims, device))
     return cos.to(dtype), sin.to(dtype)
 
 
@@ -496,15 +503,20 @@ def as_rotary(positions: Rotary | str | None) -> Rotary | None:
     name = positions if isinstance(positions, str) else ""
     if name == "rotary":
         return Rotary()
-    added = "sinusoidal" if name == "sinusoidal" or isinstance(positions, Sinusoidal) else "learned"
-    if isinstance(positions, Sinusoidal | Learned) or name in ("sinusoidal", "learned"):
+
+    if isinstance(positions, Sinusoidal):
+        name = "sinusoidal"
+    if isinstance(positions, Learned):
+        name = "learned"
+    if name in ("sinusoidal", "learned"):
         raise ArgumentError(
-            f"{added} positions are added to embeddings, before the layer; the layer itself takes Rotary(), 'rotary' "
+            f"{name} positions are added to embeddings, before the layer; the layer itself takes Rotary(), 'rotary' "
             f"or None"
         )
-    if name.lower() in ("alibi", "t5"):
+    biases = {"alibi": "ALiBi()", "t5": "T5Relative(heads)"}
+    if name.lower() in biases:
         raise ArgumentError(
             f"positions is {name!r}, which is a bias by distance; give it to the call: "
-            f"layer(x, bias=regard.bias.{'ALiBi()' if name.lower() == 'alibi' else 'T5Relative(heads)'})"
+            f"layer(x, bias=regard.bias.{biases[name.lower()]})"
         )
     raise ArgumentError(f"positions is {shown(positions)}; give Rotary(), 'rotary' or None")

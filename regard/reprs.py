@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 KindT = TypeVar("KindT", bound=type)
-FEW = 4  # values of a collection that are shown
-LONGEST = 48  # characters of one value
+LISTED_VALUES = 4  # of a collection; of a longer one its length is shown
+VALUE_CHARACTERS = 48
 
 
 def brief(kind: KindT) -> KindT:
@@ -34,7 +34,7 @@ class Described:
 
     def __repr__(self) -> str:
         shown = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return _written(self, shown)
+        return _repr_of(self, shown)
 
 
 def brief_value(value: object) -> str:
@@ -44,12 +44,14 @@ def brief_value(value: object) -> str:
     >>> brief_value(torch.zeros(2, 3)), brief_value((1, 2)), brief_value(["word"] * 99)
     ('<tensor (2, 3) float32>', '(1, 2)', '<list of 99>')
     """
+    kind = type(value).__name__
     shape = getattr(value, "shape", None)
     dtype = getattr(value, "dtype", None)
     if dtype is not None and shape is not None:
-        return f"<{type(value).__name__.lower()} {(*shape,)} {str(dtype).removeprefix('torch.')}>"
+        return f"<{kind.lower()} {(*shape,)} {str(dtype).removeprefix('torch.')}>"
     if isinstance(value, str):
-        return repr(value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…")
+        is_short = len(value) <= VALUE_CHARACTERS
+        return repr(value if is_short else f"{value[: VALUE_CHARACTERS - 1]}…")
     if isinstance(value, PurePath):
         return repr(str(value))
     if isinstance(value, range):
@@ -59,29 +61,23 @@ def brief_value(value: object) -> str:
     if callable(value) and hasattr(value, "__qualname__"):
         return f"<{getattr(value, '__name__', 'function').strip('<>')}>"
     text = repr(value)
-    return (
-        text
-        if len(text) <= LONGEST and "\n" not in text and " at 0x" not in text
-        else f"<{type(value).__name__}>"
-    )
+    if len(text) > VALUE_CHARACTERS or "\n" in text or " at 0x" in text:
+        return f"<{kind}>"
+    return text
 
 
 def _brief_collection(values: Collection[Any]) -> str:
-    name = type(values).__name__
-    if len(values) > FEW and isinstance(values, tuple) and (run := _as_range(values)) is not None:
-        return repr(run)
-    if len(values) > FEW:
-        return f"<{name} of {len(values):,}>"
+    length = f"<{type(values).__name__} of {len(values):,}>"
+    if len(values) > LISTED_VALUES:
+        run = _as_range(values) if isinstance(values, tuple) else None
+        return length if run is None else repr(run)
+
+    text = repr(values)
     parts = [*values, *values.values()] if isinstance(values, Mapping) else [*values]
     plain = all(isinstance(part, str | int | float | bool | None) for part in parts)
-    text = repr(values)
-    return (
-        text
-        if plain and len(text) <= 2 * LONGEST
-        else f"<{name} of {len(values):,}>"
-        if values
-        else text
-    )
+    if not values or (plain and len(text) <= 2 * VALUE_CHARACTERS):
+        return text
+    return length
 
 
 def _as_range(values: tuple[Any, ...]) -> range | None:
@@ -94,19 +90,20 @@ def _as_range(values: tuple[Any, ...]) -> range | None:
 
 def _brief_repr(self: Any) -> str:
     shown = {}
-    for one in fields(self):
-        value = getattr(self, one.name)
-        standard = one.default if one.default_factory is MISSING else one.default_factory()
-        if one.repr and not (standard is not MISSING and _alike(value, standard)):
-            shown[one.name] = value
-    return _written(self, shown)
+    for field in fields(self):
+        value = getattr(self, field.name)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if field.repr and not _equals(value, default):
+            shown[field.name] = value
+    return _repr_of(self, shown)
 
 
-def _alike(value: object, standard: object) -> bool:
-    return value is standard or (
-        type(value) is type(standard) and not hasattr(value, "shape") and value == standard
-    )
+def _equals(value: object, default: object) -> bool:
+    if value is default:
+        return True
+    return type(value) is type(default) and not hasattr(value, "shape") and value == default
 
 
-def _written(self: object, shown: Mapping[str, object]) -> str:
-    return f"{type(self).__qualname__}({', '.join(f'{name}={brief_value(value)}' for name, value in shown.items())})"
+def _repr_of(owner: object, shown: Mapping[str, object]) -> str:
+    values = [f"{name}={brief_value(value)}" for name, value in shown.items()]
+    return f"{type(owner).__qualname__}({', '.join(values)})"

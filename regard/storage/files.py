@@ -41,11 +41,17 @@ def check_name(name: object, source: str | Path) -> str:
 @contextmanager
 def open_plain(path: Path, *, links: bool = False) -> Generator[BufferedReader]:
     """A regular file, open for reading in the block; folders, pipes, devices and, unless `links`, links are refused."""
-    # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without a flag do not need it.
-    names = ("O_NONBLOCK", "O_BINARY", *(() if links else ("O_NOFOLLOW",)))
-    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in names)
     if "\0" in str(path):
         raise CheckpointError(f"{str(path)[:200]!r} cannot be read: a path holds no NUL")
+
+    # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without a flag do not need it.
+    names = ["O_NONBLOCK", "O_BINARY"]
+    if not links:
+        names.append("O_NOFOLLOW")
+    flags = os.O_RDONLY
+    for name in names:
+        flags |= getattr(os, name, 0)
+
     try:
         if not links and path.is_symlink():
             raise CheckpointError(
@@ -55,9 +61,8 @@ def open_plain(path: Path, *, links: bool = False) -> Generator[BufferedReader]:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise CheckpointError(f"{path} is not a regular file")
             yield file
-    except (
-        OSError
-    ) as error:  # also of a disk that fails, or of /proc/self/mem, which only looks regular
+    # Reading may fail inside the block: a disk does, and /proc/self/mem, which only looks regular.
+    except OSError as error:
         raise CheckpointError(
             f"{str(path)[:200]} cannot be read: {error.strerror or error}"
         ) from error
@@ -107,9 +112,9 @@ def replace_file(
     ...     (Path(folder) / "note.txt").read_bytes()
     b'new'
     """
-    given = Path(path)
+    requested = Path(path)
     path = Path(os.path.abspath(path))
-    with _saving(given):
+    with _saving(requested):
         remove_leftovers(path)
         with unfinished(path) as aside:
             try:
@@ -145,24 +150,23 @@ def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool 
     ...     (Path(parent) / "new").is_dir()
     True
     """
-    given = folder
+    requested = folder
     folder = Path(os.path.abspath(folder))
-    with _saving(given):
+    with _saving(requested):
         folder.parent.mkdir(parents=True, exist_ok=True)
         previous = _previous(folder)
         remove_leftovers(folder)
         if previous.exists() and not folder.exists():
             os.rename(previous, folder)
         shutil.rmtree(previous, ignore_errors=True)
-        if (
-            os.path.lexists(folder)
-            and not replace
-            and not (folder.is_dir() and not any(folder.iterdir()))
-        ):
-            raise OccupiedError(f"{given} exists already; choose another folder or delete it first")
+        if os.path.lexists(folder) and not replace and not _is_empty_folder(folder):
+            raise OccupiedError(
+                f"{requested} exists already; choose another folder or delete it first"
+            )
+
         with unfinished(folder, folder=True) as aside:
             try:
-                with naming(given, aside):
+                with naming(requested, aside):
                     writer(aside)
                 _sync_tree(aside)
                 if os.path.lexists(folder):
@@ -184,7 +188,8 @@ def existing_folder(folder: Path) -> Path:
     PosixPath('nowhere')
     """
     previous = _previous(Path(os.path.abspath(folder)))
-    return previous if not os.path.lexists(folder) and os.path.isdir(previous) else folder
+    was_interrupted = not os.path.lexists(folder) and os.path.isdir(previous)
+    return previous if was_interrupted else folder
 
 
 @contextmanager
@@ -199,7 +204,7 @@ def _saving(path: Path) -> Generator[None]:
 
 
 @contextmanager
-def naming(given: Path, hidden: Path) -> Generator[None]:
+def naming(requested: Path, hidden: Path) -> Generator[None]:
     """Inside the block, errors name the path that the user gave instead of the hidden one.
 
     >>> with naming(Path("model"), Path(".model.previous")):
@@ -210,9 +215,15 @@ def naming(given: Path, hidden: Path) -> Generator[None]:
     try:
         yield
     except RegardError as error:
-        if str(hidden) not in str(error) or given == hidden:
+        message = str(error)
+        if str(hidden) not in message or requested == hidden:
             raise
-        raise type(error)(str(error).replace(str(hidden), str(given))) from error.__cause__
+        renamed = message.replace(str(hidden), str(requested))
+        raise type(error)(renamed) from error.__cause__
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def _previous(folder: Path) -> Path:
@@ -221,5 +232,6 @@ def _previous(folder: Path) -> Path:
 
 def _sync_tree(folder: Path) -> None:
     for parent, _, names in os.walk(folder, topdown=False):
-        for path in (*(Path(parent, name) for name in names), Path(parent)):
-            sync(path)
+        for name in names:
+            sync(Path(parent, name))
+        sync(Path(parent))

@@ -43,8 +43,10 @@ def unfinished(path: Path, *, folder: bool = False) -> Generator[Path]:
 
 def remove_leftovers(path: Path) -> None:
     """Remove unfinished files of killed writers of `path`; those of other files and of running writers stay."""
+    if not path.parent.is_dir():
+        return
     ours = re.compile(re.escape(f".{path.name}") + _ENDING)
-    for name in os.listdir(path.parent) if path.parent.is_dir() else ():
+    for name in os.listdir(path.parent):
         leftover = path.parent / name
         if not ours.fullmatch(name) or leftover.is_symlink():
             continue
@@ -94,25 +96,31 @@ def check_ours(
     """
     if not folder.is_dir():
         return
-    left = re.compile(rf"\.({'|'.join(map(re.escape, marks))}){_ENDING}")
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise CheckpointError(
             f"{folder} cannot be read: {error.strerror}; choose another folder"
         ) from error
-    present = [name for name in names if name not in aside and not left.fullmatch(name)]
+    any_mark = "|".join(re.escape(mark) for mark in marks)
+    leftover = re.compile(rf"\.({any_mark}){_ENDING}")
+    present = [name for name in names if name not in aside and not leftover.fullmatch(name)]
     if not present:
         return
+
     reasons = []
     for name, read in marks.items():
-        if name in present:
-            try:
-                read(folder / name)
-                return
-            except RegardError as error:
-                reasons.append(str(error))
-    listed = ", ".join(present[:3]) + (f" and {len(present) - 3} more" if len(present) > 3 else "")
+        if name not in present:
+            continue
+        try:
+            read(folder / name)
+            return
+        except RegardError as error:
+            reasons.append(str(error))
+
+    listed = ", ".join(present[:3])
+    if len(present) > 3:
+        listed += f" and {len(present) - 3} more"
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise OccupiedError(
         f"{folder} holds {listed} and no {what} of regard{why}, so nothing is written there; choose a new or an empty "

@@ -84,8 +84,8 @@ def check_format(content: dict[str, Any], known: int, path: str | Path) -> None:
     Traceback (most recent call last):
     regard.errors.CheckpointError: config.json has format True; this version reads format 1
     """
-    given = content.get("format")
-    if type(given) is not int or given != known:
+    version = content.get("format")
+    if type(version) is not int or version != known:
         raise CheckpointError(
-            f"{path} has format {str(given)[:40]}; this version reads format {known}"
+            f"{path} has format {str(version)[:40]}; this version reads format {known}"
         )

@@ -24,6 +24,7 @@ from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import parse_json
 
 HEADER_LIMIT = 16 * 2**20  # bytes; a thousand tensors need about 0.2 MiB
+MOST_AXES = 64  # of a tensor, as in PyTorch
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -97,13 +98,13 @@ def read_header(file: BinaryIO, path: Path) -> Header:
             f"{path} has {size} bytes and its header claims {length}; it is truncated or not a tensor file"
         )
     raw = file.read(length)
-    after = len(_OPENING) + SEAL_LENGTH
-    if len(raw) != length or raw[: len(_OPENING)] != _OPENING:
+    if len(raw) != length or not raw.startswith(_OPENING):
         raise CheckpointError(
             f"{path} has no checksum of regard, so damage could not be detected; it is not read"
         )
-    seal = hashlib.sha256(length_bytes + _OPENING + raw[after:]).hexdigest()
-    if raw[len(_OPENING) : after] != seal.encode():
+    seal_end = len(_OPENING) + SEAL_LENGTH
+    seal = hashlib.sha256(length_bytes + _OPENING + raw[seal_end:]).hexdigest()
+    if raw[len(_OPENING) : seal_end] != seal.encode():
         raise CheckpointError(
             f"{path}: the header does not match its checksum, so the file is damaged"
         )
@@ -129,11 +130,8 @@ def _check_claims(
     hashes = manifest["sha256"]
     tied = manifest["tied"]
     entries = checked_entries(content, data_start, size, path)
-    if (
-        hashes.keys() != entries.keys()
-        or tied.keys() & entries.keys()
-        or not set(tied.values()) <= entries.keys()
-    ):
+    same_names = hashes.keys() == entries.keys() and not tied.keys() & entries.keys()
+    if not same_names or not set(tied.values()) <= entries.keys():
         raise CheckpointError(f"{path}: the manifest and the header name different tensors")
     return Header(seal, data_start, entries, hashes, tied, metadata)
 
@@ -145,12 +143,10 @@ def checked_entries(
     entries = {}
     for name, item in content.items():
         start, stop = item["data_offsets"]
-        entry = entries[name] = Entry(item["dtype"], item["shape"], start, stop)
+        entry = Entry(item["dtype"], item["shape"], start, stop)
         numbers = [*entry.shape, start, stop]
-        if (
-            any(type(number) is not int or not 0 <= number < 2**62 for number in numbers)
-            or len(entry.shape) > 64
-        ):
+        possible = all(type(number) is int and 0 <= number < 2**62 for number in numbers)
+        if not possible or len(entry.shape) > MOST_AXES:
             raise CheckpointError(f"{path}: tensor {name!r} has an impossible shape or place")
         if entry.code not in DTYPES:
             raise CheckpointError(
@@ -158,8 +154,10 @@ def checked_entries(
             )
         if stop - start != math.prod(entry.shape) * DTYPES[entry.code].itemsize:
             raise CheckpointError(f"{path}: tensor {name!r} does not fill its shape {entry.shape}")
+        entries[name] = entry
+
     end = 0
-    # an empty one comes first
+    # Of tensors that start at the same byte, empty ones come first.
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):
         if entry.start != end:
             raise CheckpointError(f"{path}: its tensors leave a gap or overlap at byte {end}")
@@ -200,21 +198,20 @@ def save_tensors(
     tensor([1., 1.])
     """
     of_kind("tensors", tensors, dict, "tensors by name")
-    metadata = dict(
-        of_kind("metadata", {} if metadata is None else metadata, dict, "strings by name")
-    )
+    metadata = {} if metadata is None else metadata
+    metadata = dict(of_kind("metadata", metadata, dict, "strings by name"))
     of_kind("durable", durable, bool, "True or False")
     _check_content(tensors, metadata)
+
     stored, tied = _split_tied(tensors)
     entries, total = _lay_out(stored)
+    # Hashes have a fixed length, so the size of the header is known before they are: one pass over the tensors.
+    unknown_hashes = dict.fromkeys(entries, "0" * SEAL_LENGTH)
     seal = ""
 
     def write(file: BinaryIO) -> None:
         nonlocal seal
-        # Hashes have a fixed length, so the size of the header is known before they are: one pass over the tensors.
-        header, _ = render_header(
-            entries, dict.fromkeys(entries, "0" * SEAL_LENGTH), tied, metadata
-        )
+        header, _ = render_header(entries, unknown_hashes, tied, metadata)
         if len(header) > HEADER_LIMIT:
             raise ArgumentError(
                 f"the names and metadata of {len(tensors)} tensors need {len(header)} bytes, and a header has at most "
@@ -233,11 +230,9 @@ def save_tensors(
     try:
         replace_file(a_path("path", path), write, durable=durable)
     except CheckpointError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-        ):
-            raise CheckpointError(f"{error}; these tensors need {total} bytes") from error.__cause__
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise CheckpointError(f"{error}; these tensors need {total} bytes") from cause
         raise
     return seal
 
@@ -265,7 +260,9 @@ def load_tensors(path: str | Path, seal: str | None = None) -> dict[str, torch.T
         if seal is not None and seal != header.seal:
             raise CheckpointError(f"{path} holds other tensors than expected: the seals differ")
         tensors = {}
-        for name, entry in sorted(header.entries.items(), key=lambda one: one[1].start):
+        by_place = sorted(header.entries, key=lambda name: header.entries[name].start)
+        for name in by_place:
+            entry = header.entries[name]
             file.seek(header.data_start + entry.start)
             data = bytearray(entry.stop - entry.start)
             if file.readinto(data) != len(data) or _hash_tensor(entry, data) != header.hashes[name]:
@@ -273,7 +270,10 @@ def load_tensors(path: str | Path, seal: str | None = None) -> dict[str, torch.T
                     f"{path}: tensor {name!r} does not match its SHA-256, so the file is damaged"
                 )
             tensors[name] = _from_bytes(entry, data, name, path)
-    return {name: tensors[header.tied.get(name, name)] for name in (*header.entries, *header.tied)}
+    in_order_of_header = {name: tensors[name] for name in header.entries}
+    for name, first_name in header.tied.items():
+        in_order_of_header[name] = tensors[first_name]
+    return in_order_of_header
 
 
 def load_tensor_metadata(path: str | Path) -> dict[str, str]:
@@ -316,25 +316,19 @@ def _check_content(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -
 
 def _split_tied(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Each tensor under its first name, and the first name of every other name."""
-    first: dict[tuple, str] = {}
+    first_names: dict[tuple, str] = {}
+    stored = {}
     tied = {}
     for name, tensor in tensors.items():
-        # a view may have the memory of another tensor and other numbers
-        signs = (
-            tensor.is_neg(),
-            tensor.is_conj(),
-        )
-        view = (
-            tensor.device,
-            tensor.dtype,
-            tensor.data_ptr(),
-            tuple(tensor.shape),
-            tensor.stride(),
-            signs,
-        )
-        if tensor.numel() and first.setdefault(view, name) != name:
-            tied[name] = first[view]
-    return {name: tensor for name, tensor in tensors.items() if name not in tied}, tied
+        memory = (tensor.device, tensor.dtype, tensor.data_ptr(), tensor.shape, tensor.stride())
+        # The view of another sign has the same memory and other numbers.
+        numbers = (*memory, tensor.is_neg(), tensor.is_conj())
+        first_name = first_names.setdefault(numbers, name) if tensor.numel() else name
+        if first_name == name:
+            stored[name] = tensor
+        else:
+            tied[name] = first_name
+    return stored, tied
 
 
 def _lay_out(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, Entry], int]:
@@ -357,15 +351,8 @@ def _hash_tensor(entry: Entry, data: bytearray) -> str:
 
 def raw_bytes(tensor: torch.Tensor) -> bytearray:
     """The bytes of a tensor, without NumPy."""
-    flat = (
-        tensor.detach()
-        .resolve_conj()
-        .resolve_neg()
-        .cpu()
-        .reshape(-1)
-        .contiguous()
-        .view(torch.uint8)
-    )
+    numbers = tensor.detach().resolve_conj().resolve_neg().cpu()
+    flat = numbers.reshape(-1).contiguous().view(torch.uint8)
     data = bytearray(flat.numel())
     if data:
         torch.frombuffer(data, dtype=torch.uint8).copy_(flat)
@@ -378,11 +365,9 @@ def raw_bytes(tensor: torch.Tensor) -> bytearray:
 def _from_bytes(entry: Entry, data: bytearray, name: str, path: Path) -> torch.Tensor:
     dtype = DTYPES[entry.code]
     try:
-        return (
-            torch.frombuffer(data, dtype=dtype).reshape(entry.shape)
-            if data
-            else torch.empty(entry.shape, dtype=dtype)
-        )
+        if data:
+            return torch.frombuffer(data, dtype=dtype).reshape(entry.shape)
+        return torch.empty(entry.shape, dtype=dtype)
     except (RuntimeError, OverflowError) as error:
         raise CheckpointError(
             f"{path}: tensor {name!r} has a shape that torch cannot make ({error})"

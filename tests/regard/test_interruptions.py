@@ -19,10 +19,10 @@ from regard.patterns.counts import _remembered_count as counted
 from regard.patterns.fixed import _last_keys
 from regard.patterns.random_blocks import _table
 from regard.patterns.visible import _remembered_keys as seen
-from regard.positions import Rotary, _cos_and_sin
+from regard.positions import Rotary, _kept_cos_and_sin
 
 Run = Callable[[], Any]
-KEPT = (draws._cached_directions, counted, seen, _last_keys, _table, _cos_and_sin)
+KEPT = (draws._cached_directions, counted, seen, _last_keys, _table, _kept_cos_and_sin)
 
 torch.set_num_threads(1)
 

@@ -13,7 +13,7 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
-from regard.arguments import LONGEST, plain, real, shown, whole
+from regard.arguments import QUOTED_CHARACTERS, plain, real, shown, whole
 from regard.core.result import top_keys, weights_of
 from regard.layers import caches
 from regard.testing import make_qkv
@@ -157,5 +157,5 @@ def test_a_message_quotes_a_value_on_one_short_line():
         np.zeros((9, 9)),
         "a\nb",
     ):
-        assert len(shown(value)) <= LONGEST
+        assert len(shown(value)) <= QUOTED_CHARACTERS
         assert "\n" not in shown(value)
