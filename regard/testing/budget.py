@@ -54,56 +54,55 @@ class Budget:
         answer: Answer | None = None,
     ) -> Budget:
         """The budget of a call; bounds on gradients need the oracle's answer."""
-        grown = 1 / (1 - dropout)
-        largest_bias = 0.0 if bias is None else _largest(torch.where(bias.isfinite(), bias, 0))
+        growth = 1 / (1 - dropout)  # of weights that dropout keeps
+        largest_added = 0.0
+        if bias is not None:
+            largest_added += _largest(torch.where(bias.isfinite(), bias, 0))
         if sink is not None:
-            largest_bias += _largest(torch.as_tensor(sink).nan_to_num(neginf=0))
+            largest_added += _largest(torch.as_tensor(sink).nan_to_num(neginf=0))
+
         computing = torch.promote_types(dtype, torch.float32)
-        # the oracle rounds too
-        eps = torch.finfo(computing).eps * (2 if computing == torch.float64 else 1)
-        score = (1 + abs(scale) * _norm(q) * _norm(k) + largest_bias) * eps
+        eps = torch.finfo(computing).eps
+        if computing == torch.float64:  # in which the oracle rounds too
+            eps *= 2
+        score = (1 + abs(scale) * _largest_norm(q) * _largest_norm(k) + largest_added) * eps
         if dtype == torch.bfloat16:
-            score += (1 + largest_bias) * torch.finfo(dtype).eps
-        units = {"output": score * _largest(v) * grown, "log_sum_exp": score}
-        if grad_output is not None and answer is not None:
-            repeated = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1).double()
-            pull = 2 * score * grown * _largest(grad_output.double() @ repeated.mT)
-            received = max(1.0, _most(answer.weights.sum(2)) * q.shape[1] / k.shape[1])
-            units |= {
-                "dq": pull * abs(scale) * _norm(k),
-                "dk": pull * abs(scale) * _norm(q) * received,
-                "dv": score * grown * _largest(grad_output) * received,
-            }
-            if bias is not None:
-                axes = tuple(
-                    axis
-                    for axis, size in enumerate((1,) * (4 - bias.dim()) + tuple(bias.shape))
-                    if size == 1
-                )
-                units["dbias"] = pull * max(1.0, _most(answer.weights.sum(axes)))
-            if isinstance(sink, torch.Tensor) and answer.sink is not None:
-                shape = (1,) * (2 - sink.dim()) + tuple(sink.shape)
-                axes = tuple(axis for axis, size in enumerate((*shape, 1)) if size == 1)
-                units["dsink"] = pull * max(1.0, _most(answer.sink.sum(axes)))
-        return cls(torch.finfo(dtype).eps, units)
+            score += (1 + largest_added) * torch.finfo(dtype).eps
+        units = {"output": score * _largest(v) * growth, "log_sum_exp": score}
+        budget = cls(torch.finfo(dtype).eps, units)
+        if grad_output is None or answer is None:
+            return budget
+
+        repeated = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1).double()
+        pair = 2 * score * growth * _largest(grad_output.double() @ repeated.mT)
+        received = max(1.0, _highest(answer.weights.sum(2)) * q.shape[1] / k.shape[1])
+        units["dq"] = pair * abs(scale) * _largest_norm(k)
+        units["dk"] = pair * abs(scale) * _largest_norm(q) * received
+        units["dv"] = score * growth * _largest(grad_output) * received
+        if bias is not None:
+            shape = (1,) * (4 - bias.dim()) + tuple(bias.shape)
+            units["dbias"] = pair * _most_received(answer.weights, shape)
+        if isinstance(sink, torch.Tensor) and answer.sink is not None:
+            shape = (1,) * (2 - sink.dim()) + tuple(sink.shape)
+            units["dsink"] = pair * _most_received(answer.sink, (*shape, 1))
+        return budget
 
     def bound(self, name: str, expected: Array) -> float:
         """The largest error that the result `name` may have when the oracle's is `expected`."""
         finite = expected[np.isfinite(expected)]
-        return self.units[name] + self.rounding * _most(np.abs(finite))
+        return self.units[name] + self.rounding * _highest(np.abs(finite))
 
-    def share(self, name: str, found: torch.Tensor, expected: Array) -> float:
+    def share(self, name: str, result: torch.Tensor, expected: Array) -> float:
         """The largest error over its bound: at most 1 is within the budget; inf if only one result is finite."""
-        allowed = self.bound(name, expected)
-        got = found.detach().double().cpu().numpy().reshape(expected.shape)
-        equal = got == expected  # infinities included
-        if equal.all():
+        numbers = result.detach().double().cpu().numpy().reshape(expected.shape)
+        differ = numbers != expected  # equal infinities do not
+        if not differ.any():
             return 0.0
-        gap = np.abs(got[~equal] - expected[~equal]).max()
-        return float(gap / allowed) if np.isfinite(gap) else float("inf")
+        error = np.abs(numbers[differ] - expected[differ]).max()
+        return float(error / self.bound(name, expected)) if np.isfinite(error) else float("inf")
 
 
-def _norm(x: torch.Tensor) -> float:
+def _largest_norm(x: torch.Tensor) -> float:
     return float(x.detach().double().norm(dim=-1).max()) if x.numel() else 0.0
 
 
@@ -111,5 +110,11 @@ def _largest(x: torch.Tensor) -> float:
     return float(x.detach().double().abs().max()) if x.numel() else 0.0
 
 
-def _most(x: Array) -> float:
+def _highest(x: Array) -> float:
     return float(np.max(x)) if x.size else 0.0
+
+
+def _most_received(weights: Array, shape: tuple[int, ...]) -> float:
+    """The most weight of an entry of a tensor that was broadcast from this shape, and at least 1."""
+    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    return max(1.0, _highest(weights.sum(repeated)))

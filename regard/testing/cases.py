@@ -37,21 +37,18 @@ def make_qkv(
     (torch.Size([2, 6, 7, 5]), False)
     """
     generator = torch.Generator().manual_seed(seed)
-    shapes = (
-        (batch, heads, q_len, head_dim),
-        (batch, kv_heads, k_len, head_dim),
-        (batch, kv_heads, k_len, v_dim),
-    )
-    q, k, v = (
-        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes
-    )
-    q, k, v = (
-        _laid_out(x, layout).detach().requires_grad_(requires_grad) for x in (q * gain, k, v)
-    )
+
+    def draw(*shape: int, gain: float = 1.0) -> torch.Tensor:
+        x = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        return _in_layout(gain * x, layout).detach().requires_grad_(requires_grad)
+
+    q = draw(batch, heads, q_len, head_dim, gain=gain)
+    k = draw(batch, kv_heads, k_len, head_dim)
+    v = draw(batch, kv_heads, k_len, v_dim)
     return q, k, v
 
 
-def _laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+def _in_layout(x: torch.Tensor, layout: str) -> torch.Tensor:
     if layout == "transposed":
         return x.transpose(1, 2).contiguous().transpose(1, 2)
     if layout == "expanded":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,28 +34,43 @@ class Probe:
     learned_bias: bool = False
 
 
+def _full(i: Any, j: Any) -> Any:
+    return i + j >= 0
+
+
+def _causal(i: Any, j: Any) -> Any:
+    return j <= i
+
+
+def _near(i: Any, j: Any) -> Any:
+    return abs(i - j) <= 4
+
+
+def _strided(i: Any, j: Any) -> Any:
+    return (j <= i) & ((i - j < 8) | ((i - j) % 8 == 0))
+
+
+def _near_or_global(i: Any, j: Any) -> Any:
+    return _near(i, j) | (i == 0) | (j == 0) | (i == 40) | (j == 40)
+
+
+def _causal_in_span(i: Any, j: Any) -> Any:
+    return (j <= i) & (j >= 3) & (j < 60)
+
+
+DROPOUT = (("dropout", 0.3), ("dropout_seed", SEED))
+
 PROBES = (
-    Probe("full", "full", lambda i, j: i + j >= 0),
-    Probe("causal", "causal", lambda i, j: j <= i),
-    Probe("sliding window", "sliding_window(8)", lambda i, j: abs(i - j) <= 4),
-    Probe(
-        "strided", "causal & strided(8)", lambda i, j: (j <= i) & ((i - j < 8) | ((i - j) % 8 == 0))
-    ),
-    Probe(
-        "global tokens",
-        "sliding_window(8) | global_tokens(0, 40)",
-        lambda i, j: (abs(i - j) <= 4) | (i == 0) | (j == 0) | (i == 40) | (j == 40),
-    ),
-    Probe("key span", "causal & key_span(3, 60)", lambda i, j: (j <= i) & (j >= 3) & (j < 60)),
-    Probe("one query", "causal", lambda i, j: j <= i, q_len=1, k_len=131),
-    Probe("softcap", "causal", lambda i, j: j <= i, options=(("softcap", 2.0),)),
-    Probe(
-        "dropout",
-        "full",
-        lambda i, j: i + j >= 0,
-        options=(("dropout", 0.3), ("dropout_seed", SEED)),
-    ),
-    Probe("learned bias", "causal", lambda i, j: j <= i, learned_bias=True),
+    Probe("full", "full", _full),
+    Probe("causal", "causal", _causal),
+    Probe("sliding window", "sliding_window(8)", _near),
+    Probe("strided", "causal & strided(8)", _strided),
+    Probe("global tokens", "sliding_window(8) | global_tokens(0, 40)", _near_or_global),
+    Probe("key span", "causal & key_span(3, 60)", _causal_in_span),
+    Probe("one query", "causal", _causal, q_len=1, k_len=131),
+    Probe("softcap", "causal", _causal, options=(("softcap", 2.0),)),
+    Probe("dropout", "full", _full, options=DROPOUT),
+    Probe("learned bias", "causal", _causal, learned_bias=True),
 )
 
 
@@ -84,117 +99,97 @@ def check_backend(name: str, device: str = "cpu") -> Findings:
     >>> check_backend("reference").status
     'ok'
     """
-    found = Findings(name, device)
+    findings = Findings(name, device)
     for probe in PROBES:
-        _try(found, probe, _question_of(probe))
-    return found
+        _run_probe(findings, probe)
+    return findings
 
 
 @dataclass(frozen=True)
-class _Question:
-    """A probe's tensors on the CPU, the result of the oracle, and the rounding budget."""
+class _Prepared:
+    """A probe's tensors on the CPU by the names of their gradients, the oracle's result, and the rounding budget."""
 
     tensors: dict[str, torch.Tensor]
-    grad: torch.Tensor
+    grad_output: torch.Tensor
     expected: Answer
     budget: Budget
 
 
 @cache
-def _question_of(probe: Probe) -> _Question:
+def _prepared(probe: Probe) -> _Prepared:
+    options = dict(probe.options)
     q, k, v = make_qkv(
         heads=4, kv_heads=2, q_len=probe.q_len, k_len=probe.k_len, head_dim=16, v_dim=16
     )
+    batch, heads, q_len, head_dim = q.shape
+    scale = head_dim**-0.5
     generator = torch.Generator().manual_seed(SEED)
-    grad = torch.randn(*q.shape[:3], v.shape[-1], generator=generator)
-    bias = (
-        torch.randn(1, q.shape[1], probe.q_len, probe.k_len, generator=generator)
-        if probe.learned_bias
-        else None
-    )
-    i = np.arange(probe.q_len)[:, None] + (probe.k_len - probe.q_len)
-    j = np.arange(probe.k_len)
-    dropout = dict(probe.options).get("dropout", 0.0)
-    factors = None
-    if dropout:
-        factors = kept_weights(dropout, SEED, q.shape[0], q.shape[1], i[:, 0], j) / (1 - dropout)
-    scale = q.shape[-1] ** -0.5
+    grad_output = torch.randn(batch, heads, q_len, v.shape[-1], generator=generator)
+    tensors = {"dq": q, "dk": k, "dv": v}
+    bias = None
+    if probe.learned_bias:
+        bias = torch.randn(1, heads, q_len, probe.k_len, generator=generator)
+        tensors["dbias"] = bias
+
+    q_pos = np.arange(q_len) + (probe.k_len - q_len)
+    k_pos = np.arange(probe.k_len)
+    allowed = probe.formula(q_pos[:, None], k_pos)
+    dropout = options.get("dropout", 0.0)
+    factors = kept_weights(dropout, SEED, batch, heads, q_pos, k_pos) / (1 - dropout)
+    also_of_budget = {"scale": scale, "bias": bias, "grad_output": grad_output}
     expected = answer(
-        q,
-        k,
-        v,
-        probe.formula(i, j),
-        scale=scale,
-        softcap=dict(probe.options).get("softcap"),
-        bias=bias,
-        factors=factors,
-        grad_output=grad,
+        q, k, v, allowed, softcap=options.get("softcap"), factors=factors, **also_of_budget
     )
-    budget = Budget.of(
-        q,
-        k,
-        v,
-        torch.float32,
-        scale=scale,
-        bias=bias,
-        grad_output=grad,
-        dropout=dropout,
-        answer=expected,
-    )
-    tensors = {"dq": q, "dk": k, "dv": v} | ({} if bias is None else {"dbias": bias})
-    return _Question(tensors, grad, expected, budget)
+    budget = Budget.of(q, k, v, torch.float32, dropout=dropout, answer=expected, **also_of_budget)
+    return _Prepared(tensors, grad_output, expected, budget)
 
 
-def _try(result: Findings, probe: Probe, question: _Question) -> None:
+def _run_probe(findings: Findings, probe: Probe) -> None:
     """Run a probe with gradients if the backend computes them, else without, else record the refusal."""
-    for gradients in (True, False):
-        tensors = {
-            name: x.to(result.device, copy=True).requires_grad_(gradients)
-            for name, x in question.tensors.items()
-        }
-        q, k, v, bias = (tensors.get(name) for name in ("dq", "dk", "dv", "dbias"))
-        assert q is not None
-        assert k is not None
-        assert v is not None
-        given: dict[str, Any] = {"pattern": probe.pattern, "bias": bias, **dict(probe.options)}
-        seed = given.pop("dropout_seed", None)
-        problem = make_problem(q, k, v, **given)
-        verdict = BACKENDS[result.backend].assess(problem)
+    backend = BACKENDS[findings.backend]
+    options = dict(probe.options)
+    seed = options.pop("dropout_seed", None)
+    for with_gradients in (True, False):
+        tensors = {}
+        for name, x in _prepared(probe).tensors.items():
+            tensors[name] = x.to(findings.device, copy=True).requires_grad_(with_gradients)
+        q, k, v = tensors["dq"], tensors["dk"], tensors["dv"]
+        bias = tensors.get("dbias")
+        problem = make_problem(q, k, v, pattern=probe.pattern, bias=bias, **options)
+        verdict = backend.assess(problem)
         if isinstance(verdict, Refusal):
-            result.refused[probe.name] = verdict.reason
+            findings.refused[probe.name] = verdict.reason
             continue
-        result.refused.pop(probe.name, None)
+
+        findings.refused.pop(probe.name, None)
         try:
-            # not a cached plan, which may be older than the backend
-            plan = make_plan(problem, BACKENDS, result.backend)
-            run = partial(plan.run, q, k, v, bias=bias, dropout_seed=seed)
-            _judge(result, probe, question, tensors if gradients else {}, run)
+            # A kept plan may be older than the backend, so one is made here.
+            plan = make_plan(problem, BACKENDS, findings.backend)
+            results = {"output": plan.run(q, k, v, bias=bias, dropout_seed=seed)}
+            if with_gradients:
+                results |= _gradients(results["output"], tensors, _prepared(probe).grad_output)
+                findings.gradients.append(probe.name)
+            _compare(findings, probe, results)
         except Exception as error:
-            result.wrong[probe.name] = f"{type(error).__name__}: {error}"
+            findings.wrong[probe.name] = f"{type(error).__name__}: {error}"
         return
 
 
-def _judge(
-    result: Findings,
-    probe: Probe,
-    question: _Question,
-    leaves: dict[str, torch.Tensor],
-    run: Callable[[], torch.Tensor],
-) -> None:
-    answers = {"output": run()}
-    if leaves:
-        gradients = torch.autograd.grad(
-            answers["output"], list(leaves.values()), question.grad.to(result.device)
-        )
-        answers |= dict(zip(leaves, gradients, strict=True))
-        result.gradients.append(probe.name)
-    errors = {
-        name: question.budget.share(name, x, getattr(question.expected, name))
-        for name, x in answers.items()
-    }
+def _gradients(
+    output: torch.Tensor, tensors: dict[str, torch.Tensor], grad_output: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    gradients = torch.autograd.grad(output, list(tensors.values()), grad_output.to(output.device))
+    return dict(zip(tensors, gradients, strict=True))
+
+
+def _compare(findings: Findings, probe: Probe, results: dict[str, torch.Tensor]) -> None:
+    prepared = _prepared(probe)
+    errors = {}
+    for name, x in results.items():
+        errors[name] = prepared.budget.share(name, x, getattr(prepared.expected, name))
     worst = max(errors, key=lambda name: errors[name])
-    result.errors[probe.name] = errors[worst]
-    if not errors[worst] <= 1:
-        result.wrong[probe.name] = (
+    findings.errors[probe.name] = errors[worst]
+    if not errors[worst] <= 1:  # nor is NaN within the bound
+        findings.wrong[probe.name] = (
             f"the error of {worst} is {errors[worst]:.3g} times the rounding bound"
         )

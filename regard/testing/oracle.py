@@ -74,93 +74,117 @@ def answer(
     q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
     batch, heads, q_len, _ = q.shape
     kv_heads = k.shape[1]
-    k_len = k.shape[2]
-    v_dim = v.shape[3]
-    whole = (batch, heads, q_len, k_len)
-    allowed = np.broadcast_to(np.asarray(allowed), whole)
-    added = np.zeros((1, 1, 1, 1)) if bias is None else np.asarray(bias, dtype=np.float64)
-    bias_shape = added.shape
-    added = np.broadcast_to(added, whole)
-    factors = np.broadcast_to(
-        np.asarray(1.0 if factors is None else factors, dtype=np.float64), whole
-    )
+    all_rows = (batch, heads, q_len)
+    all_pairs = (*all_rows, k.shape[2])
 
-    logits = np.full((1, 1), -np.inf) if sink is None else np.asarray(sink, dtype=np.float64)
-    sink_shape = logits.shape
-    logits = np.broadcast_to(logits, (batch, heads))
+    bias = _array_or(bias, np.zeros((1, 1, 1, 1)))
+    sink = _array_or(sink, np.full((1, 1), -np.inf))
+    added = np.broadcast_to(bias, all_pairs)
+    sinks = np.broadcast_to(sink, (batch, heads))
+    factors = np.broadcast_to(_array_or(factors, np.ones(())), all_pairs)
+    allowed = np.broadcast_to(np.asarray(allowed), all_pairs) & (added != -np.inf)
 
-    output = np.zeros((batch, heads, q_len, v_dim))
-    weights = np.zeros(whole)
-    log_sum_exp = np.repeat(logits[..., None], q_len, axis=2)  # that of an empty row
-    in_sink = (log_sum_exp > -np.inf).astype(np.float64)
+    # These are the results of empty rows, until a row is found to have keys.
+    output = np.zeros((*all_rows, v.shape[3]))
+    weights = np.zeros(all_pairs)
+    log_sum_exp = np.repeat(sinks[..., None], q_len, axis=2)
+    sink_weights = (log_sum_exp > -np.inf).astype(np.float64)
+
     backward = grad_output is not None or grad_log_sum_exp is not None
-    d_output = (
-        np.zeros_like(output) if grad_output is None else np.asarray(grad_output, dtype=np.float64)
-    )
-    d_lse = (
-        np.zeros(whole[:3])
-        if grad_log_sum_exp is None
-        else np.asarray(grad_log_sum_exp, dtype=np.float64)
-    )
+    grad_output = _array_or(grad_output, np.zeros_like(output))
+    grad_log_sum_exp = _array_or(grad_log_sum_exp, np.zeros(all_rows))
     dq = np.zeros_like(q)
     dk = np.zeros_like(k)
     dv = np.zeros_like(v)
-    d_added = np.zeros(whole)
-    d_sink = np.where(in_sink > 0, d_lse, 0)
+    d_added = np.zeros(all_pairs)
+    d_sinks = np.where(sink_weights > 0, grad_log_sum_exp, 0)  # (batch, heads, q_len)
 
-    for b in range(batch):
-        for h in range(heads):
-            g = h * kv_heads // heads  # the key/value head of this query head
-            live = allowed[b, h] & (added[b, h] != -np.inf)
-            rows = np.flatnonzero(live.any(1))
-            if len(rows) == 0:
-                continue
-            # a key that no query may look at is not read
-            live, keys = (
-                live[rows],
-                np.flatnonzero(live.any(0)),
-            )
-            live = live[:, keys]
-            at = np.ix_(rows, keys)
-            queries = q[b, h, rows]
-            keyed = k[b, g, keys]
-            values = v[b, g, keys]
-            factor = factors[b, h][at]
-            scores = scale * (queries @ keyed.T)
-            slope = np.ones_like(scores)
-            if softcap is not None:
-                squashed = np.tanh(scores / softcap)
-                scores = softcap * squashed
-                slope = 1 - squashed**2
-            scores = np.where(live, scores + added[b, h][at], -np.inf)
-            highest = np.maximum(scores.max(1), logits[b, h])
-            exponentials = np.exp(scores - highest[:, None])
-            of_sink = np.exp(logits[b, h] - highest)
-            total = of_sink + exponentials.sum(1)
-            w = exponentials / total[:, None]
-            weights[b, h][at] = w
-            in_sink[b, h, rows] = of_sink / total
-            log_sum_exp[b, h, rows] = highest + np.log(total)
-            output[b, h, rows] = (w * factor) @ values
-            if not backward:
-                continue
-            d_o = d_output[b, h, rows]
-            d_l = d_lse[b, h, rows]
-            d_w = factor * (d_o @ values.T)
-            mean = (w * d_w).sum(1)
-            d_scores = w * (d_w - mean[:, None] + d_l[:, None])
-            d_sink[b, h, rows] = in_sink[b, h, rows] * (d_l - mean)
-            d_added[b, h][at] = d_scores
-            d_scores = d_scores * slope * scale
-            dq[b, h, rows] = d_scores @ keyed
-            dk[b, g, keys] += d_scores.T @ queries
-            dv[b, g, keys] += (w * factor).T @ d_o
+    for b, h in np.ndindex(batch, heads):
+        g = h * kv_heads // heads  # the key/value head of this query head
+        rows = np.flatnonzero(allowed[b, h].any(1))
+        keys = np.flatnonzero(allowed[b, h].any(0))  # a key that no query may look at is not read
+        if len(rows) == 0:
+            continue
+        pairs = np.ix_(rows, keys)
+        head = _Head(
+            q=q[b, h, rows],
+            k=k[b, g, keys],
+            v=v[b, g, keys],
+            allowed=allowed[b, h][pairs],
+            bias=added[b, h][pairs],
+            factors=factors[b, h][pairs],
+            sink=sinks[b, h],
+            scale=scale,
+            softcap=softcap,
+        )
+        softmax = head.softmax()
+        output[b, h, rows] = (softmax.weights * head.factors) @ head.v
+        weights[b, h][pairs] = softmax.weights
+        sink_weights[b, h, rows] = softmax.sink
+        log_sum_exp[b, h, rows] = softmax.log_sum_exp
+        if not backward:
+            continue
+        d_weights = head.factors * (grad_output[b, h, rows] @ head.v.T)
+        mean = (softmax.weights * d_weights).sum(1)
+        d_row = grad_log_sum_exp[b, h, rows]
+        d_scores = softmax.weights * (d_weights - mean[:, None] + d_row[:, None])
+        d_sinks[b, h, rows] = softmax.sink * (d_row - mean)
+        d_added[b, h][pairs] = d_scores
+        d_products = d_scores * softmax.slope * scale
+        dq[b, h, rows] = d_products @ head.k
+        dk[b, g, keys] += d_products.T @ head.q
+        dv[b, g, keys] += (softmax.weights * head.factors).T @ grad_output[b, h, rows]
 
     if not backward:
-        return Answer(output, log_sum_exp, weights, sink=in_sink)
-    d_bias = _summed_to(d_added, bias_shape)
-    d_logits = _summed_to(d_sink.sum(-1), sink_shape)
-    return Answer(output, log_sum_exp, weights, dq, dk, dv, d_bias, in_sink, d_logits)
+        return Answer(output, log_sum_exp, weights, sink=sink_weights)
+    d_bias = _summed_to(d_added, bias.shape)
+    d_sink = _summed_to(d_sinks.sum(-1), sink.shape)
+    return Answer(output, log_sum_exp, weights, dq, dk, dv, d_bias, sink_weights, d_sink)
+
+
+def _array_or(numbers: ArrayLike | None, default: Array) -> Array:
+    return default if numbers is None else np.asarray(numbers, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The rows and keys of one head that have an allowed pair."""
+
+    q: Array  # (rows, head_dim)
+    k: Array  # (keys, head_dim)
+    v: Array  # (keys, v_dim)
+    allowed: NDArray[np.bool_]  # (rows, keys), as the next two
+    bias: Array
+    factors: Array
+    sink: float
+    scale: float
+    softcap: float | None
+
+    def softmax(self) -> _Softmax:
+        scores = self.scale * (self.q @ self.k.T)
+        slope = np.ones_like(scores)
+        if self.softcap is not None:
+            squashed = np.tanh(scores / self.softcap)
+            scores = self.softcap * squashed
+            slope = 1 - squashed**2
+        scores = np.where(self.allowed, scores + self.bias, -np.inf)
+
+        highest = np.maximum(scores.max(1), self.sink)
+        exponentials = np.exp(scores - highest[:, None])
+        of_sink = np.exp(self.sink - highest)
+        total = of_sink + exponentials.sum(1)
+        weights = exponentials / total[:, None]
+        return _Softmax(weights, of_sink / total, highest + np.log(total), slope)
+
+
+@dataclass(frozen=True)
+class _Softmax:
+    """`slope` is the derivative of the capped scores by the scores, (rows, keys)."""
+
+    weights: Array  # (rows, keys)
+    sink: Array  # (rows,)
+    log_sum_exp: Array  # (rows,)
+    slope: Array  # (rows, keys)
 
 
 def kept_weights(
@@ -184,14 +208,14 @@ def kept_weights(
     (2, 3, 4, 5)
     """
     rows = np.broadcast_to(np.asarray(q_positions), (batch, np.shape(q_positions)[-1]))
-    place = (
+    counters = (
         (np.arange(batch)[:, None, None, None], 0x9E3779B97F4A7C15),
         (np.arange(heads)[None, :, None, None], 0xC2B2AE3D27D4EB4F),
         (rows[:, None, :, None], 0x165667B19E3779F9),
         (np.asarray(k_positions)[None, None, None, :], 0x85EBCA77C2B2AE63),
     )
     state = np.full((1, 1, 1, 1), seed % 2**64, dtype=np.uint64)
-    for counter, stride in place:
+    for counter, stride in counters:
         state = state + (counter.astype(np.int64) + 1).astype(np.uint64) * np.uint64(stride)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
@@ -199,10 +223,10 @@ def kept_weights(
     return (state >> np.uint64(11)) >= np.uint64(int(dropout * 2**53))
 
 
-def _summed_to(whole: Array, shape: tuple[int, ...]) -> Array:
+def _summed_to(gradient: Array, shape: tuple[int, ...]) -> Array:
     """The gradient of a broadcast input: summed over the axes along which it was repeated."""
-    whole = whole.sum(tuple(range(whole.ndim - len(shape))))
+    gradient = gradient.sum(tuple(range(gradient.ndim - len(shape))))
     for axis, size in enumerate(shape):
         if size == 1:
-            whole = whole.sum(axis, keepdims=True)
-    return whole
+            gradient = gradient.sum(axis, keepdims=True)
+    return gradient
