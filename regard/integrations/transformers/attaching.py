@@ -16,7 +16,7 @@ from regard.arguments import yes_or_no
 from regard.errors import UnsupportedError
 from regard.integrations.snapshot import unchanged
 from regard.integrations.transformers.comparing import Checked, check_equal
-from regard.integrations.transformers.latents import give_back, keep_latents
+from regard.integrations.transformers.latents import expand_latents, keep_latents
 from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.modules import (
     callers,
@@ -271,7 +271,7 @@ def detach(model: ModelT) -> ModelT:
     for change in [*model.__dict__.get(CHANGES, ())]:
         change.undo()
     share_model(model, None)  # ty: ignore[invalid-argument-type]
-    give_back(model)
+    expand_latents(model)
     for hook in model.__dict__.pop(HOOKS, ()):
         hook.remove()
     for name in REPORTED:

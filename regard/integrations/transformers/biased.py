@@ -27,7 +27,7 @@ from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import regard_attention
 from regard.integrations.transformers.masks import NO_WEIGHTS
-from regard.integrations.transformers.window_cache import given_cache
+from regard.integrations.transformers.window_cache import cache_among
 
 __all__ = ["BIASED", "attended_beside", "heads_of", "refuse_weights"]
 
@@ -91,7 +91,7 @@ class RegardBloomAttention(BloomAttention):
     ) -> tuple[torch.Tensor, None]:
         refuse_weights(output_attentions)
         q, k, v = self._reshape(self.query_key_value(hidden_states))
-        if (cache := given_cache(layer_past, *others.values())) is not None:
+        if (cache := cache_among(layer_past, *others.values())) is not None:
             k, v = cache.update(k, v, self.layer_idx)
         output, _ = regard_attention(
             self,
@@ -124,7 +124,7 @@ class RegardMptAttention(MptAttention):
         mixed = self.Wqkv(hidden_states)
         mixed = mixed.clamp(-self.clip_qkv, self.clip_qkv) if self.clip_qkv else mixed
         q, k, v = (heads_of(one, self.n_heads) for one in mixed.chunk(3, 2))
-        if (cache := given_cache(past_key_values, *others.values())) is not None:
+        if (cache := cache_among(past_key_values, *others.values())) is not None:
             k, v = cache.update(k, v, self.layer_idx)
         output, _ = regard_attention(
             self,
@@ -291,7 +291,7 @@ class RegardTrOCRAttention(TrOCRAttention):
         **others: Any,
     ) -> Any:
         refuse_weights(output_attentions)
-        past = given_cache(past_key_values, *others.values())
+        past = cache_among(past_key_values, *others.values())
         return attended_beside(self, hidden_states, key_value_states, past, attention_mask), None
 
 

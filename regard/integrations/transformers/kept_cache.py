@@ -31,43 +31,37 @@ class KeptLayer(DynamicLayer):
     As in a layer of transformers, a copy is independent, and tensors that a caller has taken never change.
     """
 
-    held: GrowingCache
+    entries: GrowingCache
 
     def __init__(self, layer: DynamicLayer) -> None:
         super().__init__()
-        keys, values = layer.keys, layer.values
-        assert keys is not None
-        assert values is not None
-        self.lazy_initialization(keys, values)
-        self.held.append(keys, values)
+        assert layer.keys is not None
+        assert layer.values is not None
+        self.lazy_initialization(layer.keys, layer.values)
+        self.entries.append(layer.keys, layer.values)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Hold no entries, of the shapes of these."""
         super().lazy_initialization(key_states, value_states)
-        batch, heads, _, dim = key_states.shape
-        self.held = _KeptEntries(
-            batch,
-            heads,
-            dim,
-            value_states.shape[3],
-            key_states.dtype,
-            key_states.device,
-            shared=True,
-        )
+        batch, heads, _, head_dim = key_states.shape
+        v_dim = value_states.shape[3]
+        dtype = key_states.dtype
+        device = key_states.device
+        self.entries = _KeptEntries(batch, heads, head_dim, v_dim, dtype, device, shared=True)
 
     def __copy__(self) -> KeptLayer:
         copied = object.__new__(KeptLayer)
         copied.__dict__.update(self.__dict__)
-        copied.held = copy.copy(self.held)
+        copied.entries = copy.copy(self.entries)
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"keys": None, "values": None}  # `held` has them
+        return self.__dict__ | {"keys": None, "values": None}  # `entries` has them
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self.is_initialized:
-            self._shown()
+            self._publish()
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -75,51 +69,55 @@ class KeptLayer(DynamicLayer):
         """Append entries, and return all that are held; the keys hold their positions too."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self.held.append(key_states, value_states)
-        return self._shown()
+        self.entries.append(key_states, value_states)
+        return self._publish()
 
-    def _shown(self) -> tuple[torch.Tensor, torch.Tensor]:
-        stored = self.held.keys, self.held.values
-        keys, values = (x if isinstance(x, torch.Tensor) else x.numbers for x in stored)
-        if not isinstance(stored[0], torch.Tensor):
-            setattr(keys, STORED, stored)
-        self.keys, self.values = keys, values
+    def _publish(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Set and return `keys` and `values`; the keys carry positions where some entries were dropped."""
+        stored_keys = self.entries.keys
+        stored_values = self.entries.values
+        keys = stored_keys if isinstance(stored_keys, torch.Tensor) else stored_keys.numbers
+        values = stored_values if isinstance(stored_values, torch.Tensor) else stored_values.numbers
+        if stored_keys is not keys:
+            setattr(keys, STORED, (stored_keys, stored_values))
+        self.keys = keys
+        self.values = values
         return keys, values
 
-    def keeping(self, indices: torch.Tensor) -> KeptLayer:
+    def with_entries(self, positions: torch.Tensor) -> KeptLayer:
         """A layer with the entries at these positions alone."""
-        kept = copy.copy(self)
-        kept.held.keep(indices)
-        kept._shown()
-        return kept
+        layer = copy.copy(self)
+        layer.entries.keep(positions)
+        layer._publish()
+        return layer
 
     def get_seq_length(self) -> int:
         """The length of the text, of which some entries were dropped."""
-        return self.held.length if self.is_initialized else 0
+        return self.entries.length if self.is_initialized else 0
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last tokens; their number may be given below 0."""
         if tokens_to_remove and self.is_initialized:
-            self.held.crop(max(0, self.held.length - abs(tokens_to_remove)))
-            self._shown()
+            self.entries.crop(max(0, self.entries.length - abs(tokens_to_remove)))
+            self._publish()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Replace the batch rows by others."""
         if self.is_initialized:
-            self.held.reorder(beam_idx)
-            self._shown()
+            self.entries.reorder(beam_idx)
+            self._publish()
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each batch row."""
         if self.is_initialized:
-            self.held.reorder(torch.arange(self.held.batch).repeat_interleave(repeats))
-            self._shown()
+            self.entries.reorder(torch.arange(self.entries.batch).repeat_interleave(repeats))
+            self._publish()
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep some batch rows, by their numbers or as booleans."""
         if self.is_initialized:
-            self.held.reorder(torch.arange(self.held.batch)[indices.cpu()])
-            self._shown()
+            self.entries.reorder(torch.arange(self.entries.batch)[indices.cpu()])
+            self._publish()
 
 
 def keep_entries(
@@ -153,23 +151,31 @@ def keep_entries(
     (6, torch.Size([1, 2, 4, 4]))
     """
     layers = of_kind("cache", cache, DynamicCache, "a DynamicCache of transformers").layers
-    each = [indices] * len(layers) if isinstance(indices, torch.Tensor) else indices
-    if not isinstance(each, Sequence) or len(each) != len(layers):
+    by_layer = [indices] * len(layers) if isinstance(indices, torch.Tensor) else indices
+    if not isinstance(by_layer, Sequence) or len(by_layer) != len(layers):
         raise ArgumentError(
             f"indices are {shown(indices)}; give positions as a tensor for all {count_of(len(layers), 'layers')}, or a "
             f"list with one for each"
         )
-    kept = []
-    for number, (layer, chosen) in enumerate(zip(layers, each, strict=True)):
-        if chosen is not None and type(layer) not in (DynamicLayer, KeptLayer):
-            raise UnsupportedError(
-                f"layer {number} of this cache is {type(layer).__name__}, and only a DynamicLayer drops entries; give "
-                f"None for this layer"
-            )
-        if chosen is not None and not layer.get_seq_length():
-            raise ArgumentError(
-                f"layer {number} of this cache holds no entries yet; run the model on a prompt first"
-            )
-        own = layer if isinstance(layer, KeptLayer) or chosen is None else KeptLayer(layer)
-        kept.append(own if chosen is None else own.keeping(chosen))
-    cache.layers = kept
+    cache.layers = [
+        _kept_layer(number, layer, positions)
+        for number, (layer, positions) in enumerate(zip(layers, by_layer, strict=True))
+    ]
+
+
+def _kept_layer(number: int, layer: Any, positions: torch.Tensor | None) -> Any:
+    """The layer with the entries at these positions; the given one is unchanged."""
+    if positions is None:
+        return layer
+    if type(layer) not in (DynamicLayer, KeptLayer):
+        raise UnsupportedError(
+            f"layer {number} of this cache is {type(layer).__name__}, and only a DynamicLayer drops entries; give "
+            f"None for this layer"
+        )
+    if not layer.get_seq_length():
+        raise ArgumentError(
+            f"layer {number} of this cache holds no entries yet; run the model on a prompt first"
+        )
+    if type(layer) is DynamicLayer:
+        layer = KeptLayer(layer)
+    return layer.with_entries(positions)

@@ -29,17 +29,18 @@ __all__ = [
     "EXPAND",
     "Latents",
     "LatentLayer",
+    "expand_latents",
     "form_of",
-    "give_back",
     "keep_latents",
     "latent_cache",
     "wanted_form",
 ]
 
 EXPAND = "expand_kv"  # the method of a module of transformers that expands latents
-ROOM = "_regard_room"  # attribute of a module: what removes its hook
-WHOLE = "_regard_latents"  # attribute of latents: the tensor that holds them beside rotary keys, and these keys
-# or absorbed, or expanded; for comparisons
+HOOK = "_regard_latents_hook"  # attribute of a module: what removes its hook
+JOINED = "_regard_latents"  # attribute of latents: the tensor that holds them beside rotary keys, and these keys
+LEAST_SPARE = 64  # entries beyond those that a new room begins with
+# "auto", or for comparisons "absorbed" or "expanded".
 wanted_form: ContextVar[str] = ContextVar("wanted_form", default="auto")
 
 
@@ -48,40 +49,44 @@ def keep_latents(modules: Iterable[nn.Module], implementation: str) -> None:
     computes it."""
     for module in modules:
         if hasattr(type(module), EXPAND) and EXPAND not in module.__dict__:
-            module.__dict__[EXPAND] = partial(_kept, module, implementation)
-            grow = partial(_in_place, implementation)
-            module.__dict__[ROOM] = module.register_forward_pre_hook(grow, with_kwargs=True)
+            module.__dict__[EXPAND] = partial(_hand_on, module, implementation)
+            hook = partial(_grow_in_place, implementation)
+            module.__dict__[HOOK] = module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def give_back(model: nn.Module) -> None:
+def expand_latents(model: nn.Module) -> None:
     """Let modules expand their latents again."""
     for module in model.modules():
         if module.__dict__.pop(EXPAND, None) is not None:
-            module.__dict__.pop(ROOM).remove()
+            module.__dict__.pop(HOOK).remove()
 
 
-def _in_place(implementation: str, module: Any, given: Any, keywords: dict[str, Any]) -> None:
+def _grow_in_place(implementation: str, module: Any, args: Any, keywords: dict[str, Any]) -> None:
     """Before a forward: a plain layer of its growing cache becomes a LatentLayer with the same entries."""
-    if (
-        torch.compiler.is_compiling()
-        or torch.is_grad_enabled()
-        or module.config._attn_implementation != implementation
-    ):
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return
-    cache = next((one for one in keywords.values() if type(one) is DynamicCache), None)
+    if module.config._attn_implementation != implementation:
+        return
+    cache = next((value for value in keywords.values() if type(value) is DynamicCache), None)
     if cache is None or cache.offloading:
         return
     layers = cache.layers
-    at = module.layer_idx
-    if at == len(layers) and cache.layer_class_to_replicate is DynamicLayer:
+    index = module.layer_idx
+    if index == len(layers) and cache.layer_class_to_replicate is DynamicLayer:
         layers.append(LatentLayer())
-    elif at < len(layers) and type(layers[at]) is DynamicLayer:
-        layers[at] = LatentLayer(layers[at])
+    elif index < len(layers) and type(layers[index]) is DynamicLayer:
+        layers[index] = LatentLayer(layers[index])
 
 
-def _kept(module: Any, implementation: str, latents: torch.Tensor, rotary: torch.Tensor) -> Any:
+def _hand_on(module: Any, implementation: str, latents: torch.Tensor, rotary: torch.Tensor) -> Any:
+    """In the place of the module's method EXPAND: latents and rotary keys as they are, for this implementation."""
     if module.config._attn_implementation == implementation:
         return latents, rotary
+    return _expand(module, latents, rotary)
+
+
+def _expand(module: Any, latents: torch.Tensor, rotary: torch.Tensor) -> Any:
+    """Keys and values of every head, by the module's own code."""
     return getattr(type(module), EXPAND)(module, latents, rotary)
 
 
@@ -122,40 +127,39 @@ def form_of(
         expand: why keys must be expanded; None if they need not.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if (reason := expand or _not_absorbed(module, q, latents, rotary)) is not None:
-        form = f"expanded ({reason})"
-    else:
-        form = (
-            "absorbed"
-            if _costs_less(module, q.shape, latents.shape[2], latents.shape[3])
-            else "expanded"
-        )
-    if form != "absorbed":
-        return Latents(
-            q, *getattr(type(module), EXPAND)(module, latents, rotary), scale, None, form
-        )
-    nope = module.qk_nope_head_dim
+    reason = expand or _why_expanded(module, q, latents, rotary)
+    if reason is None and _costs_less(module, q.shape, latents.shape[2], latents.shape[3]):
+        return _absorb(module, q, latents, rotary, scale)
+    form = "expanded" if reason is None else f"expanded ({reason})"
+    k, v = _expand(module, latents, rotary)
+    return Latents(q, k, v, scale, None, form)
+
+
+def _absorb(
+    module: Any, q: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor, scale: float
+) -> Latents:
+    nope_dim = module.qk_nope_head_dim
     latent_dim = latents.shape[3]
-    down, up = module.kv_b_proj.weight.view(q.shape[1], -1, latent_dim).split(
-        [nope, module.v_head_dim], 1
-    )
-    q = torch.cat((torch.einsum("bhqd,hdr->bhqr", q[..., :nope], down), q[..., nope:]), -1)
-    whole, beside = getattr(latents, WHOLE, (None, None))
-    k = whole if whole is not None and beside is rotary else torch.cat((latents, rotary), -1)
+    # (heads, nope_dim + v_dim, latent_dim)
+    matrices = module.kv_b_proj.weight.view(q.shape[1], -1, latent_dim)
+    down, up = matrices.split([nope_dim, module.v_head_dim], 1)
+    absorbed = torch.einsum("bhqd,hdr->bhqr", q[..., :nope_dim], down)
+    q = torch.cat((absorbed, q[..., nope_dim:]), -1)
+    k, its_rotary = getattr(latents, JOINED, (None, None))
+    if k is None or its_rotary is not rotary:
+        k = torch.cat((latents, rotary), -1)
     return Latents(q, k, k[..., :latent_dim], scale, up, "absorbed")
 
 
-def _not_absorbed(
+def _why_expanded(
     module: Any, q: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor
 ) -> str | None:
     """Why a call cannot be absorbed, whatever its sizes are; None if it can."""
     linear = module.kv_b_proj
-    matrix = matrix_of(linear)
-    if type(matrix) not in (nn.Parameter, torch.Tensor) or linear.bias is not None:
+    if type(matrix_of(linear)) not in (nn.Parameter, torch.Tensor) or linear.bias is not None:
         return "kv_b_proj is not a plain linear layer"
-    if len({x.dtype for x in (q, latents, rotary, linear.weight)}) > 1 or torch.is_autocast_enabled(
-        q.device.type
-    ):
+    dtypes = {x.dtype for x in (q, latents, rotary, linear.weight)}
+    if len(dtypes) > 1 or torch.is_autocast_enabled(q.device.type):
         return "its tensors have several dtypes"
     return None
 
@@ -163,18 +167,18 @@ def _not_absorbed(
 def _costs_less(module: Any, q_shape: torch.Size, k_len: int, latent_dim: int) -> bool:
     """Whether the absorbed form has fewer products, of one head; a causal pattern is supposed."""
     q_len = q_shape[2]
-    expanded_dim = module.qk_nope_head_dim + module.v_head_dim
     if torch.compiler.is_compiling():  # a graph serves many lengths
         return q_len == 1
-    if (wanted := wanted_form.get()) != "auto":
-        return wanted == "absorbed"
+    form = wanted_form.get()
+    if form != "auto":
+        return form == "absorbed"
     pairs = q_len * (2 * k_len - q_len + 1) // 2
-    each = latent_dim * expanded_dim
     rope_dim = q_shape[3] - module.qk_nope_head_dim
-    return (
-        pairs * (2 * latent_dim + rope_dim) + q_len * each
-        < pairs * (expanded_dim + rope_dim) + k_len * each
-    )
+    expanded_dim = module.qk_nope_head_dim + module.v_head_dim
+    by_token = latent_dim * expanded_dim  # to absorb a query, or to expand a key and a value
+    absorbed = pairs * (2 * latent_dim + rope_dim) + q_len * by_token
+    expanded = pairs * (expanded_dim + rope_dim) + k_len * by_token
+    return absorbed < expanded
 
 
 def latent_cache(model: PreTrainedModel) -> DynamicCache:
@@ -203,11 +207,12 @@ def latent_cache(model: PreTrainedModel) -> DynamicCache:
     (torch.Size([1, 3, 9]), 3)
     """
     cache = DynamicCache(config=model.config)
-    kept = {int(one.layer_idx) for one in model.modules() if EXPAND in one.__dict__}  # ty: ignore[invalid-argument-type]
-    layers: list[Any] = cache.layers or [DynamicLayer() for _ in range(max(kept, default=-1) + 1)]
+    modules: list[Any] = [module for module in model.modules() if EXPAND in module.__dict__]
+    latent = {int(module.layer_idx) for module in modules}
+    layers: list[Any] = cache.layers or [DynamicLayer() for _ in range(max(latent, default=-1) + 1)]
     cache.layers = [
-        LatentLayer() if at in kept and type(layer) is DynamicLayer else layer
-        for at, layer in enumerate(layers)
+        LatentLayer() if index in latent and type(layer) is DynamicLayer else layer
+        for index, layer in enumerate(layers)
     ]
     if not any(isinstance(layer, LatentLayer) for layer in cache.layers):
         raise UnsupportedError(
@@ -227,10 +232,12 @@ class LatentLayer(DynamicLayer):
 
     def __init__(self, layer: DynamicLayer | None = None) -> None:
         super().__init__()
-        self.__dict__.update({} if layer is None else layer.__dict__)
+        if layer is not None:
+            self.__dict__.update(layer.__dict__)
         self._room: torch.Tensor | None = None
         self._ownership = Ownership(0)  # of the room
-        self._shown: Any = None, None  # the keys and values that are the begin of the room
+        # The keys and values that are the begin of the room.
+        self._shown: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -241,29 +248,36 @@ class LatentLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         held = self.get_seq_length()
-        latent_dim = key_states.shape[3]
         end = held + key_states.shape[2]
         room = self._room
         if room is None or not self._may_write(room, held, end):
-            self._ownership = Ownership(end)
-            width = latent_dim + value_states.shape[3]
-            room = key_states.new_empty(key_states.shape[0], 1, end + max(64, end // 4), width)
-            if self.keys is not None and self.values is not None and held:
-                room[:, :, :held, :latent_dim], room[:, :, :held, latent_dim:] = (
-                    self.keys,
-                    self.values,
-                )
-        room[:, :, held:end, :latent_dim], room[:, :, held:end, latent_dim:] = (
-            key_states,
-            value_states,
-        )
-        whole = room[:, :, :end]
-        keys = whole[..., :latent_dim]
-        values = whole[..., latent_dim:]
-        setattr(keys, WHOLE, (whole, values))
-        self._room, (self.keys, self.values) = room, (keys, values)
-        self._shown = keys, values
+            room = self._new_room(key_states, value_states, held, end)
+        latent_dim = key_states.shape[3]
+        room[:, :, held:end, :latent_dim] = key_states
+        room[:, :, held:end, latent_dim:] = value_states
+        joined = room[:, :, :end]
+        keys = joined[..., :latent_dim]
+        values = joined[..., latent_dim:]
+        setattr(keys, JOINED, (joined, values))
+        self._room = room
+        self.keys = keys
+        self.values = values
+        self._shown = (keys, values)
         return keys, values
+
+    def _new_room(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, held: int, end: int
+    ) -> torch.Tensor:
+        """A room for `end` entries and more, which begins with those that are held."""
+        self._ownership = Ownership(end)
+        latent_dim = key_states.shape[3]
+        width = latent_dim + value_states.shape[3]
+        size = end + max(LEAST_SPARE, end // 4)
+        room = key_states.new_empty(key_states.shape[0], 1, size, width)
+        if self.keys is not None and self.values is not None and held:
+            room[:, :, :held, :latent_dim] = self.keys
+            room[:, :, :held, latent_dim:] = self.values
+        return room
 
     def _may_write(self, room: torch.Tensor, held: int, end: int) -> bool:
         """Whether entries may be written into the room, from `held` to `end`."""
@@ -284,10 +298,10 @@ class LatentLayer(DynamicLayer):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last entries."""
-        shown = self._is_shown()
+        was_shown = self._is_shown()
         super().crop(tokens_to_remove)
-        if shown:
-            self._shown = self.keys, self.values
+        if was_shown:
+            self._shown = (self.keys, self.values)
 
     def _is_shown(self) -> bool:
         """Whether the entries are the begin of the room; methods of transformers set others."""

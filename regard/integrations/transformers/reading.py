@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Function = Any  # of transformers: from batch row, head, query and key to True or False
-KEPT = 256
+MOST_KEPT = 256  # patterns
 _patterns: dict[Any, Pattern] = {}
 
 
@@ -43,12 +43,12 @@ def read_once(function: Function, keys: range) -> Pattern:
     pattern = None if name is None else _patterns.get(name)
     if pattern is None:
         pattern = pattern_of(function, keys).canonical()
-        if name is not None and len(_patterns) < KEPT:
+        if name is not None and len(_patterns) < MOST_KEPT:
             _patterns[name] = pattern
     return pattern
 
 
-@lru_cache(KEPT)
+@lru_cache(MOST_KEPT)
 def joined(pattern: Pattern, live: Pattern) -> Pattern:
     """Both patterns in the canonical form; both are values."""
     return (pattern & live).canonical()
@@ -56,21 +56,17 @@ def joined(pattern: Pattern, live: Pattern) -> Pattern:
 
 def _numbers_of(function: Any) -> tuple[Any, ...] | None:
     """The code of a function and the numbers and functions that it holds; None if it holds a tensor."""
-    held: list[Any] = [function.__code__]
+    numbers: list[Any] = [function.__code__]
     for cell in function.__closure__ or ():
-        value = cell.cell_contents
-        for one in value if isinstance(value, tuple) else (value,):
-            name = (
-                one
-                if isinstance(one, int)
-                else _numbers_of(one)
-                if hasattr(one, "__code__")
-                else None
-            )
-            if name is None:
+        contents = cell.cell_contents
+        for value in contents if isinstance(contents, tuple) else (contents,):
+            number = value if isinstance(value, int) else None
+            if hasattr(value, "__code__"):
+                number = _numbers_of(value)
+            if number is None:
                 return None
-            held.append(name)
-    return tuple(held)
+            numbers.append(number)
+    return tuple(numbers)
 
 
 def pattern_of(function: Function, keys: range, within_documents: bool = False) -> Pattern:
@@ -79,104 +75,104 @@ def pattern_of(function: Function, keys: range, within_documents: bool = False) 
     Raises:
         UnknownMaskError: a function, or a part of one, that is not known.
     """
-    if (window := _own_window(function)) is not None:
+    window = _own_window(function)
+    if window is not None:
         return window
-    kind, held = _parts(function)
+    kind, closure = _parts(function)
     if kind == "and":
-        parts = held["mask_functions"]
-        apart = within_documents or any(_kind_of(part) == "packed" for part in parts)
-        return reduce(and_, [pattern_of(part, keys, apart) for part in parts])
+        parts = closure["mask_functions"]
+        within_documents |= any(_kind_of(part) == "packed" for part in parts)
+        return reduce(and_, [pattern_of(part, keys, within_documents) for part in parts])
     if kind == "or":
-        return reduce(
-            or_, [pattern_of(part, keys, within_documents) for part in held["mask_functions"]]
-        )
+        parts = closure["mask_functions"]
+        return reduce(or_, [pattern_of(part, keys, within_documents) for part in parts])
     if kind == "offset":
         raise UnknownMaskError("positions that are moved by an offset of their own")
     if kind == "remap":
-        return _remapped(held["mask_function"], held["position_ids"], keys, within_documents)
-    return _READERS[kind](held, keys)
+        if not within_documents or keys.start:
+            raise UnknownMaskError("positions that are not those of packed documents")
+        return _remapped(closure["mask_function"], closure["position_ids"], keys)
+    return _READERS[kind](closure, keys)
 
 
-def _remapped(
-    function: Function, position_ids: torch.Tensor, keys: range, within_documents: bool
-) -> Pattern:
+def _remapped(function: Function, position_ids: torch.Tensor, keys: range) -> Pattern:
     """The pattern of a function of the positions within documents.
 
     Beside the mask that keeps documents apart, all positions that are compared ascend one by one, so distances are
     those of the packed row. Chunks are counted from the start of each document.
     """
-    if not within_documents or keys.start:
-        raise UnknownMaskError("positions that are not those of packed documents")
-    kind, held = _parts(function)
+    kind, closure = _parts(function)
     if kind in ("and", "or"):
-        patterns = [_remapped(part, position_ids, keys, True) for part in held["mask_functions"]]
-        return reduce(and_ if kind == "and" else or_, patterns)
+        parts = [_remapped(part, position_ids, keys) for part in closure["mask_functions"]]
+        return reduce(and_ if kind == "and" else or_, parts)
     if kind in ("causal", "full", "back", "around"):
-        return _READERS[kind](held, keys)
+        return _READERS[kind](closure, keys)
     if kind == "chunk":
-        return SameDocument(
-            (position_ids - held["left_padding"][:, None].to(position_ids.device))
-            // held["chunk_size"]
-        )
+        padding = closure["left_padding"][:, None].to(position_ids.device)
+        return SameDocument((position_ids - padding) // closure["chunk_size"])
     raise UnknownMaskError(f"{_name(function)} within packed documents")
 
 
 # The names that windows of a model's own code hold, and how far back and ahead they may reach for a size w.
-HELD = {"is_causal", "sliding_window"}
-REACHES: tuple[Callable[[int], tuple[int, int]], ...] = (
+WINDOW_NAMES = {"is_causal", "sliding_window"}
+Reach = Callable[[int], tuple[int, int]]
+REACHES: tuple[Reach, ...] = (
     lambda w: (w - 1, 0),
     lambda w: ((w + 1) // 2 - 1, w // 2),  # T5Gemma 2
     lambda w: (w - 1, w - 1),
     lambda w: (w, w),
     lambda w: (w // 2, w // 2),
 )
-_reaches: dict[Any, Callable[[int], tuple[int, int]] | None] = {}  # by code and direction
+LENGTH = 12  # positions on which windows are compared, of sizes 1 to 7
+_reaches: dict[Any, Reach | None] = {}  # by code and direction
 
 
 def _own_window(function: Function) -> Pattern | None:
     """The window of a mask function of a model's own code that holds a size and nothing else; None for others."""
     code = getattr(function, "__code__", None)
-    if (
-        code is None
-        or "sliding_window" not in code.co_freevars
-        or not HELD.issuperset(code.co_freevars)
-    ):
+    names = () if code is None else code.co_freevars
+    if "sliding_window" not in names or not WINDOW_NAMES.issuperset(names):
         return None
-    held = _held(function)
-    size = held["sliding_window"]
-    causal = held.get("is_causal")
-    if (
-        _kind_of(function) is not None
-        or type(size) is not int
-        or type(causal) not in (bool, type(None))
-    ):
+    closure = _closure_of(function)
+    size = closure["sliding_window"]
+    is_causal = closure.get("is_causal")
+    if type(size) is not int or type(is_causal) not in (bool, type(None)):
         return None
-    name = code, causal
+    if _kind_of(function) is not None:
+        return None
+
+    name = code, is_causal
     if name not in _reaches:
-        _reaches[name] = next(
-            (reach for reach in REACHES if _reaches_so(function, causal, reach)), None
-        )
+        _reaches[name] = _reach_of(function, is_causal)
     reach = _reaches[name]
     return None if reach is None else Diagonals(*reach(size))
 
 
-def _reaches_so(function: Function, causal: Any, reach: Callable[[int], tuple[int, int]]) -> bool:
-    """Whether a window reaches so for any size: it is made anew with small sizes and compared pair by pair."""
+def _reach_of(function: Function, is_causal: bool | None) -> Reach | None:
+    """How far a window reaches for any size: it is compared with each known reach, pair by pair, for small sizes."""
+    for reach in REACHES:
+        if all(_reaches_so(function, size, is_causal, reach(size)) for size in range(1, 8)):
+            return reach
+    return None
+
+
+def _reaches_so(
+    function: Function, size: int, is_causal: bool | None, reach: tuple[int, int]
+) -> bool:
+    """Whether a window reaches so far back and ahead when it is made again with this size."""
     code = function.__code__
-    at = torch.arange(12)
-    for size in range(1, 8):
-        values = {"sliding_window": size, "is_causal": causal}
-        cells = tuple(CellType(values[one]) for one in code.co_freevars)
-        small = FunctionType(code, function.__globals__, code.co_name, function.__defaults__, cells)
-        try:
-            pairs = small(at[:1], at[:1], at[:, None], at[None])
-        except (TypeError, ValueError, RuntimeError):
-            return False
-        if not isinstance(pairs, torch.Tensor) or not torch.equal(
-            pairs, Diagonals(*reach(size)).dense(12, 12)
-        ):
-            return False
-    return True
+    values = {"sliding_window": size, "is_causal": is_causal}
+    cells = tuple(CellType(values[name]) for name in code.co_freevars)
+    window = FunctionType(code, function.__globals__, code.co_name, function.__defaults__, cells)
+    positions = torch.arange(LENGTH)
+    first = positions[:1]
+    try:
+        pairs = window(first, first, positions[:, None], positions[None])
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    if not isinstance(pairs, torch.Tensor):
+        return False
+    return torch.equal(pairs, Diagonals(*reach).dense(LENGTH, LENGTH))
 
 
 def _kind_of(function: Function) -> str | None:
@@ -185,17 +181,16 @@ def _kind_of(function: Function) -> str | None:
 
 def _parts(function: Function) -> tuple[str, dict[str, Any]]:
     """The kind of a mask function, and what it holds."""
-    if (kind := _kind_of(function)) is None:
+    kind = _kind_of(function)
+    if kind is None:
         raise UnknownMaskError(_name(function))
-    return kind, _held(function)
+    return kind, _closure_of(function)
 
 
-def _held(function: Function) -> dict[str, Any]:
+def _closure_of(function: Function) -> dict[str, Any]:
     """What a function holds in its closure, by name."""
-    cells = function.__closure__ or ()
-    return dict(
-        zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True)
-    )
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    return dict(zip(function.__code__.co_freevars, values, strict=True))
 
 
 def _name(function: Function) -> str:
@@ -208,20 +203,25 @@ def live_keys(live: torch.Tensor) -> Pattern:
     >>> live_keys(torch.tensor([[True, True], [False, True]])).dense(1, 2).flatten().int().tolist()
     [1, 1, 0, 1]
     """
-    count = live.sum(-1)
+    counts = live.sum(-1)
     length = live.shape[1]
-    if bool((count == length).all()):
+    if bool((counts == length).all()):
         return Full()
-    start = live.int().argmax(-1)
-    at = torch.arange(length, device=live.device)
-    if not torch.equal(live, (at >= start[:, None]) & (at < (start + count)[:, None])):
+    starts = live.int().argmax(-1)
+    stops = starts + counts
+    keys = torch.arange(length, device=live.device)
+    if not torch.equal(live, (keys >= starts[:, None]) & (keys < stops[:, None])):
         return KeyMask(live)
-    starts, stops = start.tolist(), (start + count).tolist()  # values, so that plans are kept
-    # left padding: the same pattern for every length of a cache
-    open_ended = all(stop == length for stop in stops)
-    same = len({*zip(starts, stops, strict=True)}) == 1
-    stop = None if open_ended else stops[0] if same else stops
-    return KeySpan(starts[0] if same else starts, stop)
+    return _span(starts.tolist(), stops.tolist(), length)
+
+
+def _span(starts: list[int], stops: list[int], length: int) -> Pattern:
+    """The run of live keys of each row; in numbers, which are values, so that plans are kept."""
+    rows = {*zip(starts, stops, strict=True)}
+    start = starts[0] if len(rows) == 1 else starts
+    if all(stop == length for stop in stops):
+        return KeySpan(start, None)  # padded on the left: equal for every length of a cache
+    return KeySpan(start, stops[0] if len(rows) == 1 else stops)
 
 
 def _documents(ids: torch.Tensor, keys: range) -> Pattern:
@@ -230,35 +230,38 @@ def _documents(ids: torch.Tensor, keys: range) -> Pattern:
     return SameDocument(ids[:, keys.start : keys.stop].to(torch.int64))
 
 
-def _blocks(held: dict[str, Any], keys: range) -> Pattern:
-    ids = held["block_sequence_ids"]
+def _blocks(closure: dict[str, Any], keys: range) -> Pattern:
+    ids = closure["block_sequence_ids"]
     return _documents(ids, keys) & KeyMask(ids[:, keys.start : keys.stop] >= 0)
 
 
-def _chunks(held: dict[str, Any], keys: range) -> Pattern:
-    left = held["left_padding"] - keys.start
-    return SameBlock(
-        held["chunk_size"], int(left[0]) if bool((left == left[0]).all()) else left.to(torch.int64)
-    )
+def _chunks(closure: dict[str, Any], keys: range) -> Pattern:
+    padding = closure["left_padding"] - keys.start
+    is_alike = bool((padding == padding[0]).all())
+    offset = int(padding[0]) if is_alike else padding.to(torch.int64)
+    return SameBlock(closure["chunk_size"], offset)
 
 
-def padding_of(held: dict[str, Any], keys: range) -> Pattern:
+def _around(closure: dict[str, Any], keys: range) -> Pattern:
+    size = closure["sliding_window"]
+    return Diagonals(back=size, ahead=size)
+
+
+def padding_of(closure: dict[str, Any], keys: range) -> Pattern:
     """The visible keys of a padding mask."""
-    live: Any = theirs.prepare_padding_mask(held["padding_mask"], len(keys), keys.start)
+    live: Any = theirs.prepare_padding_mask(closure["padding_mask"], len(keys), keys.start)
     return live_keys(live[:, keys.start : keys.stop])
 
 
 _READERS: dict[str, Callable[[dict[str, Any], range], Pattern]] = {
-    "causal": lambda held, keys: Causal(),
-    "full": lambda held, keys: Full(),
-    "back": lambda held, keys: Diagonals(back=held["sliding_window"] - 1),
-    "around": lambda held, keys: Diagonals(
-        back=held["sliding_window"], ahead=held["sliding_window"]
-    ),
+    "causal": lambda closure, keys: Causal(),
+    "full": lambda closure, keys: Full(),
+    "back": lambda closure, keys: Diagonals(back=closure["sliding_window"] - 1),
+    "around": _around,
     "chunk": _chunks,
     "block": _blocks,
     "padding": padding_of,
-    "packed": lambda held, keys: _documents(held["packed_sequence_mask"], keys),
+    "packed": lambda closure, keys: _documents(closure["packed_sequence_mask"], keys),
 }
 
 
@@ -299,8 +302,9 @@ def _kinds() -> dict[Any, str]:
 def _is_meant(function: Function, kind: str, length: int) -> bool:
     """Whether a mask function and our pattern of this kind allow the same pairs."""
     rows = torch.arange(2)[:, None, None, None]
-    at = torch.arange(length)
-    pairs = function(rows, rows[:1] * 0, at[None, None, :, None], at[None, None, None, :])
-    ours = _READERS[kind](_held(function), range(length)).dense(length, length)
+    head = torch.zeros_like(rows[:1])
+    positions = torch.arange(length)
+    pairs = function(rows, head, positions[None, None, :, None], positions[None, None, None])
+    ours = _READERS[kind](_closure_of(function), range(length)).dense(length, length)
     shape = (2, 1, length, length)
     return torch.equal(pairs.expand(shape), ours.expand(shape))

@@ -37,7 +37,7 @@ from regard.integrations.transformers.biased import (
 )
 from regard.integrations.transformers.reading import live_keys
 from regard.integrations.transformers.recurring import recurrence
-from regard.integrations.transformers.window_cache import given_cache
+from regard.integrations.transformers.window_cache import cache_among
 from regard.mechanisms.recurrent import Lightning
 from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
@@ -147,7 +147,7 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
     ) -> tuple[torch.Tensor, None, Any]:
         """attention_mask: as registered attention gets it."""
         refuse_weights(output_attentions)
-        past = given_cache(cache, past_key_values)
+        past = cache_among(cache, past_key_values)
         return (
             attended_beside(self, hidden_states, key_value_states, past, attention_mask),
             None,
@@ -229,7 +229,7 @@ class RegardBigBirdSelfAttention(BigBirdSelfAttention):
     ) -> tuple[torch.Tensor, None]:
         refuse_weights(others.get("output_attentions"))
         crossing = encoder_hidden_states is not None
-        cache = given_cache(cache, *others.values())
+        cache = cache_among(cache, *others.values())
         seen = encoder_hidden_states if encoder_hidden_states is not None else hidden_states
         q = heads_of(self.query(hidden_states), self.num_attention_heads)
         if crossing and cache is not None and cache.get_seq_length(self.layer_idx) > 0:
@@ -275,7 +275,7 @@ class RegardFalconAttention(FalconAttention):
             one.transpose(1, 2) for one in self._split_heads(self.query_key_value(hidden_states))
         )
         q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
-        if (cache := given_cache(layer_past, *others.values())) is not None:
+        if (cache := cache_among(layer_past, *others.values())) is not None:
             k, v = cache.update(k, v, self.layer_idx)
         output, _ = regard_attention(
             self, q, k, v, attention_mask, is_causal=attention_mask is None
@@ -295,7 +295,7 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
         **others: Any,
     ) -> Any:
         """attention_mask: (batch, length), 0 for padding."""
-        cache = given_cache(past_key_values, *others.values())
+        cache = cache_among(past_key_values, *others.values())
         x = apply_mask_to_padding_states(self.act_fn(self.qkv_proj(hidden_states)), attention_mask)
         wide = torch.promote_types(x.dtype, torch.float32)
         q, k, v = heads_of(x.to(wide), self.num_attention_heads).split(self.head_dim, 3)

@@ -19,47 +19,49 @@ from regard.integrations.transformers.masks import PatternMask
 from regard.patterns import Pattern
 from regard.patterns.dropping import kept_keys, misplaced
 
-__all__ = ["WindowLayer", "check_kept", "given_cache", "mask_of_kept", "window_cache"]
+__all__ = ["WindowLayer", "cache_among", "check_kept", "mask_of_kept", "window_cache"]
 
 DROPPED = "_regard_dropped"  # on the keys of a call: which keys are left out, as a range
+LEAST_SPARE = 16  # entries beyond the window that a room has space for
 
 
 def check_kept(pattern: Pattern, first: int, last: int) -> None:
     """Raise unless a pattern allows the same pairs after keys were dropped behind the `first` keys and before the
     `last` ones, of which one is the first query's own."""
-    kept = kept_keys(pattern)
-    if kept is None or kept[0] > first or kept[1] > last:
-        needs = "all keys" if kept is None else f"the first {kept[0]} keys and the last {kept[1]}"
+    needed = kept_keys(pattern)
+    if needed is None or needed[0] > first or needed[1] > last:
+        needs = "all keys"
+        if needed is not None:
+            needs = f"the first {needed[0]} keys and the last {needed[1]}"
         raise UnsupportedError(
             f"this call computes {pattern}, which may look at {needs}, and the cache kept the first {first} and the "
             f"last {last}; make the cache with new_cache(attention_mask=...) of change_attention, and give it the mask "
             f"of the prompt if rows are padded on the left"
         )
-    if (part := misplaced(pattern, first, last)) is not None:
+    part = misplaced(pattern, first, last)
+    if part is not None:
         raise UnsupportedError(
             f"this call computes {part}, whose positions are not known where a cache drops keys; windows, prefixes "
             f"and left padding are. Use the model's own cache for it"
         )
 
 
-def given_cache(*given: Any) -> Any:
+def cache_among(*values: Any) -> Any:
     """The cache among the values of a call or an output, which versions of transformers name differently."""
-    return next((one for one in given if hasattr(one, "get_seq_length")), None)
+    return next((value for value in values if hasattr(value, "get_seq_length")), None)
 
 
 def mask_of_kept(key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
     """The mask of the keys that a `WindowLayer` kept; the given one for keys of any other cache."""
     dropped: range | None = getattr(key, DROPPED, None)
-    if (
-        dropped is None
-        or not isinstance(mask, PatternMask)
-        or mask.sizes[3] != key.shape[2] + len(dropped)
-    ):
+    if dropped is None or not isinstance(mask, PatternMask):
         return mask
-    kept = mask.plans.get(dropped)
-    if kept is None:
-        kept = mask.plans[dropped] = mask.without(dropped)
-    return kept
+    if mask.sizes[3] != key.shape[2] + len(dropped):
+        return mask
+    shortened = mask.plans.get(dropped)
+    if shortened is None:
+        shortened = mask.plans[dropped] = mask.without(dropped)
+    return shortened
 
 
 def window_cache(
@@ -73,23 +75,24 @@ def window_cache(
         raise UnsupportedError(
             f"{type(model).__name__} has a cache for each of its two sequences; use its own cache"
         )
-    kept = kept_keys(pattern)
-    if kept is None:
+    needed = kept_keys(pattern)
+    if needed is None:
         raise UnsupportedError(
             f"{pattern} may look at keys of any distance, so a cache may drop none; use the model's own cache, or a "
             f"window with sinks such as 'causal_window(1024) | prefix(4)'"
         )
-    first, window = kept
+    first, window = needed
     if attention_mask is not None:
         # so that each row keeps its own first keys
         first += int((attention_mask.cumsum(-1) == 0).sum(-1).max())
+
     cache = DynamicCache(config=model.config)
     changed = {getattr(module, "layer_idx", None) for module in modules}
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     layers = cache.layers or [DynamicLayer() for _ in range(count)]
     cache.layers = [
-        WindowLayer(first, window) if at in changed and type(layer) is DynamicLayer else layer
-        for at, layer in enumerate(layers)
+        WindowLayer(first, window) if index in changed and type(layer) is DynamicLayer else layer
+        for index, layer in enumerate(layers)
     ]
     if not any(isinstance(layer, WindowLayer) for layer in cache.layers):
         raise UnsupportedError(
@@ -121,7 +124,8 @@ class WindowLayer(DynamicLayer):
         self.window = window
         self.cumulative_length = 0
         self._rooms: list[torch.Tensor] = []
-        self._shown: tuple[torch.Tensor | None, torch.Tensor | None] = None, None
+        # The keys and values that are the entries of the rooms, which begin there.
+        self._shown: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
         self._begin = 0
 
     @property
@@ -160,7 +164,8 @@ class WindowLayer(DynamicLayer):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Hold no entries, of the shapes of these."""
         super().lazy_initialization(key_states, value_states)
-        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        self.keys = key_states[:, :, :0]
+        self.values = value_states[:, :, :0]
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -169,39 +174,45 @@ class WindowLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         added = key_states.shape[2]
-        most = self.first + self.window - 1
-        kept = min(self._held(), most)
+        kept = min(self._held(), self._most_kept)
         gap = self.cumulative_length - kept
         self.cumulative_length += added
-        if added == 1 and kept == most and not key_states.requires_grad:
-            keys, values = self._slid(key_states, value_states)
+        if added == 1 and kept == self._most_kept and not key_states.requires_grad:
+            keys, values = self._slide(key_states, value_states)
         else:
-            keys, values = (
-                torch.cat((self._trimmed(old), new), 2)
-                for old, new in zip(self._entries, (key_states, value_states), strict=True)
-            )
-            self._entries = [self._trimmed(keys), self._trimmed(values)]
+            old_keys, old_values = self._entries
+            keys = torch.cat((self._trim(old_keys), key_states), 2)
+            values = torch.cat((self._trim(old_values), value_states), 2)
+            self._entries = [self._trim(keys), self._trim(values)]
         if gap:
             setattr(keys, DROPPED, range(self.first, self.first + gap))
         return keys, values
+
+    @property
+    def _most_kept(self) -> int:
+        """The most entries that are kept between two calls."""
+        return self.first + self.window - 1
 
     def _held(self) -> int:
         keys, _ = self._entries
         return 0 if keys is None else keys.shape[2]
 
-    def _trimmed(self, entries: Any) -> torch.Tensor:
+    def _trim(self, entries: Any) -> torch.Tensor:
         """The entries to keep; the same tensor where all are."""
-        last = self.window - 1
-        if entries.shape[2] <= self.first + last:
+        held = entries.shape[2]
+        if held <= self._most_kept:
             return entries
-        return torch.cat((entries[:, :, : self.first], entries[:, :, entries.shape[2] - last :]), 2)
+        last = held - (self.window - 1)
+        return torch.cat((entries[:, :, : self.first], entries[:, :, last:]), 2)
 
-    def _slid(self, *added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _slide(
+        self, new_key: torch.Tensor, new_value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The kept entries with one more, in place."""
-        most = self.first + self.window - 1
-        excess = self._held() - most  # 1 after the first step: the key that leaves the window
+        kept = self._most_kept
+        excess = self._held() - kept  # 1 after the first step: the key that leaves the window
         if self._must_move():
-            self._rooms = [self._roomy(self._trimmed(x)) for x in self._entries]
+            self._rooms = [self._new_room(self._trim(entries)) for entries in self._entries]
             self._begin = 0
             self._taken = False
         elif excess:
@@ -209,16 +220,17 @@ class WindowLayer(DynamicLayer):
                 first = room[:, :, self._begin : self._begin + self.first].clone()
                 room[:, :, self._begin + excess : self._begin + excess + self.first] = first
             self._begin += excess
-        if self._begin + most == self._rooms[0].shape[2]:
+        if self._begin + kept == self._rooms[0].shape[2]:
             for room in self._rooms:
-                room[:, :, :most] = room[:, :, self._begin :].clone()
+                room[:, :, :kept] = room[:, :, self._begin :].clone()
             self._begin = 0
-        end = self._begin + most
-        for room, new in zip(self._rooms, added, strict=True):
+
+        end = self._begin + kept
+        for room, new in zip(self._rooms, (new_key, new_value), strict=True):
             room[:, :, end : end + 1] = new
         keys, values = (room[:, :, self._begin : end + 1] for room in self._rooms)
         self._entries = [keys, values]
-        self._shown = keys, values
+        self._shown = (keys, values)
         return keys, values
 
     def _must_move(self) -> bool:
@@ -228,9 +240,11 @@ class WindowLayer(DynamicLayer):
             return True
         return self._rooms[0].is_inference() and not torch.is_inference_mode_enabled()
 
-    def _roomy(self, entries: torch.Tensor) -> torch.Tensor:
+    def _new_room(self, entries: torch.Tensor) -> torch.Tensor:
+        """A room that begins with these entries."""
         batch, heads, held, dim = entries.shape
-        room = entries.new_empty(batch, heads, held + max(16, self.window // 4), dim)
+        size = held + max(LEAST_SPARE, self.window // 4)
+        room = entries.new_empty(batch, heads, size, dim)
         room[:, :, :held] = entries
         return room
 

@@ -134,7 +134,7 @@ def test_heavy_hitters_of_observed_weights_are_kept():
         heavy_hitters(observed[layer][0].received, 4, kv_heads=2, recent=1) for layer in range(2)
     ]
     keep_entries(cache, chosen)
-    assert torch.equal(cache.layers[1].held.positions, chosen[1])
+    assert torch.equal(cache.layers[1].entries.positions, chosen[1])
     for kv_head in range(2):
         summed = observed[1][0].received[0, 2 * kv_head : 2 * kv_head + 2].sum(0)[: PROMPT - 1]
         assert chosen[1][0, kv_head].tolist() == [
