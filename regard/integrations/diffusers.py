@@ -62,16 +62,18 @@ class ObservedLayers:
 
     def of(self, ending: str) -> list[AttentionDetail]:
         """The statistics of the layers whose names end so, such as "attn2", the cross-attention of a U-Net."""
-        found = [detail for name, detail in self.calls if name.endswith(ending)]
-        if not found:
-            raise ArgumentError(
-                f"no layer is named {ending!r}; {suggest(ending, {name for name, _ in self.calls})}"
-            )
-        return found
+        details = [detail for name, detail in self.calls if name.endswith(ending)]
+        if not details:
+            names = {name for name, _ in self.calls}
+            raise ArgumentError(f"no layer is named {ending!r}; {suggest(ending, names)}")
+        return details
 
 
-_watching: ContextVar[tuple[ObservedLayers, Any] | None] = ContextVar("_watching", default=None)
-# whether an attached layer is computing
+# What a block of `observe` collects into, and the statistics that it wants.
+_watching: ContextVar[tuple[ObservedLayers, tuple[Want, ...]] | None] = ContextVar(
+    "_watching", default=None
+)
+# Whether an attached layer is computing.
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
 
@@ -106,11 +108,13 @@ def attach(model: Model, pattern: Chosen = None, *, backend: str = "auto") -> Mo
         )
     if any(isinstance(layer.processor, _Attached) for layer in layers.values()):
         raise ArgumentError("this model is attached already; call detach(model) first")
-    attached = {
-        name: _attached(layer.processor, name, pattern, backend) for name, layer in layers.items()
-    }
-    for name, layer in layers.items():
-        layer.processor = attached[name]
+    # All are made before the first layer gets its own.
+    processors = [
+        _attached_processor(layer.processor, name, pattern, backend)
+        for name, layer in layers.items()
+    ]
+    for layer, processor in zip(layers.values(), processors, strict=True):
+        layer.processor = processor
     return model
 
 
@@ -118,7 +122,7 @@ def detach(model: Model) -> Model:
     """Undo `attach`."""
     for _, layer in _layers(model):
         if isinstance(layer.processor, _Attached):
-            layer.processor = layer.processor._regard[0]
+            layer.processor = layer.processor._original
     return model
 
 
@@ -135,39 +139,40 @@ def observe(model: Any, want: Iterable[Want] | Want = "weights") -> Generator[Ob
     """
     if not any(isinstance(layer.processor, _Attached) for _, layer in _layers(model)):
         raise ArgumentError("observe needs an attached model; call attach(model) first")
-    seen = ObservedLayers()
-    token = _watching.set((seen, checked_wants(want)))
+    observed = ObservedLayers()
+    token = _watching.set((observed, checked_wants(want)))
     try:
-        yield seen
+        yield observed
     finally:
         _watching.reset(token)
 
 
 class _Attached:
-    """Marks processors that compute by regard; `_regard` holds the original, the layer's name, pattern and backend."""
+    """Marks processors that compute by regard."""
 
-    _regard: tuple[Any, str, Chosen, str]
+    _original: Any  # the processor that the layer had
 
 
-def _attached(processor: Any, name: str, pattern: Chosen, backend: str) -> Any:
+def _attached_processor(processor: Any, name: str, pattern: Chosen, backend: str) -> Any:
     """A copy of a processor that computes by regard; its class is derived, so that its signature stays."""
     kind: Any = type(processor)
 
     @wraps(kind.__call__)
     def call(self: Any, attn: Any, *args: Any, **options: Any) -> Any:
-        given = options.get("encoder_hidden_states", args[1] if len(args) > 1 else None)
-        joint = getattr(attn, "added_kv_proj_dim", None) is not None
+        context = options.get("encoder_hidden_states", args[1] if len(args) > 1 else None)
+        is_joint = getattr(attn, "added_kv_proj_dim", None) is not None
+        is_cross = context is not None and not is_joint
 
-        def chosen(one: ReplacedCall) -> Pattern | str | None:
-            choose: Any = pattern
-            return choose(ImageCall(**vars(one), layer=name, cross=given is not None and not joint))
+        def choose(replaced: ReplacedCall) -> Pattern | str | None:
+            function: Any = pattern
+            return function(ImageCall(**vars(replaced), layer=name, cross=is_cross))
 
         watching = _watching.get()
-        own = chosen if callable(pattern) else pattern
         want = () if watching is None else watching[1]
+        layer_pattern = choose if callable(pattern) else pattern
         token = _inside.set(True)
         try:
-            with replaced_attention(own, want=want, backend=backend) as seen:
+            with replaced_attention(layer_pattern, want=want, backend=backend) as seen:
                 output = kind.__call__(self, attn, *args, **options)
                 if not seen.calls:
                     raise UnsupportedError(
@@ -180,20 +185,21 @@ def _attached(processor: Any, name: str, pattern: Chosen, backend: str) -> Any:
             watching[0].calls += [(name, detail) for detail in seen.details]
         return output
 
-    same = copy.copy(processor)
-    same.__class__ = type(kind.__name__, (_Attached, kind), {"__call__": call})
-    same._regard = (processor, name, pattern, backend)
-    return same
+    attached = copy.copy(processor)
+    attached.__class__ = type(kind.__name__, (_Attached, kind), {"__call__": call})
+    attached._original = processor
+    return attached
 
 
 def _layers(model: Any) -> Iterator[tuple[str, Any]]:
     """The attention layers of a model, or of all models of a pipeline, by their names."""
     parts = {"": model} if isinstance(model, nn.Module) else getattr(model, "components", {})
     for part, inner in parts.items():
-        for name, layer in inner.named_modules() if isinstance(inner, nn.Module) else ():
-            if callable(getattr(layer, "processor", None)) and hasattr(
-                type(layer), "set_processor"
-            ):
+        if not isinstance(inner, nn.Module):
+            continue
+        for name, layer in inner.named_modules():
+            has_processor = callable(getattr(layer, "processor", None))
+            if has_processor and hasattr(type(layer), "set_processor"):
                 yield f"{part}.{name}".strip("."), layer
 
 
@@ -213,9 +219,8 @@ def _dispatched(
         raise UnsupportedError(
             "diffusers' context parallelism is not computed by regard; use the backend 'native'"
         )
-    # (batch, k_len), as the backend "native" takes it
     if attn_mask is not None and attn_mask.dim() == 2:
-        attn_mask = attn_mask[:, None, None]
+        attn_mask = attn_mask[:, None, None]  # (batch, k_len), as the backend "native" takes it
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     with nullcontext() if _inside.get() else replaced_attention():
         output = F.scaled_dot_product_attention(
@@ -230,8 +235,10 @@ def _register() -> None:
     names: Any = attention_dispatch.AttentionBackendName
     if NAME not in names._value2member_map_:
         member = str.__new__(names, NAME)
-        member._name_, member._value_ = NAME.upper(), NAME
-        names._member_map_[NAME.upper()] = names._value2member_map_[NAME] = member
+        member._name_ = NAME.upper()
+        member._value_ = NAME
+        names._member_map_[NAME.upper()] = member
+        names._value2member_map_[NAME] = member
         names._member_names_.append(NAME.upper())
     attention_dispatch._AttentionBackendRegistry.register(names(NAME))(_dispatched)
 

@@ -7,12 +7,14 @@ together.
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import chain
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -60,9 +62,11 @@ SHARED = {
 }
 FUNCTIONS = (FunctionType, MethodType, partial)
 PLAIN = (torch.Tensor, nn.Parameter)  # other tensors keep their numbers in ways of their own
+CONTAINERS = (dict, list, set, deque)
 MISSING = object()
-KINDS = 4096  # classes whose slots were looked up
-OF_NO_MODEL = {"regard", "torch", *sys.stdlib_module_names}  # packages whose classes are no model's
+MOST_CLASSES = 4096  # whose slots were looked up
+# Packages whose classes are no model's.
+OF_NO_MODEL = {"regard", "torch", *sys.stdlib_module_names}
 
 
 class Snapshot:
@@ -78,21 +82,20 @@ class Snapshot:
 
     def __init__(self, *roots: Any) -> None:
         self._restores: list[Restore] = []
-        self._held: dict[
-            int, Any
-        ] = {}  # keeps what was recorded alive, so that no id is used twice
+        # Keeps what was recorded alive, so that no id is used twice.
+        self._recorded: dict[int, Any] = {}
         waiting: list[tuple[Any, bool]] = [(root, True) for root in roots]
         while waiting:
             value, copies = waiting.pop()
-            if isinstance(value, ATOMS) or id(value) in self._held:
+            if isinstance(value, ATOMS) or id(value) in self._recorded:
                 continue
-            self._held[id(value)] = value
+            self._recorded[id(value)] = value
             for inner in self._record(value, copies):
                 # What only a function reaches, such as the closure of a hook, may be as large as a data set.
                 waiting.append((inner, copies and not isinstance(value, FUNCTIONS)))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(<{len(self._held):,} objects>)"
+        return f"{type(self).__name__}(<{len(self._recorded):,} objects>)"
 
     def restore(self) -> None:
         """Put back what was changed, and leave the rest untouched."""
@@ -118,33 +121,32 @@ class Snapshot:
             return (value.func, *value.args, *value.keywords.values())
         if str(type(value).__module__).partition(".")[0] in SHARED:
             return ()
-        held: list[Any] = []
+        contents: Iterable[Any] = ()
         if isinstance(value, torch.Generator):
-            self._record_state(value.get_state, value.set_state)
+            self._record_generator(value)
         elif isinstance(value, dict):
-            held += self._record_dict(value)
+            contents = self._record_dict(value)
         elif isinstance(value, list | deque):
-            held += self._record_sequence(value)
+            contents = self._record_sequence(value)
         elif isinstance(value, set):
-            held += self._record_set(value)
-        return (*held, *self._record_object(value))
+            contents = self._record_set(value)
+        return (*contents, *self._record_object(value))
 
     def _record_dict(self, value: dict[Any, Any]) -> Iterable[Any]:
         kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
         keys = list(kind.keys(value))
-        held = list(kind.values(value))
+        contents = list(kind.values(value))
 
         def restore() -> None:
-            if _are_same(list(kind.keys(value)), keys) and _are_same(
-                list(kind.values(value)), held
-            ):
+            has_same_keys = _are_same(list(kind.keys(value)), keys)
+            if has_same_keys and _are_same(list(kind.values(value)), contents):
                 return
             kind.clear(value)
-            for key, one in zip(keys, held, strict=True):
-                kind.__setitem__(value, key, one)
+            for key, content in zip(keys, contents, strict=True):
+                kind.__setitem__(value, key, content)
 
         self._restores.append(restore)
-        return held
+        return contents
 
     def _record_sequence(self, value: list[Any] | deque[Any]) -> Iterable[Any]:
         kind: Any = list if isinstance(value, list) else deque
@@ -172,12 +174,12 @@ class Snapshot:
     def _record_object(self, value: Any) -> Iterable[Any]:
         """Class, attributes and slots of an object of any class; a module is one."""
         kind = type(value)
+        contents: list[Any] = []
         attributes = getattr(value, "__dict__", None)
-        held: list[Any] = []
         if isinstance(attributes, dict):
-            held += self._record_dict(attributes)
+            contents += self._record_dict(attributes)
             if isinstance(value, nn.Module):
-                held += kind.__mro__
+                contents += kind.__mro__
 
             def restore() -> None:
                 if type(value) is not kind:
@@ -186,24 +188,22 @@ class Snapshot:
                     value.__dict__ = attributes
 
             self._restores.append(restore)
-        for name in _slots_of(kind):
-            held.append(self._record_slot(value, name))
-        return held
+        contents += [self._record_slot(value, name) for name in _slots_of(kind)]
+        return contents
 
     def _record_slot(self, value: Any, name: str) -> Any:
-        held = getattr(value, name, MISSING)
+        before = getattr(value, name, MISSING)
 
         def restore() -> None:
-            now = getattr(value, name, MISSING)
-            if now is held:
+            if getattr(value, name, MISSING) is before:
                 return
-            if held is MISSING:
+            if before is MISSING:
                 object.__delattr__(value, name)
             else:
-                object.__setattr__(value, name, held)
+                object.__setattr__(value, name, before)
 
         self._restores.append(restore)
-        return held
+        return before
 
     def _record_class(self, kind: type) -> Iterable[Any]:
         """The attributes of a class, such as a counter of all its objects."""
@@ -216,24 +216,24 @@ class Snapshot:
             now = vars(kind)
             for name in now.keys() - attributes.keys():
                 delattr(kind, name)
-            for name, held in attributes.items():
-                if now.get(name, MISSING) is not held:
-                    setattr(kind, name, held)
+            for name, before in attributes.items():
+                if now.get(name, MISSING) is not before:
+                    setattr(kind, name, before)
 
         self._restores.append(restore)
-        return [held for held in attributes.values() if isinstance(held, dict | list | set | deque)]
+        return [value for value in attributes.values() if isinstance(value, CONTAINERS)]
 
     def _record_cell(self, cell: CellType) -> Iterable[Any]:
         try:
-            held = cell.cell_contents
+            before = cell.cell_contents
         except ValueError:  # it is empty
             return ()
 
         def restore() -> None:
-            cell.cell_contents = held
+            cell.cell_contents = before
 
         self._restores.append(restore)
-        return (held,)
+        return (before,)
 
     def _record_tensor(self, x: torch.Tensor, copies: bool) -> Iterable[Any]:
         if type(x) not in PLAIN or x.layout != torch.strided:
@@ -241,7 +241,7 @@ class Snapshot:
         learns = x.requires_grad
         is_leaf = x.is_leaf
         gradient = x.grad if is_leaf else None
-        view = x.detach()  # of the same memory, which `x.data = other` leaves behind
+        view = x.detach()  # of the same memory, which an assignment to `x.data` leaves behind
         numbers = None
         if copies and not isinstance(x, nn.Parameter) and not x.is_meta:
             numbers = _each_once(view).clone()
@@ -260,26 +260,29 @@ class Snapshot:
         self._restores.append(restore)
         return (x.__dict__,)
 
-    def _record_state(self, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
-        state = get()
-        self._restores.append(lambda: put(state))
+    def _record_generator(self, generator: torch.Generator) -> None:
+        state = generator.get_state()
+
+        def restore() -> None:
+            generator.set_state(state)
+
+        self._restores.append(restore)
 
 
-@lru_cache(KINDS)
+@lru_cache(MOST_CLASSES)
 def _slots_of(kind: type) -> tuple[str, ...]:
     """The names of the attributes that objects of a class hold outside of their dictionary."""
-    return tuple(
-        name
-        for base in kind.__mro__
-        if "__slots__" in vars(base)
-        for name, member in vars(base).items()
-        if isinstance(member, MemberDescriptorType)
-    )
+    names: list[str] = []
+    for base in kind.__mro__:
+        if "__slots__" in vars(base):
+            members = vars(base).items()
+            names += [name for name, member in members if isinstance(member, MemberDescriptorType)]
+    return tuple(names)
 
 
 def _are_same(now: list[Any], before: list[Any]) -> bool:
     """Whether two lists hold the same objects in the same order."""
-    return len(now) == len(before) and all(map(lambda one, other: one is other, now, before))
+    return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def _is_same_view(x: torch.Tensor, view: torch.Tensor) -> bool:
@@ -310,21 +313,19 @@ def unchanged(*roots: Any) -> Generator[Snapshot]:
     snapshot = Snapshot(*roots)
     grads = torch.is_grad_enabled()
     dtype = torch.get_default_dtype()
-    python = random.getstate()
+    python_state = random.getstate()
     numpy = sys.modules.get("numpy")
-    state = None if numpy is None else numpy.random.get_state()
-    devices = {x.device for root in roots for x in _parameters(root) if x.device.type == "cuda"}
+    numpy_state = None if numpy is None else numpy.random.get_state()
+    models = [root for root in roots if isinstance(root, nn.Module)]
+    parameters = chain.from_iterable(model.parameters() for model in models)
+    devices = {x.device for x in parameters if x.device.type == "cuda"}
     try:
         with torch.random.fork_rng([*devices]):
             yield snapshot
     finally:
         torch.set_grad_enabled(grads)
         torch.set_default_dtype(dtype)
-        random.setstate(python)
+        random.setstate(python_state)
         if numpy is not None:
-            numpy.random.set_state(state)
+            numpy.random.set_state(numpy_state)
         snapshot.restore()
-
-
-def _parameters(root: Any) -> Iterable[nn.Parameter]:
-    return root.parameters() if isinstance(root, nn.Module) else ()

@@ -112,9 +112,8 @@ def replaced_attention(
     if not callable(pattern):
         as_pattern(pattern)
     seen = ReplacedAttention()
-    with _Mode(
-        seen, pattern, checked_wants(want), backend
-    ) as mode:  # PyTorch's fast path is off in any such mode
+    # PyTorch's fast path is off in any such mode.
+    with _Mode(seen, pattern, checked_wants(want), backend) as mode:
         yield seen
     if not mode.called:
         raise RegardError(
@@ -129,7 +128,10 @@ class _Mode(TorchFunctionMode):
 
     def __init__(self, seen: ReplacedAttention, pattern: Chosen, want: Any, backend: str) -> None:
         super().__init__()
-        self.seen, self.pattern, self.want, self.backend = seen, pattern, want, backend
+        self.seen = seen
+        self.pattern = pattern
+        self.want = want
+        self.backend = backend
         self.called = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -162,20 +164,20 @@ class _Mode(TorchFunctionMode):
         q, k, v, axes = as_four_axes(query, key, value, enable_gqa)
         start = None if attn_mask is None else start_of_causal(attn_mask, q.shape[2], k.shape[2])
         if is_causal or start is not None:
-            own = Causal()
+            own_pattern: Pattern = Causal()
             bias = None
         else:
             mask = None if attn_mask is None else mask_of_four_axes(attn_mask, axes)
-            own, bias = meaning(mask, q.shape[2], k.shape[2])
-        if start is None and own == Causal():
+            own_pattern, bias = pattern_and_bias(mask, q.shape[2], k.shape[2])
+        if start is None and own_pattern == Causal():
             start = 0  # PyTorch aligns the first query with the first key
-        call = ReplacedCall(self.seen.calls, q.shape[1], q.shape[2], k.shape[2], own)
-        chosen: Any = self.pattern(call) if callable(self.pattern) else self.pattern
+        call = ReplacedCall(self.seen.calls, q.shape[1], q.shape[2], k.shape[2], own_pattern)
+        pattern: Any = self.pattern(call) if callable(self.pattern) else self.pattern
         detail = attention_detail(
             q,
             k,
             v,
-            pattern=own & as_pattern(chosen),
+            pattern=own_pattern & as_pattern(pattern),
             bias=bias,
             scale=scale,
             dropout=dropout_p,
@@ -191,30 +193,33 @@ class _Mode(TorchFunctionMode):
     def multi_head(self, func: Any, bound: inspect.BoundArguments) -> Any:
         """The function of nn.MultiheadAttention, which calls the other one, if it is not asked for weights."""
         bound.apply_defaults()
-        given = bound.arguments
-        if given["attn_mask"] is not None:
-            refuse_wrapper("attn_mask", given["attn_mask"])
-        if given["need_weights"] and given["training"] and given["dropout_p"] > 0:
+        arguments = bound.arguments
+        needs_weights = arguments["need_weights"]
+        if arguments["attn_mask"] is not None:
+            refuse_wrapper("attn_mask", arguments["attn_mask"])
+        if needs_weights and arguments["training"] and arguments["dropout_p"] > 0:
             self.seen.left.append("the weights of a multi-head attention are wanted after dropout")
             return func(*bound.args, **bound.kwargs)
-        needs = given["need_weights"]
+
         details = []
 
         def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
-            output, detail = self.attend(*args, **kwargs, want=("weights",) if needs else ())
+            want = ("weights",) if needs_weights else ()
+            output, detail = self.attend(*args, **kwargs, want=want)
             details.append(detail)
             return output
 
-        given["need_weights"] = False
-        output, _ = _finding(attend, inspect.unwrap(func))(*bound.args, **bound.kwargs)
-        if not needs:
+        arguments["need_weights"] = False
+        output, _ = _calling(attend, inspect.unwrap(func))(*bound.args, **bound.kwargs)
+        if not needs_weights:
             return output, None
         weights = details[0].weights  # (batch, heads, q_len, k_len)
-        weights = weights.mean(1) if given["average_attn_weights"] else weights
-        return output, weights if given["query"].dim() == 3 else weights[0]
+        if arguments["average_attn_weights"]:
+            weights = weights.mean(1)
+        return output, weights if arguments["query"].dim() == 3 else weights[0]
 
 
-def meaning(
+def pattern_and_bias(
     mask: torch.Tensor | None, q_len: int, k_len: int
 ) -> tuple[Pattern, torch.Tensor | None]:
     """The pattern and the bias that a mask stands for; the pattern is Causal, KeyMask or Explicit where it is one.
@@ -223,36 +228,38 @@ def meaning(
     """
     if mask is None:
         return Full(), None
-    if any(
-        given not in (1, size) for given, size in zip(mask.shape[2:], (q_len, k_len), strict=True)
-    ):
+    if mask.shape[2] not in (1, q_len) or mask.shape[3] not in (1, k_len):
         raise ShapeError(
             f"attn_mask has {tuple(mask.shape[2:])} as its last axes; {count_of(q_len, 'queries')} and "
             f"{count_of(k_len, 'keys')} need ({q_len}, {k_len})"
         )
-    live = mask if mask.dtype == torch.bool else _live(mask)
-    if live is None:
+    allowed = mask if mask.dtype == torch.bool else _allowed_pairs(mask)
+    if allowed is None:
         return Full(), mask
-    known = not torch.compiler.is_compiling()
-    # for all heads and queries
-    alike = all(live.shape[axis] == 1 or not live.stride(axis) for axis in (1, 2))
-    if alike or (known and live.shape[2] == 1 and torch.equal(live, live[:, :1].expand_as(live))):
-        return KeyMask(live[:, 0, 0].expand(-1, k_len)), None
-    if (
-        known
-        and live.shape == (1, 1, q_len, k_len)
-        and torch.equal(live[0, 0], torch.ones_like(live[0, 0]).tril())
-    ):
-        return Causal(), None
-    return Explicit(live.expand(-1, -1, q_len, k_len)), None
+    if _is_padding(allowed):
+        return KeyMask(allowed[:, 0, 0].expand(-1, k_len)), None
+    if not torch.compiler.is_compiling() and allowed.shape == (1, 1, q_len, k_len):
+        pairs = allowed[0, 0]
+        if torch.equal(pairs, torch.ones_like(pairs).tril()):
+            return Causal(), None
+    return Explicit(allowed.expand(-1, -1, q_len, k_len)), None
 
 
-def _live(mask: torch.Tensor) -> torch.Tensor | None:
+def _allowed_pairs(mask: torch.Tensor) -> torch.Tensor | None:
     """Where a mask of numbers adds 0, if it adds -inf everywhere else and needs no gradient; None otherwise."""
     if mask.requires_grad or torch.compiler.is_compiling():
         return None
-    live = mask == 0
-    return live if bool((live | (mask == -torch.inf)).all()) else None
+    allowed = mask == 0
+    return allowed if bool((allowed | (mask == -torch.inf)).all()) else None
+
+
+def _is_padding(allowed: torch.Tensor) -> bool:
+    """Whether all heads and queries of a batch row are allowed the same keys."""
+    if all(allowed.shape[axis] == 1 or not allowed.stride(axis) for axis in (1, 2)):
+        return True
+    if torch.compiler.is_compiling() or allowed.shape[2] != 1:
+        return False
+    return torch.equal(allowed, allowed[:, :1].expand_as(allowed))
 
 
 class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
@@ -280,8 +287,8 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
     ) -> None:
         super().__init__(*positional, **keywords)
         self.pattern = as_pattern(pattern)
-        # a layer with hooks is not skipped by the fast path
-        self.register_forward_pre_hook(_calls_forward)
+        # A layer with hooks is not skipped by the fast path.
+        self.register_forward_pre_hook(_do_nothing)
 
     def forward(
         self,
@@ -311,40 +318,26 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
             )
         check_inputs(self, query, key, value)
         check_masks(self, query, key, key_padding_mask, attn_mask)
-        batched = query.dim() == 3
-        # unbatched: (length, dim)
-        given = [x if batched else x[:, None] for x in (query, key, value)]
-        if batched and self.batch_first:
-            given = [x.transpose(0, 1) for x in given]
-        q, k, v = self._projected(*given)  # (length, batch, heads · head_dim)
-        live = (
-            None
-            if key_padding_mask is None
-            else allowed_by("key_padding_mask", key_padding_mask, batched)
-        )
-        mask = None if attn_mask is None else allowed_by("attn_mask", attn_mask)
-        if mask is not None and mask.dim() == 3:
-            mask = mask.unflatten(0, (-1, self.num_heads))  # (batch, heads, q_len, k_len)
+        is_batched = query.dim() == 3
+        q, k, v = self._project(query, key, value)  # (length, batch, heads · head_dim)
         k, v, added = self._with_added_keys(k, v)
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0, 3) for x in (q, k, v))
-        mask = joined(mask, None if live is None else live[:, None, None])
-        if mask is not None:
-            mask = F.pad(mask, (0, added), value=mask.dtype == torch.bool)
-            mask = mask[(None,) * (4 - mask.dim())]
-        own, bias = meaning(mask, q.shape[2], k.shape[2])
+        mask = self._mask(key_padding_mask, attn_mask, is_batched, added)
+        own_pattern, bias = pattern_and_bias(mask, q.shape[2], k.shape[2])
         options: dict[str, Any] = {
-            "pattern": own & self.pattern,
+            "pattern": own_pattern & self.pattern,
             "bias": None if bias is None else bias.to(q.dtype),
             "dropout": self.dropout if self.training else 0.0,
-            "q_start": 0 if own == Causal() else None,
+            "q_start": 0 if own_pattern == Causal() else None,
         }
+
         weights = None
         recording = current_recording(self)
         if need_weights or recording is not None:
             want = () if recording is None else recording.want
-            detail = attention_detail(
-                q, k, v, want=(*want, "weights") if need_weights else want, **options
-            )
+            if need_weights:
+                want = (*want, "weights")
+            detail = attention_detail(q, k, v, want=want, **options)
             output = detail.output
             if need_weights:
                 weights = detail.weights.mean(1) if average_attn_weights else detail.weights
@@ -352,24 +345,28 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
                 recording.add(self, detail)
         else:
             output = attention(q, k, v, **options)
-        output = self.out_proj(output.permute(2, 0, 1, 3).flatten(2))
-        if not batched:
+        output = self.out_proj(output.permute(2, 0, 1, 3).flatten(2))  # (length, batch, dim)
+        if not is_batched:
             return output[:, 0], None if weights is None else weights[0]
         return output.transpose(0, 1) if self.batch_first else output, weights
 
-    def _projected(
+    def _project(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        matrices = (
-            self.in_proj_weight.chunk(3)
-            if self._qkv_same_embed_dim
-            else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        )
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        q, k, v = (
-            F.linear(*one) for one in zip((query, key, value), matrices, biases, strict=True)
-        )
-        return q, k, v
+    ) -> list[torch.Tensor]:
+        """Queries, keys and values, (length, batch, heads · head_dim)."""
+        inputs = (query, key, value)
+        if query.dim() == 2:
+            inputs = [x[:, None] for x in inputs]
+        elif self.batch_first:
+            inputs = [x.transpose(0, 1) for x in inputs]
+        matrices = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if self._qkv_same_embed_dim:
+            matrices = self.in_proj_weight.chunk(3)
+        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return [
+            F.linear(x, matrix, bias)
+            for x, matrix, bias in zip(inputs, matrices, biases, strict=True)
+        ]
 
     def _with_added_keys(
         self, k: torch.Tensor, v: torch.Tensor
@@ -377,30 +374,51 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
         """Keys and values with those of add_bias_kv and add_zero_attn after them, and how many these are."""
         added = 0
         if self.bias_k is not None and self.bias_v is not None:
-            k, v = (
-                torch.cat((x, one.expand(1, *x.shape[1:])))
-                for x, one in ((k, self.bias_k), (v, self.bias_v))
-            )
+            k = torch.cat((k, self.bias_k.expand(1, *k.shape[1:])))
+            v = torch.cat((v, self.bias_v.expand(1, *v.shape[1:])))
             added += 1
         if self.add_zero_attn:
-            k, v = (F.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
+            k = F.pad(k, (0, 0, 0, 0, 0, 1))
+            v = F.pad(v, (0, 0, 0, 0, 0, 1))
             added += 1
         return k, v, added
 
+    def _mask(
+        self,
+        key_padding_mask: torch.Tensor | None,
+        attn_mask: torch.Tensor | None,
+        is_batched: bool,
+        added: int,
+    ) -> torch.Tensor | None:
+        """Both masks as one of four axes, which allows the added keys."""
+        live = None
+        if key_padding_mask is not None:
+            live = allowed_by("key_padding_mask", key_padding_mask, is_batched)[:, None, None]
+        mask = None
+        if attn_mask is not None:
+            mask = allowed_by("attn_mask", attn_mask)
+            if mask.dim() == 3:
+                mask = mask.unflatten(0, (-1, self.num_heads))  # (batch, heads, q_len, k_len)
+        mask = joined(mask, live)
+        if mask is None:
+            return None
+        mask = F.pad(mask, (0, added), value=mask.dtype == torch.bool)
+        return mask[(None,) * (4 - mask.dim())]
 
-def _calls_forward(layer: nn.Module, inputs: Any) -> None:
+
+def _do_nothing(layer: nn.Module, inputs: Any) -> None:
     """A hook that changes nothing."""
 
 
-def _finding(attend: Callable[..., torch.Tensor], function: Any) -> Callable[..., Any]:
+def _calling(attend: Callable[..., torch.Tensor], function: Any) -> Callable[..., Any]:
     """A copy of a function of `F` that finds `attend` by the name scaled_dot_product_attention.
 
     While a mode handles a function, PyTorch switches the mode off, so the mode does not see what the function calls.
     The name in PyTorch's module stays as it is: other threads use it, and an interruption could not undo a change.
     """
     names = {**function.__globals__, "scaled_dot_product_attention": attend}
-    copy = FunctionType(
+    copied = FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
     )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied

@@ -18,7 +18,7 @@ from regard.errors import ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
 from regard.functional.compiled import compiler_beside
 from regard.functional.kept import PLANS
-from regard.integrations.torch import meaning
+from regard.integrations.torch import pattern_and_bias
 from regard.integrations.transformers.kept_cache import STORED
 from regard.integrations.transformers.latents import EXPAND, Latents, form_of
 from regard.integrations.transformers.masks import (
@@ -33,7 +33,7 @@ from regard.integrations.transformers.window_cache import mask_of_kept
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, Pattern
 
-__all__ = ["CHANGE", "ModuleCall", "Watcher", "attended", "regard_attention", "warned", "watchers"]
+__all__ = ["CHANGE", "ModuleCall", "Watcher", "attend", "regard_attention", "warned", "watchers"]
 
 # Keywords of a call that would change its result, and which regard has no name for.
 REFUSED = {
@@ -93,8 +93,9 @@ class Watcher(Protocol):
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
 warned: set[type] = set()  # classes of modules whose mask was not recognised
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k and v
-# softcap, scale, dropout and sink
-Options = tuple[float | None, float | None, float, torch.Tensor | None]
+Options = tuple[
+    float | None, float | None, float, torch.Tensor | None
+]  # softcap, scale, dropout and sink
 
 
 def regard_attention(
@@ -142,7 +143,8 @@ def regard_attention(
             )
     if others.get("output_attentions"):
         raise UnsupportedError(NO_WEIGHTS)
-    if (stored := getattr(key, STORED, None)) is not None:
+    stored = getattr(key, STORED, None)
+    if stored is not None:
         if indices is not None or EXPAND in module.__dict__:
             raise UnsupportedError(
                 f"{type(module).__name__} attends to latents or to keys that an indexer chose, whose entries "
@@ -150,36 +152,32 @@ def regard_attention(
             )
         key, value = stored
     if indices is not None:
-        attention_mask = _of_indices(module, indices, query, key, attention_mask)
+        attention_mask = _mask_of_indices(module, indices, query, key, attention_mask)
     if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
         query = query.expand(key.shape[0], *query.shape[1:])
-    sink = None if s_aux is None else s_aux.flatten()
     shared = attention_mask.shared if type(attention_mask) is PatternMask else None
     over_processes = shared is not None or (forwards and shared_now() is not None)
-    latents: Latents | None = None
     change = module.__dict__.get(CHANGE)
     if change is not None:
         attention_mask = mask_of_kept(key, attention_mask)
+    latents: Latents | None = None
     if EXPAND in module.__dict__:
-        expand = (
-            "processes share the sequence"
-            if over_processes
-            else "change_attention changed it"
-            if change
-            else None
-        )
+        expand = None
+        if over_processes:
+            expand = "processes share the sequence"
+        elif change:
+            expand = "change_attention changed it"
         latents = form_of(module, query, key, value, scaling, expand)
         query, key, value, scaling, *_ = latents
+
     tensors = (query, key, value)
+    sink = None if s_aux is None else s_aux.flatten()
     options = (softcap, scaling, dropout, sink)
+    output = None
     if over_processes:
         output = _over_processes(module, tensors, attention_mask, position_bias, options)
-        return output.transpose(1, 2).contiguous(), None
-    output = (
-        None
-        if position_bias is not None
-        else _computed_again(module, tensors, attention_mask, options)
-    )
+    elif position_bias is None:
+        output = _computed_again(module, tensors, attention_mask, options)
     if output is None:
         call = _call_of(module, tensors, attention_mask, is_causal, position_bias)
         call = call._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
@@ -187,12 +185,13 @@ def regard_attention(
             call = call._replace(became={**call.became, "latents": latents.form})
         if change is not None:
             call = change.of(module, call, attention_mask, query.shape[2], key.shape[2])
-        output = attended(module, query, key, value, call)
-    output = output if latents is None else latents.output(output)
+        output = attend(module, query, key, value, call)
+    if latents is not None:
+        output = latents.output(output)
     return output.transpose(1, 2).contiguous(), None
 
 
-def _of_indices(
+def _mask_of_indices(
     module: nn.Module,
     indices: torch.Tensor,
     q: torch.Tensor,
@@ -208,13 +207,12 @@ def _of_indices(
     batch = k.shape[0]
     q_len = q.shape[2]
     k_len = k.shape[2]
+    # The index -1 becomes a column behind the keys, which is cut off afterwards.
+    columns = torch.where(indices < 0, k_len, indices.long()).expand(batch, q_len, -1)
     chosen = torch.zeros(batch, 1, q_len, k_len + 1, dtype=torch.bool, device=k.device)
-    chosen.scatter_(
-        -1, torch.where(indices < 0, k_len, indices.long()).expand(batch, q_len, -1)[:, None], True
-    )
-    added = torch.zeros(chosen.shape, dtype=q.dtype, device=k.device).masked_fill(
-        ~chosen, -torch.inf
-    )[..., :k_len]
+    chosen.scatter_(-1, columns[:, None], True)
+    added = torch.zeros(chosen.shape, dtype=q.dtype, device=k.device)
+    added = added.masked_fill(~chosen, -torch.inf)[..., :k_len]
     return added if mask is None else added + mask[..., :k_len].to(q.dtype)
 
 
@@ -226,13 +224,13 @@ def _over_processes(
     options: Options,
 ) -> torch.Tensor:
     """The output of a call of a model whose sequence is divided among processes; see `sharing`."""
-    shared = mask.shared if isinstance(mask, PatternMask) else None
-    if shared is None or not isinstance(mask, PatternMask):
+    if not isinstance(mask, PatternMask) or mask.shared is None:
         running = shared_now()
         assert running is not None
         running.refuse_call(
             module, "calls attention without the mask that was made for the whole sequence"
         )
+    shared = mask.shared
     if position_bias is not None:
         shared.refuse_call(module, "adds a bias by positions to its scores")
     if CHANGE in module.__dict__:
@@ -249,38 +247,30 @@ def _computed_again(
     module: nn.Module, tensors: Tensors, mask: torch.Tensor | None, options: Options
 ) -> torch.Tensor | None:
     """The output of a call like one that was computed with this mask before, as an earlier layer had it; else None."""
-    if (
-        type(mask) is not PatternMask
-        or type(tensors[0]) is not torch.Tensor
-        or torch.compiler.is_dynamo_compiling()
-    ):
+    q, k, v = tensors
+    if type(mask) is not PatternMask or type(q) is not torch.Tensor or isinstance(k, Stored):
         return None
-    if (
-        CHANGE in module.__dict__
-        or watchers.get()
-        or not (kept := mask.plans)
-        or isinstance(tensors[1], Stored)
-    ):
+    if torch.compiler.is_dynamo_compiling() or CHANGE in module.__dict__ or watchers.get():
+        return None
+    plans = mask.plans
+    if not plans:
         return None
     softcap, scale, dropout, sink = options
-    compute = kept.get(_key(*tensors, None, sink, softcap, scale, dropout))
+    compute = plans.get(_key(q, k, v, None, sink, softcap, scale, dropout))
     if compute is None or compiler_beside() is not None or is_transformed():
         return None
-    return compute(
-        Call(
-            *tensors,
-            None,
-            None,
-            None,
-            sink,
-            mask.pattern,
-            None,
-            softcap,
-            scale,
-            dropout,
-            mask.q_start,
-        )
+    call = Call(
+        q,
+        k,
+        v,
+        sink=sink,
+        pattern=mask.pattern,
+        softcap=softcap,
+        scale=scale,
+        dropout=dropout,
+        q_start=mask.q_start,
     )
+    return compute(call)
 
 
 def _key(
@@ -295,13 +285,15 @@ def _key(
     key = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, numbers
     key += q.is_neg(), k.is_neg(), v.is_neg()
     if bias is not None or sink is not None:
-        key += tuple(
-            None if one is None else (one.shape, one.dtype, one.is_neg()) for one in (bias, sink)
-        )
+        key += _key_of_optional(bias), _key_of_optional(sink)
     if torch.is_grad_enabled():
         learns = bias is not None and bias.requires_grad, sink is not None and sink.requires_grad
         key += (q.requires_grad, k.requires_grad, v.requires_grad, *learns)
     return key
+
+
+def _key_of_optional(x: torch.Tensor | None) -> tuple[Any, ...] | None:
+    return None if x is None else (x.shape, x.dtype, x.is_neg())
 
 
 def _call_of(
@@ -312,19 +304,20 @@ def _call_of(
     bias: torch.Tensor | None,
 ) -> ModuleCall:
     """Pattern, positions and bias of a call."""
-    q_len = tensors[0].shape[2]
-    k_len = tensors[1].shape[2]
-    bias = None if bias is None else bias[..., :k_len]
+    q, k, _ = tensors
+    q_len = q.shape[2]
+    k_len = k.shape[2]
+    if bias is not None:
+        bias = bias[..., :k_len]
     if isinstance(mask, TracedMask):
         if isinstance(k_len, int) and isinstance(mask.shape[-1], int) and mask.shape[-1] != k_len:
             raise ShapeError(_other_length(module, mask.shape[2:], q_len, k_len))
         return ModuleCall(mask.pattern, mask.q_start, bias)
     if isinstance(mask, PatternMask):
         # One row of keys for all queries, or a mask that hides nothing, serves any number of queries.
-        serves = mask.pattern == Full() or (
-            mask.sizes[2] == 1 and not mask.pattern.compares_positions
-        )
-        if mask.sizes[3] != k_len or (mask.sizes[2] != q_len and not serves):
+        serves_all = mask.sizes[2] == 1 and not mask.pattern.compares_positions
+        fits = mask.sizes[2] == q_len or mask.pattern == Full() or serves_all
+        if mask.sizes[3] != k_len or not fits:
             raise ShapeError(_other_length(module, mask.sizes[2:], q_len, k_len))
         if mask.reason is not None:
             _warn(module, mask.reason)
@@ -336,24 +329,31 @@ def _call_of(
         if is_causal and q_len > 1:
             return ModuleCall(Causal(), 0, bias, became={"no mask": "causal"})
         return ModuleCall(Full(), k_len - q_len, bias)
-    mask = mask[..., :k_len]
-    dtype = tensors[0].dtype
-    compiling = torch.compiler.is_compiling()
-    if mask.is_floating_point() and (compiling or not mask.requires_grad):
+    return _call_of_pairs(mask[..., :k_len], bias, q_len, q.dtype)
+
+
+def _call_of_pairs(
+    mask: torch.Tensor, bias: torch.Tensor | None, q_len: int, dtype: torch.dtype
+) -> ModuleCall:
+    """Pattern, positions and bias of a call with a mask of pairs, (..., q_len, k_len)."""
+    k_len = mask.shape[-1]
+    is_compiling = torch.compiler.is_compiling()
+    if mask.is_floating_point() and (is_compiling or not mask.requires_grad):
         # how transformers writes masked pairs
         mask = mask.masked_fill(mask < torch.finfo(mask.dtype).min / 2, -torch.inf)
-    if compiling:  # where a pattern cannot hold a tensor
+    if is_compiling:  # where a pattern cannot hold a tensor
         if mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(
-                ~mask, -torch.inf
-            )
+            zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+            mask = zeros.masked_fill(~mask, -torch.inf)
         added = mask.to(dtype) if mask.is_floating_point() else mask
-        return ModuleCall(Full(), k_len - q_len, _summed(bias, added))
-    pattern, added = meaning(mask, q_len, k_len)
+        return ModuleCall(Full(), k_len - q_len, _sum(bias, added))
+    pattern, added = pattern_and_bias(mask, q_len, k_len)
     start = 0 if pattern == Causal() else k_len - q_len
+    if added is not None:
+        bias = _sum(bias, added.to(dtype))
     name = f"a mask {(*mask.shape,)} of {str(mask.dtype).removeprefix('torch.')}"
-    bias = bias if added is None else _summed(bias, added.to(dtype))
-    return ModuleCall(pattern, start, bias, became={name: "bias" if added is mask else "pattern"})
+    became = {name: "bias" if added is mask else "pattern"}
+    return ModuleCall(pattern, start, bias, became=became)
 
 
 def _other_length(module: nn.Module, sizes: Any, q_len: int, k_len: int) -> str:
@@ -363,8 +363,8 @@ def _other_length(module: nn.Module, sizes: Any, q_len: int, k_len: int) -> str:
     )
 
 
-def _summed(one: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
-    return other if one is None else one + other
+def _sum(bias: torch.Tensor | None, added: torch.Tensor) -> torch.Tensor:
+    return added if bias is None else bias + added
 
 
 def _warn(module: nn.Module, reason: str) -> None:
@@ -380,31 +380,49 @@ def _warn(module: nn.Module, reason: str) -> None:
     )
 
 
-def attended(
+def attend(
     module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: ModuleCall
 ) -> torch.Tensor:
     """The output of a module's call, (batch, heads, q_len, v_dim); watchers of the module get its statistics.
 
     Layers that share a mask look up once what computes their calls.
     """
-    if not torch.compiler.is_compiling() and (watching := watchers.get()):
-        wants = [(one, want) for one in watching if (want := one.wants(module)) is not None]
-        if wants:
-            want = tuple(dict.fromkeys(each for _, wanted in wants for each in wanted))
-            detail = attention_detail(q, k, v, want=want, **call.options())
-            output = detail.output
-            for one, _ in wants:
-                output = one.take(module, call, detail, output)
+    if not torch.compiler.is_compiling() and watchers.get():
+        output = _attend_watched(module, q, k, v, call)
+        if output is not None:
             return output
     options = call.options()
     plans = call.plans
     if plans is None or isinstance(k, Stored) or compiler_beside() is not None or is_transformed():
         return attention(q, k, v, **options)
+
     key = _key(q, k, v, call.bias, call.sink, call.softcap, call.scale, call.dropout)
     compute = plans.get(key)
-    output = compute(Call(q, k, v, **options)) if compute is not None else None
-    if output is None:
-        output = attention(q, k, v, **options)
-        if compute is None and (compute := PLANS.computing(Call(q, k, v, **options))) is not None:
-            plans[key] = compute
+    if compute is not None:
+        output = compute(Call(q, k, v, **options))
+        return attention(q, k, v, **options) if output is None else output
+    output = attention(q, k, v, **options)
+    compute = PLANS.computing(Call(q, k, v, **options))
+    if compute is not None:
+        plans[key] = compute
+    return output
+
+
+def _attend_watched(
+    module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: ModuleCall
+) -> torch.Tensor | None:
+    """The output that the watchers of a module leave of its call; None if nothing watches the module."""
+    wants: list[Want] = []
+    watching = []
+    for watcher in watchers.get():
+        want = watcher.wants(module)
+        if want is not None:
+            wants += want
+            watching.append(watcher)
+    if not watching:
+        return None
+    detail = attention_detail(q, k, v, want=tuple(dict.fromkeys(wants)), **call.options())
+    output = detail.output
+    for watcher in watching:
+        output = watcher.take(module, call, detail, output)
     return output

@@ -29,12 +29,31 @@ from regard.integrations.transformers.attending import regard_attention
 from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.window_cache import cache_among
 
-__all__ = ["BIASED", "attended_beside", "heads_of", "refuse_weights"]
+__all__ = [
+    "BIASED",
+    "append_to_cache",
+    "attend_as_bart",
+    "heads_of",
+    "project_heads",
+    "refuse_weights",
+]
 
 
 def heads_of(x: torch.Tensor, heads: int) -> torch.Tensor:
     """(batch, heads, length, head_dim) of (batch, length, dim)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def project_heads(x: torch.Tensor, heads: int, *layers: nn.Module) -> list[torch.Tensor]:
+    """The heads (batch, heads, length, head_dim) of each layer's output for x, (batch, length, dim)."""
+    return [heads_of(layer(x), heads) for layer in layers]
+
+
+def append_to_cache(
+    cache: Any, k: torch.Tensor, v: torch.Tensor, layer: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The keys and values of all tokens; those of this call alone without a cache."""
+    return (k, v) if cache is None else cache.update(k, v, layer)
 
 
 def refuse_weights(wanted: Any) -> None:
@@ -43,36 +62,45 @@ def refuse_weights(wanted: Any) -> None:
         raise UnsupportedError(NO_WEIGHTS)
 
 
-def attended_beside(
+def attend_as_bart(
     module: Any,
     hidden_states: torch.Tensor,
-    seen: torch.Tensor | None,
+    encoded: torch.Tensor | None,
     past: Any,
     attention_mask: Any,
 ) -> torch.Tensor:
-    """The output of a decoder's attention, written as BART's: to itself, or to what an encoder made (`seen`).
+    """The output of a decoder's attention, written as BART's: to itself, or to what an encoder made (`encoded`).
 
     Keys and values of the encoder are computed once for a text and then read from the cache.
     """
-    crossing = seen is not None
-    cache = past
-    if isinstance(past, EncoderDecoderCache):
-        cache = past.cross_attention_cache if crossing else past.self_attention_cache
     q = heads_of(module.q_proj(hidden_states), module.num_heads)
-    if crossing and cache is not past and past.is_updated.get(module.layer_idx):
-        k, v = (getattr(cache.layers[module.layer_idx], name) for name in ("keys", "values"))
-    else:
-        read = hidden_states if seen is None else seen
-        k, v = (heads_of(layer(read), module.num_heads) for layer in (module.k_proj, module.v_proj))
-        if cache is not None:
-            k, v = cache.update(k, v, module.layer_idx)
-            if crossing and cache is not past:
-                past.is_updated[module.layer_idx] = True
+    k, v = _keys_as_bart(module, hidden_states, encoded, past)
     dropout = (module.dropout or 0.0) if module.training else 0.0
     output, _ = regard_attention(
         module, q, k, v, attention_mask, scaling=module.scaling, dropout=dropout, is_causal=False
     )
     return module.out_proj(output.flatten(2))
+
+
+def _keys_as_bart(
+    module: Any, hidden_states: torch.Tensor, encoded: torch.Tensor | None, past: Any
+) -> Any:
+    """Keys and values of all tokens of the decoder, or of the encoder's."""
+    index = module.layer_idx
+    cache = past
+    has_two_caches = isinstance(past, EncoderDecoderCache)
+    if has_two_caches:
+        cache = past.self_attention_cache if encoded is None else past.cross_attention_cache
+    is_computed_once = has_two_caches and encoded is not None
+    if is_computed_once and past.is_updated.get(index):
+        layer = cache.layers[index]
+        return layer.keys, layer.values
+    read = hidden_states if encoded is None else encoded
+    k, v = project_heads(read, module.num_heads, module.k_proj, module.v_proj)
+    k, v = append_to_cache(cache, k, v, index)
+    if is_computed_once:
+        past.is_updated[index] = True
+    return k, v
 
 
 class RegardBloomAttention(BloomAttention):
@@ -91,8 +119,8 @@ class RegardBloomAttention(BloomAttention):
     ) -> tuple[torch.Tensor, None]:
         refuse_weights(output_attentions)
         q, k, v = self._reshape(self.query_key_value(hidden_states))
-        if (cache := cache_among(layer_past, *others.values())) is not None:
-            k, v = cache.update(k, v, self.layer_idx)
+        cache = cache_among(layer_past, *others.values())
+        k, v = append_to_cache(cache, k, v, self.layer_idx)
         output, _ = regard_attention(
             self,
             q,
@@ -104,9 +132,8 @@ class RegardBloomAttention(BloomAttention):
             dropout=self.attention_dropout.p if self.training else 0.0,
             position_bias=alibi.unflatten(0, (-1, self.num_heads)),
         )
-        return dropout_add(
-            self.dense(output.flatten(2)), residual, self.hidden_dropout, self.training
-        ), None
+        output = self.dense(output.flatten(2))
+        return dropout_add(output, residual, self.hidden_dropout, self.training), None
 
 
 class RegardMptAttention(MptAttention):
@@ -121,11 +148,12 @@ class RegardMptAttention(MptAttention):
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """attention_mask: (batch, 1, q_len, k_len), True for masked pairs."""
-        mixed = self.Wqkv(hidden_states)
-        mixed = mixed.clamp(-self.clip_qkv, self.clip_qkv) if self.clip_qkv else mixed
-        q, k, v = (heads_of(one, self.n_heads) for one in mixed.chunk(3, 2))
-        if (cache := cache_among(past_key_values, *others.values())) is not None:
-            k, v = cache.update(k, v, self.layer_idx)
+        projected = self.Wqkv(hidden_states)
+        if self.clip_qkv:
+            projected = projected.clamp(-self.clip_qkv, self.clip_qkv)
+        q, k, v = (heads_of(x, self.n_heads) for x in projected.chunk(3, 2))
+        cache = cache_among(past_key_values, *others.values())
+        k, v = append_to_cache(cache, k, v, self.layer_idx)
         output, _ = regard_attention(
             self,
             q,
@@ -151,10 +179,7 @@ class RegardMPNetSelfAttention(MPNetSelfAttention):
         **others: Any,
     ) -> tuple[torch.Tensor]:
         refuse_weights(output_attentions)
-        q, k, v = (
-            heads_of(layer(hidden_states), self.num_attention_heads)
-            for layer in (self.q, self.k, self.v)
-        )
+        q, k, v = project_heads(hidden_states, self.num_attention_heads, self.q, self.k, self.v)
         dropout = self.dropout.p if self.training else 0.0
         output, _ = regard_attention(
             self,
@@ -181,37 +206,42 @@ class RegardDebertaV2Attention(DebertaV2Attention):
         relative_pos: Any = None,
         rel_embeddings: Any = None,
     ) -> tuple[torch.Tensor, None]:
-        """attention_mask: (batch, 1, length, length), 1 for pairs of words without padding."""
         refuse_weights(output_attentions)
-        seen = hidden_states if query_states is None else query_states
         heads = self.num_attention_heads
-        q, k, v = (  # (batch · heads, length, head_dim)
-            self.transpose_for_scores(layer(x), heads)
-            for layer, x in (
-                (self.query_proj, seen),
-                (self.key_proj, hidden_states),
-                (self.value_proj, hidden_states),
-            )
-        )
-        terms = 1 + sum(one in self.pos_att_type for one in ("c2p", "p2c"))
+        seen = hidden_states if query_states is None else query_states
+        # (batch · heads, length, head_dim)
+        q = self.transpose_for_scores(self.query_proj(seen), heads)
+        k = self.transpose_for_scores(self.key_proj(hidden_states), heads)
+        v = self.transpose_for_scores(self.value_proj(hidden_states), heads)
+        terms = 1 + ("c2p" in self.pos_att_type) + ("p2c" in self.pos_att_type)
         bias = None
         if self.relative_attention:
-            bias = self.disentangled_attention_bias(
-                q, k, relative_pos, self.pos_dropout(rel_embeddings), terms
-            )
+            distances = self.pos_dropout(rel_embeddings)
+            bias = self.disentangled_attention_bias(q, k, relative_pos, distances, terms)
             bias = bias.unflatten(0, (-1, heads)) if isinstance(bias, torch.Tensor) else None
         q, k, v = (x.unflatten(0, (-1, heads)) for x in (q, k, v))
-        output, _ = regard_attention(
-            self,
-            q,
-            k,
-            v,
-            attention_mask.bool(),
-            scaling=(q.shape[-1] * terms) ** -0.5,
-            dropout=self.dropout.p if self.training else 0.0,
-            position_bias=bias,
-        )
-        return output.flatten(2), None
+        scale = (q.shape[-1] * terms) ** -0.5
+        return _attend_disentangled(self, (q, k, v), attention_mask, scale, bias), None
+
+
+def _attend_disentangled(
+    module: Any,
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    attention_mask: torch.Tensor,
+    scale: float,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """The output of DeBERTa's attention. attention_mask: (batch, 1, length, length), 1 for pairs without padding."""
+    dropout = module.dropout.p if module.training else 0.0
+    output, _ = regard_attention(
+        module,
+        *tensors,
+        attention_mask.bool(),
+        scaling=scale,
+        dropout=dropout,
+        position_bias=bias,
+    )
+    return output.flatten(2)
 
 
 class RegardDebertaAttention(DebertaAttention):
@@ -227,33 +257,23 @@ class RegardDebertaAttention(DebertaAttention):
         rel_embeddings: Any = None,
     ) -> tuple[torch.Tensor, None]:
         refuse_weights(output_attentions)
-        if (
-            self.head_logits_proj is not None
-            or self.head_weights_proj is not None
-            or query_states is not None
-        ):
+        mixes_heads = self.head_logits_proj is not None or self.head_weights_proj is not None
+        if mixes_heads or query_states is not None:
             raise UnsupportedError(
                 "this DeBERTa mixes the scores or weights of its heads (talking_head), or has queries of another text, "
                 "which regard does not compute; set attn_implementation='eager' for this model"
             )
         q, k, v = self.transpose_for_scores(self.in_proj(hidden_states)).chunk(3, -1)
-        q, v = (
-            x + self.transpose_for_scores(b[None, None])
-            for x, b in ((q, self.q_bias), (v, self.v_bias))
-        )
+        q = q + self.transpose_for_scores(self.q_bias[None, None])
+        v = v + self.transpose_for_scores(self.v_bias[None, None])
         terms = 1 + len(self.pos_att_type)
-        bias = None
         q = q * (q.shape[-1] * terms) ** -0.5
+        bias = None
         if self.relative_attention and rel_embeddings is not None and relative_pos is not None:
-            bias = self.disentangled_att_bias(
-                q, k, relative_pos, self.pos_dropout(rel_embeddings), terms
-            )
+            distances = self.pos_dropout(rel_embeddings)
+            bias = self.disentangled_att_bias(q, k, relative_pos, distances, terms)
             bias = bias if isinstance(bias, torch.Tensor) else None
-        dropout = self.dropout.p if self.training else 0.0
-        output, _ = regard_attention(
-            self, q, k, v, attention_mask.bool(), scaling=1.0, dropout=dropout, position_bias=bias
-        )
-        return output.flatten(2), None
+        return _attend_disentangled(self, (q, k, v), attention_mask, 1.0, bias), None
 
 
 class RegardWavLMAttention(WavLMAttention):
@@ -263,8 +283,8 @@ class RegardWavLMAttention(WavLMAttention):
         self, hidden_states: torch.Tensor, attention_mask: Any, gated_position_bias: torch.Tensor
     ) -> Any:
         """attention_mask: (batch, length), 0 for padding; gated_position_bias: (batch · heads, length, length)."""
-        layers = self.q_proj, self.k_proj, self.v_proj
-        q, k, v = (heads_of(layer(hidden_states), self.num_heads) for layer in layers)
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = project_heads(hidden_states, self.num_heads, *layers)
         live = None if attention_mask is None else attention_mask.eq(1)[:, None, None]
         output, _ = regard_attention(
             self,
@@ -292,7 +312,7 @@ class RegardTrOCRAttention(TrOCRAttention):
     ) -> Any:
         refuse_weights(output_attentions)
         past = cache_among(past_key_values, *others.values())
-        return attended_beside(self, hidden_states, key_value_states, past, attention_mask), None
+        return attend_as_bart(self, hidden_states, key_value_states, past, attention_mask), None
 
 
 BIASED: dict[type[nn.Module], type[nn.Module]] = {

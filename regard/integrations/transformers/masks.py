@@ -17,7 +17,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._pytree import tree_map
@@ -96,31 +97,25 @@ class PatternMask(torch.Tensor):
         *,
         reason: str | None = None,
         dtype: torch.dtype = torch.float32,
-    ) -> PatternMask:  # the signature that documentation reports
-        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+    ) -> PatternMask:
+        mask: PatternMask = torch.Tensor._make_wrapper_subclass(
+            cls, shape, dtype=dtype, device=device
+        )
+        mask.pattern = pattern
+        mask.q_start = q_start
+        mask.reason = reason
+        mask.sizes = shape
+        mask.kind = dtype
+        mask._dense = dense
+        mask._pairs = None
+        mask.begin = q_start
+        mask.padding = (None, 0)
+        mask.dropped = range(0)
+        mask.plans = {}
+        return mask
 
-    def __init__(
-        self,
-        pattern: Pattern,
-        q_start: int,
-        shape: tuple[int, ...],
-        device: torch.device,
-        dense: Callable[[], torch.Tensor],
-        *,
-        reason: str | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        self.pattern = pattern
-        self.q_start = q_start
-        self.reason = reason
-        self.sizes = shape
-        self.kind = dtype
-        self._dense = dense
-        self._pairs = None
-        self.begin = q_start
-        self.padding = (None, 0)
-        self.dropped = range(0)
-        self.plans = {}
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Nothing is left to set."""
 
     @property
     def written(self) -> bool:
@@ -430,30 +425,22 @@ class UnreadMaskWarning(UserWarning):
     """A mask was not recognised, so the exact dense mask is used."""
 
 
+@dataclass(eq=False, repr=False)
 class TracedMask(Described):
     """A mask (batch, 1, q_len, k_len) in a graph that is being traced; it holds a pattern and no pairs.
 
-    first_key: the position of the first key, which is above 0 where a cache dropped keys.
+    first_key: the position of the first key, which is above 0 where a cache dropped keys. joined: the pattern with that
+    of each `Substitute`, since layers share the mask.
     """
 
-    ndim = 4
-
-    def __init__(
-        self,
-        pattern: Pattern,
-        q_start: Any,
-        shape: tuple[int, ...],
-        device: Any,
-        first_key: Any,
-        dtype: torch.dtype,
-    ) -> None:
-        self.pattern = pattern
-        self.q_start = q_start
-        self.shape = shape
-        self.device = device
-        self.first_key = first_key
-        self.dtype = dtype
-        self.joined: list[tuple[Any, Pattern]] = []  # with each `Substitute`: layers share the mask
+    pattern: Pattern
+    q_start: Any
+    shape: tuple[int, ...]
+    device: Any
+    first_key: Any
+    dtype: torch.dtype
+    joined: list[tuple[Any, Pattern]] = field(default_factory=list)
+    ndim: ClassVar[int] = 4
 
     def dim(self) -> int:
         return 4
@@ -461,7 +448,7 @@ class TracedMask(Described):
     def size(self, axis: int | None = None) -> Any:
         return self.shape if axis is None else self.shape[axis]
 
-    def to(self, *given: Any, **options: Any) -> TracedMask:
+    def to(self, *args: Any, **options: Any) -> TracedMask:
         """The mask itself, which has its device and dtype."""
         return self
 

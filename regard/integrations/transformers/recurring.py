@@ -7,11 +7,11 @@ same code, in which these names mean the functions below. Projections, convoluti
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache, wraps
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -28,61 +28,87 @@ from regard.integrations.transformers.modules import RECURRENCES, RECURRING, rec
 from regard.mechanisms.recurrent import SSD, GatedDelta, KimiDelta, Recurrent
 from regard.patterns import Causal
 
-__all__ = ["exchange_recurrent", "recurrence", "restore_recurrent"]
+__all__ = ["RecurrentCall", "exchange_recurrent", "recurrence", "restore_recurrent"]
 
 NORM = 1e-6  # added to the squared length of queries and keys
-# the output, and the memory after the last position
-Both = tuple[torch.Tensor, torch.Tensor | None]
+# Keywords of a call that would change its result.
+REFUSED = {"cu_seqlens": "packed texts", "seq_idx": "packed texts", "z": "a gate inside"}
+# The output, and the memory after the last position.
+OutputAndMemory = tuple[torch.Tensor, torch.Tensor | None]
 _running: ContextVar[nn.Module | None] = ContextVar("running", default=None)
 
 
+class RecurrentCall(NamedTuple):
+    """The call of a recurrent layer, by heads (batch, heads, n, ...).
+
+    memory: (batch, heads, head_dim, v_dim) before the first position; None for zeros. unit: as in `Rule`.
+    """
+
+    mechanism: Recurrent
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    parameters: dict[str, torch.Tensor]
+    memory: torch.Tensor | None
+    scale: float
+    unit: float = 0.0
+
+    def in_dtype(self, dtype: torch.dtype) -> RecurrentCall:
+        return self._replace(q=self.q.to(dtype), k=self.k.to(dtype), v=self.v.to(dtype))
+
+
 def recurrence(
-    mechanism: Recurrent,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    parameters: dict[str, torch.Tensor],
-    memory: torch.Tensor | None,
-    *,
-    scale: float,
-    keeps: bool,
-    unit: float = 0.0,
-    module: nn.Module | None = None,
-) -> Both:
+    call: RecurrentCall, *, keeps_memory: bool, module: nn.Module | None = None
+) -> OutputAndMemory:
     """The output (batch, heads, n, v_dim) of a layer, and the memory (batch, heads, head_dim, v_dim) if it is kept.
 
-    memory: the one before the first position; None for zeros. unit: as in `Rule`. module: which is watched; the running
-        one by default.
+    module: which is watched; the running one by default.
     """
-    engine = PLAIN if torch.compiler.is_compiling() else engine_on(v)
-    wide = torch.promote_types(v.dtype, torch.float32)
+    is_compiling = torch.compiler.is_compiling()
+    engine = PLAIN if is_compiling else engine_on(call.v)
+    dtype = torch.promote_types(call.v.dtype, torch.float32)
     if engine is PLAIN:
-        q, k, v = (x.to(wide) for x in (q, k, v))
-    before = (
-        v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3], dtype=wide)
-        if memory is None
-        else memory.to(wide)
-    )
-    device = q.device.type
-    with (
-        torch.autocast(device, enabled=False)
-        if torch.is_autocast_enabled(device)
-        else nullcontext()
-    ):
-        inputs = RecurrenceInputs(q, k, v, *mechanism.gates(parameters, k, v), before)
-        output, after = scan(engine, Rule(mechanism.corrects, scale, unit), inputs)
-    if not torch.compiler.is_compiling() and (watching := watchers.get()):
+        call = call.in_dtype(dtype)
+    q, k, v = call.q, call.k, call.v
+    if call.memory is None:
+        memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3], dtype=dtype)
+    else:
+        memory = call.memory.to(dtype)
+
+    with _without_autocast(q.device.type):
+        inputs = RecurrenceInputs(q, k, v, *call.mechanism.gates(call.parameters, k, v), memory)
+        output, after = scan(engine, Rule(call.mechanism.corrects, call.scale, call.unit), inputs)
+    if not is_compiling and watchers.get():
         module = _running.get() if module is None else module
-        call = ModuleCall(Causal(), 0, mechanism=mechanism, scale=scale)
-        name = "linear" if engine is PLAIN else "native"
-        for one in watching:
-            if module is not None and one.wants(module) is not None:
-                q, k, v = (x.to(wide) for x in (q, k, v))
-                plan = plan_attention(
-                    q, k, v, backend=name, parameters=parameters, **call.options()
-                )
-                output = one.take(module, call, AttentionDetail(Result(output), plan), output)
-    return output, after if keeps else None
+        backend = "linear" if engine is PLAIN else "native"
+        output = _show(call.in_dtype(dtype), output, backend, module)
+    return output, after if keeps_memory else None
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+def _show(
+    call: RecurrentCall, output: torch.Tensor, backend: str, module: nn.Module | None
+) -> torch.Tensor:
+    """The output that the watchers of a module leave of its call."""
+    for watcher in watchers.get():
+        if module is None or watcher.wants(module) is None:
+            continue
+        shown = ModuleCall(Causal(), 0, mechanism=call.mechanism, scale=call.scale)
+        plan = plan_attention(
+            call.q,
+            call.k,
+            call.v,
+            backend=backend,
+            parameters=call.parameters,
+            **shown.options(),
+        )
+        output = watcher.take(module, shown, AttentionDetail(Result(output), plan), output)
+    return output
 
 
 def _delta(
@@ -96,7 +122,7 @@ def _delta(
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
     **others: Any,
-) -> Both:
+) -> OutputAndMemory:
     """A delta rule as flash-linear-attention calls it: (batch, n, heads, ...), g the log decays by head or channel."""
     _refuse(others)
     mechanism = GatedDelta() if g.dim() == 3 else KimiDelta()
@@ -104,17 +130,8 @@ def _delta(
     parameters = {"log_decay": log_decay, "strength": strength}
     scale = q.shape[-1] ** -0.5
     unit = NORM if use_qk_l2norm_in_kernel else 0.0
-    output, memory = recurrence(
-        mechanism,
-        q,
-        k,
-        v,
-        parameters,
-        initial_state,
-        scale=scale,
-        keeps=output_final_state,
-        unit=unit,
-    )
+    call = RecurrentCall(mechanism, q, k, v, parameters, initial_state, scale, unit)
+    output, memory = recurrence(call, keeps_memory=output_final_state)
     return output.transpose(1, 2).to(query.dtype).contiguous(), memory
 
 
@@ -139,23 +156,25 @@ def _ssd(
     Its states are (batch, heads, v_dim, head_dim), the transpose of a memory.
     """
     _refuse(others)
-    dt = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
-    dt = (functional.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
-    wide = torch.promote_types(hidden_states.dtype, torch.float32)
-    x = hidden_states.to(wide)
-    step = dt.to(wide)
+    if dt_bias is not None:
+        dt = dt + dt_bias.to(dt.dtype)
+    if dt_softplus:
+        dt = functional.softplus(dt)
+    dtype = torch.promote_types(hidden_states.dtype, torch.float32)
+    step = dt.clamp(*dt_limit).to(dtype)
+    x = hidden_states.to(dtype)
     q, k, v, log_decay, strength = (
-        one.transpose(1, 2).to(wide) for one in (C, B, x, A.to(wide) * step, step)
+        tensor.transpose(1, 2).to(dtype) for tensor in (C, B, x, A.to(dtype) * step, step)
     )
-    memory = None if initial_states is None else initial_states.mT
     parameters = {"log_decay": log_decay, "strength": strength}
-    output, memory = recurrence(
-        SSD(), q, k, v, parameters, memory, scale=1.0, keeps=return_final_states
-    )
-    output = (
-        output.transpose(1, 2) if D is None else output.transpose(1, 2) + D.to(wide)[:, None] * x
-    )
-    return output.contiguous() if memory is None else (output.contiguous(), memory.mT)
+    memory = None if initial_states is None else initial_states.mT
+    call = RecurrentCall(SSD(), q, k, v, parameters, memory, scale=1.0)
+    output, memory = recurrence(call, keeps_memory=return_final_states)
+    output = output.transpose(1, 2)
+    if D is not None:
+        output = output + D.to(dtype)[:, None] * x
+    output = output.contiguous()
+    return output if memory is None else (output, memory.mT)
 
 
 def _ssd_step(
@@ -176,29 +195,30 @@ def _ssd_step(
 
     z: multiplies the output, (batch, heads, v_dim), through SiLU.
     """
-    x, step, b, c = (one[:, None] for one in (hidden_states, dt[..., 0], B, C))
-    skip, bias = (None if one is None else one[:, 0] for one in (D, dt_bias))
-    options: dict[str, Any] = {
-        "D": skip,
-        "dt_bias": bias,
-        "dt_softplus": dt_softplus,
-        "initial_states": state,
-    }
     output, after = _ssd(
-        x, step, A[:, 0, 0], b, c, 1, return_final_states=True, **options, **others
+        hidden_states[:, None],
+        dt[:, None, :, 0],
+        A[:, 0, 0],
+        B[:, None],
+        C[:, None],
+        1,
+        D=None if D is None else D[:, 0],
+        dt_bias=None if dt_bias is None else dt_bias[:, 0],
+        dt_softplus=dt_softplus,
+        initial_states=state,
+        return_final_states=True,
+        **others,
     )
     state.copy_(after)
-    output = output[:, 0] if z is None else output[:, 0] * functional.silu(z)
+    output = output[:, 0]
+    if z is not None:
+        output = output * functional.silu(z)
     return output.to(hidden_states.dtype)
 
 
-def _refuse(others: dict[str, Any]) -> None:
-    for name, what in (
-        ("cu_seqlens", "packed texts"),
-        ("seq_idx", "packed texts"),
-        ("z", "a gate inside"),
-    ):
-        if others.get(name) is not None:
+def _refuse(keywords: dict[str, Any]) -> None:
+    for name, what in REFUSED.items():
+        if keywords.get(name) is not None:
             raise UnsupportedError(
                 f"a recurrent layer is called with {name}= ({what}), which regard does not compute; detach(model), or "
                 f"give one text in each batch row"
@@ -206,7 +226,7 @@ def _refuse(others: dict[str, Any]) -> None:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = dict(
-    zip(RECURRENCES, (*4 * (_delta,), _ssd, _ssd_step), strict=True)
+    zip(RECURRENCES, (_delta, _delta, _delta, _delta, _ssd, _ssd_step), strict=True)
 )
 
 
@@ -217,7 +237,7 @@ def exchange_recurrent(model: nn.Module) -> None:
     """Give the recurrent layers of a model the classes that regard computes."""
     for module in model.modules():
         if recurs(module):
-            module.__class__ = _exchanged(type(module))
+            module.__class__ = _class_for(type(module))
 
 
 def restore_recurrent(model: nn.Module) -> None:
@@ -228,7 +248,7 @@ def restore_recurrent(model: nn.Module) -> None:
 
 
 @cache
-def _exchanged(kind: Any) -> type[nn.Module]:
+def _class_for(kind: Any) -> type[nn.Module]:
     """The subclass whose code calls the functions above."""
     theirs = _with_functions(kind.forward)
 
@@ -242,37 +262,37 @@ def _exchanged(kind: Any) -> type[nn.Module]:
         finally:
             _running.reset(token)
 
-    def reduced(
-        self: nn.Module, protocol: Any
-    ) -> Any:  # pickle cannot find a class that was made here
-        return _unpickled, (kind,), self.__dict__
+    # Pickle cannot find a class that was made here by its name.
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        return _new_module, (kind,), self.__dict__
 
     members = {
         "forward": forward,
-        "__reduce_ex__": reduced,
+        "__reduce_ex__": reduce,
         "__module__": RECURRING,
         "__doc__": kind.__doc__,
     }
     return type(f"Regard{kind.__name__}", (kind,), members)
 
 
-def _unpickled(kind: type[nn.Module]) -> nn.Module:
-    return object.__new__(_exchanged(kind))
+def _new_module(kind: type[nn.Module]) -> nn.Module:
+    """A module without attributes, which pickle sets."""
+    return object.__new__(_class_for(kind))
 
 
 def _with_functions(function: Any) -> FunctionType:
     """The function, also inside its decorators, with the names of `FUNCTIONS` bound to those of regard."""
-    held = dict(function.__dict__)
+    attributes = dict(function.__dict__)
     names = function.__globals__
     cells = function.__closure__
-    if (inner := held.get("__wrapped__")) is None:
+    inner = attributes.get("__wrapped__")
+    if inner is None:
         names = {**names, **FUNCTIONS}
     else:
-        held["__wrapped__"] = _with_functions(inner)
-        cells = tuple(
-            CellType(held["__wrapped__"]) if one.cell_contents is inner else one for one in cells
-        )
-    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__dict__.update(held)
-    return made
+        changed = _with_functions(inner)
+        attributes["__wrapped__"] = changed
+        cells = tuple(CellType(changed) if cell.cell_contents is inner else cell for cell in cells)
+    copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    copied.__dict__.update(attributes)
+    return copied

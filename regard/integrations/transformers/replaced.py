@@ -28,26 +28,28 @@ from transformers.models.minimax.modeling_minimax import (
 )
 
 from regard.errors import UnsupportedError
-from regard.integrations.transformers.attending import ModuleCall, attended, regard_attention
+from regard.integrations.transformers.attending import ModuleCall, attend, regard_attention
 from regard.integrations.transformers.biased import (
     BIASED,
-    attended_beside,
+    append_to_cache,
+    attend_as_bart,
     heads_of,
+    project_heads,
     refuse_weights,
 )
 from regard.integrations.transformers.reading import live_keys
-from regard.integrations.transformers.recurring import recurrence
+from regard.integrations.transformers.recurring import RecurrentCall, recurrence
 from regard.integrations.transformers.window_cache import cache_among
 from regard.mechanisms.recurrent import Lightning
 from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
 __all__ = ["is_replaced", "replace_modules", "restore_modules"]
 
-# made from a mask tensor, which all layers of a forward pass share
+# By the mask tensor that they are made from, which all layers of a forward pass share.
 _patterns: Any = WeakTensorKeyDictionary()
 
 
-def _made_once(
+def _make_once(
     mask: torch.Tensor, name: Any, make: Callable[[], Pattern]
 ) -> tuple[Pattern, dict[Any, Any]]:
     """A pattern that is made from a mask, with its plans."""
@@ -82,47 +84,51 @@ class _Windowed(nn.Module):
     ) -> tuple[torch.Tensor]:
         """attention_mask: (batch, length), below 0 for padding, above 0 for global tokens, 0 otherwise."""
         refuse_weights(output_attentions)
-        window = 2 * self.one_sided_attn_window_size
         x = hidden_states
+        window = 2 * self.one_sided_attn_window_size
         live = attention_mask >= 0
-        chosen = attention_mask > 0
-        pattern, plans = _made_once(
-            attention_mask, window, lambda: _longformer_pattern(window, live, chosen)
+        is_global = attention_mask > 0
+        pattern, plans = _make_once(
+            attention_mask, window, lambda: _longformer_pattern(window, live, is_global)
         )
-        q, k, v = (
-            heads_of(layer(x), self.num_heads) for layer in (self.query, self.key, self.value)
-        )
-        call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
-        output = attended(self, q, k, v, call).transpose(1, 2).flatten(2)  # (batch, length, dim)
-        output = output * live.unsqueeze(-1)
-        return (
-            self._with_global_rows(x, output, attention_mask, live, chosen)
-            if is_global_attn
-            else output,
-        )
+        q, k, v = project_heads(x, self.num_heads, self.query, self.key, self.value)
+        output = self._attend(q, k, v, pattern, plans) * live.unsqueeze(-1)
+        if is_global_attn:
+            pattern, plans = _make_once(attention_mask, "rows", lambda: live_keys(live))
+            output = self._with_global_rows(x, output, is_global, pattern, plans)
+        return (output,)
+
+    def _attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        pattern: Pattern,
+        plans: dict[Any, Any],
+    ) -> torch.Tensor:
+        """(batch, length, dim) of these queries."""
+        dropout = self.dropout if self.training else 0.0
+        call = ModuleCall(pattern, 0, dropout=dropout, plans=plans)
+        return attend(self, q, k, v, call).transpose(1, 2).flatten(2)
 
     def _with_global_rows(
         self,
         x: torch.Tensor,
         output: torch.Tensor,
-        mask: torch.Tensor,
-        live: torch.Tensor,
-        chosen: torch.Tensor,
+        is_global: torch.Tensor,
+        pattern: Pattern,
+        plans: dict[Any, Any],
     ) -> torch.Tensor:
         """The output with the rows of global tokens, which have projections of their own."""
-        most = int(chosen.sum(1).max())
-        # (batch, most), others where fewer
-        rows = chosen.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-        pattern, plans = _made_once(mask, "rows", lambda: live_keys(live))
-        call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
+        most = int(is_global.sum(1).max())
+        # (batch, most): the global rows, and others where a text has fewer
+        rows = is_global.int().argsort(dim=1, descending=True, stable=True)[:, :most]
         index = rows.unsqueeze(-1).expand(-1, -1, x.shape[-1])
         q = heads_of(self.query_global(x.gather(1, index)), self.num_heads)
-        k, v = (
-            heads_of(layer(x), self.num_heads) for layer in (self.key_global, self.value_global)
-        )
-        found = attended(self, q, k, v, call).transpose(1, 2).flatten(2)  # (batch, most, dim)
-        filled = output.scatter(1, index, found.to(output.dtype))
-        return torch.where(chosen.unsqueeze(-1), filled, output)
+        k, v = project_heads(x, self.num_heads, self.key_global, self.value_global)
+        of_rows = self._attend(q, k, v, pattern, plans)
+        filled = output.scatter(1, index, of_rows.to(output.dtype))
+        return torch.where(is_global.unsqueeze(-1), filled, output)
 
 
 class RegardLongformerSelfAttention(_Windowed, LongformerSelfAttention):
@@ -148,16 +154,15 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
         """attention_mask: as registered attention gets it."""
         refuse_weights(output_attentions)
         past = cache_among(cache, past_key_values)
-        return (
-            attended_beside(self, hidden_states, key_value_states, past, attention_mask),
-            None,
-            past,
-        )
+        output = attend_as_bart(self, hidden_states, key_value_states, past, attention_mask)
+        return output, None, past
 
 
-def _longformer_pattern(window: int, live: torch.Tensor, chosen: torch.Tensor) -> Pattern:
-    near = SlidingWindow(window) & live_keys(live)
-    return (near | KeyMask(chosen) if bool(chosen.any()) else near).canonical()
+def _longformer_pattern(window: int, live: torch.Tensor, is_global: torch.Tensor) -> Pattern:
+    pattern = SlidingWindow(window) & live_keys(live)
+    if bool(is_global.any()):
+        pattern = pattern | KeyMask(is_global)
+    return pattern.canonical()
 
 
 class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
@@ -190,21 +195,22 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
         assert to_mask is not None
         x = hidden_states
         size = self.block_size
-        heads = self.num_attention_heads
         length = x.shape[1]
-        q, k, v = (heads_of(layer(x), heads) for layer in (self.query, self.key, self.value))
         live = to_mask[:, 0, 0] > 0
-        wide, plans = _made_once(to_mask, "keys", lambda: live_keys(live))
-        near, near_plans = _made_once(to_mask, size, lambda: _big_bird_pattern(size, length, live))
-        counted = x.new_zeros(1, 1, 1, length)
-        counted[..., :size] = math.log1p(self.num_random_blocks)
+        pattern, plans = _make_once(to_mask, "keys", lambda: live_keys(live))
+        outer = ModuleCall(pattern, 0, plans=plans)
+        pattern, plans = _make_once(to_mask, size, lambda: _big_bird_pattern(size, length, live))
+        bias = x.new_zeros(1, 1, 1, length)
+        bias[..., :size] = math.log1p(self.num_random_blocks)
+        inner = ModuleCall(pattern, size, bias, plans=plans)
+
+        q, k, v = project_heads(x, self.num_attention_heads, self.query, self.key, self.value)
         first, middle, last = q.split((size, length - 2 * size, size), 2)
-        whole = [
-            attended(self, rows, k, v, ModuleCall(wide, 0, plans=plans)) for rows in (first, last)
-        ]
-        inner = attended(self, middle, k, v, ModuleCall(near, size, counted, plans=near_plans))
+        first = attend(self, first, k, v, outer)
+        last = attend(self, last, k, v, outer)
+        middle = attend(self, middle, k, v, inner)
         # (batch, heads, length, head_dim)
-        output = torch.cat((whole[0], inner, whole[1]), 2) * (from_mask > 0)
+        output = torch.cat((first, middle, last), 2) * (from_mask > 0)
         return output.transpose(1, 2).flatten(2), None
 
 
@@ -228,19 +234,18 @@ class RegardBigBirdSelfAttention(BigBirdSelfAttention):
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         refuse_weights(others.get("output_attentions"))
-        crossing = encoder_hidden_states is not None
+        heads = self.num_attention_heads
         cache = cache_among(cache, *others.values())
-        seen = encoder_hidden_states if encoder_hidden_states is not None else hidden_states
-        q = heads_of(self.query(hidden_states), self.num_attention_heads)
-        if crossing and cache is not None and cache.get_seq_length(self.layer_idx) > 0:
-            k, v = (getattr(cache.layers[self.layer_idx], name) for name in ("keys", "values"))
+        is_crossing = encoder_hidden_states is not None
+        q = heads_of(self.query(hidden_states), heads)
+        if is_crossing and cache is not None and cache.get_seq_length(self.layer_idx) > 0:
+            layer = cache.layers[self.layer_idx]
+            k, v = layer.keys, layer.values
         else:
-            k, v = (
-                heads_of(layer(seen), self.num_attention_heads) for layer in (self.key, self.value)
-            )
-            if cache is not None:
-                k, v = cache.update(k, v, self.layer_idx)
-        mask = encoder_attention_mask if crossing else attention_mask
+            read = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+            k, v = project_heads(read, heads, self.key, self.value)
+            k, v = append_to_cache(cache, k, v, self.layer_idx)
+        mask = encoder_attention_mask if is_crossing else attention_mask
         dropout = self.dropout.p if self.training else 0.0
         output, _ = regard_attention(self, q, k, v, mask, dropout=dropout, is_causal=False)
         return output.flatten(2), None
@@ -271,12 +276,11 @@ class RegardFalconAttention(FalconAttention):
     ) -> tuple[torch.Tensor, None]:
         refuse_weights(output_attentions)
         assert position_embeddings is not None
-        q, k, v = (
-            one.transpose(1, 2) for one in self._split_heads(self.query_key_value(hidden_states))
-        )
+        separate = self._split_heads(self.query_key_value(hidden_states))
+        q, k, v = (x.transpose(1, 2) for x in separate)
         q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
-        if (cache := cache_among(layer_past, *others.values())) is not None:
-            k, v = cache.update(k, v, self.layer_idx)
+        cache = cache_among(layer_past, *others.values())
+        k, v = append_to_cache(cache, k, v, self.layer_idx)
         output, _ = regard_attention(
             self, q, k, v, attention_mask, is_causal=attention_mask is None
         )
@@ -297,23 +301,15 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
         """attention_mask: (batch, length), 0 for padding."""
         cache = cache_among(past_key_values, *others.values())
         x = apply_mask_to_padding_states(self.act_fn(self.qkv_proj(hidden_states)), attention_mask)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        q, k, v = heads_of(x.to(wide), self.num_attention_heads).split(self.head_dim, 3)
-        parameters = {"log_decay": -self.slope_rate[None, :, 0].to(wide).expand(*k.shape[:3])}
-        memory = None if cache is None else cache.get_linear_cache(self.layer_idx)
-        # the log decays are the layer's own
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        q, k, v = heads_of(x.to(dtype), self.num_attention_heads).split(self.head_dim, 3)
+        log_decay = -self.slope_rate[None, :, 0].to(dtype).expand(*k.shape[:3])
+        # Only names the mechanism: the log decays are the layer's own.
         share = 1 - self.layer_idx / max(1, self.num_hidden_layers - 1)
-        output, memory = recurrence(
-            Lightning(round(share, 3)),
-            q,
-            k,
-            v,
-            parameters,
-            memory,
-            scale=1.0,
-            keeps=cache is not None,
-            module=self,
-        )
+        mechanism = Lightning(round(share, 3))
+        memory = None if cache is None else cache.get_linear_cache(self.layer_idx)
+        call = RecurrentCall(mechanism, q, k, v, {"log_decay": log_decay}, memory, scale=1.0)
+        output, memory = recurrence(call, keeps_memory=cache is not None, module=self)
         if cache is not None:
             cache.set_linear_cache(self.layer_idx, memory)
         output = self.norm(output.transpose(1, 2).flatten(2).to(hidden_states.dtype))
