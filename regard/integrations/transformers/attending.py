@@ -93,9 +93,8 @@ class Watcher(Protocol):
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
 warned: set[type] = set()  # classes of modules whose mask was not recognised
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k and v
-Options = tuple[
-    float | None, float | None, float, torch.Tensor | None
-]  # softcap, scale, dropout and sink
+# softcap, scale, dropout and sink
+Options = tuple[float | None, float | None, float, torch.Tensor | None]
 
 
 def regard_attention(
@@ -168,16 +167,16 @@ def regard_attention(
         elif change:
             expand = "change_attention changed it"
         latents = form_of(module, query, key, value, scaling, expand)
-        query, key, value, scaling, *_ = latents
+        query, key, value, scaling = latents.q, latents.k, latents.v, latents.scale
 
     tensors = (query, key, value)
     sink = None if s_aux is None else s_aux.flatten()
     options = (softcap, scaling, dropout, sink)
     output = None
     if over_processes:
-        output = _over_processes(module, tensors, attention_mask, position_bias, options)
+        output = _attend_over_processes(module, tensors, attention_mask, position_bias, options)
     elif position_bias is None:
-        output = _computed_again(module, tensors, attention_mask, options)
+        output = _compute_again(module, tensors, attention_mask, options)
     if output is None:
         call = _call_of(module, tensors, attention_mask, is_causal, position_bias)
         call = call._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
@@ -216,7 +215,7 @@ def _mask_of_indices(
     return added if mask is None else added + mask[..., :k_len].to(q.dtype)
 
 
-def _over_processes(
+def _attend_over_processes(
     module: nn.Module,
     tensors: Tensors,
     mask: torch.Tensor | None,
@@ -243,7 +242,7 @@ def _over_processes(
     )
 
 
-def _computed_again(
+def _compute_again(
     module: nn.Module, tensors: Tensors, mask: torch.Tensor | None, options: Options
 ) -> torch.Tensor | None:
     """The output of a call like one that was computed with this mask before, as an earlier layer had it; else None."""

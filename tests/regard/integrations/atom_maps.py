@@ -7,7 +7,6 @@ learning of chemical reactions). Only its files are read; the package needs an o
 
 import copy
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,10 +37,8 @@ class Reaction:
     alike: tuple[tuple[int, ...], ...] = ()
 
     def is_right(self, product_atom: int, reactant_atom: int) -> bool:
-        origin = self.origins[product_atom]
-        return reactant_atom == origin or any(
-            {reactant_atom, origin} <= set(group) for group in self.alike
-        )
+        atoms = {reactant_atom, self.origins[product_atom]}
+        return len(atoms) == 1 or any(atoms <= set(group) for group in self.alike)
 
 
 REACTIONS = [
@@ -146,15 +143,11 @@ REACTIONS = [
 
 def folder() -> Path | None:
     """The folder of the weights, or None where rxnmapper is not installed."""
-    found = find_spec("rxnmapper")
-    if found is None or not found.submodule_search_locations:
+    package = find_spec("rxnmapper")
+    if package is None or not package.submodule_search_locations:
         return None
-    return (
-        Path(found.submodule_search_locations[0])
-        / "models"
-        / "transformers"
-        / "albert_heads_8_uspto_all_1310k"
-    )
+    models = Path(package.submodule_search_locations[0]) / "models" / "transformers"
+    return models / "albert_heads_8_uspto_all_1310k"
 
 
 def load() -> Any:
@@ -168,12 +161,10 @@ def load_with_own_layers() -> Any:
     """The same model with twelve copies of the layer that ALBERT uses twelve times."""
     model = load()
     (group,) = model.encoder.albert_layer_groups
-    copies = (
-        copy.deepcopy(group, {id(model.config): model.config})
-        for _ in range(model.config.num_hidden_layers)
-    )
+    config = model.config
+    copies = [copy.deepcopy(group, {id(config): config}) for _ in range(config.num_hidden_layers)]
     model.encoder.albert_layer_groups = torch.nn.ModuleList(copies)
-    model.config.num_hidden_groups = model.config.num_hidden_layers
+    config.num_hidden_groups = config.num_hidden_layers
     return model
 
 
@@ -191,24 +182,19 @@ def tokens_of(smiles: str, vocabulary: dict[str, int]) -> Tokens:
     words = ["[CLS]", *TOKEN.findall(smiles), "[SEP]"]
     assert "".join(words[1:-1]) == smiles
     arrow = words.index(">>")
-    atoms = [
-        place
-        for place, word in enumerate(words)
-        if 0 < place < len(words) - 1 and ATOM.fullmatch(word)
-    ]
+    atoms = [place for place, word in enumerate(words) if ATOM.fullmatch(word)]
+    atoms = [place for place in atoms if 0 < place < len(words) - 1]
     ids = torch.tensor([[vocabulary[word] for word in words]])
-    return Tokens(
-        words, ids, [one for one in atoms if one < arrow], [one for one in atoms if one > arrow]
-    )
+    reactant_atoms = [place for place in atoms if place < arrow]
+    product_atoms = [place for place in atoms if place > arrow]
+    return Tokens(words, ids, reactant_atoms, product_atoms)
 
 
 def vocabulary() -> dict[str, int]:
     place = folder()
     assert place is not None
-    return {
-        word: number
-        for number, word in enumerate((place / "vocab.txt").read_text("utf-8").splitlines())
-    }
+    words = (place / "vocab.txt").read_text("utf-8").splitlines()
+    return {word: number for number, word in enumerate(words)}
 
 
 def chosen_atoms(weights: torch.Tensor, tokens: Tokens) -> list[int]:
@@ -218,16 +204,12 @@ def chosen_atoms(weights: torch.Tensor, tokens: Tokens) -> list[int]:
 
 def both_ways(weights: torch.Tensor, tokens: Tokens) -> list[int]:
     """The same of the sum of the weights in both directions, as RXNMapper begins."""
-    there, back = (weights[a][:, b] for a, b in _directions(tokens))
-    return (there + back.T).argmax(1).tolist()
-
-
-def _directions(tokens: Tokens) -> Iterator[tuple[list[int], list[int]]]:
-    yield tokens.product_atoms, tokens.reactant_atoms
-    yield tokens.reactant_atoms, tokens.product_atoms
+    forth = weights[tokens.product_atoms][:, tokens.reactant_atoms]
+    back = weights[tokens.reactant_atoms][:, tokens.product_atoms]
+    return (forth + back.T).argmax(1).tolist()
 
 
 def right(reaction: Reaction, chosen: list[int]) -> int:
     """How many product atoms found their own."""
     assert len(chosen) == len(reaction.origins)
-    return sum(reaction.is_right(place, one) for place, one in enumerate(chosen))
+    return sum(reaction.is_right(product, reactant) for product, reactant in enumerate(chosen))

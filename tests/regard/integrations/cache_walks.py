@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import inspect
+import math
 import pickle
 import random
 from collections.abc import Callable
@@ -118,9 +119,9 @@ class Pair:
 
 def copied(held: DynamicCache) -> DynamicCache:
     """A copy as one makes it by hand: of the cache, and of each layer."""
-    other = copy.copy(held)
-    other.layers = [copy.copy(layer) for layer in held.layers]
-    return other
+    result = copy.copy(held)
+    result.layers = [copy.copy(layer) for layer in held.layers]
+    return result
 
 
 def tensors_of(held: DynamicCache) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -149,8 +150,8 @@ class Walk:
             for pair in self.pairs:
                 self.go_on(pair)
                 self.go_on(pair)
-        for now, then in self.taken:
-            self.note(now, then)
+        for taken, copied_then in self.taken:
+            self.note(taken, copied_then)
         return self.worst
 
     def changes(self, pair: Pair) -> list[Callable[[Pair], None]]:
@@ -175,7 +176,7 @@ class Walk:
 
     def note(self, ours: torch.Tensor, theirs: torch.Tensor) -> None:
         off = float((ours - theirs).abs().max()) if ours.numel() else 0.0
-        self.worst = max(self.worst, off if off == off else float("inf"))
+        self.worst = max(self.worst, float("inf") if math.isnan(off) else off)
 
     def begin(self) -> None:
         ours, theirs = (DynamicCache(config=model.config) for model in models(self.name))
@@ -187,9 +188,9 @@ class Walk:
         count = count or self.draw.choice([1, 1, 1, 2, 5])
         if pair.length + count > LONGEST:
             return
-        ids = torch.tensor(
-            [[self.draw.randrange(1, VOCAB) for _ in range(count)] for _ in range(pair.rows)]
-        )
+        ids = torch.zeros(pair.rows, count, dtype=torch.int64)
+        for row in ids:
+            row.copy_(torch.tensor([self.draw.randrange(1, VOCAB) for _ in range(count)]))
         attached, plain = models(self.name)
         live = torch.cat([pair.live, torch.ones(pair.rows, count, dtype=torch.int64)], 1)
         options: dict[str, Any] = {}
@@ -226,8 +227,8 @@ class Walk:
 
     def crop(self, pair: Pair) -> None:
         count = self.draw.randint(0, min(4, pair.length - 1))
-        held = pair.live[:, : pair.length - count].sum(1)
-        if not int(held.min()) or int(held.min()) != int(held.max()):
+        entries = set(pair.live[:, : pair.length - count].sum(1).tolist())
+        if len(entries) != 1 or 0 in entries:
             return  # a cache has equally many entries of each row
         pair.both(lambda x: x.crop(-count))
         pair.live = pair.live[:, : pair.length - count]
@@ -255,9 +256,8 @@ class Walk:
         """Keep some entries, the last one among them, as many of each row."""
         held = [row.nonzero()[:, 0].tolist() for row in pair.live]
         count = self.draw.randint(1, len(held[0]))
-        chosen = torch.tensor(
-            [sorted(self.draw.sample(row[:-1], count - 1)) + row[-1:] for row in held]
-        )
+        earlier = [sorted(self.draw.sample(row[:-1], count - 1)) for row in held]
+        chosen = torch.tensor([[*kept, row[-1]] for kept, row in zip(earlier, held, strict=True)])
         keep_entries(pair.ours, chosen)
         pair.live = torch.zeros_like(pair.live).scatter(1, chosen, 1)
         self.log.append(f"keep {chosen.tolist()}")

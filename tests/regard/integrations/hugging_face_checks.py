@@ -31,18 +31,23 @@ ROWS = 4
 TARGETS = 9
 NEW = 10
 PADDINGS = ("none", "left", "right", "holes", "random")
-TOLERANCE, GRADIENTS = 1e-5, 1e-4  # of logits, absolute; of gradients, relative
+TOLERANCE = 1e-5  # of logits, absolute
+GRADIENTS = 1e-4  # of gradients, relative
+CONTROL = 1e-2  # of logits, where a mask is dropped on purpose
 
 
 def live_keys(padding: str) -> torch.Tensor:
     """(ROWS, LENGTH) booleans. In each kind but "none" rows 0 and 1 are padded; in "random" others may be too."""
     live = torch.ones(ROWS, LENGTH, dtype=torch.bool)
     if padding == "left":
-        live[0, :5], live[1, :2] = False, False
+        live[0, :5] = False
+        live[1, :2] = False
     elif padding == "right":
-        live[0, -5:], live[1, -2:] = False, False
+        live[0, -5:] = False
+        live[1, -2:] = False
     elif padding == "holes":
-        live[0, [3, 4, 8]], live[1, [1, 6, 7, 11]] = False, False
+        live[0, [3, 4, 8]] = False
+        live[1, [1, 6, 7, 11]] = False
     elif padding == "random":
         generator = torch.Generator().manual_seed(7)
         lengths = torch.randint(3, LENGTH, (ROWS,), generator=generator)
@@ -61,10 +66,8 @@ def inputs_of(
     if family.kind == SEES:
         return {"pixel_values": torch.randn(2, 3, 32, 32, generator=generator)}, None
     if family.kind == HEARS:
-        return {
-            "input_features": torch.randn(ROWS, 8, 60, generator=generator),
-            "decoder_input_ids": ids,
-        }, None
+        sounds = torch.randn(ROWS, 8, 60, generator=generator)
+        return {"input_features": sounds, "decoder_input_ids": ids}, None
     live = live_keys(padding)
     inputs = {"input_ids": ids.masked_fill(~live, 0)}
     if padding != "none":
@@ -95,30 +98,30 @@ def use(family: Family, model: Any, implementation: str) -> None:
 
 def both(family: Family, model: Any, compute: Callable[[], Any]) -> tuple[Any, Any]:
     """The same computation with the model's own attention and with regard's."""
-    found = []
+    results = []
     with torch.no_grad():
         for implementation in ("eager", "regard"):
             use(family, model, implementation)
-            found.append(compute())
-    return found[0], found[1]
+            results.append(compute())
+    return results[0], results[1]
 
 
 def farthest(
-    found: torch.Tensor, expected: torch.Tensor, live: torch.Tensor | None = None
+    output: torch.Tensor, expected: torch.Tensor, live: torch.Tensor | None = None
 ) -> float:
     """The largest difference, of live positions alone."""
     if live is not None:
-        found = found[live]
+        output = output[live]
         expected = expected[live]
-    assert found.numel()
-    assert bool(found.isfinite().all())
-    return float((found - expected).abs().max())
+    assert output.numel()
+    assert bool(output.isfinite().all())
+    return float((output - expected).abs().max())
 
 
 def logits(family: Family, model: Any, padding: str) -> float:
     inputs, live = inputs_of(family, padding)
-    expected, found = both(family, model, lambda: output_of(model, inputs))
-    return farthest(found, expected, live)
+    expected, output = both(family, model, lambda: output_of(model, inputs))
+    return farthest(output, expected, live)
 
 
 def called(family: Family, model: Any) -> tuple[int, tuple[str, ...]]:
@@ -133,10 +136,9 @@ def called(family: Family, model: Any) -> tuple[int, tuple[str, ...]]:
 def dropped(*names: str) -> Generator[None]:
     """Leave some arguments out of every mask: "attention_mask" for padding, "mask_function" for the structure."""
 
-    def careless(*args: Any, **given: Any) -> Any:
-        return regard_mask(
-            *args, **{name: value for name, value in given.items() if name not in names}
-        )
+    def careless(*args: Any, **keywords: Any) -> Any:
+        left = {name: value for name, value in keywords.items() if name not in names}
+        return regard_mask(*args, **left)
 
     tf.AttentionMaskInterface.register("regard", careless)
     try:
@@ -151,24 +153,23 @@ def packed(family: Family, model: Any) -> float:
     first = torch.cat([torch.arange(6), torch.arange(9)])
     second = torch.cat([torch.arange(11), torch.arange(4)])
     inputs = {"input_ids": ids, "position_ids": torch.stack([first, second]), "use_cache": False}
-    expected, found = both(family, model, lambda: output_of(model, inputs))
-    return farthest(found, expected)
+    expected, output = both(family, model, lambda: output_of(model, inputs))
+    return farthest(output, expected)
 
 
 def chunked(family: Family, model: Any, padding: str) -> float:
     """A prompt in two chunks with a cache; those of windows keep what the window needs."""
     inputs, live = inputs_of(family, padding)
+    ids = inputs["input_ids"]
     mask = inputs.get("attention_mask", torch.ones(ROWS, LENGTH, dtype=torch.long))
 
     def in_chunks() -> torch.Tensor:
         cache = tf.DynamicCache(config=model.config)
-        model(input_ids=inputs["input_ids"][:, :8], attention_mask=mask[:, :8], **{CACHE: cache})
-        return model(
-            input_ids=inputs["input_ids"][:, 8:], attention_mask=mask, **{CACHE: cache}
-        ).logits
+        model(input_ids=ids[:, :8], attention_mask=mask[:, :8], **{CACHE: cache})
+        return model(input_ids=ids[:, 8:], attention_mask=mask, **{CACHE: cache}).logits
 
-    expected, found = both(family, model, in_chunks)
-    return farthest(found, expected, None if live is None else live[:, 8:])
+    expected, output = both(family, model, in_chunks)
+    return farthest(output, expected, None if live is None else live[:, 8:])
 
 
 GENERATIONS: dict[str, dict[str, Any]] = {
@@ -189,29 +190,31 @@ def generations_of(family: Family) -> tuple[str, ...]:
 
 def same_tokens(family: Family, model: Any, way: str) -> bool:
     inputs, _ = inputs_of(family, "left" if family.kind == GENERATES else paddings_of(family)[-1])
-    given = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
+    prompts = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
     if way == "prompt lookup":  # which takes one prompt
-        given = {name: value[:1] for name, value in given.items()}
+        prompts = {name: value[:1] for name, value in prompts.items()}
     options = {
         "max_new_tokens": NEW,
         "do_sample": False,
         "disable_compile": True,
         **GENERATIONS[way],
     }
-    expected, found = both(family, model, lambda: model.generate(**given, **options))
-    return expected.shape == found.shape and torch.equal(expected, found)
+    expected, ids = both(family, model, lambda: model.generate(**prompts, **options))
+    return expected.shape == ids.shape and torch.equal(expected, ids)
 
 
 def gradients(family: Family, model: Any) -> float:
     """The largest relative difference of a parameter's gradient, in the norm, from a loss of all live positions."""
-    expected, found = (gradients_of(family, model, name) for name in ("eager", "regard"))
-    return relative(found, expected)
+    expected = gradients_of(family, model, "eager")
+    return relative(gradients_of(family, model, "regard"), expected)
 
 
 def switch_checkpointing(model: Any, state: str) -> None:
     """Turn gradient checkpointing on ("enable") or off ("disable")."""
-    names = ("activation_checkpointing_", "gradient_checkpointing_")  # the second is the older one
-    next(getattr(model, name + state) for name in names if hasattr(model, name + state))()
+    name = f"activation_checkpointing_{state}"
+    if not hasattr(model, name):
+        name = f"gradient_checkpointing_{state}"  # as older versions name it
+    getattr(model, name)()
 
 
 def checkpointed(family: Family, model: Any) -> float:
@@ -219,56 +222,51 @@ def checkpointed(family: Family, model: Any) -> float:
     model.train()
     expected = gradients_of(family, model, "regard")
     switch_checkpointing(model, "enable")
-    found = gradients_of(family, model, "regard")
+    checkpointed = gradients_of(family, model, "regard")
     switch_checkpointing(model, "disable")
     model.eval()
-    return relative(found, expected)
+    return relative(checkpointed, expected)
 
 
 def gradients_of(
     family: Family, model: Any, implementation: str, run: Any = None, padding: str | None = None
 ) -> dict[str, torch.Tensor]:
     """The gradients of a model that is run itself or compiled."""
-    inputs, live = inputs_of(
-        family, padding or ("right" if family.kind in (ENCODES, TRANSLATES) else "none")
-    )
+    if padding is None:
+        padding = "right" if family.kind in (ENCODES, TRANSLATES) else "none"
+    inputs, live = inputs_of(family, padding)
     use(family, model, implementation)
     model.zero_grad()
     torch.manual_seed(5)
     output = output_of(model if run is None else run, inputs)
-    output = output if live is None else output[live]
-    factors = torch.randn(output.shape, generator=torch.Generator().manual_seed(9)).to(
-        output.device
-    )
-    (output * factors).sum().backward()
+    if live is not None:
+        output = output[live]
+    factors = torch.randn(output.shape, generator=torch.Generator().manual_seed(9))
+    (output * factors.to(output.device)).sum().backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def relative(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    assert found.keys() == expected.keys()
-    largest = max(float(gradient.norm()) for gradient in expected.values())
+def relative(gradients: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """The largest difference over the norm of what is expected, or over 1e-3 of the largest such norm."""
+    assert gradients.keys() == expected.keys()
+    least = 1e-3 * max(float(gradient.norm()) for gradient in expected.values())
     worst = 0.0
-    for name, gradient in expected.items():
-        assert bool(found[name].isfinite().all()), name
-        worst = max(
-            worst,
-            float((found[name] - gradient).norm()) / max(float(gradient.norm()), 1e-3 * largest),
-        )
+    for name, gradient in gradients.items():
+        assert bool(gradient.isfinite().all()), name
+        far = float((gradient - expected[name]).norm())
+        worst = max(worst, far / max(float(expected[name].norm()), least))
     return worst
 
 
 def control(family: Family, model: Any) -> dict[str, float]:
     """Differences where the mask of padding is dropped on purpose: they have to be large."""
-    found = {}
-    for padding in ("left", "holes"):
-        with dropped("attention_mask"):
-            found[padding] = logits(family, model, padding)
-    return found
+    with dropped("attention_mask"):
+        return {padding: logits(family, model, padding) for padding in ("left", "holes")}
 
 
 def row(family: Family) -> dict[str, Any]:
     """Everything that is compared for a family, for the report."""
-    found: dict[str, Any] = {
+    compared: dict[str, Any] = {
         "name": family.name,
         "kind": family.kind,
         "attention": family.attention,
@@ -279,48 +277,48 @@ def row(family: Family) -> dict[str, Any]:
         try:
             attach(model)
         except UnsupportedError as refused:
-            found["reason"] = str(refused)
-        return found
-    found["logits"] = {padding: logits(family, model, padding) for padding in paddings_of(family)}
-    found["calls"], found["silent"] = called(family, model)
-    found["gradients"] = gradients(family, model)
+            compared["reason"] = str(refused)
+        return compared
+    compared["logits"] = {
+        padding: logits(family, model, padding) for padding in paddings_of(family)
+    }
+    compared["calls"], compared["silent"] = called(family, model)
+    compared["gradients"] = gradients(family, model)
     if family.kind == GENERATES:
-        found["packed"] = packed(family, model)
-        found["chunked"] = max(chunked(family, model, padding) for padding in ("left", "holes"))
-    found["tokens"] = {way: same_tokens(family, model, way) for way in generations_of(family)}
+        compared["packed"] = packed(family, model)
+        compared["chunked"] = max(chunked(family, model, padding) for padding in ("left", "holes"))
+    compared["tokens"] = {way: same_tokens(family, model, way) for way in generations_of(family)}
     if family.status == WORKS and model.supports_gradient_checkpointing:
-        found["checkpointed"] = checkpointed(family, model)
+        compared["checkpointed"] = checkpointed(family, model)
     if family.status == WORKS and family.kind not in (SEES, HEARS):
-        found["control"] = control(family, model)
-    return found
+        compared["control"] = control(family, model)
+    return compared
+
+
+BOUNDS = {
+    "packed": TOLERANCE,
+    "chunked": TOLERANCE,
+    "gradients": GRADIENTS,
+    "checkpointed": GRADIENTS,
+}
 
 
 def faults(row: dict[str, Any]) -> list[str]:
     """What is wrong in a row; nothing if the family is as its status says."""
     if row["status"] == REFUSED:
-        return (
-            []
-            if "does not call registered attention" in row.get("reason", "")
-            else ["attach took it"]
-        )
-    wrong = [
-        f"logits, {name}: {far:.1e}" for name, far in row["logits"].items() if not far <= TOLERANCE
-    ]
-    wrong += [
-        f"{name}: {row[name]:.1e}"
-        for name in ("packed", "chunked")
-        if not row.get(name, 0) <= TOLERANCE
-    ]
-    wrong += [
-        f"{name}: {row[name]:.1e}"
-        for name in ("gradients", "checkpointed")
-        if not row.get(name, 0) <= GRADIENTS
-    ]
-    wrong += [f"other tokens: {way}" for way, same in row["tokens"].items() if not same]
-    wrong += [f"never called: {', '.join(row['silent'])}"] if row["silent"] else []
-    wrong += [
-        f"control, {name}: {far:.1e}"
-        for name, far in row.get("control", {}).items()
-        if not far > 1e-2
-    ]
+        is_refused = "does not call registered attention" in row.get("reason", "")
+        return [] if is_refused else ["attach took it"]
+    wrong = []
+    for padding, far in row["logits"].items():
+        if not far <= TOLERANCE:
+            wrong.append(f"logits, {padding}: {far:.1e}")
+    for name, bound in BOUNDS.items():
+        if not row.get(name, 0) <= bound:
+            wrong.append(f"{name}: {row[name]:.1e}")
+    wrong += [f"other tokens: {way}" for way, is_same in row["tokens"].items() if not is_same]
+    if row["silent"]:
+        wrong.append(f"never called: {', '.join(row['silent'])}")
+    for padding, far in row.get("control", {}).items():
+        if not far > CONTROL:
+            wrong.append(f"control, {padding}: {far:.1e}")
     return wrong

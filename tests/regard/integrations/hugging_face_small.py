@@ -11,7 +11,8 @@ import transformers
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-VOCAB, LARGEST = 99, 30_000_000  # parameters of the largest model that is built
+VOCAB = 99
+LARGEST = 30_000_000  # parameters of a model that is built
 # The mappings from which the class of a model is taken, the first that has one.
 MAPPINGS = (
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM",
@@ -132,6 +133,15 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "blt_local_decoder": {"hidden_size_global": 32},
 }
 SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")
+# Settings that name the number of layers, and those that list a kind for each.
+COUNTS = ("num_hidden_layers", "num_layers", "n_layer")
+LISTS = (
+    "layer_types",
+    "layers_block_type",
+    "mlp_layer_types",
+    "block_types",
+    "hybrid_override_pattern",
+)
 DROPPED = (
     "transformers_version",
     "architectures",
@@ -151,12 +161,14 @@ def types() -> list[str]:
 
 def classes_of(kind: str) -> list[Any]:
     """The classes of a type of model, in the order in which they are tried."""
-    found = []
+    classes = {}
     for mapping in MAPPINGS:
         names = getattr(modeling_auto, f"{mapping}_MAPPING_NAMES").get(kind)
         if names:
-            found.append(getattr(transformers, names if isinstance(names, str) else names[0], None))
-    return list(dict.fromkeys(one for one in found if one is not None))
+            name = names if isinstance(names, str) else names[0]
+            classes[getattr(transformers, name, None)] = True
+    classes.pop(None, None)
+    return [*classes]
 
 
 def small(kind: str) -> Any:
@@ -167,66 +179,54 @@ def small(kind: str) -> Any:
 
 def _settings(config: Any, kind: str) -> dict[str, Any]:
     values = config.to_dict()
-    subs = set(getattr(config, "sub_configs", {}) or {})
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in values.items():
-        if name in subs and getattr(config, name, None) is not None:
-            given[name] = _settings(
-                getattr(config, name), getattr(getattr(config, name), "model_type", "")
-            )
-            given[name].update(SPECIAL.get(given[name].get("model_type", ""), {}))
+        part = getattr(config, name, None)
+        if name in (getattr(config, "sub_configs", None) or ()) and part is not None:
+            settings[name] = _settings(part, getattr(part, "model_type", ""))
+            settings[name].update(SPECIAL.get(settings[name].get("model_type", ""), {}))
         else:
-            given[name] = _smaller(name, value)
+            settings[name] = _smaller(name, value)
     for name in DROPPED:
-        given.pop(name, None)
-    if isinstance(given.get("kv_lora_rank"), int) and "num_attention_heads" in given:
-        given["num_key_value_heads"] = given["num_attention_heads"]
+        settings.pop(name, None)
+    if isinstance(settings.get("kv_lora_rank"), int) and "num_attention_heads" in settings:
+        settings["num_key_value_heads"] = settings["num_attention_heads"]
     for name in ("rope_parameters", "rope_scaling"):
-        if isinstance(given.get(name), dict):
-            given[name] = _with_sections(given[name], kind)
-    if given.get("head_dim", 0) is None:
-        given["head_dim"] = 8
+        if isinstance(settings.get(name), dict):
+            settings[name] = _with_sections(settings[name], kind)
+    if settings.get("head_dim", 0) is None:
+        settings["head_dim"] = 8
     if isinstance(values.get("num_heads"), list | tuple) and "embed_dim" in values:
-        given["embed_dim"] = values["embed_dim"]
-    layers = next(
-        (
-            given[n]
-            for n in ("num_hidden_layers", "num_layers", "n_layer")
-            if isinstance(given.get(n), int)
-        ),
-        2,
-    )
-    for name in (
-        "layer_types",
-        "layers_block_type",
-        "mlp_layer_types",
-        "block_types",
-        "hybrid_override_pattern",
-    ):
+        settings["embed_dim"] = values["embed_dim"]
+    return settings | _layer_settings(settings, values)
+
+
+def _layer_settings(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The number of layers and their kinds, so that each kind of the defaults occurs."""
+    counts = [name for name in COUNTS if isinstance(settings.get(name), int)]
+    layers = settings[counts[0]] if counts else 2
+    chosen: dict[str, Any] = {}
+    for name in LISTS:
         value = values.get(name)
         if isinstance(value, list) and value:
             kinds = list(dict.fromkeys(value))
-            chosen = (kinds * layers)[: max(layers, len(kinds))]
-            given[name] = chosen
-            layers = max(layers, len(chosen))
-    for name in ("num_hidden_layers", "num_layers", "n_layer"):
-        if isinstance(given.get(name), int):
-            given[name] = layers
-    if isinstance(given.get("mlp_layer_types"), list):
-        given["mlp_layer_types"] = (given["mlp_layer_types"] * layers)[:layers]
-    return given
+            chosen[name] = (kinds * layers)[: max(layers, len(kinds))]
+            layers = max(layers, len(chosen[name]))
+    chosen |= dict.fromkeys(counts, layers)
+    mlp_types = chosen.get("mlp_layer_types", settings.get("mlp_layer_types"))
+    if isinstance(mlp_types, list):
+        chosen["mlp_layer_types"] = (mlp_types * layers)[:layers]
+    return chosen
 
 
 def _with_sections(rope: dict[str, Any], kind: str) -> dict[str, Any]:
     """Rotary settings whose sections fit heads of eight numbers; some models have default sections in their code."""
-    nested = {
-        name: _with_sections(value, kind) if isinstance(value, dict) else value
-        for name, value in rope.items()
-    }
-    sections = [1, 1, 0] if kind.startswith("glm4v_moe") else [2, 1, 1]
-    return nested | (
-        {"mrope_section": sections} if "mrope_section" in rope or SECTIONS.search(kind) else {}
-    )
+    nested = {}
+    for name, value in rope.items():
+        nested[name] = _with_sections(value, kind) if isinstance(value, dict) else value
+    if "mrope_section" in rope or SECTIONS.search(kind):
+        nested["mrope_section"] = [1, 1, 0] if kind.startswith("glm4v_moe") else [2, 1, 1]
+    return nested
 
 
 def _smaller(name: str, value: Any) -> Any:
@@ -238,17 +238,14 @@ def _smaller(name: str, value: Any) -> Any:
         for pattern, size in SIZES:
             if re.fullmatch(pattern, name):
                 return min(value, size) if value > 0 else value
-    if (
-        isinstance(value, list | tuple)
-        and NEAR.fullmatch(name)
-        and {type(one) for one in value} == {int}
-    ):
-        return [_smaller(name, one) for one in value]
+    is_list_of_ids = isinstance(value, list | tuple) and NEAR.fullmatch(name)
+    if is_list_of_ids and set(map(type, value)) == {int}:
+        return [_smaller(name, number) for number in value]
     return value
 
 
 def parameters(model: torch.nn.Module) -> int:
-    return sum(one.numel() for one in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def built(kind: str) -> Any:

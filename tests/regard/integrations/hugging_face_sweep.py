@@ -6,6 +6,7 @@ row, and weights so large that attention is not uniform.
 
 import contextlib
 import json
+import math
 import signal
 import warnings
 from collections.abc import Generator
@@ -21,17 +22,14 @@ from regard.integrations.transformers import attach, detach, explain
 from regard.integrations.transformers.comparing import live_positions
 from regard.integrations.transformers.tiny_inputs import tiny_inputs
 
-REPORT = (
-    Path(__file__).parents[3]
-    / "benchmarks"
-    / "results"
-    / "pretrained_families_cpu"
-    / "architectures.json"
-)
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+REPORT = RESULTS / "pretrained_families_cpu" / "architectures.json"
 ROWS = 4
 LENGTH = 14
 SECONDS = 60
-TOLERANCE, CAUSAL = 1e-4, 1e-4  # relative to the norm of an output
+# Relative to the norm of an output: of all live positions, and of earlier ones after another last word.
+TOLERANCE = 1e-4
+CAUSAL = 1e-4
 REPLACED = ("longformer", "led", "big_bird")
 EQUAL = "equal"
 PARTLY = "equal, parts outside"
@@ -46,7 +44,7 @@ class LateError(BaseException):
 
 
 @contextlib.contextmanager
-def _limited() -> Generator[None]:
+def limited() -> Generator[None]:
     def late(*_: Any) -> None:
         raise LateError
 
@@ -62,7 +60,7 @@ def _limited() -> Generator[None]:
 def row(kind: str) -> dict[str, Any]:
     """What regard does with an architecture: its status, and how far numbers differ or why it is not computed."""
     try:
-        with _limited(), warnings.catch_warnings():
+        with limited(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return {"type": kind, **_row(kind)}
     except LateError:
@@ -73,71 +71,71 @@ def _row(kind: str) -> dict[str, Any]:
     try:
         model = small.built(kind)
     except Exception as error:
-        return {"status": UNBUILT, "reason": _first(error)}
-    found: dict[str, Any] = {"class": type(model).__name__}
-    inputs, expected = _own(model, "eager")
+        return {"status": UNBUILT, "reason": sentence_of(error)}
+    report: dict[str, Any] = {"class": type(model).__name__}
+    inputs, expected = _with_own_attention(model, "eager")
     try:
         attach(model, replace=kind in REPLACED)
     except RegardError as error:
-        return found | {"status": REFUSED, "reason": str(error)}
+        return report | {"status": REFUSED, "reason": str(error)}
     if model.differing:
         detach(model)
         with contextlib.suppress(ValueError):  # without sdpa it differs by what its sentence says
-            inputs, expected = _own(model, "sdpa")
+            inputs, expected = _with_own_attention(model, "sdpa")
         attach(model)
-    found["outside"] = list(dict.fromkeys(model.outside.values()))
+    report["outside"] = list(dict.fromkeys(model.outside.values()))
     if expected is None:
-        return found | {"status": ATTACHED}
+        return report | {"status": ATTACHED}
     try:
-        numbers = _outputs(model, inputs)
+        outputs = outputs_of(model, inputs)
         calls = explain(model, inputs).calls
     except RegardError as error:
         if "saw no attention" not in str(error):
-            return found | {"status": WRONG, "reason": str(error)}
-        return found | {"status": ATTACHED}
-    far = max([_far(numbers, expected, inputs, name) for name in expected], default=0.0)
-    if not far <= TOLERANCE or _sees_ahead(numbers, expected):
-        return found | {"status": WRONG, "far": far}
-    return found | {
-        "status": PARTLY if found["outside"] else EQUAL,
-        "far": far,
-        "calls": len(calls),
-    }
+            return report | {"status": WRONG, "reason": str(error)}
+        return report | {"status": ATTACHED}
+    far = max([_far(outputs, expected, inputs, name) for name in expected], default=0.0)
+    if not far <= TOLERANCE or _sees_ahead(outputs, expected):
+        return report | {"status": WRONG, "far": far}
+    status = PARTLY if report["outside"] else EQUAL
+    return report | {"status": status, "far": far, "calls": len(calls)}
 
 
-def _own(model: Any, implementation: str) -> tuple[dict[str, Any], dict[str, torch.Tensor] | None]:
+def _with_own_attention(
+    model: Any, implementation: str
+) -> tuple[dict[str, Any], dict[str, torch.Tensor] | None]:
     """The first inputs that the model runs on and its outputs with its own attention; it stays as it was."""
-    held = [getattr(module, "config", None) for module in model.modules()]
-    configs = {id(one): one for one in held if isinstance(one, PreTrainedConfig)}
-    before = [(one, one._attn_implementation) for one in configs.values()]
+    configs = {id(config): config for config in _configs(model)}
+    before = [(config, config._attn_implementation) for config in configs.values()]
     model.set_attn_implementation(implementation)
-    for one, _ in before:
-        one._attn_implementation_internal = implementation
+    for config in configs.values():
+        config._attn_implementation_internal = implementation
     try:
         for inputs in tiny_inputs(model, ROWS, LENGTH):
             with contextlib.suppress(Exception):
-                return inputs, _outputs(model, inputs)
+                return inputs, outputs_of(model, inputs)
         return {}, None
     except Exception:
         return {}, None
     finally:
-        for one, name in before:
-            one._attn_implementation_internal = name
+        for config, name in before:
+            config._attn_implementation_internal = name
 
 
-def _outputs(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _configs(model: Any) -> list[PreTrainedConfig]:
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    return [config for config in configs if isinstance(config, PreTrainedConfig)]
+
+
+def outputs_of(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     with torch.no_grad():
         output = model(**inputs)
-    return {
-        name: x
-        for name, x in output.items()
-        if isinstance(x, torch.Tensor) and x.is_floating_point()
-    }
+    tensors = {name: x for name, x in output.items() if isinstance(x, torch.Tensor)}
+    return {name: x for name, x in tensors.items() if x.is_floating_point()}
 
 
 def _far(
-    found: dict[str, torch.Tensor],
+    outputs: dict[str, torch.Tensor],
     expected: dict[str, torch.Tensor],
     inputs: dict[str, Any],
     name: str,
@@ -147,24 +145,26 @@ def _far(
     theirs = expected[name][live]
     if not bool(theirs.isfinite().all()):
         return 0.0
-    far = float((found[name][live] - theirs).norm() / theirs.norm().clamp_min(1e-12))
-    return far if far == far else float("inf")
+    far = float((outputs[name][live] - theirs).norm() / theirs.norm().clamp_min(1e-12))
+    return float("inf") if math.isnan(far) else far
 
 
-def _sees_ahead(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
+def _sees_ahead(outputs: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
     """Whether another last word changes earlier outputs, where it does not with eager attention."""
     for name, theirs in expected.items():
-        if theirs.dim() == 3 and theirs.shape[:2] == (ROWS, LENGTH):
-            alone, ours = (
-                float((one[0, :-1] - one[2, :-1]).norm() / one.norm())
-                for one in (theirs, found[name])
-            )
-            if alone <= CAUSAL < ours:
-                return True
+        if theirs.dim() != 3 or theirs.shape[:2] != (ROWS, LENGTH):
+            continue
+        if _change_ahead(theirs) <= CAUSAL < _change_ahead(outputs[name]):
+            return True
     return False
 
 
-def _first(error: Exception) -> str:
+def _change_ahead(output: torch.Tensor) -> float:
+    """How far the earlier outputs of two rows differ, whose last words differ."""
+    return float((output[0, :-1] - output[2, :-1]).norm() / output.norm())
+
+
+def sentence_of(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {(lines or [''])[-1].strip()}"[:160]
 
@@ -176,6 +176,5 @@ def architectures() -> list[str]:
 
 def committed() -> dict[str, dict[str, Any]]:
     """The rows of the committed report, by type."""
-    return {
-        one["type"]: one for one in json.loads(REPORT.read_text(encoding="utf-8"))["architectures"]
-    }
+    rows = json.loads(REPORT.read_text(encoding="utf-8"))["architectures"]
+    return {row["type"]: row for row in rows}

@@ -25,8 +25,8 @@ ROWS = 3
 LENGTH = 11
 TOLERANCE = 1e-4  # relative to the norm of an output
 OPTIONS = [
-    dict(zip(("hidden_states", "attentions", "use_cache"), values, strict=True))
-    for values in itertools.product((True, False), repeat=3)
+    {"hidden_states": hidden_states, "attentions": attentions, "use_cache": use_cache}
+    for hidden_states, attentions, use_cache in itertools.product((True, False), repeat=3)
 ]
 ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type)
 
@@ -44,13 +44,12 @@ class Description:
 
     def changes_to(self, other: "Description") -> list[str]:
         """The paths at which another description differs."""
-        paths = [*self.lines, *(path for path in other.lines if path not in self.lines)]
+        paths = dict.fromkeys([*self.lines, *other.lines])
         missing = object()
-        return [
-            path
-            for path in paths
-            if self.lines.get(path, missing) != other.lines.get(path, missing)
-        ]
+        pairs = {
+            path: (self.lines.get(path, missing), other.lines.get(path, missing)) for path in paths
+        }
+        return [path for path, (before, now) in pairs.items() if before != now]
 
     def _describe(self, path: str, value: Any) -> None:
         if isinstance(value, ATOMS):
@@ -64,25 +63,26 @@ class Description:
             self._describe_tensor(path, value)
         if isinstance(value, dict):
             self.lines[f"{path} keys"] = [repr(key) for key in value]
-            for key, one in value.items():
-                self._describe(f"{path}[{key!r}]", one)
+            for key, content in value.items():
+                self._describe(f"{path}[{key!r}]", content)
         if isinstance(value, list | tuple | deque):
             self.lines[f"{path} length"] = len(value)
-            for at, one in enumerate(value):
-                self._describe(f"{path}[{at}]", one)
+            for index, content in enumerate(value):
+                self._describe(f"{path}[{index}]", content)
         if isinstance(value, set | frozenset):
             self.lines[f"{path} members"] = sorted(map(repr, value))
         if isinstance(value, types.FunctionType | types.MethodType):
             return
-        for name, one in getattr(value, "__dict__", {}).items():
-            self._describe(f"{path}.{name}", one)
+        for name, attribute in getattr(value, "__dict__", {}).items():
+            self._describe(f"{path}.{name}", attribute)
         if isinstance(value, nn.Module):
             self.lines[f"{path} attributes"] = list(value.__dict__)
 
     def _describe_tensor(self, path: str, x: torch.Tensor) -> None:
         self.lines[f"{path} learns"] = x.requires_grad
         self.lines[f"{path} sizes"] = x.shape, x.stride(), x.data_ptr()
-        self.lines[f"{path} numbers"] = x.detach().cpu().contiguous().view(-1).tolist().__repr__()
+        numbers = x.detach().cpu().contiguous().view(-1).tolist()
+        self.lines[f"{path} numbers"] = repr(numbers)  # so that NaN equals NaN
 
 
 def flattened(output: Any, path: str = "output") -> dict[str, torch.Tensor]:
@@ -94,10 +94,10 @@ def flattened(output: Any, path: str = "output") -> dict[str, torch.Tensor]:
         items = enumerate(output)
     elif isinstance(output, dict):
         items = output.items()
-    found: dict[str, torch.Tensor] = {}
-    for name, one in items:
-        found |= flattened(one, f"{path}.{name}")
-    return found
+    tensors: dict[str, torch.Tensor] = {}
+    for name, item in items:
+        tensors |= flattened(item, f"{path}.{name}")
+    return tensors
 
 
 def _outputs(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -115,18 +115,18 @@ def _differences(
     when: str,
     inputs: dict[str, Any],
     expected: dict[str, torch.Tensor],
-    found: dict[str, torch.Tensor],
+    outputs: dict[str, torch.Tensor],
 ) -> list[str]:
-    if list(expected) != list(found):
-        return [f"{when}: {len(found)} outputs instead of {len(expected)}"]
+    if list(expected) != list(outputs):
+        return [f"{when}: {len(outputs)} outputs instead of {len(expected)}"]
     faults = []
     for name, theirs in expected.items():
         live = live_positions(inputs, theirs)
-        ours = found[name][live].double()
-        wanted = theirs[live].double()
-        if not bool(wanted.isfinite().all()):
+        ours = outputs[name][live].double()
+        theirs = theirs[live].double()
+        if not bool(theirs.isfinite().all()):
             continue
-        far = float((ours - wanted).norm() / wanted.norm().clamp_min(1e-12))
+        far = float((ours - theirs).norm() / theirs.norm().clamp_min(1e-12))
         if not far <= TOLERANCE:
             faults.append(f"{when}: {name} differs by {far:.1e} of its norm")
     return faults
@@ -135,18 +135,18 @@ def _differences(
 def _first_inputs(model: Any) -> dict[str, Any] | None:
     """The first tiny inputs that a copy of a model runs on, which its own config lets keep a cache or not."""
     for inputs in tiny_inputs(model, ROWS, LENGTH):
-        given = {name: value for name, value in inputs.items() if name != "use_cache"}
+        options = {name: value for name, value in inputs.items() if name != "use_cache"}
         try:
-            _outputs(copy.deepcopy(model), given)
+            _outputs(copy.deepcopy(model), options)
         except Exception:
             continue
-        return given
+        return options
     return None
 
 
 def _set(model: nn.Module, options: dict[str, bool]) -> None:
-    parts = [one for one in model.modules() if isinstance(one, PreTrainedModel)]
-    for config in {id(part.config): part.config for part in parts}.values():
+    parts = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    for config in [part.config for part in parts]:
         if options["attentions"]:
             config._attn_implementation_internal = "eager"
         config.output_hidden_states = options["hidden_states"]
@@ -161,7 +161,7 @@ def row(model: Any, options: dict[str, bool], replace: bool = False) -> dict[str
     """What `attach` and `detach` change in a model that was never run; `faults` is empty if nothing."""
     _set(model, options)
     inputs = _first_inputs(model)
-    own = copy.deepcopy(model)  # never attached
+    never_attached = copy.deepcopy(model)
     before = Description(model)
     try:
         attach(model, replace=replace)
@@ -174,11 +174,11 @@ def row(model: Any, options: dict[str, bool], replace: bool = False) -> dict[str
     if inputs is None:
         return {"status": sweep.ATTACHED, "faults": faults}
     attach(model, replace=replace)
-    expected = _outputs(own, inputs)
-    own_weights = {} if options["attentions"] else _weights(expected)
-    if own_weights and "without being asked" not in " ".join(model.differing.values()):
-        faults.append(f"during: nothing says that {[*own_weights]} are not returned")
-    numbers = {name: x for name, x in expected.items() if name not in own_weights}
+    expected = _outputs(never_attached, inputs)
+    unasked = {} if options["attentions"] else _weights(expected)
+    if unasked and "without being asked" not in " ".join(model.differing.values()):
+        faults.append(f"during: nothing says that {[*unasked]} are not returned")
+    numbers = {name: x for name, x in expected.items() if name not in unasked}
     try:
         during = _outputs(model, inputs)
     except UnsupportedError as refused:
@@ -199,12 +199,12 @@ def row_of_family(family: Family, options: dict[str, bool]) -> dict[str, Any]:
 def row_of_kind(kind: str, options: dict[str, bool]) -> dict[str, Any]:
     """The same of an architecture that transformers can build small."""
     try:
-        with sweep._limited(), warnings.catch_warnings():
+        with sweep.limited(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 model = sweep.small.built(kind)
             except Exception as error:
-                return {"status": sweep.UNBUILT, "reason": sweep._first(error), "faults": []}
+                return {"status": sweep.UNBUILT, "reason": sweep.sentence_of(error), "faults": []}
             return row(model, options, kind in sweep.REPLACED)
     except sweep.LateError:
         return {"status": sweep.UNBUILT, "reason": "it took too long", "faults": []}

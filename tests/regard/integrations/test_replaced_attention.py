@@ -20,6 +20,7 @@ X = torch.randn(BATCH, LENGTH, DIM, generator=torch.Generator().manual_seed(1))
 # True: ignored, as nn.MultiheadAttention means it
 PADDED = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
 LIVE = ~PADDED[:, None, None]
+ADDED = torch.where(PADDED, -torch.inf, 0.0)
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(LENGTH)
 
 
@@ -80,16 +81,13 @@ def test_the_function_gives_the_same_numbers_and_gradients(name):
     tensors = make()
     expected = F.scaled_dot_product_attention(*tensors, **options)
     with replaced_attention() as seen:
-        found = F.scaled_dot_product_attention(*tensors, **options)
+        output = F.scaled_dot_product_attention(*tensors, **options)
     assert (seen.calls, seen.left) == (1, [])
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
     grad = torch.randn_like(expected)
-    for mine, theirs in zip(
-        torch.autograd.grad(found, tensors, grad),
-        torch.autograd.grad(expected, tensors, grad),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    gradients = torch.autograd.grad(output, tensors, grad)
+    expected_gradients = torch.autograd.grad(expected, tensors, grad)
+    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-4, atol=1e-5)
 
 
 REFUSED = [
@@ -133,12 +131,11 @@ def test_a_query_without_a_key_under_a_causal_mask_of_pytorch_gets_zeros():
         mask = causal_lower_right(9, 5)
     tensors = qkv(9, 5)
     with replaced_attention():
-        found = F.scaled_dot_product_attention(*tensors, attn_mask=mask)
-    assert not found[:, :, :4].any()
-    torch.testing.assert_close(
-        found[:, :, 4:],
-        F.scaled_dot_product_attention(tensors[0][:, :, 4:], *tensors[1:], is_causal=True),
-    )
+        output = F.scaled_dot_product_attention(*tensors, attn_mask=mask)
+    assert not output[:, :, :4].any()
+    q, k, v = tensors
+    expected = F.scaled_dot_product_attention(q[:, :, 4:], k, v, is_causal=True)
+    torch.testing.assert_close(output[:, :, 4:], expected)
 
 
 def test_a_multi_head_layer_refuses_the_causal_masks_of_pytorch_by_name():
@@ -159,30 +156,19 @@ def test_a_multi_head_layer_refuses_the_causal_masks_of_pytorch_by_name():
         ({"is_causal": True}, p.Causal),
         ({"attn_mask": CAUSAL}, p.Causal),
         ({"attn_mask": CAUSAL == 0}, p.Causal),
-        ({"attn_mask": ~PADDED[:, None, None]}, p.KeyMask),
-        (
-            {
-                "attn_mask": torch.where(PADDED, -torch.inf, 0.0)[:, None, None].repeat(
-                    1, HEADS, 1, 1
-                )
-            },
-            p.KeyMask,
-        ),
+        ({"attn_mask": LIVE}, p.KeyMask),
+        ({"attn_mask": ADDED[:, None, None].repeat(1, HEADS, 1, 1)}, p.KeyMask),
         ({"attn_mask": torch.rand(LENGTH, LENGTH) > 0.4}, p.Explicit),
         ({"attn_mask": torch.randn(LENGTH, LENGTH)}, p.Full),
     ],
 )
 def test_a_mask_reaches_the_plan_as_the_pattern_that_it_is(options, kind):
-    found: list[ReplacedCall] = []
-    with replaced_attention(lambda call: found.append(call)):
+    calls: list[ReplacedCall] = []
+    with replaced_attention(lambda call: calls.append(call)):
         F.scaled_dot_product_attention(*qkv(), **options)
-    assert [type(call.pattern) for call in found] == [kind]
-    assert (found[0].number, found[0].heads, found[0].q_len, found[0].k_len) == (
-        0,
-        HEADS,
-        LENGTH,
-        LENGTH,
-    )
+    (call,) = calls
+    assert type(call.pattern) is kind
+    assert (call.number, call.heads, call.q_len, call.k_len) == (0, HEADS, LENGTH, LENGTH)
 
 
 LAYERS = {
@@ -199,10 +185,10 @@ def test_a_multi_head_layer_gives_the_same_output_and_weights(name):
     layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True).train(name != "padded")
     expected = layer(X, X, X, **LAYERS[name])
     with replaced_attention() as seen:
-        found = layer(X, X, X, **LAYERS[name])
+        output, weights = layer(X, X, X, **LAYERS[name])
     assert (seen.calls, seen.left) == (1, [])
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    assert (found[1] is None) == (expected[1] is None)
+    torch.testing.assert_close((output, weights), expected, rtol=1e-5, atol=1e-5)
+    assert (weights is None) == (expected[1] is None)
 
 
 def test_weights_after_dropout_are_left_to_pytorch_and_that_is_said():
@@ -221,18 +207,15 @@ def test_an_encoder_is_seen_on_its_fast_path_too(training):
     with torch.no_grad():
         expected = encoder(X, src_key_padding_mask=PADDED)
         with replaced_attention(want="entropy") as seen:
-            found = encoder(X, src_key_padding_mask=PADDED)
-    assert (seen.calls, [detail.entropy.shape for detail in seen.details]) == (
-        3,
-        [(BATCH, HEADS, LENGTH)] * 3,
-    )
-    torch.testing.assert_close(found[~PADDED], expected[~PADDED], rtol=1e-5, atol=1e-5)
+            output = encoder(X, src_key_padding_mask=PADDED)
+    assert seen.calls == 3
+    assert [detail.entropy.shape for detail in seen.details] == [(BATCH, HEADS, LENGTH)] * 3
+    torch.testing.assert_close(output[~PADDED], expected[~PADDED], rtol=1e-5, atol=1e-5)
 
 
 def test_patterns_can_be_exchanged_layer_by_layer():
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True), 2
-    ).eval()
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2).eval()
     chosen = {0: "sliding_window(2)", 1: None}
     with replaced_attention(lambda call: chosen[call.number], want="weights") as seen:
         encoder(X)
@@ -242,14 +225,14 @@ def test_patterns_can_be_exchanged_layer_by_layer():
 
 
 def test_everything_is_as_before_after_the_block_even_after_an_error():
-    own = F.scaled_dot_product_attention
+    before = F.scaled_dot_product_attention
     fast = torch.backends.mha.get_fastpath_enabled()
     layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
     with pytest.raises(rg.RegardError, match="attn_mask"), replaced_attention():
         F.scaled_dot_product_attention(*qkv(), attn_mask=CAUSAL, is_causal=True)
     with pytest.raises(KeyError), replaced_attention(lambda call: {}[call.number]):
         layer(X, X, X)
-    assert F.scaled_dot_product_attention is own
+    assert F.scaled_dot_product_attention is before
     assert torch.backends.mha.get_fastpath_enabled() == fast
 
 
@@ -257,23 +240,23 @@ def test_other_threads_are_answered_by_pytorch():
     layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
     inside = threading.Event()
     outside = threading.Event()
-    found = []
+    outputs = []
 
-    def other() -> None:
+    def call_beside() -> None:
         inside.wait(10)
-        found.append(F.scaled_dot_product_attention(*qkv()))
+        outputs.append(F.scaled_dot_product_attention(*qkv()))
         outside.set()
 
     def pattern(call: ReplacedCall) -> None:
         inside.set()  # while this thread is inside of the layer, whose function the name stands for
         assert outside.wait(10)
 
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=call_beside)
     thread.start()
     with replaced_attention(pattern) as seen:
         layer(X, X, X)
     thread.join()
-    assert (seen.calls, len(found)) == (1, 1)
+    assert (seen.calls, len(outputs)) == (1, 1)
 
 
 def test_an_unknown_pattern_is_refused_before_the_block():

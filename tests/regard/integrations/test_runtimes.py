@@ -36,8 +36,8 @@ class Calling(nn.Module):
             self.add_module(name, module)
         self.eval()
 
-    def forward(self, *given: torch.Tensor) -> Any:
-        return self.call(self, *given)
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.call(self, *inputs)
 
 
 def vectors(*shape: int) -> torch.Tensor:
@@ -147,15 +147,15 @@ def decomposed(program: ExportedProgram, tmp_path: Any) -> Run:
 
 def by_onnx(opset: int, program: ExportedProgram, tmp_path: Any) -> Run:
     runtime = pytest.importorskip("onnxruntime")
-    torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False).save(
-        tmp_path / "program.onnx"
-    )
+    exported = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False)
+    exported.save(tmp_path / "program.onnx")
     session = runtime.InferenceSession(tmp_path / "program.onnx")
-    names = [one.name for one in session.get_inputs()]
+    names = [entry.name for entry in session.get_inputs()]
 
-    def run(*given: torch.Tensor) -> Tensors:
-        found = session.run(None, dict(zip(names, (x.numpy() for x in given), strict=True)))
-        return tuple(map(torch.from_numpy, found))
+    def run(*inputs: torch.Tensor) -> Tensors:
+        arrays = [x.numpy() for x in inputs]
+        outputs = session.run(None, dict(zip(names, arrays, strict=True)))
+        return tuple(map(torch.from_numpy, outputs))
 
     return run
 
@@ -165,9 +165,12 @@ def by_openvino(program: ExportedProgram, tmp_path: Any) -> Run:
     model = openvino.Core().compile_model(
         openvino.convert_model(program), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )
-    return lambda *given: tuple(
-        torch.from_numpy(x.copy()) for x in model([x.numpy() for x in given]).values()
-    )
+
+    def run(*inputs: torch.Tensor) -> Tensors:
+        outputs = model([x.numpy() for x in inputs]).values()
+        return tuple(torch.from_numpy(x.copy()) for x in outputs)
+
+    return run
 
 
 def by_executorch(program: ExportedProgram, tmp_path: Any) -> Run:
@@ -176,7 +179,7 @@ def by_executorch(program: ExportedProgram, tmp_path: Any) -> Run:
     edge = exir.to_edge(program, compile_config=exir.EdgeCompileConfig(_check_ir_validity=False))
     (tmp_path / "program.pte").write_bytes(edge.to_executorch().buffer)
     method = runtime.Runtime.get().load_program(tmp_path / "program.pte").load_method("forward")
-    return lambda *given: tuple(x.clone() for x in method.execute(given))
+    return lambda *inputs: tuple(x.clone() for x in method.execute(inputs))
 
 
 def by_inductor(program: ExportedProgram, tmp_path: Any) -> Run:
@@ -188,11 +191,11 @@ def by_inductor(program: ExportedProgram, tmp_path: Any) -> Run:
 
 def by_inductor_whole(program: ExportedProgram, tmp_path: Any) -> Run:
     with whole_attention():
-        assert kept(program.run_decompositions()) == kept(program) > 0
+        assert whole_calls(program.run_decompositions()) == whole_calls(program) > 0
         return by_inductor(program, tmp_path)
 
 
-def kept(program: ExportedProgram) -> int:
+def whole_calls(program: ExportedProgram) -> int:
     return sum(node.target is torch.ops.regard.attention.default for node in program.graph.nodes)
 
 
@@ -207,21 +210,20 @@ ROUTES = {
 }
 
 
-def as_tuple(found: Any) -> Tensors:
-    return (found,) if isinstance(found, torch.Tensor) else tuple(found)
+def as_tuple(output: Any) -> Tensors:
+    return (output,) if isinstance(output, torch.Tensor) else tuple(output)
 
 
 # PyTorch writes the rotation of Llama as one operation of ONNX 23, which onnxruntime 1.32 computes for a batch of 1
 # only; with "sdpa" in place of regard it fails in the same way.
 # They fail with `scan`, by which recurrent mechanisms serve every length: two do not know it, inductor loses its sizes.
-FAILS = {
-    ("attached Llama", "onnx 23"): pytest.mark.xfail(
-        strict=True, reason="RotaryEmbedding of onnxruntime"
-    )
-} | {
-    ("recurrent", one): pytest.mark.xfail(strict=True, reason="no scan")
-    for one in ("openvino", "executorch", "inductor")
+REASONS = {
+    ("attached Llama", "onnx 23"): "RotaryEmbedding of onnxruntime",
+    ("recurrent", "openvino"): "no scan",
+    ("recurrent", "executorch"): "no scan",
+    ("recurrent", "inductor"): "no scan",
 }
+FAILS = {pair: pytest.mark.xfail(strict=True, reason=reason) for pair, reason in REASONS.items()}
 
 
 @pytest.mark.parametrize(
@@ -234,9 +236,10 @@ def test_an_exported_program_gives_in_its_runtime_what_regard_gives(case, route,
     with torch.no_grad():
         run = ROUTES[route](export(module, inputs(2, 7), dynamic_shapes=axes), tmp_path)
         for batch, length in ((1, 5), (1, 8), (3, 5), (3, 8), (3, 31)):
-            given = inputs(batch, length)
-            for found, wanted in zip(as_tuple(run(*given)), as_tuple(module(*given)), strict=True):
-                torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+            tensors = inputs(batch, length)
+            outputs = as_tuple(run(*tensors))
+            wanted = as_tuple(module(*tensors))
+            torch.testing.assert_close(outputs, wanted, rtol=0, atol=1e-5)
 
 
 def test_a_layer_that_torchao_has_quantised_gives_nearly_what_it_gave():
@@ -247,5 +250,5 @@ def test_a_layer_that_torchao_has_quantised_gives_nearly_what_it_gave():
     quantization.quantize_(module, quantization.Int8WeightOnlyConfig())
     assert type(module.to_q.weight.data) is not torch.Tensor
     with torch.no_grad():
-        for rows, one in wanted.items():
-            torch.testing.assert_close(module(vectors(1, rows, 16)), one, rtol=0, atol=0.05)
+        for rows, output in wanted.items():
+            torch.testing.assert_close(module(vectors(1, rows, 16)), output, rtol=0, atol=0.05)

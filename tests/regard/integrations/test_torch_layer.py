@@ -1,6 +1,7 @@
 """The drop-in for nn.MultiheadAttention: the same state_dict, arguments, numbers and gradients."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -25,24 +26,20 @@ OPTIONS = {
     "a bias as a key": {"add_bias_kv": True},
     "a zero key": {"add_zero_attn": True},
 }
+ADDED = torch.randn(QUERIES, KEYS, generator=torch.Generator().manual_seed(1))
+MASKED = torch.rand(QUERIES, KEYS, generator=torch.Generator().manual_seed(1)) > 0.7
+MASKED_BY_HEAD = (
+    torch.rand(BATCH * HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(2)) > 0.7
+)
 MASKS = {
     "none": {},
     "padding": {"key_padding_mask": PADDED},
-    "pairs": {
-        "attn_mask": torch.rand(QUERIES, KEYS, generator=torch.Generator().manual_seed(1)) > 0.7
-    },
-    "numbers": {
-        "attn_mask": torch.randn(QUERIES, KEYS, generator=torch.Generator().manual_seed(1))
-    },
-    "by head": {
-        "attn_mask": torch.rand(
-            BATCH * HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(2)
-        )
-        > 0.7
-    },
+    "pairs": {"attn_mask": MASKED},
+    "numbers": {"attn_mask": ADDED},
+    "by head": {"attn_mask": MASKED_BY_HEAD},
     "padding and numbers": {
         "key_padding_mask": PADDED.float().masked_fill(PADDED, -torch.inf),
-        "attn_mask": torch.randn(QUERIES, KEYS, generator=torch.Generator().manual_seed(1)),
+        "attn_mask": ADDED,
     },
 }
 
@@ -58,47 +55,44 @@ def layers(**options):
 
 
 def inputs(options, queries=QUERIES, keys=KEYS, batch=(BATCH,)):
-    widths = DIM, options.get("kdim", DIM), options.get("vdim", DIM)
     shapes = [
-        (length, *batch, width) for length, width in zip((queries, keys, keys), widths, strict=True)
+        (queries, *batch, DIM),
+        (keys, *batch, options.get("kdim", DIM)),
+        (keys, *batch, options.get("vdim", DIM)),
     ]
-    first = options.get("batch_first") and batch
-    tensors = [
-        torch.randn(shape).transpose(0, 1).contiguous() if first else torch.randn(shape)
-        for shape in shapes
-    ]
+    tensors = [torch.randn(shape) for shape in shapes]
+    if options.get("batch_first") and batch:
+        tensors = [x.transpose(0, 1).contiguous() for x in tensors]
     return [x.requires_grad_() for x in tensors]
 
 
-# Every option with every mask; the weights in turn: None for none, True for their mean, False for those of each head.
+WEIGHTS = (None, True, False)  # none, their mean, those of each head
 CASES = [
-    (option, mask, (None, True, False)[(number + at) % 3])
-    for number, option in enumerate(OPTIONS)
-    for at, mask in enumerate(MASKS)
+    (option, mask, WEIGHTS[(row + column) % 3])
+    for (row, option), (column, mask) in product(enumerate(OPTIONS), enumerate(MASKS))
 ]
 
 
 @pytest.mark.parametrize(("options", "mask", "weights"), CASES)
 def test_it_gives_the_numbers_of_pytorchs_layer(options, mask, weights):
+    """Every option with every mask, and the three kinds of weights in turn."""
     theirs, ours = layers(**OPTIONS[options])
-    given = inputs(OPTIONS[options])
-    asked = {
+    tensors = inputs(OPTIONS[options])
+    keywords = {
         **MASKS[mask],
         "need_weights": weights is not None,
         "average_attn_weights": bool(weights),
     }
-    expected = theirs(*given, **asked)
-    found = ours(*given, **asked)
-    close = {"rtol": 1e-5, "atol": 2e-5}
-    torch.testing.assert_close(found[0], expected[0], **close)
-    assert (found[1] is None) == (weights is None)
+    expected, expected_weights = theirs(*tensors, **keywords)
+    output, our_weights = ours(*tensors, **keywords)
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=2e-5)
+    assert (our_weights is None) == (weights is None)
     if weights is not None:
-        torch.testing.assert_close(found[1], expected[1], **close)
-    grad = torch.randn_like(found[0])
-    wanted = torch.autograd.grad(expected[0], [*given, *theirs.parameters()], grad)
-    gradients = torch.autograd.grad(found[0], [*given, *ours.parameters()], grad)
-    for one, other in zip(gradients, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4)
+        torch.testing.assert_close(our_weights, expected_weights, rtol=1e-5, atol=2e-5)
+    grad = torch.randn_like(output)
+    wanted = torch.autograd.grad(expected, [*tensors, *theirs.parameters()], grad)
+    gradients = torch.autograd.grad(output, [*tensors, *ours.parameters()], grad)
+    torch.testing.assert_close(gradients, wanted, rtol=1e-4, atol=2e-4)
 
 
 def test_a_causal_mask_is_recognised_and_alone_is_refused():
@@ -118,28 +112,33 @@ def encoder_of(count, nested=False, **options):
     layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, dropout=0.0, batch_first=True)
     theirs = nn.TransformerEncoder(layer, count, enable_nested_tensor=nested)
     ours = copy.deepcopy(theirs)
-    for one in ours.layers:
-        weights = one.self_attn.state_dict()
-        one.self_attn = MultiheadAttention(DIM, HEADS, batch_first=True, **options)
-        one.self_attn.load_state_dict(weights)
+    for layer in ours.layers:
+        weights = layer.self_attn.state_dict()
+        layer.self_attn = MultiheadAttention(DIM, HEADS, batch_first=True, **options)
+        layer.self_attn.load_state_dict(weights)
     return theirs, ours
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_inside_pytorchs_encoder_its_fast_path_does_not_skip_the_layer(training):
-    theirs, encoder = (one.train(training) for one in encoder_of(2))
+    theirs, encoder = encoder_of(2)
+    theirs.train(training)
+    encoder.train(training)
     x = torch.randn(BATCH, KEYS, DIM)
     padded = torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
     with torch.set_grad_enabled(training):
-        expected, found = (one(x, src_key_padding_mask=padded) for one in (theirs, encoder))
-        torch.testing.assert_close(found[~padded], expected[~padded], rtol=1e-5, atol=1e-5)
+        expected = theirs(x, src_key_padding_mask=padded)
+        output = encoder(x, src_key_padding_mask=padded)
+        torch.testing.assert_close(output[~padded], expected[~padded], rtol=1e-5, atol=1e-5)
         encoder.layers[0].self_attn.pattern = rg.patterns.SlidingWindow(2)
-        assert not torch.allclose(encoder(x, src_key_padding_mask=padded), found)
+        assert not torch.allclose(encoder(x, src_key_padding_mask=padded), output)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_of_pytorchs_encoder_are_refused_with_the_way_out():
-    theirs, encoder = (one.eval() for one in encoder_of(1, nested=True))
+    theirs, encoder = encoder_of(1, nested=True)
+    theirs.eval()
+    encoder.eval()
     padded = torch.arange(KEYS) >= torch.tensor([[7], [4], [5]])
     x = torch.randn(BATCH, KEYS, DIM)
     with torch.no_grad():
@@ -149,9 +148,8 @@ def test_nested_tensors_of_pytorchs_encoder_are_refused_with_the_way_out():
             encoder(x, src_key_padding_mask=padded)
         encoder.use_nested_tensor = False
         expected = theirs.layers[0](x, src_key_padding_mask=padded)
-        torch.testing.assert_close(
-            encoder(x, src_key_padding_mask=padded)[~padded], expected[~padded]
-        )
+        output = encoder(x, src_key_padding_mask=padded)
+        torch.testing.assert_close(output[~padded], expected[~padded])
 
 
 def test_its_attention_is_recorded_inside_pytorchs_encoder():
@@ -188,8 +186,8 @@ def test_a_block_in_which_no_call_arrives_says_so_unless_another_error_ends_it()
 
 def test_a_query_without_a_key_gets_zeros_before_the_last_projection():
     _, ours = layers(bias=False)
-    given = inputs({})
-    output, weights = ours(*given, torch.ones(BATCH, KEYS, dtype=torch.bool))
+    everything = torch.ones(BATCH, KEYS, dtype=torch.bool)
+    output, weights = ours(*inputs({}), key_padding_mask=everything)
     assert not output.any()
     assert not weights.any()
 
@@ -198,10 +196,9 @@ def test_dropout_is_applied_in_training_alone_and_never_to_the_weights():
     layer = MultiheadAttention(DIM, HEADS, dropout=0.5)
     x = torch.randn(KEYS, BATCH, DIM)
     layer.train()
-    first = layer(x, x, x)
-    second = layer(x, x, x)
-    assert not torch.equal(first[0], second[0])
-    torch.testing.assert_close(first[1].sum(-1), torch.ones(BATCH, KEYS))
+    output, weights = layer(x, x, x)
+    assert not torch.equal(layer(x, x, x)[0], output)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(BATCH, KEYS))
     layer.eval()
     assert torch.equal(layer(x, x, x)[0], layer(x, x, x)[0])
 
@@ -210,7 +207,7 @@ X = torch.zeros(BATCH, QUERIES, DIM)
 
 
 @pytest.mark.parametrize(
-    ("given", "masks", "words"),
+    ("tensors", "masks", "words"),
     [
         (
             (X, X, X),
@@ -235,6 +232,6 @@ X = torch.zeros(BATCH, QUERIES, DIM)
         ((X, X, X), {"key_padding_mask": PADDED[:, :5].long()}, "key_padding_mask"),
     ],
 )
-def test_inputs_and_masks_that_do_not_fit_are_refused_with_the_numbers(given, masks, words):
+def test_inputs_and_masks_that_do_not_fit_are_refused_with_the_numbers(tensors, masks, words):
     with pytest.raises((rg.ShapeError, rg.ArgumentError), match=words):
-        MultiheadAttention(DIM, HEADS, batch_first=True)(*given, **masks)
+        MultiheadAttention(DIM, HEADS, batch_first=True)(*tensors, **masks)

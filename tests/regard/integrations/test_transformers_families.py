@@ -46,13 +46,9 @@ def test_no_architecture_is_wrong_and_none_is_lost(part):
     known = sweep.committed()
     rows = [sweep.row(kind) for kind in sweep.architectures()[part::16]]
     assert [row for row in rows if row["status"] == sweep.WRONG] == []
-    held = (sweep.EQUAL, sweep.PARTLY)
-    lost = [
-        row
-        for row in rows
-        if known.get(row["type"], row)["status"] in held and row["status"] not in held
-    ]
-    assert lost == []
+    works = (sweep.EQUAL, sweep.PARTLY)
+    worked = [row for row in rows if known.get(row["type"], row)["status"] in works]
+    assert [row for row in worked if row["status"] not in works] == []
 
 
 def test_the_report_of_architectures_holds_none_that_is_wrong():
@@ -67,10 +63,14 @@ def test_models_that_add_a_bias_of_their_own_are_equal_with_padding_and_go_back(
     assert (row["status"], row["outside"]) == (sweep.EQUAL, [])
     assert row["calls"] >= 2
     model = attach(sweep.small.built(kind))
-    ours = [one for one in model.modules() if type(one).__module__.endswith("transformers.biased")]
+    ours = [
+        module
+        for module in model.modules()
+        if type(module).__module__.endswith("transformers.biased")
+    ]
     assert len(ours) >= 2
     detach(model)
-    assert not any(type(one).__module__.startswith("regard") for one in ours)
+    assert not any(type(module).__module__.startswith("regard") for module in ours)
 
 
 def test_a_dropped_padding_mask_or_window_fails_the_comparison():
@@ -108,8 +108,8 @@ def test_global_tokens_may_differ_by_row(name, marks, padding):
     inputs["global_attention_mask"] = torch.zeros_like(inputs["input_ids"])
     for place in marks:
         inputs["global_attention_mask"][place] = 1
-    expected, found = checks.both(family, model, lambda: checks.output_of(model, inputs))
-    assert checks.farthest(found, expected, live) <= checks.TOLERANCE
+    expected, output = checks.both(family, model, lambda: checks.output_of(model, inputs))
+    assert checks.farthest(output, expected, live) <= checks.TOLERANCE
 
 
 @pytest.mark.parametrize("length", [14, 67])
@@ -118,14 +118,16 @@ def test_big_birds_blocks(length):
     settings = {**SIZES, "max_position_embeddings": 256, "block_size": 4, "num_random_blocks": 2}
     ids = torch.randint(3, 99, (4, length))
     live = torch.ones(4, length, dtype=torch.long)
-    live[0, :5], live[1, -7:], live[2, [3, 9]] = 0, 0, 0
+    live[0, :5] = 0
+    live[1, -7:] = 0
+    live[2, [3, 9]] = 0
     outputs = []
-    for ours in (False, True):
+    for is_attached in (False, True):
         torch.manual_seed(1)
-        model = tf.BigBirdModel(
-            tf.BigBirdConfig(**settings, initializer_range=0.1), add_pooling_layer=False
-        ).eval()
-        model = attach(model, replace=True) if ours else model
+        config = tf.BigBirdConfig(**settings, initializer_range=0.1)
+        model = tf.BigBirdModel(config, add_pooling_layer=False).eval()
+        if is_attached:
+            attach(model, replace=True)
         with torch.no_grad():
             outputs.append(model(ids, attention_mask=live).last_hidden_state)
     assert checks.farthest(*outputs, live.bool()) <= checks.TOLERANCE
@@ -136,31 +138,38 @@ def test_big_birds_blocks(length):
             model.train()(ids)
 
 
-@pytest.mark.parametrize("kind", ["BigBird", "Falcon", "LED"])
+def big_bird_decoder():
+    settings = {"is_decoder": True, "attention_type": "original_full", "initializer_range": 0.3}
+    return tf.BigBirdForCausalLM(tf.BigBirdConfig(**SIZES, **settings))
+
+
+def falcon_with_rotary_positions():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    settings = {"alibi": False, "initializer_range": 0.3}
+    return tf.FalconForCausalLM(tf.FalconConfig(vocab_size=99, **sizes, **settings))
+
+
+CACHED = {
+    "BigBird": big_bird_decoder,
+    "Falcon": falcon_with_rotary_positions,
+    "LED": lambda: BY_NAME["LED"].model(),
+}
+
+
+@pytest.mark.parametrize("kind", CACHED)
 def test_a_model_with_replaced_modules_reads_its_cache(kind):
     """Its keyword differs between versions of transformers, and an unknown keyword is no reason to forget the keys."""
-    if kind == "BigBird":
-        model = tf.BigBirdForCausalLM(
-            tf.BigBirdConfig(
-                **SIZES, is_decoder=True, attention_type="original_full", initializer_range=0.3
-            )
-        )
-    elif kind == "Falcon":
-        sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.3}
-        model = tf.FalconForCausalLM(
-            tf.FalconConfig(vocab_size=99, hidden_size=32, alibi=False, **sizes)
-        )
-    else:
-        model = BY_NAME["LED"].model()
-    model = model.eval()
+    model = CACHED[kind]().eval()
     ids = torch.randint(3, 99, (2, 13))
-    given, name = ({"input_ids": ids}, "decoder_input_ids") if kind == "LED" else ({}, "input_ids")
+    name = "decoder_input_ids" if kind == "LED" else "input_ids"
+    inputs = {"input_ids": ids} if kind == "LED" else {}
     outputs = []
-    for ours in (False, True):
-        model = attach(model, replace=True) if ours else model
+    for is_attached in (False, True):
+        if is_attached:
+            attach(model, replace=True)
         with torch.no_grad():
-            cache = model(**given, **{name: ids[:, :7]}, use_cache=True)[CACHE]
-            outputs.append(model(**given, **{name: ids[:, 7:], CACHE: cache}).logits)
+            cache = model(**inputs, **{name: ids[:, :7]}, use_cache=True)[CACHE]
+            outputs.append(model(**inputs, **{name: ids[:, 7:], CACHE: cache}).logits)
     assert checks.farthest(*outputs) <= checks.TOLERANCE
 
 
@@ -187,18 +196,16 @@ def test_a_model_of_peft_is_opened():
     ids = torch.randint(3, 99, (2, 9))
     with torch.no_grad():
         expected = model(ids).logits
-        found = attach(model)(ids).logits
-    assert float((found - expected).abs().max()) <= 1e-5
-    assert (model.outside, model.unchecked, len(explain(model, {"input_ids": ids}).calls)) == (
-        {},
-        (),
-        3,
-    )
+        output = attach(model)(ids).logits
+    assert checks.farthest(output, expected) <= 1e-5
+    assert (model.outside, model.unchecked) == ({}, ())
+    assert len(explain(model, {"input_ids": ids}).calls) == 3
 
 
 IDS = torch.randint(3, VOCAB, (3, 20), generator=torch.Generator().manual_seed(8))
 LIVE = torch.ones(3, 20, dtype=torch.long)
-LIVE[0, :6], LIVE[1, :1] = 0, 0
+LIVE[0, :6] = 0
+LIVE[1, :1] = 0
 
 
 class Int8(tf.cache_utils.QuantizedLayer):
@@ -225,37 +232,34 @@ def test_a_quantised_cache_gives_the_logits_of_eager_attention_and_rounds():
     model = family.model()
 
     def run(cache):
-        for start in (0, 8, 14):  # the second part is quantised, the third reads what was stored
-            part = slice(start, {0: 8, 8: 14, 14: 20}[start])
-            logits = model(
-                IDS[:, part], attention_mask=LIVE[:, : part.stop], **{CACHE: cache}
-            ).logits
+        # the second part is quantised, the third reads what was stored
+        for start, stop in ((0, 8), (8, 14), (14, 20)):
+            ids = IDS[:, start:stop]
+            logits = model(ids, attention_mask=LIVE[:, :stop], **{CACHE: cache}).logits
         return logits
 
-    expected, found = checks.both(family, model, lambda: run(quantised(model)))
-    assert checks.farthest(found, expected) <= checks.TOLERANCE
+    expected, output = checks.both(family, model, lambda: run(quantised(model)))
+    assert checks.farthest(output, expected) <= checks.TOLERANCE
     with torch.no_grad():
         exact = run(tf.DynamicCache(config=model.config))
-    assert 1e-4 < checks.farthest(found, exact) < 1.0
+    assert 1e-4 < checks.farthest(output, exact) < 1.0
 
 
 @pytest.mark.parametrize("name", ["Mistral", "gpt-oss"])
 def test_a_prompt_that_generate_reads_in_chunks(name):
     family = BY_NAME[name]
     model = family.model()
-    given = {
+    options = {
         "attention_mask": LIVE,
+        "prefill_chunk_size": 6,
         "max_new_tokens": 8,
         "do_sample": False,
         "disable_compile": True,
     }
-    expected, found = checks.both(
-        family, model, lambda: model.generate(IDS, prefill_chunk_size=6, **given)
-    )
-    assert torch.equal(expected, found)
+    expected, words = checks.both(family, model, lambda: model.generate(IDS, **options))
+    assert torch.equal(expected, words)
     with torch.no_grad(), observe(model, "log_sum_exp", layers=0) as observed:
-        whole = model.generate(IDS, prefill_chunk_size=6, **given)
-    assert torch.equal(whole, found)
+        assert torch.equal(model.generate(IDS, **options), words)
     assert [call.q_len for call in observed.calls][:4] == [6, 6, 6, 2]
 
 
@@ -264,12 +268,13 @@ def test_a_model_with_an_assistant_writes_what_it_writes_alone(name):
     family = BY_NAME[name]
     assistant = BY_NAME["GPT-2"].model()
     model = family.model()
-    given = {"max_new_tokens": 12, "do_sample": False}
-    alone, found = checks.both(family, model, lambda: model.generate(IDS[1:2, 1:], **given))
-    assert torch.equal(alone, found)
+    prompt = IDS[1:2, 1:]
+    options = {"max_new_tokens": 12, "do_sample": False}
+    expected, alone = checks.both(family, model, lambda: model.generate(prompt, **options))
+    assert torch.equal(expected, alone)
     attach(assistant)
     with torch.no_grad(), observe(model, "log_sum_exp", layers=0) as observed:
-        assisted = model.generate(IDS[1:2, 1:], assistant_model=assistant, **given)
+        assisted = model.generate(prompt, assistant_model=assistant, **options)
     assert torch.equal(assisted, alone)
     # several ids of the assistant in one call
     assert max(call.q_len for call in observed.calls[1:]) > 1
@@ -280,10 +285,9 @@ def test_a_compiled_model_has_the_gradients_of_eager_attention():
     model = family.shallow()
     expected = checks.gradients_of(family, model, "eager", padding="left")
     torch._dynamo.reset()
-    found = checks.gradients_of(
-        family, model, "regard", torch.compile(model, backend="aot_eager"), "left"
-    )
-    assert checks.relative(found, expected) <= checks.GRADIENTS
+    run = torch.compile(model, backend="aot_eager")
+    gradients = checks.gradients_of(family, model, "regard", run, "left")
+    assert checks.relative(gradients, expected) <= checks.GRADIENTS
 
 
 @pytest.mark.parametrize("name", ["ViT", "T5"])
@@ -291,10 +295,9 @@ def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
     """Without masks, and with a bias by distance: one graph each, forward."""
     family = BY_NAME[name]
     model = family.model()
-    inputs, live = checks.inputs_of(
-        family, "right" if "right" in checks.paddings_of(family) else "none"
-    )
-    given = inputs | ({} if name == "ViT" else {"use_cache": False})
+    inputs, live = checks.inputs_of(family, "none" if name == "ViT" else "right")
+    if name != "ViT":
+        inputs["use_cache"] = False
     checks.use(family, model, "eager")
     graphs = []
 
@@ -303,10 +306,11 @@ def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
         return graph
 
     with torch.no_grad():
-        expected = checks.output_of(model, given)
+        expected = checks.output_of(model, inputs)
         checks.use(family, model, "regard")
-        layers = len(explain(model, given).calls)
+        layers = len(explain(model, inputs).calls)
         torch._dynamo.reset()
-        found = checks.output_of(torch.compile(model, backend=counting, fullgraph=True), given)
+        run = torch.compile(model, backend=counting, fullgraph=True)
+        output = checks.output_of(run, inputs)
     assert graphs == [layers]
-    assert checks.farthest(found, expected, live) <= checks.TOLERANCE
+    assert checks.farthest(output, expected, live) <= checks.TOLERANCE

@@ -49,13 +49,7 @@ KINDS = (
     "mistral_large4_text",
     "youtu",
 )
-# their caches keep keys of an indexer too
-INDEXED = (
-    "axk2",
-    "deepseek_v32",
-    "glm_moe_dsa",
-    "hy_v4",
-)
+INDEXED = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # caches keep keys of an indexer too
 QUICK = ("deepseek_v3", "mistral4", "minicpm3")
 EVERY = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS]
 
@@ -77,10 +71,11 @@ def in_form(form: str) -> Generator[None]:
 
 def forms(model: Any, inputs: Any) -> set[str]:
     """The forms that `explain` names."""
-    options = [option for call in explain(model, inputs).calls for option in call.options]
-    return {
-        option.removeprefix("latents: ") for option in options if option.startswith("latents: ")
-    }
+    options: set[str] = set()
+    for call in explain(model, inputs).calls:
+        options.update(call.options)
+    prefix = "latents: "
+    return {option.removeprefix(prefix) for option in options if option.startswith(prefix)}
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -89,11 +84,10 @@ def test_logits_gradients_and_words_are_those_of_eager_attention(kind):
     model = family.model()
     for form in ("absorbed", "expanded"):
         with in_form(form):
-            assert forms(attach(model, check=False), checks.inputs_of(family, "left")[0]) == {form}
-            assert (
-                max(checks.logits(family, model, padding) for padding in ("left", "right"))
-                <= checks.TOLERANCE
-            )
+            inputs, _ = checks.inputs_of(family, "left")
+            assert forms(attach(model, check=False), inputs) == {form}
+            for padding in ("left", "right"):
+                assert checks.logits(family, model, padding) <= checks.TOLERANCE
             assert checks.gradients(family, model) <= checks.GRADIENTS
     assert not hasattr(model, "generate") or checks.same_tokens(family, model, "greedy")
 
@@ -130,15 +124,15 @@ def test_generate_writes_the_same_words(way):
 def test_forms_are_equal_in_float64():
     model = attach(family_of("minicpm3").model()).double()
     ids = torch.randint(3, 99, (2, 14))
-    found = []
+    results = []
     for form in ("absorbed", "expanded"):
         model.zero_grad()
         with in_form(form):
             logits = model(ids).logits
         logits.square().sum().backward()
-        found.append([logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        results.append([logits.detach(), *gradients])
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
 
 
 def test_few_queries_are_absorbed_and_a_prompt_is_expanded():
@@ -146,42 +140,47 @@ def test_few_queries_are_absorbed_and_a_prompt_is_expanded():
     cache = latent_cache(model)
     with torch.no_grad():
         model(torch.randint(3, 99, (2, 40)), **{CACHE: cache})
-        assert forms(
-            model, {"input_ids": torch.tensor([[5], [6]]), CACHE: copy.deepcopy(cache)}
-        ) == {"absorbed"}
+        step = {"input_ids": torch.tensor([[5], [6]]), CACHE: cache}
+        assert forms(model, step) == {"absorbed"}
     assert forms(model, torch.randint(3, 99, (2, 40))) == {"expanded"}
 
 
-def test_our_cache_is_cropped_reordered_and_continued_as_theirs():
+def walk(model: Any, cache: Any) -> list[torch.Tensor]:
+    """The logits of a cache that is cropped, copied, reordered and continued, at last with gradients."""
+    ids = torch.randint(3, 99, (3, 60), generator=torch.Generator().manual_seed(5))
+    with torch.inference_mode():
+        model(ids[:, :30], **{CACHE: cache})
+    with torch.no_grad():
+        model(ids[:, 30:35], **{CACHE: cache})
+        cache.crop(-4)
+        copied = copy.deepcopy(cache)
+        cache.reorder_cache(torch.tensor([2, 0, 0]))
+        logits = [model(ids[:, 31:33], **{CACHE: each}).logits for each in (cache, copied, cache)]
+    logits.append(model(ids[:, 33:], **{CACHE: cache}).logits)
+    assert cache.get_seq_length() == 62
+    assert logits[-1].requires_grad
+    assert {type(layer) for layer in copied.layers} == {type(layer) for layer in cache.layers}
+    return logits
+
+
+CACHES = {
+    "ours": latent_cache,
+    "theirs": lambda model: tf.DynamicCache(),
+    "theirs, with a config": lambda model: tf.DynamicCache(config=model.config),
+}
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_our_cache_is_cropped_reordered_and_continued_as_theirs(kind):
     model = deepseek()
-    ids = torch.randint(3, 99, (3, 60))
-    order = torch.tensor([2, 0, 0])
-    found = []
-    caches = (
-        latent_cache,
-        lambda model: tf.DynamicCache(),
-        lambda model: tf.DynamicCache(config=model.config),
-    )
-    for make in (*caches, caches[-1]):
-        cache = make(model)
-        if len(found) == 12:
-            detach(model)  # the last is transformers' own
-        with torch.inference_mode():
-            model(ids[:, :30], **{CACHE: cache})
-        with torch.no_grad():
-            model(ids[:, 30:35], **{CACHE: cache})
-            cache.crop(-4)
-            other = copy.deepcopy(cache)
-            cache.reorder_cache(order)
-            found += [model(ids[:, 31:33], **{CACHE: one}).logits for one in (cache, other, cache)]
-        found.append(model(ids[:, 33:], **{CACHE: cache}).logits)  # with gradients
-        assert cache.get_seq_length() == 62
-        assert found[-1].requires_grad
-        assert {type(layer) is LatentLayer for layer in [*cache.layers, *other.layers]} == {
-            len(found) < 16
-        }
-    for ours, theirs in zip(found[:12], found[12:] * 3, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    cache = CACHES[kind](model)
+    logits = walk(model, cache)
+    assert {type(layer) for layer in cache.layers} == {LatentLayer}
+    detach(model)
+    cache = CACHES["theirs, with a config"](model)
+    expected = walk(model, cache)
+    assert LatentLayer not in {type(layer) for layer in cache.layers}
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_why_a_call_is_expanded_is_named():

@@ -44,9 +44,8 @@ def _inputs_on_the_gpu(monkeypatch):
 
     def inputs_of(*args):
         inputs, live = made(*args)
-        return {
-            name: x.to("cuda") for name, x in inputs.items()
-        }, None if live is None else live.to("cuda")
+        inputs = {name: x.to("cuda") for name, x in inputs.items()}
+        return inputs, None if live is None else live.to("cuda")
 
     monkeypatch.setattr(checks, "inputs_of", inputs_of)
 
@@ -54,34 +53,37 @@ def _inputs_on_the_gpu(monkeypatch):
 @pytest.mark.parametrize("padding", checks.PADDINGS)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_are_those_of_eager_attention(name, padding):
-    assert checks.logits(BY_NAME[name], BY_NAME[name].model().to("cuda"), padding) <= ROUNDING
+    family = BY_NAME[name]
+    assert checks.logits(family, family.model().to("cuda"), padding) <= ROUNDING
 
 
 @pytest.mark.parametrize("name", ["Mistral", "gpt-oss", "BART"])
 def test_gradients_are_those_of_eager_attention(name):
-    assert (
-        checks.gradients(BY_NAME[name], BY_NAME[name].model().to("cuda")) <= 10 * checks.GRADIENTS
-    )
+    family = BY_NAME[name]
+    assert checks.gradients(family, family.model().to("cuda")) <= 10 * checks.GRADIENTS
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "gpt-oss"])
 def test_generate_writes_the_same_tokens(name, way):
-    assert checks.same_tokens(BY_NAME[name], BY_NAME[name].model().to("cuda"), way)
+    family = BY_NAME[name]
+    assert checks.same_tokens(family, family.model().to("cuda"), way)
 
 
 def test_observed_statistics_are_those_of_the_cpu():
     family = BY_NAME["Mistral"]
-    found = []
+    statistics = []
     for device in ("cuda", "cpu"):
         model = family.model().to(device)
         checks.use(family, model, "regard")
         ids = torch.arange(3, 17).repeat(2, 1).to(device)
         with torch.no_grad(), observe(model, ("entropy", "received")) as observed:
             model(ids)
-        found.append([x.cpu() for call in observed.calls for x in (call.entropy, call.received)])
-    assert len(found[0]) == 6
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+        entropies = [call.entropy.cpu() for call in observed.calls]
+        received = [call.received.cpu() for call in observed.calls]
+        assert len(entropies) == 3
+        statistics.append(entropies + received)
+    torch.testing.assert_close(*statistics, rtol=1e-4, atol=1e-4)
 
 
 def test_replaced_attention_computes_pytorchs_encoder():
@@ -93,5 +95,5 @@ def test_replaced_attention_computes_pytorchs_encoder():
     model.train(mode=False)
     expected = model(x, src_key_padding_mask=padding)
     with replaced_attention():
-        found = model(x, src_key_padding_mask=padding)
-    torch.testing.assert_close(found[~padding], expected[~padding], rtol=1e-4, atol=1e-4)
+        output = model(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(output[~padding], expected[~padding], rtol=1e-4, atol=1e-4)
