@@ -31,11 +31,8 @@ MECHANISMS = {
     "minimax": "lightning(rate=0)",
 }
 EACH = ("qwen3_next", "kimi_linear", "bamba", "minimax")  # one of each mechanism
-# more than a chunk of regard's and of transformers'; ids of a prompt's first part
-LENGTH, CUT = (
-    70,
-    41,
-)
+LENGTH = 70  # more than a chunk of regard's and of transformers'
+CUT = 41  # ids of a prompt's first part
 IDS = torch.randint(3, 98, (3, LENGTH), generator=torch.Generator().manual_seed(2))
 
 
@@ -46,11 +43,10 @@ def built(kind):
     model = small.built(kind)
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
-        for name, one in model.named_parameters():
+        for name, parameter in model.named_parameters():
             if name.endswith(("A_log", "dt_bias", ".D")):
-                one.copy_(
-                    torch.randn(one.shape, generator=generator) - (3.0 if "A_log" in name else 0.0)
-                )
+                mean = -3.0 if "A_log" in name else 0.0
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) + mean)
     model.set_attn_implementation("eager")
     model.set_experts_implementation("eager")  # which float64 needs
     return model
@@ -58,14 +54,17 @@ def built(kind):
 
 def live(padding):
     mask = torch.ones(len(IDS), LENGTH, dtype=torch.long)
-    if padding != "none":
-        for row, count in ((0, 9), (1, 33)):
-            mask[row, slice(0, count) if padding == "left" else slice(LENGTH - count, None)] = 0
+    if padding == "left":
+        mask[0, :9] = 0
+        mask[1, :33] = 0
+    elif padding == "right":
+        mask[0, -9:] = 0
+        mask[1, -33:] = 0
     return mask
 
 
-def logits(model, **given):
-    return model(IDS, **given).logits
+def logits(model, **options):
+    return model(IDS, **options).logits
 
 
 def continued(model):
@@ -73,55 +72,53 @@ def continued(model):
     of_mamba = model.config.model_type == "mamba2" and CACHE != "cache"
     keyword = "cache_params" if of_mamba else CACHE
     cache = None
-    found = []
+    parts = []
     start = 0
-    for end in (CUT, LENGTH - 3, LENGTH - 2, LENGTH - 1, LENGTH):
-        output = model(IDS[:, start:end], use_cache=True, **{keyword: cache})
+    for stop in (CUT, LENGTH - 3, LENGTH - 2, LENGTH - 1, LENGTH):
+        output = model(IDS[:, start:stop], use_cache=True, **{keyword: cache})
         cache = output[keyword]
-        start = end
-        found.append(output.logits)
-    return torch.cat(found, 1)
+        start = stop
+        parts.append(output.logits)
+    return torch.cat(parts, 1)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", MECHANISMS)
 def test_logits_and_caches_are_those_of_the_layers_own_functions(kind):
     model = built(kind)
-    kinds = {name: type(one) for name, one in model.named_modules()}
-    expected = {
-        padding: logits(model, attention_mask=live(padding))
-        for padding in ("none", "left", "right")
-    }
-    parts = continued(model)
+    kinds = {name: type(module) for name, module in model.named_modules()}
+    paddings = ("none", "left", "right")
+    expected = {padding: logits(model, attention_mask=live(padding)) for padding in paddings}
+    in_parts = continued(model)
     words = model.generate(IDS, max_new_tokens=4, do_sample=False)
     attach(model)
     assert (model.outside, model.unchecked) == ({}, ())
     for padding, theirs in expected.items():
-        found = logits(model, attention_mask=live(padding))
-        assert checks.farthest(found, theirs, live(padding).bool()) <= 1e-5, padding
-    assert checks.farthest(continued(model), parts) <= 1e-5
+        ours = logits(model, attention_mask=live(padding))
+        assert checks.farthest(ours, theirs, live(padding).bool()) <= 1e-5, padding
+    assert checks.farthest(continued(model), in_parts) <= 1e-5
     assert torch.equal(model.generate(IDS, max_new_tokens=4, do_sample=False), words)
     explained = explain(model, IDS)
     assert explained.silent == ()
-    assert all(0 < one.share <= 1 for one in explained.calls)
-    recurrent = [one for one in explained.calls if f"mechanism {MECHANISMS[kind]}" in one.options]
+    assert all(0 < call.share <= 1 for call in explained.calls)
+    option = f"mechanism {MECHANISMS[kind]}"
+    recurrent = [call for call in explained.calls if option in call.options]
     assert recurrent
     assert len(recurrent) + len(modules.attention_modules(model)) == len(explained.calls)
-    assert {name: type(one) for name, one in detach(model).named_modules()} == kinds
+    assert {name: type(module) for name, module in detach(model).named_modules()} == kinds
+
+
+def gradients(model):
+    model.zero_grad()
+    logits(model).square().mean().backward()
+    return {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
 
 
 @pytest.mark.parametrize("kind", EACH)
 def test_gradients_are_those_of_the_layers_own_functions(kind):
     model = built(kind).train()
-    found = []
-    for change in (detach, attach):
-        change(model).zero_grad()
-        model.set_attn_implementation("eager") if change is detach else None
-        logits(model).square().mean().backward()
-        found.append(
-            {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
-        )
-    assert checks.relative(*reversed(found)) <= checks.GRADIENTS
+    expected = gradients(model)
+    assert checks.relative(gradients(attach(model)), expected) <= checks.GRADIENTS
 
 
 @torch.no_grad()
@@ -134,16 +131,15 @@ def test_float64_bfloat16_copies_and_files(kind):
     buffer = io.BytesIO()
     torch.save(model, buffer)
     buffer.seek(0)
-    for other in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
-        assert torch.equal(logits(other), ours)
-        assert any(modules.RECURRING == type(one).__module__ for one in other.modules()) == (
-            kind != "minimax"
-        )
+    for copied in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
+        assert torch.equal(logits(copied), ours)
+        homes = {type(module).__module__ for module in copied.modules()}
+        assert (modules.RECURRING in homes) == (kind != "minimax")
     exact = logits(model.double())
     assert float((exact - ours).norm() / exact.norm()) <= 1e-5
-    half = logits(model.bfloat16()).float()
-    own = logits(detach(model)).float()
-    assert float((half - theirs).norm()) <= 1.5 * float((own - theirs).norm())
+    our_half = logits(model.bfloat16()).float()
+    their_half = logits(detach(model)).float()
+    assert float((our_half - theirs).norm()) <= 1.5 * float((their_half - theirs).norm())
 
 
 @torch.no_grad()
@@ -151,8 +147,8 @@ def test_an_attached_hybrid_compiles_in_one_graph():
     model = attach(built("olmo_hybrid"))
     expected = logits(model, use_cache=False)
     torch._dynamo.reset()
-    found = torch.compile(model, fullgraph=True, backend="eager")(IDS, use_cache=False).logits
-    assert float((found - expected).abs().max()) <= 1e-5
+    output = torch.compile(model, fullgraph=True, backend="eager")(IDS, use_cache=False).logits
+    assert checks.farthest(output, expected) <= 1e-5
 
 
 def test_a_stuck_memory_fails_the_comparison(monkeypatch):
@@ -161,11 +157,12 @@ def test_a_stuck_memory_fails_the_comparison(monkeypatch):
     with torch.no_grad():
         expected = continued(model)
         inputs_of = recurring.RecurrenceInputs
-        monkeypatch.setattr(
-            recurring,
-            "RecurrenceInputs",
-            lambda *tensors: inputs_of(*tensors[:-1], torch.zeros_like(tensors[-1])),
-        )
+
+        def without_memory(*tensors):
+            *others, memory = tensors
+            return inputs_of(*others, torch.zeros_like(memory))
+
+        monkeypatch.setattr(recurring, "RecurrenceInputs", without_memory)
         assert float((continued(model) - expected).abs().max()) > 1e-3
 
 

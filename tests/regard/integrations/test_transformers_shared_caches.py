@@ -40,72 +40,76 @@ def test_many_caches_of_attached_models_change_as_those_of_the_models_themselves
 
 
 def begun(name: str, length: int) -> DynamicCache:
-    held = DynamicCache()
-    models(name)[0](IDS[:, :length], **{CACHE: held})
-    return held
+    cache = DynamicCache()
+    logits(name, 0, length, cache)
+    return cache
 
 
-def logits(name: str, first: int, stop: int, held: DynamicCache) -> torch.Tensor:
-    return models(name)[0](IDS[:, first:stop], **{CACHE: held}).logits
+def logits(name: str, start: int, stop: int, cache: DynamicCache) -> torch.Tensor:
+    attached, _ = models(name)
+    return attached(IDS[:, start:stop], **{CACHE: cache}).logits
 
 
 @torch.no_grad()
 def test_two_shallow_copies_of_a_latent_cache_both_go_on():
-    one = begun("deepseek_v3", 11)
-    assert type(one.layers[0]) is LatentLayer
-    other = copied(one)
-    wanted = logits("deepseek_v3", 17, 23, copy.deepcopy(other))
-    found = []
-    for at in range(6):
-        logits("deepseek_v3", 11 + at, 12 + at, one)
-        found.append(logits("deepseek_v3", 17 + at, 18 + at, other))
-    torch.testing.assert_close(torch.cat(found, 1), wanted, rtol=0, atol=BOUND)
+    first = begun("deepseek_v3", 11)
+    assert type(first.layers[0]) is LatentLayer
+    second = copied(first)
+    wanted = logits("deepseek_v3", 17, 23, copy.deepcopy(second))
+    steps = []
+    for count in range(6):
+        logits("deepseek_v3", 11 + count, 12 + count, first)
+        steps.append(logits("deepseek_v3", 17 + count, 18 + count, second))
+    torch.testing.assert_close(torch.cat(steps, 1), wanted, rtol=0, atol=BOUND)
 
 
 @torch.no_grad()
 def test_tensors_taken_from_a_latent_cache_stay_what_they_are_after_a_crop_and_another_text():
-    held = begun("deepseek_v3", 11)
-    logits("deepseek_v3", 11, 13, held)
-    taken = tensors_of(held)
-    wanted = logits("deepseek_v3", 13, 17, copy.deepcopy(held))
-    held.crop(-5)
-    logits("deepseek_v3", 20, 27, held)
-    found = logits("deepseek_v3", 13, 17, DynamicCache(taken))
-    torch.testing.assert_close(found, wanted, rtol=0, atol=BOUND)
+    cache = begun("deepseek_v3", 11)
+    logits("deepseek_v3", 11, 13, cache)
+    taken = tensors_of(cache)
+    wanted = logits("deepseek_v3", 13, 17, copy.deepcopy(cache))
+    cache.crop(-5)
+    logits("deepseek_v3", 20, 27, cache)
+    output = logits("deepseek_v3", 13, 17, DynamicCache(taken))
+    torch.testing.assert_close(output, wanted, rtol=0, atol=BOUND)
 
 
 @torch.no_grad()
 def test_two_shallow_copies_of_a_cache_with_kept_entries_both_go_on():
-    one = begun("llama", 11)
-    keep_entries(one, torch.tensor([0, 3, 7, 10]))
-    other = copied(one)
-    wanted = logits("llama", 17, 20, copy.deepcopy(other))
-    logits("llama", 11, 16, one)
-    assert other.get_seq_length() == 11
-    torch.testing.assert_close(logits("llama", 17, 20, other), wanted, rtol=0, atol=BOUND)
+    first = begun("llama", 11)
+    keep_entries(first, torch.tensor([0, 3, 7, 10]))
+    second = copied(first)
+    wanted = logits("llama", 17, 20, copy.deepcopy(second))
+    logits("llama", 11, 16, first)
+    assert second.get_seq_length() == 11
+    torch.testing.assert_close(logits("llama", 17, 20, second), wanted, rtol=0, atol=BOUND)
 
 
 def window_layer(length: int) -> WindowLayer:
+    """Whose keys are the numbers of their positions, and whose values are these and a half."""
     layer = WindowLayer(first=2, window=5)
-    for at in range(length):
-        layer.update(*(torch.full((1, 2, 1, 3), at + shift) for shift in (0.0, 0.5)))
+    for position in range(length):
+        keys = torch.full((1, 2, 1, 3), float(position))
+        layer.update(keys, keys + 0.5)
     return layer
 
 
 def step(layer: WindowLayer, number: float) -> torch.Tensor:
     numbers = torch.full((1, 2, 1, 3), number)
-    return layer.update(numbers, numbers)[0][0, 0, :, 0]
+    keys, _ = layer.update(numbers, numbers)
+    return keys[0, 0, :, 0]
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
 def test_copies_of_a_layer_with_a_window_both_go_on(way):
     with torch.no_grad():
-        one = window_layer(13)
-        other = way(one)
-        for at in range(40):
-            step(one, 100.0 + at)
-            kept = [0, 1] + ([*range(9, 13)] + [200 + n for n in range(at + 1)])[-5:]
-            assert step(other, 200.0 + at).tolist() == kept
+        first = window_layer(13)
+        second = way(first)
+        for count in range(40):
+            step(first, 100.0 + count)
+            following = [*range(9, 13), *range(200, 201 + count)]
+            assert step(second, 200.0 + count).tolist() == [0, 1, *following[-5:]]
 
 
 def test_tensors_taken_from_a_layer_with_a_window_do_not_change():
@@ -113,8 +117,8 @@ def test_tensors_taken_from_a_layer_with_a_window_do_not_change():
         layer = window_layer(13)
         taken = layer.keys, layer.values
         then = [x.clone() for x in taken]
-        for at in range(40):
-            step(layer, 100.0 + at)
+        for count in range(40):
+            step(layer, 100.0 + count)
         assert all(map(torch.equal, taken, then))
 
 
@@ -122,7 +126,7 @@ def test_a_layer_with_a_window_whose_tensors_nobody_took_moves_them_seldom():
     with torch.no_grad():
         layer = window_layer(13)
         places = set()
-        for at in range(16):
-            step(layer, 100.0 + at)
+        for count in range(16):
+            step(layer, 100.0 + count)
             places.add(layer._rooms[0].data_ptr())
         assert len(places) == 1

@@ -26,19 +26,32 @@ def model_of(name):
     return BY_NAME[name].model()
 
 
-def output(model, ids=IDS, **given):
+def output(model, ids=IDS, **options):
     with torch.no_grad():
-        return checks.output_of(model, {"input_ids": ids, **given})
+        return checks.output_of(model, {"input_ids": ids, **options})
 
 
-def eager(model, allowed, ids=IDS, **given):
+def patterns_of(model):
+    return [call.pattern for call in explain(model, IDS).calls]
+
+
+def traces_in(model):
+    """The attributes that regard left on modules of a model."""
+    names = set()
+    for module in model.modules():
+        names.update(module.__dict__)
+    return [name for name in names if name.startswith("_regard")]
+
+
+def eager(model, allowed, ids=IDS, **options):
     """The model's own eager attention with these pairs, (q_len, k_len) or with a batch."""
     model.set_attn_implementation("eager")
     allowed = allowed.expand(len(ids), 1, *allowed.shape[-2:])
     mask = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
     if isinstance(model, tf.OPTForCausalLM):  # which would count positions in the mask
-        given = {"position_ids": torch.arange(ids.shape[1])[None].expand(len(ids), -1), **given}
-    return output(model, ids, attention_mask=mask, **given)
+        positions = torch.arange(ids.shape[1])[None].expand(len(ids), -1)
+        options = {"position_ids": positions, **options}
+    return output(model, ids, attention_mask=mask, **options)
 
 
 BLOCKS = "sliding_window(4) | global_tokens(0) | random_blocks(2, 3, seed=1)"
@@ -61,33 +74,26 @@ BLOCKS = "sliding_window(4) | global_tokens(0) | random_blocks(2, 3, seed=1)"
 )
 def test_a_model_computes_the_pattern_and_a_causal_one_stays_causal(name, pattern):
     model = model_of(name)
-    own = p.Causal() if BY_NAME[name].kind == GENERATES else p.Full()
+    of_model = p.Causal() if BY_NAME[name].kind == GENERATES else p.Full()
     change_attention(model, pattern=pattern)
-    found = output(model)
+    changed = output(model)
     detach(model)
-    assert (
-        checks.farthest(found, eager(model, (p.parse(pattern) & own).dense(24, 24)))
-        <= checks.TOLERANCE
-    )
-    assert checks.farthest(found, eager(model, own.dense(24, 24))) > 1e-2
+    expected = eager(model, (p.parse(pattern) & of_model).dense(24, 24))
+    assert checks.farthest(changed, expected) <= checks.TOLERANCE
+    assert checks.farthest(changed, eager(model, of_model.dense(24, 24))) > 1e-2
 
 
 def test_layers_are_chosen_by_number_and_by_name():
     model = model_of("Llama")
     change = change_attention(model, [0, "model.layers.2.self_attn"], pattern="causal_window(5)")
     assert change.layers == ("model.layers.0.self_attn", "model.layers.2.self_attn")
-    patterns = [call.pattern for call in explain(model, IDS).calls]
-    assert patterns == ["causal_window(5)", "causal", "causal_window(5)"]
+    assert patterns_of(model) == ["causal_window(5)", "causal", "causal_window(5)"]
     second = change_attention(model, 1, pattern="causal_window(3)")
-    assert [call.pattern for call in explain(model, IDS).calls][1] == "causal_window(3)"
+    assert patterns_of(model)[1] == "causal_window(3)"
     with pytest.raises(rg.ArgumentError, match="changed already"):
         change_attention(model, pattern="causal_window(8)")
     change.undo()
-    assert [call.pattern for call in explain(model, IDS).calls] == [
-        "causal",
-        "causal_window(3)",
-        "causal",
-    ]
+    assert patterns_of(model) == ["causal", "causal_window(3)", "causal"]
     second.undo()
     assert model.config._attn_implementation == "sdpa"
 
@@ -103,13 +109,9 @@ def test_the_end_of_a_block_and_detach_take_everything_back():
     detach(model)
     assert torch.equal(output(model), before)
     assert model.embeddings.position_embeddings.weight is table
-    assert (model.config.max_position_embeddings, model.config._attn_implementation) == (
-        128,
-        "sdpa",
-    )
-    assert not [
-        name for module in model.modules() for name in module.__dict__ if name.startswith("_regard")
-    ]
+    assert model.config.max_position_embeddings == 128
+    assert model.config._attn_implementation == "sdpa"
+    assert traces_in(model) == []
 
 
 @pytest.mark.parametrize("padding", ["left", "right", "holes"])
@@ -118,28 +120,30 @@ def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
     """The first keys of a row are those behind its padding."""
     model = model_of("Llama")
     live = torch.ones(3, 24, dtype=torch.bool)
-    live[0, :7], live[1, :2] = False, False
+    live[0, :7] = False
+    live[1, :2] = False
     if padding == "right":
         live = live.flip(1)
     elif padding == "holes":
-        live[0, [12, 15]], live[2, 9] = False, False
+        live[0, [12, 15]] = False
+        live[2, 9] = False
     change_attention(model, pattern=pattern)
     positions = (live.long().cumsum(-1) - 1).clamp_min(0)
     together = output(model, attention_mask=live.long(), position_ids=positions)
     for row in range(3):
-        # positions of the pattern count keys in holes; eager attention gets the pairs
+        ids = IDS[row : row + 1]
         if padding == "holes":
+            # Positions of the pattern count keys in holes; eager attention gets the pairs.
             start = int(live[row].int().argmax())
             allowed = torch.zeros(24, 24, dtype=torch.bool)
             allowed[start:, start:] = (pattern & p.Causal()).dense(24 - start, 24 - start)
             allowed = (allowed & live[row]) | torch.diag(~live[row])
             detach(model)
-            alone = eager(
-                model, allowed, IDS[row : row + 1], position_ids=positions[row : row + 1]
-            )[0][live[row]]
+            of_row = eager(model, allowed, ids, position_ids=positions[row : row + 1])
+            alone = of_row[0][live[row]]
             change_attention(model, pattern=pattern)
         else:
-            alone = output(model, IDS[row : row + 1, live[row]])[0]
+            alone = output(model, ids[:, live[row]])[0]
         assert checks.farthest(together[row][live[row]], alone) <= checks.TOLERANCE
 
 
@@ -159,40 +163,33 @@ def test_caches_generate_the_tokens_of_no_cache(name, options):
     live = torch.ones(3, 24, dtype=torch.long)
     live[0, :7] = 0
     change_attention(model, pattern=p.CausalWindow(4) | p.Prefix(3))
-    ways = [
-        model.generate(
-            IDS,
-            attention_mask=live,
-            max_new_tokens=8,
-            do_sample=False,
-            disable_compile=True,
-            **given,
-        )
-        for given in (options, {**options, "use_cache": False, "cache_implementation": None})
-    ]
-    assert torch.equal(*ways)
+    options = {
+        "attention_mask": live,
+        "max_new_tokens": 8,
+        "do_sample": False,
+        "disable_compile": True,
+        **options,
+    }
+    with_cache = model.generate(IDS, **options)
+    options |= {"use_cache": False, "cache_implementation": None}
+    assert torch.equal(model.generate(IDS, **options), with_cache)
+
+
+def gradients_of(model, **options):
+    model.zero_grad()
+    model(IDS, labels=IDS, **options).loss.backward()
+    return {name: x.grad.clone() for name, x in model.named_parameters() if x.grad is not None}
 
 
 def test_gradients_are_those_of_eager_attention():
     model = model_of("Llama")
+    change_attention(model, pattern=STREAMING)
+    gradients = gradients_of(model)
+    detach(model).set_attn_implementation("eager")
     allowed = (STREAMING & p.Causal()).dense(24, 24).expand(3, 1, 24, 24)
     mask = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
-    found = []
-    for ours in (True, False):
-        if ours:
-            change_attention(model, pattern=STREAMING)
-        else:
-            detach(model).set_attn_implementation("eager")
-        model.zero_grad()
-        model(IDS, attention_mask=None if ours else mask, labels=IDS).loss.backward()
-        found.append(
-            {
-                name: one.grad.clone()
-                for name, one in model.named_parameters()
-                if one.grad is not None
-            }
-        )
-    assert checks.relative(*found) <= checks.GRADIENTS
+    expected = gradients_of(model, attention_mask=mask)
+    assert checks.relative(gradients, expected) <= checks.GRADIENTS
 
 
 @pytest.mark.parametrize(
@@ -201,27 +198,24 @@ def test_gradients_are_those_of_eager_attention():
 def test_tables_of_positions_are_lengthened_by_repeating_their_rows(name, offset):
     """BART's two tables, and the row for padding before the first position of RoBERTa."""
     model = model_of(name)
-    tables = [
-        one
-        for path, one in model.named_modules()
-        if path.endswith(("position_embeddings", "embed_positions", "wpe"))
-        and isinstance(one, torch.nn.Embedding)
-    ]
-    own = [table.weight.detach().clone() for table in tables]
-    count = len(own[0]) - offset
+    names = ("position_embeddings", "embed_positions", "wpe")
+    tables = [module for path, module in model.named_modules() if path.endswith(names)]
+    tables = [table for table in tables if isinstance(table, torch.nn.Embedding)]
+    before = [table.weight.detach().clone() for table in tables]
+    count = len(before[0]) - offset
     with change_attention(model, pattern="sliding_window(8)", length=300) as change:
         assert change.length == 300
-        for table, rows in zip(tables, own, strict=True):
+        for table, rows in zip(tables, before, strict=True):
             assert table.num_embeddings == len(table.weight) == offset + 300
             assert torch.equal(table.weight[: len(rows)], rows)
             assert torch.equal(table.weight[offset + count : offset + 2 * count], rows[offset:])
         ids = torch.randint(3, VOCAB, (2, 300))
-        given = {"decoder_input_ids": ids} if name == "BART" else {}
-        assert bool(output(model, ids, **given).isfinite().all())
+        options = {"decoder_input_ids": ids} if name == "BART" else {}
+        assert bool(output(model, ids, **options).isfinite().all())
         assert model.config.max_position_embeddings == (301 if name == "RoBERTa" else 300)
         with torch.no_grad():
             tables[0].weight[offset].fill_(7.0)  # as training would
-    assert [len(table.weight) for table in tables] == [len(rows) for rows in own]
+    assert [len(table.weight) for table in tables] == [len(rows) for rows in before]
     assert bool((tables[0].weight[offset] == 7).all())
 
 
@@ -230,11 +224,8 @@ def test_a_lengthened_model_is_saved_and_loaded_by_transformers(tmp_path):
     with change_attention(model, pattern="sliding_window(4)", length=300):
         model.save_pretrained(tmp_path)
     loaded = tf.BertModel.from_pretrained(tmp_path, add_pooling_layer=False)
-    assert (
-        loaded.embeddings.position_embeddings.num_embeddings
-        == loaded.config.max_position_embeddings
-        == 300
-    )
+    assert loaded.embeddings.position_embeddings.num_embeddings == 300
+    assert loaded.config.max_position_embeddings == 300
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -244,33 +235,29 @@ def test_a_linear_mechanism_computes_its_formula(padded):
     live = torch.ones(3, 24, dtype=torch.long)
     live[0, :7] = 0
     change_attention(model, 1, mechanism="linear_transformer")
-    given = {"attention_mask": live} if padded else {}
-    explained = explain(model, {"input_ids": IDS, **given})
+    options = {"attention_mask": live} if padded else {}
+    explained = explain(model, {"input_ids": IDS, **options})
     assert "mechanism" in explained.calls[1].options[0]
     assert explained.calls[0].options == explained.calls[2].options
-    by_linear = output(model, **given)
+    changed = output(model, **options)
     detach(model)
-    calls = []
-    tf.AttentionInterface.register(
-        "linear_oracle", lambda *args, **more: calls.append(0) or _linear(calls, *args)
-    )
+    tf.AttentionInterface.register("linear_oracle", linear_in_the_second_layer)
     tf.AttentionMaskInterface.register("linear_oracle", tf.masking_utils.sdpa_mask)
     model.set_attn_implementation("linear_oracle")
-    assert checks.farthest(by_linear, output(model, **given), live.bool()) <= checks.TOLERANCE
+    assert checks.farthest(changed, output(model, **options), live.bool()) <= checks.TOLERANCE
 
 
-def _linear(calls, module, q, k, v, mask):
+def linear_in_the_second_layer(module, q, k, v, mask, **options):
     """Katharopoulos et al. 2020, equation 4, in the second layer; eager attention in the others."""
     allowed = torch.ones(24, 24).tril().bool() if mask is None else mask
     k, v = (x.repeat_interleave(2, 1) for x in (k, v))
-    if len(calls) % 3 == 2:
-        weights = (torch.nn.functional.elu(q) + 1) @ (torch.nn.functional.elu(k) + 1).mT * allowed
+    if module.layer_idx == 1:
+        feature = torch.nn.functional.elu
+        weights = (feature(q) + 1) @ (feature(k) + 1).mT * allowed
         weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
     else:
-        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(
-            ~allowed, torch.finfo(torch.float32).min
-        )
-        weights = scores.softmax(-1)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        weights = scores.masked_fill(~allowed, torch.finfo(torch.float32).min).softmax(-1)
     return (weights @ v).transpose(1, 2).contiguous(), None
 
 
@@ -305,9 +292,7 @@ def test_what_cannot_be_honoured_is_refused_and_changes_nothing(name, options, w
     with pytest.raises(rg.RegardError, match=words):
         change_attention(model, **options)
     assert model.config._attn_implementation == before
-    assert not [
-        key for module in model.modules() for key in module.__dict__ if key.startswith("_regard")
-    ]
+    assert traces_in(model) == []
 
 
 def test_calls_whose_positions_are_unknown_are_refused():
@@ -330,8 +315,8 @@ def test_packed_documents_take_a_window():
     model = model_of("Llama")
     change_attention(model, pattern="causal_window(4)")
     positions = torch.cat([torch.arange(10), torch.arange(14)]).expand(3, -1)
-    found = output(model, position_ids=positions, use_cache=False)
-    assert checks.farthest(found[:, 10:], output(model, IDS[:, 10:])) <= checks.TOLERANCE
+    packed = output(model, position_ids=positions, use_cache=False)
+    assert checks.farthest(packed[:, 10:], output(model, IDS[:, 10:])) <= checks.TOLERANCE
 
 
 PATTERNS = [
@@ -352,9 +337,9 @@ PATTERNS = [
 def test_a_moved_pattern_allows_the_pairs_counted_from_its_origin(pattern):
     for origin in (-3, 0, 3, 5):
         moved = pattern.moved((origin,))
-        at = torch.arange(max(0, origin), 14)
-        q = at[:, None]
-        k = at[None]
+        positions = torch.arange(max(0, origin), 14)
+        q = positions[:, None]
+        k = positions[None]
         assert torch.equal(moved.allows(q, k), pattern.allows(q - origin, k - origin))
 
 
@@ -372,8 +357,10 @@ def test_a_pattern_moved_by_row_has_the_pairs_of_each_row():
 LIVE = torch.ones(3, 24, dtype=torch.long)
 LEFT = LIVE.clone()
 RIGHT = LIVE.clone()
-LEFT[0, :7] = LEFT[1, :2] = 0
-RIGHT[0, -7:] = RIGHT[2, -1] = 0
+LEFT[0, :7] = 0
+LEFT[1, :2] = 0
+RIGHT[0, -7:] = 0
+RIGHT[2, -1] = 0
 NEAR = p.CausalWindow(3) | p.Prefix(2)
 
 
@@ -382,17 +369,17 @@ def compiled(model, backend="eager"):
     return torch.compile(model, backend=backend, fullgraph=True)
 
 
-def farthest(run, model, live=LIVE, **given):
+def farthest(run, model, live=LIVE, **options):
     """The largest difference, at live positions if there are outputs for them."""
-    found, expected = (output(one, **given) for one in (run, model))
-    return checks.farthest(
-        found, expected, live.bool() if live.shape == expected.shape[:2] else None
-    )
+    compiled_output = output(run, **options)
+    expected = output(model, **options)
+    compared = live.bool() if live.shape == expected.shape[:2] else None
+    return checks.farthest(compiled_output, expected, compared)
 
 
 def test_a_window_with_first_keys_is_one_graph_for_every_padding():
     model = BY_NAME["Mistral"].shallow(1)
-    own = output(model)
+    before = output(model)
     change_attention(model, pattern=NEAR)
     counter = CompileCounterWithBackend("eager")
     run = compiled(model, counter)
@@ -401,7 +388,7 @@ def test_a_window_with_first_keys_is_one_graph_for_every_padding():
     for live in (LIVE, LEFT, RIGHT):
         assert farthest(run, model, live, attention_mask=live, **options) <= checks.TOLERANCE
     assert counter.frame_count == 2, "one graph without a mask and one for every mask"
-    assert checks.farthest(output(run, **options), own) > 1e-2
+    assert checks.farthest(output(run, **options), before) > 1e-2
 
 
 def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_first_key_and_else_refused():
@@ -416,8 +403,15 @@ def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_firs
         output(run, attention_mask=LEFT, use_cache=False)
 
 
-@pytest.mark.parametrize("given", ["packed", "padding"])
-def test_a_graph_checks_once_what_all_layers_share(given):
+@pytest.mark.parametrize(
+    ("pattern", "options"),
+    [
+        (NEAR, {"position_ids": torch.arange(24)[None]}),
+        ("strided(4) | global_tokens(0)", {"attention_mask": LIVE[:1]}),
+    ],
+    ids=["packed", "padding"],
+)
+def test_a_graph_checks_once_what_all_layers_share(pattern, options):
     """Each check reads a boolean, which waits for a GPU."""
     model = BY_NAME["Llama"].shallow()
     checked = []
@@ -426,58 +420,48 @@ def test_a_graph_checks_once_what_all_layers_share(given):
         checked.append(sum("checked" in str(node.target) for node in graph.graph.nodes))
         return graph.forward
 
-    change_attention(model, pattern=NEAR if given == "packed" else "strided(4) | global_tokens(0)")
-    options = (
-        {"position_ids": torch.arange(24)[None]}
-        if given == "packed"
-        else {"attention_mask": LIVE[:1]}
-    )
-    assert (
-        farthest(compiled(model, counting), model, ids=IDS[:1], use_cache=False, **options)
-        <= checks.TOLERANCE
-    )
+    change_attention(model, pattern=pattern)
+    options = {"ids": IDS[:1], "use_cache": False, **options}
+    assert farthest(compiled(model, counting), model, **options) <= checks.TOLERANCE
     assert model.config.num_hidden_layers > 1
     assert checked == [1]
 
 
 def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
     model = BY_NAME["Llama"].shallow(1)
-    places = torch.cat([torch.arange(10), torch.arange(14)])[None]
+    options = {"ids": IDS[:1], "use_cache": False}
+    one_document = torch.arange(24)[None]
+    two_documents = torch.cat([torch.arange(10), torch.arange(14)])[None]
     with change_attention(model, pattern=NEAR):
         run = compiled(model)
-        assert (
-            farthest(run, model, ids=IDS[:1], use_cache=False, position_ids=torch.arange(24)[None])
-            <= 1e-5
-        )
+        assert farthest(run, model, position_ids=one_document, **options) <= 1e-5
         with pytest.raises(rg.UnsupportedError, match="packs several documents"):
-            output(run, IDS[:1], use_cache=False, position_ids=places)
+            output(run, position_ids=two_documents, **options)
     change_attention(model, pattern="causal_window(5)")
-    assert (
-        farthest(compiled(model), model, ids=IDS[:1], use_cache=False, position_ids=places)
-        <= checks.TOLERANCE
-    )
+    run = compiled(model)
+    assert farthest(run, model, position_ids=two_documents, **options) <= checks.TOLERANCE
 
 
 def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live_keys():
     model = BY_NAME["Llama"].shallow(1)
     change_attention(model, pattern=NEAR)
-    found = []
-    for run in (model, compiled(model)):
-        cache = tf.StaticCache(model.config, max_cache_len=32)
-        with torch.no_grad():
-            model(IDS[:, :20], attention_mask=LEFT[:, :20], **{CACHE: cache})
-            found.append(
-                [
-                    run(
-                        IDS[:, at : at + 1],
-                        attention_mask=LEFT[:, : at + 1],
-                        **{CACHE: cache},
-                        position_ids=torch.full((3, 1), at),
-                    ).logits
-                    for at in range(20, 24)
-                ]
-            )
-    assert checks.farthest(torch.cat(found[1], 1), torch.cat(found[0], 1)) <= checks.TOLERANCE
+    expected = logits_of_steps(model, model)
+    assert checks.farthest(logits_of_steps(model, compiled(model)), expected) <= checks.TOLERANCE
+
+
+@torch.no_grad()
+def logits_of_steps(model, run):
+    cache = tf.StaticCache(model.config, max_cache_len=32)
+    model(IDS[:, :20], attention_mask=LEFT[:, :20], **{CACHE: cache})
+    steps = []
+    for position in range(20, 24):
+        options = {
+            "attention_mask": LEFT[:, : position + 1],
+            "position_ids": torch.full((3, 1), position),
+            CACHE: cache,
+        }
+        steps.append(run(IDS[:, position : position + 1], **options).logits)
+    return torch.cat(steps, 1)
 
 
 def test_gradients_of_a_compiled_model_are_those_of_the_uncompiled_one():
@@ -486,10 +470,9 @@ def test_gradients_of_a_compiled_model_are_those_of_the_uncompiled_one():
     gradients = []
     for run in (model, compiled(model, "aot_eager")):
         model.zero_grad()
-        run(input_ids=IDS, attention_mask=LEFT, use_cache=False).logits[
-            LEFT.bool()
-        ].square().mean().backward()
-        gradients.append(
-            torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
-        )
-    assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) <= 1e-4
+        logits = run(input_ids=IDS, attention_mask=LEFT, use_cache=False).logits
+        logits[LEFT.bool()].square().mean().backward()
+        of_parameters = [x.grad.flatten() for x in model.parameters() if x.grad is not None]
+        gradients.append(torch.cat(of_parameters))
+    expected, of_compiled = gradients
+    assert float((of_compiled - expected).norm() / expected.norm()) <= 1e-4

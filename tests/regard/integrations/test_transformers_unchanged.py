@@ -110,13 +110,13 @@ class InstallsEveryHook(Planted):
     def plant(self):
         layer = self.encoder.layer[1]
         layer.register_forward_pre_hook(lambda module, args: None)
-        layer.register_forward_pre_hook(lambda module, args, given: None, with_kwargs=True)
+        layer.register_forward_pre_hook(lambda module, args, keywords: None, with_kwargs=True)
         layer.register_forward_hook(lambda module, args, output: None, always_call=True)
         layer.register_forward_hook(
-            lambda module, args, given, output: None, with_kwargs=True, prepend=True
+            lambda module, args, keywords, output: None, with_kwargs=True, prepend=True
         )
-        layer.register_full_backward_hook(lambda module, given, found: None)
-        layer.register_full_backward_pre_hook(lambda module, found: None)
+        layer.register_full_backward_hook(lambda module, inputs, outputs: None)
+        layer.register_full_backward_pre_hook(lambda module, outputs: None)
         layer.register_state_dict_pre_hook(lambda *args: None)
         layer.register_state_dict_post_hook(lambda *args: None)
         layer.register_load_state_dict_pre_hook(lambda *args: None)
@@ -197,9 +197,14 @@ def planted(kind):
 
 def everything(model):
     """What a model and the program hold that a planted forward changes."""
-    classes = {kind: dict(vars(kind)) for kind in type(model).__mro__[:2]}
-    state = torch.get_rng_state().tolist(), random.getstate(), model.generator.get_state().tolist()
-    return classes, [*Planted.shared], state, torch.is_grad_enabled()
+    return {
+        "classes": [dict(vars(kind)) for kind in type(model).__mro__[:2]],
+        "shared": [*Planted.shared],
+        "torch": torch.get_rng_state().tolist(),
+        "python": random.getstate(),
+        "generator": model.generator.get_state().tolist(),
+        "grad": torch.is_grad_enabled(),
+    }
 
 
 @pytest.mark.parametrize("kind", PLANTED, ids=lambda kind: kind.__name__)
@@ -413,13 +418,8 @@ def test_weights_that_a_model_returns_unasked_are_named_and_its_other_outputs_ar
     model = attach(sweep.small.built("bridgetower"))
     (sentence,) = model.differing.values()
     assert "returns attentions without being asked" in sentence
-    assert f"{type(model).__name__}: {sentence}" in repr(
-        explain(model, next(pairs_of_text_and_image(model)))
-    )
-
-
-def pairs_of_text_and_image(model):
-    return (inputs for inputs in tiny_inputs(model) if {"input_ids", "pixel_values"} <= {*inputs})
+    pairs = [inputs for inputs in tiny_inputs(model) if {"input_ids", "pixel_values"} <= {*inputs}]
+    assert f"{type(model).__name__}: {sentence}" in repr(explain(model, pairs[0]))
 
 
 def test_what_equals_neither_is_refused(monkeypatch):
@@ -442,8 +442,9 @@ def whisper():
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_token_timestamps_of_whisper_are_refused_and_the_model_stays_attached():
-    given = {
-        "input_features": torch.randn(2, 8, 60, generator=torch.Generator().manual_seed(3)),
+    sounds = torch.randn(2, 8, 60, generator=torch.Generator().manual_seed(3))
+    options = {
+        "input_features": sounds,
         "attention_mask": torch.ones(2, 60, dtype=torch.long),
         "max_new_tokens": 5,
         "do_sample": False,
@@ -452,14 +453,11 @@ def test_the_token_timestamps_of_whisper_are_refused_and_the_model_stays_attache
     with pytest.raises(
         rg.UnsupportedError, match=r"return_token_timestamps=True.*detach\(model\) before this"
     ):
-        model.generate(**given, return_token_timestamps=True)
+        model.generate(**options, return_token_timestamps=True)
     assert model.config._attn_implementation == "regard"
-    assert len(explain(model, _heard(given)).calls) == 6
-    words = model.generate(**given)
-    found = detach(model).generate(**given, return_token_timestamps=True)
-    assert found["token_timestamps"].shape == found["sequences"].shape
-    assert torch.equal(detach(model).generate(**given), words)
-
-
-def _heard(given):
-    return {"input_features": given["input_features"], "decoder_input_ids": IDS}
+    explained = explain(model, {"input_features": sounds, "decoder_input_ids": IDS})
+    assert len(explained.calls) == 6
+    words = model.generate(**options)
+    timed = detach(model).generate(**options, return_token_timestamps=True)
+    assert timed["token_timestamps"].shape == timed["sequences"].shape
+    assert torch.equal(detach(model).generate(**options), words)

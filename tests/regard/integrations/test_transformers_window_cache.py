@@ -6,6 +6,7 @@ pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install 'regard[transformers]'"
 )
 
+import hugging_face_checks as checks
 import torch
 import transformers as tf
 from hugging_face_families import BY_NAME
@@ -30,17 +31,22 @@ def live(padding, length):
 
 @torch.no_grad()
 def logits(model, cache, padding, parts):
-    found = []
-    at = 0
+    outputs = []
+    start = 0
     for size in parts:
-        mask = live(padding, at + size) if any(padding) else None
-        found.append(model(IDS[:, at : at + size], attention_mask=mask, **{CACHE: cache}).logits)
-        at += size
-    return torch.cat(found, 1)
+        stop = start + size
+        mask = live(padding, stop) if any(padding) else None
+        outputs.append(model(IDS[:, start:stop], attention_mask=mask, **{CACHE: cache}).logits)
+        start = stop
+    return torch.cat(outputs, 1)
 
 
 def entries(cache):
     return [layer.keys.shape[2] for layer in cache.layers]
+
+
+def kinds_of(cache):
+    return [type(layer).__name__ for layer in cache.layers]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +65,11 @@ def test_decoding_gives_the_numbers_of_the_whole_cache_and_of_no_cache(pattern, 
         whole = tf.DynamicCache()
         small = change.new_cache(live(padding, parts[0]))
         expected = logits(model, whole, padding, parts)
-        found = logits(model, small, padding, parts)
+        output = logits(model, small, padding, parts)
         at_once = logits(model, None, padding, (sum(parts),))
-    kept = live(padding, sum(parts)).bool()
-    assert float((found - expected)[kept].abs().max()) <= 1e-5
-    assert float((found - at_once)[kept].abs().max()) <= 1e-5
+    unpadded = live(padding, sum(parts)).bool()
+    assert checks.farthest(output, expected, unpadded) <= 1e-5
+    assert checks.farthest(output, at_once, unpadded) <= 1e-5
     first, window = kept_keys(pattern)
     assert max(entries(small)) <= first + max(padding) + window
     assert entries(whole) == [sum(parts)] * 3
@@ -86,18 +92,15 @@ def test_the_room_is_that_of_the_window():
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}])
 def test_generate_writes_the_same_tokens(options):
     model = BY_NAME["Llama"].model()
-    given = {
-        "attention_mask": live((3, 0, 1), 12),
-        "max_new_tokens": 20,
-        "do_sample": False,
-        **options,
-    }
+    prompt = IDS[:, :12]
+    mask = live((3, 0, 1), 12)
+    options = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False, **options}
     with change_attention(model, pattern=SINKS) as change:
         torch.manual_seed(0)
-        expected = model.generate(IDS[:, :12], **given)
+        expected = model.generate(prompt, **options)
         torch.manual_seed(0)
-        cache = change.new_cache(given["attention_mask"])
-        assert torch.equal(model.generate(IDS[:, :12], **{CACHE: cache}, **given), expected)
+        cache = change.new_cache(mask)
+        assert torch.equal(model.generate(prompt, **{CACHE: cache}, **options), expected)
     assert max(entries(cache)) <= 3 + 2 + 6
 
 
@@ -105,18 +108,13 @@ def test_layers_with_a_window_of_their_own_and_layers_that_stay_keep_their_kind(
     model = BY_NAME["Gemma 3"].model()
     with change_attention(model, layers=[1], pattern=SINKS) as change:
         cache = change.new_cache()
-        assert [type(layer).__name__ for layer in cache.layers] == [
-            "DynamicSlidingWindowLayer",
-            "WindowLayer",
-            "DynamicSlidingWindowLayer",
-        ]
-        expected = logits(model, tf.DynamicCache(config=model.config), (0, 0, 0), (9, *[1] * 30))
-        assert (
-            float((logits(model, cache, (0, 0, 0), (9, *[1] * 30)) - expected).abs().max()) <= 1e-5
-        )
+        windowed = "DynamicSlidingWindowLayer"
+        assert kinds_of(cache) == [windowed, "WindowLayer", windowed]
+        parts = (9, *[1] * 30)
+        expected = logits(model, tf.DynamicCache(config=model.config), (0, 0, 0), parts)
+        assert checks.farthest(logits(model, cache, (0, 0, 0), parts), expected) <= 1e-5
     with change_attention(BY_NAME["Llama"].model(), layers=[1], pattern=SINKS) as change:
-        kinds = [type(layer).__name__ for layer in change.new_cache().layers]
-        assert kinds == ["DynamicLayer", "WindowLayer", "DynamicLayer"]
+        assert kinds_of(change.new_cache()) == ["DynamicLayer", "WindowLayer", "DynamicLayer"]
 
 
 def test_a_cache_of_an_inference_block_is_used_outside_of_it():
@@ -126,9 +124,9 @@ def test_a_cache_of_an_inference_block_is_used_outside_of_it():
         with torch.inference_mode():
             logits(model, cache, (0, 0, 0), (9, *[1] * 9))
         with torch.no_grad():
-            found = model(IDS[:, 18:19], **{CACHE: cache}).logits
+            output = model(IDS[:, 18:19], **{CACHE: cache}).logits
             expected = model(IDS[:, :19]).logits[:, -1:]
-    assert float((found - expected).abs().max()) <= 1e-5
+    assert checks.farthest(output, expected) <= 1e-5
 
 
 def test_what_a_cache_cannot_keep_is_refused():
@@ -138,12 +136,12 @@ def test_what_a_cache_cannot_keep_is_refused():
         pytest.raises(rg.UnsupportedError, match="any"),
     ):
         change.new_cache()
-    other = change_attention(BY_NAME["Mistral"].model(), pattern=SINKS)
+    windowed = change_attention(BY_NAME["Mistral"].model(), pattern=SINKS)
     with pytest.raises(rg.UnsupportedError, match="none to drop"):
-        other.new_cache()
-    other = change_attention(BY_NAME["BART"].model(), layers=[0], pattern=p.CausalWindow(4))
+        windowed.new_cache()
+    translating = change_attention(BY_NAME["BART"].model(), layers=[0], pattern=p.CausalWindow(4))
     with pytest.raises(rg.UnsupportedError, match="two sequences"):
-        other.new_cache()
+        translating.new_cache()
     with change_attention(model, pattern=SINKS) as change:
         cache = change.new_cache()  # without the padding of the rows
         with pytest.raises(rg.UnsupportedError, match=r"new_cache\(attention_mask"):
