@@ -28,7 +28,7 @@ from regard.integrations.transformers.modules import RECURRENCES, RECURRING, rec
 from regard.mechanisms.recurrent import SSD, GatedDelta, KimiDelta, Recurrent
 from regard.patterns import Causal
 
-__all__ = ["RecurrentCall", "exchange_recurrent", "recurrence", "restore_recurrent"]
+__all__ = ["RecurrentCall", "compute_recurrence", "exchange_recurrent", "restore_recurrent"]
 
 NORM = 1e-6  # added to the squared length of queries and keys
 # Keywords of a call that would change its result.
@@ -57,7 +57,7 @@ class RecurrentCall(NamedTuple):
         return self._replace(q=self.q.to(dtype), k=self.k.to(dtype), v=self.v.to(dtype))
 
 
-def recurrence(
+def compute_recurrence(
     call: RecurrentCall, *, keeps_memory: bool, module: nn.Module | None = None
 ) -> OutputAndMemory:
     """The output (batch, heads, n, v_dim) of a layer, and the memory (batch, heads, head_dim, v_dim) if it is kept.
@@ -131,7 +131,7 @@ def _delta(
     scale = q.shape[-1] ** -0.5
     unit = NORM if use_qk_l2norm_in_kernel else 0.0
     call = RecurrentCall(mechanism, q, k, v, parameters, initial_state, scale, unit)
-    output, memory = recurrence(call, keeps_memory=output_final_state)
+    output, memory = compute_recurrence(call, keeps_memory=output_final_state)
     return output.transpose(1, 2).to(query.dtype).contiguous(), memory
 
 
@@ -169,7 +169,7 @@ def _ssd(
     parameters = {"log_decay": log_decay, "strength": strength}
     memory = None if initial_states is None else initial_states.mT
     call = RecurrentCall(SSD(), q, k, v, parameters, memory, scale=1.0)
-    output, memory = recurrence(call, keeps_memory=return_final_states)
+    output, memory = compute_recurrence(call, keeps_memory=return_final_states)
     output = output.transpose(1, 2)
     if D is not None:
         output = output + D.to(dtype)[:, None] * x

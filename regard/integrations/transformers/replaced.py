@@ -38,7 +38,7 @@ from regard.integrations.transformers.biased import (
     refuse_weights,
 )
 from regard.integrations.transformers.reading import live_keys
-from regard.integrations.transformers.recurring import RecurrentCall, recurrence
+from regard.integrations.transformers.recurring import RecurrentCall, compute_recurrence
 from regard.integrations.transformers.window_cache import cache_among
 from regard.mechanisms.recurrent import Lightning
 from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
@@ -309,7 +309,7 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
         mechanism = Lightning(round(share, 3))
         memory = None if cache is None else cache.get_linear_cache(self.layer_idx)
         call = RecurrentCall(mechanism, q, k, v, {"log_decay": log_decay}, memory, scale=1.0)
-        output, memory = recurrence(call, keeps_memory=cache is not None, module=self)
+        output, memory = compute_recurrence(call, keeps_memory=cache is not None, module=self)
         if cache is not None:
             cache.set_linear_cache(self.layer_idx, memory)
         output = self.norm(output.transpose(1, 2).flatten(2).to(hidden_states.dtype))
