@@ -13,32 +13,52 @@ import regard as rg
 from regard.mechanisms import LSH, LinearTransformer, Performer, RandomFeature
 from regard_lab.seeing.canvas import FAINT
 from regard_lab.teaching import (
-    ROUNDING, draw_line, draw_map, figure, holds, label_axes, legend_below, scale_beside, table,
-)  # fmt: skip
+    ROUNDING,
+    draw_line,
+    draw_map,
+    figure,
+    holds,
+    label_axes,
+    legend_below,
+    scale_beside,
+    table,
+)
 from regard_lab.teaching.approximating import (
-    Text, estimated_weights, exponential_errors, means_of_neighbours, output_error, slope, words_in_topics,
-)  # fmt: skip
+    Text,
+    estimated_weights,
+    exponential_errors,
+    means_of_neighbours,
+    output_error,
+    slope,
+    words_in_topics,
+)
 
-FLAT, SHARP = 0.5, 4.0  # the factor of the cosines in the scores
+FLAT = 0.5  # the factor of the cosines in the scores: the weights are nearly equal
+SHARP = 4.0  # few weights are large
 
 few = words_in_topics(SHARP, SEED, topics=6, count=48)
+exact = (few.q @ few.k.mT).softmax(-1)[0, 0]  # (words, words)
+linformer, mixtures = means_of_neighbours(12, 48)
 maps = {
-    "softmax: exact": (few.q @ few.k.mT).softmax(-1)[0, 0],
+    "softmax: exact": exact,
     "Performer, 256 features": estimated_weights(few, Performer(256, SEED)),
     "RFA, 256 features": estimated_weights(few, RandomFeature(256, seed=SEED, sigma=SHARP**-0.5)),
     "linear transformer": estimated_weights(few, LinearTransformer()),
     "LSH, 2 rounds": estimated_weights(few, LSH(8, 12, 2, SEED)),
-    "Linformer, 12 mixtures": estimated_weights(few, *means_of_neighbours(12, 48)),
+    "Linformer, 12 mixtures": estimated_weights(few, linformer, mixtures),
 }
 
-with figure("One matrix of weights, and how five mechanisms estimate it", 7.8, 5.2,
-            "48 words in 6 topics, sorted by topic: rows are queries, columns "
-            "keys. Each block is a topic.") as drawing:  # fmt: skip
+# %% tags=["folded"]
+title = "One matrix of weights, and how five mechanisms estimate it"
+caption = (
+    "48 words in 6 topics, sorted by topic: rows are queries, columns keys. Each block is a topic."
+)
+with figure(title, 7.8, 5.2, caption) as drawing:
     panels = drawing.subplots(2, 3)
     for axes, (name, weights) in zip(panels.flat, maps.items()):
-        image = draw_map(axes, weights, limits=(0.0, float(maps["softmax: exact"].max())))
+        image = draw_map(axes, weights, limits=(0.0, float(exact.max())))
         axes.set_aspect("equal")
-        axes.set_title(name, fontsize=10, fontweight="bold" if axes is panels[0, 0] else "normal")
+        axes.set_title(name, fontsize=10, fontweight="bold" if weights is exact else "normal")
     scale_beside(drawing, image, panels, "weight")
 
 # %% [markdown]
@@ -75,103 +95,214 @@ for features in (16, 64, 256, 1024):
 # divided by the size of the exact output, and are means over 8 seeds.
 
 # %% tags=["folded"]
-FEATURES, ROUNDS, RANKS = (16, 64, 256, 1024), (1, 2, 4, 8), (4, 16, 64, 256)
-N, TOPICS = 256, 16  # words, groups of similar words
-flat, sharp = (words_in_topics(factor, SEED, TOPICS, N) for factor in (FLAT, SHARP))
-loose = words_in_topics(SHARP, SEED, N, N)  # each word is a topic of its own
+N = 256  # words
+TOPICS = 16  # groups of similar words
+FEATURES = (16, 64, 256, 1024)
+ROUNDS = (1, 2, 4, 8)  # of LSH
+RANKS = (4, 16, 64, 256)  # mixtures of Linformer
+
+flat = words_in_topics(FLAT, SEED, TOPICS, N)
+sharp = words_in_topics(SHARP, SEED, TOPICS, N)
+no_topics = words_in_topics(SHARP, SEED, N, N)  # each word is a topic of its own
 order = torch.randperm(N, generator=torch.Generator().manual_seed(SEED))
 shuffled = Text(sharp.q[:, :, order], sharp.v[:, :, order])
 
 
-def errors_of(call, *mechanisms):
-    return [output_error(call, *(one if isinstance(one, tuple) else (one,)), seed=SEED) for one in mechanisms]
+def errors_of(text, *mechanisms):
+    """The relative error of each mechanism."""
+    return [output_error(text, mechanism, seed=SEED) for mechanism in mechanisms]
 
 
-errors = {}
-for end, call, factor in (("flat", flat, FLAT), ("sharp", sharp, SHARP)):
-    errors["Performer", end] = errors_of(call, *map(Performer, FEATURES))
-    errors["RFA", end] = errors_of(call, *(RandomFeature(m, sigma=factor**-0.5) for m in FEATURES))
-    errors["linear transformer", end] = errors_of(call, LinearTransformer())
-    errors["mean of all values", end] = errors_of(call, means_of_neighbours(1, N))
-for end, call in (("words in topics", sharp), ("no topics", loose)):
-    errors["LSH", end] = errors_of(call, *(LSH(32, N // 16, rounds) for rounds in ROUNDS))
-for end, call in (("sorted by topic", sharp), ("shuffled", shuffled)):
-    errors["Linformer", end] = errors_of(call, *(means_of_neighbours(rank, N) for rank in RANKS))
-costs = {  # multiplications relative to 2 n² d of exact attention, times n: features, sums and scores
-    "Performer": [2 * m for m in FEATURES], "RFA": [3 * m for m in FEATURES], "linear transformer": [16],
-    "mean of all values": [0], "LSH": [rounds * (2 * 32 + 4) for rounds in ROUNDS], "Linformer": [2 * r for r in RANKS],
-}  # fmt: skip
-PARTS = (  # of the figure, which draws two names of each, and of the tables
-    ("estimates of every weight", ("Performer", "RFA", "linear transformer", "mean of all values"), FEATURES,
-     "features", ("flat", "sharp")),
-    ("LSH, sharp weights", ("LSH",), ROUNDS, "rounds", ("words in topics", "no topics")),
-    ("Linformer, sharp weights", ("Linformer",), RANKS, "mixtures", ("sorted by topic", "shuffled")),
-)  # fmt: skip
+def errors_of_linformer(text, *ranks):
+    """The same for Linformer with so many mixtures."""
+    errors = []
+    for rank in ranks:
+        mechanism, mixtures = means_of_neighbours(rank, N)
+        errors.append(output_error(text, mechanism, mixtures, seed=SEED))
+    return errors
 
-with figure("The more is computed, the smaller the error", 8.0, 4.3,
-            "Left: the dashed line falls like 1 / √features. LSH, Linformer: sharp weights; an error of 0 is drawn at "
-            "0.001.") as drawing:  # fmt: skip
+
+errors = {}  # by mechanism and text: one for each number of features, rounds or mixtures
+for kind, text, factor in (("flat", flat, FLAT), ("sharp", sharp, SHARP)):
+    performers = [Performer(m) for m in FEATURES]
+    random_features = [RandomFeature(m, sigma=factor**-0.5) for m in FEATURES]
+    errors["Performer", kind] = errors_of(text, *performers)
+    errors["RFA", kind] = errors_of(text, *random_features)
+    errors["linear transformer", kind] = errors_of(text, LinearTransformer())
+    errors["mean of all values", kind] = errors_of_linformer(text, 1)
+for kind, text in (("words in topics", sharp), ("no topics", no_topics)):
+    errors["LSH", kind] = errors_of(text, *(LSH(32, N // 16, rounds) for rounds in ROUNDS))
+for kind, text in (("sorted by topic", sharp), ("shuffled", shuffled)):
+    errors["Linformer", kind] = errors_of_linformer(text, *RANKS)
+
+# %% tags=["folded"]
+caption = (
+    "Left: the dashed line falls like 1 / √features. LSH, Linformer: sharp weights; an error of 0 "
+    "is drawn at 0.001."
+)
+
+
+def draw_errors(axes, title, unit, settings, curves):
+    """Draw errors by the number of features, rounds or mixtures."""
+    for number, (label, values) in enumerate(curves.items()):
+        draw_line(axes, settings, [max(error, 0.001) for error in values], number, label)
+    label_axes(axes, title, unit, "")
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(settings, [f"{setting:,}" for setting in settings])
+    axes.yaxis.set_major_formatter(lambda number, _: f"{number:g}")
+    axes.minorticks_off()
+
+
+with figure("The more is computed, the smaller the error", 8.0, 4.3, caption) as drawing:
     panels = drawing.subplots(1, 3)
-    for axes, (_, names, settings, unit, _) in zip(panels, PARTS):
-        names = names[:2]
-        for number, (name, end) in enumerate(one for one in errors if one[0] in names):
-            label = f"{name}, {end}" if len(names) > 1 else end
-            draw_line(axes, settings, [max(one, 0.001) for one in errors[name, end]], number, label)
-        label_axes(axes, " and ".join(names), unit, "relative error" if axes is panels[0] else "")
-        axes.set(xscale="log", yscale="log")
-        axes.set_xticks(settings, [f"{one:,}" for one in settings])
-        axes.yaxis.set_major_formatter(lambda number, _: f"{number:g}")
-        axes.minorticks_off()
+    features_axes, rounds_axes, ranks_axes = panels
+    curves = {
+        "Performer, flat": errors["Performer", "flat"],
+        "RFA, flat": errors["RFA", "flat"],
+        "Performer, sharp": errors["Performer", "sharp"],
+        "RFA, sharp": errors["RFA", "sharp"],
+    }
+    draw_errors(features_axes, "Performer and RFA", "features", FEATURES, curves)
+    features_axes.set_ylabel("relative error")
     start = 0.6 * errors["RFA", "flat"][0]
-    panels[0].plot(FEATURES, [start * (16 / m) ** 0.5 for m in FEATURES], "--", color=FAINT, linewidth=1)
-    panels[1].set_yticks([0.3, 1, 3])
+    falling = [start * (16 / m) ** 0.5 for m in FEATURES]
+    features_axes.plot(FEATURES, falling, "--", color=FAINT, linewidth=1)
+
+    curves = {kind: errors["LSH", kind] for kind in ("words in topics", "no topics")}
+    draw_errors(rounds_axes, "LSH", "rounds", ROUNDS, curves)
+    rounds_axes.set_yticks([0.3, 1, 3])
+
+    curves = {kind: errors["Linformer", kind] for kind in ("sorted by topic", "shuffled")}
+    draw_errors(ranks_axes, "Linformer", "mixtures", RANKS, curves)
     for axes in panels:
         legend_below(axes, columns=1)
-for title, names, settings, unit, ends in PARTS:
-    rows = [
-        (f"{name}, {unit}: {settings[at]:,}" if len(costs[name]) > 1 else name,
-         *(f"{errors[name, end][at]:.3f}" for end in ends), f"{cost / N:.2f}", f"{cost / 8192:.3f}")
-        for name in names for at, cost in enumerate(costs[name])
-    ]  # fmt: skip
-    table(f"Relative error, and multiplications relative to exact attention: {title}",
-          ("mechanism", *ends, "cost at n = 256", "cost at n = 8,192"), rows)  # fmt: skip
+
+
+def error_row(label, name, place, kinds, cost):
+    """A row of a table.
+
+    Args:
+        label: of the row.
+        name: of the mechanism.
+        place: of the setting among those that were measured.
+        kinds: of texts.
+        cost: multiplications for each word, relative to 2 d; exact attention has n.
+    """
+    shown_errors = [f"{errors[name, kind][place]:.3f}" for kind in kinds]
+    return (label, *shown_errors, f"{cost / N:.2f}", f"{cost / 8192:.3f}")
+
+
+def error_table(title, kinds, rows):
+    table(
+        f"Relative error, and multiplications relative to exact attention: {title}",
+        ("mechanism", *kinds, "cost at n = 256", "cost at n = 8,192"),
+        rows,
+    )
+
+
+kinds = ("flat", "sharp")
+rows = []
+for place, m in enumerate(FEATURES):  # features of queries and keys, and sums
+    rows.append(error_row(f"Performer, features: {m:,}", "Performer", place, kinds, 2 * m))
+for place, m in enumerate(FEATURES):
+    rows.append(error_row(f"RFA, features: {m:,}", "RFA", place, kinds, 3 * m))
+rows.append(error_row("linear transformer", "linear transformer", 0, kinds, 16))
+rows.append(error_row("mean of all values", "mean of all values", 0, kinds, 0))
+error_table("estimates of every weight", kinds, rows)
+
+kinds = ("words in topics", "no topics")
+rows = []
+for place, rounds in enumerate(ROUNDS):  # scores of two chunks of 32 words, and hashes
+    cost = rounds * (2 * 32 + 4)
+    rows.append(error_row(f"LSH, rounds: {rounds}", "LSH", place, kinds, cost))
+error_table("LSH, sharp weights", kinds, rows)
+
+kinds = ("sorted by topic", "shuffled")
+rows = []
+for place, rank in enumerate(RANKS):  # mixtures, and scores
+    rows.append(error_row(f"Linformer, mixtures: {rank}", "Linformer", place, kinds, 2 * rank))
+error_table("Linformer, sharp weights", kinds, rows)
 
 # %% [markdown]
 # ## Claims
 
-
 # %% tags=["claims"]
 slopes = {name: slope(errors[name, "flat"], FEATURES) for name in ("Performer", "RFA")}
-off = {
-    name: exponential_errors(flat, one, seed=SEED, draws=64)  # of one draw, and of the mean of all draws
-    for name, one in (("Performer", Performer(64)), ("RFA", RandomFeature(64, sigma=FLAT**-0.5)),
-                      ("linear transformer", LinearTransformer()))
-}  # fmt: skip
-harder = [more / less for more, less in zip(errors["Performer", "sharp"], errors["Performer", "flat"])]
-topics, alone = errors["LSH", "words in topics"], errors["LSH", "no topics"]
-tidy, mixed, at = errors["Linformer", "sorted by topic"], errors["Linformer", "shuffled"], RANKS.index(TOPICS)
-holds("The error of Performer and RFA falls like 1 / sqrt(features) for flat weights.",
-      all(abs(one + 0.5) < 0.15 for one in slopes.values()),
-      f"{', '.join(f'{name}: slope {one:.2f}' for name, one in slopes.items())} on logarithmic axes")  # fmt: skip
-holds("Both estimate exp(q · k) without bias: the mean of many draws is closer than one draw.",
-      all(off[name][1] < off[name][0] / 4 for name in slopes),
-      ", ".join(f"{name}: one draw {off[name][0]:.3f}, 64 draws {off[name][1]:.3f}" for name in slopes))  # fmt: skip
-holds("The linear transformer estimates another function: it has no parameter that brings it closer to exp(q · k).",
-      off["linear transformer"][0] == off["linear transformer"][1] > 0.1,
-      f"relative error {off['linear transformer'][1]:.3f} when multiplied by the best factor")  # fmt: skip
-holds("Performer suits flat weights: with sharp weights its error is larger at every number of features.",
-      min(harder) > 1, f"{min(harder):.1f} to {max(harder):.1f} times as large")  # fmt: skip
-holds("LSH needs similar words: with topics its error is at most two thirds of that without topics, and more rounds "
-      "reduce it.",
-      all(one < other / 1.5 for one, other in zip(topics, alone)) and topics[-1] < topics[0],
-      f"with 8 rounds {topics[-1]:.3f} and {alone[-1]:.3f}; with 1 round {topics[0]:.3f}")  # fmt: skip
-holds("LSH computes a text that fits into one chunk exactly.", errors_of(sharp, LSH(N, 2, 1))[0] < 1e-12, ROUNDING)
-holds("Linformer needs keys that its mixtures can represent: sorted words have less than half the error of the same "
-      "words shuffled.",
-      tidy[at] < mixed[at] / 2,
-      f"{tidy[at]:.3f} and {mixed[at]:.3f} with {TOPICS} mixtures for {TOPICS} topics")  # fmt: skip
-holds("With as many mixtures as words, each of one word, Linformer is exact.",
-      max(tidy[-1], mixed[-1]) < 1e-12, ROUNDING)  # fmt: skip
+shown_slopes = ", ".join(f"{name}: slope {value:.2f}" for name, value in slopes.items())
+holds(
+    "The error of Performer and RFA falls like 1 / sqrt(features) for flat weights.",
+    all(abs(value + 0.5) < 0.15 for value in slopes.values()),
+    f"{shown_slopes} on logarithmic axes",
+)
+
+DRAWS = 64
+MECHANISMS = {
+    "Performer": Performer(64),
+    "RFA": RandomFeature(64, sigma=FLAT**-0.5),
+    "linear transformer": LinearTransformer(),
+}
+one_draw = {}  # errors of exp(q · k)
+mean_of_draws = {}
+for name, mechanism in MECHANISMS.items():
+    of_one, of_mean = exponential_errors(flat, mechanism, seed=SEED, draws=DRAWS)
+    one_draw[name] = of_one
+    mean_of_draws[name] = of_mean
+shown_errors = []
+for name in ("Performer", "RFA"):
+    shown_errors.append(f"{name}: one draw {one_draw[name]:.3f}, 64 draws {mean_of_draws[name]:.3f}")
+holds(
+    "Both estimate exp(q · k) without bias: the mean of many draws is closer than one draw.",
+    all(mean_of_draws[name] < one_draw[name] / 4 for name in ("Performer", "RFA")),
+    ", ".join(shown_errors),
+)
+bias = mean_of_draws["linear transformer"]
+holds(
+    "The linear transformer estimates another function: it has no parameter that brings it closer "
+    "to exp(q · k).",
+    one_draw["linear transformer"] == bias and bias > 0.1,
+    f"relative error {bias:.3f} when multiplied by the best factor",
+)
+
+flat_and_sharp = zip(errors["Performer", "flat"], errors["Performer", "sharp"])
+times_as_large = [of_sharp / of_flat for of_flat, of_sharp in flat_and_sharp]
+holds(
+    "Performer suits flat weights: with sharp weights its error is larger at every number of "
+    "features.",
+    min(times_as_large) > 1,
+    f"{min(times_as_large):.1f} to {max(times_as_large):.1f} times as large",
+)
+
+with_topics = errors["LSH", "words in topics"]
+without_topics = errors["LSH", "no topics"]
+smaller = all(error < more / 1.5 for error, more in zip(with_topics, without_topics))
+holds(
+    "LSH needs similar words: with topics its error is at most two thirds of that without topics, "
+    "and more rounds reduce it.",
+    smaller and with_topics[-1] < with_topics[0],
+    f"with 8 rounds {with_topics[-1]:.3f} and {without_topics[-1]:.3f}; with 1 round "
+    f"{with_topics[0]:.3f}",
+)
+in_one_chunk = LSH(N, 2, 1)
+holds(
+    "LSH computes a text that fits into one chunk exactly.",
+    errors_of(sharp, in_one_chunk)[0] < 1e-12,
+    ROUNDING,
+)
+
+of_sorted = errors["Linformer", "sorted by topic"]
+of_shuffled = errors["Linformer", "shuffled"]
+place = RANKS.index(TOPICS)
+holds(
+    "Linformer needs keys that its mixtures can represent: sorted words have less than half the "
+    "error of the same words shuffled.",
+    of_sorted[place] < of_shuffled[place] / 2,
+    f"{of_sorted[place]:.3f} and {of_shuffled[place]:.3f} with {TOPICS} mixtures for {TOPICS} topics",
+)
+holds(
+    "With as many mixtures as words, each of one word, Linformer is exact.",
+    max(of_sorted[-1], of_shuffled[-1]) < 1e-12,
+    ROUNDING,
+)
 
 # %% [markdown]
 # Source: Choromanski et al. 2021; Peng et al. 2021; Kitaev et al. 2020; Wang et al. 2020; Katharopoulos et al. 2020.

@@ -16,65 +16,102 @@ import regard as rg
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.seeing.canvas import LINES
 from regard_lab.teaching import (
-    ROUNDING, draw_cells, figure, holds, label_axes, largest, milliseconds, normal, seeded, table, watch, words_of,
-)  # fmt: skip
+    ROUNDING,
+    draw_cells,
+    figure,
+    holds,
+    label_axes,
+    largest,
+    milliseconds,
+    normal,
+    seeded,
+    table,
+    watch,
+    words_of,
+)
+
+WRITTEN = 12  # words that are written after the text
+NAMES = {  # by number of key/value heads
+    8: "multi-head",
+    4: "grouped-query",
+    2: "grouped-query",
+    1: "multi-query",
+}
+FIRST_ID = 8  # of a word; smaller ids are special
 
 words = words_of(TEXT)
+n = len(words)
 vocabulary = sorted(set(words))
-prompt = torch.tensor([[8 + vocabulary.index(word) for word in words]])
-WRITTEN = 12  # words that are written after the text
-KINDS = {8: "multi-head", 4: "grouped-query", 2: "grouped-query", 1: "multi-query"}  # by number of key/value heads
+prompt = torch.tensor([[FIRST_ID + vocabulary.index(word) for word in words]])  # ids (batch, words)
 
 
-def with_cache(model, text):
-    """The text with WRITTEN more words, and the logits by which they were chosen."""
-    state = model.start(text, "static", capacity=text.shape[1] + WRITTEN)
-    logits = [state.next_scores]
-    for _ in range(WRITTEN - 1):
-        text = torch.cat([text, logits[-1].argmax(-1, keepdim=True)], 1)
-        logits.append(model.step(text[:, -1], state))
-    return torch.cat([text, logits[-1].argmax(-1, keepdim=True)], 1), torch.cat(logits)
+def append_best(text, logits):
+    """The text with the word of the largest logit."""
+    return torch.cat([text, logits.argmax(-1, keepdim=True)], 1)
 
 
-def without_cache(model, text):
-    """The same by reading the whole text for each word."""
+def write_without_cache(model, text):
+    """The text with WRITTEN more words, and their logits: each step reads the whole text."""
     logits = []
     for _ in range(WRITTEN):
         logits.append(model(text)[:, -1])
-        text = torch.cat([text, logits[-1].argmax(-1, keepdim=True)], 1)
+        text = append_best(text, logits[-1])
     return text, torch.cat(logits)
 
 
-def projected(model, write):
-    """What `write` returns, and how many words the first layer projected to keys and values in each step."""
-    attention, kept = model.blocks[0].attention, []
-    seen = watch({"keys": attention.to_k, "values": attention.to_v}, lambda: kept.append(write(model, prompt)))
-    keys, values = ([x.shape[1] for x in one.inputs] for one in seen.values())
+def write_with_cache(model, text):
+    """The same: each step reads the last word and the cache."""
+    state = model.start(text, "static", capacity=text.shape[1] + WRITTEN)
+    logits = [state.next_scores]
+    for _ in range(WRITTEN - 1):
+        text = append_best(text, logits[-1])
+        logits.append(model.step(text[:, -1], state))
+    return append_best(text, logits[-1]), torch.cat(logits)
+
+
+def count_projections(write, model):
+    """How many words the first layer projects to keys and values in each step."""
+    layer = model.blocks[0].attention
+    watched = watch({"keys": layer.to_k, "values": layer.to_v}, partial(write, model, prompt))
+    keys = [x.shape[1] for x in watched["keys"].inputs]
+    values = [x.shape[1] for x in watched["values"].inputs]
     assert keys == values
-    return *kept[0], keys
+    return keys
 
 
-found = {}
-for heads in KINDS:
-    config = LanguageConfig(vocab_size=len(vocabulary) + 24, dim=64, heads=8, kv_heads=heads, layers=2)
+WAYS = {"without": write_without_cache, "with": write_with_cache}
+texts = {}  # by way and number of key/value heads, (1, n + WRITTEN)
+logits = {}  # alike, (WRITTEN, vocabulary)
+projected = {}  # alike, words in each step
+for kv_heads in NAMES:
+    config = LanguageConfig(
+        vocab_size=len(vocabulary) + 24, dim=64, heads=8, kv_heads=kv_heads, layers=2
+    )
     model = seeded(SEED, LanguageModel, config).eval()  # random weights
-    found[heads] = projected(model, without_cache), projected(model, with_cache)
-counts = {"without a cache": found[8][0][2], "with a cache": found[8][1][2]}
+    for way, write in WAYS.items():
+        with torch.no_grad():
+            texts[way, kv_heads], logits[way, kv_heads] = write(model, prompt)
+        projected[way, kv_heads] = count_projections(write, model)
 
-start = len(words)
-with figure("Writing a text word by word", 8.0, 3.3,
-            "Each row is a step, each column a word. Strong: the key and the value of this word are computed in this "
-            "step. Pale: they are read from the cache.") as drawing:  # fmt: skip
-    for axes, (way, steps) in zip(drawing.subplots(1, 2), counts.items()):
-        cells = torch.zeros(WRITTEN, start + WRITTEN - 1)
-        for step, count in enumerate(steps):
-            cells[step, : start + step] = 1
-            cells[step, start + step - count : start + step] = 2
+# %% tags=["folded"]
+caption = (
+    "Each row is a step, each column a word. Strong: the key and the value of this word are "
+    "computed in this step. Pale: they are read from the cache."
+)
+with figure("Writing a text word by word", 8.0, 3.3, caption) as drawing:
+    last = n + WRITTEN - 1  # words that the last step reads
+    for axes, way in zip(drawing.subplots(1, 2), WAYS):
+        counts = projected[way, 8]
+        cells = torch.zeros(WRITTEN, last)
+        for step, count in enumerate(counts):
+            cells[step, : n + step] = 1
+            cells[step, n + step - count : n + step] = 2
         draw_cells(axes, cells, ("#ffffff", "#cfe3f1", LINES[0]), "auto")
-        label_axes(axes, f"{way}: {sum(steps)} words projected", "words of the text", "steps")
+        title = f"{way} a cache: {sum(counts)} words projected"
+        label_axes(axes, title, "words of the text", "steps")
         axes.set_yticks([0, WRITTEN - 1], ["1", f"{WRITTEN}"])
-        axes.set_xticks([0, start - 1, start + WRITTEN - 2], ["1", f"{start}", f"{start + WRITTEN - 1}"])
-        axes.set_xticks([x - 0.5 for x in range(cells.shape[1])], minor=True)
+        axes.set_xticks([0, n - 1, last - 1], ["1", f"{n}", f"{last}"])
+        axes.set_xticks([x - 0.5 for x in range(last)], minor=True)
         axes.set_yticks([y - 0.5 for y in range(WRITTEN)], minor=True)
         axes.grid(which="minor", color="white", linewidth=1)
         axes.tick_params(which="minor", length=0)
@@ -90,16 +127,19 @@ with figure("Writing a text word by word", 8.0, 3.3,
 # Each step then projects one word instead of the whole text, and gives the same logits:
 
 # %%
-model = LanguageModel(LanguageConfig(vocab_size=50, dim=64, heads=8, kv_heads=2, layers=2)).double().eval()
+config = LanguageConfig(vocab_size=50, dim=64, heads=8, kv_heads=2, layers=2)
+model = LanguageModel(config).double().eval()
 text = torch.tensor([[7, 8, 9]])  # ids (batch, length)
 with torch.no_grad():
-    state = model.start(text, "static", capacity=64)  # reads the text once, and keeps its keys and values
-    logits = state.next_scores
+    state = model.start(
+        text, "static", capacity=64
+    )  # reads the text once, keeps its keys and values
+    scores = state.next_scores  # logits of the next word, (batch, vocabulary)
     for _ in range(5):
-        chosen = logits.argmax(-1)
+        chosen = scores.argmax(-1)
         text = torch.cat([text, chosen[:, None]], 1)
-        logits = model.step(chosen, state)  # projects one word
-    print(torch.allclose(logits, model(text)[:, -1]))
+        scores = model.step(chosen, state)  # projects one word
+    print(torch.allclose(scores, model(text)[:, -1]))
 
 # %% [markdown]
 # ## What the cache costs
@@ -110,20 +150,26 @@ with torch.no_grad():
 # head) an eighth.
 
 # %% tags=["folded"]
-HELD = (64, 128, 256)  # words
+CAPACITIES = (64, 128, 256)  # words
 
 
-def nbytes(kv_heads, count):
-    model = LanguageModel(LanguageConfig(vocab_size=16, dim=64, heads=8, kv_heads=kv_heads, layers=2))
+def cache_nbytes(kv_heads, capacity):
+    """Bytes of the keys and values of a model."""
+    config = LanguageConfig(vocab_size=16, dim=64, heads=8, kv_heads=kv_heads, layers=2)
     with torch.no_grad():
-        return model.start(torch.tensor([[9]]), "static", capacity=count).nbytes
+        return LanguageModel(config).start(torch.tensor([[9]]), "static", capacity=capacity).nbytes
 
 
-sizes = {heads: [nbytes(heads, count) for count in HELD] for heads in KINDS}
+nbytes = {}
+rows = []
+for kv_heads, name in NAMES.items():
+    nbytes[kv_heads] = [cache_nbytes(kv_heads, capacity) for capacity in CAPACITIES]
+    for_each_word = nbytes[kv_heads][-1] // CAPACITIES[-1]
+    rows.append((kv_heads, name, f"{for_each_word:,}", *(f"{size:,}" for size in nbytes[kv_heads])))
 table(
     "Bytes of keys and values: 2 layers, dim 64, 8 query heads, float32",
-    ("key/value heads", "name", "for each word", *(f"{count} words" for count in HELD)),
-    [(n, KINDS[n], f"{held[-1] // HELD[-1]:,}", *(f"{size:,}" for size in held)) for n, held in sizes.items()],
+    ("key/value heads", "name", "for each word", *(f"{count} words" for count in CAPACITIES)),
+    rows,
 )
 
 # %% [markdown]
@@ -131,45 +177,78 @@ table(
 # of a step goes into reading memory, so a smaller cache makes it faster:
 
 # %% tags=["folded"]
-LENGTHS, calls = (64, 512, 4096), {}
+LENGTHS = (64, 512, 4096)
 
 
-def step(layer, x):
+def one_step(layer, x):
     """A function that appends the last word to a cache of all others, and removes it again."""
-    cache, before = layer.new_cache(1, "static", capacity=x.shape[1]), x.shape[1] - 1
+    before = x.shape[1] - 1
+    cache = layer.new_cache(1, "static", capacity=x.shape[1])
     with torch.no_grad():
         layer(x[:, :before], cache=cache)
-    return lambda: (layer(x[:, before:], cache=cache), cache.crop(before))
+
+    def append_and_remove():
+        layer(x[:, before:], cache=cache)
+        cache.crop(before)
+
+    return append_and_remove
 
 
-for n in KINDS:
-    layer = seeded(SEED, rg.MultiHeadAttention, 256, 8, kv_heads=n, pattern="causal").float()
+WHOLE_TEXT = "the whole text again"
+calls = {}
+for kv_heads in NAMES:
+    layer = seeded(SEED, rg.MultiHeadAttention, 256, 8, kv_heads=kv_heads, pattern="causal").float()
     for length in LENGTHS:
         x = normal(SEED, 1, length, 256).float()
-        if n == 8:
-            calls["the whole text again", length] = partial(layer, x)
-        calls[f"a cache, kv_heads={n}", length] = step(layer, x)
+        if kv_heads == 8:
+            calls[WHOLE_TEXT, length] = partial(layer, x)
+        calls[f"a cache, kv_heads={kv_heads}", length] = one_step(layer, x)
 times = milliseconds(calls)
+
+rows = []
+for way in (WHOLE_TEXT, *(f"a cache, kv_heads={kv_heads}" for kv_heads in NAMES)):
+    rows.append((way, *(f"{times[way, length]:.2f}" for length in LENGTHS)))
 table(
-    "CPU time of one layer (dim 256, 8 heads) for the next word, in milliseconds; measured here, yours will differ",
+    "CPU time of one layer (dim 256, 8 heads) for the next word, in milliseconds; measured here, "
+    "yours will differ",
     ("computed from", *(f"after {length:,} words" for length in LENGTHS)),
-    [(way, *(f"{times[way, length]:.2f}" for length in LENGTHS)) for way in dict.fromkeys(way for way, _ in calls)],
+    rows,
 )
 
 # %% [markdown]
 # ## Claims
 
 # %% tags=["claims"]
-without, cached = counts.values()
-each = {heads: 2 * 2 * heads * (64 // 8) * 4 for heads in KINDS}  # bytes of a word: 2 layers, head_dim 8, float32
-holds("A step with a cache gives the same logits as reading the whole text, so both write the same words.",
-      all(largest(one[1] - other[1]) < 1e-10 and torch.equal(one[0], other[0]) for one, other in found.values()),
-      f"{WRITTEN} words with {', '.join(map(str, KINDS))} key/value heads, {ROUNDING}")  # fmt: skip
-holds("With a cache each word is projected once; without a cache, every step projects the whole text.",
-      cached == [start] + [1] * (WRITTEN - 1) and without == [start + step for step in range(WRITTEN)],
-      f"{sum(cached)} and {sum(without)} words projected to keys")  # fmt: skip
-holds("The cache keeps 2 · layers · kv_heads · head_dim numbers for each word.",
-      all(size == count * each[heads] for heads in KINDS for size, count in zip(sizes[heads], HELD)),
-      ", ".join(f"{heads} key/value heads: {count:,} bytes" for heads, count in each.items()))  # fmt: skip
+same_words = True
+furthest = 0.0  # how far logits are apart
+for kv_heads in NAMES:
+    same_words = same_words and torch.equal(texts["with", kv_heads], texts["without", kv_heads])
+    apart = largest(logits["with", kv_heads] - logits["without", kv_heads])
+    furthest = max(furthest, apart)
+holds(
+    "A step with a cache gives the same logits as reading the whole text, so both write the same "
+    "words.",
+    furthest < 1e-10 and same_words,
+    f"{WRITTEN} words with {', '.join(map(str, NAMES))} key/value heads, {ROUNDING}",
+)
+
+cached = projected["with", 8]
+without = projected["without", 8]
+holds(
+    "With a cache each word is projected once; without a cache, every step projects the whole "
+    "text.",
+    cached == [n] + [1] * (WRITTEN - 1) and without == [n + step for step in range(WRITTEN)],
+    f"{sum(cached)} and {sum(without)} words projected to keys",
+)
+
+layers = 2
+head_dim = 64 // 8
+word_nbytes = {heads: 2 * layers * heads * head_dim * 4 for heads in NAMES}  # 4 bytes a number
+predicted = {heads: [capacity * word_nbytes[heads] for capacity in CAPACITIES] for heads in NAMES}
+holds(
+    "The cache keeps 2 · layers · kv_heads · head_dim numbers for each word.",
+    nbytes == predicted,
+    ", ".join(f"{heads} key/value heads: {count:,} bytes" for heads, count in word_nbytes.items()),
+)
 # %% [markdown]
 # What shared key/value heads cost in quality is the subject of the lesson *grouped*. Source: Shazeer 2019, section 2.

@@ -8,60 +8,136 @@ SEED = 0
 
 # %% tags=["folded"]
 import math
+from functools import partial
+
 import torch
 
 import regard as rg
-from regard import mechanisms as m, patterns as p
+from regard import mechanisms as m
+from regard import patterns as p
 from regard.errors import ShapeError
 from regard.positions import Sinusoidal
 from regard_lab.teaching import (
-    ROUNDING, comparisons, draw_curves, figure, holds, largest, mark_column, normal, operations, rounded, table,
-)  # fmt: skip
+    ROUNDING,
+    comparisons,
+    draw_curves,
+    figure,
+    holds,
+    largest,
+    mark_column,
+    normal,
+    operations,
+    rounded,
+    table,
+)
 from regard_lab.teaching.stepping import count_steps
 
-DIMS, LENGTHS, STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 32, 64, 128, 256, 512)
-heads = {dim: normal(SEED, 2, 1, 48, 12, dim) for dim in DIMS}  # q and k of 48 heads, 12 words
-spread = {power: [float((q @ k.mT * dim**power).std()) for dim, (q, k) in heads.items()] for power in (-0.5, -2.0)}
-entropy = {power: [float(rg.attention_detail(q, k, k, scale=dim**power, want=["entropy"]).entropy.mean())
-                   for dim, (q, k) in heads.items()] for power in (-0.5, -2.0)}  # fmt: skip
+DIMS = (4, 16, 64, 256)
+WORDS = 12
+qk_by_dim = {d: normal(SEED, 2, 1, 48, WORDS, d) for d in DIMS}  # q and k of 48 heads
 
 
-def planned(mechanism, n):
-    x, parameters = torch.zeros(1, 1, n, 16), mechanism.new_parameters() or None
+def spread_of_scores(power):
+    """The standard deviation of scores that are multiplied by d to this power, for each d."""
+    spread = []
+    for d, (q, k) in qk_by_dim.items():
+        scores = q @ k.mT * d**power
+        spread.append(float(scores.std()))
+    return spread
+
+
+def entropy_of_weights(power):
+    """The mean entropy of the weights in nats, alike."""
+    entropy = []
+    for d, (q, k) in qk_by_dim.items():
+        detail = rg.attention_detail(q, k, k, scale=d**power, want=["entropy"])
+        entropy.append(float(detail.entropy.mean()))
+    return entropy
+
+
+spread_by_root = spread_of_scores(-0.5)
+spread_by_square = spread_of_scores(-2.0)
+entropy_by_root = entropy_of_weights(-0.5)
+entropy_by_square = entropy_of_weights(-2.0)
+
+LENGTHS = (64, 256, 1024, 4096)
+
+
+def cost_of(mechanism, n):
+    """What regard plans for n words."""
+    x = torch.zeros(1, 1, n, 16)
+    parameters = mechanism.new_parameters() or None
     return rg.plan_attention(x, x, x, mechanism=mechanism, parameters=parameters).cost
 
 
 draw = torch.Generator().manual_seed(SEED)
-buckets = [torch.randint(max(2, n // 16), (n,), generator=draw).tolist() for n in LENGTHS]  # of the words, for LSH
-counts = {
-    "full, causal: pairs": [p.Causal().count(n, n) for n in LENGTHS],
-    "strided, causal, s = √n: pairs": [(p.Strided(math.isqrt(n)) & p.Causal()).count(n, n) for n in LENGTHS],
-    "LSH: comparisons of a sort": [comparisons(one) for one in buckets],
-    "linear: operations": [planned(m.LinearTransformer(), n).flops for n in LENGTHS],
-    "Linformer, k = 16: pairs": [planned(m.Linformer(n, 16), n).pairs for n in LENGTHS],
-    "Linformer, k = n / 4: pairs": [planned(m.Linformer(n, n // 4), n).pairs for n in LENGTHS],
-}
-attended = [operations(lambda n=n: (torch.zeros(n, 64) @ torch.zeros(64, n)) @ torch.zeros(n, 64)) for n in STEPS]
-recurrent = [operations(lambda n=n: torch.nn.RNN(64, 64)(torch.zeros(n, 64))) for n in STEPS]
-sine, cosine = Sinusoidal(48)(torch.tensor([1])).double()[0].unflatten(0, (-1, 2)).unbind(-1)
+sort_comparisons = []  # of the buckets of the words, for LSH
+for n in LENGTHS:
+    buckets = torch.randint(max(2, n // 16), (n,), generator=draw)
+    sort_comparisons.append(comparisons(buckets.tolist()))
+full_pairs = [p.Causal().count(n, n) for n in LENGTHS]
+strided_pairs = [(p.Strided(math.isqrt(n)) & p.Causal()).count(n, n) for n in LENGTHS]
+linear_operations = [cost_of(m.LinearTransformer(), n).flops for n in LENGTHS]
+fixed_k_pairs = [cost_of(m.Linformer(n, 16), n).pairs for n in LENGTHS]
+growing_k_pairs = [cost_of(m.Linformer(n, n // 4), n).pairs for n in LENGTHS]
+
+LAYER_LENGTHS = (16, 32, 64, 128, 256, 512)
+
+
+def attend(n):
+    """The products of one head of self-attention, d = 64."""
+    return (torch.zeros(n, 64) @ torch.zeros(64, n)) @ torch.zeros(n, 64)
+
+
+def recur(n):
+    """A recurrent layer, d = 64."""
+    return torch.nn.RNN(64, 64)(torch.zeros(n, 64))
+
+
+attention_operations = [operations(partial(attend, n)) for n in LAYER_LENGTHS]
+recurrent_operations = [operations(partial(recur, n)) for n in LAYER_LENGTHS]
+
+angles = Sinusoidal(48)(torch.tensor([1])).double()[0]  # sine and cosine of each wave, in turns
+sine, cosine = angles.unflatten(0, (-1, 2)).unbind(-1)
 waves = 2 * math.pi / torch.atan2(sine, cosine)  # the lengths of the 24 waves, in words
 
-with figure("Where articles are imprecise, in numbers", 7.9, 7.6,
-            "Each panel is about one sentence of the table below: what an article writes, and what is computed. Words "
-            "in quotes are an article's own.") as drawing:  # fmt: skip
-    (scaled, grown), (spent, waved) = drawing.subplots(2, 2)
-    draw_curves(scaled, DIMS, {"divided by √d": spread[-0.5], "divided by d²": spread[-2.0]},
-                ("Divided “by the square” of d", "d", "spread of the scores"), log="xy")  # fmt: skip
-    names = ("full; Linformer, k = n / 4", "strided", "LSH, sorting", "linear; Linformer, k = 16")
-    draw_curves(grown, LENGTHS, {name: [one / row[0] for one in row] for name, row in zip(names, counts.values())},
-                ("Which are “O(n) or better”?", "words n", "times the count for 64 words"), log="xy")  # fmt: skip
-    draw_curves(spent, STEPS, {"self-attention: 1 step": attended, "recurrent: n steps": recurrent},
-                ("Recurrent networks are “less efficient”", "words n", "operations"), log="xy")  # fmt: skip
-    mark_column(spent, 64, "n = d = 64")
-    draw_curves(waved, range(24), {"computed": waves, "twice the last": waves[0] * 2 ** torch.arange(24)},
-                ("“About twice the wavelength”", "wave", "words"))  # fmt: skip
-    waved.set_yscale("log")
-    waved.minorticks_off()
+# %% tags=["folded"]
+caption = (
+    "Each panel is about one sentence of the table below: what an article writes, and what is "
+    "computed. Words in quotes are an article's own."
+)
+with figure("Where articles are imprecise, in numbers", 7.9, 7.6, caption) as drawing:
+    (upper_left, upper_right), (lower_left, lower_right) = drawing.subplots(2, 2)
+
+    curves = {"divided by √d": spread_by_root, "divided by d²": spread_by_square}
+    labels = ("Divided “by the square” of d", "d", "spread of the scores")
+    draw_curves(upper_left, DIMS, curves, labels, log="xy")
+
+    counts = {
+        "full; Linformer, k = n / 4": full_pairs,
+        "strided": strided_pairs,
+        "LSH, sorting": sort_comparisons,
+        "linear; Linformer, k = 16": linear_operations,
+    }
+    curves = {}
+    for name, numbers in counts.items():
+        curves[name] = [number / numbers[0] for number in numbers]
+    labels = ("Which are “O(n) or better”?", "words n", "times the count for 64 words")
+    draw_curves(upper_right, LENGTHS, curves, labels, log="xy")
+
+    curves = {
+        "self-attention: 1 step": attention_operations,
+        "recurrent: n steps": recurrent_operations,
+    }
+    labels = ("Recurrent networks are “less efficient”", "words n", "operations")
+    draw_curves(lower_left, LAYER_LENGTHS, curves, labels, log="xy")
+    mark_column(lower_left, 64, "n = d = 64")
+
+    curves = {"computed": waves, "twice the last": waves[0] * 2 ** torch.arange(24)}
+    labels = ("“About twice the wavelength”", "wave", "words")
+    draw_curves(lower_right, range(24), curves, labels)
+    lower_right.set_yscale("log")
+    lower_right.minorticks_off()
 
 # %% [markdown]
 # Articles simplify. Their formulas are right, and so are most of their sentences. These sentences are not exact:
@@ -84,15 +160,47 @@ with figure("Where articles are imprecise, in numbers", 7.9, 7.6,
 # “less efficient” recurrent network needs fewer operations, but each word waits for the one before.
 
 # %% tags=["folded"]
-table("Spread of the scores, and entropy of the weights in nats",
-      ("d", "spread, √d", "spread, d²", "entropy, √d", "entropy, d²"),
-      [(dim, f"{a:.3f}", f"{b:.6f}", f"{c:.3f}", f"{d:.3f}")
-       for dim, a, b, c, d in zip(DIMS, *spread.values(), *entropy.values())])  # fmt: skip
-growth = {name: row[-1] / row[-2] for name, row in counts.items()}
-table("What grows with the number of words n", ("counted", *(f"n = {n:,}" for n in LENGTHS), "4 times the words"),
-      [(name, *(f"{one:,}" for one in row), f"{growth[name]:.1f} times") for name, row in counts.items()])  # fmt: skip
-table("Operations of a layer with d = 64", ("words n", "self-attention, 1 step", "recurrent, n steps"),
-      [(f"{n:,}", f"{one:,}", f"{two:,}") for n, one, two in zip(STEPS, attended, recurrent)])  # fmt: skip
+rows = []
+for place, d in enumerate(DIMS):
+    spread = (f"{spread_by_root[place]:.3f}", f"{spread_by_square[place]:.6f}")
+    entropy = (f"{entropy_by_root[place]:.3f}", f"{entropy_by_square[place]:.3f}")
+    rows.append((d, *spread, *entropy))
+table(
+    "Spread of the scores, and entropy of the weights in nats",
+    ("d", "spread, √d", "spread, d²", "entropy, √d", "entropy, d²"),
+    rows,
+)
+
+
+def growth(counts):
+    """How many times as much 4 times the words need."""
+    return counts[-1] / counts[-2]
+
+
+rows = []
+for name, numbers in (
+    ("full, causal: pairs", full_pairs),
+    ("strided, causal, s = √n: pairs", strided_pairs),
+    ("LSH: comparisons of a sort", sort_comparisons),
+    ("linear: operations", linear_operations),
+    ("Linformer, k = 16: pairs", fixed_k_pairs),
+    ("Linformer, k = n / 4: pairs", growing_k_pairs),
+):
+    rows.append((name, *(f"{number:,}" for number in numbers), f"{growth(numbers):.1f} times"))
+table(
+    "What grows with the number of words n",
+    ("counted", *(f"n = {n:,}" for n in LENGTHS), "4 times the words"),
+    rows,
+)
+
+rows = []
+for n, attention, recurrent in zip(LAYER_LENGTHS, attention_operations, recurrent_operations):
+    rows.append((f"{n:,}", f"{attention:,}", f"{recurrent:,}"))
+table(
+    "Operations of a layer with d = 64",
+    ("words n", "self-attention, 1 step", "recurrent, n steps"),
+    rows,
+)
 
 # %% [markdown]
 # Why are q, k and v of a head small? Eight heads of $d / 8$ numbers have as many parameters, and need as many
@@ -100,13 +208,20 @@ table("Operations of a layer with d = 64", ("words n", "self-attention, 1 step",
 # different sizes.
 
 # %%
-costs = {}
-for count, size in ((1, 512), (8, 64), (8, 512)):
-    layer, q = rg.MultiHeadAttention(512, count, head_dim=size), torch.zeros(1, count, 100, size)
-    costs[count, size] = sum(one.numel() for one in layer.parameters()), rg.plan_attention(q, q, q).cost.flops
-    print("{} heads of {}: {:,} parameters, {:,} operations".format(count, size, *costs[count, size]))
+parameters = {}  # by number and size of heads
+flops = {}
+for heads, size in ((1, 512), (8, 64), (8, 512)):
+    layer = rg.MultiHeadAttention(512, heads, head_dim=size)
+    q = torch.zeros(1, heads, 100, size)  # (batch, heads, words, size)
+    parameters[heads, size] = sum(tensor.numel() for tensor in layer.parameters())
+    flops[heads, size] = rg.plan_attention(q, q, q).cost.flops
+    print(
+        f"{heads} heads of {size}: {parameters[heads, size]:,} parameters, "
+        f"{flops[heads, size]:,} operations"
+    )
 
-x, context = torch.randn(1, 7, 32), torch.randn(1, 3, 48)
+x = torch.randn(1, 7, 32)  # (batch, words, dim)
+context = torch.randn(1, 3, 48)  # (batch, words, context_dim)
 output = rg.MultiHeadAttention(dim=32, heads=4, context_dim=48)(x, context=context)
 print("queries", list(x.shape), "context", list(context.shape), "output", list(output.shape))
 
@@ -114,85 +229,194 @@ print("queries", list(x.shape), "context", list(context.shape), "output", list(o
 # The causal mask can be applied after the softmax or before it. Here are both, first for the scores of a head, then for
 # a masked score that is far above the others:
 
+
 # %%
-q, k = (one[:, :1] for one in heads[64])  # of one head, (1, 1, 12, 64)
-near, far, ways = (q @ k.mT / 8)[0, 0], torch.tensor([[0.0, 200.0], [0.0, 0.0]]), []  # exp(-200) is 0 in float32
+def mask_after(scores):
+    """The weights, masked after the softmax."""
+    weights = scores.softmax(-1).tril()  # later words set to 0,
+    return weights / weights.sum(-1, keepdim=True)  # and each row divided by its sum
+
+
+def mask_before(scores):
+    """The weights, masked before the softmax."""
+    later = torch.ones_like(scores).triu(1) == 1  # row i, column j: is j > i?
+    return scores.masked_fill(later, -torch.inf).softmax(-1)
+
+
+q, k = qk_by_dim[64][:, :, :1]  # of one head, (batch, heads, words, 64)
+near = (q @ k.mT / 64**0.5)[0, 0]
+far = torch.tensor([[0.0, 200.0], [0.0, 0.0]])  # exp(-200) is 0 in float32
 for scores in (near, far):
-    after = scores.softmax(-1).tril()  # later words set to 0,
-    after = after / after.sum(-1, keepdim=True)  # and each row divided by its sum
-    before = scores.masked_fill(torch.ones_like(scores).triu(1) == 1, -torch.inf).softmax(-1)
-    ways.append((after, before))
-    print("after the softmax", rounded(after[:2, :2]), "before it", rounded(before[:2, :2]))  # of the first two words
+    after = rounded(mask_after(scores)[:2, :2])  # of the first two words
+    before = rounded(mask_before(scores)[:2, :2])
+    print("after the softmax", after, "before it", before)
 
 # %% [markdown]
 # ## Claims
 
 # %% tags=["claims"]
-root, square = spread[-0.5], spread[-2.0]
-holds("Divided by the square root of d, scores have the same spread for every d.",
-      all(abs(one - 1) < 0.1 for one in root), f"{min(root):.2f} to {max(root):.2f} for d 4 to 256")  # fmt: skip
-holds("Divided by the square of d, scores vanish and all words get equal weights.",
-      square[-1] < 0.01 and abs(entropy[-2.0][-1] - math.log(12)) < 1e-3,
-      f"spread {square[-1]:.6f}, entropy {entropy[-2.0][-1]:.4f} of at most {math.log(12):.4f}")  # fmt: skip
+holds(
+    "Divided by the square root of d, scores have the same spread for every d.",
+    all(abs(spread - 1) < 0.1 for spread in spread_by_root),
+    f"{min(spread_by_root):.2f} to {max(spread_by_root):.2f} for d 4 to 256",
+)
+equal_weights = math.log(WORDS)  # their entropy
+holds(
+    "Divided by the square of d, scores vanish and all words get equal weights.",
+    spread_by_square[-1] < 0.01 and abs(entropy_by_square[-1] - equal_weights) < 1e-3,
+    f"spread {spread_by_square[-1]:.6f}, entropy {entropy_by_square[-1]:.4f} of at most "
+    f"{equal_weights:.4f}",
+)
+
 ratios = waves[1:] / waves[:-1]
-holds("For d = 48 each wave is 10000^(2/48) times as long as the one before, not twice.",
-      largest(ratios - 10000 ** (2 / 48)) < 1e-3 and ratios.max() < 2,
-      f"{ratios.min():.3f} to {ratios.max():.3f}; the factor is 2 for d = {2 * math.log2(10000):.1f}")  # fmt: skip
-holds("The waves go from 2π towards 10000 · 2π.",
-      abs(waves[0] / math.tau - 1) < 1e-3 and 0.6 < waves[-1] / (10000 * math.tau) < 1,
-      f"{waves[0]:.2f} to {waves[-1]:,.0f}; 10000 · 2π is {10000 * math.tau:,.0f}")  # fmt: skip
+holds(
+    "For d = 48 each wave is 10000^(2/48) times as long as the one before, not twice.",
+    largest(ratios - 10000 ** (2 / 48)) < 1e-3 and ratios.max() < 2,
+    f"{ratios.min():.3f} to {ratios.max():.3f}; the factor is 2 for d = {2 * math.log2(10000):.1f}",
+)
+shortest = 2 * math.pi
+longest = 10000 * 2 * math.pi
+holds(
+    "The waves go from 2π towards 10000 · 2π.",
+    abs(waves[0] / shortest - 1) < 1e-3 and 0.6 < waves[-1] / longest < 1,
+    f"{waves[0]:.2f} to {waves[-1]:,.0f}; 10000 · 2π is {longest:,.0f}",
+)
+
 causal = rg.attention_detail(q, k, k, pattern="causal", want=["weights"]).weights[0, 0]
-(after, before), (far_after, far_before) = ways
-holds("Masking after the softmax and dividing by the remaining sum gives the same weights as minus infinity before it, "
-      "and as regard's “causal”.",
-      largest(after - before) < 1e-12 and largest(before - causal) < 1e-12, ROUNDING)  # fmt: skip
-holds("The two ways of masking differ if every visible weight rounds to 0: masking after the softmax divides 0 by 0.",
-      far_after[0].isnan().any() and float(far_before[0].sum()) == 1,
-      "a masked score 200 above the others, in float32")  # fmt: skip
-full, strided, lsh, linear, fixed, growing = growth.values()
-holds("For 4 times the words, linear attention needs 4 times the operations, and Linformer with a fixed k 4 times the "
-      "pairs.",
-      linear == fixed == 4, f"{linear:.1f} and {fixed:.1f} times")  # fmt: skip
-holds("Linformer needs 16 times the pairs if k grows with the length, and full attention about as many.",
-      growing == 16 and 15 < full < 16.5, f"k = n / 4: {growing:.1f} times; full: {full:.1f} times")  # fmt: skip
-holds("Sorting for LSH needs more than 4 times the comparisons, and strided patterns about 8 times the pairs.",
-      4 < lsh < 6 and 7 < strided < 9, f"{lsh:.2f} and {strided:.2f} times")  # fmt: skip
-once, often = (planned(m.LSH(chunk=16, buckets=256, rounds=rounds), 4096).pairs for rounds in (1, 8))
-holds("Each round of LSH costs as much as the first: 8 rounds compute 8 times the pairs.",
-      abs(often / once / 8 - 1) < 0.02, f"{often / once:.2f} times")  # fmt: skip
-fewer = [n for n, one, two in zip(STEPS, attended, recurrent) if two < one]
-holds("A recurrent layer needs fewer operations than self-attention for more than d words.",
-      fewer == [n for n in STEPS if n > 64], f"d = 64: fewer for {', '.join(map(str, fewer))} words")  # fmt: skip
-steps = {name: [count_steps(name, n, SEED)["steps"] for n in (16, 256)] for name in ("attention", "recurrent")}
-holds("Self-attention computes all words in 1 step; the recurrent layer computes one word in each step.",
-      steps == {"attention": [1, 1], "recurrent": [16, 256]},
-      "for 16 and 256 words {attention} and {recurrent} steps".format(**steps))  # fmt: skip
-looks = lambda states, words: rg.attention_detail(states, words, words, want=["weights"]).weights[0, 0]
-states, words = normal(SEED, 1, 1, 3, 8), normal(SEED + 1, 1, 1, 5, 8)  # of a decoder, and of an encoder
-weights, second = looks(states, words), torch.arange(8)[:, None] == 1
-other = [looks(states.where(~second[:3], 0), words), looks(states, words.where(~second[:5], 0))]
-by_state, by_word = ((one - weights).abs().amax(-1).gt(1e-6).nonzero().flatten().tolist() for one in other)
-holds("The decoder's states are the queries: each gets one row of weights over the encoder's words.",
-      weights.shape == (3, 5), f"{len(weights)} × {weights.shape[1]} weights for 3 states and 5 words")  # fmt: skip
-holds("Replacing a state of the decoder changes only its own row; replacing a word of the encoder changes every row.",
-      by_state == [1] and by_word == [0, 1, 2], f"rows {by_state} and {by_word}, counted from 0")  # fmt: skip
-row = looks(q, k)[0]
-holds("One head gives every word a weight above 0.", (row > 0).all(),
-      f"{int((row > 0).sum())} of 12 words, the least {float(row.min()):.4f}; their entropy is that of "
-      f"{float(torch.special.entr(row).sum().exp()):.1f} equal weights")  # fmt: skip
-one, small, large = costs.values()
-holds("Eight heads of d / 8 numbers cost as much as one head of d; eight heads of d cost 8 times as much.",
-      small == one and large[1] == 8 * one[1], f"{large[1] / small[1]:.0f} times the operations")  # fmt: skip
-holds("In cross-attention lengths and sizes of both sequences may differ.", output.shape == x.shape,
-      f"queries {list(x.shape)} with a context {list(context.shape)} give {list(output.shape)}")  # fmt: skip
-three, refusals = torch.zeros(1, 1, 3, 8), []
+same_ways = largest(mask_after(near) - mask_before(near)) < 1e-12
+holds(
+    "Masking after the softmax and dividing by the remaining sum gives the same weights as minus "
+    "infinity before it, and as regard's “causal”.",
+    same_ways and largest(mask_before(near) - causal) < 1e-12,
+    ROUNDING,
+)
+first_after = mask_after(far)[0]
+first_before = mask_before(far)[0]
+holds(
+    "The two ways of masking differ if every visible weight rounds to 0: masking after the softmax "
+    "divides 0 by 0.",
+    first_after.isnan().any() and float(first_before.sum()) == 1,
+    "a masked score 200 above the others, in float32",
+)
+
+linear = growth(linear_operations)
+fixed_k = growth(fixed_k_pairs)
+holds(
+    "For 4 times the words, linear attention needs 4 times the operations, and Linformer with a "
+    "fixed k 4 times the pairs.",
+    linear == 4 and fixed_k == 4,
+    f"{linear:.1f} and {fixed_k:.1f} times",
+)
+growing_k = growth(growing_k_pairs)
+full = growth(full_pairs)
+holds(
+    "Linformer needs 16 times the pairs if k grows with the length, and full attention about as "
+    "many.",
+    growing_k == 16 and 15 < full < 16.5,
+    f"k = n / 4: {growing_k:.1f} times; full: {full:.1f} times",
+)
+lsh = growth(sort_comparisons)
+strided = growth(strided_pairs)
+holds(
+    "Sorting for LSH needs more than 4 times the comparisons, and strided patterns about 8 times "
+    "the pairs.",
+    4 < lsh < 6 and 7 < strided < 9,
+    f"{lsh:.2f} and {strided:.2f} times",
+)
+one_round = cost_of(m.LSH(chunk=16, buckets=256, rounds=1), 4096).pairs
+eight_rounds = cost_of(m.LSH(chunk=16, buckets=256, rounds=8), 4096).pairs
+holds(
+    "Each round of LSH costs as much as the first: 8 rounds compute 8 times the pairs.",
+    abs(eight_rounds / one_round / 8 - 1) < 0.02,
+    f"{eight_rounds / one_round:.2f} times",
+)
+
+fewer = []  # for which lengths the recurrent layer needs fewer operations
+for n, attention, recurrent in zip(LAYER_LENGTHS, attention_operations, recurrent_operations):
+    if recurrent < attention:
+        fewer.append(n)
+holds(
+    "A recurrent layer needs fewer operations than self-attention for more than d words.",
+    fewer == [n for n in LAYER_LENGTHS if n > 64],
+    f"d = 64: fewer for {', '.join(str(n) for n in fewer)} words",
+)
+attention_steps = [count_steps("attention", n, SEED)["steps"] for n in (16, 256)]
+recurrent_steps = [count_steps("recurrent", n, SEED)["steps"] for n in (16, 256)]
+holds(
+    "Self-attention computes all words in 1 step; the recurrent layer computes one word in each "
+    "step.",
+    attention_steps == [1, 1] and recurrent_steps == [16, 256],
+    f"for 16 and 256 words {attention_steps} and {recurrent_steps} steps",
+)
+
+
+def cross_weights(states, words):
+    """The weights of an encoder's words for a decoder's states, (states, words)."""
+    return rg.attention_detail(states, words, words, want=["weights"]).weights[0, 0]
+
+
+def changed_rows(weights, changed_weights):
+    """Which rows of the weights differ."""
+    return (changed_weights - weights).abs().amax(-1).gt(1e-6).nonzero().flatten().tolist()
+
+
+states = normal(SEED, 1, 1, 3, 8)  # of a decoder, (batch, heads, length, size)
+words = normal(SEED + 1, 1, 1, 5, 8)  # of an encoder
+weights = cross_weights(states, words)
+holds(
+    "The decoder's states are the queries: each gets one row of weights over the encoder's words.",
+    weights.shape == (3, 5),
+    f"{len(weights)} × {weights.shape[1]} weights for 3 states and 5 words",
+)
+other_states = states.clone()
+other_states[:, :, 1] = 0
+other_words = words.clone()
+other_words[:, :, 1] = 0
+rows_by_state = changed_rows(weights, cross_weights(other_states, words))
+rows_by_word = changed_rows(weights, cross_weights(states, other_words))
+holds(
+    "Replacing a state of the decoder changes only its own row; replacing a word of the encoder "
+    "changes every row.",
+    rows_by_state == [1] and rows_by_word == [0, 1, 2],
+    f"rows {rows_by_state} and {rows_by_word}, counted from 0",
+)
+
+first_row = cross_weights(q, k)[0]  # of one head
+positive = int((first_row > 0).sum())
+as_many_equal = float(torch.special.entr(first_row).sum().exp())
+holds(
+    "One head gives every word a weight above 0.",
+    positive == WORDS,
+    f"{positive} of 12 words, the least {float(first_row.min()):.4f}; their entropy is that of "
+    f"{as_many_equal:.1f} equal weights",
+)
+
+same_parameters = parameters[8, 64] == parameters[1, 512]
+same_flops = flops[8, 64] == flops[1, 512]
+holds(
+    "Eight heads of d / 8 numbers cost as much as one head of d; eight heads of d cost 8 times as "
+    "much.",
+    same_parameters and same_flops and flops[8, 512] == 8 * flops[1, 512],
+    f"{flops[8, 512] / flops[8, 64]:.0f} times the operations",
+)
+holds(
+    "In cross-attention lengths and sizes of both sequences may differ.",
+    output.shape == x.shape,
+    f"queries {list(x.shape)} with a context {list(context.shape)} give {list(output.shape)}",
+)
+
+three = torch.zeros(1, 1, 3, 8)  # (batch, heads, length, size)
+refusals = []
 for k, v in ((three[..., :6], three), (three, three[:, :, :2])):
     try:
         rg.attention(three, k, v)
     except ShapeError as error:
         refusals.append(error)
-holds("The size of a head in q and k, and the length of k and v, must match: regard refuses others.",
-      len(refusals) == 2, "8 and 6 numbers; 3 keys and 2 values")  # fmt: skip
+holds(
+    "The size of a head in q and k, and the length of k and v, must match: regard refuses others.",
+    len(refusals) == 2,
+    "8 and 6 numbers; 3 keys and 2 values",
+)
 
 # %% [markdown]
 # Sources: Vaswani et al. 2017, sections 3.2.1, 3.2.2, 3.5 and 4, table 1; Bahdanau et al. 2015, section 3.1; Luong et

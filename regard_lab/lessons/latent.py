@@ -13,28 +13,59 @@ import regard as rg
 from regard_lab.seeing.canvas import FAINT, INK, KEY, QUERY, VALUE
 from regard_lab.teaching import ROUNDING, figure, holds, largest, normal, seeded
 
-DIM, HEADS, SIZE, HELD = 256, 8, 32, 2048  # HELD: words in a cache
-LATENT, ROPE = 4 * SIZE, SIZE // 2  # the proportions of DeepSeek-V2
-sizes = {"head_dim": SIZE, "latent_dim": LATENT, "rope_dim": ROPE, "pattern": "causal"}
-latent = seeded(SEED, rg.LatentAttention, DIM, HEADS, **sizes)
-NAMES = {8: "multi-head", 2: "grouped-query, GQA-2", 1: "multi-query"}
-layers = {name: rg.MultiHeadAttention(DIM, HEADS, kv_heads=n) for n, name in NAMES.items()} | {"latent": latent}
-caches = {name: layer.new_cache(1, "static", HELD, "float32").nbytes for name, layer in layers.items()}
+DIM = 256
+HEADS = 8
+HEAD_DIM = 32
+LATENT_DIM = 4 * HEAD_DIM  # with the next line the proportions of DeepSeek-V2
+ROPE_DIM = HEAD_DIM // 2
+CAPACITY = 2048  # words in a cache
+sizes = {
+    "head_dim": HEAD_DIM,
+    "latent_dim": LATENT_DIM,
+    "rope_dim": ROPE_DIM,
+    "pattern": "causal",
+}
+latent_layer = seeded(SEED, rg.LatentAttention, DIM, HEADS, **sizes)
+layers = {
+    "multi-head": rg.MultiHeadAttention(DIM, HEADS, kv_heads=8),
+    "grouped-query, GQA-2": rg.MultiHeadAttention(DIM, HEADS, kv_heads=2),
+    "multi-query": rg.MultiHeadAttention(DIM, HEADS, kv_heads=1),
+    "latent": latent_layer,
+}
 
-with figure("What a layer keeps of a word", 8.0, 2.4,
-            f"Numbers that {HEADS} heads of {SIZE} keep of each word, and the cache of {HELD:,} words (float32). "
-            "Latent attention keeps a vector c, from which keys and values of all heads are computed, and a rotated "
-            "key r for all.") as drawing:  # fmt: skip
+
+def cache_nbytes(layer):
+    """Bytes of a cache of CAPACITY words in float32."""
+    return layer.new_cache(1, "static", CAPACITY, "float32").nbytes
+
+
+nbytes = {name: cache_nbytes(layer) for name, layer in layers.items()}
+
+# %% tags=["folded"]
+caption = (
+    f"Numbers that {HEADS} heads of {HEAD_DIM} keep of each word, and the cache of {CAPACITY:,} "
+    "words (float32). Latent attention keeps a vector c, from which keys and values of all heads "
+    "are computed, and a rotated key r for all."
+)
+with figure("What a layer keeps of a word", 8.0, 2.4, caption) as drawing:
     axes = drawing.subplots()
-    for height, (name, count) in enumerate(reversed(caches.items())):
-        parts = [(SIZE, *each) for each in ((KEY, "k"), (VALUE, "v")) for _ in range(count // HELD // SIZE // 8)]
+    names = list(reversed(nbytes))  # the lowest bar first
+    for height, name in enumerate(names):
+        if name == "latent":
+            parts = [("c", LATENT_DIM, QUERY), ("r", ROPE_DIM, KEY)]
+        else:
+            kv_heads = layers[name].kv_heads
+            parts = [("k", HEAD_DIM, KEY)] * kv_heads + [("v", HEAD_DIM, VALUE)] * kv_heads
+
         start = 0
-        for width, colour, letter in [(LATENT, QUERY, "c"), (ROPE, KEY, "r")] if name == "latent" else parts:
+        for letter, width, colour in parts:
+            middle = start + width / 2
             axes.barh(height, width, 0.6, start, color=colour, edgecolor="white")
-            axes.text(start + width / 2, height, letter, color="white", ha="center", va="center", fontsize=9)
+            axes.text(middle, height, letter, color="white", ha="center", va="center", fontsize=9)
             start += width
-        axes.text(start + 6, height, f"{start}: {count // 1024:,} KiB", color=INK, va="center", fontsize=9.5)
-    axes.set_yticks(range(4), [*reversed(caches)], fontsize=9.5, color=INK)
+        total = f"{start}: {nbytes[name] // 1024:,} KiB"
+        axes.text(start + 6, height, total, color=INK, va="center", fontsize=9.5)
+    axes.set_yticks(range(4), names, fontsize=9.5, color=INK)
     axes.set(xlim=(0, 640), xticks=[])
     axes.spines[:].set_visible(False)
     axes.tick_params(color=FAINT, length=0)
@@ -73,9 +104,11 @@ print(layer.plan(batch=1, q_len=1, held=2048))
 from regard_lab.conversion import with_latents
 from regard_lab.models import LanguageConfig, LanguageModel
 
-model = LanguageModel(LanguageConfig(vocab_size=50, dim=64, heads=8, kv_heads=2, layers=2)).double().eval()
-ids = torch.arange(4, 44).view(2, 20)
-same, half = with_latents(model, latent_dim=16, rope_dim=16), with_latents(model, latent_dim=8, rope_dim=8)
+config = LanguageConfig(vocab_size=50, dim=64, heads=8, kv_heads=2, layers=2)
+model = LanguageModel(config).double().eval()
+ids = torch.arange(4, 44).view(2, 20)  # (batch, length)
+same = with_latents(model, latent_dim=16, rope_dim=16)
+half = with_latents(model, latent_dim=8, rope_dim=8)
 with torch.no_grad():
     print(torch.allclose(same(ids), model(ids)), torch.allclose(half(ids), model(ids)))
 print(model.start(ids).nbytes, same.start(ids).nbytes, half.start(ids).nbytes)
@@ -84,23 +117,55 @@ print(model.start(ids).nbytes, same.start(ids).nbytes, half.start(ids).nbytes)
 # ## Claims
 
 # %% tags=["claims"]
-x, step = normal(SEED, 1, 12, DIM), latent.plan(batch=1, q_len=1, held=HELD)
+HEAD_COUNTS = (1, 8, 64)
+nbytes_by_heads = {cache_nbytes(rg.LatentAttention(DIM, heads, **sizes)) for heads in HEAD_COUNTS}
+holds(
+    "The cache of latents does not grow with the number of heads.",
+    nbytes_by_heads == {nbytes["latent"]},
+    f"{nbytes['latent']:,} bytes with 1, 8 and 64 heads",
+)
+holds(
+    "With the proportions of DeepSeek-V2 it is as large as that of 2.25 key/value heads.",
+    nbytes["latent"] * 8 == nbytes["multi-head"] * 2.25,
+    f"{nbytes['latent'] // CAPACITY} bytes of a word",
+)
+
+x = normal(SEED, 1, 12, DIM)
 with torch.no_grad():
-    forms = [latent(x, form=form) for form in ("absorbed", "expanded")]
-    far, near = (largest(other(ids) - model(ids)) for other in (half, same))
-kept = [one.start(ids).nbytes for one in (model, same, half)]
-by_heads = {rg.LatentAttention(DIM, n, **sizes).new_cache(1, "static", HELD).nbytes for n in (1, 8, 64)}
-holds("The cache of latents does not grow with the number of heads.",
-      by_heads == {caches["latent"]}, f"{caches['latent']:,} bytes with 1, 8 and 64 heads")  # fmt: skip
-holds("With the proportions of DeepSeek-V2 it is as large as that of 2.25 key/value heads.",
-      caches["latent"] * 8 == caches["multi-head"] * 2.25, f"{caches['latent'] // HELD} bytes of a word")  # fmt: skip
-holds("Absorbed and expanded give the same output.", largest(forms[0] - forms[1]) < 1e-12, ROUNDING)
-holds("A step of decoding costs far less absorbed than expanded.",
-      step.form == "absorbed" and step.absorbed.flops * 10 < step.expanded.flops,
-      f"{step.absorbed.flops / 1e6:.1f} instead of {step.expanded.flops / 1e6:.1f} million operations")  # fmt: skip
-holds("A grouped-query model is a latent one with as many numbers.",
-      near < 1e-12 and kept[0] == kept[1], f"{kept[1]:,} bytes, {ROUNDING}")  # fmt: skip
-holds("With half of them its outputs change.", far > 1e-3 and kept[0] == 2 * kept[2], f"by {far:.2g}")
+    absorbed = latent_layer(x, form="absorbed")
+    expanded = latent_layer(x, form="expanded")
+holds(
+    "Absorbed and expanded give the same output.",
+    largest(absorbed - expanded) < 1e-12,
+    ROUNDING,
+)
+
+step = latent_layer.plan(batch=1, q_len=1, held=CAPACITY)
+millions_absorbed = step.absorbed.flops / 1e6
+millions_expanded = step.expanded.flops / 1e6
+holds(
+    "A step of decoding costs far less absorbed than expanded.",
+    step.form == "absorbed" and step.absorbed.flops * 10 < step.expanded.flops,
+    f"{millions_absorbed:.1f} instead of {millions_expanded:.1f} million operations",
+)
+
+with torch.no_grad():
+    expected = model(ids)
+    distance_same = largest(same(ids) - expected)
+    distance_half = largest(half(ids) - expected)
+nbytes_grouped = model.start(ids).nbytes
+nbytes_same = same.start(ids).nbytes
+nbytes_half = half.start(ids).nbytes
+holds(
+    "A grouped-query model is a latent one with as many numbers.",
+    distance_same < 1e-12 and nbytes_grouped == nbytes_same,
+    f"{nbytes_same:,} bytes, {ROUNDING}",
+)
+holds(
+    "With half of them its outputs change.",
+    distance_half > 1e-3 and nbytes_grouped == 2 * nbytes_half,
+    f"by {distance_half:.2g}",
+)
 
 # %% [markdown]
 # Source: DeepSeek-V2, 2024 (section 2.1, table 1, appendix C); from grouped heads: TransMLA, Meng et al. 2025; MHA2MLA,

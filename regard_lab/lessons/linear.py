@@ -15,66 +15,106 @@ from itertools import pairwise
 import torch
 
 import regard as rg
-from regard import patterns as p
 from regard.layers.caches import RecurrentState
 from regard.mechanisms import EluPlusOne, LinearTransformer
 from regard_lab.seeing.canvas import INK, KEY, QUERY, VALUE
 from regard_lab.teaching import (
-    ROUNDING, draw_curves, embedded, figure, holds, largest, mark_column, milliseconds, normal, operations, table,
+    ROUNDING,
+    draw_curves,
+    embedded,
+    figure,
+    holds,
+    largest,
+    mark_column,
+    milliseconds,
+    normal,
+    operations,
+    table,
     words_of,
-)  # fmt: skip
+)
 
 D = 64  # head_dim
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
-ORDERS = {"left": "(Q' K'ᵀ) V", "right": "Q' (K'ᵀ V)"}
 
 
-def multiplied(q, k, v, order, causal=False):
-    """φ(Q) φ(K)ᵀ V in one of two orders, each row divided by its sum of weights."""
-    q, k = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1
-    v = torch.cat([v, torch.ones_like(v[..., :1])], -1)  # the column of ones gives the sum of weights
-    if order == "left":
-        weights = q @ k.mT  # (..., length, length)
-        joined = (weights.where(p.Causal().dense(*weights.shape[-2:]), 0.0) if causal else weights) @ v
-    else:
-        joined = q @ (k.mT @ v)  # (..., dim, dim + 1) within the brackets
-    return joined[..., :-1] / joined[..., -1:]
+def phi(x):
+    """The features of queries or keys."""
+    return torch.nn.functional.elu(x) + 1
 
 
-counted = {  # floating-point operations of the matrix products, as PyTorch counts them while they run
-    order: [operations(partial(multiplied, *torch.zeros(3, 1, 1, length, D), order)) for length in LENGTHS]
-    for order in ORDERS
-}
-N, SMALL, GREY = 3.0, 0.7, "#555555"  # how n and d are drawn
+def with_ones(v):
+    """The values with a column of ones, in which sums of weights are computed."""
+    return torch.cat([v, torch.ones_like(v[..., :1])], -1)
 
 
-def draw_product(axes, row, title, *shapes):
+def divided(sums):
+    """Each row divided by the sum of its weights, which is in the last column."""
+    return sums[..., :-1] / sums[..., -1:]
+
+
+def left_order(q, k, v, causal=False):
+    """(Q' K'ᵀ) V, divided."""
+    weights = phi(q) @ phi(k).mT  # (..., n, n)
+    if causal:
+        weights = weights.tril()
+    return divided(weights @ with_ones(v))
+
+
+def right_order(q, k, v):
+    """Q' (K'ᵀ V), divided."""
+    return divided(phi(q) @ (phi(k).mT @ with_ones(v)))  # within the brackets (..., D, D + 1)
+
+
+ORDERS = {"(Q' K'ᵀ) V": left_order, "Q' (K'ᵀ V)": right_order}
+LEFT, RIGHT = ORDERS
+counted = {LEFT: [], RIGHT: []}  # floating-point operations of the products, as PyTorch counts them
+for n in LENGTHS:
+    q, k, v = torch.zeros(3, 1, 1, n, D)  # (batch, heads, length, head_dim) each
+    for order, attend in ORDERS.items():
+        counted[order].append(operations(partial(attend, q, k, v)))
+
+# %% tags=["folded"]
+N = 3.0  # how long n and d are drawn
+SMALL = 0.7
+GREY = "#555555"
+
+
+def draw_product(axes, row, title, *matrices):
     """Matrices side by side, each as (letter, height, width, colour)."""
     left = 0.0
-    for letter, height, width, colour in shapes:
+    for letter, height, width, colour in matrices:
         axes.bar(left, height, width, row - height / 2, color=colour, align="edge")
-        narrow = colour == GREY and width == SMALL
-        place, ink = (left + width + 0.9, INK) if narrow else (left + width / 2, "white")
+        place = left + width / 2
+        ink = "white"
+        if letter == "d × d":  # too narrow for its letters
+            place = left + width + 0.9
+            ink = INK
         axes.text(place, row, letter, ha="center", va="center", fontsize=9.5, color=ink)
         left += width + 0.3
     axes.text(0, row + 1.7, title, fontsize=9, color=INK)
 
 
-with figure("The same product in two orders", 8.0, 3.9,
-            "Left: what is computed first, n × n weights or one d × d matrix. Right: the operations; the curves meet "
-            "where n is the size of a head.") as drawing:  # fmt: skip
+caption = (
+    "Left: what is computed first, n × n weights or one d × d matrix. Right: the operations; the "
+    "curves meet where n is the size of a head."
+)
+with figure("The same product in two orders", 8.0, 3.9, caption) as drawing:
     left, right = drawing.subplots(1, 2, width_ratios=(1.15, 1))
-    query, key, value = ("Q'", N, SMALL, QUERY), ("K'ᵀ", SMALL, N, KEY), ("V", N, SMALL, VALUE)
-    title = "(Q' K'ᵀ) V: first a weight for each pair of words"
+    query = ("Q'", N, SMALL, QUERY)
+    key = ("K'ᵀ", SMALL, N, KEY)
+    value = ("V", N, SMALL, VALUE)
+    title = f"{LEFT}: first a weight for each pair of words"
     draw_product(left, 5.0, title, query, key, ("n × n", N, N, GREY))
-    title = "Q' (K'ᵀ V): first one small matrix for the whole text"
+    title = f"{RIGHT}: first one small matrix for the whole text"
     draw_product(left, 0.0, title, key, value, ("d × d", SMALL, SMALL, GREY))
     left.set(xlim=(-0.1, 8.2), ylim=(-1.6, 7.2), aspect="equal")
     left.set_axis_off()
     left.set_anchor("W")
-    curves = {label: counted[order] for order, label in ORDERS.items()}
-    draw_curves(right, LENGTHS, curves, ("Operations of one head", "words n", "operations"), log="xy", columns=2)
-    right.set_xticks(LENGTHS[::2] + LENGTHS[-1:], [f"{n:,}" for n in LENGTHS[::2] + LENGTHS[-1:]])
+
+    labels = ("Operations of one head", "words n", "operations")
+    draw_curves(right, LENGTHS, counted, labels, log="xy", columns=2)
+    ticks = (16, 64, 256, 1024, 2048)
+    right.set_xticks(ticks, [f"{n:,}" for n in ticks])
     mark_column(right, D, f"n = d = {D}")
 
 # %% [markdown]
@@ -91,11 +131,14 @@ with figure("The same product in two orders", 8.0, 3.9,
 # become $4 n d^2$, which is less for texts longer than $d$ words.
 
 # %%
-q, k, v = torch.randn(3, 1, 1, 1000, 64, dtype=torch.float64)  # (batch, heads, length, head_dim) each
-phi_q, phi_k = EluPlusOne()(q), EluPlusOne()(k)
+q, k, v = torch.randn(
+    3, 1, 1, 1000, 64, dtype=torch.float64
+)  # (batch, heads, length, head_dim) each
+phi_q = EluPlusOne()(q)
+phi_k = EluPlusOne()(k)
 weights = phi_q @ phi_k.mT  # 1000 x 1000; LinearTransformer never computes this matrix
-pairs = (weights @ v) / weights.sum(-1, keepdim=True)
-print(torch.allclose(rg.attention(q, k, v, mechanism=LinearTransformer()), pairs))
+z = (weights @ v) / weights.sum(-1, keepdim=True)
+print(torch.allclose(rg.attention(q, k, v, mechanism=LinearTransformer()), z))
 
 # %% [markdown]
 # In the causal form, $K'^\top V$ and the divisor are sums over the word itself and the earlier words. To continue a
@@ -103,8 +146,8 @@ print(torch.allclose(rg.attention(q, k, v, mechanism=LinearTransformer()), pairs
 
 # %%
 state = RecurrentState(LinearTransformer(), 1, 1, 64)  # batch 1, 1 head, head_dim 64
-for word in torch.randn(1000, 3, 1, 1, 1, 64):  # q, k and v of one word after another
-    state.attend(*word, pattern="causal")
+for q, k, v in torch.randn(1000, 3, 1, 1, 1, 64):  # one word after another
+    z = state.attend(q, k, v, pattern="causal")
 print(state.nbytes)
 
 # %% [markdown]
@@ -117,43 +160,95 @@ print(state.nbytes)
 # more column gives the sums by which the rows are divided.
 
 # %% tags=["folded"]
-TIMED, calls = (64, 256, 1024), {}
-for length in TIMED:
-    operands = normal(SEED, 3, 1, 1, length, D).float()
-    calls |= {(order, length): partial(multiplied, *operands, order) for order in ORDERS}
+TIMED = (64, 256, 1024)  # words
+
+calls = {}
+for n in TIMED:
+    q, k, v = normal(SEED, 3, 1, 1, n, D).float()
+    for order, attend in ORDERS.items():
+        calls[order, n] = partial(attend, q, k, v)
 times = milliseconds(calls)
+
+rows = []
+for n, left, right in zip(LENGTHS, counted[LEFT], counted[RIGHT]):
+    rows.append((f"{n:,}", f"{left:,}", f"{right:,}", f"{left / right:.2f}"))
 table(
-    f"Operations of the matrix products, one head of {D}", ("words n", *ORDERS.values(), "left / right"),
-    [(f"{n:,}", f"{one:,}", f"{two:,}", f"{one / two:.2f}") for n, one, two in zip(LENGTHS, *counted.values())],
-)  # fmt: skip
-table("CPU time on one thread, in milliseconds; measured here, yours will differ", ("words n", *ORDERS.values()),
-      [(f"{n:,}", *(f"{times[order, n]:.2f}" for order in ORDERS)) for n in TIMED])  # fmt: skip
+    f"Operations of the matrix products, one head of {D}",
+    ("words n", LEFT, RIGHT, "left / right"),
+    rows,
+)
+rows = [(f"{n:,}", f"{times[LEFT, n]:.2f}", f"{times[RIGHT, n]:.2f}") for n in TIMED]
+table(
+    "CPU time on one thread, in milliseconds; measured here, yours will differ",
+    ("words n", LEFT, RIGHT),
+    rows,
+)
 
 # %% tags=["claims"]
 words = words_of(TEXT)
-q, k, v = (embedded(words, D, SEED)[None] @ matrix for matrix in normal(SEED + 1, 3, D, D) / math.sqrt(D))
-by_pairs, by_sums = multiplied(q, k, v, "left"), multiplied(q, k, v, "right")
-ours, softmax = rg.attention(q, k, v, mechanism=LinearTransformer()), rg.attention(q, k, v)
+x = embedded(words, D, SEED)[None]  # (batch, heads, words, D)
+q, k, v = (x @ matrix for matrix in normal(SEED + 1, 3, D, D) / math.sqrt(D))
+z_left = left_order(q, k, v)
+z_right = right_order(q, k, v)
+z_regard = rg.attention(q, k, v, mechanism=LinearTransformer())
+holds(
+    "Both orders give the same result on the sentence.",
+    largest(z_left - z_right) < 1e-12,
+    ROUNDING,
+)
+holds(
+    "regard's LinearTransformer() gives the same result too.",
+    largest(z_right - z_regard) < 1e-12,
+    ROUNDING,
+)
+
+left = counted[LEFT]
+right = counted[RIGHT]
+holds(
+    "Twice as many words cost 4 times the operations in the left order, and 2 times in the right "
+    "order.",
+    all(twice == 4 * once for once, twice in pairwise(left))
+    and all(twice == 2 * once for once, twice in pairwise(right)),
+    f"{left[0]:,} and {right[0]:,} for 16 words, {left[-1]:,} and {right[-1]:,} for 2,048",
+)
+
+left_at_d = left[LENGTHS.index(D)]
+right_at_d = right[LENGTHS.index(D)]
+holds(
+    "Both orders cost the same, within 1%, if the length is head_dim.",
+    abs(left_at_d / right_at_d - 1) < 0.01,
+    f"{left_at_d:,} and {right_at_d:,} operations for {D} words",
+)
+
 state = RecurrentState(LinearTransformer(), 1, 1, D, dtype=torch.float64)
-steps = zip(*(x.split(1, dim=2) for x in (q, k, v)))
-continued = torch.cat([state.attend(*one, pattern="causal") for one in steps], 2)
-few = state.nbytes
-state.attend(*torch.ones(3, 1, 1, 1000 - len(words), D, dtype=torch.float64), pattern="causal")
-many, off = state.nbytes, float((ours - softmax).norm() / softmax.norm())
-left, right = counted.values()
-at = LENGTHS.index(D)
-holds("Both orders give the same result on the sentence.", largest(by_pairs - by_sums) < 1e-12, ROUNDING)
-holds("regard's LinearTransformer() gives the same result too.", largest(by_sums - ours) < 1e-12, ROUNDING)
-holds("Twice as many words cost 4 times the operations in the left order, and 2 times in the right order.",
-      all(y == 4 * x for x, y in pairwise(left)) and all(y == 2 * x for x, y in pairwise(right)),
-      f"{left[0]:,} and {right[0]:,} for 16 words, {left[-1]:,} and {right[-1]:,} for 2,048")  # fmt: skip
-holds("Both orders cost the same, within 1%, if the length is head_dim.", abs(left[at] / right[at] - 1) < 0.01,
-      f"{left[at]:,} and {right[at]:,} operations for {D} words")  # fmt: skip
-holds("Decoding word by word from sums gives the same causal result.",
-      largest(continued - multiplied(q, k, v, "left", causal=True)) < 1e-12, ROUNDING)  # fmt: skip
-holds("These sums do not grow with the text.", few == many,
-      f"{few:,} bytes in float64 after {len(words)} words and after 1,000")  # fmt: skip
-holds("The result differs from softmax attention.", off > 0.05, f"relative difference of the outputs {off:.3f}")
+z_words = []
+for i in range(len(words)):
+    word = slice(i, i + 1)
+    z_words.append(state.attend(q[:, :, word], k[:, :, word], v[:, :, word], pattern="causal"))
+z_causal = left_order(q, k, v, causal=True)
+holds(
+    "Decoding word by word from sums gives the same causal result.",
+    largest(torch.cat(z_words, 2) - z_causal) < 1e-12,
+    ROUNDING,
+)
+
+nbytes_sentence = state.nbytes
+further = torch.ones(1, 1, 1000 - len(words), D, dtype=torch.float64)
+state.attend(further, further, further, pattern="causal")
+nbytes_1000_words = state.nbytes
+holds(
+    "These sums do not grow with the text.",
+    nbytes_sentence == nbytes_1000_words,
+    f"{nbytes_sentence:,} bytes in float64 after {len(words)} words and after 1,000",
+)
+
+z_softmax = rg.attention(q, k, v)
+difference = float((z_regard - z_softmax).norm() / z_softmax.norm())
+holds(
+    "The result differs from softmax attention.",
+    difference > 0.05,
+    f"relative difference of the outputs {difference:.3f}",
+)
 
 # %% [markdown]
 # Source: Katharopoulos et al. 2020, equations 4 to 7.

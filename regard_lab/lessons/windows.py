@@ -16,39 +16,72 @@ import torch
 import regard as rg
 from regard import patterns as p
 from regard.patterns.drawing import learned
-from regard_lab.teaching import draw_map, embedded, figure, holds, scale_beside, seeded, table, words_of
+from regard_lab.teaching import (
+    draw_map,
+    embedded,
+    figure,
+    holds,
+    scale_beside,
+    seeded,
+    table,
+    words_of,
+)
+
+DIM = 16
+LAYERS = (1, 2, 3, 4)
+PATTERNS = (p.CausalWindow(4), p.SlidingWindow(4), p.DilatedWindow(3, 3))
 
 words = words_of(TEXT, least=3)
-x = embedded(words, 16, SEED)
-patterns = [p.CausalWindow(4), p.SlidingWindow(4), p.DilatedWindow(3, 3)]
+n = len(words)
+x = embedded(words, DIM, SEED)  # (1, n, DIM)
 
 
 def dependence(pattern, layers):
-    """How strongly the output of each word depends on each word, (length, length)."""
-    stack = [seeded(SEED + layer, rg.MultiHeadAttention, 16, 2, pattern=pattern) for layer in range(layers)]
-    inputs = x.repeat(len(words), 1, 1).requires_grad_()  # a copy of the sentence for each word
-    outputs = torch.nn.Sequential(*stack)(inputs)
+    """How strongly the output of each word depends on each word, (n, n)."""
+    stack = torch.nn.Sequential()
+    for layer in range(layers):
+        stack.append(seeded(SEED + layer, rg.MultiHeadAttention, DIM, 2, pattern=pattern))
+
+    copies = x.repeat(n, 1, 1).requires_grad_()  # the sentence once for each word, (n, n, DIM)
+    outputs = stack(copies)
     outputs.diagonal(dim1=0, dim2=1).sum().backward()  # of copy i only the output of word i
-    return inputs.grad.norm(dim=-1)
+    return copies.grad.norm(dim=-1)
 
 
-depends = {pattern: [dependence(pattern, layers) for layers in range(1, 5)] for pattern in patterns}
+depends = {}  # by pattern and number of layers
+for pattern in PATTERNS:
+    for layers in LAYERS:
+        depends[pattern, layers] = dependence(pattern, layers)
 
-with figure("What one word depends on through a stack of windows", 7.5, 6.2,
-            "Each row is one layer more. The frame is what reach(layers) predicts; grey words have a gradient of "
-            "exactly 0.") as drawing:  # fmt: skip
-    panels = drawing.subplots(len(patterns), 1)
-    for axes, pattern in zip(panels, patterns):
-        word = len(words) - 1 if pattern.reach().ahead == 0 else len(words) // 2
-        rows = torch.stack([strength[word] / strength[word].max() for strength in depends[pattern]])
+# %% tags=["folded"]
+caption = (
+    "Each row is one layer more. The frame is what reach(layers) predicts; grey words have a "
+    "gradient of exactly 0."
+)
+with figure("What one word depends on through a stack of windows", 7.5, 6.2, caption) as drawing:
+    panels = drawing.subplots(len(PATTERNS), 1)
+    for axes, pattern in zip(panels, PATTERNS):
+        looks_ahead = pattern.reach().ahead > 0
+        i = n // 2 if looks_ahead else n - 1  # the word whose dependence is drawn
+        strengths = [depends[pattern, layers][i] for layers in LAYERS]
+        rows = torch.stack([strength / strength.max() for strength in strengths])
         labels = ["1 layer", "2 layers", "3 layers", "4 layers"]
-        image = draw_map(axes, rows, labels, words if axes is panels[0] else (), hidden=rows == 0)
-        for row in range(4):
-            reach = pattern.reach(row + 1)
-            left, right = max(0, word - reach.back) - 0.5, min(len(words) - 1, word + reach.ahead) + 0.5
-            axes.plot([left, right, right, left, left], [row - 0.5, row - 0.5, row + 0.5, row + 0.5, row - 0.5],
-                      color="#D55E00", linewidth=1.6, clip_on=False)  # fmt: skip
-        axes.set_xlabel(f"{pattern}: the {'last' if word == len(words) - 1 else 'middle'} word", fontsize=9)
+        columns = words if axes is panels[0] else ()
+        image = draw_map(axes, rows, labels, columns, hidden=rows == 0)
+        for row, layers in enumerate(LAYERS):
+            reach = pattern.reach(layers)
+            left = max(0, i - reach.back) - 0.5
+            right = min(n - 1, i + reach.ahead) + 0.5
+            top = row - 0.5
+            bottom = row + 0.5
+            axes.plot(
+                [left, right, right, left, left],
+                [top, top, bottom, bottom, top],
+                color="#D55E00",
+                linewidth=1.6,
+                clip_on=False,
+            )
+        axes.set_xlabel(f"{pattern}: the {'last' if i == n - 1 else 'middle'} word", fontsize=9)
     scale_beside(drawing, image, panels, "gradient, relative to the largest")
 
 # %% [markdown]
@@ -75,8 +108,12 @@ print(p.DilatedWindow(3, 3).reach(4))
 # to every word that it cannot depend on.
 
 # %%
-stack = torch.nn.Sequential(*[rg.MultiHeadAttention(16, 2, pattern="causal_window(4)") for _ in range(3)])
-sentence = torch.randn(1, 24, 16, requires_grad=True)
+stack = torch.nn.Sequential(
+    rg.MultiHeadAttention(16, 2, pattern="causal_window(4)"),
+    rg.MultiHeadAttention(16, 2, pattern="causal_window(4)"),
+    rg.MultiHeadAttention(16, 2, pattern="causal_window(4)"),
+)
+sentence = torch.randn(1, 24, 16, requires_grad=True)  # (batch, words, dim)
 stack(sentence)[0, -1].sum().backward()  # which words does the last word depend on?
 print(sentence.grad[0].norm(dim=-1).nonzero().flatten().tolist())
 
@@ -84,27 +121,45 @@ print(sentence.grad[0].norm(dim=-1).nonzero().flatten().tolist())
 # ## Claims
 
 # %% tags=["folded"]
-away = torch.arange(len(words))[:, None] - torch.arange(len(words))
-rows, same_reach, same_pairs = [], [], []
-for pattern in patterns:
-    for layers, strength in enumerate(depends[pattern], 1):
-        seen, reach = strength > 0, pattern.reach(layers)
-        predicted = [min(len(words) - 1, reach.back), min(len(words) - 1, reach.ahead)]
-        measured = [max(0, int(away[seen].max())), max(0, int(-away[seen].min()))]
-        rows.append((pattern, layers, *measured, f"{int(seen[len(words) // 2].sum())} of {len(words)}"))
+i = torch.arange(n)[:, None]
+j = torch.arange(n)
+rows = []
+same_reach = []
+same_pairs = []
+for pattern in PATTERNS:
+    for layers in LAYERS:
+        seen = depends[pattern, layers] > 0  # does word i depend on word j?
+        measured = [max(0, int((i - j)[seen].max())), max(0, int((j - i)[seen].max()))]
+        reach = pattern.reach(layers)
+        predicted = [min(n - 1, reach.back), min(n - 1, reach.ahead)]
         same_reach.append(predicted == measured)
-        same_pairs.append(torch.equal(seen, learned(pattern, len(words), len(words), layers)))
-table("How far words look", ("pattern", "layers", "words back", "words ahead", "the middle word depends on"), rows)
+        same_pairs.append(torch.equal(seen, learned(pattern, n, n, layers)))
+        middle = int(seen[n // 2].sum())
+        rows.append((pattern, layers, *measured, f"{middle} of {n}"))
+table(
+    "How far words look",
+    ("pattern", "layers", "words back", "words ahead", "the middle word depends on"),
+    rows,
+)
 
 # %% tags=["claims"]
-back = [row[2] for row in rows[:4]]  # of causal_window(4)
-holds("reach(layers) is how far the gradient extends back and ahead, within the text.", all(same_reach),
-      f"{sum(same_reach)} of {len(same_reach)} stacks")  # fmt: skip
-holds("The patterns predict exactly which pairs of words depend on each other, skipped words included.",
-      all(same_pairs), f"all {len(words)}² pairs of {sum(same_pairs)} of {len(same_pairs)} stacks")  # fmt: skip
-holds("Each layer extends the reach by the same number of words.",
-      back == [min(len(words) - 1, 3 * layers) for layers in (1, 2, 3, 4)],
-      f"causal_window(4): {back} words back")  # fmt: skip
+holds(
+    "reach(layers) is how far the gradient extends back and ahead, within the text.",
+    all(same_reach),
+    f"{sum(same_reach)} of {len(same_reach)} stacks",
+)
+holds(
+    "The patterns predict exactly which pairs of words depend on each other, skipped words "
+    "included.",
+    all(same_pairs),
+    f"all {n}² pairs of {sum(same_pairs)} of {len(same_pairs)} stacks",
+)
+back = [words_back for _, _, words_back, _, _ in rows[:4]]  # of causal_window(4)
+holds(
+    "Each layer extends the reach by the same number of words.",
+    back == [min(n - 1, 3 * layers) for layers in LAYERS],
+    f"causal_window(4): {back} words back",
+)
 
 # %% [markdown]
 # Source: Beltagy et al. 2020, section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.

@@ -1,33 +1,34 @@
 """Claims of the lessons of chapter "Beyond translation" fail when what they are about is broken."""
 
-from teaching import changed_report, failing, starting
+import torch
+from teaching import Computed, changed_report, failing, starting
 
-from regard.patterns import KeySpan
+import regard as rg
+from regard import patterns as p
+from regard.positions import Sinusoidal
 from regard_lab.teaching import captions
+from regard_lab.teaching.stepping import count_steps
+
+
+def test_transfer_to_the_same_words():
+    with_words = Computed(lambda encoder: encoder.changed(head="words"))
+    assert starting(failing("transfer", classifier=with_words), "The classifier takes over")
 
 
 def test_transfer(monkeypatch):
+    """A new model is taken in place of the encoder, and reports say that it helps where it did not."""
+    for record in changed_report(monkeypatch, "transfer")["records"]:
+        gain = 0.1 if record["labels"] <= 100 else 0.0
+        record["transfer"] = record["scratch"] + gain
+        record["commonest"] = 0.4
+    for record in changed_report(monkeypatch, "english")["transfer"]["records"]:
+        record["english"] = 0.99 if record["labels"] > 20 else 0.01
+
+    def of_a_new_encoder(TextEncoder, config):
+        return TextEncoder(config).changed(head="classes", classes=11)
+
     assert starting(
-        failing(
-            "transfer",
-            (
-                'classifier = encoder.changed(head="classes", classes=11)',
-                'classifier = encoder.changed(head="words")',
-            ),
-        ),
-        "The classifier takes over",
-    )
-    anew = (
-        "encoder.changed(",
-        "TextEncoder(TextEncoder.Config(vocab_size=2000, dim=64, layers=2)).changed(",
-    )
-    for one in changed_report(monkeypatch, "transfer")["records"]:
-        one["transfer"] = one["scratch"] + (0.1 if one["labels"] <= 100 else 0.0)
-        one["commonest"] = 0.4
-    for one in changed_report(monkeypatch, "english")["transfer"]["records"]:
-        one["english"] = 0.99 if one["labels"] > 20 else 0.01
-    assert starting(
-        failing("transfer", anew),
+        failing("transfer", classifier=Computed(of_a_new_encoder)),
         "The classifier takes over",
         "With 300 labels the encoder",
         "With 500 labels the",
@@ -42,13 +43,17 @@ def test_transfer(monkeypatch):
 
 
 def test_answer_head(monkeypatch):
+    """Shares of the report are others, a weight of the picture too, and windows are wider than they say."""
     figures = changed_report(monkeypatch, "answer_head")
     figures.update(head_share=0.9, by_place=0.6)
     figures["shares"][0][5] = 0.97
     figures["shown"]["weights"][10][0] = 0.9
-    wide = ("SlidingWindow(window)", "SlidingWindow(4 * window)")
+
+    def of_wider_windows(share_inside):
+        return lambda window: share_inside(4 * window)
+
     assert starting(
-        failing("answer_head", wide),
+        failing("answer_head", share_inside=Computed(of_wider_windows)),
         "The head finds",
         "The same weights",
         "The head does not count",
@@ -71,19 +76,23 @@ def test_answer_head_without_parts(monkeypatch):
 
 
 def test_caption_in_another_order():
-    flipped = "(word_numbers(captions)[0].flip(1), word_numbers(captions)[1]))"
-    broken = failing("caption", ("word_numbers(captions))", flipped))
+    broken = failing("caption", numbers=Computed(lambda numbers: numbers.flip(1)))
     assert starting(broken, "At least 10 of the 12 pictures", "Patches read the words of the thing")
 
 
 def test_caption_of_a_worse_model(monkeypatch):
-    # reads words after the end
-    monkeypatch.setattr(captions, "KeySpan", lambda first, count: KeySpan(0, 8))
+    """The model reads words after the end, and one word where there is none; the report is that of another model."""
+    monkeypatch.setattr(captions, "KeySpan", lambda first, count: p.KeySpan(0, 8))
     shares = changed_report(monkeypatch, "caption")["shares"]
-    for name, share in (("held out", 0.9), ("shape changed", 0.9), ("no cross-attention", 0.2)):
-        shares[name]["all"] = share
+    shares["held out"]["all"] = 0.9
+    shares["shape changed"]["all"] = 0.9
+    shares["no cross-attention"]["all"] = 0.2
+
+    def reading_a_word(to_words, x, words):
+        return to_words(x, context=words, pattern=p.KeySpan(0, 1))
+
     assert starting(
-        failing("caption", ("p.KeySpan(0, 0)", "p.KeySpan(0, 1)")),
+        failing("caption", silent=Computed(reading_a_word)),
         "Pictures show what",
         "If one word changes",
         "With another caption",
@@ -92,21 +101,21 @@ def test_caption_of_a_worse_model(monkeypatch):
     )
 
 
-def test_imprecise_costs_and_formulas():
+FEW_LENGTHS = (16, 64, 128)
+
+
+def test_imprecise_scores_and_waves():
+    """Vectors grow with d, scores are divided by the root where it should be the square, and waves are shorter."""
+
+    def growing_with_d(qk_by_dim):
+        return {d: qk * d**0.1 for d, qk in qk_by_dim.items()}
+
     broken = failing(
         "imprecise",
-        (
-            "STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 32, 64, 128, 256, 512)",
-            "STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 64, 128)",
-        ),
-        ("normal(SEED, 2, 1, 48, 12, dim)", "normal(SEED, 2, 1, 48, 12, dim) * dim**0.1"),
-        ("scale=dim**power, ", ""),
-        ("Sinusoidal(48)", "Sinusoidal(48, base=100.0)"),
-        ("mechanism=mechanism, parameters=parameters", ""),
-        ('"full, causal: pairs": [p.Causal()', '"full, causal: pairs": [p.CausalWindow(16)'),
-        ("p.Strided(math.isqrt(n))", "p.CausalWindow(32)"),
-        ("torch.nn.RNN(64, 64)", "torch.nn.GRU(64, 64)"),
-        ("count_steps(name, n", 'count_steps("attention", n'),
+        LAYER_LENGTHS=FEW_LENGTHS,
+        qk_by_dim=Computed(growing_with_d),
+        entropy_by_square=Computed(lambda entropy_by_root: entropy_by_root),
+        Sinusoidal=lambda dims: Sinusoidal(dims, base=100.0),
     )
     assert starting(
         broken,
@@ -114,6 +123,30 @@ def test_imprecise_costs_and_formulas():
         "Divided by the square of",
         "For d = 48 each wave is 10000^(2/48)",
         "The waves go from",
+    )
+
+
+def test_imprecise_costs():
+    """Plans are those of softmax, patterns are windows, and a recurrent layer has gates but computes all at once."""
+
+    def cost_of_softmax(mechanism, n):
+        x = torch.zeros(1, 1, n, 16)
+        return rg.plan_attention(x, x, x).cost
+
+    def of_windows(width):
+        return Computed(lambda LENGTHS: [p.CausalWindow(width).count(n, n) for n in LENGTHS])
+
+    broken = failing(
+        "imprecise",
+        LAYER_LENGTHS=FEW_LENGTHS,
+        cost_of=cost_of_softmax,
+        full_pairs=of_windows(16),
+        strided_pairs=of_windows(32),
+        recur=lambda n: torch.nn.GRU(64, 64)(torch.zeros(n, 64)),
+        count_steps=lambda name, n, seed: count_steps("attention", n, seed),
+    )
+    assert starting(
+        broken,
         "For 4 times the words",
         "Linformer needs 16 times",
         "Sorting for LSH",
@@ -123,19 +156,24 @@ def test_imprecise_costs_and_formulas():
     )
 
 
-def test_imprecise_roles_sizes_and_masks():
+def test_imprecise_roles_sizes_and_masks(monkeypatch):
+    """Rows are not divided, queries and keys change places, and sizes are other ones or are not compared."""
+    monkeypatch.setattr(rg, "attention", lambda q, k, v: q)
+
+    def changed_places(cross_weights):
+        return lambda states, words: cross_weights(words, states)
+
+    def of_one_word(first_row):
+        return first_row * (torch.arange(12) < 1)
+
     broken = failing(
         "imprecise",
-        ("(16, 32, 64, 128, 256, 512)", "(16, 64, 128)"),
-        ("after / after.sum(-1, keepdim=True)", "after"),
-        (
-            "rg.attention_detail(states, words, words, want",
-            "rg.attention_detail(words, states, states, want",
-        ),
-        ("row = looks(q, k)[0]", "row = looks(q, k)[0].relu().where(torch.arange(12) < 1, 0)"),
-        ("torch.zeros(1, count, 100, size)", "torch.zeros(1, count, 100, 512)"),
-        ("context_dim=48)(x, context=context)", "context_dim=48)(x, context=context)[:, :3]"),
-        ("rg.attention(three, k, v)", "rg.attention(three, three, three)"),
+        LAYER_LENGTHS=FEW_LENGTHS,
+        mask_after=lambda scores: scores.softmax(-1).tril(),
+        cross_weights=Computed(changed_places),
+        first_row=Computed(of_one_word),
+        layer=Computed(lambda heads: rg.MultiHeadAttention(512, heads, head_dim=512)),
+        output=Computed(lambda output: output[:, :3]),
     )
     assert starting(
         broken,
@@ -150,60 +188,62 @@ def test_imprecise_roles_sizes_and_masks():
     )
 
 
-SHOWN = {
+SHOWN_RELATIONS = {
     "language model": ("object to verb", "noun to article", "closing to opening bracket"),
     "encoder": ("noun to article", "closing to opening bracket", "closing to opening quote"),
     "English model": ("subject to place", "place to subject"),
 }
 
 
-def scores_of(monkeypatch):
-    """The scores of each model, the other figures of both reports."""
-    small, english = (changed_report(monkeypatch, name) for name in ("relations", "english"))
-    models = {"language model": small["models"]["causal"], "encoder": small["models"]["encoder"]}
-    return (
-        {
-            **{name: one["relations"] for name, one in models.items()},
-            "English model": english["relations"],
-        },
-        small,
-        english,
-    )
+def scores_of_models(small, english):
+    """The scores of each model in the figures of both reports."""
+    return {
+        "language model": small["models"]["causal"]["relations"],
+        "encoder": small["models"]["encoder"]["relations"],
+        "English model": english["relations"],
+    }
 
 
 def test_relations_that_are_not_there(monkeypatch):
-    scores, small, english = scores_of(monkeypatch)
-    for name, some in SHOWN.items():
-        for relation in some:
-            one = scores[name][relation]
-            one["margins"]["random choice"]["mean"] = 2.9 * one["margins"]["random choice"]["error"]
-            one["neighbours"] = 0.0 if relation == "place to subject" else 0.6 * one["share"]
-    for one in small["models"].values():
-        one["sentences"]["cat"]["received"][2] = 2.5
-        for scored in one["relations"].values():
-            scored["random_labels"]["over_chance"] += 0.05
+    """No head is beyond chance, other words get most weight, and hand-made heads look one word too early."""
+    small = changed_report(monkeypatch, "relations")
+    english = changed_report(monkeypatch, "english")
+    scores = scores_of_models(small, english)
+    for name, relations in SHOWN_RELATIONS.items():
+        for relation in relations:
+            score = scores[name][relation]
+            margin = score["margins"]["random choice"]
+            margin["mean"] = 2.9 * margin["error"]
+            score["neighbours"] = 0.6 * score["share"]
+            if relation == "place to subject":
+                score["neighbours"] = 0.0
+
+    for model in small["models"].values():
+        model["sentences"]["cat"]["received"][2] = 2.5
+        for score in model["relations"].values():
+            score["random_labels"]["over_chance"] += 0.05
     small["models"]["causal"]["it"]["largest_change"] = 0.001
     english["articles"]["cat"]["received"][3] = 2.5
     english["received"]["trained"] = 0.02
-    english["it"] |= {"moved": 0.9, "referent_first": 0.52}
-    beside = ("weights.round(decimals=6)", "weights.round(decimals=6).roll(1, -1)")
-    near = [
-        (name, relation) for name in ("language model", "English model") for relation in SHOWN[name]
-    ]
-    broken = failing("relations", beside)
+    english["it"].update(moved=0.9, referent_first=0.52)
+
+    broken = failing("relations", alpha=Computed(lambda alpha: alpha.roll(1, -1)))
     # they hit less, at the word itself
     broken.remove("With random labels the same heads find no more than chance.")
+    shown = [
+        f"Some head of the {name} shows '{relation}'"
+        for name, relations in SHOWN_RELATIONS.items()
+        for relation in relations
+    ]
+    near = [
+        f"The head of the {name} for '{relation}' looks at that key less"
+        for name in ("language model", "English model")
+        for relation in SHOWN_RELATIONS[name]
+    ]
     assert starting(
         broken,
-        *(
-            f"Some head of the {name} shows '{relation}'"
-            for name, some in SHOWN.items()
-            for relation in some
-        ),
-        *(
-            f"The head of the {name} for '{relation}' looks at that key less"
-            for name, relation in near
-        ),
+        *shown,
+        *near,
         *(f"With random labels, heads of the {name}" for name in ("language model", "encoder")),
         "In 'The cat sat on the mat.' neither",
         "In the English model “cat” and “mat”",
@@ -216,18 +256,25 @@ def test_relations_that_are_not_there(monkeypatch):
 
 
 def test_relations_that_are_said_to_be_missing(monkeypatch):
-    scores, _, english = scores_of(monkeypatch)
-    for relation in ("verb to subject", "noun to modifier", "modifier to noun", "previous word"):
-        one = scores["encoder"][relation]
-        one["margins"] = {name: {"mean": 0.1, "error": 0.01} for name in one["margins"]}
-    scores["encoder"]["next word"]["share"] = 0.5
-    english["received"]["trained"] = 0.9
+    """Heads of the encoder are beyond every baseline, and random labels are the right ones."""
+    small = changed_report(monkeypatch, "relations")
+    english = changed_report(monkeypatch, "english")
+    encoder = scores_of_models(small, english)["encoder"]
     missing = ("verb to subject", "noun to modifier", "modifier to noun")
-    near = ("previous word", "next word")
+    for relation in (*missing, "previous word"):
+        margins = encoder[relation]["margins"]
+        encoder[relation]["margins"] = {name: {"mean": 0.1, "error": 0.01} for name in margins}
+    encoder["next word"]["share"] = 0.5
+    english["received"]["trained"] = 0.9
+
+    broken = failing("relations", random_labels=lambda links, length, causal, draw: links)
     assert starting(
-        failing("relations", ("random_labels(links, len(words), True, draw)", "links")),
+        broken,
         *(f"No chosen head of these models shows '{relation}'" for relation in missing),
-        *(f"A head of the encoder nearly always looks at the {relation}" for relation in near),
+        *(
+            f"A head of the encoder nearly always looks at the {relation}"
+            for relation in ("previous word", "next word")
+        ),
         "The two nouns get the most weight in more",
         "With random labels the same heads find",
     )
