@@ -99,7 +99,7 @@ N = 256  # words
 TOPICS = 16  # groups of similar words
 FEATURES = (16, 64, 256, 1024)
 ROUNDS = (1, 2, 4, 8)  # of LSH
-RANKS = (4, 16, 64, 256)  # mixtures of Linformer
+RANKS = (4, 16, 64, 256)  # r, the mixtures of Linformer
 
 flat = words_in_topics(FLAT, SEED, TOPICS, N)
 sharp = words_in_topics(SHARP, SEED, TOPICS, N)
@@ -114,10 +114,10 @@ def errors_of(text, *mechanisms):
 
 
 def errors_of_linformer(text, *ranks):
-    """The same for Linformer with so many mixtures."""
+    """The relative error of Linformer with each number of mixtures."""
     errors = []
-    for rank in ranks:
-        mechanism, mixtures = means_of_neighbours(rank, N)
+    for r in ranks:
+        mechanism, mixtures = means_of_neighbours(r, N)
         errors.append(output_error(text, mechanism, mixtures, seed=SEED))
     return errors
 
@@ -178,6 +178,7 @@ with figure("The more is computed, the smaller the error", 8.0, 4.3, caption) as
         legend_below(axes, columns=1)
 
 
+# %% tags=["folded"]
 def error_row(label, name, place, kinds, cost):
     """A row of a table.
 
@@ -186,7 +187,7 @@ def error_row(label, name, place, kinds, cost):
         name: of the mechanism.
         place: of the setting among those that were measured.
         kinds: of texts.
-        cost: multiplications for each word, relative to 2 d; exact attention has n.
+        cost: multiplications divided by 2 n d; those of exact attention give n.
     """
     shown_errors = [f"{errors[name, kind][place]:.3f}" for kind in kinds]
     return (label, *shown_errors, f"{cost / N:.2f}", f"{cost / 8192:.3f}")
@@ -219,8 +220,8 @@ error_table("LSH, sharp weights", kinds, rows)
 
 kinds = ("sorted by topic", "shuffled")
 rows = []
-for place, rank in enumerate(RANKS):  # mixtures, and scores
-    rows.append(error_row(f"Linformer, mixtures: {rank}", "Linformer", place, kinds, 2 * rank))
+for place, r in enumerate(RANKS):  # mixtures, and scores
+    rows.append(error_row(f"Linformer, mixtures: {r}", "Linformer", place, kinds, 2 * r))
 error_table("Linformer, sharp weights", kinds, rows)
 
 # %% [markdown]
@@ -249,7 +250,9 @@ for name, mechanism in MECHANISMS.items():
     mean_of_draws[name] = of_mean
 shown_errors = []
 for name in ("Performer", "RFA"):
-    shown_errors.append(f"{name}: one draw {one_draw[name]:.3f}, 64 draws {mean_of_draws[name]:.3f}")
+    shown_errors.append(
+        f"{name}: one draw {one_draw[name]:.3f}, 64 draws {mean_of_draws[name]:.3f}"
+    )
 holds(
     "Both estimate exp(q · k) without bias: the mean of many draws is closer than one draw.",
     all(mean_of_draws[name] < one_draw[name] / 4 for name in ("Performer", "RFA")),

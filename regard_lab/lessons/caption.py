@@ -111,7 +111,8 @@ with figure("From noise to a picture", 7.8, 1.8, text) as drawing:
 x = torch.randn(2, 36, 64)  # patches of two pictures, (batch, patches, dim)
 words = torch.randn(2, 8, 32)  # two captions, (batch, words, context_dim)
 to_words = rg.MultiHeadAttention(dim=64, heads=4, context_dim=32)
-x = x + to_words(x, context=words, pattern=p.KeySpan(0, torch.tensor([8, 7])))  # 8 and 7 words
+spoken = p.KeySpan(0, torch.tensor([8, 7]))  # 8 words, and 7
+x = x + to_words(x, context=words, pattern=spoken)
 silent = to_words(x, context=words, pattern=p.KeySpan(0, 0))  # no words: only the output bias
 print("without words:", (silent - to_words.to_output.bias).abs().max().item())
 
@@ -257,8 +258,9 @@ other_weights = []  # and of those of the other thing
 for edited, grid in zip(captions, weights.unflatten(1, (GRID, GRID))):
     second = len(edited.words) - 2  # the place of the second thing's colour; its shape follows
     for thing, (y, x) in enumerate(halves(edited)):
-        half = grid[y.start // PATCH : y.stop // PATCH, x.start // PATCH : x.stop // PATCH]
-        by_word = half.mean((0, 1))  # (words,)
+        rows = slice(y.start // PATCH, y.stop // PATCH)
+        columns = slice(x.start // PATCH, x.stop // PATCH)
+        by_word = grid[rows, columns].mean((0, 1))  # (words,)
         by_thing = [float(by_word[1:3].sum()), float(by_word[second : second + 2].sum())]
         own_weights.append(by_thing[thing])
         other_weights.append(by_thing[1 - thing])

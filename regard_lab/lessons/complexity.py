@@ -163,7 +163,9 @@ def count_layers(name, n):
     return layers
 
 
-paths = {name: [count_layers(name, n) for n in CROSSED] for name in (*PATTERNS, *LAYERS)}
+paths = {}
+for name in (*PATTERNS, *LAYERS):
+    paths[name] = [count_layers(name, n) for n in CROSSED]
 
 rows = []
 for name in SHOWN:

@@ -80,9 +80,10 @@ def count_projections(write, model):
 
 
 WAYS = {"without": write_without_cache, "with": write_with_cache}
-texts = {}  # by way and number of key/value heads, (1, n + WRITTEN)
-logits = {}  # alike, (WRITTEN, vocabulary)
-projected = {}  # alike, words in each step
+# by the way of writing and the number of key/value heads
+texts = {}  # ids (1, n + WRITTEN)
+logits = {}  # (WRITTEN, vocabulary)
+projected = {}  # words in each step
 for kv_heads in NAMES:
     config = LanguageConfig(
         vocab_size=len(vocabulary) + 24, dim=64, heads=8, kv_heads=kv_heads, layers=2
@@ -243,8 +244,11 @@ holds(
 
 layers = 2
 head_dim = 64 // 8
-word_nbytes = {heads: 2 * layers * heads * head_dim * 4 for heads in NAMES}  # 4 bytes a number
-predicted = {heads: [capacity * word_nbytes[heads] for capacity in CAPACITIES] for heads in NAMES}
+word_nbytes = {}
+predicted = {}
+for kv_heads in NAMES:
+    word_nbytes[kv_heads] = 2 * layers * kv_heads * head_dim * 4  # 4 bytes a number
+    predicted[kv_heads] = [capacity * word_nbytes[kv_heads] for capacity in CAPACITIES]
 holds(
     "The cache keeps 2 · layers · kv_heads · head_dim numbers for each word.",
     nbytes == predicted,

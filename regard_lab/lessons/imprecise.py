@@ -47,7 +47,7 @@ def spread_of_scores(power):
 
 
 def entropy_of_weights(power):
-    """The mean entropy of the weights in nats, alike."""
+    """The mean entropy of their weights in nats, for each d."""
     entropy = []
     for d, (q, k) in qk_by_dim.items():
         detail = rg.attention_detail(q, k, k, scale=d**power, want=["entropy"])
@@ -76,7 +76,10 @@ for n in LENGTHS:
     buckets = torch.randint(max(2, n // 16), (n,), generator=draw)
     sort_comparisons.append(comparisons(buckets.tolist()))
 full_pairs = [p.Causal().count(n, n) for n in LENGTHS]
-strided_pairs = [(p.Strided(math.isqrt(n)) & p.Causal()).count(n, n) for n in LENGTHS]
+strided_pairs = []
+for n in LENGTHS:
+    strided = p.Strided(math.isqrt(n)) & p.Causal()
+    strided_pairs.append(strided.count(n, n))
 linear_operations = [cost_of(m.LinearTransformer(), n).flops for n in LENGTHS]
 fixed_k_pairs = [cost_of(m.Linformer(n, 16), n).pairs for n in LENGTHS]
 growing_k_pairs = [cost_of(m.Linformer(n, n // 4), n).pairs for n in LENGTHS]
@@ -357,7 +360,8 @@ def cross_weights(states, words):
 
 def changed_rows(weights, changed_weights):
     """Which rows of the weights differ."""
-    return (changed_weights - weights).abs().amax(-1).gt(1e-6).nonzero().flatten().tolist()
+    distances = (changed_weights - weights).abs().amax(-1)  # (rows,)
+    return (distances > 1e-6).nonzero().flatten().tolist()
 
 
 states = normal(SEED, 1, 1, 3, 8)  # of a decoder, (batch, heads, length, size)

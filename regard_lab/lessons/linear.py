@@ -65,9 +65,11 @@ def right_order(q, k, v):
     return divided(phi(q) @ (phi(k).mT @ with_ones(v)))  # within the brackets (..., D, D + 1)
 
 
-ORDERS = {"(Q' K'ᵀ) V": left_order, "Q' (K'ᵀ V)": right_order}
-LEFT, RIGHT = ORDERS
-counted = {LEFT: [], RIGHT: []}  # floating-point operations of the products, as PyTorch counts them
+LEFT = "(Q' K'ᵀ) V"
+RIGHT = "Q' (K'ᵀ V)"
+ORDERS = {LEFT: left_order, RIGHT: right_order}
+# floating-point operations of the matrix products, as PyTorch counts them while they run
+counted = {LEFT: [], RIGHT: []}
 for n in LENGTHS:
     q, k, v = torch.zeros(3, 1, 1, n, D)  # (batch, heads, length, head_dim) each
     for order, attend in ORDERS.items():
@@ -187,7 +189,10 @@ table(
 # %% tags=["claims"]
 words = words_of(TEXT)
 x = embedded(words, D, SEED)[None]  # (batch, heads, words, D)
-q, k, v = (x @ matrix for matrix in normal(SEED + 1, 3, D, D) / math.sqrt(D))
+W_q, W_k, W_v = normal(SEED + 1, 3, D, D) / math.sqrt(D)
+q = x @ W_q
+k = x @ W_k
+v = x @ W_v
 z_left = left_order(q, k, v)
 z_right = right_order(q, k, v)
 z_regard = rg.attention(q, k, v, mechanism=LinearTransformer())
@@ -223,8 +228,10 @@ holds(
 state = RecurrentState(LinearTransformer(), 1, 1, D, dtype=torch.float64)
 z_words = []
 for i in range(len(words)):
-    word = slice(i, i + 1)
-    z_words.append(state.attend(q[:, :, word], k[:, :, word], v[:, :, word], pattern="causal"))
+    q_i = q[:, :, i : i + 1]  # (batch, heads, 1, D) each
+    k_i = k[:, :, i : i + 1]
+    v_i = v[:, :, i : i + 1]
+    z_words.append(state.attend(q_i, k_i, v_i, pattern="causal"))
 z_causal = left_order(q, k, v, causal=True)
 holds(
     "Decoding word by word from sums gives the same causal result.",

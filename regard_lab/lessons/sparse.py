@@ -140,7 +140,7 @@ LAYERED = (64, 144, 256)
 def count_pairs(pattern, n):
     """Allowed pairs, counted from the structure of the pattern.
 
-    In its mask, if the pattern is another one for each length, as random words are.
+    Random words are drawn for each length, and counted in the mask.
     """
     if pattern.by_length:
         return int(pattern.dense(n, n).sum())
@@ -172,7 +172,7 @@ for n in COUNTED:
         pairs[name].append(count_pairs(pattern, n))
 
 layers = {name: [] for name in masks}  # for each length of LAYERED
-undrawn = []  # words that no other word draws, alike
+undrawn = []  # words that no other word draws, for each length of LAYERED
 for n in LAYERED:
     for name, pattern in patterns_for(n).items():
         layers[name].append(count_layers(pattern, n))
@@ -197,6 +197,7 @@ with figure("Pairs and layers", 8.0, 3.6, caption) as drawing:
     logarithmic(right, [1, 4, 16, 64])
     right.set_xlim(1, 200)
 
+# %% tags=["folded"]
 rows = []
 for name, counts in pairs.items():
     rows.append((name, *(f"{count:,}" for count in counts), f"{counts[-1] / 1024**2:.2%}"))
@@ -290,7 +291,8 @@ outside = 0  # pairs with a weight outside the mask, or without one inside
 same_counts = 0  # patterns
 for name, pattern in patterns_for(64).items():
     mask = masks[name]
-    z = (q @ k.mT / 16**0.5).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+    scores = (q @ k.mT / 16**0.5).masked_fill(~mask, -torch.inf)
+    z = scores.softmax(-1) @ v
     if largest(rg.attention(q, k, v, pattern=pattern) - z) < 1e-12:
         same_outputs += 1
     weights = rg.attention_detail(q, k, v, pattern=pattern, want=["weights"]).weights[0, 0]

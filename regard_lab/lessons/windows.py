@@ -129,7 +129,9 @@ same_pairs = []
 for pattern in PATTERNS:
     for layers in LAYERS:
         seen = depends[pattern, layers] > 0  # does word i depend on word j?
-        measured = [max(0, int((i - j)[seen].max())), max(0, int((j - i)[seen].max()))]
+        words_back = int((i - j)[seen].max())  # the farthest
+        words_ahead = int((j - i)[seen].max())
+        measured = [max(0, words_back), max(0, words_ahead)]
         reach = pattern.reach(layers)
         predicted = [min(n - 1, reach.back), min(n - 1, reach.ahead)]
         same_reach.append(predicted == measured)
@@ -154,7 +156,7 @@ holds(
     all(same_pairs),
     f"all {n}² pairs of {sum(same_pairs)} of {len(same_pairs)} stacks",
 )
-back = [words_back for _, _, words_back, _, _ in rows[:4]]  # of causal_window(4)
+back = [row[2] for row in rows[:4]]  # of causal_window(4)
 holds(
     "Each layer extends the reach by the same number of words.",
     back == [min(n - 1, 3 * layers) for layers in LAYERS],
