@@ -5,9 +5,10 @@ short vector for each token. `record_attention` collects statistics while a mode
 belong to the caller, so one model serves several texts at once.
 """
 
-from regard.layers.choosing import NSA, Chooser, LightningIndexer, MoBA, choice_losses
+from regard.layers.choosing import NSA, Chooser, MoBA
 from regard.layers.feed_forward import FeedForward
 from regard.layers.latent import LatentAttention
+from regard.layers.lightning_indexer import LightningIndexer, choice_losses
 from regard.layers.multi_head import MultiHeadAttention, ProjectedContext
 from regard.layers.recording import record_attention
 

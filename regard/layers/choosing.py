@@ -1,30 +1,24 @@
 """Choosers: modules that decide by content which keys each query looks at, each with its paper.
 
+MoBA and NSA are here, and `LightningIndexer` in a file of its own, since it also learns by a loss of its own.
 `MultiHeadAttention(chooser=...)` calls one with its queries, keys and values. A choice is a pattern, ChosenBlocks or
 ChosenKeys, so attention computes the chosen pairs alone. No gradient passes through a choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
-from regard.arguments import shown, whole
+from regard.arguments import whole
 from regard.errors import ArgumentError, UnsupportedError
-from regard.patterns import Causal, CausalWindow, ChosenBlocks, ChosenKeys, Compressed, Pattern
+from regard.patterns import Causal, CausalWindow, ChosenBlocks, Compressed, Pattern
 from regard.patterns.bands import row_span
-from regard.patterns.grid import Grid, four_axes
-from regard.patterns.visible import visible_keys
-from regard.positions import Rotary, as_rotary
 
-MOST_SCORES = 1 << 21  # held at once while keys are chosen
+MOST_SCORES = 1 << 21  # numbers that are held at once while keys are chosen
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Pattern], torch.Tensor]
 
 
@@ -37,7 +31,7 @@ class Chooser(nn.Module):
     """
 
     branches = 1  # keys and values that the layer projects for each token and key/value head
-    extra = 0  # numbers of the chooser that are stored with each key
+    extra_dim = 0  # numbers of the chooser that are stored with each key
     built = False  # whether it belongs to a layer
     softcap: float | None = None  # of the layer
 
@@ -46,8 +40,14 @@ class Chooser(nn.Module):
     ) -> None:
         """Make the weights for a layer of these sizes, which calls this once."""
 
-    def kept(self, x: torch.Tensor, k: torch.Tensor, start: int) -> torch.Tensor:
-        """The keys of x as caches keep them, (batch, branches · kv_heads, length, head_dim + extra)."""
+    def cached_keys(self, x: torch.Tensor, k: torch.Tensor, start: int) -> torch.Tensor:
+        """The keys of x as caches hold them, (batch, branches · kv_heads, length, head_dim + extra_dim).
+
+        Args:
+            x: (batch, length, dim).
+            k: the keys of the layer, (batch, branches · kv_heads, length, head_dim).
+            start: the position of the first one.
+        """
         return k
 
     def forward(
@@ -65,7 +65,7 @@ class Chooser(nn.Module):
             attend: computes attention of queries, keys and values with a pattern.
             x: the vectors of the queries, (batch, length, dim).
             q: (batch, heads, length, head_dim).
-            k, v: of the whole text, (batch, branches · kv_heads, k_len, head_dim + extra) and (..., v_dim).
+            k, v: of the whole text, (batch, branches · kv_heads, k_len, head_dim + extra_dim) and (..., v_dim).
             pattern: of the layer and the call, ANDed with the choice.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
@@ -77,35 +77,53 @@ class Chooser(nn.Module):
         raise UnsupportedError(f"{type(self).__name__} has no loss of its own")
 
 
-def _products(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+def grouped_products(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """`q · k` of grouped heads, (batch, heads, rows, keys)."""
     grouped = q.unflatten(1, (k.shape[1], -1))  # (batch, kv_heads, group, rows, head_dim)
     return (grouped @ k[:, :, None].mT).flatten(1, 2)
 
 
-def _row_blocks(q_len: int, numbers: int) -> list[slice]:
-    """Rows whose scores are held at once, with so many numbers a row."""
-    each = max(1, MOST_SCORES // max(1, numbers))
-    return [slice(first, min(first + each, q_len)) for first in range(0, q_len, each)]
+def row_blocks(q_len: int, numbers: int) -> list[slice]:
+    """Rows whose scores are held at once, if each row has so many numbers."""
+    rows = max(1, MOST_SCORES // max(1, numbers))
+    return [slice(first, min(first + rows, q_len)) for first in range(0, q_len, rows)]
 
 
-def _best(rows: list[slice], scores: Callable[[slice], torch.Tensor], top: int) -> torch.Tensor:
+def positions_of_rows(rows: slice, start: int, device: torch.device) -> torch.Tensor:
+    """The positions of some queries, (rows, 1); the first query of the call stands at `start`."""
+    return torch.arange(start + rows.start, start + rows.stop, device=device)[:, None]
+
+
+def best_columns(
+    blocks: list[slice], scores_of: Callable[[slice], torch.Tensor], top: int
+) -> torch.Tensor:
     """The columns of the `top` largest scores of each row; of equal scores the first. -1 where fewer are above -inf.
 
     `topk` alone takes any of equal scores, so a text that is continued would differ from the whole.
+
+    Args:
+        blocks: the rows that are scored at once.
+        scores_of: computes the scores of such rows, (batch, heads, rows, columns).
+        top: how many columns.
+
+    Returns:
+        (batch, heads, q_len, top), or all columns if these are fewer.
     """
-    listed = []
-    for some in rows:
-        found = scores(some)
-        count = min(top, found.shape[-1])
-        least = found.topk(count, sorted=False).values.amin(-1, keepdim=True)
-        above = found > least
-        equal = (found == least) & (least > -torch.inf)
-        needed = count - above.sum(-1, keepdim=True, dtype=torch.int32)
-        best = above | (equal & (equal.cumsum(-1, dtype=torch.int32) <= needed))
-        columns = torch.arange(found.shape[-1], device=found.device)
-        listed.append(torch.where(best, columns, -1).topk(count, sorted=False).values)
-    return torch.cat(listed, 2)
+    chosen = []
+    for rows in blocks:
+        scores = scores_of(rows)
+        count = min(top, scores.shape[-1])
+        least = scores.topk(count, sorted=False).values.amin(-1, keepdim=True)
+
+        above = scores > least
+        equal = (scores == least) & (least > -torch.inf)
+        equal_needed = count - above.sum(-1, keepdim=True, dtype=torch.int32)
+        first_equal = equal & (equal.cumsum(-1, dtype=torch.int32) <= equal_needed)
+
+        columns = torch.arange(scores.shape[-1], device=scores.device)
+        numbers = torch.where(above | first_equal, columns, -1)
+        chosen.append(numbers.topk(count, sorted=False).values)
+    return torch.cat(chosen, 2)
 
 
 class MoBA(Chooser):
@@ -130,32 +148,31 @@ class MoBA(Chooser):
 
     def __init__(self, block: int = 64, top: int = 8) -> None:
         super().__init__()
-        self.block, self.top = whole("MoBA's block", block, 1), whole("MoBA's top", top, 1)
+        self.block = whole("MoBA's block", block, 1)
+        self.top = whole("MoBA's top", top, 1)
 
     @torch.no_grad()
     def choose(self, q: torch.Tensor, k: torch.Tensor) -> ChosenBlocks:
         """The blocks that the last queries of a text look at: a list for each query and query head."""
-        (batch, heads, q_len, _), k_len, block = q.shape, k.shape[2], self.block
-        done = k_len // block
+        batch, heads, q_len, _ = q.shape
+        k_len = k.shape[2]
         start = k_len - q_len
-        means = k[:, :, : done * block].unflatten(2, (done, block)).mean(3)
-        # a block that is not full is the query's own or a later one: its score is replaced below
-        means = functional.pad(means, (0, 0, 0, -(-k_len // block) - done))
-        columns = torch.arange(means.shape[2], device=q.device)
+        full_blocks = k_len // self.block
+        blocks = -(-k_len // self.block)
 
-        def scores(rows: slice) -> torch.Tensor:
-            own = (
-                torch.arange(start + rows.start, start + rows.stop, device=q.device)[:, None]
-                // block
-            )
-            found = _products(q[:, :, rows], means)  # (batch, heads, rows, blocks)
-            return found.masked_fill_(columns > own, -torch.inf).masked_fill_(
-                columns == own, torch.inf
-            )
+        by_block = k[:, :, : full_blocks * self.block].unflatten(2, (full_blocks, self.block))
+        # A block that is not full is the query's own or a later one: its score is replaced below.
+        means = functional.pad(by_block.mean(3), (0, 0, 0, blocks - full_blocks))
+        numbers = torch.arange(blocks, device=q.device)
 
-        return ChosenBlocks(
-            _best(_row_blocks(q_len, batch * heads * len(columns)), scores, self.top), block, 1
-        )
+        def scores_of(rows: slice) -> torch.Tensor:
+            own_block = positions_of_rows(rows, start, q.device) // self.block
+            scores = grouped_products(q[:, :, rows], means)  # (batch, heads, rows, blocks)
+            scores.masked_fill_(numbers > own_block, -torch.inf)
+            return scores.masked_fill_(numbers == own_block, torch.inf)
+
+        rows = row_blocks(q_len, batch * heads * blocks)
+        return ChosenBlocks(best_columns(rows, scores_of, self.top), self.block, query_block=1)
 
     def forward(
         self,
@@ -177,7 +194,8 @@ class Compression(nn.Module):
 
     def __init__(self, size: int, length: int, stride: int) -> None:
         super().__init__()
-        self.length, self.stride = length, stride
+        self.length = length
+        self.stride = stride
         self.places = nn.Parameter(0.02 * torch.randn(length, size))
         self.mix = nn.Sequential(nn.Linear(length * size, size), nn.GELU(), nn.Linear(size, size))
 
@@ -185,9 +203,8 @@ class Compression(nn.Module):
         """(batch, heads, n, size) -> (batch, heads, windows, size); the windows that n vectors complete."""
         if x.shape[2] < self.length:
             return x[:, :, :0]
-        # (batch, heads, windows, length, size)
-        windows = x.unfold(2, self.length, self.stride).mT + self.places
-        return self.mix(windows.flatten(3))
+        windows = x.unfold(2, self.length, self.stride).mT  # (batch, heads, windows, length, size)
+        return self.mix((windows + self.places).flatten(3))
 
 
 class NSA(Chooser):
@@ -226,11 +243,10 @@ class NSA(Chooser):
         self, length: int = 32, stride: int = 16, block: int = 64, top: int = 16, window: int = 512
     ) -> None:
         super().__init__()
-        self.length, self.stride = (
-            whole("NSA's length", length, 1),
-            whole("NSA's stride", stride, 1),
-        )
-        self.block, self.top = whole("NSA's block", block, 1), whole("NSA's top", top, 3)
+        self.length = whole("NSA's length", length, 1)
+        self.stride = whole("NSA's stride", stride, 1)
+        self.block = whole("NSA's block", block, 1)
+        self.top = whole("NSA's top", top, 3)
         self.window = whole("NSA's window", window, 1)
         if self.length % self.stride or self.block % self.stride or self.length > self.block:
             raise ArgumentError(
@@ -241,184 +257,52 @@ class NSA(Chooser):
     def build(
         self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float
     ) -> None:
-        self.scale, self.to_gates = scale, nn.Linear(dim, 3 * heads)
-        self.compress_keys, self.compress_values = (
-            Compression(size, self.length, self.stride) for size in (head_dim, value_dim)
-        )
+        self.scale = scale
+        self.to_gates = nn.Linear(dim, 3 * heads)
+        self.compress_keys = Compression(head_dim, self.length, self.stride)
+        self.compress_values = Compression(value_dim, self.length, self.stride)
 
     @torch.no_grad()
     def choose(self, q: torch.Tensor, compressed: torch.Tensor, k_len: int) -> ChosenBlocks:
         """The blocks that the last queries of a text of `k_len` tokens look at, given its compressed keys: a list for
         each query and key/value head."""
-        (batch, kv_heads, windows, _), (_, heads, q_len, _) = compressed.shape, q.shape
-        blocks = torch.arange(-(-k_len // self.block), device=q.device)
-        columns = torch.arange(windows, device=q.device)
-        # strides in a block and in a window
-        units, spans = (
-            self.block // self.stride,
-            self.length // self.stride,
-        )
-        # In how many strides the window `units · j + t - (spans - 1)` overlaps block j: equation 9.
-        shares = [min(t, spans - 1) - max(0, t - units + 1) + 1 for t in range(units + spans - 1)]
+        batch, kv_heads, windows, _ = compressed.shape
+        _, heads, q_len, _ = q.shape
+        blocks = -(-k_len // self.block)
+        block_numbers = torch.arange(blocks, device=q.device)
+        window_numbers = torch.arange(windows, device=q.device)
 
-        def scores(rows: slice) -> torch.Tensor:
-            at = torch.arange(
-                k_len - q_len + rows.start, k_len - q_len + rows.stop, device=q.device
-            )[:, None]
-            hidden = ~Compressed(self.length, self.stride).allows(at, columns)
-            weights = (
-                (self.scale * _products(q[:, :, rows], compressed))
-                .masked_fill_(hidden, -torch.inf)
-                .softmax(-1)
-            )
-            # zeros in an empty row
-            weights = weights.nan_to_num_(0).unflatten(1, (kv_heads, -1)).sum(2)
-            padded = functional.pad(weights, (spans - 1, units * len(blocks) - windows))
-            # `conv1d` with one channel takes ten times as long
-            found = sum(
-                share * padded[..., t::units][..., : len(blocks)] for t, share in enumerate(shares)
-            )
-            own = at // self.block
-            found = torch.as_tensor(found).masked_fill(blocks > own, -torch.inf)
-            return found.masked_fill(
-                (blocks == 0) | (blocks == own) | (blocks == own - 1), torch.inf
-            )
+        strides_of_block = self.block // self.stride
+        strides_of_window = self.length // self.stride
+        # In how many strides a window overlaps block j, by the place t of the window: it is window
+        # `strides_of_block · j + t - (strides_of_window - 1)`. Equation 9.
+        overlaps = []
+        for t in range(strides_of_block + strides_of_window - 1):
+            first = max(0, t - strides_of_block + 1)
+            overlaps.append(min(t, strides_of_window - 1) - first + 1)
+        padding = (strides_of_window - 1, strides_of_block * blocks - windows)
 
-        rows = _row_blocks(q_len, batch * heads * max(windows, len(blocks)))
-        return ChosenBlocks(_best(rows, scores, self.top), self.block, query_block=1)
+        def scores_of(rows: slice) -> torch.Tensor:
+            positions = positions_of_rows(rows, k_len - q_len, q.device)
+            hidden = ~Compressed(self.length, self.stride).allows(positions, window_numbers)
+            scores = self.scale * grouped_products(q[:, :, rows], compressed)
+            weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
+            weights = weights.nan_to_num_(0)  # an empty row has zeros
+            of_windows = functional.pad(weights.unflatten(1, (kv_heads, -1)).sum(2), padding)
 
-    def forward(
-        self,
-        attend: Attend,
-        x: torch.Tensor,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        pattern: Pattern,
-    ) -> torch.Tensor:
-        _refuse_for_windows(pattern)
-        (k_0, k_1, k_2), (v_0, v_1, v_2) = k.chunk(3, 1), v.chunk(3, 1)
-        compressed = self.compress_keys(k_0)
-        chosen = pattern & Causal() & self.choose(q, compressed, k.shape[2])
-        outputs = (
-            attend(q, compressed, self.compress_values(v_0), Compressed(self.length, self.stride)),
-            attend(q, k_1, v_1, chosen),
-            attend(q, k_2, v_2, pattern & CausalWindow(self.window)),
-        )
-        # (3, batch, heads, length)
-        gates = torch.sigmoid(self.to_gates(x)).unflatten(-1, (3, -1)).permute(2, 0, 3, 1)
-        return (gates[..., None] * torch.stack(outputs)).sum(0)
+            # A convolution with one channel takes ten times as long.
+            of_blocks = of_windows.new_zeros(*of_windows.shape[:3], blocks)
+            for t, overlap in enumerate(overlaps):
+                of_blocks += overlap * of_windows[..., t::strides_of_block][..., :blocks]
 
-    def extra_repr(self) -> str:
-        return ", ".join(
-            f"{name}={getattr(self, name)}"
-            for name in ("length", "stride", "block", "top", "window")
-        )
+            own_block = positions // self.block
+            always = (block_numbers == 0) | (block_numbers == own_block)
+            always |= block_numbers == own_block - 1
+            of_blocks.masked_fill_(block_numbers > own_block, -torch.inf)
+            return of_blocks.masked_fill_(always, torch.inf)
 
-
-def _refuse_for_windows(pattern: Pattern) -> None:
-    """Refuse a pattern that may hide tokens before a query, since a compressed key cannot be divided."""
-    for part in pattern.canonical().factors:
-        band = part.band()
-        span = row_span(part)
-        if (
-            band is not None
-            and band.left is None
-            and not band.start
-            and (band.right is None or band.right >= 0)
-        ):
-            continue
-        if span is None or bool((span[0] > 0).any()):
-            raise UnsupportedError(
-                f"a compressed key of NSA stands for several tokens, and pattern {part} may hide some of them; give "
-                f"causal, or a padding on the right as KeySpan(0, lengths)"
-            )
-
-
-class LightningIndexer(Chooser):
-    """DeepSeek's lightning indexer: a small attention without values scores all keys, and each query looks at `top`.
-
-        I_ts = Σ_h w_th · relu(q_th · k_s),   with w, q and k projected from x
-
-    It learns by its own loss alone, the divergence between the attention's weights and `softmax(I)`: see `loss` and
-    `choice_losses`. All heads of the layer share a choice. Caches keep its keys with those of the layer.
-
-    Args:
-        top: keys that a query looks at.
-        heads, head_dim: of the indexer; head_dim is a multiple of the layer's kv_heads.
-        positions: a Rotary that rotates its queries and keys, "rotary", or None.
-
-    Set the attribute `dense` to True to let the layer look at all keys, as in the paper's warm-up.
-
-    Source: DeepSeek-V3.2-Exp, DeepSeek-AI 2025, section 2.1, equations 1 to 4.
-
-    >>> from regard.layers import MultiHeadAttention
-    >>> layer = MultiHeadAttention(dim=16, heads=4, kv_heads=2, chooser=LightningIndexer(top=3))
-    >>> layer(torch.zeros(1, 7, 16)).shape
-    torch.Size([1, 7, 16])
-    """
-
-    def __init__(
-        self, top: int, heads: int = 4, head_dim: int = 32, positions: Rotary | str | None = None
-    ) -> None:
-        super().__init__()
-        self.top, self.heads = (
-            whole("LightningIndexer's top", top, 1),
-            whole("LightningIndexer's heads", heads, 1),
-        )
-        self.head_dim = whole("LightningIndexer's head_dim", head_dim, 1)
-        self.positions, self.dense = as_rotary(positions), False
-        if self.positions is not None:
-            self.positions.check(self.head_dim)
-
-    def build(
-        self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float
-    ) -> None:
-        if self.head_dim % kv_heads:
-            raise ArgumentError(
-                f"LightningIndexer's head_dim is {self.head_dim} and must be a multiple of kv_heads, {kv_heads}: a "
-                f"cache stores an equal part of each indexer key with each key/value head"
-            )
-        self.scale, self.extra = scale, self.head_dim // kv_heads
-        self.to_q = nn.Linear(dim, self.heads * self.head_dim, bias=False)
-        self.to_k = nn.Linear(dim, self.head_dim, bias=False)
-        self.k_norm = nn.LayerNorm(self.head_dim)
-        self.to_weights = nn.Linear(dim, self.heads, bias=False)
-
-    def _rotated(self, x: torch.Tensor, start: int) -> torch.Tensor:
-        return x if self.positions is None else self.positions.rotate_from(x, start)
-
-    def _queries(self, x: torch.Tensor, start: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries (batch, heads, length, head_dim), with the weights of heads (batch, heads, length, 1)."""
-        weights = self.to_weights(x).mT[..., None] * (self.heads * self.head_dim) ** -0.5
-        return self._rotated(
-            self.to_q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2), start
-        ), weights
-
-    def _keys(self, x: torch.Tensor, start: int) -> torch.Tensor:
-        # (batch, 1, length, head_dim)
-        return self._rotated(self.k_norm(self.to_k(x))[:, None], start)
-
-    def kept(self, x: torch.Tensor, k: torch.Tensor, start: int) -> torch.Tensor:
-        with torch.no_grad():
-            keys = self._keys(x, start)[:, 0].unflatten(-1, (-1, self.extra)).transpose(1, 2)
-        return torch.cat([k, keys.to(k.dtype)], -1)
-
-    @torch.no_grad()
-    def choose(self, x: torch.Tensor, keys: torch.Tensor) -> ChosenKeys:
-        """The keys that the last queries of a text look at, given the indexer's keys (batch, 1, k_len, head_dim)."""
-        (batch, length, _), k_len = x.shape, keys.shape[2]
-        q, weights = self._queries(x, k_len - length)
-        columns = torch.arange(k_len, device=x.device)
-
-        def scores(rows: slice) -> torch.Tensor:
-            found = (torch.relu(q[:, :, rows] @ keys.mT) * weights[:, :, rows]).sum(1, keepdim=True)
-            at = torch.arange(
-                k_len - length + rows.start, k_len - length + rows.stop, device=x.device
-            )
-            return found.masked_fill_(columns > at[:, None], -torch.inf)
-
-        return ChosenKeys(_best(_row_blocks(length, batch * self.heads * k_len), scores, self.top))
+        rows = row_blocks(q_len, batch * heads * max(windows, blocks))
+        return ChosenBlocks(best_columns(rows, scores_of, self.top), self.block, query_block=1)
 
     def forward(
         self,
@@ -429,142 +313,42 @@ class LightningIndexer(Chooser):
         v: torch.Tensor,
         pattern: Pattern,
     ) -> torch.Tensor:
-        k, keys = k[..., : -self.extra], k[..., -self.extra :].transpose(1, 2).flatten(2)[:, None]
-        pattern = pattern & Causal()
-        return attend(q, k, v, pattern if self.dense else pattern & self.choose(x, keys))
-
-    def loss(
-        self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, pattern: Pattern
-    ) -> torch.Tensor:
-        """The divergence `Σ KL(p_t || softmax(I_t))` over the batch and the queries of a text, in nats.
-
-        p_t is the mean of the weights of the layer's heads. Both range over the keys that the pattern allows: of the
-        chosen ones, or while `dense` of all up to t. A position at whose key no query may look is
-        padding, and its query does not count. The gradient reaches the indexer alone. Only these pairs are computed,
-        some rows at a time, and again in the backward pass.
-
-        Args:
-            x: (batch, length, dim).
-            q, k: the layer's queries and keys of x, (batch, heads or kv_heads, length, head_dim).
-            pattern: of the layer and the call.
-        """
-        pattern = pattern & Causal()
-        grid = Grid.whole(x.shape[1], x.shape[1], 0, x.device)
-        visible = visible_keys(pattern, grid)
-        padding = (
-            x.new_zeros(1, x.shape[1], dtype=torch.bool) if visible is None else ~visible.any(1)
-        )
-        x = x.detach().masked_fill(padding[..., None], 0)
-        q = q.detach()
-        k = k.detach()
-        keys, (index_q, weights) = (
-            self._keys(x, 0).masked_fill(padding[:, None, :, None], 0),
-            self._queries(x, 0),
-        )
-        q = q.unflatten(1, (k.shape[1], -1))  # (batch, kv_heads, group, length, head_dim)
-        chosen = None if self.dense else self.choose(x, keys).keys  # (batch, 1, length, top)
-        row = "" if chosen is None else "r"
-
-        def divergence(
-            some: slice, index_q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor
-        ) -> torch.Tensor:
-            hidden = ~four_axes(
-                pattern.evaluate(grid.block(range(some.start, some.stop), grid.keys))
-            )
-            listed = None if chosen is None else chosen[:, :, some]
-            if listed is not None:
-                shape = len(x), hidden.shape[1], *listed.shape[2:]
-                hidden = hidden.expand(*shape[:3], -1).gather(
-                    -1, listed.clamp(min=0).expand(shape)
-                ) | (listed < 0)
-            of_all = hidden.all(1, keepdim=True)  # hidden from every head
-
-            def of(
-                x: torch.Tensor,
-            ) -> torch.Tensor:  # (batch, heads, rows that have keys of their own, keys, dim)
-                batch, heads = (torch.arange(size, device=x.device) for size in x.shape[:2])
-                return (
-                    x
-                    if chosen is None
-                    else x[batch[:, None, None, None], heads[:, None, None], listed]
+        for part in pattern.canonical().factors:
+            if not _allows_all_earlier_keys(part):
+                raise UnsupportedError(
+                    f"a compressed key of NSA stands for several tokens, and pattern {part} may hide some of them; "
+                    f"give causal, or a padding on the right as KeySpan(0, lengths)"
                 )
 
-            scores = torch.einsum(f"bhrd,bo{row}kd->bhrk", index_q[:, :, some], of(keys))
-            scores = (torch.relu(scores) * weights[:, :, some]).sum(1, keepdim=True)
-            # an empty row has p = 0
-            scores = scores.masked_fill(of_all & ~of_all.all(-1, keepdim=True), -torch.inf)
-            logits = self.scale * torch.einsum(
-                f"bvgrd,bv{row}kd->bvgrk", q[:, :, :, some], of(k)
-            ).flatten(1, 2)
-            logits = (
-                logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
-            )
-            p = (
-                logits.masked_fill(hidden, -torch.inf)
-                .softmax(-1)
-                .masked_fill(hidden, 0)
-                .mean(1, keepdim=True)
-            )
-            p = p.masked_fill(padding[:, None, some, None], 0)
-            return (torch.xlogy(p, p) - p * scores.log_softmax(-1).masked_fill(of_all, 0)).sum()
+        k_windows, k_blocks, k_near = k.chunk(3, 1)
+        v_windows, v_blocks, v_near = v.chunk(3, 1)
+        compressed_k = self.compress_keys(k_windows)
+        compressed_v = self.compress_values(v_windows)
+        chosen = self.choose(q, compressed_k, k.shape[2])
 
-        # of one row and head
-        columns = x.shape[1] if chosen is None else chosen.shape[-1] * (1 + self.head_dim // 4)
-        rows = _row_blocks(
-            x.shape[1], x.shape[0] * max(self.heads, k.shape[1] * q.shape[2]) * columns
+        outputs = (
+            attend(q, compressed_k, compressed_v, Compressed(self.length, self.stride)),
+            attend(q, k_blocks, v_blocks, pattern & Causal() & chosen),
+            attend(q, k_near, v_near, pattern & CausalWindow(self.window)),
         )
-        parts = [
-            checkpoint(divergence, some, index_q, weights, keys, use_reentrant=False)
-            for some in rows
-        ]
-        return torch.stack([keys.sum() * 0, *parts]).sum()  # type: ignore[list-item]
+        gates = torch.sigmoid(self.to_gates(x)).unflatten(-1, (3, -1))  # (batch, length, 3, heads)
+        by_branch = gates.permute(2, 0, 3, 1)  # (3, batch, heads, length)
+        return (by_branch[..., None] * torch.stack(outputs)).sum(0)
 
     def extra_repr(self) -> str:
-        return f"top={self.top}, heads={self.heads}, head_dim={self.head_dim}"
-
-
-@contextmanager
-def choice_losses(model: nn.Module) -> Generator[list[torch.Tensor]]:
-    """Collect the losses of the indexers of a model while the `with` block runs; add them to the model's loss.
-
-    >>> from regard.layers import MultiHeadAttention
-    >>> layer = MultiHeadAttention(dim=8, heads=2, chooser=LightningIndexer(top=3))
-    >>> with choice_losses(layer) as losses:
-    ...     loss = layer(torch.randn(1, 5, 8)).square().sum()
-    >>> (loss + sum(losses)).backward()
-    >>> layer.chooser.to_q.weight.grad is not None
-    True
-    """
-    if not isinstance(model, nn.Module):
-        raise ArgumentError(
-            f"choice_losses takes a module with attention layers, not {shown(model)}"
+        return (
+            f"length={self.length}, stride={self.stride}, block={self.block}, top={self.top}, "
+            f"window={self.window}"
         )
-    losses: list[torch.Tensor] = []
 
-    def add(layer: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-        if options.get("cache") is not None:
-            raise UnsupportedError(
-                "an indexer learns from whole texts; leave out cache=, or choice_losses"
-            )
-        if options.get("bias") is not None:
-            raise UnsupportedError(
-                "an indexer learns weights without a bias; leave out bias=, or choice_losses"
-            )
-        if torch._C._current_graph_task_id() >= 0:
-            return  # a checkpoint computes the layer again in the backward pass
-        named = {name: options[name] for name in ("x", "positions", "pattern") if name in options}
-        # a checkpoint around the layer does not repeat the loss
-        with saved_tensors_hooks(lambda x: x, lambda x: x):
-            losses.append(layer.choice_loss(*given[:1], **named))
 
-    chosen = [
-        one
-        for one in model.modules()
-        if isinstance(getattr(one, "chooser", None), LightningIndexer)
-    ]
-    hooks = [layer.register_forward_pre_hook(add, with_kwargs=True) for layer in chosen]
-    try:
-        yield losses
-    finally:
-        for hook in hooks:
-            hook.remove()
+def _allows_all_earlier_keys(part: Pattern) -> bool:
+    """Whether no token before a query can be hidden from it, except by padding on the right."""
+    band = part.band()
+    if band is not None and band.left is None and not band.start:
+        return band.right is None or band.right >= 0
+    span = row_span(part)
+    if span is None:
+        return False
+    starts, _ = span
+    return not bool((starts > 0).any())

@@ -568,7 +568,7 @@ class MultiHeadAttention(AttentionLayer):
             raise UnsupportedError(
                 "a chooser chooses among all keys; use a cache that keeps all entries"
             )
-        kept = self.mechanism.kept_dim + (0 if self.chooser is None else self.chooser.extra)
+        kept = self.mechanism.kept_dim + (0 if self.chooser is None else self.chooser.extra_dim)
         if self.to_forget is not None:
             options["forgetting"] = self.heads // self.kv_heads
         cache = new_cache(kind, batch, self.stored_heads, kept, v_dim=self.value_dim, **options)
@@ -624,7 +624,7 @@ class MultiHeadAttention(AttentionLayer):
         if self.to_k is None:
             return q, v
         k = self._keys(x, first, positions)
-        return (k if self.chooser is None else self.chooser.kept(x, k, first)), v
+        return (k if self.chooser is None else self.chooser.cached_keys(x, k, first)), v
 
     def _keys(self, x: torch.Tensor, first: int, positions: torch.Tensor | None) -> torch.Tensor:
         k = self._split(self.to_k(x), self.stored_heads)  # ty: ignore[not-callable]

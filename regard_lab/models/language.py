@@ -13,8 +13,15 @@ from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers import FeedForward, LatentAttention, MultiHeadAttention
-from regard.layers.choosing import NSA, Chooser, LightningIndexer, MoBA
+from regard.layers import (
+    NSA,
+    Chooser,
+    FeedForward,
+    LatentAttention,
+    LightningIndexer,
+    MoBA,
+    MultiHeadAttention,
+)
 from regard.layers.feed_forward import ACTIVATIONS, GATED, Projection
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism

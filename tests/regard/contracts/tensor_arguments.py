@@ -410,7 +410,7 @@ def chooser_calls(name: str, chooser: Any, layer: Any, x: Tensor) -> dict[str, G
     if name == "nsa":  # keys and values of three branches
         held = {one: torch.cat([y, y + 0.1, y - 0.2], 1) for one, y in held.items()}
     if name == "indexer":
-        held["k"] = chooser.kept(x, k, 0).detach()
+        held["k"] = chooser.cached_keys(x, k, 0).detach()
 
     def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Any) -> Tensor:
         return rg.attention(q, k, v, pattern=pattern)
@@ -420,8 +420,8 @@ def chooser_calls(name: str, chooser: Any, layer: Any, x: Tensor) -> dict[str, G
 
     found = {
         f"{type(chooser).forward.__qualname__}: {name}": Given({"x": x, "q": q, **held}, forward),
-        f"{type(chooser).kept.__qualname__}: {name}": Given(
-            {"x": x, "k": k}, lambda x, k: chooser.kept(x, k, 0)
+        f"{type(chooser).cached_keys.__qualname__}: {name}": Given(
+            {"x": x, "k": k}, lambda x, k: chooser.cached_keys(x, k, 0)
         ),
     }
     choose = type(chooser).choose.__qualname__

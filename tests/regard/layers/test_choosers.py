@@ -8,8 +8,14 @@ import regard as rg
 from regard import patterns as p
 from regard.distributed import ContextParallel
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers import NSA, LightningIndexer, MoBA, MultiHeadAttention, choice_losses
-from regard.layers.choosing import Chooser
+from regard.layers import (
+    NSA,
+    Chooser,
+    LightningIndexer,
+    MoBA,
+    MultiHeadAttention,
+    choice_losses,
+)
 
 DIM = 22
 HEADS = 6
