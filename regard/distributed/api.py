@@ -492,12 +492,12 @@ class LayerOverProcesses(AttentionLayer):
                 refuse_together(group, device, error)
             raise
 
-    def _rotated(
+    def _rotate(
         self, heads: torch.Tensor, start: int | torch.Tensor, positions: torch.Tensor | None = None
     ) -> torch.Tensor:
         # `positions` are given for the tokens of this process.
         if self.positions is None or positions is not None:
-            return super()._rotated(heads, start, positions)
+            return super()._rotate(heads, start, positions)
 
         places = self._layout_for(heads).positions(self.group.rank).to(heads.device)
         first = start[:, None].to(heads.device) if isinstance(start, torch.Tensor) else start

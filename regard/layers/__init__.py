@@ -9,13 +9,17 @@ from regard.layers.choosing import NSA, Chooser, MoBA
 from regard.layers.feed_forward import FeedForward
 from regard.layers.latent import LatentAttention
 from regard.layers.lightning_indexer import LightningIndexer, choice_losses
-from regard.layers.multi_head import MultiHeadAttention, ProjectedContext
+from regard.layers.multi_head import MultiHeadAttention
+from regard.layers.projected_context import ProjectedContext
 from regard.layers.recording import record_attention
+from regard.layers.variants import Difference, ValueResidual
 
 __all__ = [
     "MultiHeadAttention",
     "ProjectedContext",
     "LatentAttention",
+    "Difference",
+    "ValueResidual",
     "Chooser",
     "MoBA",
     "NSA",

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import count_of, real, whole, yes_or_no
+from regard.arguments import a_string, count_of, real, whole, yes_or_no
 from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
@@ -26,7 +26,7 @@ from regard.patterns.dropping import kept_keys
 from regard.positions import Rotary
 
 GATE = "gate"  # a parameter that is computed from each input vector instead of learned
-# of RandomFeature; of a recurrent mechanism, by name
+# RandomFeature has one for each key; recurrent mechanisms have decays and strengths, by name.
 Gate = torch.Tensor | dict[str, torch.Tensor] | None
 
 
@@ -44,8 +44,7 @@ class LayerMechanism(nn.Module):
     ) -> None:
         super().__init__()
         self.declared = declared
-        # of the layer's keys, before a score's projection
-        self.key_dim = declared.key_dim(head_dim)
+        self.key_dim = declared.key_dim(head_dim)  # before a score projects the keys
         if declared.shares_keys and kv_heads != heads:
             raise ArgumentError(
                 f"{declared}: its queries are its keys, so kv_heads {kv_heads} must be heads {heads}; leave it out"
@@ -77,10 +76,11 @@ class LayerMechanism(nn.Module):
         return nn.functional.normalize(q, dim=-1) if corrects else q
 
     @property
-    def kept_dim(self) -> int:
-        heads = next((x.shape[0] for x in self.learned.values()), 1)
-        one = next(iter(self.learned.values()), torch.empty(0, device="cpu"))
-        return self.keys(one.new_empty(1, heads, 0, self.key_dim)).shape[-1]
+    def cached_key_dim(self) -> int:
+        """The size of a key as caches hold it, which is that of `keys` of no vectors."""
+        like = next(iter(self.learned.values()), torch.empty(1, device="cpu"))
+        no_keys = like.new_empty(1, like.shape[0], 0, self.key_dim)
+        return self.keys(no_keys).shape[-1]
 
     @property
     def reason_against_caches(self) -> str | None:
@@ -187,10 +187,10 @@ class AttentionLayer(RecordedLayer):
         separate = joined.view(batch, length, heads, size // heads)
         return separate.transpose(1, 2)  # (batch, heads, length, size of a head)
 
-    def _rotated(
+    def _rotate(
         self, heads: torch.Tensor, start: int | torch.Tensor, positions: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Heads rotated from their first positions on, a number or (batch,), or to the positions of their tokens."""
+        """Rotate heads from their first positions on, a number or (batch,), or to the positions of their tokens."""
         if self.positions is None:
             return heads
         if positions is not None:
@@ -221,11 +221,21 @@ class AttentionLayer(RecordedLayer):
                 f"pattern {pattern} depends on the number of keys, which grows with a cache, so continuing a text "
                 f"would differ from computing it at once; use RandomBlocks(..., past=True)"
             )
-        if q_start is not place and (isinstance(q_start, torch.Tensor) or q_start != place):
+        if q_start is place:
+            return
+        if isinstance(q_start, torch.Tensor) or q_start != place:
             held = "a graph" if isinstance(place, Place) else count_of(place, "entries")
             raise UnsupportedError(
                 f"q_start={q_start} with a cache of {held}: new entries follow the cached ones, so leave q_start out"
             )
+
+    @property
+    def default_cache_kind(self) -> str:
+        """The kind of cache that `new_cache` makes by default: "state" if the mechanism has one, else "dynamic"."""
+        return "state" if self.mechanism.declared.has_state else "dynamic"
+
+    def _checked_cache_kind(self, kind: str | None) -> str:
+        return self.default_cache_kind if kind is None else a_string("kind", kind)
 
     def _cache_options(
         self,
@@ -233,25 +243,35 @@ class AttentionLayer(RecordedLayer):
         capacity: int | None,
         dtype: torch.dtype | str | None,
         shared: bool,
-        first: int,
+        first_entries: int,
     ) -> dict[str, Any]:
         """The options of `regard.layers.caches.new_cache`, with the defaults of this layer."""
-        first = whole("first", first, 0)
-        if kind == "ring" and capacity is None:
-            kept = kept_keys(self.pattern.canonical()) if first else None
-            back = self.pattern.reach().back
-            back = kept[1] - 1 if kept is not None and kept[0] <= first else back
-            if back is None:
-                raise ArgumentError(
-                    f"a ring without capacity= keeps as many entries as the pattern looks back, and {self.pattern} has "
-                    f"no limit; give capacity=, or a pattern with a window"
-                )
-            capacity = max(1, back)
-        of_weights, device = place_of(self.to_v)
-        options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
-        options |= {"first": first} if first else {}
-        return options | {
-            "dtype": of_weights if dtype is None else dtype,
+        first_entries = whole("first_entries", first_entries, 0)
+        weights_dtype, device = place_of(self.to_v)
+        options: dict[str, Any] = {
+            "dtype": weights_dtype if dtype is None else dtype,
             "device": device,
             "shared": shared,
         }
+        if kind == "ring" and capacity is None:
+            capacity = self._ring_capacity(first_entries)
+        if capacity is not None:
+            options["capacity"] = capacity
+        if first_entries:
+            options["first_entries"] = first_entries
+        return options
+
+    def _ring_capacity(self, first_entries: int) -> int:
+        """How many last entries the pattern needs beside so many first ones."""
+        back = self.pattern.reach().back
+        needed = kept_keys(self.pattern.canonical()) if first_entries else None
+        if needed is not None:
+            first_keys, last_keys = needed
+            if first_keys <= first_entries:
+                back = last_keys - 1  # the query's own key is new
+        if back is None:
+            raise ArgumentError(
+                f"a ring without capacity= keeps as many entries as the pattern looks back, and {self.pattern} has no "
+                f"limit; give capacity=, or a pattern with a window"
+            )
+        return max(1, back)

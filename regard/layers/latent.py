@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, of_kind, one_of, real, shown, whole, yes_or_no
+from regard.arguments import count_of, of_kind, one_of, real, shown, whole, yes_or_no
 from regard.bias import Bias
 from regard.core.backend import Cost
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
@@ -311,7 +311,7 @@ class LatentAttention(AttentionLayer):
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
         *,
-        first: int = 0,
+        first_entries: int = 0,
         shared: bool = False,
     ) -> Cache:
         """An empty cache of latents and rotated keys, latent_dim + rope_dim numbers for each token.
@@ -322,17 +322,15 @@ class LatentAttention(AttentionLayer):
             capacity: the most entries; for a ring, by default as far as the layer's pattern looks back.
             dtype: storage dtype, that of the weights by default. "int8" has one scale for each token; the docstring of
                 `Cache` states the largest error of a number, with a the largest magnitude in [c ; r].
-            first: for a ring, how many entries at the beginning of the text stay, besides the last ones.
+            first_entries: for a ring, how many entries at the beginning of the text stay, besides the last ones.
             shared: whether other layers may write to it too; otherwise it belongs to the layer that writes first.
 
         >>> LatentAttention(dim=32, heads=4, latent_dim=16, rope_dim=8, head_dim=12).new_cache(batch=1)
         GrowingCache(batch=1, kv_heads=1, length=0, head_dim=24, joined v_dim=16, float32)
         """
-        kind = "dynamic" if kind is None else a_string("kind", kind)
-        options = self._cache_options(kind, capacity, dtype, shared, first) | {
-            "v_dim": self.latent_dim,
-            "joined": True,
-        }
+        kind = self._checked_cache_kind(kind)
+        options = self._cache_options(kind, capacity, dtype, shared, first_entries)
+        options |= {"v_dim": self.latent_dim, "joined": True}
         cache = new_cache(kind, batch, 1, self.latent_dim + self.rope_dim, **options)
         cache.belong_to(self)
         return cache
@@ -349,13 +347,13 @@ class LatentAttention(AttentionLayer):
         if not self.rope_dim:
             return q
         plain, rope = q.split([self.head_dim, self.rope_dim], -1)
-        return torch.cat([plain, self._rotated(rope, q_start)], -1)
+        return torch.cat([plain, self._rotate(rope, q_start)], -1)
 
     def _latents(self, x: torch.Tensor, first: int) -> torch.Tensor:
         """What a cache holds of x whose first vector has this position: (batch, 1, length, latent_dim + rope_dim)."""
         c, r = self.to_latent(x)[:, None].split([self.latent_dim, self.rope_dim], -1)
         c = _normed(self.latent_norm, c)
-        return torch.cat([c, self._rotated(r, first)], -1) if self.rope_dim else c
+        return torch.cat([c, self._rotate(r, first)], -1) if self.rope_dim else c
 
     def _compute_heads(
         self,

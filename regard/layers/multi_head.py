@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, in_memory, real, shown, whole, yes_or_no
+from regard.arguments import count_of, of_kind, shown, whole, yes_or_no
 from regard.bias import Bias, Forgetting
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
@@ -18,93 +18,39 @@ from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedEr
 from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, Gate, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
-from regard.layers.caches.base import Entries
 from regard.layers.choosing import Chooser
 from regard.layers.feed_forward import Projection, place_of
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
 from regard.layers.gates import log_forget_gates, new_forget_gates
+from regard.layers.projected_context import ProjectedContext
 from regard.layers.recording import current_recording
+from regard.layers.variants import Difference, ValueResidual, mix_values
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Grid, Pattern, as_pattern
 from regard.patterns.visible import visible_keys
 from regard.positions import Rotary, as_rotary
-from regard.reprs import brief
 
-MOST_LISTED = 1_024  # heads whose divisors a message lists
-EPSILON = 1e-6  # of the norms of queries and keys
+MOST_HEADS_LISTED = 1_024  # heads whose divisors a message lists
+NORM_EPSILON = 1e-6  # of the norms of queries and keys
 
 
-@brief
-@dataclass(frozen=True)
-class ProjectedContext:
-    """Projected keys (batch, kv_heads, context_length, head_dim) and values (..., v_dim) of a context, for one layer.
+@dataclass
+class HeadInputs:
+    """What the heads of a call are computed of.
 
-    `MultiHeadAttention.project_context` makes it once; decoding passes it as the context of every step. `gate`
-    (batch, kv_heads, context_length) is for mechanisms that have one.
+    x: the vectors of the queries, (batch, length, dim). q, k, v: of the heads; k and v are `Stored` if a cache rounded
+    or dropped some. log_forget: of the keys, (batch, heads, length), for layers with forget gates.
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
-    gate: torch.Tensor | None = None
-
-    def __post_init__(self) -> None:
-        parts = {"keys": (self.keys, 4), "values": (self.values, 4)}
-        if self.gate is not None:
-            parts["gate"] = (self.gate, 3)
-        for name, (part, axes) in parts.items():
-            if not isinstance(part, torch.Tensor) or part.dim() != axes:
-                raise ShapeError(
-                    f"a context's {name} is {shown(part)}; it needs a tensor of {axes} axes"
-                )
-
-    @property
-    def length(self) -> int:
-        return self.keys.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        parts = [self.keys, self.values]
-        if self.gate is not None:
-            parts.append(self.gate)
-        return sum(part.numel() * part.element_size() for part in parts)
-
-    def without(self, hidden: torch.Tensor) -> ProjectedContext:
-        """The same with zeros at hidden vectors, (batch, context_length), so that NaN cannot reach the output."""
-        hidden = hidden[:, None, :, None]  # (batch, 1, context_length, 1)
-        keys = self.keys.masked_fill(hidden, 0)
-        values = self.values.masked_fill(hidden, 0)
-        return ProjectedContext(keys, values, self.gate)
-
-    def reorder(self, index: torch.Tensor) -> ProjectedContext:
-        """The context whose batch row i is batch row `index[i]` of this one."""
-        index = in_memory("the index of rows", index).to(self.keys.device)
-        gate = None if self.gate is None else self.gate.index_select(0, index)
-        keys = self.keys.index_select(0, index)
-        values = self.values.index_select(0, index)
-        return ProjectedContext(keys, values, gate)
-
-
-class Difference(nn.Module):
-    """`norm(head_1 - λ · head_2) · (1 - λ_init)` for outputs (batch, 2 · heads, length, v_dim).
-
-    Source: Differential Transformer, Ye et al. 2024, equations 1 to 3.
-    """
-
-    def __init__(self, head_dim: int, value_dim: int, lambda_init: float) -> None:
-        super().__init__()
-        self.lambda_init = real("differential", lambda_init)
-        if not 0 < self.lambda_init < 1:
-            raise ArgumentError(
-                f"differential is {self.lambda_init}; it is the first λ, a number between 0 and 1"
-            )
-        self.vectors = nn.Parameter(0.1 * torch.randn(4, head_dim))  # λ_q1, λ_k1, λ_q2, λ_k2
-        self.norm = nn.RMSNorm(value_dim, 1e-5)
-
-    def forward(self, heads: torch.Tensor) -> torch.Tensor:
-        exp_1, exp_2 = (self.vectors[0::2] * self.vectors[1::2]).sum(-1).exp()
-        weight = exp_1 - exp_2 + self.lambda_init  # λ
-        first, second = heads.chunk(2, 1)
-        return self.norm(first - weight * second) * (1 - self.lambda_init)
+    x: torch.Tensor
+    q: torch.Tensor
+    k: Any
+    v: Any
+    pattern: Pattern
+    bias: torch.Tensor | Bias | None
+    q_start: int | torch.Tensor | None
+    gate: Gate = None
+    log_forget: torch.Tensor | None = None
 
 
 class MultiHeadAttention(AttentionLayer):
@@ -125,13 +71,10 @@ class MultiHeadAttention(AttentionLayer):
         sinks: whether each head learns the logit of a sink, as the parameter `sinks`, which begins with zeros.
         qk_norm: whether each head's queries and keys have an RMS norm, before positions rotate them.
         output_gate: whether each number of the heads' outputs is multiplied by `sigmoid(W x)`, before `to_output`.
-        value_residual: whether a call takes the values of an earlier layer, `first_values`, and adds them to its own:
-            `v = mix_0 · v + mix_1 · first_values`, with the learned `value_mix`, which begins with (1/2, 1/2).
-        differential: each head subtracts the output of a second one with queries and keys of its own:
-            `norm(head_1 - λ · head_2) · (1 - differential)`, with the learned
-            `λ = exp(λ_q1 · λ_k1) - exp(λ_q2 · λ_k2) + differential`; the paper's layers have 0.2 to 0.8. Values have
-            2 · head_dim numbers by default. A call, its pattern, bias, sinks, statistics and cache then have 2 · heads
-            heads: all first heads, then all second ones.
+        value_residual: a ValueResidual, by which a call takes the values of the first layer, `first_values`, and adds
+            them to its own.
+        differential: a Difference, by which each head subtracts the output of a second one with queries and keys of
+            its own. A call, its pattern, bias, sinks, statistics and cache then have 2 · heads heads.
         forgetting: whether each head forgets keys by gates of its own, `bias_ij = Σ log sigmoid(W x_t + b)` over j < t
             <= i, as `bias.Forgetting`; for causal self-attention by softmax. b begins with zeros.
         chooser: a module that decides by content which keys each query looks at, such as MoBA, NSA or LightningIndexer
@@ -146,8 +89,7 @@ class MultiHeadAttention(AttentionLayer):
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023; norms:
     Query-Key Normalization for Transformers, Henry et al. 2020; gates: Gated Attention for Large Language Models, Qiu
-    et al. 2025, section 2.2; value residual: Value Residual Learning, Zhou et al. 2024; differences: Differential
-    Transformer, Ye et al. 2024, section 2.1; forget gates: Forgetting Transformer, Lin et al. 2025, section 3.
+    et al. 2025, section 2.2; forget gates: Forgetting Transformer, Lin et al. 2025, section 3.
 
     >>> layer = MultiHeadAttention(dim=32, heads=4, kv_heads=2, pattern="causal", positions=Rotary())
     >>> layer(torch.zeros(2, 5, 32)).shape
@@ -170,8 +112,8 @@ class MultiHeadAttention(AttentionLayer):
         sinks: bool = False,
         qk_norm: bool = False,
         output_gate: bool = False,
-        value_residual: bool = False,
-        differential: float | None = None,
+        value_residual: ValueResidual | None = None,
+        differential: Difference | None = None,
         forgetting: bool = False,
         chooser: Chooser | None = None,
         dropout: float = 0.0,
@@ -183,16 +125,17 @@ class MultiHeadAttention(AttentionLayer):
         precise: bool = False,
     ) -> None:
         super().__init__()
-        sizes = _sizes(dim, heads, kv_heads, head_dim, context_dim)
-        self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
-        self.parts = 1 if differential is None else 2  # heads that are computed for each head
+        self._set_sizes(dim, heads, kv_heads, head_dim, context_dim)
+        if differential is not None:
+            of_kind("differential", differential, Difference, "Difference(lambda_init=...)")
+        self.terms = 1 if differential is None else 2  # heads that are computed for each head
         if value_dim is None:
-            self.value_dim = self.parts * self.head_dim
+            self.value_dim = self.terms * self.head_dim
         else:
             self.value_dim = whole("value_dim", value_dim, 1)
         self.difference = None
         if differential is not None:
-            self.difference = Difference(self.head_dim, self.value_dim, differential)
+            self.difference = differential.build(self.head_dim, self.value_dim)
         self._set_options(
             pattern,
             dropout,
@@ -206,49 +149,129 @@ class MultiHeadAttention(AttentionLayer):
         if self.positions is not None:
             self.positions.check(self.head_dim)
         projection_bias = yes_or_no("projection_bias", projection_bias)
-        compared = self.parts * self.heads, self.parts * self.kv_heads
-        self.mechanism = LayerMechanism(checked_mechanism(mechanism), *compared, *sizes[3:])
-        if yes_or_no("sinks", sinks) and "sink" not in self.mechanism.declared.options:
+
+        computed_heads = self.terms * self.heads
+        computed_kv_heads = self.terms * self.kv_heads
+        declared = checked_mechanism(mechanism)
+        self.mechanism = LayerMechanism(
+            declared, computed_heads, computed_kv_heads, self.head_dim, self.context_dim
+        )
+        if yes_or_no("sinks", sinks) and "sink" not in declared.options:
             raise UnsupportedError(
-                f"{self.mechanism.declared} has no sinks, since its weights are no softmax over the keys; leave out "
-                f"sinks=True, or use softmax"
+                f"{declared} has no sinks, since its weights are no softmax over the keys; leave out sinks=True, or "
+                f"use softmax"
             )
-        self.sinks = nn.Parameter(torch.zeros(compared[0])) if sinks else None
-        self.to_forget = None
-        if yes_or_no("forgetting", forgetting):
-            if sinks or "bias" not in self.mechanism.declared.options:
-                raise UnsupportedError(
-                    f"forgetting adds a bias to the scores of a softmax without a sink; use it without "
-                    f"{'sinks=True' if sinks else self.mechanism.declared}"
-                )
-            self.to_forget = new_forget_gates(self.dim, compared[0])
+        self.sinks = nn.Parameter(torch.zeros(computed_heads)) if sinks else None
+        if yes_or_no("forgetting", forgetting) and (sinks or "bias" not in declared.options):
+            raise UnsupportedError(
+                f"forgetting adds a bias to the scores of a softmax without a sink; use it without "
+                f"{'sinks=True' if sinks else declared}"
+            )
+        self.to_forget = new_forget_gates(self.dim, computed_heads) if forgetting else None
         if chooser is not None:
             self._build_chooser(chooser)
         self.chooser = chooser
+
+        # Optimisers and training runs know the parameters by their order, which is that of these lines.
         key_dim = self.mechanism.key_dim
-        shares = self.mechanism.declared.shares_keys
-        self.to_q = Projection(self.dim, compared[0] * self.head_dim, bias=projection_bias)
-        keys = None  # where the mechanism uses the queries as keys
-        if not shares:
-            width = self.stored_heads * key_dim
-            keys = Projection(self.context_dim, width, bias=projection_bias)
-        self.to_k = keys
-        valued = self.stored_heads // self.parts
-        self.to_v = Projection(self.context_dim, valued * self.value_dim, bias=projection_bias)
-        self.to_output = Projection(self.heads * self.value_dim, self.dim, bias=projection_bias)
-        normed = yes_or_no("qk_norm", qk_norm)
-        gated = yes_or_no("output_gate", output_gate)
-        self.q_norm = nn.RMSNorm(self.head_dim, EPSILON) if normed else None
-        self.k_norm = nn.RMSNorm(key_dim, EPSILON) if normed and not shares else None
-        width = self.heads * self.value_dim
-        self.to_output_gate = Projection(self.dim, width, bias=projection_bias) if gated else None
-        mixed = yes_or_no("value_residual", value_residual)
-        self.value_mix = nn.Parameter(torch.full((2,), 0.5)) if mixed else None
+        output_width = self.heads * self.value_dim
+        self.to_q = Projection(self.dim, computed_heads * self.head_dim, bias=projection_bias)
+        self.to_k = None  # where the mechanism uses the queries as keys
+        if not declared.shares_keys:
+            key_width = self.stored_heads * key_dim
+            self.to_k = Projection(self.context_dim, key_width, bias=projection_bias)
+        value_width = self.projected_value_heads * self.value_dim
+        self.to_v = Projection(self.context_dim, value_width, bias=projection_bias)
+        self.to_output = Projection(output_width, self.dim, bias=projection_bias)
+        self.q_norm = None
+        self.k_norm = None
+        if yes_or_no("qk_norm", qk_norm):
+            self.q_norm = nn.RMSNorm(self.head_dim, NORM_EPSILON)
+            if not declared.shares_keys:
+                self.k_norm = nn.RMSNorm(key_dim, NORM_EPSILON)
+        self.to_output_gate = None
+        if yes_or_no("output_gate", output_gate):
+            self.to_output_gate = Projection(self.dim, output_width, bias=projection_bias)
+        self.value_residual = value_residual
+        self.value_mix = None
+        if value_residual is not None:
+            of_kind("value_residual", value_residual, ValueResidual, "ValueResidual()")
+            self.value_mix = value_residual.new_mix()
+
+    def _set_sizes(
+        self,
+        dim: int,
+        heads: int,
+        kv_heads: int | None,
+        head_dim: int | None,
+        context_dim: int | None,
+    ) -> None:
+        """Keep the sizes with their defaults filled in; an ArgumentError if they do not fit."""
+        self.dim = whole("dim", dim, 1)
+        self.heads = whole("heads", heads, 1)
+        self.kv_heads = self.heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
+        self.context_dim = self.dim
+        if context_dim is not None:
+            self.context_dim = whole("context_dim", context_dim, 1)
+        if head_dim is not None:
+            head_dim = whole("head_dim", head_dim, 1)
+        if self.heads % self.kv_heads:
+            way_out = "give a divisor of heads"
+            if self.heads <= MOST_HEADS_LISTED:
+                counts = range(1, self.heads + 1)
+                divisors = [str(count) for count in counts if self.heads % count == 0]
+                way_out = f"give one of {', '.join(divisors)}"
+            raise ArgumentError(
+                f"kv_heads is {self.kv_heads}, by which {count_of(self.heads, 'query heads')} cannot be divided into "
+                f"equal groups; {way_out}"
+            )
+        if head_dim is None and self.dim % self.heads:
+            raise ArgumentError(
+                f"dim {self.dim} does not divide into {count_of(self.heads, 'heads')}; give head_dim, or another dim "
+                f"or heads"
+            )
+        self.head_dim = self.dim // self.heads if head_dim is None else head_dim
+
+    def _build_chooser(self, chooser: Chooser) -> None:
+        if not isinstance(chooser, Chooser) or chooser.built:
+            reason = f"chooser is {shown(chooser)}"
+            if isinstance(chooser, Chooser):
+                reason = "another layer has this chooser"
+            raise ArgumentError(
+                f"{reason}; make one of regard.layers, such as MoBA(block=64, top=8)"
+            )
+        softcap = self.options["softcap"]
+        scale = self.options["scale"]
+        needs = {
+            "softmax without parameters": self.mechanism.declared == Softmax(),
+            "no sinks": self.sinks is None,
+            "no differential": self.difference is None,
+            "no forgetting": self.to_forget is None,
+            "context_dim equal to dim": self.context_dim == self.dim,
+            "no softcap": chooser.branches == 1 or softcap is None,
+        }
+        missing = [name for name, fulfilled in needs.items() if not fulfilled]
+        if missing:
+            raise UnsupportedError(
+                f"the chooser {type(chooser).__name__} needs a layer with {', '.join(missing)}"
+            )
+
+        if scale is None:
+            scale = self.head_dim**-0.5
+        chooser.build(self.dim, self.heads, self.kv_heads, self.head_dim, self.value_dim, scale)
+        chooser.built = True
+        chooser.softcap = softcap
 
     @property
     def stored_heads(self) -> int:
         """Heads of projected keys, and of a cache."""
-        return self.parts * self.kv_heads * (1 if self.chooser is None else self.chooser.branches)
+        branches = 1 if self.chooser is None else self.chooser.branches
+        return self.terms * self.kv_heads * branches
+
+    @property
+    def projected_value_heads(self) -> int:
+        """Heads of projected values: both terms of a difference have the same values."""
+        return self.stored_heads // self.terms
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:
@@ -326,58 +349,42 @@ class MultiHeadAttention(AttentionLayer):
             )
         documents = None
         if getattr(x, "is_nested", False) or getattr(context, "is_nested", False):
-            others = {
-                "q_start": q_start,
-                "positions": positions,
-                "first_values": first_values,
-                "cache": cache,
-            }
-            x, context, documents = packed_vectors(x, context, **others)
-        self._check(x, context, cache)
+            x, context, documents = packed_vectors(
+                x,
+                context,
+                q_start=q_start,
+                positions=positions,
+                first_values=first_values,
+                cache=cache,
+            )
+        self._check_inputs(x, context, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
-        q = self._queries(x)
+
         if context is None:
-            first_key = cache.place if cache is not None else 0
+            first_key = 0 if cache is None else cache.place
             q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
-            self._check_positions(positions)
-            q = self.mechanism.queries(self._rotated(q, q_start, positions))
-            gate = self.mechanism.gate(x)
-            log_forget = None
-            if self.to_forget is not None:
-                log_forget = log_forget_gates(self.to_forget, x)
-            if log_forget is not None and bias is not None:
-                raise UnsupportedError(
-                    "forgetting is the bias of this layer's calls, so leave bias out"
-                )
-            k, v = self._keys_of_self(x, q, first_key, positions, first_values)
+            inputs = self._project_self(
+                x, combined, bias, q_start, first_key, positions, first_values
+            )
             if cache is not None:
                 self._refuse_with_cache(combined, q_start, first_key)
-                return self._append_and_attend(cache, x, q, k, v, combined, bias, gate, log_forget)
-            if log_forget is not None:
-                if documents is None:
-                    bias = Forgetting(log_forget)
-                else:
-                    bias = documents.forgetting(log_forget)
+                return self._append_and_attend(cache, inputs)
+            if inputs.log_forget is not None:
+                new_bias = Forgetting if documents is None else documents.forgetting
+                inputs.bias = new_bias(inputs.log_forget)
         else:
             self._refuse_for_context(positions, first_values)
-            if q_start is None:
-                self._refuse_unrelated(combined)
-            else:
-                q = self._rotated(q, checked_q_start(q_start, x.shape[0]))
-            if not isinstance(context, ProjectedContext):
-                context = self.project_context(context)
-            k = context.keys
-            v = context.values
-            gate = context.gate
+            inputs = self._project_with_context(x, context, combined, bias, q_start)
         if documents is not None:
             if self.chooser is not None:
                 raise UnsupportedError(
                     "a chooser compares all keys of a row; call the layer for each jagged document"
                 )
-            combined = documents.pattern(combined, self.mechanism.called, bias)
-            q_start = 0
-        heads = self._compute_heads(x, q, k, v, combined, bias, q_start, gate)
-        output = self._output(heads, x)
+            inputs.pattern = documents.pattern(combined, self.mechanism.called, inputs.bias)
+            inputs.q_start = 0
+
+        heads = self._compute_heads(inputs)
+        output = self._compute_output(heads, x)
         return output if documents is None else jagged(output, documents.q_ends, 1)
 
     def choice_loss(
@@ -389,105 +396,18 @@ class MultiHeadAttention(AttentionLayer):
     ) -> torch.Tensor:
         """The loss by which a chooser learns, a number, for a call of x: see `LightningIndexer.loss`. x gets no
         gradient. `choice_losses` collects the losses of a model."""
-        self._check(x, None, None)
+        self._check_inputs(x, None, None)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         with torch.no_grad():
-            q = self._rotated(self._queries(x), 0, positions)
-            k = self._keys(x, 0, positions)
-        return (Chooser() if self.chooser is None else self.chooser).loss(x, q, k, combined)
-
-    def _build_chooser(self, chooser: Chooser) -> None:
-        if not isinstance(chooser, Chooser) or chooser.built:
-            what = (
-                "another layer has this chooser"
-                if isinstance(chooser, Chooser)
-                else f"chooser is {shown(chooser)}"
-            )
-            raise ArgumentError(f"{what}; make one of regard.layers, such as MoBA(block=64, top=8)")
-        fits = {
-            "softmax without parameters": self.mechanism.declared == Softmax(),
-            "no sinks": self.sinks is None,
-            "no differential": self.parts == 1,
-            "no forgetting": self.to_forget is None,
-            "context_dim equal to dim": self.context_dim == self.dim,
-            "no softcap": chooser.branches == 1 or self.options["softcap"] is None,
-        }
-        if missing := [name for name, fit in fits.items() if not fit]:
-            raise UnsupportedError(
-                f"the chooser {type(chooser).__name__} needs a layer with {', '.join(missing)}"
-            )
-        scale = self.head_dim**-0.5 if self.options["scale"] is None else self.options["scale"]
-        chooser.build(self.dim, self.heads, self.kv_heads, self.head_dim, self.value_dim, scale)
-        chooser.built, chooser.softcap = True, self.options["softcap"]
-
-    def _queries(self, x: torch.Tensor) -> torch.Tensor:
-        q = self._split(self.to_q(x), self.parts * self.heads)  # (batch, heads, length, head_dim)
-        return q if self.q_norm is None else self.q_norm(q)
-
-    def _compute_heads(
-        self,
-        x: torch.Tensor,
-        q: torch.Tensor,
-        k: Entries,
-        v: Entries,
-        pattern: Pattern,
-        bias: torch.Tensor | Bias | None,
-        q_start: int | torch.Tensor | None,
-        gate: Gate,
-    ) -> torch.Tensor:
-        """The outputs of the heads, with the keys that a chooser chooses or with all."""
-        chooser = self.chooser
-        start = k.shape[2] - q.shape[2]
-        if chooser is None:
-            return self._attend(q, k, v, pattern, bias, q_start, gate)
-        if (
-            isinstance(q_start, torch.Tensor)
-            or q_start != start
-            or (isinstance(k, Stored) and k.first)
-        ):
-            raise UnsupportedError(
-                "a chooser chooses among all keys of a text; leave out q_start, and use a cache that keeps all entries"
-            )
-        if chooser.branches > 1 and (bias is not None or current_recording(self) is not None):
-            raise UnsupportedError(
-                f"{type(chooser).__name__} adds {chooser.branches} attentions, one of which has compressed keys, so it "
-                f"supports neither bias nor statistics"
-            )
-        keys, values = (x.widened(q.dtype) if isinstance(x, Stored) else x for x in (k, v))
-        visible = visible_keys(pattern, Grid.whole(q.shape[2], k.shape[2], start, q.device))
-        if visible is not None:
-            hidden = ~visible.any(1, keepdim=True)[..., None]
-            keys = keys.masked_fill(hidden, 0)
-            values = values.masked_fill(hidden, 0)
-        return chooser(
-            lambda q, k, v, pattern: self._attend(q, k, v, pattern, bias, start),
-            x,
-            q,
-            keys,
-            values,
-            pattern,
-        )
+            q = self._rotate(self._project_queries(x), 0, positions)
+            k = self._project_keys(x, 0, positions)
+        chooser = Chooser() if self.chooser is None else self.chooser
+        return chooser.loss(x, q, k, combined)
 
     def values(self, x: torch.Tensor) -> torch.Tensor:
         """The values of x (batch, length, dim), as `first_values` of later layers: (batch, kv_heads, length, v_dim)."""
         self._check_vectors("x", x, self.context_dim)
-        return self._split(self.to_v(x), self.stored_heads // self.parts)
-
-    def _output(self, heads: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The output (batch, length, dim) of the outputs of heads."""
-        if self.difference is not None:
-            heads = self.difference(heads)
-        if self.to_output_gate is None:
-            return self._join(heads)
-        return self._join(heads, torch.sigmoid(self.to_output_gate(x)))
-
-    def _values(
-        self, vectors: torch.Tensor, first_values: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Values (batch, kv_heads, length, v_dim), with those of the first layer added, for each of the parts."""
-        v = self._split(self.to_v(vectors), self.stored_heads // self.parts)
-        v = self._add_first_values(v, first_values)
-        return v if self.parts == 1 else torch.cat([v, v], 1)
+        return self._split(self.to_v(x), self.projected_value_heads)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
         """The projected keys and values of a context (batch, context_length, context_dim), for repeated use."""
@@ -496,19 +416,19 @@ class MultiHeadAttention(AttentionLayer):
             raise UnsupportedError(
                 "a chooser chooses in one text, so a layer with one cannot attend to a context"
             )
+        declared = self.mechanism.declared
         if self.to_k is None:
             raise UnsupportedError(
-                f"{self.mechanism.declared}: it uses the queries as keys, so it cannot attend to a context"
+                f"{declared}: it uses the queries as keys, so it cannot attend to a context"
             )
         gate = self.mechanism.gate(context)
-        if isinstance(gate, dict) or self.mechanism.declared.groups_values:
+        if isinstance(gate, dict) or declared.groups_values:
             raise UnsupportedError(
-                f"{self.mechanism.declared}: its memory is written by the positions that read it, so it cannot attend "
-                f"to a context; use softmax or a linear mechanism"
+                f"{declared}: its memory is written by the positions that read it, so it cannot attend to a context; "
+                f"use softmax or a linear mechanism"
             )
-        keys = self._split(self.to_k(context), self.parts * self.kv_heads)
-        keys = self._rotated(keys if self.k_norm is None else self.k_norm(keys), 0)
-        return ProjectedContext(self.mechanism.keys(keys), self._values(context), gate)
+        keys = self._project_keys(context, 0)
+        return ProjectedContext(keys, self._project_values(context), gate)
 
     def new_cache(
         self,
@@ -517,7 +437,7 @@ class MultiHeadAttention(AttentionLayer):
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
         *,
-        first: int = 0,
+        first_entries: int = 0,
         shared: bool = False,
     ) -> Cache | RecurrentState:
         """An empty cache in which this layer continues `batch` texts; each layer of a stack needs its own.
@@ -528,11 +448,10 @@ class MultiHeadAttention(AttentionLayer):
         Args:
             batch: number of texts.
             kind: "dynamic" (grows), "static" (fixed capacity), "ring" (the last entries), "paged" (beams share
-                pages) or "state" (sums in constant memory). The default is "state" for mechanisms that have one, else
-                "dynamic".
+                pages) or "state" (sums in constant memory); `default_cache_kind` by default.
             capacity: the most entries; for a ring, by default as far as the layer's pattern looks back.
             dtype: storage dtype, that of the weights by default; torch.bfloat16 and "int8" need less memory.
-            first: for a ring, how many entries at the beginning of the text stay, besides the last ones.
+            first_entries: for a ring, how many entries at the beginning of the text stay, besides the last ones.
             shared: whether other layers may write to it too; otherwise it belongs to the layer that writes first.
 
         >>> layers = [MultiHeadAttention(dim=8, heads=2, pattern="causal_window(64)") for _ in range(3)]
@@ -542,130 +461,210 @@ class MultiHeadAttention(AttentionLayer):
         >>> layers[0].new_cache(batch=1, kind="ring", dtype="int8")
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
-        declared = self.mechanism.declared
-        kind = (
-            ("state" if declared.has_state else "dynamic")
-            if kind is None
-            else a_string("kind", kind)
-        )
+        kind = self._checked_cache_kind(kind)
         if kind == "state":
-            if not declared.has_state:
-                raise UnsupportedError(
-                    f"{declared} has no recurrent state; use another kind of cache"
-                )
-            if capacity is not None or dtype is not None or first:
-                raise ArgumentError(
-                    "a state has a fixed size and the dtype of the weights; leave out capacity, dtype and first"
-                )
-            sizes = batch, self.parts * self.kv_heads, self.head_dim, self.value_dim
-            of_weights, device = place_of(self.to_v)
-            dtype = torch.promote_types(of_weights, torch.float32)
-            return RecurrentState(declared, *sizes, dtype=dtype, device=device, shared=shared)
-        if (reason := self.mechanism.reason_against_caches) is not None:
-            raise UnsupportedError(f"{declared}: {reason}")
-        options = self._cache_options(kind, capacity, dtype, shared, first)
+            return self._new_state(batch, capacity, dtype, first_entries, shared)
+        reason = self.mechanism.reason_against_caches
+        if reason is not None:
+            raise UnsupportedError(f"{self.mechanism.declared}: {reason}")
+        options = self._cache_options(kind, capacity, dtype, shared, first_entries)
         if kind == "ring" and self.chooser is not None:
             raise UnsupportedError(
                 "a chooser chooses among all keys; use a cache that keeps all entries"
             )
-        kept = self.mechanism.kept_dim + (0 if self.chooser is None else self.chooser.extra_dim)
+
+        key_dim = self.mechanism.cached_key_dim
+        if self.chooser is not None:
+            key_dim += self.chooser.extra_dim
         if self.to_forget is not None:
             options["forgetting"] = self.heads // self.kv_heads
-        cache = new_cache(kind, batch, self.stored_heads, kept, v_dim=self.value_dim, **options)
+        options["v_dim"] = self.value_dim
+        cache = new_cache(kind, batch, self.stored_heads, key_dim, **options)
         cache.belong_to(self)
         return cache
 
-    def _append_and_attend(
+    def _new_state(
         self,
-        cache: Cache | RecurrentState,
+        batch: int,
+        capacity: int | None,
+        dtype: torch.dtype | str | None,
+        first_entries: int,
+        shared: bool,
+    ) -> RecurrentState:
+        declared = self.mechanism.declared
+        if not declared.has_state:
+            raise UnsupportedError(f"{declared} has no recurrent state; use another kind of cache")
+        if capacity is not None or dtype is not None or first_entries:
+            raise ArgumentError(
+                "a state has a fixed size and the dtype of the weights; leave out capacity, dtype and first_entries"
+            )
+        weights_dtype, device = place_of(self.to_v)
+        return RecurrentState(
+            declared,
+            batch,
+            self.terms * self.kv_heads,
+            self.head_dim,
+            self.value_dim,
+            dtype=torch.promote_types(weights_dtype, torch.float32),
+            device=device,
+            shared=shared,
+        )
+
+    def _project_self(
+        self,
         x: torch.Tensor,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
         pattern: Pattern,
         bias: torch.Tensor | Bias | None,
-        gate: Gate,
-        log_forget: torch.Tensor | None,
+        q_start: int | torch.Tensor,
+        first_key: Any,
+        positions: torch.Tensor | None,
+        first_values: torch.Tensor | None,
+    ) -> HeadInputs:
+        """The inputs of a call of self-attention; `first_key` is the position of the key of x's first vector."""
+        q = self._project_queries(x)
+        if positions is not None and self.positions is None:
+            raise ArgumentError(
+                "positions= are for Rotary, and this layer has none; make it with positions='rotary'"
+            )
+        q = self.mechanism.queries(self._rotate(q, q_start, positions))
+        gate = self.mechanism.gate(x)
+        log_forget = None
+        if self.to_forget is not None:
+            log_forget = log_forget_gates(self.to_forget, x)
+            if bias is not None:
+                raise UnsupportedError(
+                    "forgetting is the bias of this layer's calls, so leave bias out"
+                )
+        if self.context_dim != self.dim:
+            raise ShapeError(
+                f"this layer's contexts have size {self.context_dim} and x has {self.dim}, so it needs a context"
+            )
+
+        v = self._project_values(x, first_values)
+        k = q if self.to_k is None else self._project_keys(x, first_key, positions)
+        if self.chooser is not None:
+            k = self.chooser.cached_keys(x, k, first_key)
+        return HeadInputs(x, q, k, v, pattern, bias, q_start, gate, log_forget)
+
+    def _project_with_context(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor | ProjectedContext,
+        pattern: Pattern,
+        bias: torch.Tensor | Bias | None,
+        q_start: int | torch.Tensor | None,
+    ) -> HeadInputs:
+        q = self._project_queries(x)
+        if q_start is None:
+            self._refuse_unrelated(pattern)
+        else:
+            q = self._rotate(q, checked_q_start(q_start, x.shape[0]))
+        if not isinstance(context, ProjectedContext):
+            context = self.project_context(context)
+        return HeadInputs(x, q, context.keys, context.values, pattern, bias, q_start, context.gate)
+
+    def _project_queries(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, computed heads, length, head_dim), before they are rotated."""
+        q = self._split(self.to_q(x), self.terms * self.heads)
+        return q if self.q_norm is None else self.q_norm(q)
+
+    def _project_keys(
+        self, vectors: torch.Tensor, first: Any, positions: torch.Tensor | None = None
     ) -> torch.Tensor:
-        start = cache.place
-        summed = isinstance(cache, RecurrentState)
-        if summed and (bias is not None or current_recording(self) is not None):
+        """(batch, stored heads, length, ·), as the mechanism compares and caches them."""
+        k = self._split(self.to_k(vectors), self.stored_heads)  # ty: ignore[not-callable]
+        if self.k_norm is not None:
+            k = self.k_norm(k)
+        return self.mechanism.keys(self._rotate(k, first, positions))
+
+    def _project_values(
+        self, vectors: torch.Tensor, first_values: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """(batch, stored heads, length, v_dim), with those of the first layer added."""
+        v = self._split(self.to_v(vectors), self.projected_value_heads)
+        v = mix_values(v, first_values, self.value_mix)
+        return v if self.terms == 1 else torch.cat([v, v], 1)
+
+    def _append_and_attend(self, cache: Cache | RecurrentState, inputs: HeadInputs) -> torch.Tensor:
+        inputs.q_start = cache.place
+        is_state = isinstance(cache, RecurrentState)
+        if is_state and (inputs.bias is not None or current_recording(self) is not None):
             raise UnsupportedError(
                 "a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'"
             )
         with cache.unless_refused():
             if isinstance(cache, RecurrentState):
-                options = {
-                    "scale": self.options["scale"],
-                    "parameters": self.mechanism.options(gate)["parameters"],
-                }
-                heads = cache.attend(q, k, v, pattern=pattern, **options)
+                heads = cache.attend(
+                    inputs.q,
+                    inputs.k,
+                    inputs.v,
+                    pattern=inputs.pattern,
+                    scale=self.options["scale"],
+                    parameters=self.mechanism.options(inputs.gate)["parameters"],
+                )
             else:
-                keys, values, forgets = cache.append_gated(k, v, log_forget)
-                bias = bias if forgets is None else forgets
-                heads = self._compute_heads(x, q, keys, values, pattern, bias, start, gate)
-            output = self._output(heads, x)
+                inputs.k, inputs.v, bias = cache.append_gated(inputs.k, inputs.v, inputs.log_forget)
+                if bias is not None:
+                    inputs.bias = bias
+                heads = self._compute_heads(inputs)
+            output = self._compute_output(heads, inputs.x)
             cache.belong_to(self)
         return output
 
-    def _keys_of_self(
-        self,
-        x: torch.Tensor,
-        q: torch.Tensor,
-        first: int,
-        positions: torch.Tensor | None,
-        first_values: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.context_dim != self.dim:
-            raise ShapeError(
-                f"this layer's contexts have size {self.context_dim} and x has {self.dim}, so it needs a context"
-            )
-        v = self._values(x, first_values)
-        if self.to_k is None:
-            return q, v
-        k = self._keys(x, first, positions)
-        return (k if self.chooser is None else self.chooser.cached_keys(x, k, first)), v
+    def _compute_heads(self, inputs: HeadInputs) -> torch.Tensor:
+        """The outputs of the heads, with the keys that a chooser chooses or with all."""
+        if self.chooser is not None:
+            return self._compute_chosen(self.chooser, inputs)
+        return self._attend(
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            inputs.pattern,
+            inputs.bias,
+            inputs.q_start,
+            inputs.gate,
+        )
 
-    def _keys(self, x: torch.Tensor, first: int, positions: torch.Tensor | None) -> torch.Tensor:
-        k = self._split(self.to_k(x), self.stored_heads)  # ty: ignore[not-callable]
-        if self.k_norm is not None:
-            k = self.k_norm(k)
-        return self.mechanism.keys(self._rotated(k, first, positions))
-
-    def _add_first_values(self, v: torch.Tensor, first_values: torch.Tensor | None) -> torch.Tensor:
-        """Values with those of the first layer added."""
-        if self.value_mix is None:
-            if first_values is not None:
-                raise ArgumentError("first_values are for layers made with value_residual=True")
-            return v
-        if first_values is None:
-            raise ArgumentError(
-                "this layer has value_residual, so it needs first_values=layers[0].values(x)"
-            )
-        if first_values.shape != v.shape:
-            raise ShapeError(
-                f"first_values have shape {tuple(first_values.shape)}, and the values {tuple(v.shape)}"
-            )
-        return self.value_mix[0] * v + self.value_mix[1] * first_values
-
-    def _check_positions(self, positions: torch.Tensor | None) -> None:
-        if positions is not None and self.positions is None:
-            raise ArgumentError(
-                "positions= are for Rotary, and this layer has none; make it with positions='rotary'"
-            )
-
-    def _refuse_for_context(
-        self, positions: torch.Tensor | None, first_values: torch.Tensor | None
-    ) -> None:
-        if any(
-            one is not None for one in (positions, first_values, self.value_mix, self.to_forget)
-        ):
+    def _compute_chosen(self, chooser: Chooser, inputs: HeadInputs) -> torch.Tensor:
+        q, k, v = inputs.q, inputs.k, inputs.v
+        bias = inputs.bias
+        start = k.shape[2] - q.shape[2]
+        misplaced = isinstance(inputs.q_start, torch.Tensor) or inputs.q_start != start
+        if misplaced or (isinstance(k, Stored) and k.first):
             raise UnsupportedError(
-                "positions=, first_values=, value_residual and forgetting are for self-attention: the keys and values "
-                "of a context are not at the places of x"
+                "a chooser chooses among all keys of a text; leave out q_start, and use a cache that keeps all entries"
             )
+        if chooser.branches > 1 and (bias is not None or current_recording(self) is not None):
+            raise UnsupportedError(
+                f"{type(chooser).__name__} adds {chooser.branches} attentions, one of which has compressed keys, so it "
+                f"supports neither bias nor statistics"
+            )
+        if isinstance(k, Stored):
+            k = k.widened(q.dtype)
+        if isinstance(v, Stored):
+            v = v.widened(q.dtype)
+        visible = visible_keys(inputs.pattern, Grid.whole(q.shape[2], k.shape[2], start, q.device))
+        if visible is not None:
+            hidden = ~visible.any(1, keepdim=True)[..., None]
+            k = k.masked_fill(hidden, 0)
+            v = v.masked_fill(hidden, 0)
 
-    def _check(
+        def attend(
+            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern
+        ) -> torch.Tensor:
+            return self._attend(q, k, v, pattern, bias, start)
+
+        return chooser(attend, inputs.x, q, k, v, inputs.pattern)
+
+    def _compute_output(self, heads: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The output (batch, length, dim) of the outputs of heads."""
+        if self.difference is not None:
+            heads = self.difference(heads)
+        if self.to_output_gate is None:
+            return self._join(heads)
+        return self._join(heads, torch.sigmoid(self.to_output_gate(x)))
+
+    def _check_inputs(
         self,
         x: torch.Tensor,
         context: torch.Tensor | ProjectedContext | None,
@@ -681,16 +680,27 @@ class MultiHeadAttention(AttentionLayer):
             if not isinstance(cache, Cache | RecurrentState):
                 raise ArgumentError(f"cache is {shown(cache)}; make one with new_cache(batch=...)")
             cache.refuse_other(self)
-        if context is not None:
-            if not isinstance(context, ProjectedContext):
-                self._check_vectors("context", context, self.context_dim)
-            rows = (
-                context.keys.shape[0] if isinstance(context, ProjectedContext) else context.shape[0]
+        if context is None:
+            return
+        if isinstance(context, ProjectedContext):
+            rows = context.keys.shape[0]
+        else:
+            self._check_vectors("context", context, self.context_dim)
+            rows = context.shape[0]
+        if rows != x.shape[0]:
+            raise ShapeError(
+                f"axis 'batch' is {x.shape[0]} in x {tuple(x.shape)} but {rows} in the context"
             )
-            if rows != x.shape[0]:
-                raise ShapeError(
-                    f"axis 'batch' is {x.shape[0]} in x {tuple(x.shape)} but {rows} in the context"
-                )
+
+    def _refuse_for_context(
+        self, positions: torch.Tensor | None, first_values: torch.Tensor | None
+    ) -> None:
+        for_self_alone = (positions, first_values, self.value_mix, self.to_forget)
+        if any(option is not None for option in for_self_alone):
+            raise UnsupportedError(
+                "positions=, first_values=, value_residual and forgetting are for self-attention: the keys and values "
+                "of a context are not at the places of x"
+            )
 
     def _refuse_unrelated(self, pattern: Pattern) -> None:
         """Refuse a pattern or Rotary that compares positions with those of a context whose origin is not known."""
@@ -706,43 +716,27 @@ class MultiHeadAttention(AttentionLayer):
             )
 
     def extra_repr(self) -> str:
-        heads = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
-        heads += "" if self.value_dim == self.head_dim else f", value_dim={self.value_dim}"
-        rest = "" if self.positions is None else f", positions={self.positions}"
-        rest += "" if self.difference is None else f", differential={self.difference.lambda_init}"
-        given = {
-            "sinks": self.sinks,
-            "qk_norm": self.q_norm,
-            "output_gate": self.to_output_gate,
-            "value_residual": self.value_mix,
-            "forgetting": self.to_forget,
-        }
-        rest += "".join(f", {name}=True" for name, one in given.items() if one is not None)
-        return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}{rest}"
-
-
-def _sizes(
-    dim: int, heads: int, kv_heads: int | None, head_dim: int | None, context_dim: int | None
-) -> tuple[int, int, int, int, int]:
-    """The sizes of an attention layer with defaults filled in; an ArgumentError if they do not fit."""
-    dim = whole("dim", dim, 1)
-    heads = whole("heads", heads, 1)
-    kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
-    context_dim = dim if context_dim is None else whole("context_dim", context_dim, 1)
-    head_dim = head_dim if head_dim is None else whole("head_dim", head_dim, 1)
-    if heads % kv_heads:
-        fitting = (
-            [str(count) for count in range(1, heads + 1) if heads % count == 0]
-            if heads <= MOST_LISTED
-            else []
-        )
-        way_out = f"give one of {', '.join(fitting)}" if fitting else "give a divisor of heads"
-        raise ArgumentError(
-            f"kv_heads is {kv_heads}, by which {count_of(heads, 'query heads')} cannot be divided into equal groups; "
-            f"{way_out}"
-        )
-    if head_dim is None and dim % heads:
-        raise ArgumentError(
-            f"dim {dim} does not divide into {count_of(heads, 'heads')}; give head_dim, or another dim or heads"
-        )
-    return dim, heads, kv_heads, dim // heads if head_dim is None else head_dim, context_dim
+        words = [
+            f"dim={self.dim}",
+            f"heads={self.heads}",
+            f"kv_heads={self.kv_heads}",
+            f"head_dim={self.head_dim}",
+        ]
+        if self.value_dim != self.head_dim:
+            words.append(f"value_dim={self.value_dim}")
+        words.append(f"pattern={str(self.pattern)!r}")
+        if self.positions is not None:
+            words.append(f"positions={self.positions}")
+        if self.difference is not None:
+            words.append(f"differential={Difference(self.difference.lambda_init)}")
+        if self.sinks is not None:
+            words.append("sinks=True")
+        if self.q_norm is not None:
+            words.append("qk_norm=True")
+        if self.to_output_gate is not None:
+            words.append("output_gate=True")
+        if self.value_residual is not None:
+            words.append(f"value_residual={self.value_residual}")
+        if self.to_forget is not None:
+            words.append("forgetting=True")
+        return ", ".join(words)

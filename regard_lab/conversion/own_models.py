@@ -242,7 +242,7 @@ def _headed(model: Model, other: Model) -> Iterator[tuple[str, int, int]]:
         for part, tensor in layer.state_dict().items():
             if tensor.shape != wanted[part].shape:
                 parts = (
-                    layer.parts if part.startswith("to_k") else 1
+                    layer.terms if part.startswith("to_k") else 1
                 )  # differences have two keys for each value
                 yield f"{name}.{part}", parts * layer.kv_heads, parts * after[name].kv_heads
 

@@ -16,11 +16,13 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import (
     NSA,
     Chooser,
+    Difference,
     FeedForward,
     LatentAttention,
     LightningIndexer,
     MoBA,
     MultiHeadAttention,
+    ValueResidual,
 )
 from regard.layers.feed_forward import ACTIVATIONS, GATED, Projection
 from regard.mechanisms import Mechanism, Softmax
@@ -411,9 +413,10 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
             name: getattr(config, name) for name in ("qk_norm", "output_gate", "forgetting")
         }
         options["chooser"] = new_chooser(config)
-        options["value_residual"] = config.value_residual and layer > 0
+        if config.value_residual and layer > 0:
+            options["value_residual"] = ValueResidual()
         if config.differential:  # Differential Transformer, Ye et al. 2024, section 2.1
-            options["differential"] = 0.8 - 0.6 * math.exp(-0.3 * layer)
+            options["differential"] = Difference(0.8 - 0.6 * math.exp(-0.3 * layer))
         attention: Attention = MultiHeadAttention(config.dim, config.heads, **options)
     else:
         options |= {

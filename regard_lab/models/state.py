@@ -119,9 +119,10 @@ def frugal_kind(layer: MultiHeadAttention | LatentAttention) -> str:
     >>> frugal_kind(MultiHeadAttention(dim=8, heads=2, pattern="causal_window(64)"))
     'ring'
     """
-    if layer.mechanism.declared.has_state:
-        return "state"
-    return "dynamic" if layer.pattern.reach().back is None else "ring"
+    kind = layer.default_cache_kind
+    if kind == "dynamic" and layer.pattern.reach().back is not None:
+        return "ring"
+    return kind
 
 
 class Sources:

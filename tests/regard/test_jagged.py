@@ -9,6 +9,7 @@ import regard as rg
 from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
+from regard.layers import Difference
 from regard.patterns.documents import PerDocument
 
 LENGTHS = (5, 0, 1, 9, 4)
@@ -213,7 +214,7 @@ LAYERS = {
     "rotary": rg.MultiHeadAttention(
         12, 2, positions="rotary", pattern="causal", qk_norm=True, output_gate=True
     ),
-    "two parts": rg.MultiHeadAttention(12, 2, differential=0.3, sinks=True),
+    "two parts": rg.MultiHeadAttention(12, 2, differential=Difference(0.3), sinks=True),
     "forgetting": rg.MultiHeadAttention(12, 4, kv_heads=2, pattern="causal", forgetting=True),
     "state": rg.MultiHeadAttention(12, 2, pattern="causal", mechanism=m.GatedDelta()),
     "latent": rg.LatentAttention(

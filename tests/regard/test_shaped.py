@@ -183,7 +183,7 @@ def test_starts_and_orders_on_the_cpu_are_moved_to_the_device_of_a_layer_and_its
         start = order = torch.tensor([1, 0])
         # a device that no build needs
         heads = torch.empty(2, 2, 3, 4, device="lazy", requires_grad=recorded)
-        turned = layer._rotated(heads, start)
+        turned = layer._rotate(heads, start)
         held = Held({"k": heads, "v": heads}, 0, 3).reordered(order)
         context = ProjectedContext(heads, heads, None).reorder(order)
         found = (turned, held.planes["k"], context.keys)

@@ -420,7 +420,7 @@ class Cache(Owned):
         dtype = held.planes["k"].dtype
         joined = "v" not in held.planes
         options: dict[str, Any] = {"capacity": capacity, "joined": joined} | (
-            {"first": lead} if lead else {}
+            {"first_entries": lead} if lead else {}
         )
         options |= (
             {"forgetting": held.planes["forgotten"].shape[3]} if "forgotten" in held.planes else {}
@@ -592,6 +592,6 @@ class Cache(Owned):
         sizes += f", joined v_dim={self.v_dim}" if self.joined else ""
         sizes += f", entries={self.entries}" if self._whole().places is not None else ""
         end = "" if self.capacity is None else f", capacity={self.capacity}"
-        end += f", first={self.lead}" if self.lead else ""
+        end += f", first_entries={self.lead}" if self.lead else ""
         end += f", forgetting={self._held.planes['forgotten'].shape[3]}" if self._forgets else ""
         return f"{type(self).__name__}({sizes}, {str(self.dtype).removeprefix('torch.')}{end})"

@@ -16,7 +16,7 @@ from regard.errors import ArgumentError, ShapeError
 def first_and_last(length: int, count: int, first: int = 4) -> torch.Tensor:
     """Positions (count,) of the first tokens of a text and the last ones before `length`.
 
-    A ring cache with `first=` keeps the same entries by itself.
+    A ring cache with `first_entries=` keeps the same entries by itself.
 
     Source: Efficient Streaming Language Models with Attention Sinks, Xiao et al. 2023, section 3.2.
 

@@ -167,8 +167,8 @@ class RingCache(Cache):
     dropped. `CausalWindow(w)` therefore needs a capacity of w - 1. Entries stay contiguous: a quarter more room is
     allocated, and they move to the front only when it is used up, so n appends copy O(n) entries.
 
-    With `first=n` the first n entries of the text stay too, for `causal_window(w) | (causal & prefix(n))`; then the
-    entries between are dropped when the room is used up.
+    With `first_entries=n` the first n entries of the text stay too, for `causal_window(w) | (causal & prefix(n))`; then
+    the entries between are dropped when the room is used up.
 
     >>> cache = RingCache(batch=1, kv_heads=2, head_dim=4, capacity=3)
     >>> for _ in range(5):
@@ -182,8 +182,8 @@ class RingCache(Cache):
     kind = "ring"
     bounded = True
 
-    def __init__(self, *sizes: Any, first: int = 0, **options: Any) -> None:
-        self.lead = whole("first", first, 0)
+    def __init__(self, *sizes: Any, first_entries: int = 0, **options: Any) -> None:
+        self.lead = whole("first_entries", first_entries, 0)
         super().__init__(*sizes, **options)
 
     def _room(self, needed: int, now: int) -> int:
@@ -209,7 +209,7 @@ class RingCache(Cache):
     def _keep(self, held: Held) -> None:
         raise UnsupportedError(
             f"keep: a ring itself drops its oldest entries, and holds the first {self.lead} and the last "
-            f"{self.capacity}; use a dynamic, static or paged cache, or first= for the entries that stay"
+            f"{self.capacity}; use a dynamic, static or paged cache, or first_entries= for the entries that stay"
         )
 
     def _whole(self) -> Held:
@@ -229,9 +229,9 @@ def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: An
     >>> new_cache("static", 2, 4, 64, dtype="int8", capacity=512)
     StaticCache(batch=2, kv_heads=4, length=0, head_dim=64, int8, capacity=512)
     """
-    if one_of("kind", kind, KINDS) != "ring" and options.pop("first", 0):
+    if one_of("kind", kind, KINDS) != "ring" and options.pop("first_entries", 0):
         raise ArgumentError(
-            f"first= is for a ring, which drops entries; a {kind} cache keeps all, so leave it out"
+            f"first_entries= is for a ring, which drops entries; a {kind} cache keeps all, so leave it out"
         )
     return KINDS[kind](batch, kv_heads, head_dim, **options)
 

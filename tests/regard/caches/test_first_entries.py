@@ -27,8 +27,8 @@ def continued(layer, x, cache, sizes) -> torch.Tensor:
 def test_a_window_with_first_keys_goes_on_as_the_whole_text(sizes, backend):
     layer = layer_of(backend=backend)
     x = torch.randn(2, 71, 24).double()
-    cache = layer.new_cache(2, "ring", first=3)
-    assert repr(cache).endswith("capacity=6, first=3)")
+    cache = layer.new_cache(2, "ring", first_entries=3)
+    assert repr(cache).endswith("capacity=6, first_entries=3)")
     with torch.no_grad():
         torch.testing.assert_close(continued(layer, x, cache, sizes), layer(x), rtol=0, atol=1e-12)
     assert cache.length == 71
@@ -40,7 +40,10 @@ def test_a_window_with_first_keys_goes_on_as_the_whole_text(sizes, backend):
 def test_gradients_go_through_the_first_entries():
     layer = layer_of()
     x = torch.randn(1, 40, 24).double()
-    outputs = continued(layer, x, layer.new_cache(1, "ring", first=3), [9, 1, 20, 1, 9]), layer(x)
+    outputs = (
+        continued(layer, x, layer.new_cache(1, "ring", first_entries=3), [9, 1, 20, 1, 9]),
+        layer(x),
+    )
     found, expected = (
         torch.autograd.grad(one.square().sum(), layer.to_k.weight)[0] for one in outputs
     )
@@ -54,12 +57,12 @@ def test_latents_and_int8_keep_first_entries_too(tmp_path):
     x = torch.randn(1, 50, 16).double()
     with torch.no_grad():
         for form in ("absorbed", "expanded"):
-            cache = layer.new_cache(1, "ring", first=3)
+            cache = layer.new_cache(1, "ring", first_entries=3)
             parts = [layer(part, cache=cache, form=form) for part in x.split([30, 1, 19], 1)]
             torch.testing.assert_close(torch.cat(parts, 1), layer(x), rtol=0, atol=1e-12)
         layer = layer_of()
         x = torch.randn(2, 50, 24).double()
-        small = layer.new_cache(2, "ring", dtype="int8", first=3)
+        small = layer.new_cache(2, "ring", dtype="int8", first_entries=3)
         continued(layer, x[:, :45], small, [9] * 5)
         small.reorder(torch.tensor([1, 0]))
         small.save(tmp_path / "ring.safetensors")
@@ -76,7 +79,7 @@ def test_crop_keeps_first_entries_or_ends_behind_what_was_dropped():
     layer = layer_of()
     x = torch.randn(1, 60, 24).double()
     with torch.no_grad():
-        cache = layer.new_cache(1, "ring", 12, first=3)
+        cache = layer.new_cache(1, "ring", 12, first_entries=3)
         continued(layer, x, cache, [1] * 60)
         cache.crop(57)
         torch.testing.assert_close(
@@ -93,7 +96,7 @@ def test_crop_keeps_first_entries_or_ends_behind_what_was_dropped():
 def test_what_would_count_dropped_positions_is_refused_and_leaves_the_cache():
     layer = layer_of()
     x = torch.randn(1, 60, 24).double()
-    cache = layer.new_cache(1, "ring", first=3)
+    cache = layer.new_cache(1, "ring", first_entries=3)
     with torch.no_grad():
         continued(layer, x, cache, [59, 1])
         before = cache.keys.numbers.clone()
@@ -121,6 +124,6 @@ def test_what_would_count_dropped_positions_is_refused_and_leaves_the_cache():
         assert cache.length == 60
         assert torch.equal(cache.keys.numbers, before)
     with pytest.raises(ArgumentError, match="a dynamic cache keeps all"):
-        new_cache("dynamic", 1, 2, 4, first=4)
+        new_cache("dynamic", 1, 2, 4, first_entries=4)
     with pytest.raises(ArgumentError, match="first"):
-        RingCache(1, 2, 4, capacity=4, first=-1)
+        RingCache(1, 2, 4, capacity=4, first_entries=-1)

@@ -24,6 +24,7 @@ from regard.layers import (
     LightningIndexer,
     MoBA,
     ProjectedContext,
+    ValueResidual,
 )
 from regard.layers import caches as c
 from regard.layers.feed_forward import Projection, project
@@ -318,7 +319,9 @@ def layer_calls() -> dict[str, Given]:
     plain = rg.MultiHeadAttention(dim, HEADS, kv_heads=KV_HEADS, pattern="causal").eval()
     crossing = rg.MultiHeadAttention(dim, HEADS, kv_heads=KV_HEADS, output_gate=True).eval()
     turning = rg.MultiHeadAttention(dim, HEADS, pattern="causal", positions="rotary").eval()
-    mixing = rg.MultiHeadAttention(dim, HEADS, pattern="causal", value_residual=True).eval()
+    mixing = rg.MultiHeadAttention(
+        dim, HEADS, pattern="causal", value_residual=ValueResidual()
+    ).eval()
     latent = LatentAttention(
         dim, HEADS, latent_dim=8, rope_dim=4, head_dim=6, pattern="causal"
     ).eval()

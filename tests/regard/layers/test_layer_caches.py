@@ -66,7 +66,7 @@ def test_a_narrow_cache_stays_within_the_bound_it_states(kind, dtype, cuts):
     with torch.no_grad():
         whole = layer(x)
         q, k = (
-            layer._rotated(layer._split(to(x), heads), 0)
+            layer._rotate(layer._split(to(x), heads), 0)
             for to, heads in ((layer.to_q, 4), (layer.to_k, 2))
         )
         v = layer._split(layer.to_v(x), 2)
