@@ -25,7 +25,7 @@ from regard.layers.from_pytorch import (
     as_four_axes,
     check_inputs,
     check_masks,
-    joined,
+    join_masks,
     mask_of_four_axes,
     start_of_causal,
 )
@@ -399,7 +399,7 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
             mask = allowed_by("attn_mask", attn_mask)
             if mask.dim() == 3:
                 mask = mask.unflatten(0, (-1, self.num_heads))  # (batch, heads, q_len, k_len)
-        mask = joined(mask, live)
+        mask = join_masks(mask, live)
         if mask is None:
             return None
         mask = F.pad(mask, (0, added), value=mask.dtype == torch.bool)

@@ -16,9 +16,9 @@ from regard.core.problem import checked_dropout
 from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 
-# numbers of rows for which torch's CPU product takes up to three times the time to read the matrix
-FEW = range(4, 16)
-BLOCK = 64  # output columns per block, fast for so few rows
+# For so many rows torch's product on a CPU takes up to three times the time of reading the matrix.
+SLOW_ROWS = range(4, 16)
+COLUMNS_PER_BLOCK = 64  # of the output, fast for so few rows
 
 
 class Projection(nn.Linear):
@@ -65,9 +65,9 @@ def _quantises_linear_layers() -> bool:
     """
     frame = sys._getframe(1)
     while frame is not None:
-        asked = frame.f_locals.get("qconfig_dict")
-        if isinstance(asked, Mapping):
-            return asked.get(nn.Linear) is not None
+        configs = frame.f_locals.get("qconfig_dict")
+        if isinstance(configs, Mapping):
+            return configs.get(nn.Linear) is not None
         frame = frame.f_back
     return True
 
@@ -118,50 +118,59 @@ def project(
     if torch.compiler.is_compiling():  # one graph for any number of rows
         return F.linear(x, weight, bias)
     rows = x.numel() // max(1, x.shape[-1])
-    if rows in FEW or (rows == 1 and x.dtype == torch.bfloat16):
-        quick = _quick(x, weight) if bias is None or len(bias) == len(weight) else None
-        if quick is not None:
-            return quick(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], len(weight))
+    if rows in SLOW_ROWS or (rows == 1 and x.dtype == torch.bfloat16):
+        multiply = _faster_product(x, weight, bias)
+        if multiply is not None:
+            return multiply(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], len(weight))
     return F.linear(x, weight, bias)
 
 
-def _quick(x: torch.Tensor, weight: torch.Tensor) -> Callable[..., torch.Tensor] | None:
+def _faster_product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> Callable[..., torch.Tensor] | None:
     """The function that multiplies these few rows faster than torch's own, or None."""
     if torch.is_grad_enabled() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return None
-    # sharded or quantised: it brings its own product
-    if type(weight) not in (
-        torch.Tensor,
-        nn.Parameter,
-    ):
+    if bias is not None and len(bias) != len(weight):
+        return None
+    if not is_plain_tensor(weight):  # sharded or quantised: it brings its own product
         return None
     if x.dtype == torch.bfloat16:
-        return _by_vector if x.numel() == x.shape[-1] else None
-    return (
-        _by_blocks if x.dtype in (torch.float32, torch.float64) and len(weight) >= BLOCK else None
-    )
+        return _multiply_vector if x.numel() == x.shape[-1] else None
+    if x.dtype in (torch.float32, torch.float64) and len(weight) >= COLUMNS_PER_BLOCK:
+        return _multiply_by_blocks
+    return None
 
 
-def _by_vector(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def is_plain_tensor(weight: object) -> bool:
+    return type(weight) in (torch.Tensor, nn.Parameter)
+
+
+def _multiply_vector(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
     """The product for x (1, in_features): (out_features,)."""
     return torch.mv(weight, x[0]) if bias is None else torch.addmv(bias, weight, x[0])
 
 
-def _by_blocks(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def _multiply_by_blocks(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
     """The product for x (rows, in_features) as a batch of small products: (rows, out_features)."""
     rows, dim = x.shape
-    blocks = len(weight) // BLOCK
-    whole = blocks * BLOCK
-    columns = weight[:whole].view(blocks, BLOCK, dim).mT  # (blocks, dim, BLOCK)
+    blocks = len(weight) // COLUMNS_PER_BLOCK
+    in_blocks = blocks * COLUMNS_PER_BLOCK
+    columns = weight[:in_blocks].view(blocks, COLUMNS_PER_BLOCK, dim).mT  # (blocks, dim, columns)
     copies = x.expand(blocks, rows, dim)
     if bias is None:
-        product = torch.bmm(copies, columns)  # (blocks, rows, BLOCK)
+        product = torch.bmm(copies, columns)  # (blocks, rows, columns)
     else:
-        product = torch.baddbmm(bias[:whole].view(blocks, 1, BLOCK), copies, columns)
-    joined = product.transpose(0, 1).reshape(rows, whole)
-    if whole == len(weight):
+        offsets = bias[:in_blocks].view(blocks, 1, COLUMNS_PER_BLOCK)
+        product = torch.baddbmm(offsets, copies, columns)
+    joined = product.transpose(0, 1).reshape(rows, in_blocks)
+    if in_blocks == len(weight):
         return joined
-    rest = F.linear(x, weight[whole:], None if bias is None else bias[whole:])
+    rest = F.linear(x, weight[in_blocks:], None if bias is None else bias[in_blocks:])
     return torch.cat([joined, rest], 1)
 
 
@@ -172,11 +181,9 @@ def check_vectors(name: str, vectors: torch.Tensor, weight: object) -> None:
             f"{name} is {shown(vectors)}; this layer needs a tensor of floating-point numbers"
         )
     refuse_layout(name, vectors)
-    if not isinstance(weight, torch.Tensor) or type(weight) not in (
-        torch.Tensor,
-        torch.nn.Parameter,
-    ):
-        return  # sharded or quantised: it converts its inputs
+    if not is_plain_tensor(weight):  # sharded or quantised: it converts its inputs
+        return
+    assert isinstance(weight, torch.Tensor)
     if vectors.device != weight.device:
         raise ShapeError(
             f"{name} is on {vectors.device} and this layer on {weight.device}; move one of them"
@@ -233,7 +240,8 @@ class FeedForward(nn.Module):
         hidden_dim = whole("hidden_dim", hidden_dim, 1)
         dropout = checked_dropout(dropout)
         bias = yes_or_no("bias", bias)
-        self.activation, self.dim = one_of("activation", activation, ACTIVATIONS), dim
+        self.activation = one_of("activation", activation, ACTIVATIONS)
+        self.dim = dim
         self.gate = Projection(dim, hidden_dim, bias=bias) if activation in GATED else None
         self.widen = Projection(dim, hidden_dim, bias=bias)
         self.narrow = Projection(hidden_dim, dim, bias=bias)
@@ -245,7 +253,8 @@ class FeedForward(nn.Module):
         if x.shape[-1:] != (self.dim,):
             raise ShapeError(f"x has shape {tuple(x.shape)}; this layer needs (..., {self.dim})")
         activate = ACTIVATIONS[self.activation]
-        hidden = (
-            activate(self.widen(x)) if self.gate is None else activate(self.gate(x)) * self.widen(x)
-        )
+        if self.gate is None:
+            hidden = activate(self.widen(x))
+        else:
+            hidden = activate(self.gate(x)) * self.widen(x)
         return self.narrow(self.dropout(hidden) if self.training else hidden)

@@ -63,14 +63,12 @@ def check_inputs(
 ) -> None:
     """Raise a ShapeError unless these are the inputs of a module of PyTorch: widths, axes, batches and lengths."""
     axes = "(batch, length, {0})" if module.batch_first else "(length, batch, {0})"
-    weight = module.out_proj.weight
-    given = {
-        "query": (query, module.embed_dim),
-        "key": (key, module.kdim),
-        "value": (value, module.vdim),
-    }
-    for name, (x, size) in given.items():
-        check_vectors(name, x, weight)
+    for name, x, size in (
+        ("query", query, module.embed_dim),
+        ("key", key, module.kdim),
+        ("value", value, module.vdim),
+    ):
+        check_vectors(name, x, module.out_proj.weight)
         if x.dim() not in (2, 3) or x.shape[-1] != size:
             raise ShapeError(
                 f"{name} has shape {tuple(x.shape)}; this layer needs {axes.format(size)}, or (length, {size}) of one "
@@ -80,18 +78,26 @@ def check_inputs(
             raise ShapeError(
                 f"query has shape {tuple(query.shape)} and {name} {tuple(x.shape)}; all need a batch axis, or none"
             )
-    length = 0 if query.dim() == 2 or not module.batch_first else 1
-    if key.shape[length] != value.shape[length]:
+    length_axis = _length_axis(module, query)
+    if key.shape[length_axis] != value.shape[length_axis]:
         raise ShapeError(
-            f"key {tuple(key.shape)} has length {key.shape[length]} and value {tuple(value.shape)} "
-            f"{value.shape[length]}; each key needs its value"
+            f"key {tuple(key.shape)} has length {key.shape[length_axis]} and value {tuple(value.shape)} "
+            f"{value.shape[length_axis]}; each key needs its value"
         )
+    if query.dim() == 2:
+        return
+    batch_axis = 1 - length_axis
+    batch = query.shape[batch_axis]
     for name, x in (("key", key), ("value", value)):
-        if query.dim() == 3 and x.shape[1 - length] != query.shape[1 - length]:
+        if x.shape[batch_axis] != batch:
             raise ShapeError(
-                f"batch is {query.shape[1 - length]} in query {tuple(query.shape)} and {x.shape[1 - length]} in {name} "
+                f"batch is {batch} in query {tuple(query.shape)} and {x.shape[batch_axis]} in {name} "
                 f"{tuple(x.shape)}; with batch_first={module.batch_first} the axes are {axes.format('dim')}"
             )
+
+
+def _length_axis(module: nn.MultiheadAttention, query: torch.Tensor) -> int:
+    return 1 if query.dim() == 3 and module.batch_first else 0
 
 
 def check_masks(
@@ -102,17 +108,19 @@ def check_masks(
     attn_mask: torch.Tensor | None,
 ) -> None:
     """Raise a ShapeError unless the masks of a module of PyTorch have the sizes of its inputs."""
-    batched = query.dim() == 3
-    length = int(query.dim() == 3 and module.batch_first)
-    batch = query.shape[1 - length] if batched else 1
-    q_len = query.shape[length]
-    k_len = key.shape[length]
-    padding = {"(batch, keys)": (batch, k_len)} if batched else {"(keys,)": (k_len,)}
-    by_head = {"(batch · heads, queries, keys)": (batch * module.num_heads, q_len, k_len)}
-    allowed = {"(queries, keys)": (q_len, k_len), **by_head}
+    is_batched = query.dim() == 3
+    length_axis = _length_axis(module, query)
+    batch = query.shape[1 - length_axis] if is_batched else 1
+    q_len = query.shape[length_axis]
+    k_len = key.shape[length_axis]
+    shapes_of_padding = {"(batch, keys)": (batch, k_len)} if is_batched else {"(keys,)": (k_len,)}
+    shapes_of_pairs = {
+        "(queries, keys)": (q_len, k_len),
+        "(batch · heads, queries, keys)": (batch * module.num_heads, q_len, k_len),
+    }
     for name, mask, shapes in (
-        ("key_padding_mask", key_padding_mask, padding),
-        ("attn_mask", attn_mask, allowed),
+        ("key_padding_mask", key_padding_mask, shapes_of_padding),
+        ("attn_mask", attn_mask, shapes_of_pairs),
     ):
         if mask is not None:
             refuse_wrapper(name, mask)
@@ -126,48 +134,51 @@ def check_masks(
 
 def weights_of(module: nn.MultiheadAttention) -> dict[str, torch.Tensor]:
     """The parameters of the module by their names in `MultiHeadAttention`."""
-    names = ("to_q", "to_k", "to_v")
     if module.in_proj_weight is not None:
-        # PyTorch stores the three projections as one matrix (3 dim, dim)
-        weights = module.in_proj_weight.chunk(3)
+        # PyTorch stores the three projections as one matrix (3 dim, dim).
+        q_weight, k_weight, v_weight = module.in_proj_weight.chunk(3)
     else:
-        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-    named = {f"{name}.weight": weight for name, weight in zip(names, weights, strict=True)}
+        q_weight, k_weight, v_weight = (
+            module.q_proj_weight,
+            module.k_proj_weight,
+            module.v_proj_weight,
+        )
+    weights = {"to_q.weight": q_weight, "to_k.weight": k_weight, "to_v.weight": v_weight}
     if module.in_proj_bias is not None:
-        named |= {
-            f"{name}.bias": offset
-            for name, offset in zip(names, module.in_proj_bias.chunk(3), strict=True)
-        }
-    return named | {
-        f"to_output.{name}": weight for name, weight in module.out_proj.state_dict().items()
-    }
+        q_bias, k_bias, v_bias = module.in_proj_bias.chunk(3)
+        weights |= {"to_q.bias": q_bias, "to_k.bias": k_bias, "to_v.bias": v_bias}
+    for name, weight in module.out_proj.state_dict().items():
+        weights[f"to_output.{name}"] = weight
+    return weights
 
 
 def allowed_by(name: str, mask: torch.Tensor, batched: bool = True) -> torch.Tensor:
     """A mask of that module, whose True means masked, as booleans whose True means allowed, or as numbers."""
-    if not isinstance(mask, torch.Tensor) or not (
-        mask.dtype == torch.bool or mask.is_floating_point()
-    ):
+    is_mask = isinstance(mask, torch.Tensor)
+    if not is_mask or not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise ArgumentError(
             f"{name} is {shown(mask)}; it needs booleans, with True for masked, or numbers to add"
         )
-    mask = mask if batched else mask[None]
+    if not batched:
+        mask = mask[None]
     return ~mask if mask.dtype == torch.bool else mask
 
 
-def joined(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
-    """Two masks of booleans or numbers as one."""
-    if one is None or other is None:
-        return other if one is None else one
-    if one.dtype == other.dtype == torch.bool:
-        return one & other
-    one, other = (
-        torch.zeros(x.shape, device=x.device).masked_fill(~x, -torch.inf)
-        if x.dtype == torch.bool
-        else x
-        for x in (one, other)
-    )
-    return one + other
+def join_masks(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+    """Two masks of `allowed_by` as one."""
+    if first is None:
+        return second
+    if second is None:
+        return first
+    if first.dtype == second.dtype == torch.bool:
+        return first & second
+    return _as_numbers(first) + _as_numbers(second)
+
+
+def _as_numbers(mask: torch.Tensor) -> torch.Tensor:
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -torch.inf)
 
 
 def as_four_axes(
@@ -187,32 +198,44 @@ def as_four_axes(
         if not isinstance(x, torch.Tensor) or x.dim() < 2:
             raise ShapeError(f"{name} is {shown(x)}; it needs a tensor (..., length, dim)")
         refuse_wrapper(name, x)
-    tensors = [x if x.dim() > 2 else x[None] for x in named.values()]
-    heads, *few = (x.shape[-3] for x in tensors)
-    divides = all(count and heads % count == 0 for count in few)
-    given = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
+    has_heads = any(x.dim() > 2 for x in named.values())
+    q, k, v = (x if x.dim() > 2 else x[None] for x in named.values())
+    heads = q.shape[-3]
+    k_heads = k.shape[-3]
+    v_heads = v.shape[-3]
+
+    divides = all(count and heads % count == 0 for count in (k_heads, v_heads))
     if grouped and not divides:
-        raise ShapeError(f"the heads of key and value do not divide those of query: {given}")
+        raise ShapeError(f"the heads of key and value do not divide those of query: {shapes}")
     try:
-        lead = torch.broadcast_shapes(*(x.shape[:-3] for x in tensors))
+        lead = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
         if not grouped:
-            (heads,) = torch.broadcast_shapes((heads,), *((count,) for count in few))
+            (heads,) = torch.broadcast_shapes((heads,), (k_heads,), (v_heads,))
     except RuntimeError:
-        way = (
-            "; give enable_gqa=True where a head of key and value serves a group of query heads"
-            if divides
-            else ""
-        )
-        raise ShapeError(f"the axes before the last two do not broadcast: {given}{way}") from None
-    if few[0] != few[1]:  # attention takes as many heads of values as of keys
+        way_out = ""
+        if divides:
+            way_out = (
+                "; give enable_gqa=True where a head of key and value serves a group of query heads"
+            )
+        raise ShapeError(
+            f"the axes before the last two do not broadcast: {shapes}{way_out}"
+        ) from None
+    if k_heads != v_heads:  # attention takes as many heads of values as of keys
         if grouped:
-            tensors[1:] = [x.repeat_interleave(heads // x.shape[-3], dim=-3) for x in tensors[1:]]
-        few = [heads, heads]
-    q, k, v = (
-        x.expand(*lead, count, *x.shape[-2:]).reshape(math.prod(lead), count, *x.shape[-2:])
-        for x, count in zip(tensors, (heads, *few), strict=True)
-    )
-    return q, k, v, (*lead, heads) if any(x.dim() > 2 for x in named.values()) else ()
+            k = k.repeat_interleave(heads // k_heads, dim=-3)
+            v = v.repeat_interleave(heads // v_heads, dim=-3)
+        k_heads = v_heads = heads
+    q = _with_one_batch_axis(q, lead, heads)
+    k = _with_one_batch_axis(k, lead, k_heads)
+    v = _with_one_batch_axis(v, lead, v_heads)
+    return q, k, v, (*lead, heads) if has_heads else ()
+
+
+def _with_one_batch_axis(x: torch.Tensor, lead: tuple[int, ...], heads: int) -> torch.Tensor:
+    """x of axes that broadcast to (*lead, heads, length, dim) as (batch, heads, length, dim)."""
+    whole = x.expand(*lead, heads, *x.shape[-2:])
+    return whole.reshape(math.prod(lead), heads, *x.shape[-2:])
 
 
 def mask_of_four_axes(mask: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
@@ -221,29 +244,28 @@ def mask_of_four_axes(mask: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor
         raise ArgumentError(f"attn_mask is {shown(mask)}; it needs a tensor")
     refuse_wrapper("attn_mask", mask)
     missing = len(axes) + 2 - mask.dim()
-    named = mask[(None,) * missing] if missing > 0 else mask
-    if missing < 0 or any(
-        given not in (1, size) for given, size in zip(named.shape, axes, strict=False)
-    ):
+    whole = mask[(None,) * missing] if missing > 0 else mask
+    sizes = zip(whole.shape, axes, strict=False)
+    if missing < 0 or any(size not in (1, full_size) for size, full_size in sizes):
         raise ShapeError(
             f"attn_mask {tuple(mask.shape)} does not broadcast to {(*axes, 'q_len', 'k_len')}"
         )
     lead = axes[:-1]
-    if len(lead) > 1 and any(size > 1 for size in named.shape[: len(lead)]):
-        return named.expand(*lead, *named.shape[-3:]).flatten(0, len(lead) - 1)
-    return (
-        named[(None,) * (4 - named.dim())] if named.dim() < 4 else named.flatten(0, named.dim() - 4)
-    )
+    if len(lead) > 1 and any(size > 1 for size in whole.shape[: len(lead)]):
+        return whole.expand(*lead, *whole.shape[-3:]).flatten(0, len(lead) - 1)
+    if whole.dim() < 4:
+        return whole[(None,) * (4 - whole.dim())]
+    return whole.flatten(0, whole.dim() - 4)
 
 
 def start_of_causal(mask: torch.Tensor, q_len: int, k_len: int) -> int | None:
     """The position of the first query under a causal mask of `torch.nn.attention.bias`; None for other masks."""
     if type(mask).__name__ != "CausalBias":
         return None
-    made: Any = mask  # its class is not imported, which takes seconds
-    sizes = made.seq_len_q, made.seq_len_kv
-    if made.variant.name == "UPPER_LEFT":
+    causal: Any = mask  # its class is not imported, which takes seconds
+    if causal.variant.name == "UPPER_LEFT":
         return 0
+    sizes = (causal.seq_len_q, causal.seq_len_kv)
     if sizes != (q_len, k_len):
         raise ShapeError(
             f"attn_mask is causal_lower_right{sizes}, and there are {count_of(q_len, 'queries')} and "

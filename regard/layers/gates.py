@@ -12,8 +12,11 @@ from regard.layers.feed_forward import Projection
 from regard.mechanisms import SSD, GatedLinear
 from regard.mechanisms.recurrent import Recurrent
 
-DIVISOR = 16  # GLA's, by which a decay begins near 1
-RATES, STEPS = (1.0, 16.0), (1e-3, 0.1)  # Mamba-2's, from which first decays are drawn
+GLA_DIVISOR = 16  # of log decays, by which a decay begins near 1
+GLA_RANK = 16  # of the product of matrices that gives decays
+# Mamba-2's, between which the first rates and steps are drawn.
+FIRST_RATES = (1.0, 16.0)
+FIRST_STEPS = (1e-3, 0.1)
 
 
 def new_forget_gates(dim: int, heads: int) -> Projection:
@@ -62,45 +65,57 @@ class RecurrentGates(nn.Module):
 
     def __init__(self, declared: Recurrent, dim: int, kv_heads: int, head_dim: int) -> None:
         super().__init__()
-        self.declared, self.kv_heads = declared, kv_heads
-        by_channel = declared.decays_by == "channel"
-        gated_linear = isinstance(declared, GatedLinear)
-        numbers = kv_heads * head_dim if by_channel else kv_heads
-        rank = DIVISOR if gated_linear else head_dim
+        self.declared = declared
+        self.kv_heads = kv_heads
         self.to_strength = None
         if declared.takes_strength and not isinstance(declared, SSD):
             self.to_strength = nn.Linear(dim, kv_heads, bias=False)
         self.to_decay: nn.Module | None = None
-        self.log_rate = self.bias = None
+        self.log_rate = None
+        self.bias = None
         if declared.decays_by is None:
             return
-        last = nn.Linear(rank if by_channel else dim, numbers, bias=gated_linear)
-        self.to_decay = (
-            nn.Sequential(nn.Linear(dim, rank, bias=False), last) if by_channel else last
-        )
+
+        gated_linear = isinstance(declared, GatedLinear)
+        if declared.decays_by == "channel":
+            decays = kv_heads * head_dim
+            rank = GLA_RANK if gated_linear else head_dim
+            # The last matrix is drawn first: a seed gives the weights that it always gave.
+            last = nn.Linear(rank, decays, bias=gated_linear)
+            self.to_decay = nn.Sequential(nn.Linear(dim, rank, bias=False), last)
+        else:
+            decays = kv_heads
+            self.to_decay = nn.Linear(dim, decays, bias=gated_linear)
         if not gated_linear:
-            least, most = map(math.log, STEPS)
-            step = (least + (most - least) * torch.rand(numbers)).exp()
-            self.log_rate = nn.Parameter(torch.empty(kv_heads).uniform_(*RATES).log())
+            log_least, log_most = map(math.log, FIRST_STEPS)
+            step = (log_least + (log_most - log_least) * torch.rand(decays)).exp()
+            self.log_rate = nn.Parameter(torch.empty(kv_heads).uniform_(*FIRST_RATES).log())
             self.bias = nn.Parameter(step.expm1().log())  # softplus of it is the step
 
     def forward(self, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
         """`log_decay` (batch, kv_heads, length) or (..., head_dim), `strength` (batch, kv_heads, length)."""
-        wide = torch.promote_types(vectors.dtype, torch.float32)
-        found: dict[str, torch.Tensor] = {}
+        dtype = torch.promote_types(vectors.dtype, torch.float32)
+        gates: dict[str, torch.Tensor] = {}
         if self.to_strength is not None:
-            found["strength"] = torch.sigmoid(self.to_strength(vectors).to(wide)).transpose(1, 2)
+            logits = self.to_strength(vectors).to(dtype)
+            gates["strength"] = torch.sigmoid(logits).transpose(1, 2)
         if self.to_decay is None:
-            return found
-        decay = self.to_decay(vectors).to(wide)  # (batch, length, kv_heads or kv_heads · head_dim)
+            return gates
+
+        decay = self.to_decay(vectors).to(dtype)  # (batch, length, kv_heads or kv_heads · head_dim)
         if self.log_rate is None or self.bias is None:
-            return {"log_decay": self._by_head(functional.logsigmoid(decay) / DIVISOR)}
-        step = self._by_head(functional.softplus(decay + self.bias.to(wide)))
-        rate = self.log_rate.to(wide).exp()[:, None]
+            gates["log_decay"] = self._by_head(functional.logsigmoid(decay) / GLA_DIVISOR)
+            return gates
+        step = self._by_head(functional.softplus(decay + self.bias.to(dtype)))
+        rate = self.log_rate.to(dtype).exp()[:, None]
+        if step.dim() == 4:  # of channels
+            rate = rate[..., None]
+        gates["log_decay"] = -rate * step
         if isinstance(self.declared, SSD):
-            found["strength"] = step
-        return {**found, "log_decay": -(rate if step.dim() == 3 else rate[..., None]) * step}
+            gates["strength"] = step
+        return gates
 
     def _by_head(self, x: torch.Tensor) -> torch.Tensor:
-        x = x if self.declared.decays_by == "head" else x.unflatten(-1, (self.kv_heads, -1))
+        if self.declared.decays_by == "channel":
+            x = x.unflatten(-1, (self.kv_heads, -1))
         return x.transpose(1, 2)

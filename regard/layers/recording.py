@@ -15,15 +15,14 @@ from regard.core.result import Want, checked_wants
 from regard.errors import ArgumentError, UnsupportedError
 from regard.reprs import Described
 
-_current: ContextVar[Recording | None] = ContextVar("recording", default=None)
+_recording_of_thread: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
 
 class RecordedLayer(nn.Module):
     """A layer whose attention can be recorded."""
 
-    recordings: tuple[
-        Recording, ...
-    ] = ()  # active ones, in all threads; a compiled graph is specialised to these
+    # Active ones, in all threads; a compiled graph is specialised to these.
+    recordings: tuple[Recording, ...] = ()
 
 
 class Recording(Described):
@@ -31,9 +30,10 @@ class Recording(Described):
 
     def __init__(self, model: nn.Module, want: tuple[Want, ...]) -> None:
         self.want = want
-        self._layers = {
-            name: layer for name, layer in model.named_modules() if isinstance(layer, RecordedLayer)
-        }
+        self._layers: dict[str, RecordedLayer] = {}
+        for name, layer in model.named_modules():
+            if isinstance(layer, RecordedLayer):
+                self._layers[name] = layer
         self._names = {id(layer): name for name, layer in self._layers.items()}
         self.details: dict[str, list[AttentionDetail]] = {name: [] for name in self._layers}
 
@@ -49,7 +49,8 @@ class Recording(Described):
     def end(self) -> None:
         """Undo `begin`, and as much of it as ran before an interruption."""
         for layer in self._layers.values():
-            layer.recordings = tuple(one for one in layer.recordings if one is not self)
+            others = [recording for recording in layer.recordings if recording is not self]
+            layer.recordings = tuple(others)
 
     def add(self, layer: nn.Module, detail: AttentionDetail) -> None:
         self.details[self._names[id(layer)]].append(detail)
@@ -74,8 +75,10 @@ def current_recording(layer: RecordedLayer) -> Recording | None:
                 "a compiled layer cannot be recorded; call record_attention on the uncompiled model"
             )
         return None
-    recording = _current.get()
-    return recording if recording is not None and recording.includes(layer) else None
+    recording = _recording_of_thread.get()
+    if recording is None or not recording.includes(layer):
+        return None
+    return recording
 
 
 @contextmanager
@@ -106,19 +109,20 @@ def record_attention(
         )
     recording = Recording(model, checked_wants(want))
     if not recording.details:
-        theirs = any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules())
-        way_out = (
-            "; record PyTorch's layers by replaced_attention(want=...) of regard.integrations.torch"
-            * theirs
-        )
+        way_out = ""
+        if any(isinstance(layer, nn.MultiheadAttention) for layer in model.modules()):
+            way_out = (
+                "; record PyTorch's layers by replaced_attention(want=...) of "
+                "regard.integrations.torch"
+            )
         raise ArgumentError(
             f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record{way_out}"
         )
-    before = _current.get()
+    before = _recording_of_thread.get()
     try:
-        _current.set(recording)
+        _recording_of_thread.set(recording)
         recording.begin()
         yield recording
     finally:
-        _current.set(before)
+        _recording_of_thread.set(before)
         recording.end()

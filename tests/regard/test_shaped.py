@@ -16,7 +16,7 @@ from regard.backends import BACKENDS
 from regard.core.plan import AttentionDetail
 from regard.core.result import top_keys, weights_of
 from regard.layers import ProjectedContext
-from regard.layers.caches.entries import Held
+from regard.layers.caches.entries import HeldEntries
 from regard.testing import make_qkv
 
 WANT = (
@@ -184,7 +184,7 @@ def test_starts_and_orders_on_the_cpu_are_moved_to_the_device_of_a_layer_and_its
         # a device that no build needs
         heads = torch.empty(2, 2, 3, 4, device="lazy", requires_grad=recorded)
         turned = layer._rotate(heads, start)
-        held = Held({"k": heads, "v": heads}, 0, 3).reordered(order)
+        held = HeldEntries({"k": heads, "v": heads}, 0, 3).reordered(order)
         context = ProjectedContext(heads, heads, None).reorder(order)
         found = (turned, held.planes["k"], context.keys)
         assert [x.device.type for x in found] == ["lazy"] * 3

@@ -16,26 +16,17 @@ from regard.bias import Forgetting, log_sums
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.exporting import exporting
-from regard.layers.caches.entries import (
-    FORMAT,
-    Held,
-    Ownership,
-    check_numbers,
-    checked_dtype,
-    read,
-    rounded,
-)
+from regard.layers.caches.entries import HeldEntries, Ownership
+from regard.layers.caches.files import FORMAT, read_cache
+from regard.layers.caches.rounding import check_numbers, checked_dtype, rounded
 from regard.patterns.grid import checked_device
 from regard.storage import save_tensors
 
 
 def checked_rows(index: torch.Tensor, batch: int, of: str) -> torch.Tensor:
     """An index of batch rows, integers (new batch,), with its numbers in its memory."""
-    if (
-        not isinstance(index, torch.Tensor)
-        or index.dim() != 1
-        or index.dtype not in (torch.int64, torch.int32)
-    ):
+    is_vector = isinstance(index, torch.Tensor) and index.dim() == 1
+    if not is_vector or index.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"reorder takes integers (new batch,), not {shown(index)}")
     refuse_wrapper("the index of rows", index)
     if index.is_meta or not index.numel():
@@ -65,30 +56,27 @@ def _misfit(name: str, new: torch.Size, held: torch.Size) -> str | None:
     axes = ("batch", "kv_heads", "added", "head_dim" if name == "k" else "v_dim")
     if len(new) != len(axes):
         return f"{name} has shape {tuple(new)}; append takes ({', '.join(axes)})"
-    for axis, (given, kept_size) in enumerate(zip(new, held, strict=True)):
-        if axis != 2 and given != kept_size:
-            way_out = (
-                f"new_cache(batch={given})"
-                if axis == 0
-                else "the layer that computes these keys and values"
-            )
-            return (
-                f"{axes[axis]} is {given} in {name} {tuple(new)}, and the cache has {kept_size}; make the cache with "
-                f"{way_out}"
-            )
+    for axis, size, held_size in zip(axes, new, held, strict=True):
+        if axis == "added" or size == held_size:
+            continue
+        way_out = "the layer that computes these keys and values"
+        if axis == "batch":
+            way_out = f"new_cache(batch={size})"
+        return f"{axis} is {size} in {name} {tuple(new)}, and the cache has {held_size}; make the cache with {way_out}"
     return None
 
 
-def forgotten(used: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Forgetting | None:
+def forget_bias(used: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Forgetting | None:
     """The bias of the keys in planes, which end with new ones, for queries at these; None without forget gates."""
     if "forgotten" not in new:
         return None
-    # (batch, heads, length)
-    of_keys, of_queries = (x["forgotten"].transpose(2, 3).flatten(1, 2) for x in (used, new))
-    length = of_queries.shape[2]
-    return Forgetting.of_sums(
-        of_keys, (of_queries[..., :1] + of_queries[..., -1:]) / 2 if length else 0.0
-    )
+    sums_of_keys = used["forgotten"].transpose(2, 3).flatten(1, 2)  # (batch, heads, length)
+    sums_of_queries = new["forgotten"].transpose(2, 3).flatten(1, 2)
+    # Sums are counted from the middle of the queries, so that those of a long text keep their digits.
+    middle: torch.Tensor | float = 0.0
+    if sums_of_queries.shape[2]:
+        middle = (sums_of_queries[..., :1] + sums_of_queries[..., -1:]) / 2
+    return Forgetting.of_sums(sums_of_keys, middle)
 
 
 class Owned:
@@ -131,11 +119,11 @@ class Owned:
     @contextmanager
     def unless_refused(self) -> Generator[None]:
         """Undo what was added inside the `with` block if the block raises."""
-        before = [getattr(self, name) for name in self._changing]
+        before = {name: getattr(self, name) for name in self._changing}
         try:
             yield
         except BaseException:
-            for name, value in zip(self._changing, before, strict=True):
+            for name, value in before.items():
                 setattr(self, name, value)
             raise
 
@@ -182,7 +170,7 @@ class Cache(Owned):
     """
 
     _changing = ("_held", "_owner")
-    lead = 0  # entries at the beginning of a text that are never dropped
+    first_entries = 0  # entries at the beginning of a text that are never dropped
     kind = ""  # its name in `new_cache` and in files
     bounded: bool | None = False  # whether it has a capacity; None for either
     _overwrites = (
@@ -203,35 +191,45 @@ class Cache(Owned):
         joined: bool = False,
         forgetting: int = 0,
     ) -> None:
-        self.shared, self.joined = yes_or_no("shared", shared), yes_or_no("joined", joined)
+        self.shared = yes_or_no("shared", shared)
+        self.joined = yes_or_no("joined", joined)
         self.dtype = checked_dtype(dtype)
         self.capacity = self._checked_capacity(capacity)
         device = checked_device(device)
-        axes = whole("batch", batch, 0), whole("kv_heads", kv_heads, 1), self._room(0, 0)
+        batch = whole("batch", batch, 0)
+        kv_heads = whole("kv_heads", kv_heads, 1)
+        room = self._room(0, 0)
         head_dim = whole("head_dim", head_dim, 0)
         self.v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
         if self.joined and self.v_dim > head_dim:
             raise ArgumentError(
                 f"v_dim is {self.v_dim}, and in a joined cache at most head_dim, {head_dim}"
             )
-        dims = {"k": head_dim} if self.joined else {"k": head_dim, "v": self.v_dim}
-        widths = {name: (dim, self.dtype) for name, dim in dims.items()}
+        forgetting = whole("forgetting", forgetting, 0)
+
+        widths = {"k": head_dim}
+        if not self.joined:
+            widths["v"] = self.v_dim
+        dtypes = dict.fromkeys(widths, self.dtype)
         if self.dtype == torch.int8:
-            widths |= {f"{name}_scales": (1, torch.float32) for name in dims}
-        if gates := whole("forgetting", forgetting, 0):
-            widths["forgotten"] = gates, torch.float64
+            for name in tuple(widths):
+                widths[f"{name}_scales"] = 1
+                dtypes[f"{name}_scales"] = torch.float32
+        if forgetting:
+            widths["forgotten"] = forgetting
+            dtypes["forgotten"] = torch.float64
+        planes = {}
         try:
-            planes = {
-                name: torch.empty(*axes, width, dtype=plane_dtype, device=device)
-                for name, (width, plane_dtype) in widths.items()
-            }
+            for name, width in widths.items():
+                shape = (batch, kv_heads, room, width)
+                planes[name] = torch.empty(shape, dtype=dtypes[name], device=device)
         except RuntimeError as error:  # of an allocator, also where a size exceeds 64 bits
-            numbers = sum(width for width, _ in widths.values())
             raise ArgumentError(
-                f"a {self.kind} cache with room for {axes[2]} entries of {numbers} numbers for each of {axes[0]} batch "
-                f"rows and {axes[1]} key/value heads cannot be allocated on {device}; give a smaller capacity"
+                f"a {self.kind} cache with room for {room} entries of {sum(widths.values())} numbers for each of "
+                f"{batch} batch rows and {kv_heads} key/value heads cannot be allocated on {device}; give a smaller "
+                f"capacity"
             ) from error
-        self._held = Held(planes, ownership=Ownership(0))
+        self._held = HeldEntries(planes, ownership=Ownership(0))
         self._set_up()
 
     def _set_up(self) -> None:
@@ -266,7 +264,7 @@ class Cache(Owned):
     @property
     def positions(self) -> torch.Tensor:
         """Positions of the entries held, int64 (batch or 1, kv_heads or 1, entries)."""
-        return self._whole().positions(self.lead)
+        return self._whole().positions(self.first_entries)
 
     @property
     def keys(self) -> Entries:
@@ -275,18 +273,20 @@ class Cache(Owned):
         Later changes of the cache leave them as they are, except those in a compiled graph.
         """
         self._overwrites = False
-        return self._returned(self._whole(), self.dtype)[0]
+        keys, _ = self._returned(self._whole(), self.dtype)
+        return keys
 
     @property
     def values(self) -> Entries:
         """(batch, kv_heads, length, v_dim), as `keys`."""
         self._overwrites = False
-        return self._returned(self._whole(), self.dtype)[1]
+        _, values = self._returned(self._whole(), self.dtype)
+        return values
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated, including room for later entries."""
-        return sum(plane.numel() * plane.element_size() for plane in self._held.planes.values())
+        return sum(plane.nbytes for plane in self._held.planes.values())
 
     def append(self, k: torch.Tensor, v: torch.Tensor | None = None) -> tuple[Entries, Entries]:
         """Append entries, and return all keys and values that queries at the new positions may look at.
@@ -322,11 +322,11 @@ class Cache(Owned):
         """
         new = self._stored(k, v, log_forget)
         held = self._with(new)
-        returned = self._returned(held, k.dtype if v is None or k.dtype == v.dtype else None)
-        kept = self._kept_of(held)
-        bias = forgotten(held.used(), new)
+        keys, values = self._returned(held, _common_dtype(k, v))
+        kept = self._kept_after_append(held)
+        bias = forget_bias(held.used(), new)
         self._held = kept
-        return *returned, bias
+        return keys, values, bias
 
     def crop(self, length: int) -> None:
         """Keep the first `length` entries and drop the rest.
@@ -334,29 +334,40 @@ class Cache(Owned):
         Raises:
             ArgumentError: a length beyond the entries there are, or entries that were dropped before.
         """
-        held, length, whole_length = self._held, whole("the length to crop to", length), self.length
+        length = whole("the length to crop to", length)
+        whole_length = self.length
         if not 0 <= length <= whole_length:
             raise ArgumentError(
                 f"crop({length}): this cache has {count_of(whole_length, 'entries')}; give 0 to {whole_length}"
             )
-        lead, after = self.lead, self.lead + held.first
-        if held.first and held.places is None and lead < length <= after:
-            holds, ways = (f"0 to {lead - 1} and ", f"0 to {lead}") if lead else ("", "0")
-            gone = f"entries {lead} to {after - 1}" if lead else f"the first {after}"
-            raise ArgumentError(
-                f"crop({length}): this cache holds entries {holds}{after} to {whole_length - 1}, and {gone} were "
-                f"dropped; give {after + 1} to {whole_length}, or {ways}"
-            )
-        if (
-            self._forgets
-            and 0 < length < whole_length
-            and not (self.positions == length - 1).any(-1).all()
-        ):
-            raise UnsupportedError(
-                f"crop({length}): keep() dropped entry {length - 1}, so what was forgotten up to it is not known; give "
-                f"a length that ends with an entry that is held"
-            )
+        self._refuse_dropped_end(length)
+        if self._forgets and 0 < length < whole_length:
+            ends = (self.positions == length - 1).any(-1)  # of each row and head
+            if not ends.all():
+                raise UnsupportedError(
+                    f"crop({length}): keep() dropped entry {length - 1}, so what was forgotten up to it is not known; "
+                    f"give a length that ends with an entry that is held"
+                )
         self._crop(length)
+
+    def _refuse_dropped_end(self, length: int) -> None:
+        """Refuse to crop to a length that ends with an entry that was dropped as one of the oldest."""
+        first = self.first_entries
+        oldest = first + self._held.dropped  # of the entries behind the dropped ones
+        if self._held.places is not None or not first < length <= oldest:
+            return
+        if first:
+            held_before = f"0 to {first - 1} and "
+            dropped = f"entries {first} to {oldest - 1}"
+            ways = f"0 to {first}"
+        else:
+            held_before = ""
+            dropped = f"the first {oldest}"
+            ways = "0"
+        raise ArgumentError(
+            f"crop({length}): this cache holds entries {held_before}{oldest} to {self.length - 1}, and {dropped} were "
+            f"dropped; give {oldest + 1} to {self.length}, or {ways}"
+        )
 
     def keep(self, indices: torch.Tensor, *, after: int | None = None) -> None:
         """Keep the entries at some positions and drop all others; positions stay those of the text.
@@ -385,7 +396,8 @@ class Cache(Owned):
         >>> cache.length, cache.entries, cache.positions.tolist()
         (9, 3, [[[0, 3, 8]]])
         """
-        self._keep(self._whole().keeping(self._checked_positions(indices), after))
+        positions = self._checked_positions(indices)
+        self._keep(self._whole().keeping(positions, after))
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
@@ -399,12 +411,17 @@ class Cache(Owned):
             CheckpointError: the file could not be written; an old file is unchanged.
         """
         held = self._whole()
-        words = {"cache": self.kind, "format": FORMAT, "first": str(held.first)}
-        words |= {} if self.capacity is None else {"capacity": str(self.capacity)}
-        words |= {"v_dim": str(self.v_dim)} if self.joined else {}
-        words |= {"lead": str(self.lead)} if self.lead else {}
-        places = {} if held.places is None else {"places": held.places}
-        save_tensors(path, held.used() | places, words)
+        words = {"cache": self.kind, "format": FORMAT, "first": str(held.dropped)}
+        if self.capacity is not None:
+            words["capacity"] = str(self.capacity)
+        if self.joined:
+            words["v_dim"] = str(self.v_dim)
+        if self.first_entries:
+            words["lead"] = str(self.first_entries)
+        tensors = held.used()
+        if held.places is not None:
+            tensors["places"] = held.places
+        save_tensors(path, tensors, words)
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
@@ -415,21 +432,20 @@ class Cache(Owned):
                 which there is no memory.
         """
         path = a_path("path", path)
-        capacity, v_dim, lead, held = read(path, cls.kind, cls.bounded, device)
-        batch, kv_heads, _, head_dim = held.planes["k"].shape
-        dtype = held.planes["k"].dtype
-        joined = "v" not in held.planes
-        options: dict[str, Any] = {"capacity": capacity, "joined": joined} | (
-            {"first_entries": lead} if lead else {}
-        )
-        options |= (
-            {"forgetting": held.planes["forgotten"].shape[3]} if "forgotten" in held.planes else {}
-        )
+        file = read_cache(path, cls.kind, cls.bounded, device)
+        planes = file.held.planes
+        batch, kv_heads, _, head_dim = planes["k"].shape
+        options: dict[str, Any] = {"capacity": file.capacity, "joined": "v" not in planes}
+        if file.first_entries:
+            options["first_entries"] = file.first_entries
+        if "forgotten" in planes:
+            options["forgetting"] = planes["forgotten"].shape[3]
         try:
-            cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, **options)
+            dtype = planes["k"].dtype
+            cache = cls(batch, kv_heads, head_dim, file.v_dim, dtype, device, **options)
         except ArgumentError as error:
             raise CheckpointError(f"{path} holds a cache that cannot be made: {error}") from error
-        cache._begin_with(held)
+        cache._begin_with(file.held)
         return cache
 
     # What each kind of cache decides
@@ -443,19 +459,19 @@ class Cache(Owned):
         if self.capacity is not None:
             check_room(self.entries, added, self.capacity)
 
-    def _kept_of(self, held: Held) -> Held:
+    def _kept_after_append(self, held: HeldEntries) -> HeldEntries:
         """The entries to keep after an append."""
         return held
 
-    def _whole(self) -> Held:
+    def _whole(self) -> HeldEntries:
         """All entries, in one piece."""
         return self._held
 
-    def _begin_with(self, held: Held) -> None:
+    def _begin_with(self, held: HeldEntries) -> None:
         """Begin with these entries."""
         self._held = held.moved(self._room(held.entries, 0))
 
-    def _keep(self, held: Held) -> None:
+    def _keep(self, held: HeldEntries) -> None:
         """Hold these entries, all of which were held."""
         self._held = held
 
@@ -463,9 +479,9 @@ class Cache(Owned):
         """Keep the first `length` entries, which are held, or none."""
         held = self._held
         if length:
-            self._held = held.cropped(length, self.lead)
+            self._held = held.cropped(length, self.first_entries)
         else:
-            self._held = Held(held.planes, ownership=held.ownership)
+            self._held = HeldEntries(held.planes, ownership=held.ownership)
 
     # What all kinds of cache share
 
@@ -473,7 +489,7 @@ class Cache(Owned):
     def _forgets(self) -> bool:
         return "forgotten" in self._held.planes
 
-    def _last(self) -> Held:
+    def _last(self) -> HeldEntries:
         """The last entries, one or more if there are any."""
         return self._held
 
@@ -481,30 +497,33 @@ class Cache(Owned):
         self, k: torch.Tensor, v: torch.Tensor | None, log_forget: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         """New entries as this cache stores them, by the names of its planes, after a check."""
-        given = self._checked(k, v)
         new = {}
-        for name, x in given.items():
+        for name, x in self._checked(k, v).items():
             new[name], scales = rounded(name, x, self.dtype)
             if scales is not None:
                 new[f"{name}_scales"] = scales
-        if log_forget is None and not self._forgets:
-            return new
-        batch, kv_heads, _, gates = (
-            self._held.planes["forgotten"].shape if self._forgets else (*k.shape[:3], 0)
-        )
-        needed = batch, kv_heads * gates, k.shape[2]
-        if not gates or not isinstance(log_forget, torch.Tensor) or log_forget.shape != needed:
-            takes = f"{needed} numbers with these entries" if gates else "none"
-            raise ShapeError(f"log_forget is {shown(log_forget)}, and this cache takes {takes}")
-        sums = log_sums(log_forget.unflatten(1, (kv_heads, gates)).transpose(2, 3), 2)
-        return new | {"forgotten": self._last().forgotten() + sums}
+        if self._forgets:
+            new["forgotten"] = self._forget_sums(log_forget, k.shape[2])
+        elif log_forget is not None:
+            raise ShapeError(f"log_forget is {shown(log_forget)}, and this cache takes none")
+        return new
 
-    def _with(self, new: dict[str, torch.Tensor]) -> Held:
+    def _forget_sums(self, log_forget: torch.Tensor | None, added: int) -> torch.Tensor:
+        """The sums of log forget gates up to each new key, (batch, kv_heads, added, gates), after a check."""
+        batch, kv_heads, _, gates = self._held.planes["forgotten"].shape
+        needed = (batch, kv_heads * gates, added)
+        if not isinstance(log_forget, torch.Tensor) or log_forget.shape != needed:
+            raise ShapeError(
+                f"log_forget is {shown(log_forget)}, and this cache takes {needed} numbers with these entries"
+            )
+        by_key = log_forget.unflatten(1, (kv_heads, gates)).transpose(2, 3)
+        return self._last().forgotten() + log_sums(by_key, 2)
+
+    def _with(self, new: dict[str, torch.Tensor]) -> HeldEntries:
+        """The entries held and new ones after them."""
         held = self._held
         added = new["k"].shape[2]
-        if torch.is_grad_enabled() and (
-            held.recorded or any(x.requires_grad for x in new.values())
-        ):
+        if torch.is_grad_enabled() and (held.recorded or _needs_gradient(new)):
             return held.joined(new)
         if exporting():  # allocating ahead would fix the lengths of the program
             return held.joined(new)
@@ -513,30 +532,30 @@ class Cache(Owned):
             held.claimed(added, self._overwrites)
         return held.written({name: x.detach() for name, x in new.items()})
 
-    def _returned(self, held: Held, dtype: torch.dtype | None) -> tuple[Entries, Entries]:
+    def _returned(self, held: HeldEntries, dtype: torch.dtype | None) -> tuple[Entries, Entries]:
+        """Keys and values of these entries: tensors if they are of this dtype and none was dropped, else `Stored`."""
         used = held.used()
         k = used["k"]
-        of_v = "k_scales" if self.joined else "v_scales"
         v = k[..., : self.v_dim] if self.joined else used["v"]
-        if self.dtype == dtype != torch.int8 and not held.first:
+        if self.dtype == dtype != torch.int8 and not held.dropped:
             return k, v
-        options: dict[str, Any] = {"lead": self.lead, "places": held.places}
-        k, v = (
-            Stored(x, used.get(of), held.first, **options) for x, of in ((k, "k_scales"), (v, of_v))
-        )
-        return k, v
+        k_scales = used.get("k_scales")
+        v_scales = k_scales if self.joined else used.get("v_scales")
+        options: dict[str, Any] = {"lead": self.first_entries, "places": held.places}
+        stored_k = Stored(k, k_scales, held.dropped, **options)
+        stored_v = Stored(v, v_scales, held.dropped, **options)
+        return stored_k, stored_v
 
     def _checked(self, k: torch.Tensor, v: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """The new entries by the names of their planes, after a check."""
-        if (v is None) != self.joined:
-            way = (
-                "values are in the keys, so give keys alone"
-                if self.joined
-                else "give keys and values"
+        if self.joined and v is not None:
+            raise ShapeError(
+                f"append to a joined {self.kind} cache: values are in the keys, so give keys alone"
             )
-            raise ShapeError(f"append to a {'joined ' * self.joined}{self.kind} cache: {way}")
-        given = {"k": k} if v is None else {"k": k, "v": v}
-        for name, new in given.items():
+        if not self.joined and v is None:
+            raise ShapeError(f"append to a {self.kind} cache: give keys and values")
+        named = {"k": k} if v is None else {"k": k, "v": v}
+        for name, new in named.items():
             check_tensor(name, new)
             if isinstance(new, Stored):
                 raise ShapeError(f"{name} comes from another cache; append takes tensors")
@@ -545,7 +564,8 @@ class Cache(Owned):
                 raise ShapeError(
                     f"{name} is on {new.device} and the cache on {plane.device}; move one of them"
                 )
-            if reason := _misfit(name, new.shape, plane.shape):
+            reason = _misfit(name, new.shape, plane.shape)
+            if reason is not None:
                 raise ShapeError(reason)
             check_numbers(name, new, self.dtype)
         if v is not None and k.shape[2] != v.shape[2]:
@@ -553,29 +573,29 @@ class Cache(Owned):
                 f"{count_of(k.shape[2], 'keys')} but {count_of(v.shape[2], 'values')}; append as many values as keys"
             )
         self._check_capacity(k.shape[2])
-        return given
+        return named
 
     def _checked_positions(self, indices: torch.Tensor) -> torch.Tensor:
         """Positions in ascending order, (batch or 1, kv_heads or 1, n), after a check of their tensor."""
-        sizes = self._held.planes["k"].shape[:2]
+        keys = self._held.planes["k"]
+        batch, kv_heads = keys.shape[:2]
         if not isinstance(indices, torch.Tensor) or indices.dtype not in (torch.int64, torch.int32):
             raise ShapeError(f"keep takes positions as an int64 tensor, not {shown(indices)}")
         refuse_wrapper("the tensor of positions", indices)
         indices = in_memory("the tensor of positions", indices)
-        if indices.dim() not in (1, 2, 3) or indices.shape[:-1] != sizes[: indices.dim() - 1]:
+        leading_axes = {1: (), 2: (batch,), 3: (batch, kv_heads)}.get(indices.dim())
+        if leading_axes is None or indices.shape[:-1] != leading_axes:
             raise ShapeError(
                 f"keep was given positions {tuple(indices.shape)}; it takes (n,), (batch, n) or (batch, kv_heads, n), "
-                f"and this cache has batch {sizes[0]} and kv_heads {sizes[1]}"
+                f"and this cache has batch {batch} and kv_heads {kv_heads}"
             )
-        indices = indices[None] if indices.dim() == 1 else indices
-        indices = indices[:, None] if indices.dim() == 2 else indices
+        if indices.dim() == 1:
+            indices = indices[None]
+        if indices.dim() == 2:
+            indices = indices[:, None]
         with torch.inference_mode(False):  # a cache may go on where gradients are recorded
-            return (
-                indices.detach()
-                .to(self._held.planes["k"].device, torch.int64, copy=True)
-                .sort(-1)
-                .values
-            )
+            copied = indices.detach().to(keys.device, torch.int64, copy=True)
+            return copied.sort(-1).values
 
     def _checked_capacity(self, capacity: int | None) -> int | None:
         if self.bounded is False and capacity is not None:
@@ -588,10 +608,32 @@ class Cache(Owned):
 
     def __repr__(self) -> str:
         batch, kv_heads, _, head_dim = self._held.planes["k"].shape
-        sizes = f"batch={batch}, kv_heads={kv_heads}, length={self.length}, head_dim={head_dim}"
-        sizes += f", joined v_dim={self.v_dim}" if self.joined else ""
-        sizes += f", entries={self.entries}" if self._whole().places is not None else ""
-        end = "" if self.capacity is None else f", capacity={self.capacity}"
-        end += f", first_entries={self.lead}" if self.lead else ""
-        end += f", forgetting={self._held.planes['forgotten'].shape[3]}" if self._forgets else ""
-        return f"{type(self).__name__}({sizes}, {str(self.dtype).removeprefix('torch.')}{end})"
+        words = [
+            f"batch={batch}",
+            f"kv_heads={kv_heads}",
+            f"length={self.length}",
+            f"head_dim={head_dim}",
+        ]
+        if self.joined:
+            words.append(f"joined v_dim={self.v_dim}")
+        if self._whole().places is not None:
+            words.append(f"entries={self.entries}")
+        words.append(str(self.dtype).removeprefix("torch."))
+        if self.capacity is not None:
+            words.append(f"capacity={self.capacity}")
+        if self.first_entries:
+            words.append(f"first_entries={self.first_entries}")
+        if self._forgets:
+            words.append(f"forgetting={self._held.planes['forgotten'].shape[3]}")
+        return f"{type(self).__name__}({', '.join(words)})"
+
+
+def _common_dtype(k: torch.Tensor, v: torch.Tensor | None) -> torch.dtype | None:
+    return k.dtype if v is None or k.dtype == v.dtype else None
+
+
+def _needs_gradient(planes: dict[str, torch.Tensor]) -> bool:
+    for plane in planes.values():
+        if plane.requires_grad:
+            return True
+    return False

@@ -26,11 +26,10 @@ def first_and_last(length: int, count: int, first: int = 4) -> torch.Tensor:
     length = whole("length", length, 0)
     count = whole("count", count, 0)
     first = min(whole("first", first, 0), count)
-    return (
-        torch.arange(length)
-        if count >= length
-        else torch.cat([torch.arange(first), torch.arange(length - count + first, length)])
-    )
+    if count >= length:
+        return torch.arange(length)
+    last = count - first
+    return torch.cat([torch.arange(first), torch.arange(length - last, length)])
 
 
 def heavy_hitters(
@@ -60,7 +59,8 @@ def heavy_hitters(
     """
     count = whole("count", count, 0)
     recent = count // 2 if recent is None else whole("recent", recent, 0, count)
-    return _most(_checked(received, kv_heads), count, recent, positions)
+    weights = _weights_of_kv_heads(received, kv_heads)
+    return _largest_and_last(weights, count, recent, positions)
 
 
 def observed_keys(
@@ -98,23 +98,20 @@ def observed_keys(
         raise ArgumentError(
             f"pool is {pool}; give an odd number, as many keys before a key as after it"
         )
-    weights = _checked(received, kv_heads)
+    weights = _weights_of_kv_heads(received, kv_heads)
+    before_window = weights.shape[2] - window
     pooled = torch.nn.functional.max_pool1d(
-        weights[..., : weights.shape[2] - window], pool, 1, pool // 2
+        weights[..., :before_window], pool, stride=1, padding=pool // 2
     )
-    return _most(
-        torch.cat([pooled, weights[..., weights.shape[2] - window :]], -1), count, window, positions
-    )
+    weights = torch.cat([pooled, weights[..., before_window:]], -1)
+    return _largest_and_last(weights, count, window, positions)
 
 
-def _checked(received: torch.Tensor, kv_heads: int) -> torch.Tensor:
+def _weights_of_kv_heads(received: torch.Tensor, kv_heads: int) -> torch.Tensor:
     """The weights of each key/value head, (batch, kv_heads, length)."""
     kv_heads = whole("kv_heads", kv_heads, 1)
-    if (
-        not isinstance(received, torch.Tensor)
-        or received.dim() != 3
-        or not received.is_floating_point()
-    ):
+    is_tensor = isinstance(received, torch.Tensor)
+    if not is_tensor or received.dim() != 3 or not received.is_floating_point():
         raise ShapeError(
             f"received is {shown(received)}; it is the statistic of a call, (batch, heads, length)"
         )
@@ -125,7 +122,7 @@ def _checked(received: torch.Tensor, kv_heads: int) -> torch.Tensor:
     return received.detach().unflatten(1, (kv_heads, -1)).sum(2)
 
 
-def _most(
+def _largest_and_last(
     weights: torch.Tensor, count: int, last: int, positions: torch.Tensor | None
 ) -> torch.Tensor:
     """The positions of the last entries, and of the others with the largest weights."""
@@ -133,6 +130,7 @@ def _most(
         positions = torch.arange(weights.shape[2], device=weights.device)[None, None]
     positions = in_memory("positions", positions).expand(*weights.shape[:2], -1)
     of_held = weights.gather(-1, positions)
-    of_held[..., of_held.shape[-1] - min(last, of_held.shape[-1]) :] = torch.inf
-    chosen = of_held.topk(min(count, of_held.shape[-1])).indices.sort(-1).values
+    entries = of_held.shape[-1]
+    of_held[..., max(0, entries - last) :] = torch.inf
+    chosen = of_held.topk(min(count, entries)).indices.sort(-1).values
     return positions.gather(-1, chosen)

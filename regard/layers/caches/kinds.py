@@ -13,8 +13,9 @@ from regard.bias import Forgetting
 from regard.core.tensors import Place
 from regard.errors import ArgumentError, UnsupportedError
 from regard.exporting import exporting
-from regard.layers.caches.base import Cache, Entries, check_room, forgotten
-from regard.layers.caches.entries import Held, read_kind
+from regard.layers.caches.base import Cache, Entries, check_room, forget_bias
+from regard.layers.caches.entries import HeldEntries
+from regard.layers.caches.files import read_kind
 from regard.layers.caches.paged import PagedCache
 
 
@@ -37,6 +38,12 @@ class GrowingCache(Cache):
         return max(needed, 2 * min(now, needed), 16) if needed else 0
 
 
+UNKNOWN_STOP = -1  # of entries that a graph wrote, which knows it as a tensor alone
+torch.library.define(
+    "regard::next_slots", "(Tensor place, SymInt added, SymInt capacity) -> Tensor"
+)
+
+
 class StaticCache(Cache):
     """A cache with room for `capacity` entries, allocated once; further entries are refused.
 
@@ -53,12 +60,12 @@ class StaticCache(Cache):
     kind = "static"
     bounded = True
     _changing = ("_now", "_owner")
-    _now: Held  # with its `stop_tensor`; a graph, which computes that alone, leaves `stop` unknown
+    _now: HeldEntries  # with its `stop_tensor`; a graph, which computes that alone, leaves `stop` unknown
 
     @property
-    def _held(self) -> Held:
+    def _held(self) -> HeldEntries:
         now = self._now
-        if not torch.compiler.is_compiling() and now.stop == UNKNOWN:
+        if not torch.compiler.is_compiling() and now.stop == UNKNOWN_STOP:
             now = replace(now, stop=int(now.stop_tensor))
             if now.ownership is not None:
                 now.ownership.note(now.stop)
@@ -66,7 +73,7 @@ class StaticCache(Cache):
         return now
 
     @_held.setter
-    def _held(self, held: Held) -> None:
+    def _held(self, held: HeldEntries) -> None:
         self._now = replace(held, stop_tensor=torch.tensor([held.stop], device="cpu"))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,39 +100,40 @@ class StaticCache(Cache):
     ) -> tuple[Entries, Entries, Forgetting | None]:
         if not _in_graph():
             return super().append_gated(k, v, log_forget)
-        learns = torch.is_grad_enabled() and (
-            k.requires_grad or (v is not None and v.requires_grad)
-        )
-        if self._now.first or self._now.start or self._now.places is not None:
+        now = self._now
+        learns = k.requires_grad or (v is not None and v.requires_grad)
+        if now.dropped or now.start or now.places is not None:
             raise UnsupportedError(
                 "a static cache that dropped entries is not compiled; use it outside torch.compile"
             )
-        if self.dtype != k.dtype or learns:
+        if self.dtype != k.dtype or (learns and torch.is_grad_enabled()):
             raise UnsupportedError(
                 "in a compiled graph a static cache stores the dtype of its layer, and no gradient; give new_cache no "
                 "dtype, and use torch.no_grad()"
             )
         new = self._stored(k, v, log_forget)
-        planes = self._now.planes
-        stop = self._now.stop_tensor
-        slots = torch.ops.regard.next_slots(stop, k.shape[2], self.capacity).to(k.device)
+        added = k.shape[2]
+        planes = now.planes
+        slots = torch.ops.regard.next_slots(now.stop_tensor, added, self.capacity).to(k.device)
         for name, x in new.items():
             planes[name].index_copy_(2, slots, x)
-        after = stop + k.shape[2]
-        self._now = Held(planes, 0, UNKNOWN, ownership=self._now.ownership, stop_tensor=after)
-        return (
-            planes["k"],
-            planes["k"][..., : self.v_dim] if self.joined else planes["v"],
-            forgotten(planes, new),
+        self._now = HeldEntries(
+            planes,
+            start=0,
+            stop=UNKNOWN_STOP,
+            ownership=now.ownership,
+            stop_tensor=now.stop_tensor + added,
         )
+        values = planes["k"][..., : self.v_dim] if self.joined else planes["v"]
+        return planes["k"], values, forget_bias(planes, new)
 
-    def _last(self) -> Held:
+    def _last(self) -> HeldEntries:
         if not _in_graph() or not self._forgets:
             return super()._last()
-        stop = self._now.stop_tensor.to(self._now.planes["k"].device)
         sums = self._now.planes["forgotten"]
+        stop = self._now.stop_tensor.to(sums.device)
         last = sums.index_select(2, (stop - 1).clamp(min=0)).where(stop > 0, 0)
-        return Held({"forgotten": last}, 0, 1)
+        return HeldEntries({"forgotten": last}, start=0, stop=1)
 
     def _check_capacity(self, added: int) -> None:
         if not _in_graph():  # there `next_slots` checks it
@@ -134,12 +142,6 @@ class StaticCache(Cache):
     def _room(self, needed: int, now: int) -> int:
         assert self.capacity is not None
         return self.capacity
-
-
-UNKNOWN = -1
-torch.library.define(
-    "regard::next_slots", "(Tensor place, SymInt added, SymInt capacity) -> Tensor"
-)
 
 
 def _in_graph() -> bool:
@@ -183,43 +185,50 @@ class RingCache(Cache):
     bounded = True
 
     def __init__(self, *sizes: Any, first_entries: int = 0, **options: Any) -> None:
-        self.lead = whole("first_entries", first_entries, 0)
+        self.first_entries = whole("first_entries", first_entries, 0)
         super().__init__(*sizes, **options)
 
     def _room(self, needed: int, now: int) -> int:
         assert self.capacity is not None
-        return max(needed, self.lead + self.capacity + max(16, self.capacity // 4))
+        spare = max(16, self.capacity // 4)
+        return max(needed, self.first_entries + self.capacity + spare)
 
     def _check_capacity(self, added: int) -> None:
         pass  # older entries are dropped
 
-    def _kept_of(self, held: Held) -> Held:
-        assert self.capacity is not None
-        dropped = max(0, held.entries - self.lead - self.capacity)
-        usual = self._room(0, 0)
-        if self.lead:
+    def _kept_after_append(self, held: HeldEntries) -> HeldEntries:
+        excess = max(0, self._excess(held))
+        usual_room = self._room(0, 0)
+        if self.first_entries:
             # Those between stay in their slots until the room is used up, so that few entries move.
-            if held.entries < usual:
+            if held.entries < usual_room:
                 return held
-            kept = held.without_middle(self.lead, dropped)
-            return kept if kept.recorded else kept.moved(usual)
-        kept = held.without_oldest(dropped)
-        return kept.moved(usual) if kept.room > usual and not kept.recorded else kept
+            kept = held.without_middle(self.first_entries, excess)
+            return kept if kept.recorded else kept.moved(usual_room)
+        kept = held.without_oldest(excess)
+        if kept.room <= usual_room or kept.recorded:
+            return kept
+        return kept.moved(usual_room)
 
-    def _keep(self, held: Held) -> None:
+    def _excess(self, held: HeldEntries) -> int:
+        """How many entries are held beyond the first ones and the capacity."""
+        assert self.capacity is not None
+        return held.entries - self.first_entries - self.capacity
+
+    def _keep(self, held: HeldEntries) -> None:
         raise UnsupportedError(
-            f"keep: a ring itself drops its oldest entries, and holds the first {self.lead} and the last "
+            f"keep: a ring itself drops its oldest entries, and holds the first {self.first_entries} and the last "
             f"{self.capacity}; use a dynamic, static or paged cache, or first_entries= for the entries that stay"
         )
 
-    def _whole(self) -> Held:
-        assert self.capacity is not None
-        dropped = self._held.entries - self.lead - self.capacity
-        return self._held.without_middle(self.lead, dropped) if dropped > 0 else self._held
+    def _whole(self) -> HeldEntries:
+        held = self._held
+        excess = self._excess(held)
+        return held.without_middle(self.first_entries, excess) if excess > 0 else held
 
 
 KINDS: dict[str, type[Cache]] = {
-    cache.kind: cache for cache in (GrowingCache, StaticCache, RingCache, PagedCache)
+    kind.kind: kind for kind in (GrowingCache, StaticCache, RingCache, PagedCache)
 }
 
 
@@ -229,7 +238,8 @@ def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: An
     >>> new_cache("static", 2, 4, 64, dtype="int8", capacity=512)
     StaticCache(batch=2, kv_heads=4, length=0, head_dim=64, int8, capacity=512)
     """
-    if one_of("kind", kind, KINDS) != "ring" and options.pop("first_entries", 0):
+    kind = one_of("kind", kind, KINDS)
+    if kind != "ring" and options.pop("first_entries", 0):
         raise ArgumentError(
             f"first_entries= is for a ring, which drops entries; a {kind} cache keeps all, so leave it out"
         )
@@ -248,4 +258,5 @@ def load_cache(path: str | Path, device: torch.device | str = "cpu") -> Cache:
     ...     load_cache(f"{folder}/cache.safetensors")
     StaticCache(batch=1, kv_heads=2, length=0, head_dim=4, float32, capacity=8)
     """
-    return KINDS[read_kind(a_path("path", path), tuple(KINDS))].load(path, device)
+    kind = read_kind(a_path("path", path), tuple(KINDS))
+    return KINDS[kind].load(path, device)

@@ -14,8 +14,8 @@ import torch
 
 from regard.bias import Forgetting
 from regard.functional.compiled import uncompiled
-from regard.layers.caches.base import Cache, Entries, checked_rows, forgotten
-from regard.layers.caches.entries import Held, entries_before, rows_of
+from regard.layers.caches.base import Cache, Entries, checked_rows, forget_bias
+from regard.layers.caches.entries import HeldEntries, entries_before, rows_of
 
 PAGE = 64  # entries
 
@@ -166,18 +166,18 @@ def _follow_each_other(pages: tuple[MemoryPage, ...]) -> bool:
 
 @dataclass(frozen=True)
 class PageTable:
-    """The pages of each batch row in a pool, and the number of entries of all of them; the rest is as in `Held`."""
+    """The pages of each batch row in a pool, and the number of entries of each; the rest is as in `HeldEntries`."""
 
     pool: PagePool
     rows: tuple[tuple[MemoryPage, ...], ...]
     entries: int = 0
-    first: int = 0
+    dropped: int = 0
     places: torch.Tensor | None = None
 
     @property
     def length(self) -> int:
         """Number of positions so far."""
-        return self.first + self.entries
+        return self.dropped + self.entries
 
     @classmethod
     def empty(cls, pool: PagePool, batch: int) -> PageTable:
@@ -192,7 +192,7 @@ class PageTable:
             # pool cannot be waited for, nor changed, so these rows get one of their own.
             entries = self.pool.read(self.rows, self.entries)
             own = PageTable.empty(PagePool.like(self.pool.planes, 0), len(self.rows))
-            before = replace(own.appended(entries), first=self.first, places=self.places)
+            before = replace(own.appended(entries), dropped=self.dropped, places=self.places)
         pool = before.pool
         lock = pool.lock
         try:
@@ -225,7 +225,7 @@ class PageTable:
             for number in range(self.entries // PAGE, len(pages)):
                 pages[number].filled = min(PAGE, entries - number * PAGE)
             rows.append(tuple(pages))
-        return PageTable(self.pool, tuple(rows), entries, self.first, self.places)
+        return PageTable(self.pool, tuple(rows), entries, self.dropped, self.places)
 
     def _slots(self, start: int) -> list[int]:
         """The slot of each entry from the number `start` on, row by row."""
@@ -246,7 +246,7 @@ class PageTable:
 
     def cropped(self, length: int) -> PageTable:
         """The table of the entries before the position `length`."""
-        count, places = entries_before(length, self.first, self.places)
+        count, places = entries_before(length, self.dropped, self.places)
         rows = tuple(row[: -(-count // PAGE)] for row in self.rows)
         return PageTable(self.pool, rows, count, length - count, places)
 
@@ -347,7 +347,7 @@ class PagedCache(Cache):
             held = self._held
             table = self._table.appended(new)
             whole = self._read(table)
-        returned = *self._returned(whole, dtype), forgotten(whole.used(), new)
+        returned = *self._returned(whole, dtype), forget_bias(whole.used(), new)
         self._held, self._table = held, table
         return returned
 
@@ -366,10 +366,10 @@ class PagedCache(Cache):
     def _room(self, needed: int, now: int) -> int:
         return 0
 
-    def _begin_with(self, held: Held) -> None:
+    def _begin_with(self, held: HeldEntries) -> None:
         self._table = self._paged(held)
 
-    def _keep(self, held: Held) -> None:
+    def _keep(self, held: HeldEntries) -> None:
         if held.recorded:
             table = PageTable.empty(self._pool, self.batch)
         else:
@@ -385,21 +385,21 @@ class PagedCache(Cache):
         else:
             self._table = self._table.cropped(length)
 
-    def _emptied(self, batch: int) -> Held:
+    def _emptied(self, batch: int) -> HeldEntries:
         """What stands for entries of so many rows that are in pages: their dtype, heads and sizes."""
         planes = {}
         for name, plane in self._held.planes.items():
             _, kv_heads, _, dim = plane.shape
             planes[name] = plane.detach().new_empty(batch, kv_heads, 0, dim)
-        return Held(planes)
+        return HeldEntries(planes)
 
-    def _paged(self, held: Held) -> PageTable:
+    def _paged(self, held: HeldEntries) -> PageTable:
         """Pages with these entries."""
         used = held.used()
         table = PageTable.empty(self._pool, len(used["k"])).appended(used)
-        return replace(table, first=held.first, places=held.places)
+        return replace(table, dropped=held.dropped, places=held.places)
 
-    def _last(self) -> Held:
+    def _last(self) -> HeldEntries:
         if self._held.recorded:
             return self._held
         table = self._table
@@ -408,12 +408,12 @@ class PagedCache(Cache):
         places = table.places
         if places is not None:
             places = None if places.shape[2] < table.entries else places[..., -count:]
-        return Held(planes, 0, count, table.length - count, places=places)
+        return HeldEntries(planes, 0, count, table.length - count, places=places)
 
-    def _whole(self) -> Held:
+    def _whole(self) -> HeldEntries:
         return self._held if self._held.recorded else self._read(self._table)
 
-    def _read(self, table: PageTable) -> Held:
+    def _read(self, table: PageTable) -> HeldEntries:
         """The entries of a table, in one piece."""
         planes = table.pool.read(table.rows, table.entries)
-        return Held(planes, 0, table.entries, table.first, places=table.places)
+        return HeldEntries(planes, 0, table.entries, table.dropped, places=table.places)

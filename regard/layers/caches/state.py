@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import torch
 
@@ -18,7 +18,7 @@ from regard.core.call import UNKNOWN, Call
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.layers.caches.base import Owned, checked_rows
-from regard.layers.caches.entries import whole_number
+from regard.layers.caches.files import whole_number
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
@@ -27,6 +27,7 @@ from regard.patterns.grid import checked_device
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
 FORMAT = "1"
+STATE_DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -48,35 +49,56 @@ class Summed:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        return {one.name: x for one in fields(self) if (x := getattr(self, one.name)) is not None}
+        """Those that there are, by the names of their fields."""
+        tensors = {}
+        for field in fields(self):
+            tensor = getattr(self, field.name)
+            if tensor is not None:
+                tensors[field.name] = tensor
+        return tensors
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Summed:
         return Summed(**{name: change(x) for name, x in self.tensors.items()})
 
-    def fits(self, mechanism: Mechanism, sizes: Mapping[str, int]) -> bool:
+    def fits(self, mechanism: Mechanism, sizes: StateSizes) -> bool:
         """Whether dtypes and shapes are those of the sums of a mechanism with these sizes."""
-        batch = sizes["batch"]
-        kv_heads = sizes["kv_heads"]
         dtype = self.total.dtype
-        wanted = {
-            "total": (
-                dtype,
-                (batch, kv_heads, *mechanism.state_shape(sizes["head_dim"], sizes["v_dim"])),
-            ),
-            "log": (dtype, (batch, kv_heads, 1)),
-            "mass": (dtype, (batch, kv_heads, 1)),
-            "met": (torch.bool, (batch, 1, 1)),
+        if dtype not in STATE_DTYPES:
+            return False
+        by_head = (sizes.batch, sizes.kv_heads)
+        state_shape = mechanism.state_shape(sizes.head_dim, sizes.v_dim)
+        needed = {
+            "total": (dtype, (*by_head, *state_shape)),
+            "log": (dtype, (*by_head, 1)),
+            "mass": (dtype, (*by_head, 1)),
+            "met": (torch.bool, (sizes.batch, 1, 1)),
         }
-        fitting = all((x.dtype, tuple(x.shape)) == wanted[name] for name, x in self.tensors.items())
-        return fitting and dtype in (torch.float32, torch.float64)
+        for name, tensor in self.tensors.items():
+            if (tensor.dtype, tuple(tensor.shape)) != needed[name]:
+                return False
+        return True
 
 
-class _SoFar(NamedTuple):
+@dataclass(frozen=True)
+class StateSizes:
+    """The sizes of a state, under the names that a problem and a file have for them."""
+
+    batch: int
+    kv_heads: int
+    head_dim: int
+    v_dim: int
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={size}" for name, size in vars(self).items())
+
+
+@dataclass(frozen=True)
+class _SoFar:
     """What a state holds: its sizes, the number of positions, and the sums; None before the first position."""
 
-    sizes: dict[str, int]
-    length: int
-    summed: Summed | None
+    sizes: StateSizes
+    length: int = 0
+    summed: Summed | None = None
 
 
 def add(
@@ -93,35 +115,35 @@ def add(
 
     live: (batch or 1, 1, n), True for keys that are not padding; None if none is.
     """
-    batch = q.shape[0]
-    met = None if live is None or before is None else before.met
-    if live is not None and met is None:
-        met = torch.full((1, 1, 1), before is not None, device=live.device)
-    now = (
-        None
-        if live is None or met is None
-        else (met | live.any(-1, keepdim=True)).expand(batch, 1, 1)
-    )
+    met_before = None
+    met_after = None
+    if live is not None:
+        met_before = None if before is None else before.met
+        if met_before is None:
+            met_before = torch.full((1, 1, 1), before is not None, device=live.device)
+        met_after = (met_before | live.any(-1, keepdim=True)).expand(q.shape[0], 1, 1)
+
     if isinstance(mechanism, Recurrent):
-        memory = (
-            v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3]) if before is None else before.total
-        )
+        if before is None:
+            memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3])
+        else:
+            memory = before.total
         inputs = RecurrenceInputs(q, k, v, *mechanism.gates(parameters, k, v), memory)
-        inputs = inputs if live is None else without_unseen(inputs, live, met)
+        if live is not None:
+            inputs = without_unseen(inputs, live, met_before)
         output, memory = scan(engine_on(v), Rule(mechanism.corrects, scale), inputs)
-        return output, Summed(memory, met=now)
+        return output, Summed(memory, met=met_after)
+
     assert isinstance(mechanism, Kernelised)
     sums = None
     if before is not None:
-        sums = Sums(
-            before.total, before.log, None if before.mass is None else before.mass[..., None]
-        )
+        mass = None if before.mass is None else before.mass[..., None]
+        sums = Sums(before.total, before.log, mass)
     text = Text(q, k, v, parameters, live)
-    output, _, after = follow(mechanism, engine_on(v), scale, text, sums, met)
+    output, _, after = follow(mechanism, engine_on(v), scale, text, sums, met_before)
     assert after is not None
-    return output, Summed(
-        after.total, after.log, None if after.mass is None else after.mass[..., 0], now
-    )
+    mass = None if after.mass is None else after.mass[..., 0]
+    return output, Summed(after.total, after.log, mass, met_after)
 
 
 class RecurrentState(Owned):
@@ -177,15 +199,18 @@ class RecurrentState(Owned):
                 f"{name} cannot be continued in constant memory, which needs a mechanism of features or a recurrent "
                 f"one (LinearTransformer, Performer, GatedDelta, ...); use regard.layers.caches.new_cache"
             )
-        if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
+        if not isinstance(dtype, torch.dtype) or dtype not in STATE_DTYPES:
             raise ArgumentError(f"dtype is {shown(dtype)}; sums are float32 or float64")
-        self.mechanism, self.dtype, self.device = mechanism, dtype, checked_device(device)
-        sizes = {"batch": whole("batch", batch, 0), "kv_heads": whole("kv_heads", kv_heads, 1)}
-        sizes["head_dim"] = whole("head_dim", head_dim, 1)
-        sizes["v_dim"] = sizes["head_dim"] if v_dim is None else whole("v_dim", v_dim, 0)
-        self._known: tuple[Any, Any] = None, None  # the key and the problem of the call before
-        # changed by one assignment: an interruption leaves all or nothing
-        self._so_far = _SoFar(sizes, 0, None)
+        self.mechanism = mechanism
+        self.dtype = dtype
+        self.device = checked_device(device)
+        batch = whole("batch", batch, 0)
+        kv_heads = whole("kv_heads", kv_heads, 1)
+        head_dim = whole("head_dim", head_dim, 1)
+        v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
+        self._last_problem: tuple[Any, Any] = (None, None)  # the key and the problem of a call
+        # Changed by one assignment: an interruption leaves all or nothing.
+        self._so_far = _SoFar(StateSizes(batch, kv_heads, head_dim, v_dim))
 
     @property
     def length(self) -> int:
@@ -195,13 +220,15 @@ class RecurrentState(Owned):
     @property
     def batch(self) -> int:
         """Number of batch rows."""
-        return self._so_far.sizes["batch"]
+        return self._so_far.sizes.batch
 
     @property
     def nbytes(self) -> int:
         """Bytes held; constant after the first position."""
         summed = self._so_far.summed
-        return sum(x.nbytes for x in summed.tensors.values()) if summed else 0
+        if summed is None:
+            return 0
+        return sum(tensor.nbytes for tensor in summed.tensors.values())
 
     def attend(
         self,
@@ -245,19 +272,24 @@ class RecurrentState(Owned):
             parameters = written.parameters
         added = problem.k_len
         start = before.length
-        # a mask has a boolean for every key, those of earlier calls included
+        length = start + added
         if isinstance(pattern, Pattern):
-            pattern.check(problem.batch, problem.heads, added, start + added)
+            # A mask has a boolean for every key, those of earlier calls included.
+            pattern.check(problem.batch, problem.heads, added, length)
         if not added:
             return q.new_zeros(*q.shape[:3], problem.v_dim)
-        grid = Grid(
-            added, start + added, start, range(added), range(start, start + added), q.device
-        )
-        wide = (x if x.dtype == self.dtype else x.to(self.dtype) for x in (q, k, v))
+
+        grid = Grid(added, length, start, range(added), range(start, length), q.device)
         with torch.autocast(q.device.type, enabled=False):
-            live = unpadded_keys(problem.pattern, grid)
             output, summed = add(
-                self.mechanism, before.summed, *wide, live, problem.scale, parameters or {}
+                self.mechanism,
+                before.summed,
+                q.to(self.dtype),
+                k.to(self.dtype),
+                v.to(self.dtype),
+                unpadded_keys(problem.pattern, grid),
+                problem.scale,
+                parameters or {},
             )
         output = output.to(q.dtype)
         if self._so_far is not before:
@@ -265,7 +297,7 @@ class RecurrentState(Owned):
                 f"this state was at position {start} when the call began and is at {self.length} now: another call "
                 f"changed it meanwhile, such as one in a hook or another thread; let each call end before the next one"
             )
-        self._so_far = _SoFar(before.sizes, start + added, summed)
+        self._so_far = _SoFar(before.sizes, length, summed)
         return output
 
     def crop(self, length: int) -> None:
@@ -281,15 +313,17 @@ class RecurrentState(Owned):
                 f"copy.copy(state) at the positions to return to"
             )
         if not length:
-            self._so_far = _SoFar(self._so_far.sizes, 0, None)
+            self._so_far = _SoFar(self._so_far.sizes)
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
         index = checked_rows(index, self.batch, "state")
-        sizes, length, summed = self._so_far
+        before = self._so_far
+        summed = before.summed
         if summed is not None:
             summed = summed.mapped(lambda x: x.index_select(0, index.to(x.device)))
-        self._so_far = _SoFar({**sizes, "batch": len(index)}, length, summed)
+        sizes = replace(before.sizes, batch=len(index))
+        self._so_far = _SoFar(sizes, before.length, summed)
 
     def save(self, path: str | Path) -> None:
         """Write the sums to one safetensors file, atomically and with checksums.
@@ -297,10 +331,12 @@ class RecurrentState(Owned):
         Raises:
             CheckpointError: the file could not be written; an old file is unchanged.
         """
-        sizes, length, summed = self._so_far
-        words = {"state": str(self.mechanism), "format": FORMAT, "length": str(length)}
-        words |= {name: str(size) for name, size in sizes.items()}
-        save_tensors(path, {} if summed is None else summed.tensors, words)
+        so_far = self._so_far
+        words = {"state": str(self.mechanism), "format": FORMAT, "length": str(so_far.length)}
+        for name, size in vars(so_far.sizes).items():
+            words[name] = str(size)
+        tensors = {} if so_far.summed is None else so_far.summed.tensors
+        save_tensors(path, tensors, words)
 
     @classmethod
     def load(
@@ -320,22 +356,25 @@ class RecurrentState(Owned):
                 f"{path} holds a state of {words.get('state')!r} in format {words.get('format')!r}; this call needs "
                 f"one of {str(mechanism)!r} in format {FORMAT}"
             )
-        sizes = {name: whole_number(path, words, name) for name in ("length", *state._so_far.sizes)}
-        summed = (
-            Summed(**tensors)
-            if tensors and tensors.keys() <= {one.name for one in fields(Summed)}
-            else None
-        )
-        fits = not tensors if summed is None else summed.fits(state.mechanism, sizes)
-        if bool(sizes["length"]) != bool(tensors) or not fits:
+        length = whole_number(path, words, "length")
+        numbers = {
+            field.name: whole_number(path, words, field.name) for field in fields(StateSizes)
+        }
+        sizes = StateSizes(**numbers)
+        summed = None
+        fits = not tensors
+        if "total" in tensors and tensors.keys() <= {field.name for field in fields(Summed)}:
+            summed = Summed(**tensors)
+            fits = summed.fits(mechanism, sizes)
+        if bool(length) != bool(tensors) or not fits:
             shapes = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
             raise CheckpointError(
-                f"{path} holds {shapes}, which are not the sums of {mechanism} with {sizes}"
+                f"{path} holds {shapes}, which are not the sums of {mechanism} with length={length}, {sizes}"
             )
         if summed is not None:
             state.dtype = summed.total.dtype
             summed = summed.mapped(lambda x: x.to(device))
-        state._so_far = _SoFar(sizes, sizes.pop("length"), summed)
+        state._so_far = _SoFar(sizes, length, summed)
         return state
 
     def _checked(self, call: Call) -> tuple[Problem, bool]:
@@ -345,16 +384,18 @@ class RecurrentState(Owned):
             key = call.key()
         except UNKNOWN:
             key = None
-        known = self._known
-        problem = known[1] if key is not None and known[0] == key else call.problem()
+        last_key, problem = self._last_problem
+        if key is None or key != last_key:
+            problem = call.problem()
         self._check(call.q, problem)
         if key is not None:
-            self._known = key, problem
+            self._last_problem = key, problem
         return problem, key is not None
 
     def _check(self, q: torch.Tensor, problem: Problem) -> None:
         parts = problem.pattern.factors
-        if Causal() not in parts or any(part != Causal() and not part.query_free for part in parts):
+        others = [part for part in parts if part != Causal() and not part.query_free]
+        if others or Causal() not in parts:
             raise UnsupportedError(
                 f"a state is continued by causal, alone or & key_span or & key_mask, not by {problem.pattern}"
             )
@@ -363,24 +404,19 @@ class RecurrentState(Owned):
                 f"{count_of(problem.q_len, 'queries')} but {count_of(problem.k_len, 'keys')}; a "
                 f"state takes a query and a key for each position"
             )
-        for name, size in self._so_far.sizes.items():
-            if getattr(problem, name) != size:
-                raise ShapeError(
-                    f"{name} is {getattr(problem, name)} in this call and {size} in this state"
-                )
-        if (
-            q.device.type != self.device.type
-            or torch.promote_types(q.dtype, self.dtype) != self.dtype
-        ):
+        for name, size in vars(self._so_far.sizes).items():
+            size_of_call = getattr(problem, name)
+            if size_of_call != size:
+                raise ShapeError(f"{name} is {size_of_call} in this call and {size} in this state")
+        dtype = torch.promote_types(q.dtype, self.dtype)
+        if q.device.type != self.device.type or dtype != self.dtype:
             raise ShapeError(
                 f"q is {q.dtype} on {q.device} and this state {self.dtype} on {self.device}; make one with "
-                f"dtype={torch.promote_types(q.dtype, self.dtype)}, device={q.device.type!r}"
+                f"dtype={dtype}, device={q.device.type!r}"
             )
 
     def __repr__(self) -> str:
-        sizes = ", ".join(
-            f"{name}={size}" for name, size in {**self._so_far.sizes, "length": self.length}.items()
-        )
+        dtype = str(self.dtype).removeprefix("torch.")
         return (
-            f"RecurrentState({self.mechanism}, {sizes}, {str(self.dtype).removeprefix('torch.')})"
+            f"RecurrentState({self.mechanism}, {self._so_far.sizes}, length={self.length}, {dtype})"
         )

@@ -14,7 +14,7 @@ from regard.core.backend import Offer, Refusal
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.core.tensors import Stored
-from regard.layers.caches.entries import rounded
+from regard.layers.caches.rounding import rounded
 from regard.testing import make_qkv
 
 

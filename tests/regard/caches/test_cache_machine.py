@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import regard as rg
 from regard.core.tensors import Stored
 from regard.layers.caches import load_cache, new_cache, paged
-from regard.layers.caches.entries import DTYPES
+from regard.layers.caches.rounding import DTYPES
 
 KV_HEADS = 2
 HEAD_DIM = 3

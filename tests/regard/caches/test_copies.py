@@ -16,7 +16,7 @@ KINDS = {
     "dynamic": {},
     "static": {"capacity": 29},
     "ring": {"capacity": 11},
-    "ring with first": {"capacity": 11, "first": 2},
+    "ring with first entries": {"capacity": 11, "first_entries": 2},
     "paged": {},
     "int8": {"dtype": "int8"},
     "joined": {"joined": True},
@@ -97,7 +97,7 @@ def test_caches_that_share_entries_and_are_copied_together_share_none_that_they_
         assert not torch.equal(held(other), held(one))
 
 
-@pytest.mark.parametrize("name", ["dynamic", "static", "ring", "ring with first", "joined"])
+@pytest.mark.parametrize("name", ["dynamic", "static", "ring", "ring with first entries", "joined"])
 def test_keys_and_values_that_were_read_do_not_change_after_a_crop(name):
     with torch.no_grad():
         cache = empty(name)

@@ -10,7 +10,7 @@ import torch
 import regard as rg
 from regard import bias as b
 from regard.core.tensors import Stored
-from regard.layers.caches.entries import rounded
+from regard.layers.caches.rounding import rounded
 
 from .cases import Added, Case
 from .counting import kept as not_dropped

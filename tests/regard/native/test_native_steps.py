@@ -15,7 +15,7 @@ from regard.backends.native.library import load
 from regard.core.tensors import Stored
 from regard.functional import api
 from regard.functional.kept import PLANS
-from regard.layers.caches.entries import rounded
+from regard.layers.caches.rounding import rounded
 
 pytestmark = [
     pytest.mark.skipif(isinstance(load(), str), reason="without the library every step is planned"),

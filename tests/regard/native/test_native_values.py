@@ -13,7 +13,7 @@ from regard.core.hidden import grid_of_call, prepare
 from regard.core.tensors import Stored
 from regard.functional.compiled import traced_attention
 from regard.functional.plain import plain_attention
-from regard.layers.caches.entries import rounded
+from regard.layers.caches.rounding import rounded
 from regard.testing import Budget, answer, make_qkv
 
 LAYOUTS = ((1, 1), (2, 2), (6, 3), (6, 1))
