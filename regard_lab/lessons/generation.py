@@ -132,9 +132,8 @@ config = LanguageConfig(vocab_size=50, dim=64, heads=8, kv_heads=2, layers=2)
 model = LanguageModel(config).double().eval()
 text = torch.tensor([[7, 8, 9]])  # ids (batch, length)
 with torch.no_grad():
-    state = model.start(
-        text, "static", capacity=64
-    )  # reads the text once, keeps its keys and values
+    # reads the text once, and keeps its keys and values
+    state = model.start(text, "static", capacity=64)
     scores = state.next_scores  # logits of the next word, (batch, vocabulary)
     for _ in range(5):
         chosen = scores.argmax(-1)

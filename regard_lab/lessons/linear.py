@@ -133,9 +133,8 @@ with figure("The same product in two orders", 8.0, 3.9, caption) as drawing:
 # become $4 n d^2$, which is less for texts longer than $d$ words.
 
 # %%
-q, k, v = torch.randn(
-    3, 1, 1, 1000, 64, dtype=torch.float64
-)  # (batch, heads, length, head_dim) each
+# each (batch, heads, length, head_dim)
+q, k, v = torch.randn(3, 1, 1, 1000, 64, dtype=torch.float64)
 phi_q = EluPlusOne()(q)
 phi_k = EluPlusOne()(k)
 weights = phi_q @ phi_k.mT  # 1000 x 1000; LinearTransformer never computes this matrix

@@ -117,9 +117,8 @@ with figure("What a memory returns", 8.0, 2.6, caption) as drawing:
 # model computes decays and strengths from each word, so it learns what to forget. Here they are given:
 
 # %%
-k = torch.nn.functional.normalize(
-    torch.randn(1, 1, 3, 8), dim=-1
-)  # (batch, heads, length, head_dim)
+k = torch.randn(1, 1, 3, 8)  # (batch, heads, length, head_dim)
+k = k / k.norm(dim=-1, keepdim=True)
 v = torch.randn(1, 1, 3, 4)
 log_a = torch.full((1, 1, 3), -0.1)
 b = torch.ones(1, 1, 3)

@@ -170,9 +170,10 @@ else:
 # measure must find it.
 
 # %%
-TEXT = """Return the old list of names. The list holds the names that the reader gave to the function, and the function
-keeps the names in the order of the reader. The order of the names holds for the copy of the list too, so the reader
-may sort the copy. Each name of the copy holds the same letters as the names of the old list."""
+TEXT = """Return the old list of names. The list holds the names that the reader gave to the function,
+and the function keeps the names in the order of the reader. The order of the names holds for the
+copy of the list too, so the reader may sort the copy. Each name of the copy holds the same letters
+as the names of the old list."""
 words = split_words(TEXT)
 n = len(words)
 lower_case = [word.lower() for word in words]

@@ -90,7 +90,7 @@ with figure("Which word looks at which", 7.6, 6.3, caption) as drawing:
 # **sparse pattern** keeps a few pairs for each word, the set $S_i$ of word $i$:
 #
 # $$
-# z_i = \sum_{j \in S_i} \operatorname{softmax}_{j \in S_i}\left(\frac{q_i \cdot k_j}{\sqrt{d}}\right) v_j
+# z_i = \sum_{j \in S_i} \operatorname{softmax}_{j \in S_i}(q_i \cdot k_j / \sqrt{d}) \, v_j
 # \qquad \sum_i \lvert S_i \rvert \ll n^2
 # $$
 #

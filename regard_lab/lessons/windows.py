@@ -5,8 +5,8 @@
 
 # %% tags=["parameters"]
 TEXT = (
-    "The animal that had walked all day along the dusty road did not cross the wide street because it was far too "
-    "tired to hurry home"
+    "The animal that had walked all day along the dusty road did not cross the wide street because "
+    "it was far too tired to hurry home"
 )
 SEED = 0
 
