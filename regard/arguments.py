@@ -199,7 +199,7 @@ def in_memory(name: str, x: Any) -> Any:
         return x.resolve_neg()
 
     has_storage = not torch._C._functorch.is_functorch_wrapped_tensor(x)
-    if has_storage and x.numel() and not x.untyped_storage().size():
+    if has_storage and x.numel() and not x.untyped_storage().nbytes():
         raise ShapeError(
             f"{name} {tuple(x.shape)} has no memory, since its storage was freed; give it before that"
         )
@@ -357,12 +357,14 @@ def real(
     """
     given = plain(name, number)
     if isinstance(given, int | float) and not isinstance(given, bool):
-        with suppress(OverflowError):  # a whole number beyond what a float reaches
+        try:
             # Inside a compiled graph a float may be unknown; as a member of a set it becomes a constant of the graph.
             (value,) = {float(given)}
-            within = _within(value, least, most) and (above is None or value > above)
-            if math.isfinite(value) and within:
-                return value
+        except OverflowError:  # a whole number beyond what a float reaches
+            value = math.inf
+        within = _within(value, least, most) and (above is None or value > above)
+        if math.isfinite(value) and within:
+            return value
     if not needs and above is not None:
         needs = f"a finite number above {above}"
     needs = needs or _range("a finite number", least, most)

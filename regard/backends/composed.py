@@ -8,7 +8,7 @@ fused backend computes whole problems by them, and the tiled backend the parts o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from regard.backends import flash
-from regard.backends.schedule import Schedule, pairs_of_long_band
+from regard.backends.schedule import SHARED_ROWS, Schedule, pairs_of_long_band, shared_row_blocks
 from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import direct_apply, gradients
 from regard.core import costs
@@ -188,16 +188,23 @@ class _EqualBlocks:
 
 @dataclass(frozen=True)
 class _Work:
-    """Work of all row blocks: pairs of all batch rows and heads, the time of a pair forward and backward, keys read by
-    one head, keys gathered by it, calls, and numbers in the largest mask."""
+    """Work of all row blocks: pairs of all batch rows and heads, keys read by one head, keys gathered by it, calls, and
+    numbers in the largest mask."""
 
     pairs: int
-    pace: tuple[float, float]
     keys: int
     gathered: int
     calls: int
     masked: int
     estimated: bool = False
+
+
+@dataclass(frozen=True)
+class _Division:
+    """A problem divided into row blocks, and the work of all of them."""
+
+    blocks: list[RowBlock]
+    work: _Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,20 +223,29 @@ class RowBlockCalls:
     def of(cls, problem: Problem) -> RowBlockCalls:
         return cls(problem, problem.reachable_keys)
 
-    @cached_property
+    @property
     def blocks(self) -> list[RowBlock]:
+        return self._division.blocks
+
+    @cached_property
+    def _division(self) -> _Division:
         """The row blocks, of the size that costs least; a single one of all rows if that needs no mask."""
         problem = self.problem
         if problem.q_start is PER_ROW:
-            return self._blocks(problem.q_len)
+            return self._divided(self._blocks(problem.q_len))
         whole = self._fitted(self._schedule(problem.q_len).whole)
         if not _masked(whole):
-            return [whole]
-        choices = {rows: self._blocks(rows) for rows in ROWS}
-        work = {}
-        for rows, blocks in choices.items():
-            work[rows] = self._cost(self._work(blocks, rows)).work_on(problem.device)
-        return choices[min(work, key=lambda rows: work[rows])]
+            return self._divided([whole])
+        cheapest = None
+        least = math.inf
+        for rows in ROWS:
+            division = self._divided(self._blocks(rows))
+            cost = self._cost(division.work, rows).work_on(problem.device)
+            if cheapest is None or cost < least:
+                cheapest = division
+                least = cost
+        assert cheapest is not None
+        return cheapest
 
     @cached_property
     def cost(self) -> Cost:
@@ -238,13 +254,13 @@ class RowBlockCalls:
         pairs = pairs_of_long_band(self.problem, rows, 1)
         if pairs is None:
             size = len(self.blocks[0].rows) if self.blocks else rows
-            return self._cost(self._work(self.blocks, size))
+            return self._cost(self._division.work, size)
         problem = self.problem
         units = problem.batch * problem.heads
         calls = -(-problem.q_len // rows)
         keys = pairs // rows
         masked = min(MASK_LIMIT, _mask_copies(problem) * rows * (keys // calls))
-        return self._cost(_Work(units * pairs, ROWS[rows], keys, 0, calls, masked, estimated=True))
+        return self._cost(_Work(units * pairs, keys, 0, calls, masked, estimated=True), rows)
 
     def forward(self, operands: Operands) -> flash.OutputAndSums:
         q, k, v = operands.q, operands.k, operands.v
@@ -315,15 +331,29 @@ class RowBlockCalls:
         return block.times > self.problem.group
 
     def _schedule(self, rows: int) -> Schedule:
-        most = MASK_LIMIT // max(1, _mask_copies(self.problem))
-        return replace(Schedule.of_problem(self.problem, rows, most=most), keys=self.keys)
+        schedule = Schedule.of_problem(self.problem, rows, most=self._most_pairs)
+        return replace(schedule, keys=self.keys)
+
+    @property
+    def _most_pairs(self) -> int:
+        """Pairs of a row block, whose mask would be too large with more."""
+        return MASK_LIMIT // max(1, _mask_copies(self.problem))
 
     def _blocks(self, rows: int) -> list[RowBlock]:
-        return [self._fitted(block) for block in self._schedule(rows)]
+        blocks: Iterable[RowBlock] = self._schedule(rows)
+        if rows == SHARED_ROWS and self.keys == self.problem.reachable_keys:
+            shared = shared_row_blocks(self.problem)
+            most = self._most_pairs
+            if shared is not None and all(len(b.rows) * len(b.hull) <= most for b in shared):
+                blocks = shared
+        return [self._fitted(block) for block in blocks]
 
     def _fitted(self, block: RowBlock) -> RowBlock:
         """The row block with one run from its first key to its last, BOUNDED only if it is a causal square; or, if most
-        keys lie in gaps, with its runs as they are."""
+        keys lie in gaps, with its runs as they are.
+
+        The runs say which keys all rows may look at. Only where they name none may the pattern know more.
+        """
         problem = self.problem
         keys = block.hull
         if not keys:
@@ -332,7 +362,8 @@ class RowBlockCalls:
         if problem.bias is None and problem.q_start is not PER_ROW:
             first = problem.q_start + block.rows.start
             last = problem.q_start + block.rows.stop - 1
-            if block.full == (keys,) or problem.pattern.sees_all(first, last, keys):
+            full = block.full
+            if full == (keys,) or (not full and problem.pattern.sees_all(first, last, keys)):
                 kind = Kind.WHOLE
             elif block.times == 1 and self._is_causal_square(first, len(block.rows), keys):
                 kind = Kind.BOUNDED
@@ -349,23 +380,24 @@ class RowBlockCalls:
         cut = (band.start or 0) > keys.start or (band.stop is not None and band.stop < keys.stop)
         return not cut and first + band.right == keys.start
 
-    def _work(self, blocks: list[RowBlock], rows: int) -> _Work:
+    def _divided(self, blocks: list[RowBlock]) -> _Division:
         problem = self.problem
         copies = _mask_copies(problem)
         pairs = keys = gathered = calls = masked = 0
         for block in blocks:
+            width = block.width
             pairs += _pairs(block)
-            keys += block.times * block.width
+            keys += block.times * width
             if len(block.runs) > 1:
-                gathered += block.times * block.width
+                gathered += block.times * width
             calls += problem.group if self._at_once(block) else block.times
             if _masked(block):
-                masked = max(masked, copies * len(block.rows) * block.width)
+                masked = max(masked, copies * len(block.rows) * width)
         units = problem.batch * problem.heads
-        pace = ROWS.get(rows, (1.0, 1.0))
-        return _Work(units * pairs, pace, keys, gathered, calls, masked)
+        return _Division(blocks, _Work(units * pairs, keys, gathered, calls, masked))
 
-    def _cost(self, work: _Work) -> Cost:
+    def _cost(self, work: _Work, rows: int) -> Cost:
+        """What row blocks of so many rows cost."""
         problem = self.problem
         flashes = not work.masked and flash.has_flash_attention(
             problem.dtype, max(problem.head_dim, problem.v_dim), problem.device
@@ -376,13 +408,13 @@ class RowBlockCalls:
         else:
             width = 8 if problem.dtype == torch.float64 else 4
             readers = problem.heads  # each query head reads its keys again
-        rows = problem.heads * problem.q_len + readers * (work.keys + 2 * work.gathered)
-        vectors = problem.batch * rows * (problem.head_dim + problem.v_dim)
+        read_rows = problem.heads * problem.q_len + readers * (work.keys + 2 * work.gathered)
+        vectors = problem.batch * read_rows * (problem.head_dim + problem.v_dim)
         if problem.device == "cuda" and not flashes:
             # Few rows occupy few multiprocessors, so reading takes longer.
             occupied = problem.batch * problem.heads * -(-problem.q_len // PROCESSOR_ROWS)
             vectors *= max(1, PROCESSORS // occupied)
-        forward, backward = work.pace
+        forward, backward = ROWS.get(rows, (1.0, 1.0))
         flops = 2 * work.pairs * (problem.head_dim + problem.v_dim)
         return Cost(
             flops=flops * (forward + (2.5 * backward if problem.needs_grad else 0)),

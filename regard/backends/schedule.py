@@ -30,6 +30,9 @@ from regard.patterns.ranges import Ranges, shifted, without
 from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run, ascending, row_block
 
 LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
+# Rows of a row block of a pattern that is no band, whose runs several backends ask for; more rows share few keys there.
+SHARED_ROWS = 64
+MOST_SHARED = 1 << 14  # queries of a problem that keeps its row blocks
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,9 @@ class Schedule:
         row = 0
         while row < self.q_len:
             block = self.block_at(row)
-            block = replace(block, times=self._repetitions(block))
+            times = self._repetitions(block)
+            if times > 1:
+                block = replace(block, times=times)
             yield block
             row += block.times * len(block.rows)
 
@@ -188,6 +193,18 @@ class Schedule:
         return True
 
 
+def shared_row_blocks(problem: Problem) -> list[RowBlock] | None:
+    """The row blocks of `SHARED_ROWS` rows, which the problem keeps, so that its pattern is asked once.
+
+    None for many queries, whose row blocks would take much memory.
+    """
+    return problem.once(_row_blocks) if problem.q_len <= MOST_SHARED else None
+
+
+def _row_blocks(problem: Problem) -> list[RowBlock]:
+    return list(Schedule.of_problem(problem, SHARED_ROWS))
+
+
 def strict_refusal(problem: Problem, pairs: int) -> Refusal | None:
     """Why computing this many pairs, of all batch rows and heads, is more than `strict=True` allows, or None."""
     if not problem.strict:
@@ -207,6 +224,8 @@ def strict_refusal(problem: Problem, pairs: int) -> Refusal | None:
 
 def strictly(problem: Problem, offer: Offer) -> Offer | Refusal:
     """The offer, unless it computes more pairs than `strict=True` allows."""
+    if not problem.strict:
+        return offer
     return strict_refusal(problem, offer.cost.pairs) or offer
 
 

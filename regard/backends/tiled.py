@@ -35,16 +35,29 @@ from regard.patterns.lattices import alike_residues, off_lattices, simplified
 MERGED = 3  # times that a number of an output is moved when another part is merged into it
 
 
+@dataclass(frozen=True, eq=False)
+class DividedPattern:
+    """The pattern of some batch rows and heads, divided into its parts on the lattices of some strides and the rest.
+
+    heads: None for all.
+    """
+
+    batch_rows: slice
+    heads: tuple[int, ...] | None
+    pattern: Pattern
+    rest: Pattern
+    on_lattices: list[tuple[int, Pattern]]
+
+
 def _has_lattice(problem: Problem) -> str | None:
     """A limit: patterns with a lattice whose residues are alike but for a few."""
     grid = _grid_of(problem)
-    for _, _, pattern in _patterns_of(problem):
-        _, on_lattices = off_lattices(simplified(pattern))
-        if not on_lattices:
+    for divided in problem.once(_divide):
+        if not divided.on_lattices:
             continue
-        for stride, on_lattice in on_lattices:
+        for stride, on_lattice in divided.on_lattices:
             if not isinstance(alike_residues(on_lattice, stride, grid), list):
-                return f"{pattern} differs on every residue"
+                return f"{divided.pattern} differs on every residue"
         return None
     return f"{problem.pattern} is not dense among every n-th position; native and fused compute it"
 
@@ -67,7 +80,7 @@ class Tiled(Limited):
     )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
-        shares = [SharedPattern(problem, *shared) for shared in _patterns_of(problem)]
+        shares = [SharedPattern(problem, divided) for divided in problem.once(_divide)]
         cost = _cost(problem, shares)
         run = partial(_run, problem, LatticeCalls(problem, tuple(shares)))
         return strictly(problem, Offer(with_statistics(cost, problem), run))
@@ -79,23 +92,24 @@ def _grid_of(problem: Problem) -> Grid:
     return grid.block(grid.rows, problem.reachable_keys)
 
 
-def _patterns_of(problem: Problem) -> list[tuple[slice, tuple[int, ...] | None, Pattern]]:
-    """The batch rows and heads of each different pattern; heads None for all."""
+def _divide(problem: Problem) -> list[DividedPattern]:
+    """Each different pattern of a problem."""
     batch_rows = [slice(None)]
     if problem.pattern.varies_by_row:
         batch_rows = [slice(row, row + 1) for row in range(problem.batch)]
-    patterns: list[tuple[slice, tuple[int, ...] | None, Pattern]] = []
+    divided: list[DividedPattern] = []
     for rows in batch_rows:
         pattern = problem.pattern.for_row(rows.start or 0)
         if not pattern.varies_by_head:
-            patterns.append((rows, None, pattern))
+            divided.append(DividedPattern(rows, None, pattern, *off_lattices(simplified(pattern))))
             continue
         heads_of: dict[Pattern, list[int]] = {}
         for head in range(problem.heads):
             heads_of.setdefault(pattern.for_head(head).canonical(), []).append(head)
         for pattern_of_heads, heads in heads_of.items():
-            patterns.append((rows, tuple(heads), pattern_of_heads))
-    return patterns
+            parts = off_lattices(simplified(pattern_of_heads))
+            divided.append(DividedPattern(rows, tuple(heads), pattern_of_heads, *parts))
+    return divided
 
 
 def _cost(problem: Problem, shares: list[SharedPattern]) -> Cost:
@@ -216,20 +230,23 @@ def _merge(
 class SharedPattern:
     """The batch rows and query heads (None for all) that share one pattern, and its parts."""
 
-    def __init__(
-        self, problem: Problem, rows: slice, heads: tuple[int, ...] | None, pattern: Pattern
-    ) -> None:
-        self.rows = rows
+    def __init__(self, problem: Problem, divided: DividedPattern) -> None:
+        heads = divided.heads
+        self.rows = divided.batch_rows
         self.heads = heads
-        batch = len(range(*rows.indices(problem.batch)))
         shared = replace(
-            problem, batch=batch, pattern=pattern, want=(), sink=None, sink_learns=False
+            problem,
+            batch=len(range(*self.rows.indices(problem.batch))),
+            pattern=divided.pattern,
+            want=(),
+            sink=None,
+            sink_learns=False,
         )
         if heads is not None:  # each reads a copy of its keys
             shared = replace(shared, heads=len(heads), kv_heads=len(heads))
             key_heads = [head // problem.group for head in heads]
             self.heads_of_inputs = list(heads), key_heads, key_heads  # of q, k and v
-        self.parts = list(_parts_of(shared, _grid_of(problem)))
+        self.parts = list(_parts_of(shared, divided, _grid_of(problem)))
 
     @property
     def is_whole(self) -> bool:
@@ -401,14 +418,13 @@ class LatticePart:
         return [whole[:, residue] for residue in range(self.times)]
 
 
-def _parts_of(problem: Problem, grid: Grid) -> Iterator[LatticePart]:
-    """The disjoint parts of a pattern that is the same for all batch rows and heads."""
+def _parts_of(problem: Problem, divided: DividedPattern, grid: Grid) -> Iterator[LatticePart]:
+    """The disjoint parts of a pattern that is the same for all batch rows and heads of a problem."""
     assert problem.q_start is not PER_ROW
     keys = grid.keys
-    rest, on_lattices = off_lattices(simplified(problem.pattern))
-    if rest != NOTHING:
+    if divided.rest != NOTHING:
         every_position = Residues(
-            rest,
+            divided.rest,
             stride=1,
             count=1,
             first=0,
@@ -419,7 +435,7 @@ def _parts_of(problem: Problem, grid: Grid) -> Iterator[LatticePart]:
             start_key=keys.start,
         )
         yield LatticePart(problem, every_position, grid)
-    for stride, pattern in on_lattices:
+    for stride, pattern in divided.on_lattices:
         residues: Residues | None = None
         for rows in alike_residues(pattern, stride, grid):
             following = _residue(pattern, stride, grid, rows.start)

@@ -92,9 +92,14 @@ class Band:
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """The keys allowed for all queries at positions first..last, and those allowed for at least one of them."""
-        some = self.key_range(first, last, k_len)
-        low = some.start if self.left is None else max(some.start, last - self.left)
-        high = some.stop if self.right is None else min(some.stop, first + self.right + 1)
+        if self.is_empty:
+            return Segments((), ())
+        low, high = self.cut(first, last, *self._span(k_len))
+        some = range(low, high)
+        if self.left is not None:
+            low = max(low, last - self.left)
+        if self.right is not None:
+            high = min(high, first + self.right + 1)
         full = range(low, high)
         return Segments((full,) if full else (), (some,) if some else ())
 

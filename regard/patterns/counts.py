@@ -202,5 +202,9 @@ def least_pairs(
         return least_pairs(inner, first, q_len, k_len, within & band)
     if isinstance(pattern, Chosen):
         return pattern.least_pairs(first, q_len, k_len, within)
-    band = pattern.band()
-    return 0 if band is None else (band & within).count(first, q_len, k_len)
+    band = pattern.known_band
+    if band is None:
+        return 0
+    if within is not EVERY_PAIR:
+        band = band & within
+    return band.count(first, q_len, k_len)

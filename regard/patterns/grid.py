@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -80,7 +80,7 @@ class Grid:
 
     def block(self, rows: range, keys: range) -> Grid:
         """The block of this grid with these `rows` and `keys` of the whole call."""
-        return replace(self, rows=rows, keys=keys)
+        return Grid(self.q_len, self.k_len, self.q_start, rows, keys, self.device)
 
     @property
     def shape(self) -> tuple[int, int]:

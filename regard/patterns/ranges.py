@@ -71,8 +71,26 @@ def outside(ranges: Ranges, length: int) -> Ranges:
 
 
 def without(one: Ranges, other: Ranges) -> Ranges:
-    """Positions in the first and not in the second."""
-    return common(one, outside(other, one[-1].stop)) if one and other else one
+    """Positions in the first and not in the second.
+
+    >>> without((range(0, 5), range(8, 9)), (range(1, 3), range(4, 8)))
+    (range(0, 1), range(3, 4), range(8, 9))
+    """
+    left = []
+    first = 0  # the first range of the other that does not end before this one
+    for keys in one:
+        start = keys.start
+        while first < len(other) and other[first].stop <= start:
+            first += 1
+        for removed in other[first:]:
+            if removed.start >= keys.stop:
+                break
+            if start < removed.start:
+                left.append(range(start, removed.start))
+            start = removed.stop
+        if start < keys.stop:
+            left.append(range(start, keys.stop))
+    return tuple(left)
 
 
 def covers(ranges: Ranges, keys: range) -> bool:

@@ -48,10 +48,9 @@ class Lattice(Pattern):
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """Neighbouring queries have one run of keys in each stride; all of it is allowed for a single query."""
         length = last - first + 1
-        if self.stride == 1:
-            return Segments(everything(k_len), everything(k_len))
         if length >= self.stride or k_len > MOST_RUNS * self.stride:
-            return Segments((), everything(k_len))
+            keys = (range(k_len),) if k_len > 0 else ()
+            return Segments(keys if self.stride == 1 else (), keys)
 
         low = first % self.stride - self.stride
         runs = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,13 +21,19 @@ from regard.backends.limits import (
     where,
 )
 from regard.backends.native import recurrence as native_recurrence
-from regard.backends.native.bands import RowBand, row_band_of, row_band_of_problem
+from regard.backends.native.bands import RowBand, row_band_of
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import ROWS, lists_of, lists_read, rows_of_lists
+from regard.backends.native.lowering import lists_of, lists_read
 from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
-from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
+from regard.backends.schedule import (
+    SHARED_ROWS,
+    Schedule,
+    pairs_of_long_band,
+    shared_row_blocks,
+    strictly,
+)
 from regard.backends.sinks import with_sinks
 from regard.core import costs
 from regard.core.backend import Cost, Offer, Operands, Refusal
@@ -37,6 +43,7 @@ from regard.core.tensors import HALF
 from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Pattern
+from regard.patterns.row_blocks import RowBlock
 
 MOST_GRADIENT_BYTES = 1 << 26  # of every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
@@ -53,6 +60,8 @@ def _is_built(problem: Problem) -> str | None:
 
 def _holds_bias(problem: Problem) -> str | None:
     """A limit: the gradient of a bias is held for every pair, which may be more than the bias itself."""
+    if not problem.bias_learns:
+        return None
     every_pair = (problem.batch, problem.heads, problem.q_len, problem.k_len)
     if _gradient_bytes(problem) <= MOST_GRADIENT_BYTES or problem.bias == every_pair:
         return None
@@ -136,9 +145,9 @@ class Native(Limited):
         reads_stored = _reads_stored(problem)
         steps = steps_of(library, problem) if reads_stored else None
         run_steps = None if steps is None else steps.run
-        cost = with_kernel_statistics(_cost(problem, library), problem)
+        cost = with_kernel_statistics(_cost(kernel), problem)
         # Other backends cut such lists into small calls.
-        reads_lists = problem.q_len >= MANY_QUERIES and rows_of_lists(problem) is not None
+        reads_lists = problem.q_len >= MANY_QUERIES and _reads_lists_by_row(kernel)
         return strictly(problem, Offer(cost, kernel.run, reads_stored, run_steps, reads_lists))
 
 
@@ -153,7 +162,8 @@ def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
     library = load()
     if isinstance(library, str) or refusal_by(LIMITS, problem) is not None:
         return None
-    return Differentiated(Kernel(library, problem)), _cost(problem, library)
+    kernel = Kernel(library, problem)
+    return Differentiated(kernel), _cost(kernel)
 
 
 def _reads_stored(problem: Problem) -> bool:
@@ -176,19 +186,25 @@ class PairsOfTiles:
     estimated: bool
 
 
-def _pairs(problem: Problem, library: Library) -> PairsOfTiles:
+def _reads_lists_by_row(kernel: Kernel) -> bool:
+    """Whether the keys of each row are read where they lie."""
+    return kernel.lists is not None and not kernel.lists.in_tiles
+
+
+def _pairs(kernel: Kernel) -> PairsOfTiles:
+    problem = kernel.problem
+    tile = kernel.library.tile
     pattern = problem.pattern
     lines = problem.batch * problem.heads
-    band = row_band_of_problem(problem)
-    if band is not None:
-        estimate = pairs_of_long_band(problem, *library.tile)
+    if kernel.band is not None:
+        estimate = pairs_of_long_band(problem, *tile)
         if estimate is not None:
             return PairsOfTiles(estimate * lines, True)
-        pairs, rows = _pairs_of_band(band, problem, library)
+        pairs, rows = _pairs_of_band(kernel.band, problem, tile)
         return PairsOfTiles(pairs * lines // rows, False)
     if problem.q_start is PER_ROW:
         return PairsOfTiles(problem.pairs, True)
-    lists = lists_read(problem)
+    lists = kernel.lists
     if lists is not None:
         q_start, q_len, keys = problem.q_start, problem.q_len, problem.reachable_keys
         if not problem.strict and not lists.in_tiles:  # counting would take as long as the call
@@ -203,28 +219,28 @@ def _pairs(problem: Problem, library: Library) -> PairsOfTiles:
         pattern_of_row = pattern.for_row(row) if rows > 1 else pattern
         for head in range(heads):
             pattern_of_head = pattern_of_row.for_head(head) if heads > 1 else pattern_of_row
-            total += _pairs_of_pattern(pattern_of_head, problem, library)
+            total += _pairs_of_pattern(pattern_of_head, problem, tile)
     return PairsOfTiles(total * lines // (rows * heads), False)
 
 
-def _pairs_of_pattern(pattern: Pattern, problem: Problem, library: Library) -> int:
+def _pairs_of_pattern(pattern: Pattern, problem: Problem, tile: tuple[int, int]) -> int:
     """Pairs of the tiles of one batch row and head, whose pattern this is."""
     assert problem.q_start is not PER_ROW
     band = row_band_of(pattern)
     if band is not None:
-        return _pairs_of_band(band, problem, library)[0]
+        return _pairs_of_band(band, problem, tile)[0]
     lists = lists_of(pattern)
     if lists is not None:
         return lists.pairs(problem.q_start, problem.q_len, problem.reachable_keys)
-    return _pairs_of_schedule(pattern, problem, library.tile[1])
+    return _pairs_of_schedule(pattern, problem, tile[1])
 
 
-def _pairs_of_band(band: RowBand, problem: Problem, library: Library) -> tuple[int, int]:
+def _pairs_of_band(band: RowBand, problem: Problem, tile: tuple[int, int]) -> tuple[int, int]:
     """Pairs of the tiles of one head, over so many batch rows.
 
     A tile is computed from the panel of its first key to the panel of its last.
     """
-    tile_rows, panel_keys = library.tile
+    tile_rows, panel_keys = tile
     q_len = problem.q_len
     keys = problem.reachable_keys
     start = problem.k_len - q_len if problem.q_start is PER_ROW else problem.q_start
@@ -241,10 +257,11 @@ def _pairs_of_band(band: RowBand, problem: Problem, library: Library) -> tuple[i
     last_rows = (first_rows + tile_rows - 1).clamp(max=q_len - 1)
     low = lo[:, first_rows]
     high = hi[:, last_rows]
-    first_keys = (low // panel_keys * panel_keys).clamp(min=keys.start)
-    end_keys = ((high + panel_keys - 1) // panel_keys * panel_keys).clamp(max=keys.stop)
+    first_keys = (low - low.remainder(panel_keys)).clamp(min=keys.start)
+    end_keys = high + (-high).remainder(panel_keys)
+    end_keys = end_keys.clamp(max=keys.stop)
     keys_of_tiles = torch.where(high > low, end_keys - first_keys, 0)
-    return int((keys_of_tiles * (last_rows - first_rows + 1)).sum()), len(lo)
+    return int((keys_of_tiles * (last_rows - first_rows + 1)).sum()), lo.shape[0]
 
 
 def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> int:
@@ -252,10 +269,14 @@ def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> int:
     assert problem.q_start is not PER_ROW
     starts = problem.q_start, problem.q_start
     keys = problem.reachable_keys
-    schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, keys, ROWS)
+    blocks: Iterable[RowBlock] | None = None
+    if pattern is problem.pattern:
+        blocks = shared_row_blocks(problem)
+    if blocks is None:
+        blocks = Schedule(pattern, problem.q_len, problem.k_len, starts, keys, SHARED_ROWS)
 
     pairs = 0
-    for block in schedule:
+    for block in blocks:
         counted_to = 0  # panels that two runs share count once
         for run in block.runs:
             first = run.keys.start // width * width
@@ -266,16 +287,17 @@ def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> int:
     return pairs
 
 
-def _cost(problem: Problem, library: Library) -> Cost:
-    pairs = _pairs(problem, library)
+def _cost(kernel: Kernel) -> Cost:
+    problem = kernel.problem
+    pairs = _pairs(kernel)
     dims = problem.head_dim + problem.v_dim
     row_bytes = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
     keys_of_query = -(-pairs.number // (problem.batch * problem.heads))
     keys = min(len(problem.reachable_keys), keys_of_query)
     stored_bytes = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     gradient_bytes = _gradient_bytes(problem)
-    pace = _pace(problem, library)
-    if rows_of_lists(problem) is not None:
+    pace = _pace(problem, kernel.library)
+    if _reads_lists_by_row(kernel):
         pace *= costs.KERNEL_TIMES_BY_ROW
     return Cost(
         flops=2 * pairs.number * dims * (3.5 if problem.needs_grad else 1),

@@ -54,7 +54,9 @@ class RowBand(NamedTuple):
             keys: those that the tensors of the call hold.
         """
         spans = [self.span(row, keys) for row in range(len(self.spans))]
-        low, high = torch.tensor(spans, dtype=torch.int64, device="cpu").split(1, dim=1)
+        low_and_high = torch.tensor(spans, dtype=torch.int64, device="cpu")
+        low = low_and_high[:, :1]
+        high = low_and_high[:, 1:]
         first_positions = torch.tensor(starts, device="cpu")[:, None]
         positions = first_positions + torch.arange(q_len, device="cpu")
 
@@ -64,8 +66,8 @@ class RowBand(NamedTuple):
         hi = high
         if self.window.right is not None:
             hi = (positions + (self.window.right + 1)).clamp(lo, high)
-        lo, hi = torch.broadcast_tensors(lo, hi)
-        return lo.expand(-1, q_len), hi.expand(-1, q_len)
+        rows = max(lo.shape[0], hi.shape[0])
+        return lo.expand(rows, q_len), hi.expand(rows, q_len)
 
     def bounds_of_one_query(
         self, starts: list[int], q_len: int, keys: range

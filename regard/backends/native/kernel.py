@@ -12,6 +12,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import compose
+from regard.backends.native.bands import row_band_of_problem
 from regard.backends.native.filling import (
     KernelCall,
     accumulation_dtype,
@@ -133,6 +134,8 @@ def with_kernel_statistics(cost: Cost, problem: Problem) -> Cost:
     It is never above what the second pass adds to every backend, so that a call with statistics is computed by the same
     backend as one without, and has the same bits.
     """
+    if not problem.want:
+        return cost
     usual = with_statistics(cost, problem)
     if not computes_statistics(problem) or problem.needs_grad or problem.bias_learns:
         return usual  # the second pass computes the gradients
@@ -167,11 +170,13 @@ class Kernel:
             and "distance" not in problem.want
         )
         self._has_statistics = bool(set(problem.want) - {"log_sum_exp"})
-        self._computes_statistics = computes_statistics(problem)
+        self._computes_statistics = self._has_statistics and computes_statistics(problem)
         # By the keys of the call, and whether it is for a backward pass that reads no tiles of lists.
         self._lowered: dict[tuple[range, bool], Lowered] = {}
-        lists = lists_read(problem)
-        self._reads_tiles = lists is not None and lists.in_tiles
+        # What the costs of the kernel depend on as well.
+        self.band = row_band_of_problem(problem)
+        self.lists = None if self.band is not None else lists_read(problem)
+        self._reads_tiles = self.lists is not None and self.lists.in_tiles
         # Structs that no call uses. A call takes one by `pop`, which no other thread can divide, and gives it back when
         # it is computed: what an exception left half written is never used again, and a call that begins inside another
         # one has a struct of its own.
@@ -265,7 +270,7 @@ class Kernel:
         else:
             kernel_call.fill(operands, self._lower(operands), output, log_sum_exp, row_sums)
             kernel_call.layout = None
-            if layout is not None and all(strides[-1] == 1 for strides in layout[:3]):
+            if layout is not None and q.stride(3) == k.stride(3) == v.stride(3) == 1:
                 kernel_call.layout = layout  # copies of other tensors lie elsewhere in each call
         struct.statistics = None if statistics is None else statistics.address
         self.library.forward(kernel_call.address)

@@ -17,14 +17,12 @@ import torch
 
 from regard.backends.native.bands import RowBand, entry_of, row_band_of, row_band_of_problem
 from regard.backends.native.library import MOST_ROWS, CLists, CSchedule
-from regard.backends.schedule import Arrays, Schedule
+from regard.backends.schedule import SHARED_ROWS, Arrays, Schedule
 from regard.core.problem import Problem
 from regard.patterns import Pattern
 from regard.patterns.algebra import both
 from regard.patterns.chosen import LEAST_LISTED, Chosen, placed_lists
 from regard.patterns.row_blocks import Kind
-
-ROWS = 64  # of a row block in a pattern that is no band; more rows share few keys there
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +63,10 @@ class Lowered:
 
 def _struct_of(arrays: Arrays, origin: int) -> CSchedule:
     return CSchedule(
-        blocks=len(arrays.blocks),
-        runs=len(arrays.runs),
-        bounds=len(arrays.lo),
-        words=len(arrays.bits),
+        blocks=arrays.blocks.shape[0],
+        runs=arrays.runs.shape[0],
+        bounds=arrays.lo.shape[0],
+        words=arrays.bits.shape[0],
         origin=origin,
         block=arrays.blocks.data_ptr(),
         run=arrays.runs.data_ptr(),
@@ -140,7 +138,7 @@ def _schedule(problem: Problem, pattern: Pattern, start: int, keys: range) -> tu
     if lists is not None:
         return lists.arrays(start, q_len, keys)
     origin = min(pattern.key_range(0, k_len - 1, k_len).start, keys.stop)
-    return Schedule(pattern, q_len, k_len, (start, start), keys, ROWS).arrays(), origin
+    return Schedule(pattern, q_len, k_len, (start, start), keys, SHARED_ROWS).arrays(), origin
 
 
 def band_schedules(
@@ -168,7 +166,7 @@ def band_schedules(
     hi = hi.int().contiguous()
     first_rows = torch.arange(0, q_len, MOST_ROWS, dtype=torch.int32, device="cpu")
     end_rows = (first_rows + MOST_ROWS).clamp(max=q_len)
-    numbers = torch.arange(len(first_rows), dtype=torch.int32, device="cpu")
+    numbers = torch.arange(first_rows.shape[0], dtype=torch.int32, device="cpu")
 
     # Both bounds grow with the row, so the first and the last row of a block hold those of all: (batch rows, blocks).
     low = lo[:, first_rows]
@@ -181,7 +179,7 @@ def band_schedules(
     blocks = torch.stack([first_rows, end_rows, numbers, numbers + (low < high).int()], -1)
     runs = torch.stack([low, high, kind, first_rows], -1)
     schedules = []
-    for row in range(len(lo)):
+    for row in range(lo.shape[0]):
         arrays = Arrays(blocks[row], runs[row], lo[row], hi[row], _int32([]))
         schedules.append((arrays, band.origin(row, keys.stop)))
     return schedules
@@ -196,6 +194,10 @@ class ListedBands:
 
     @property
     def in_tiles(self) -> bool:
+        """Whether the kernel computes tiles, which are faster where many rows share large blocks.
+
+        Otherwise it reads the keys of each row where they lie.
+        """
         return min(self.lists.query_block, self.lists.block) >= LEAST_LISTED
 
     def sizes(self, q_len: int, keys: range) -> tuple[int, int]:
@@ -310,13 +312,6 @@ def _lists_read(problem: Problem) -> ListedBands | None:
     if listed is None or not listed.lists.listed.numel():
         return None
     return listed
-
-
-def rows_of_lists(problem: Problem) -> ListedBands | None:
-    """The same, if the kernel reads the keys of each row where they lie; None where it computes tiles, which are faster
-    where many rows share large blocks."""
-    listed = lists_read(problem)
-    return None if listed is None or listed.in_tiles else listed
 
 
 def _listed(pattern: Pattern) -> ListedBands | None:
