@@ -28,10 +28,11 @@ class Relative:
 
     def block(self, grid: Grid) -> torch.Tensor:
         """The bias of a block of pairs, (batch or 1, heads or 1, rows, keys)."""
-        distances = grid.k_pos - grid.q_pos - self.lowest  # (rows, keys) or (batch, 1, rows, keys)
-        # (heads or 1, rows, keys) or (heads or 1, batch, 1, rows, keys)
+        distances = grid.k_pos - grid.q_pos - self.lowest
         bias = self.table[:, distances]
-        return bias[None] if bias.dim() == 3 else bias[:, :, 0].transpose(0, 1)
+        if grid.per_batch:
+            return bias[:, :, 0].transpose(0, 1)  # of (heads or 1, batch, 1, rows, keys)
+        return bias[None]  # of (heads or 1, rows, keys)
 
 
 class Operands(NamedTuple):
@@ -54,19 +55,17 @@ class Operands(NamedTuple):
 
     def bias_block(self, grid: Grid) -> torch.Tensor | None:
         """The bias of a block of pairs, (batch or 1, heads or 1, rows or 1, keys or 1), if there is one."""
-        if self.bias is None or isinstance(self.bias, Relative):
-            return None if self.bias is None else self.bias.block(grid)
-        here = self.grid.keys.start
-        bias = (
-            self.bias
-            if self.bias.shape[2] == 1
-            else self.bias[:, :, grid.rows.start : grid.rows.stop]
-        )
-        return (
-            bias
-            if bias.shape[3] == 1
-            else bias[..., grid.keys.start - here : grid.keys.stop - here]
-        )
+        bias = self.bias
+        if bias is None:
+            return None
+        if isinstance(bias, Relative):
+            return bias.block(grid)
+        if bias.shape[2] > 1:
+            bias = bias[:, :, grid.rows.start : grid.rows.stop]
+        if bias.shape[3] > 1:
+            first_key = self.grid.keys.start
+            bias = bias[..., grid.keys.start - first_key : grid.keys.stop - first_key]
+        return bias
 
     def changed_bias(
         self, change: Callable[[torch.Tensor], torch.Tensor]
@@ -79,17 +78,28 @@ class Operands(NamedTuple):
 
     def in_float32(self) -> Operands:
         """The operands with half-precision tensors in float32, in which gradients that come in parts are added."""
-        wide = lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype.itemsize == 2 else x  # noqa: E731
+        bias = self.changed_bias(_in_float32)
         return self._replace(
-            q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=self.changed_bias(wide)
+            q=_in_float32(self.q), k=_in_float32(self.k), v=_in_float32(self.v), bias=bias
         )
 
     def widened(self) -> Operands:
         """The operands with keys and values as plain tensors in q's dtype."""
         if not isinstance(self.k, Stored) and not isinstance(self.v, Stored):
             return self
-        k, v = (x.widened(self.q.dtype) if isinstance(x, Stored) else x for x in (self.k, self.v))
-        return self._replace(k=k, v=v)
+        dtype = self.q.dtype
+        return self._replace(k=_in_dtype(self.k, dtype), v=_in_dtype(self.v, dtype))
+
+
+def _in_float32(x: Any) -> Any:
+    """A tensor of half precision in float32; anything else, such as stored vectors, as it is."""
+    is_half = isinstance(x, torch.Tensor) and x.dtype.itemsize == 2
+    return x.float() if is_half else x
+
+
+def _in_dtype(x: torch.Tensor | Stored, dtype: torch.dtype) -> torch.Tensor:
+    """Stored vectors as a tensor of this dtype; a tensor as it is."""
+    return x.widened(dtype) if isinstance(x, Stored) else x
 
 
 @dataclass(frozen=True)

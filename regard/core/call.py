@@ -48,7 +48,7 @@ STEP = 16  # the most queries of a step of decoding
 UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)
 _SOFTMAX = Softmax()
 _NUMBERS = ("softcap", "scale", "dropout", "q_start", "sink")
-_LIKE: Any = torch.empty(0, device="cpu")  # in the place of keys and values in the key of a step
+_ANY_KEYS: Any = torch.empty(0, device="cpu")  # in the place of k and v in the key of a step
 
 
 def is_transformed() -> bool:
@@ -136,16 +136,18 @@ class Call(NamedTuple):
             *options,
         )
         if bias is not None:
-            traits = bias.plan_key if isinstance(bias, Bias) else (bias.shape, *_traits(bias))
+            if isinstance(bias, Bias):
+                traits = bias.plan_key
+            else:
+                traits = (bias.shape, *_traits(bias))
             if traits is None:
                 return None
             key += ("bias", type(bias), traits)
         if sink is not None:
-            key += (
-                "sink",
-                type(sink),
-                (sink.shape, *_traits(sink)) if isinstance(sink, torch.Tensor) else None,
-            )
+            traits = None
+            if isinstance(sink, torch.Tensor):
+                traits = (sink.shape, *_traits(sink))
+            key += ("sink", type(sink), traits)
         if parameters:
             for name, x in sorted(parameters.items()):
                 key += (name, type(x), x.shape, *_traits(x))
@@ -161,36 +163,54 @@ class Call(NamedTuple):
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: as `key`.
         """
-        q, k, v, start, bias = self.q, self.k, self.v, self.q_start, self.bias
+        q = self.q
+        k = self.k
+        v = self.v
         if not len(q.shape) == len(k.shape) == len(v.shape) == 4 or v.shape[:3] != k.shape[:3]:
             return None
-        (batch, kv_heads, k_len, head_dim), v_dim = k.shape, v.shape[3]
+        batch, kv_heads, k_len, head_dim = k.shape
         if not k_len or self.parameters or self.dropout or self.want or self.strict:
             return None
-        like = (
-            without_numbers(self.pattern)
-            if isinstance(self.pattern, Pattern)
-            else self.pattern or "full"
-        )
-        if like is None or (q.shape[2] > STEP and like is self.pattern):
+
+        pattern: Any = "full"
+        if isinstance(self.pattern, Pattern):
+            pattern = without_numbers(self.pattern)
+        elif self.pattern:
+            pattern = self.pattern
+        if pattern is None or (q.shape[2] > STEP and pattern is self.pattern):
             return None
-        if by_row := isinstance(start, torch.Tensor):
+
+        start = self.q_start
+        by_row = False
+        if isinstance(start, torch.Tensor):
+            by_row = True
             if start.shape != (q.shape[0],) or start.dtype != torch.int64 or not start.is_cpu:
                 return None
             if start.is_neg() or start._is_zerotensor():
                 return None
         elif start is not None and (type(start) is not int or abs(start) > FARTHEST):
             return None
+
+        bias = self.bias
         of_bias = None
         if bias is not None:
             if type(bias) is not torch.Tensor or not bias.dim() or bias.shape[-1] not in (1, k_len):
                 return None
             of_bias = bias.shape[:-1], bias.shape[-1] == 1, _traits(bias)
-        of_all = self._replace(k=_LIKE, v=_LIKE, q_start=None, bias=None, pattern=like).key()  # ty: ignore[invalid-argument-type]
-        if of_all is None:
+
+        without_keys = self._replace(
+            k=_ANY_KEYS,
+            v=_ANY_KEYS,
+            q_start=None,
+            bias=None,
+            pattern=pattern,  # ty: ignore[invalid-argument-type]
+        )
+        of_options = without_keys.key()
+        if of_options is None:
             return None
-        sizes = batch, kv_heads, int(k_len).bit_length(), head_dim, v_dim
-        return "step", by_row, *sizes, type(k), _traits(k), type(v), _traits(v), of_bias, *of_all
+        sizes = batch, kv_heads, int(k_len).bit_length(), head_dim, v.shape[3]
+        of_keys = type(k), _traits(k), type(v), _traits(v)
+        return "step", by_row, *sizes, *of_keys, of_bias, *of_options
 
     def in_numbers(self) -> Call:
         """The call with options that are NumPy scalars or 0-d tensors converted to Python numbers."""
@@ -223,14 +243,16 @@ class Call(NamedTuple):
         changed: dict[str, Any] = {}
         for name, x in zip(self._fields, self, strict=True):
             if isinstance(x, torch.Tensor):
-                changed[name] = in_memory(name, x)
+                written = in_memory(name, x)
+                if written is not x:
+                    changed[name] = written
         if self.parameters is not None:
             parameters = named_parameters(self.parameters)
             for name, x in parameters.items():
                 if isinstance(x, torch.Tensor):
                     parameters[name] = in_memory(f"parameter {name!r}", x)
             changed["parameters"] = parameters
-        return self._replace(**changed)
+        return self._replace(**changed) if changed else self
 
     def problem(self) -> Problem:
         """The problem of this call, after all checks of its arguments."""
@@ -240,6 +262,7 @@ class Call(NamedTuple):
         q_len = of_tensors["q_len"]
         k_len = of_tensors["k_len"]
         head_dim = of_tensors["head_dim"]
+
         pattern = as_pattern(self.pattern).canonical()
         pattern.check(of_tensors["batch"], heads, q_len, k_len)
         if isinstance(self.bias, Bias):
@@ -249,12 +272,16 @@ class Call(NamedTuple):
         parameters = named_parameters(self.parameters)
         if isinstance(self.q, Outline):
             check_planned_sizes(pattern, q_len, k_len)
-        scale = self.scale
+        if self.scale is None:
+            scale = mechanism.default_scale(head_dim)
+        else:
+            scale = real("scale", self.scale)
+
         problem = Problem(
             **of_tensors,
             pattern=pattern,
             mechanism=mechanism,
-            scale=mechanism.default_scale(head_dim) if scale is None else real("scale", scale),
+            scale=scale,
             softcap=checked_softcap(self.softcap),
             dropout=checked_dropout(self.dropout),
             want=self.want,
@@ -271,21 +298,28 @@ class Call(NamedTuple):
 
     def of_tensors(self, mechanism: Mechanism) -> dict[str, Any]:
         """The part of the problem that follows from the tensors of this call, after all checks of them."""
-        q, k, bias, sink = self.q, self.k, self.bias, self.sink
+        q = self.q
+        k = self.k
         sizes = bind_attention(q, k, self.v, mechanism.own_key_dim, mechanism.groups_values)
-        start = sizes["k_len"] - sizes["q_len"]
+        start: int | torch.Tensor = sizes["k_len"] - sizes["q_len"]
         if self.q_start is not None:
             start = checked_q_start(self.q_start, sizes["batch"])
+        bias = None
+        if self.bias is not None:
+            bias = checked_bias(self.bias, q, sizes)
+        sink = None
+        if self.sink is not None:
+            sink = checked_sink(self.sink, q, sizes)
         return {
             **sizes,
             "dtype": q.dtype,
             "device": q.device.type,
             "storage": k.dtype,
             "q_start": PER_ROW if isinstance(start, torch.Tensor) else start,
-            "bias": None if bias is None else checked_bias(bias, q, sizes),
-            "bias_learns": learns(bias),
-            "sink": None if sink is None else checked_sink(sink, q, sizes),
-            "sink_learns": learns(sink),
+            "bias": bias,
+            "bias_learns": learns(self.bias),
+            "sink": sink,
+            "sink_learns": learns(self.sink),
         }
 
     def _check_mechanism(self, problem: Problem) -> None:
@@ -294,6 +328,7 @@ class Call(NamedTuple):
         pattern = problem.pattern
         if mechanism == _SOFTMAX:
             return
+
         if problem.precise and not mechanism.is_softmax:
             raise UnsupportedError(
                 f"precise=True is about the weights of softmax, and {mechanism} has none; leave it out"
@@ -304,9 +339,7 @@ class Call(NamedTuple):
         if problem.dropout > 0:
             options.add("dropout")
         check_combination(mechanism, pattern, options, problem.want)
-
-        sizes = problem.sizes
-        reason = mechanism.reason_against(pattern, sizes, problem.head_dim, problem.scale)
+        reason = mechanism.reason_against(pattern, problem.sizes, problem.head_dim, problem.scale)
         if reason is not None:
             raise UnsupportedError(f"{mechanism}: {reason}")
 

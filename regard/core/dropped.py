@@ -31,118 +31,145 @@ def without_gaps(call: Call) -> Call:
     Raises:
         UnsupportedError: an option that counts positions, or, with a ring, a pattern that may look at a dropped key.
     """
-    k, v, q = call.k, call.v, call.q
-    # numbers of the held keys, whatever their positions
-    by_held = isinstance(call.bias, Forgetting)
-    if not (isinstance(k, Stored) and (k.has_gap or (by_held and k.first))):
+    k = call.k
+    v = call.v
+    q = call.q
+    if not isinstance(k, Stored):
         return call
+    # The sums of forget gates are those of the held keys, whatever their positions.
+    is_forgetting = isinstance(call.bias, Forgetting)
+    if not k.has_gap and not (is_forgetting and k.first):
+        return call
+
     sizes = bind_attention(q, k, v)
-    if (
-        not isinstance(v, Stored)
-        or (v.lead, v.first) != (k.lead, k.first)
-        or v.places is not k.places
-    ):
+    if not isinstance(v, Stored) or not _dropped_alike(k, v):
         raise ShapeError(
             "k and v come from caches that dropped other positions; give the keys and values of one"
         )
-    start = (
-        k.shape[2] - q.shape[2]
-        if call.q_start is None
-        else checked_q_start(call.q_start, q.shape[0])
-    )
+    start: int | torch.Tensor = k.shape[2] - q.shape[2]
+    if call.q_start is not None:
+        start = checked_q_start(call.q_start, q.shape[0])
     _refuse_counting(call, k, start)
     assert isinstance(start, int)
+
     pattern = as_pattern(call.pattern).canonical()
-    bias = call.bias
-    before = k.lead if k.places is None else k.places.shape[2]  # entries before the last gap
-    if not _stays(pattern, start, k, before):
+    if not _stays(pattern, start, k):
         if k.places is None:
-            last = start - k.first - before + 1
-            first, prefix = (
-                (f"the first {k.lead} and ", f" | (causal & prefix({k.lead}))")
-                if k.lead
-                else ("", "")
-            )
-            raise UnsupportedError(
-                f"pattern {pattern} may look at keys that this cache dropped: it holds {first}the last {last}, which "
-                f"includes the first query's own; use a pattern such as 'causal_window({max(last, 1)}){prefix}', or a "
-                f"larger cache"
-            )
+            raise _refusal_of_pattern(pattern, start, k)
         pattern = _at_places(pattern, start, k, sizes)
+    bias = call.bias
     if isinstance(bias, Forgetting):
         bias = bias.by_key()
     elif bias is not None:
         checked_bias(bias, q, sizes)
         bias = _bias_at(bias, start, k, sizes, q.dtype)
-    q_start = start - k.first
-    k, v = (
-        x.numbers if x.scales is None and x.dtype == q.dtype else Stored(x.numbers, x.scales)
-        for x in (k, v)
+    return call._replace(
+        k=_numbered_from_zero(k, q.dtype),
+        v=_numbered_from_zero(v, q.dtype),
+        bias=bias,
+        pattern=pattern,
+        q_start=start - k.first,
     )
-    return call._replace(k=k, v=v, bias=bias, pattern=pattern, q_start=q_start)
+
+
+def _dropped_alike(k: Stored, v: Stored) -> bool:
+    return v.lead == k.lead and v.first == k.first and v.places is k.places
+
+
+def _numbered_from_zero(x: Stored, dtype: torch.dtype) -> torch.Tensor | Stored:
+    """The held vectors without their positions, as a tensor where they have the dtype of the queries."""
+    if x.scales is None and x.dtype == dtype:
+        return x.numbers
+    return Stored(x.numbers, x.scales)
 
 
 def _refuse_counting(call: Call, k: Stored, start: int | torch.Tensor) -> None:
     """Refuse options that need the dropped positions."""
-    ring = k.places is None
+    is_ring = k.places is None
     mechanism = checked_mechanism(call.mechanism)
-    if not (ring or mechanism.is_softmax):
+    if not is_ring and not mechanism.is_softmax:
         raise UnsupportedError(
             f"{mechanism}: a cache that dropped keys by keep() works only with softmax; keep all entries"
         )
-    given = {
-        "bias": ring and call.bias is not None and not isinstance(call.bias, Forgetting),
-        "dropout": bool(call.dropout),
-    }
-    given |= {"q_start by batch row": isinstance(start, torch.Tensor)}
-    given |= {str(one): one not in BY_ROW if ring else one == "distance" for one in call.want}
-    if names := [name for name, there in given.items() if there]:
-        where = (
-            (f"behind the first {k.lead}" if k.lead else "at the beginning")
-            if ring
-            else "by keep()"
-        )
-        raise UnsupportedError(
-            f"{names[0]} counts positions, and this cache dropped {k.first} of them {where}; leave it out, or use a "
-            f"cache that keeps all entries"
-        )
+
+    counting = []
+    if is_ring and call.bias is not None and not isinstance(call.bias, Forgetting):
+        counting.append("bias")
+    if call.dropout:
+        counting.append("dropout")
+    if isinstance(start, torch.Tensor):
+        counting.append("q_start by batch row")
+    for statistic in call.want:
+        if (is_ring and statistic not in BY_ROW) or statistic == "distance":
+            counting.append(str(statistic))
+    if not counting:
+        return
+
+    where = "by keep()"
+    if is_ring:
+        where = f"behind the first {k.lead}" if k.lead else "at the beginning"
+    raise UnsupportedError(
+        f"{counting[0]} counts positions, and this cache dropped {k.first} of them {where}; leave it out, or use a "
+        f"cache that keeps all entries"
+    )
 
 
-def _stays(pattern: Pattern, start: int, k: Stored, before: int) -> bool:
-    """Whether a pattern allows the same pairs where the held keys and the queries are numbered without gaps.
+def _held_before_gap(k: Stored) -> int:
+    """How many held keys come before the last gap."""
+    return k.lead if k.places is None else k.places.shape[2]
 
-    Args:
-        before: held keys before the last gap.
-    """
+
+def _stays(pattern: Pattern, start: int, k: Stored) -> bool:
+    """Whether a pattern allows the same pairs where the held keys and the queries are numbered without gaps."""
+    before = _held_before_gap(k)
     lead = k.lead
     last = start - k.first - before + 1
     if k.places is not None:
-        moves = all(
-            part.period == 1 or (part.of_one_call and part.takes_cache) for part in pattern.factors
-        )
-        gone = range(before + k.first)
-        if (
-            moves
-            and start >= len(gone)
-            and placed(pattern, start, 1).sees_all(start, k.shape[2] - 1, gone)
-        ):
+        if _sees_all_until_gap(pattern, start, k):
             return True
         at_place = k.places == torch.arange(before, device=k.places.device)
         lead = int(at_place.all(0).all(0).cumprod(0).sum())
-    kept = kept_keys(pattern)
-    return (
-        kept is not None
-        and kept[0] <= lead
-        and kept[1] <= last
-        and misplaced(pattern, lead, last) is None
+    needed = kept_keys(pattern)
+    if needed is None:
+        return False
+    needed_first, needed_last = needed
+    if needed_first > lead or needed_last > last:
+        return False
+    return misplaced(pattern, lead, last) is None
+
+
+def _sees_all_until_gap(pattern: Pattern, start: int, k: Stored) -> bool:
+    """Whether every query may look at all positions up to the end of the last gap, of a pattern that moves along."""
+    for part in pattern.factors:
+        if part.period != 1 and not (part.of_one_call and part.takes_cache):
+            return False
+    positions = range(_held_before_gap(k) + k.first)
+    if start < len(positions):
+        return False
+    return placed(pattern, start, 1).sees_all(start, k.shape[2] - 1, positions)
+
+
+def _refusal_of_pattern(pattern: Pattern, start: int, k: Stored) -> UnsupportedError:
+    """The refusal of a pattern that may look at a key which a ring dropped."""
+    last = start - k.first - k.lead + 1
+    first = ""
+    prefix = ""
+    if k.lead:
+        first = f"the first {k.lead} and "
+        prefix = f" | (causal & prefix({k.lead}))"
+    return UnsupportedError(
+        f"pattern {pattern} may look at keys that this cache dropped: it holds {first}the last {last}, which "
+        f"includes the first query's own; use a pattern such as 'causal_window({max(last, 1)}){prefix}', or a "
+        f"larger cache"
     )
 
 
 def _places_of(k: Stored, heads: int) -> torch.Tensor:
     """Positions of the held keys for each query head, (batch or 1, heads or 1, 1, held)."""
     positions = k.positions
-    group = heads // positions.shape[1] if positions.shape[1] > 1 else 1
-    return positions.repeat_interleave(group, 1)[:, :, None]
+    if positions.shape[1] > 1:
+        positions = positions.repeat_interleave(heads // positions.shape[1], 1)
+    return positions[:, :, None]
 
 
 def _at_places(pattern: Pattern, start: int, k: Stored, sizes: dict[str, int]) -> Pattern:
@@ -153,11 +180,13 @@ def _at_places(pattern: Pattern, start: int, k: Stored, sizes: dict[str, int]) -
     pattern.check(sizes["batch"], heads, q_len, k_len)
     pattern = placed(pattern, start, heads)
     places = _places_of(k, heads)
-    blocks = grids_of_rows(Grid(q_len, k_len, start, range(q_len), range(k_len), k.device))
-    parts = [
-        torch.take_along_dim(four_axes(pattern.evaluate(block)), places, -1) for block in blocks
-    ]
-    return Explicit(torch.cat(parts, 2) if parts else places[:, :, :0].bool())
+    masks = []
+    for block in grids_of_rows(Grid.whole(q_len, k_len, start, k.device)):
+        allowed = four_axes(pattern.evaluate(block))
+        masks.append(torch.take_along_dim(allowed, places, -1))
+    if not masks:
+        return Explicit(places[:, :, :0].bool())
+    return Explicit(torch.cat(masks, 2))
 
 
 def _bias_at(
@@ -169,14 +198,10 @@ def _bias_at(
         bias = bias[(None,) * (4 - bias.dim())]
         return bias if bias.shape[-1] == 1 else torch.take_along_dim(bias, places, -1)
     queries = torch.arange(start, start + sizes["q_len"], device=k.device)[:, None]
-    # (batch or 1, heads or 1, pairs)
-    lowest, distances = (
-        -start - sizes["q_len"],
-        (places - queries).flatten(2),
-    )
-    table = bias.by_distance(
-        torch.arange(lowest, k.shape[2] - start + 1, device=k.device), sizes["heads"]
-    )
+    distances = (places - queries).flatten(2)  # (batch or 1, heads or 1, pairs)
+    lowest = -start - sizes["q_len"]
+    every_distance = torch.arange(lowest, k.shape[2] - start + 1, device=k.device)
+    table = bias.by_distance(every_distance, sizes["heads"])
     numbers = torch.take_along_dim(table[None], distances - lowest, -1)
     return numbers.unflatten(2, (sizes["q_len"], -1)).to(dtype)
 
@@ -184,32 +209,33 @@ def _bias_at(
 def at_positions(result: Result, call: Call) -> Result:
     """The result of a call with statistics by key at the positions of the text; those of dropped keys are 0."""
     k = call.k
-    top = result.top_keys
-    if not (isinstance(k, Stored) and k.has_gap and k.places is not None):
+    if not isinstance(k, Stored) or not k.has_gap or k.places is None:
         return result
+
     places = _places_of(k, result.output.shape[1])
-    length = k.shape[2]
+    places_of_chosen = places
     chosen = requested(WeightsOf, call.want)
-    of_chosen = (
-        places
-        if chosen is None or chosen.heads is None or places.shape[1] == 1
-        else places[:, chosen.heads]
-    )
-
-    def spread(x: torch.Tensor | None, at: torch.Tensor) -> torch.Tensor | None:
-        return (
-            None
-            if x is None
-            else x.new_zeros(*x.shape[:-1], length).scatter(-1, at.expand(x.shape), x)
-        )
-
+    if chosen is not None and chosen.heads is not None and places.shape[1] > 1:
+        places_of_chosen = places[:, chosen.heads]
+    top = result.top_keys
     if top is not None:
-        known = top.indices >= 0
+        exists = top.indices >= 0
         indices = torch.take_along_dim(places, top.indices.clamp(min=0), -1)
-        top = TopKeysFound(indices.where(known, -1), top.weights)
+        top = TopKeysFound(indices.where(exists, -1), top.weights)
+    length = k.shape[2]
     return result._replace(
-        received=spread(result.received, places[:, :, 0]),
-        weights=spread(result.weights, places),
+        received=_spread(result.received, places[:, :, 0], length),
+        weights=_spread(result.weights, places, length),
         top_keys=top,
-        chosen_weights=spread(result.chosen_weights, of_chosen),
+        chosen_weights=_spread(result.chosen_weights, places_of_chosen, length),
     )
+
+
+def _spread(
+    statistic: torch.Tensor | None, places: torch.Tensor, length: int
+) -> torch.Tensor | None:
+    """A statistic by held key as one by position, with zeros at the positions that were dropped."""
+    if statistic is None:
+        return None
+    by_position = statistic.new_zeros(*statistic.shape[:-1], length)
+    return by_position.scatter(-1, places.expand(statistic.shape), statistic)

@@ -29,14 +29,14 @@ from regard.patterns.grid import four_axes, true_runs
 from regard.patterns.visible import visible_keys
 
 ALIGNED = 64  # bytes, at which fresh tensors begin on a CPU
-PAIRS = 1 << 22  # checked at once
+PAIRS = 1 << 22  # that are checked at once
 # Products of larger numbers could overflow; float16 and bfloat16 are multiplied in float32.
 LIMIT = 2.0**63
 LIMITS = {torch.float64: 2.0**511}
-# of a bias by distance; larger calls do not notice that they are computed again
+# Numbers of a bias by distance that are kept; larger calls do not notice that they are computed again.
 NUMBERS_KEPT = 1 << 16
 _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY
-_NOTHING: dict[str, torch.Tensor] = {}
+_NO_PARAMETERS: dict[str, torch.Tensor] = {}
 
 
 @dataclass(frozen=True)
@@ -57,61 +57,67 @@ def grid_of_call(
 ) -> CallGrid:
     """The grid of a call; q_start is read where it differs by batch row."""
     start: int | torch.Tensor | None = problem.q_start
-    if problem.q_start is PER_ROW and isinstance(q_start, torch.Tensor):
-        # a copy, since the caller may change it in place before the backward pass
+    if start is PER_ROW:
+        assert isinstance(q_start, torch.Tensor)
+        # A copy, since the caller may change it in place before the backward pass.
         start = in_memory("q_start", q_start).clone()
-    grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
-    return CallGrid(grid, None if problem.checks_hidden_after else _hidden(problem, grid))
+    grid = Grid(problem.q_len, problem.k_len, start, range(problem.q_len), keys, device)
+    hidden = None if problem.checks_hidden_after else _hidden(problem, grid)
+    return CallGrid(grid, hidden)
 
 
-def lasting_grid(problem: Problem, here: CallGrid, call: Call) -> CallGrid | None:
+def lasting_grid(problem: Problem, call_grid: CallGrid, call: Call) -> CallGrid | None:
     """The grid that all calls with the same key share and that holds no tensor of one call; None where it differs.
 
     A bias that compares by value has the same numbers in each of them, so these are kept too.
     """
-    if here.hidden is not None or here.grid.per_batch:
+    if call_grid.hidden is not None or call_grid.grid.per_batch:
         return None
     bias = call.bias
     if not isinstance(bias, Bias) or not bias.by_value or bias.plan_key is None:
-        return here
-    relative = _prepared_bias(bias, problem, here.grid)
+        return call_grid
+    relative = _prepared_bias(bias, problem, call_grid.grid)
     assert isinstance(relative, Relative)
-    return replace(here, bias=relative) if relative.table.numel() <= NUMBERS_KEPT else here
+    if relative.table.numel() > NUMBERS_KEPT:
+        return call_grid
+    return replace(call_grid, bias=relative)
 
 
 def _hidden(problem: Problem, grid: Grid) -> torch.Tensor | None:
+    """The keys that no query may look at, (batch or 1, kv_heads or 1, keys, 1); None where every key is visible."""
     visible = visible_keys(problem.pattern, grid)
     return None if visible is None else ~_for_kv_heads(visible, problem)[..., None]
 
 
-def prepare(problem: Problem, here: CallGrid, call: Call) -> Operands:
+def prepare(problem: Problem, call_grid: CallGrid, call: Call) -> Operands:
     """Cut the tensors of a call to the keys of its grid and zero the hidden ones.
 
     A weight of zero does not hide a NaN, since NaN times zero is NaN: hidden keys and values are replaced before any
     backend reads them.
     """
-    grid = here.grid
+    grid = call_grid.grid
     k = call.k
     v = call.v
     if len(grid.keys) < problem.k_len or isinstance(k, Stored):
         k = _cut(k, grid.keys)
         v = _cut(v, grid.keys)
-    if here.hidden is not None:
-        k = _zeroed(k, here.hidden)
-        v = _zeroed(v, here.hidden)
-    bias = (
-        here.bias
-        if call.bias is None or here.bias is not None
-        else _prepared_bias(call.bias, problem, grid)
-    )
-    seed = 0 if call.dropout_seed is None and not problem.dropout else _seed(call.dropout_seed)
-    sink = None if call.sink is None else prepared_sink(call.sink, call.q)
-    operands = Operands(call.q, k, v, bias, grid, seed, _NOTHING, sink)
-    return (
-        operands
-        if bias is None or problem.checks_hidden_after
-        else without_masked(problem, operands)
-    )
+    if call_grid.hidden is not None:
+        k = _zeroed(k, call_grid.hidden)
+        v = _zeroed(v, call_grid.hidden)
+    bias: torch.Tensor | Relative | None = call_grid.bias
+    if bias is None and call.bias is not None:
+        bias = _prepared_bias(call.bias, problem, grid)
+    seed = 0
+    if problem.dropout or call.dropout_seed is not None:
+        seed = _seed(call.dropout_seed)
+    sink = None
+    if call.sink is not None:
+        sink = prepared_sink(call.sink, call.q)
+
+    operands = Operands(call.q, k, v, bias, grid, seed, _NO_PARAMETERS, sink)
+    if bias is None or problem.checks_hidden_after:
+        return operands
+    return without_masked(problem, operands)
 
 
 def without_masked(problem: Problem, operands: Operands) -> Operands:
@@ -122,43 +128,59 @@ def without_masked(problem: Problem, operands: Operands) -> Operands:
     """
     if problem.empty or not len(operands.grid.keys):
         return operands
-    k = operands.k
-    v = operands.v
-    limit = LIMITS.get(problem.dtype, LIMIT)
-    if isinstance(k, Stored):  # int8 numbers are as large as their scales
-        k, v = (x.numbers if x.scales is None else x.scales for x in (k, v))
+    k = _sizes_of_numbers(operands.k)
+    v = _sizes_of_numbers(operands.v)
     if _can_be_read(k) and _can_be_read(v):
-        (low, high), (least, most) = k.detach().aminmax(), v.detach().aminmax()
-        # all False for NaN
-        if low >= -limit and high <= limit and least >= -limit and most <= limit:
+        extreme = _extreme_keys(k, v, LIMITS.get(problem.dtype, LIMIT))
+        if extreme is None:
             return operands
-        extreme = ~((k.detach().abs().amax(-1) <= limit) & (v.detach().abs().amax(-1) <= limit))
-        hidden = extreme & ~_for_kv_heads(
-            _visible(problem, operands, extreme.flatten(0, 1).any(0)), problem
-        )
+        visible = _visible(problem, operands, extreme.flatten(0, 1).any(0))
+        hidden = extreme & ~_for_kv_heads(visible, problem)
         if not hidden.any():
             return operands
     elif isinstance(operands.bias, Relative):
-        hidden = ~_for_kv_heads(~_beyond(operands.bias, operands.grid), problem)
+        visible = ~_beyond(operands.bias, operands.grid)
+        hidden = ~_for_kv_heads(visible, problem)
     else:
-        every = torch.ones(len(operands.grid.keys), dtype=torch.bool, device="cpu")
-        hidden = ~_for_kv_heads(_visible(problem, operands, every), problem)
+        all_keys = torch.ones(len(operands.grid.keys), dtype=torch.bool, device="cpu")
+        hidden = ~_for_kv_heads(_visible(problem, operands, all_keys), problem)
     return _with_zeros(operands, hidden[..., None])
 
 
+def _sizes_of_numbers(x: torch.Tensor | Stored) -> torch.Tensor:
+    """A tensor by which extreme numbers are found: int8 numbers are as large as their scales."""
+    if not isinstance(x, Stored):
+        return x
+    return x.numbers if x.scales is None else x.scales
+
+
+def _extreme_keys(k: torch.Tensor, v: torch.Tensor, limit: float) -> torch.Tensor | None:
+    """Keys with a number beyond the limit or a NaN in key or value, (batch, kv_heads, keys); None without any."""
+    k = k.detach()
+    v = v.detach()
+    least_key, most_key = k.aminmax()
+    least_value, most_value = v.aminmax()
+    # All False for NaN.
+    if least_key >= -limit and most_key <= limit and least_value >= -limit and most_value <= limit:
+        return None
+    return ~((k.abs().amax(-1) <= limit) & (v.abs().amax(-1) <= limit))
+
+
 def _with_zeros(
-    operands: Operands, of_keys: torch.Tensor, of_values: torch.Tensor | None = None
+    operands: Operands, hidden_keys: torch.Tensor, hidden_values: torch.Tensor | None = None
 ) -> Operands:
-    of_values = of_keys if of_values is None else of_values
-    given = (operands.k, of_keys), (operands.v, of_values)
-    k, v = (_aligned_as(x, _zeroed(x, hidden)) for x, hidden in given)
+    """The operands with zeros for hidden keys, and for hidden values, which are those of the keys by default."""
+    if hidden_values is None:
+        hidden_values = hidden_keys
+    k = _aligned_as(operands.k, _zeroed(operands.k, hidden_keys))
+    v = _aligned_as(operands.v, _zeroed(operands.v, hidden_values))
     return operands._replace(k=k, v=v)
 
 
 def _visible(problem: Problem, operands: Operands, among: torch.Tensor) -> torch.Tensor:
     """Which keys some query may look at by pattern and bias, (batch or 1, heads or 1, keys); True outside `among`."""
     bias = operands.bias
-    # the same for every query, and the pattern is done
+    # Such a bias is the same for every query, and keys that the pattern hides were removed before.
     if isinstance(bias, torch.Tensor) and bias.shape[2] == 1:
         return (bias[:, :, 0] != -math.inf).expand(-1, -1, len(among))
     visible = torch.ones(
@@ -172,11 +194,12 @@ def _visible(problem: Problem, operands: Operands, among: torch.Tensor) -> torch
 def _beyond(bias: Relative, grid: Grid) -> torch.Tensor:
     """Which keys a bias by distance masks for every query, (batch or 1, heads or 1, keys)."""
     masked = torch.nn.functional.pad((bias.table == -math.inf).cumsum(-1), (1, 0))
-    # of the neighbouring distances of a key
+    # The distances of a key to all queries are neighbours; this is the first of them.
     first = grid.k_pos - grid.q_pos[..., -1:, :] - bias.lowest
-    # (heads, [batch, 1,] 1, keys)
     beyond = masked[:, first + len(grid.rows)] - masked[:, first] == len(grid.rows)
-    return beyond.transpose(0, 1) if beyond.dim() == 3 else beyond[:, :, 0, 0].transpose(0, 1)
+    if grid.per_batch:
+        beyond = beyond[:, :, 0, 0]  # of (heads, batch, 1, 1, keys)
+    return beyond.transpose(0, 1)
 
 
 def _cut(x: torch.Tensor | Stored, keys: range) -> torch.Tensor | Stored:
@@ -195,9 +218,10 @@ def _aligned_as(x: torch.Tensor | Stored, copy: torch.Tensor | Stored) -> torch.
     """
     if isinstance(x, Stored) or isinstance(copy, Stored) or copy.requires_grad:
         return copy
-    # which has no memory of its own
+    # A tensor of a transform has no memory of its own.
     if not copy.is_cpu or torch._C._functorch.is_functorch_wrapped_tensor(copy):
         return copy
+
     period = ALIGNED // x.element_size()
     ahead = x.data_ptr() % ALIGNED // x.element_size()
     strides = [0] * copy.dim()
@@ -217,25 +241,24 @@ def _prepared_bias(
     if isinstance(bias, torch.Tensor):
         bias = bias[(None,) * (4 - bias.dim())]  # (batch or 1, heads or 1, q_len or 1, k_len or 1)
         return bias if bias.shape[-1] == 1 else bias[..., grid.keys.start : grid.keys.stop]
-    starts = grid.q_start.tolist() if isinstance(grid.q_start, torch.Tensor) else [grid.q_start]
+    start = grid.q_start
+    starts = start.tolist() if isinstance(start, torch.Tensor) else [start]
     lowest = grid.keys.start - (max(starts, default=0) + max(0, problem.q_len - 1))
     highest = max(lowest, grid.keys.stop - 1 - min(starts, default=0))
-    return Relative(
-        bias.by_distance(torch.arange(lowest, highest + 1, device=grid.device), problem.heads),
-        lowest,
-    )
+    distances = torch.arange(lowest, highest + 1, device=grid.device)
+    return Relative(bias.by_distance(distances, problem.heads), lowest)
 
 
 def prepared_sink(sink: float | torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """The logits of the sinks as (batch or 1, heads or 1, 1) in float32, or in float64 where q is."""
-    wide = torch.promote_types(q.dtype, torch.float32)
+    dtype = torch.promote_types(q.dtype, torch.float32)
     if not isinstance(sink, torch.Tensor):
-        # no key holds the number
-        return torch.full((1, 1, 1), real("sink", sink), dtype=wide, device=q.device)
-    # a logit of -inf is no sink, so nothing depends on it, not even the sum of an empty row
+        # The key of a call does not hold this number, so every call reads it.
+        return torch.full((1, 1, 1), real("sink", sink), dtype=dtype, device=q.device)
+    # A logit of -inf is no sink, so nothing depends on it, not even the sum of an empty row.
     if sink.requires_grad:
         sink = sink.masked_fill(sink == -math.inf, -math.inf)
-    return sink.to(wide)[(None,) * (2 - sink.dim())][..., None]
+    return sink.to(dtype)[(None,) * (2 - sink.dim())][..., None]
 
 
 def _for_kv_heads(visible: torch.Tensor, problem: Problem) -> torch.Tensor:
@@ -253,16 +276,16 @@ def _seed(dropout_seed: int | None) -> int:
 
 def masks_pairs(problem: Problem, keys: range) -> bool:
     """Whether the pattern or the bias masks some pairs. If so, a value that is not finite could reach other queries."""
-    pattern = problem.pattern
     if not keys or problem.empty:
         return False
     if problem.bias is not None:  # it may mask pairs by -inf
         return True
-    if pattern == Full():
+    if isinstance(problem.pattern, Full):
         return False
     if problem.q_start is PER_ROW:
         return True
-    return not pattern.sees_all(problem.q_start, problem.q_start + problem.q_len - 1, keys)
+    last = problem.q_start + problem.q_len - 1
+    return not problem.pattern.sees_all(problem.q_start, last, keys)
 
 
 def looks_sound(result: Result) -> bool:
@@ -286,11 +309,11 @@ def _can_be_read(x: Any) -> bool:
 
 def _is_batched(x: torch.Tensor) -> bool:
     """Whether vmap made this tensor of a transform, or one of those that it wraps."""
-    wrapped = torch._C._functorch
-    while wrapped.is_functorch_wrapped_tensor(x):
-        if wrapped.is_batchedtensor(x):
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
             return True
-        x = wrapped.get_unwrapped(x)
+        x = functorch.get_unwrapped(x)
     return False
 
 
@@ -302,16 +325,20 @@ def contained(
     A weight of 0 does not stop a NaN, so the other queries are computed with zeros for those keys and values, and for
     numbers of the bias that are NaN or inf.
     """
-    given = operands
     if problem.checks_hidden_after:
-        if (hidden := _hidden(problem, operands.grid)) is not None:
-            operands = _with_zeros(operands, hidden)
-        operands = operands if operands.bias is None else without_masked(problem, operands)
-    if operands is not given:
-        result = compute(operands)
+        without_hidden = operands
+        hidden = _hidden(problem, operands.grid)
+        if hidden is not None:
+            without_hidden = _with_zeros(without_hidden, hidden)
+        if operands.bias is not None:
+            without_hidden = without_masked(problem, without_hidden)
+        if without_hidden is not operands:
+            operands = without_hidden
+            result = compute(operands)
+
     operands = operands.widened()
-    finite = operands.k.isfinite().all(-1).repeat_interleave(problem.value_group, 1)
-    bad = ~(finite & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
+    finite_keys = operands.k.isfinite().all(-1).repeat_interleave(problem.value_group, 1)
+    bad = ~(finite_keys & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
     spoilt = operands.changed_bias(_is_spoilt)
     among = bad.flatten(0, 1).any(0)  # the keys of pairs that are not finite
     if isinstance(spoilt, Relative):
@@ -320,19 +347,20 @@ def contained(
         among = among | spoilt.flatten(0, 2).any(0)
     if not among.any():
         return result
+
     touched = _touched(problem, operands, bad, spoilt, among)
-    added = operands.changed_bias(lambda x: x.masked_fill(_is_spoilt(x), 0))
-    # of k, whose heads may be fewer than those of v
-    bad_keys = bad.unflatten(1, (-1, problem.value_group)).all(2)
-    return _with_nan(
-        compute(_with_zeros(operands._replace(bias=added), bad_keys[..., None], bad[..., None])),
-        touched,
-        problem,
-    )
+    operands = operands._replace(bias=operands.changed_bias(_without_spoilt))
+    bad_keys = bad.unflatten(1, (-1, problem.value_group)).all(2)  # k may have fewer heads than v
+    finite = compute(_with_zeros(operands, bad_keys[..., None], bad[..., None]))
+    return _with_nan(finite, touched, problem)
 
 
 def _is_spoilt(bias: torch.Tensor) -> torch.Tensor:
     return bias.isnan() | (bias == math.inf)
+
+
+def _without_spoilt(bias: torch.Tensor) -> torch.Tensor:
+    return bias.masked_fill(_is_spoilt(bias), 0)
 
 
 def _touched(
@@ -341,9 +369,12 @@ def _touched(
     """Which queries may look at bad keys, or at pairs whose bias is spoilt, (batch, heads, q_len)."""
     bad = bad.repeat_interleave(problem.group, dim=1)  # (batch, heads, keys)
     touched = bad.new_zeros(problem.batch, problem.heads, problem.q_len)
-    for run, here, allowed in _pairs(problem, operands, among):
-        added = operands._replace(bias=spoilt).bias_block(here)
-        reached = bad[:, :, None, run] if added is None else bad[:, :, None, run] | added
+    with_spoilt = operands._replace(bias=spoilt)
+    for run, block, allowed in _pairs(problem, operands, among):
+        reached = bad[:, :, None, run]
+        spoilt_pairs = with_spoilt.bias_block(block)
+        if spoilt_pairs is not None:
+            reached = reached | spoilt_pairs
         touched |= (allowed & reached).any(-1)
     return touched
 
@@ -355,11 +386,13 @@ def _pairs(
     grid = operands.grid
     step = max(1, PAIRS // max(1, problem.batch * problem.heads * problem.q_len))
     for run in _runs(among, step):
-        here = grid.block(grid.rows, range(grid.keys.start + run.start, grid.keys.start + run.stop))
-        allowed = four_axes(problem.pattern.evaluate(here))
-        if (bias := operands.bias_block(here)) is not None:
+        keys = range(grid.keys.start + run.start, grid.keys.start + run.stop)
+        block = grid.block(grid.rows, keys)
+        allowed = four_axes(problem.pattern.evaluate(block))
+        bias = operands.bias_block(block)
+        if bias is not None:
             allowed = allowed & (bias != -math.inf)
-        yield run, here, allowed  # (batch or 1, heads or 1, q_len, keys of the run)
+        yield run, block, allowed  # (batch or 1, heads or 1, q_len, keys of the run)
 
 
 def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
@@ -369,7 +402,8 @@ def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
     [slice(0, 1, None), slice(2, 4, None), slice(4, 5, None)]
     """
     for run in true_runs(bad):
-        yield from (slice(at, min(at + size, run.stop)) for at in range(run.start, run.stop, size))
+        for start in range(run.start, run.stop, size):
+            yield slice(start, min(start + size, run.stop))
 
 
 def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result:
@@ -377,14 +411,20 @@ def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result
     rows = touched[..., None]
     places = dict.fromkeys(("log_sum_exp", "entropy", "distance", "sink"), touched)
     places |= {"output": rows, "weights": rows, "received": touched.any(-1, keepdim=True)}
-    if (some := requested(WeightsOf, problem.want)) is not None:
-        heads = list(range(problem.heads) if some.heads is None else some.heads)
-        places["chosen_weights"] = touched[:, heads][:, :, list(some.rows)][..., None]
-    given = {name: getattr(result, name) for name in places}
-    changed: dict[str, Any] = {
-        name: _WithNaN.apply(x, places[name]) for name, x in given.items() if x is not None
-    }
-    if (top := result.top_keys) is not None:
+    chosen = requested(WeightsOf, problem.want)
+    if chosen is not None:
+        touched_rows = touched[:, :, list(chosen.rows)]
+        if chosen.heads is not None:
+            touched_rows = touched_rows[:, list(chosen.heads)]
+        places["chosen_weights"] = touched_rows[..., None]
+
+    changed: dict[str, Any] = {}
+    for name, places_of_statistic in places.items():
+        statistic = getattr(result, name)
+        if statistic is not None:
+            changed[name] = _WithNaN.apply(statistic, places_of_statistic)
+    top = result.top_keys
+    if top is not None:
         changed["top_keys"] = TopKeysFound(top.indices, _WithNaN.apply(top.weights, rows))
     return Result(**changed)
 

@@ -73,12 +73,12 @@ OF_MODELS = {
     "input_ids": "the ids are the first argument, model(ids)",
     "labels": "the model returns logits; torch.nn.functional.cross_entropy(logits, labels) gives a loss",
 }
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
+ArgumentsP = ParamSpec("ArgumentsP")
+ReturnT = TypeVar("ReturnT")
 
 
 def refuse_keywords(
-    function: str, given: Iterable[str], takes: Collection[str], ways: dict[str, str]
+    function: str, keywords: Iterable[str], takes: Collection[str], ways: dict[str, str]
 ) -> None:
     """Raise a KeywordError for keywords that the function does not take, with what to write instead of each.
 
@@ -90,9 +90,10 @@ def refuse_keywords(
     regard.errors.KeywordError: a layer has no arguments 'embed_dim' (write dim=), 'num_heads' (write heads=)
     """
     named: dict[str, list[str]] = {}  # keywords by what to write instead
-    for name in given:
+    for name in keywords:
         if name not in takes:
-            named.setdefault(ways.get(name) or suggest(name, takes), []).append(repr(name))
+            way = ways.get(name) or suggest(name, takes)
+            named.setdefault(way, []).append(repr(name))
     if len(named) > 1:
         listed = ", ".join(f"{', '.join(names)} ({way})" for way, names in named.items())
         raise KeywordError(f"{function} has no arguments {listed}")
@@ -102,7 +103,7 @@ def refuse_keywords(
 
 def refusing_keywords(
     name: str, ways: dict[str, str]
-) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
+) -> Callable[[Callable[ArgumentsP, ReturnT]], Callable[ArgumentsP, ReturnT]]:
     """A decorator: a keyword that the function does not take raises a KeywordError with what to write instead.
 
     It is checked before Python looks for missing arguments, so that `layer(query=x)` is refused with it as well.
@@ -114,11 +115,11 @@ def refusing_keywords(
     regard.errors.KeywordError: a layer has no argument 'd_model'; write dim=
     """
 
-    def refusing(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    def decorate(function: Callable[ArgumentsP, ReturnT]) -> Callable[ArgumentsP, ReturnT]:
         takes = tuple(key for key in signature(function).parameters if key != "self")
 
         @wraps(function)
-        def call(*args: Given.args, **options: Given.kwargs) -> Found:
+        def call(*args: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ReturnT:
             for key in options:
                 if key not in takes:
                     refuse_keywords(name, options, takes, ways)
@@ -126,4 +127,4 @@ def refusing_keywords(
 
         return call
 
-    return refusing
+    return decorate

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TypeVar
 
-Kept = TypeVar("Kept")
+ValueT = TypeVar("ValueT")
 
 
-class Newest(dict[Hashable, Kept]):
+class Newest(dict[Hashable, ValueT]):
     """The newest values by name: as soon as there are more than `most`, the oldest are forgotten.
 
     Other threads, and calls inside this one, may change it between any two lines.
@@ -22,8 +22,9 @@ class Newest(dict[Hashable, Kept]):
         super().__init__()
         self.most = most
 
-    def keep(self, name: Hashable, value: Kept) -> Kept:
+    def keep(self, name: Hashable, value: ValueT) -> ValueT:
         self[name] = value
-        for oldest in [*self][: -self.most] if len(self) > self.most else ():
-            self.pop(oldest, None)
+        if len(self) > self.most:
+            for oldest in [*self][: -self.most]:
+                self.pop(oldest, None)
         return value

@@ -43,11 +43,11 @@ from regard.patterns.counts import least_pairs
 
 # A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
 UNASKED_BYTES = 4 * 2**30
-FORWARD_MODE = (
-    "reference"  # the one backend that consists of operations with forward-mode derivatives
-)
+# The one backend that consists of operations with forward-mode derivatives.
+FORWARD_MODE = "reference"
 SHAPES = "shapes"  # the backend of plans of tensors without values, which compute nothing
-SAMPLED = 16  # blocks of 4 rows, from which the kept pairs of a function are estimated
+SAMPLED = 16  # blocks of rows, from which the kept pairs of a function are estimated
+SAMPLED_ROWS = 4  # of such a block
 WORTH_A_WARNING = 1 << 24  # pairs; fewer are computed in a short time
 _SOFTMAX = Softmax()
 
@@ -66,9 +66,12 @@ class Plan:
     @cached_property
     def others(self) -> tuple[tuple[str, Cost | Refusal], ...]:
         """The cost of every other backend by its name, or the reason why it refused."""
-        return tuple(
-            (name, one().cost if callable(one) else one.cost) for name, one in self._others
-        )
+        others = []
+        for name, verdict in self._others:
+            if callable(verdict):  # it was not needed until now
+                verdict = verdict()
+            others.append((name, verdict.cost))
+        return tuple(others)
 
     def run(
         self,
@@ -86,9 +89,8 @@ class Plan:
 
         A bias, a sink, a tensor of q_start and a mechanism's parameters are given again: a plan keeps no values.
         """
-        return self.result_of(
-            Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)
-        ).output
+        call = Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)
+        return self.result_of(call).output
 
     def detail(
         self,
@@ -117,61 +119,56 @@ class Plan:
                 "a plan cannot be run inside torch.compile, where attention itself is compiled; call attention "
                 "there, or run the plan outside"
             )
+        key = None
+        call_grid = None
         try:
-            here = self._grids.get(key := call.key())
+            key = call.key()
+            call_grid = self._grids.get(key)
         except UNKNOWN:
-            here = key = None
-        if here is not None:
-            return self.compute(call, here)
+            pass
+        if call_grid is not None:
+            return self.compute(call, call_grid)
+
         refuse_tracing()
-        if (cast := call.cast()) is not call:
-            # the backend chooses in what it computes
+        cast = call.cast()
+        if cast is not call:
+            # The backend chooses in what it computes.
             with torch.autocast(cast.q.device.type, enabled=False):
                 return self.result_of(cast)
         self._check(call)
         if not has_no_values(call.q, call.k, call.v):
-            here, lasts = self.grid_of(call)
+            call_grid, lasts = self.grid_of(call)
             if lasts and key is not None:
-                self._grids[key] = here
-        return self.compute_first(call, here)
+                self._grids[key] = call_grid
+        return self.compute_first(call, call_grid)
 
-    def compute_first(self, call: Call, here: CallGrid | None) -> Result:
+    def compute_first(self, call: Call, call_grid: CallGrid | None) -> Result:
         """Output and statistics of the first call with its key, which fits the plan.
 
         Its tensors may have no values, or numbers that are not in their memory.
         """
         if has_no_values(call.q, call.k, call.v):
-            tensors = (
-                call.q,
-                call.k,
-                call.v,
-                call.bias,
-                call.sink,
-                *self._checked_parameters(call).values(),
-            )
-            return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(
-                self.keys, self.problem.k_len
-            )
-        return self.compute(call.in_memory(), here)
+            parameters = self._checked_parameters(call)
+            others = (call.k, call.v, call.bias, call.sink, *parameters.values())
+            shapes = shapes_of(self.problem, len(self.keys), call.q, *others)
+            return shapes.on_all_keys(self.keys, self.problem.k_len)
+        return self.compute(call.in_memory(), call_grid)
 
-    def compute(self, call: Call, here: CallGrid | None) -> Result:
-        """Output and statistics of a call that is known to fit the plan; `here` is None where no grid was kept."""
+    def compute(self, call: Call, call_grid: CallGrid | None) -> Result:
+        """Output and statistics of a call that is known to fit the plan; `call_grid` is None where none was kept."""
         problem = self.problem
-        if here is None:
-            here = grid_of_call(problem, self.keys, call.q_start, call.q.device)
-        operands = prepare(problem, here, call)
+        if call_grid is None:
+            call_grid = grid_of_call(problem, self.keys, call.q_start, call.q.device)
+        operands = prepare(problem, call_grid, call)
         if self._has_parameters or call.parameters is not None:
             operands = operands._replace(parameters=self._parameters_of(call))
-        as_prepared = (
-            self._enter_as_prepared
-            and not isinstance(call.k, Stored)
-            and not isinstance(call.v, Stored)
-        )
-        result = self._offer.run(operands if as_prepared else self._entering(operands))
+        is_stored = isinstance(call.k, Stored) or isinstance(call.v, Stored)
+        if is_stored or not self._takes_prepared:
+            result = self._run_backend(operands)
+        else:
+            result = self._offer.run(operands)
         if self._masks_pairs and not looks_sound(result):
-            result = contained(
-                problem, operands, result, lambda changed: self._offer.run(self._entering(changed))
-            )
+            result = contained(problem, operands, result, self._run_backend)
         if result.output.dtype != problem.dtype:
             result = result._replace(output=result.output.to(problem.dtype))
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
@@ -183,9 +180,11 @@ class Plan:
 
     def grid_of(self, call: Call) -> tuple[CallGrid, bool]:
         """The grid of a call, and whether every call with its key has the same."""
-        here = grid_of_call(self.problem, self.keys, call.q_start, call.q.device)
-        lasting = lasting_grid(self.problem, here, call)
-        return (here, False) if lasting is None else (lasting, True)
+        call_grid = grid_of_call(self.problem, self.keys, call.q_start, call.q.device)
+        lasting = lasting_grid(self.problem, call_grid, call)
+        if lasting is None:
+            return call_grid, False
+        return lasting, True
 
     @property
     def statistics(self) -> str:
@@ -194,7 +193,15 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON text: backend, costs, reasons and the share of pairs computed; estimates are marked."""
-        kept = self.problem.kept_pairs
+        others: dict[str, dict[str, Any]] = {}
+        for name, verdict in self.others:
+            if isinstance(verdict, Refusal):
+                others[name] = {"refused": verdict.reason}
+                continue
+            others[name] = {
+                "cost": _cost_record(verdict),
+                "times_the_estimated_time": self._times(verdict),
+            }
         return json.dumps(
             {
                 "problem": str(self.problem),
@@ -203,79 +210,70 @@ class Plan:
                 "cost": _cost_record(self.cost),
                 "widened_to_float32": self._adds_gradients,
                 "share_of_pairs_computed": self.share_of_pairs_computed,
-                "pairs_kept": kept,
-                "others": {
-                    name: {"refused": verdict.reason}
-                    if isinstance(verdict, Refusal)
-                    else {
-                        "cost": _cost_record(verdict),
-                        "times_the_estimated_time": self._times(verdict),
-                    }
-                    for name, verdict in self.others
-                },
+                "pairs_kept": self.problem.kept_pairs,
+                "others": others,
             }
         )
 
     @property
     def share_of_pairs_computed(self) -> float:
         """Pairs computed over all pairs, 0 to 1."""
-        return self.cost.pairs / self.problem.pairs if self.problem.pairs else 0.0
+        if not self.problem.pairs:
+            return 0.0
+        return self.cost.pairs / self.problem.pairs
 
     @cached_property
     def kept_by_function(self) -> float | None:
         """The share of pairs that a pattern with a function keeps, estimated from 64 rows; None for other patterns."""
         problem = self.problem
-        pattern, start = problem.pattern, problem.q_start
-        if (
-            pattern.by_numbers
-            or pattern.structured
-            or start is PER_ROW
-            or problem.empty
-            or problem.outlined
-        ):
+        pattern = problem.pattern
+        q_len = problem.q_len
+        if pattern.by_numbers or pattern.structured:
             return None
-        grid = Grid.whole(problem.q_len, problem.k_len, start, problem.device)
-        first = {at * max(0, problem.q_len - 4) // (SAMPLED - 1) for at in range(SAMPLED)}
-        shares = [
-            pattern.evaluate(grid.block(range(at, min(at + 4, problem.q_len)), grid.keys))
-            .float()
-            .mean()
-            for at in first
-        ]
+        if problem.q_start is PER_ROW or problem.empty or problem.outlined:
+            return None
+
+        grid = Grid.whole(q_len, problem.k_len, problem.q_start, problem.device)
+        last_row = max(0, q_len - SAMPLED_ROWS)
+        first_rows = {block * last_row // (SAMPLED - 1) for block in range(SAMPLED)}
+        shares = []
+        for row in first_rows:
+            block = grid.block(range(row, min(row + SAMPLED_ROWS, q_len)), grid.keys)
+            shares.append(pattern.evaluate(block).float().mean())
         return float(torch.stack(shares).mean())
 
     @property
     def _wasted(self) -> str | None:
         """A sentence where more than twice as many pairs are computed as a function keeps; else None."""
-        kept = self.kept_by_function
-        if kept is None or self.cost.pairs <= 2 * kept * self.problem.pairs:
+        share_kept = self.kept_by_function
+        if share_kept is None or self.cost.pairs <= 2 * share_kept * self.problem.pairs:
             return None
         return (
-            f"{self.problem.pattern} keeps an estimated {_percent(kept)} of its pairs, and "
+            f"{self.problem.pattern} keeps an estimated {_percent(share_kept)} of its pairs, and "
             f"{_percent(self.share_of_pairs_computed)} are computed, since a function does not show which; a pattern "
             f"that does, such as SlidingWindow, Neighbourhood or ChosenBlocks, leaves the others out"
         )
 
     def __str__(self) -> str:
-        kept = self.problem.kept_pairs
+        kept_pairs = self.problem.kept_pairs
         about = "about " if self.cost.estimated else ""
         share = f"{about}{_percent(self.share_of_pairs_computed)} of pairs computed"
-        if kept is not None and self.problem.pairs:
-            share += f", {_percent(kept / self.problem.pairs)} kept"
+        if kept_pairs is not None and self.problem.pairs:
+            share += f", {_percent(kept_pairs / self.problem.pairs)} kept"
         lines = [f"{self.problem}", f"  {self.backend} chosen: {self.cost}; {share}"]
-        if (wasted := self._wasted) is not None:
-            lines.append(f"  {wasted}")
+        if self._wasted is not None:
+            lines.append(f"  {self._wasted}")
         if self._adds_gradients:
             lines.append(
                 "  computed in float32: q, k and v are widened, since gradients of sinks and statistics come in parts "
                 "that would be rounded; the output and gradients are rounded once"
             )
         for name, verdict in self.others:
-            lines.append(
-                f"  {name} refused: {verdict}"
-                if isinstance(verdict, Refusal)
-                else f"  {name}, {self._times(verdict):.3g}x the estimated time: {verdict}"
-            )
+            if isinstance(verdict, Refusal):
+                lines.append(f"  {name} refused: {verdict}")
+            else:
+                times = f"{self._times(verdict):.3g}x the estimated time"
+                lines.append(f"  {name}, {times}: {verdict}")
         if any("about " in line for line in lines[1:]):
             lines.append("  about: an estimate, since counting all pairs would take too long")
         return "\n".join(lines)
@@ -314,7 +312,7 @@ class Plan:
         return self.problem.mechanism != _SOFTMAX
 
     @cached_property
-    def _enter_as_prepared(self) -> bool:
+    def _takes_prepared(self) -> bool:
         """Whether the backend takes plain tensors as `prepare` returns them."""
         return not self._adds_gradients and not self.problem.mechanism.projects
 
@@ -325,62 +323,70 @@ class Plan:
 
     def _parameters_of(self, call: Call) -> dict[str, torch.Tensor]:
         """The tensors of the mechanism; those that have a number for each key are cut to the reachable keys."""
-        here = slice(self.keys.start, self.keys.stop)
-        by_key = self.problem.mechanism.by_key
-        return {
-            name: x[:, :, here] if name in by_key else x
-            for name, x in self._checked_parameters(call).items()
-        }
+        parameters = self._checked_parameters(call)
+        for name in self.problem.mechanism.by_key & parameters.keys():
+            parameters[name] = parameters[name][:, :, self.keys.start : self.keys.stop]
+        return parameters
 
-    def _entering(self, operands: Operands) -> Operands:
-        """The operands as the backend takes them: widened unless it reads stored keys, and projected by the score."""
+    def _run_backend(self, operands: Operands) -> Result:
+        """The result of operands that are first changed to what the backend takes."""
+        return self._offer.run(self._operands_of_backend(operands))
+
+    def _operands_of_backend(self, operands: Operands) -> Operands:
+        """The operands widened unless the backend reads stored keys, and projected by the score."""
         mechanism = self.problem.mechanism
         if not mechanism.projects:
-            operands = operands if self._offer.takes_stored else operands.widened()
-            return operands.in_float32() if self._adds_gradients else operands
-        wide = self.problem.projected.dtype
-        operands = operands._replace(q=operands.q.to(wide)).widened()
-        q, k, left = mechanism.project(operands.q, operands.k.to(wide), operands.parameters)
-        return operands._replace(q=q, k=k, v=operands.v.to(wide), parameters=left)
+            if not self._offer.takes_stored:
+                operands = operands.widened()
+            if self._adds_gradients:
+                operands = operands.in_float32()
+            return operands
+        dtype = self.problem.projected.dtype
+        operands = operands._replace(q=operands.q.to(dtype)).widened()
+        q, k, parameters = mechanism.project(operands.q, operands.k.to(dtype), operands.parameters)
+        return operands._replace(q=q, k=k, v=operands.v.to(dtype), parameters=parameters)
 
     def _check(self, call: Call) -> None:
         """Raise unless the tensors of a call are what the plan was made for."""
         planned = self.problem
-        for name, needed in (
-            ("bias", planned.bias),
-            ("sink", planned.sink),
-            ("q_start", planned.q_start is PER_ROW),
-        ):
-            given = getattr(call, name) is not None
-            if given and needed in (None, False):
-                raise ArgumentError(
-                    f"this plan was made without a tensor as {name}; plan again with it"
-                )
-            if not given and needed not in (None, False):
-                raise ArgumentError(
-                    f"this plan was made with a tensor as {name}; hand it to run({name}=...) again"
-                )
+        _check_presence("bias", call.bias, planned.bias is not None)
+        _check_presence("sink", call.sink, planned.sink is not None)
+        _check_presence("q_start", call.q_start, planned.q_start is PER_ROW)
         for name in ("q", "k", "v"):
             check_tensor(name, getattr(call, name))
         try:
-            found = call.of_tensors(planned.mechanism)
+            properties = call.of_tensors(planned.mechanism)
         except ShapeError as error:
             raise ArgumentError(
                 f"this plan was made for other tensors, {planned}: {error}"
             ) from None
         if call.q_start is None:
-            found["q_start"] = planned.q_start
-        found.setdefault("value_group", 1)
+            properties["q_start"] = planned.q_start
+        properties.setdefault("value_group", 1)
         for name in ("bias_learns", "sink_learns"):
-            found[name] = found[name] or getattr(planned, name)
-        if different := [name for name, value in found.items() if value != getattr(planned, name)]:
-            made_for, given = (
-                ", ".join(f"{name} {value(name)}" for name in different)
-                for value in (partial(getattr, planned), found.__getitem__)
-            )
+            properties[name] = properties[name] or getattr(planned, name)
+
+        made_for = []
+        differing = []
+        for name, value in properties.items():
+            if value != getattr(planned, name):
+                made_for.append(f"{name} {getattr(planned, name)}")
+                differing.append(f"{name} {value}")
+        if differing:
             raise ArgumentError(
-                f"this plan was made for {made_for} and was given {given}; make a plan for these tensors"
+                f"this plan was made for {', '.join(made_for)} and was given {', '.join(differing)}; make a plan for "
+                f"these tensors"
             )
+
+
+def _check_presence(name: str, argument: Any, is_needed: bool) -> None:
+    """Raise unless an argument is given to a plan that was made with it, and only to such a plan."""
+    if argument is not None and not is_needed:
+        raise ArgumentError(f"this plan was made without a tensor as {name}; plan again with it")
+    if argument is None and is_needed:
+        raise ArgumentError(
+            f"this plan was made with a tensor as {name}; hand it to run({name}=...) again"
+        )
 
 
 class AttentionDetail(Statistics):
@@ -399,26 +405,17 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     check_backend(backend, backends)
     most = max(UNASKED_BYTES, 4 * problem.nbytes)
     verdicts = _verdicts(problem.projected, backends, backend, most)
-    offers = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Offer)}
-    if backend != "auto" and backend not in offers:
+    name = backend
+    if backend == "auto":
+        name = _cheapest(problem, verdicts, most)
+    offer = verdicts[name]
+    if isinstance(offer, Refusal):
         raise UnsupportedError(
-            f"backend {backend!r} does not compute this call: {verdicts[backend]}; use backend='auto' for one that does"
-        )
-    if not offers:
-        raise UnsupportedError(f"no backend computes {problem}: {_listed(verdicts)}")
-
-    def expense(name: str) -> tuple[bool, float]:
-        cost = offers[name].cost
-        return cost.peak_bytes > most, cost.work_on(problem.device)
-
-    name = min(offers, key=expense) if backend == "auto" else backend
-    offer = offers[name]
-    if backend == "auto" and offer.cost.peak_bytes > most:
-        raise UnsupportedError(
-            f"{problem}: {_too_large(offers, verdicts)}; name backend={name!r} to allow it"
+            f"backend {backend!r} does not compute this call: {offer}; use backend='auto' for one that does"
         )
 
-    others = tuple([item for item in verdicts.items() if item[0] != name])
+    del verdicts[name]
+    others = tuple(verdicts.items())
     plan = Plan(problem, name, offer.cost, others, problem.reachable_keys, offer)
     if plan.cost.pairs >= WORTH_A_WARNING:
         wasted = plan._wasted
@@ -427,25 +424,46 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     return plan
 
 
+def _cheapest(problem: Problem, verdicts: dict[str, Any], most: float) -> str:
+    """The backend whose offer costs least, of those that need no more memory than `most` bytes."""
+    offers: dict[str, Offer] = {}
+    expenses: dict[str, tuple[bool, float]] = {}
+    for name, verdict in verdicts.items():
+        if isinstance(verdict, Offer):
+            cost = verdict.cost
+            offers[name] = verdict
+            expenses[name] = cost.peak_bytes > most, cost.work_on(problem.device)
+    if not offers:
+        raise UnsupportedError(f"no backend computes {problem}: {_listed(verdicts)}")
+
+    name = min(expenses, key=expenses.__getitem__)
+    if offers[name].cost.peak_bytes > most:
+        raise UnsupportedError(
+            f"{problem}: {_too_large(offers, verdicts)}; name backend={name!r} to allow it"
+        )
+    return name
+
+
 def _verdicts(
     problem: Problem, backends: dict[str, Backend], chosen: str, most: float
 ) -> dict[str, Any]:
     """The verdict of each backend; a function that returns it for those that cannot be chosen."""
     verdicts: dict[str, Any] = {}
-    cheapest = math.inf
-    least = least_work(problem) if chosen == "auto" else 0.0
-    unrivalled = False
     for name in backends:
-        assess = partial(_verdict, name, backends[name], problem)
-        if chosen != "auto":
-            verdicts[name] = assess() if name == chosen else assess
-        elif unrivalled or least > cheapest:
-            verdicts[name] = assess
-        else:
-            verdicts[name] = verdict = assess()
-            if isinstance(verdict, Offer) and verdict.cost.peak_bytes <= most:
-                cheapest = min(cheapest, verdict.cost.work_on(problem.device))
-                unrivalled = verdict.unrivalled
+        verdicts[name] = partial(_verdict, name, backends[name], problem)
+    if chosen != "auto":
+        verdicts[chosen] = verdicts[chosen]()
+        return verdicts
+
+    cheapest = math.inf
+    least = least_work(problem)
+    for name in backends:
+        verdict = verdicts[name]()
+        verdicts[name] = verdict
+        if isinstance(verdict, Offer) and verdict.cost.peak_bytes <= most:
+            cheapest = min(cheapest, verdict.cost.work_on(problem.device))
+            if verdict.unrivalled or least > cheapest:
+                break
     return verdicts
 
 
@@ -471,20 +489,21 @@ def least_work(problem: Problem) -> float:
     heads = problem.batch * problem.heads
     dims = problem.head_dim + problem.v_dim
     pairs = heads * least_pairs(problem.pattern, start, problem.q_len, problem.k_len)
-    keys = (
-        0
-        if problem.pattern.known_band is None
-        else problem.batch * problem.kv_heads * len(problem.reachable_keys)
-    )
-    numbers = heads * problem.q_len * problem.dtype.itemsize + keys * problem.storage.itemsize
-    flops, moved = (3.5, 2.5) if problem.needs_grad else (1, 1)
-    return Cost(2 * pairs * dims * flops, moved * numbers * dims, 0, pairs).work_on(problem.device)
+    keys = 0
+    if problem.pattern.known_band is not None:
+        keys = problem.batch * problem.kv_heads * len(problem.reachable_keys)
+    flops = 2 * pairs * dims
+    row_bytes = heads * problem.q_len * problem.dtype.itemsize
+    moved = (row_bytes + keys * problem.storage.itemsize) * dims
+    if problem.needs_grad:
+        flops *= 3.5
+        moved *= 2.5
+    return Cost(flops, moved, 0, pairs).work_on(problem.device)
 
 
 def _listed(verdicts: Mapping[str, Any]) -> str:
-    return "; ".join(
-        f"{name}: {one if isinstance(one, Refusal) else one.cost}" for name, one in verdicts.items()
-    )
+    """The cost or refusal of each backend."""
+    return "; ".join(f"{name}: {verdict.cost}" for name, verdict in verdicts.items())
 
 
 def _too_large(offers: dict[str, Offer], verdicts: dict[str, Any]) -> str:
@@ -493,8 +512,8 @@ def _too_large(offers: dict[str, Offer], verdicts: dict[str, Any]) -> str:
     if len(offers) > 1:
         return f"every backend that computes this would hold at least {short(least)}B at once ({_listed(verdicts)})"
     (name,) = offers
-    others = {other: verdict for other, verdict in verdicts.items() if other != name}
-    return f"only backend {name!r} computes this, and it would hold {short(least)}B at once ({_listed(others)})"
+    refusals = {name: verdict for name, verdict in verdicts.items() if name not in offers}
+    return f"only backend {name!r} computes this, and it would hold {short(least)}B at once ({_listed(refusals)})"
 
 
 def make_plan_of_shapes(
@@ -514,10 +533,11 @@ def _refuse_values(operands: Operands) -> Result:
 
 def _percent(share: float) -> str:
     """A share as a percentage; a small one with three digits."""
-    return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.3g}%"
+    if 0 < share < 0.001:
+        return f"{100 * share:.3g}%"
+    return f"{share:.1%}"
 
 
 def _cost_record(cost: Cost) -> dict[str, Any]:
-    return {
-        name: getattr(cost, name) for name in ("flops", "bytes", "peak_bytes", "pairs", "estimated")
-    }
+    names = ("flops", "bytes", "peak_bytes", "pairs", "estimated")
+    return {name: getattr(cost, name) for name in names}

@@ -33,7 +33,7 @@ from regard.patterns import Full, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.counts import counted
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 RELATIVE = ()  # the bias shape of a call whose bias depends on head and distance alone
 PER_ROW = None  # the q_start of a call whose batch rows start at different positions
 _SOFTMAX = Softmax()
@@ -152,7 +152,7 @@ class Problem:
     def _answers(self) -> dict[Callable[[Problem], Any], Any]:
         return {}
 
-    def once(self, question: Callable[[Problem], Answer]) -> Answer:
+    def once(self, question: Callable[[Problem], AnswerT]) -> AnswerT:
         """What a function says of this problem, which is asked once; the answer lives as long as the problem."""
         answers = self._answers
         if question not in answers:
@@ -182,23 +182,26 @@ class Problem:
         if self.q_start is PER_ROW or not pattern.structured or pattern.varies_by_row:
             return None
         count = counted(pattern, self.q_len, self.k_len, self.q_start)
-        return (
-            None
-            if count is None
-            else count * (self.batch if pattern.varies_by_head else self.batch * self.heads)
-        )
+        if count is None:
+            return None
+        units = self.batch if pattern.varies_by_head else self.batch * self.heads
+        return count * units
 
     def __str__(self) -> str:
-        heads = f"{count_of(self.heads, 'heads')}" + (
-            f" over {self.kv_heads}" if self.kv_heads != self.heads else ""
-        )
+        heads = count_of(self.heads, "heads")
+        if self.kv_heads != self.heads:
+            heads += f" over {self.kv_heads}"
         dtype = str(self.dtype).removeprefix("torch.")
-        return (
+        text = (
             f"{self.mechanism} of {self.batch} x {heads}, {count_of(self.q_len, 'queries')} by "
             f"{count_of(self.k_len, 'keys')}, "
             f"head_dim {self.head_dim}, {dtype} on {self.device}, pattern {self.pattern}"
-            f"{'' if self.sink is None else ', with sinks'}{', with gradients' if self.needs_grad else ''}"
         )
+        if self.sink is not None:
+            text += ", with sinks"
+        if self.needs_grad:
+            text += ", with gradients"
+        return text
 
 
 def checked_mechanism(mechanism: Mechanism | str | None) -> Mechanism:
@@ -329,9 +332,9 @@ def checked_bias(
         return RELATIVE
     pairs = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
     if not isinstance(bias, torch.Tensor):
-        given = shown(bias) if isinstance(bias, str) else kind_of(bias)
+        what = shown(bias) if isinstance(bias, str) else kind_of(bias)
         raise ArgumentError(
-            f"bias is {given}; it needs a floating-point tensor or one of regard.bias, such as regard.bias.ALiBi()"
+            f"bias is {what}; it needs a floating-point tensor or one of regard.bias, such as regard.bias.ALiBi()"
         )
     refuse_layout("bias", bias)
     if bias.dtype == torch.bool:
@@ -357,28 +360,23 @@ def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:
     """What to write instead of a boolean mask as the bias."""
     padding = shape in ((sizes["batch"], sizes["k_len"]), (sizes["batch"], 1, 1, sizes["k_len"]))
     square = shape == (sizes["q_len"], sizes["k_len"]) and sizes["batch"] == sizes["q_len"]
-    mask = "give pattern=Explicit(mask), True = may look"
+    way = "give pattern=Explicit(mask), True = may look"
     if not padding:
-        return mask
-    span = (
+        return way
+    way_of_padding = (
         "specify which keys are padding by pattern=KeySpan(start, stop) with int64 tensors (batch,)"
     )
-    return f"{mask}, or if it marks padding {span}" if square else span
+    return f"{way}, or if it marks padding {way_of_padding}" if square else way_of_padding
 
 
 def check_combination(
     mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]
 ) -> None:
     """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics."""
-    allowed = mechanism.patterns
-    if allowed is not None:
+    if mechanism.patterns is not None:
         for part in pattern.factors:
-            if part not in (Full(), NOTHING) and not isinstance(part, allowed):
-                names = ", ".join(kind.__name__ for kind in (Full, *allowed))
-                because = f" ({mechanism.patterns_because})" if mechanism.patterns_because else ""
-                raise UnsupportedError(
-                    f"{mechanism} takes {names} and combinations of them by &, not {part}{because}; use softmax for it"
-                )
+            if part not in (Full(), NOTHING) and not isinstance(part, mechanism.patterns):
+                raise _refusal_of_pattern(mechanism, part)
     for option in OPTIONS:
         if option in options and option not in mechanism.options:
             raise UnsupportedError(
@@ -387,61 +385,71 @@ def check_combination(
     for wanted in want:
         name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(wanted), str(wanted))
         if name not in mechanism.statistics:
-            available = (
-                ", ".join(one for one in STATISTICS if one in mechanism.statistics)
-                or "nothing but its output"
-            )
-            raise UnsupportedError(f"{mechanism} does not compute {name}; it computes {available}")
+            available = [name for name in STATISTICS if name in mechanism.statistics]
+            listed = ", ".join(available) or "nothing but its output"
+            raise UnsupportedError(f"{mechanism} does not compute {name}; it computes {listed}")
 
 
-def named_parameters(given: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+def _refusal_of_pattern(mechanism: Mechanism, part: Pattern) -> UnsupportedError:
+    """The refusal of a part of a pattern that the mechanism does not take."""
+    names = ", ".join(kind.__name__ for kind in (Full, *(mechanism.patterns or ())))
+    because = f" ({mechanism.patterns_because})" if mechanism.patterns_because else ""
+    return UnsupportedError(
+        f"{mechanism} takes {names} and combinations of them by &, not {part}{because}; use softmax for it"
+    )
+
+
+def named_parameters(parameters: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
     """The argument parameters= as a dict; anything but a mapping is refused."""
-    if given is None:
+    if parameters is None:
         return {}
-    if not isinstance(given, Mapping | torch.nn.ParameterDict):
+    if not isinstance(parameters, Mapping | torch.nn.ParameterDict):
         raise ArgumentError(
-            f"parameters is {shown(given)}; it needs a dict of the mechanism's learned tensors by name, as "
+            f"parameters is {shown(parameters)}; it needs a dict of the mechanism's learned tensors by name, as "
             f"mechanism.new_parameters(...) makes them"
         )
-    return dict(given.items())
+    return dict(parameters.items())
 
 
 def checked_parameters(
     mechanism: Mechanism,
     sizes: Sizes,
-    given: Mapping[str, torch.Tensor] | None,
+    parameters: Mapping[str, torch.Tensor] | None,
     q: torch.Tensor | Outline,
 ) -> dict[str, torch.Tensor]:
     """The tensors that the mechanism needs, by name, after a check of names, shapes and devices."""
     shapes = mechanism.parameter_shapes(sizes)
-    tensors = named_parameters(given)
-    if not shapes.keys() - mechanism.optional <= tensors.keys() <= shapes.keys():
-        them = "it" if len(shapes) == 1 else "them"
-        own = ", ".join(
-            f"{name!r} of shape {shapes[name]}"
-            for name in sorted(mechanism.computed & shapes.keys())
-        )
-        raise ArgumentError(
-            f"{mechanism} was given the parameters {_names(tensors)} and needs {sorted(shapes)}; "
-            + (
-                f"compute {own} for each call"
-                if own
-                else f"make {them} with mechanism.new_parameters(...)"
-            )
-            + f", and give {them} as parameters="
-            if shapes
-            else f"{mechanism} learns nothing and was given the parameters {_names(tensors)}; leave them out"
-        )
+    tensors = named_parameters(parameters)
+    required = shapes.keys() - mechanism.optional
+    if not required <= tensors.keys() <= shapes.keys():
+        raise _refusal_of_names(mechanism, shapes, tensors)
     for name, shape in shapes.items():
         if name not in tensors:
             continue
+        argument = f"parameter {name!r}"
         needs = f"floating-point numbers of shape {shape} for {mechanism}, or 1 as its first axis"
-        tensor = a_tensor(
-            f"parameter {name!r}", tensors[name], needs, [((1, shape[0]), *shape[1:])]
-        )
-        check_device(f"parameter {name!r}", tensor, q)
+        tensor = a_tensor(argument, tensors[name], needs, [((1, shape[0]), *shape[1:])])
+        check_device(argument, tensor, q)
     return tensors
 
 
-def _names(given: Mapping[str, torch.Tensor]) -> str:
-    return shown(sorted(given, key=str))
+def _refusal_of_names(
+    mechanism: Mechanism, shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, torch.Tensor]
+) -> ArgumentError:
+    """The refusal of parameters that the mechanism does not have, or without some that it needs."""
+    names = shown(sorted(tensors, key=str))
+    if not shapes:
+        return ArgumentError(
+            f"{mechanism} learns nothing and was given the parameters {names}; leave them out"
+        )
+    them = "it" if len(shapes) == 1 else "them"
+    computed = []
+    for name in sorted(mechanism.computed & shapes.keys()):
+        computed.append(f"{name!r} of shape {shapes[name]}")
+    way = f"make {them} with mechanism.new_parameters(...)"
+    if computed:
+        way = f"compute {', '.join(computed)} for each call"
+    return ArgumentError(
+        f"{mechanism} was given the parameters {names} and needs {sorted(shapes)}; {way}, and give {them} as "
+        f"parameters="
+    )

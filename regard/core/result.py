@@ -35,15 +35,19 @@ class WeightsOf:
 
     def check(self, heads: int, q_len: int) -> None:
         """Raise an ArgumentError unless a call of these sizes has all of the rows and heads."""
-        for name, places, size in (("row", self.rows, q_len), ("head", self.heads or (), heads)):
-            for place in places:
-                if not 0 <= place < size:
-                    raise ArgumentError(
-                        f"weights_of requests {name} {place}; this call has {name}s 0 to {size - 1}"
-                    )
+        _check_places("row", self.rows, q_len)
+        _check_places("head", self.heads or (), heads)
 
 
-Kind = TypeVar("Kind", TopKeys, WeightsOf)
+def _check_places(name: str, places: tuple[int, ...], size: int) -> None:
+    for place in places:
+        if not 0 <= place < size:
+            raise ArgumentError(
+                f"weights_of requests {name} {place}; this call has {name}s 0 to {size - 1}"
+            )
+
+
+RequestT = TypeVar("RequestT", TopKeys, WeightsOf)
 Want = str | TopKeys | WeightsOf
 _NUMBERS = r"\[([0-9]{1,18}(?:, *[0-9]{1,18})*)\]"
 _WRITTEN = re.compile(
@@ -71,15 +75,16 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
     >>> print(weights_of(rows=[0, 5], heads=[3]))
     weights_of(rows=[0, 5], heads=[3])
     """
-    return WeightsOf(_places("rows", rows), None if heads is None else _places("heads", heads))
+    chosen_heads = None if heads is None else _places("heads", heads)
+    return WeightsOf(_places("rows", rows), chosen_heads)
 
 
-def _places(name: str, given: Iterable[int]) -> tuple[int, ...]:
-    if not isinstance(given, Iterable):
+def _places(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
+    if not isinstance(numbers, Iterable):
         raise ArgumentError(
-            f"weights_of({name}={shown(given)}): name them as a list of whole numbers"
+            f"weights_of({name}={shown(numbers)}): name them as a list of whole numbers"
         )
-    places = tuple(whole(f"one of weights_of's {name}", one, 0) for one in given)
+    places = tuple(whole(f"one of weights_of's {name}", number, 0) for number in numbers)
     if not places:
         raise ArgumentError(f"weights_of({name}=[]) requests nothing; name at least one")
     if len(set(places)) < len(places):
@@ -95,36 +100,37 @@ def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
     >>> checked_wants("top_keys(8)")
     (TopKeys(count=8),)
     """
-    single = (
-        isinstance(want, str | TopKeys | WeightsOf)
-        or not isinstance(want, Iterable)
-        or hasattr(want, "dtype")
-    )
-    given: Iterable[Any] = (want,) if single else want
-    statistics: list[Any] = [_read(one) if isinstance(one, str) else one for one in given]
-    for one in statistics:
-        if not isinstance(one, TopKeys | WeightsOf) and not (isinstance(one, str) and one in NAMES):
+    is_single = isinstance(want, str | TopKeys | WeightsOf) or hasattr(want, "dtype")
+    listed: Any = want
+    if is_single or not isinstance(want, Iterable):
+        listed = (want,)
+    statistics: dict[Any, None] = {}  # in their order
+    for statistic in listed:
+        if isinstance(statistic, str):
+            statistic = _read(statistic)
+        is_known = isinstance(statistic, str) and statistic in NAMES
+        if not is_known and not isinstance(statistic, TopKeys | WeightsOf):
             raise ArgumentError(
-                f"want={shown(one)} is no statistic; there are {', '.join(NAMES)}, top_keys(n) and "
+                f"want={shown(statistic)} is no statistic; there are {', '.join(NAMES)}, top_keys(n) and "
                 f"weights_of(rows, heads)"
             )
-    each_once = tuple(dict.fromkeys(statistics))
+        statistics[statistic] = None
     for kind, name in ((TopKeys, "top_keys"), (WeightsOf, "weights_of")):
-        if sum(isinstance(one, kind) for one in each_once) > 1:
+        if sum(isinstance(statistic, kind) for statistic in statistics) > 1:
             raise ArgumentError(f"want holds {name} twice; request all that is needed in one")
-    return each_once
+    return tuple(statistics)
 
 
 def _read(text: str) -> Want:
     """`top_keys(8)` and `weights_of(rows=[0, 5], heads=[3])` as they are written in Python; any other text as it is."""
-    if (match := _WRITTEN.fullmatch(text.strip())) is None:
+    match = _WRITTEN.fullmatch(text.strip())
+    if match is None:
         return text
     count, rows, heads = match.groups()
     if count is not None:
         return top_keys(int(count))
-    return weights_of(
-        map(int, rows.split(",")), None if heads is None else map(int, heads.split(","))
-    )
+    chosen_heads = None if heads is None else map(int, heads.split(","))
+    return weights_of(map(int, rows.split(",")), chosen_heads)
 
 
 def as_text(wants: tuple[Want, ...]) -> str:
@@ -136,9 +142,12 @@ def as_text(wants: tuple[Want, ...]) -> str:
     return ", ".join(map(str, wants)) or "the output alone"
 
 
-def requested(kind: type[Kind], wants: tuple[Want, ...]) -> Kind | None:
+def requested(kind: type[RequestT], wants: tuple[Want, ...]) -> RequestT | None:
     """The requested statistic of this kind, if there is one."""
-    return next((want for want in wants if isinstance(want, kind)), None)
+    for want in wants:
+        if isinstance(want, kind):
+            return want
+    return None
 
 
 @dataclass(frozen=True)
@@ -172,20 +181,22 @@ class Result(NamedTuple):
         """The result with statistics of the keys in `keys` widened to all keys, with zeros for the others."""
         if len(keys) == k_len:
             return self
-        before = keys.start
-        after = k_len - keys.stop
-        pad = lambda x: None if x is None else torch.nn.functional.pad(x, (before, after))  # noqa: E731
+        missing = keys.start, k_len - keys.stop
         top = self.top_keys
         if top is not None:
-            top = TopKeysFound(
-                torch.where(top.indices < 0, top.indices, top.indices + before), top.weights
-            )
+            indices = torch.where(top.indices < 0, top.indices, top.indices + keys.start)
+            top = TopKeysFound(indices, top.weights)
         return self._replace(
-            received=pad(self.received),
-            weights=pad(self.weights),
+            received=_padded(self.received, missing),
+            weights=_padded(self.weights, missing),
             top_keys=top,
-            chosen_weights=pad(self.chosen_weights),
+            chosen_weights=_padded(self.chosen_weights, missing),
         )
+
+
+def _padded(statistic: torch.Tensor | None, missing: tuple[int, int]) -> torch.Tensor | None:
+    """A statistic by key with zeros for the keys that are missing before and after."""
+    return None if statistic is None else torch.nn.functional.pad(statistic, missing)
 
 
 class Statistics:
@@ -243,8 +254,8 @@ class Statistics:
     def _read(self, name: str) -> Any:
         statistic = getattr(self._result, name)
         if statistic is None:
-            name = "weights_of" if name == "chosen_weights" else name
+            wanted = "weights_of" if name == "chosen_weights" else name
             raise RegardError(
-                f"{name} was not requested; add it to want= (requested: {self.statistics})"
+                f"{wanted} was not requested; add it to want= (requested: {self.statistics})"
             )
         return statistic

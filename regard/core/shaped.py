@@ -19,8 +19,9 @@ from regard.core.tensors import Stored
 
 def has_no_values(*tensors: Any) -> bool:
     """Whether one of these is a tensor without values."""
-    for tensor in tensors:
-        x = tensor.numbers if isinstance(tensor, Stored) else tensor
+    for x in tensors:
+        if isinstance(x, Stored):
+            x = x.numbers
         if isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta):
             return True
     return False
@@ -35,32 +36,44 @@ def shapes_of(problem: Problem, keys: int, q: torch.Tensor, *others: Any) -> Res
         q: the queries; others: keys, values, bias and parameters of the call.
     """
     rows = (problem.batch, problem.heads, problem.q_len)
-    wide = torch.promote_types(problem.dtype, torch.float32)
-    own = {"received": (*rows[:2], keys), "weights": (*rows, keys)}
-    named = {name: (own.get(name, rows), wide) for name in NAMES if name in problem.want}
-    shapes = {"output": ((*rows, problem.v_dim), problem.dtype), **named}
-    if (top := requested(TopKeys, problem.want)) is not None:
-        shapes["top_keys"] = ((*rows, top.count), wide)
-    if (chosen := requested(WeightsOf, problem.want)) is not None:
-        heads = problem.heads if chosen.heads is None else len(chosen.heads)
-        shapes["chosen_weights"] = ((problem.batch, heads, len(chosen.rows), keys), wide)
-    tensors = [x for one in others for x in _learning(one)]
-    results: dict[str, Any] = dict(
-        zip(shapes, _Shapes.apply(list(shapes.values()), q, *tensors), strict=True)
-    )
+    shapes: dict[str, tuple[int, ...]] = {"output": (*rows, problem.v_dim)}
+    for name in NAMES:
+        if name in problem.want:
+            shapes[name] = rows
+    if "received" in shapes:
+        shapes["received"] = (problem.batch, problem.heads, keys)
+    if "weights" in shapes:
+        shapes["weights"] = (*rows, keys)
+    top = requested(TopKeys, problem.want)
     if top is not None:
-        indices = q.new_empty(shapes["top_keys"][0], dtype=torch.int64)
+        shapes["top_keys"] = (*rows, top.count)
+    chosen = requested(WeightsOf, problem.want)
+    if chosen is not None:
+        heads = problem.heads if chosen.heads is None else len(chosen.heads)
+        shapes["chosen_weights"] = (problem.batch, heads, len(chosen.rows), keys)
+    of_statistics = torch.promote_types(problem.dtype, torch.float32)
+    dtypes = [problem.dtype] + [of_statistics] * (len(shapes) - 1)
+
+    tensors: list[torch.Tensor] = []
+    for argument in others:
+        tensors += _differentiable_tensors(argument)
+    made = _Shapes.apply(list(zip(shapes.values(), dtypes, strict=True)), q, *tensors)
+    results: dict[str, Any] = dict(zip(shapes, made, strict=True))
+    if top is not None:
+        indices = q.new_empty(shapes["top_keys"], dtype=torch.int64)
         results["top_keys"] = TopKeysFound(indices, results["top_keys"])
     return Result(**results)
 
 
-def _learning(given: Any) -> list[torch.Tensor]:
+def _differentiable_tensors(argument: Any) -> list[torch.Tensor]:
     """The tensors behind an argument that gradients may reach."""
-    if isinstance(given, Stored):
-        given = given.numbers
-    if isinstance(given, Bias) and isinstance(given, torch.nn.Module):
-        return list(given.parameters())
-    return [given] if isinstance(given, torch.Tensor) and given.dtype.is_floating_point else []
+    if isinstance(argument, Stored):
+        argument = argument.numbers
+    if isinstance(argument, Bias) and isinstance(argument, torch.nn.Module):
+        return list(argument.parameters())
+    if isinstance(argument, torch.Tensor) and argument.dtype.is_floating_point:
+        return [argument]
+    return []
 
 
 class _Shapes(torch.autograd.Function):

@@ -21,6 +21,7 @@ ATTENTION_AXES = {
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 HALF = DTYPES[:2]
+CAST_DTYPES = DTYPES[:3]  # what autocast casts
 # included while a tracer records before autograd
 BEFORE_AUTOGRAD: Any = torch._C.DispatchKey.PreDispatch
 _RECORDING: Any = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FUNCTIONAL
@@ -57,19 +58,13 @@ class Stored:
     is_neg = _is_zerotensor = staticmethod(bool)  # False: `in_memory` wrote its tensors
 
     def __post_init__(self) -> None:
-        for name in ("numbers",) if self.scales is None else ("numbers", "scales"):
-            one = getattr(self, name)
-            what = f"the tensor of stored {name}"
-            if not isinstance(one, torch.Tensor) or one.is_nested or one.layout != torch.strided:
-                raise ShapeError(f"{what} is {shown(one)}; it needs to be a dense tensor")
-            refuse_wrapper(what, one)
-            object.__setattr__(self, name, in_memory(what, one))
-        object.__setattr__(
-            self, "first", whole("the position of the first vector stored", self.first, 0)
-        )
-        if self.numbers.dim() != 4 or (self.numbers.dtype == torch.int8) != (
-            self.scales is not None
-        ):
+        object.__setattr__(self, "numbers", _dense_tensor("numbers", self.numbers))
+        if self.scales is not None:
+            object.__setattr__(self, "scales", _dense_tensor("scales", self.scales))
+        first = whole("the position of the first vector stored", self.first, 0)
+        object.__setattr__(self, "first", first)
+        needs_scales = self.numbers.dtype == torch.int8
+        if self.numbers.dim() != 4 or needs_scales != (self.scales is not None):
             raise ShapeError(
                 f"stored numbers are {self.numbers.dtype} {tuple(self.numbers.shape)}; they need (batch, kv_heads, "
                 f"held, dim), and scales if they are int8"
@@ -117,10 +112,11 @@ class Stored:
                 f"keys from position {keys.start} on are needed, and this cache holds those from {self.first} on; "
                 f"use a pattern that reaches back less, or a larger cache"
             )
-        part = slice(keys.start - self.first, keys.stop - self.first) if keys else slice(0, 0)
-        return Stored(
-            self.numbers[:, :, part], None if self.scales is None else self.scales[:, :, part]
-        )
+        part = slice(0, 0)
+        if keys:
+            part = slice(keys.start - self.first, keys.stop - self.first)
+        scales = None if self.scales is None else self.scales[:, :, part]
+        return Stored(self.numbers[:, :, part], scales)
 
     def hidden(self, hidden: torch.Tensor) -> Stored:
         """Zeros at the keys where `hidden`, (batch or 1, kv_heads or 1, held, 1), is True."""
@@ -129,14 +125,26 @@ class Stored:
 
     def widened(self, dtype: torch.dtype) -> torch.Tensor:
         """The vectors held, as a tensor of `dtype`."""
-        wide = self.numbers.to(dtype)
-        return wide if self.scales is None else wide * self.scales.to(dtype)
+        vectors = self.numbers.to(dtype)
+        return vectors if self.scales is None else vectors * self.scales.to(dtype)
+
+
+def _dense_tensor(name: str, x: Any) -> torch.Tensor:
+    """The numbers or scales of stored vectors, in their memory."""
+    what = f"the tensor of stored {name}"
+    if not isinstance(x, torch.Tensor) or x.is_nested or x.layout != torch.strided:
+        raise ShapeError(f"{what} is {shown(x)}; it needs to be a dense tensor")
+    refuse_wrapper(what, x)
+    return in_memory(what, x)
 
 
 class Place(NamedTuple):
-    """The q_start, (1,), of a call in a graph whose k and v are all slots of a cache, free behind the queries."""
+    """The q_start of a call in a graph whose k and v are all slots of a cache, free behind the queries.
 
-    at: torch.Tensor
+    first: the position of the first query, (1,).
+    """
+
+    first: torch.Tensor
 
 
 def positions_of(
@@ -223,7 +231,7 @@ def is_recorded() -> bool:
 
 def refuse_tracing() -> None:
     """Raise an UnsupportedError while torch.jit.trace or make_fx records."""
-    if torch.jit.is_tracing():
+    if torch._C._is_tracing():
         raise UnsupportedError(
             "attention makes a plan for the sizes of a call and does not support torch.jit.trace, which keeps those of "
             "one example; use torch.export or torch.compile"
@@ -254,10 +262,14 @@ def bind_attention(
     for name, tensor in tensors.items():
         if not isinstance(tensor, Outline):
             check_tensor(name, tensor)
-    own = {"k": "batch kv_heads k_len key_dim"} if own_key_dim else {}
-    own |= {"v": "batch value_heads k_len v_dim"} if groups_values else {}
-    sizes = _sizes(tensors, {**ATTENTION_AXES, **own})
+    axes = dict(ATTENTION_AXES)
+    if own_key_dim:
+        axes["k"] = "batch kv_heads k_len key_dim"
+    if groups_values:
+        axes["v"] = "batch value_heads k_len v_dim"
+    sizes = _sizes(tensors, axes)
     sizes.setdefault("key_dim", sizes["head_dim"])
+
     if q.dtype not in DTYPES:
         raise ShapeError(
             f"q has dtype {q.dtype}; attention takes {', '.join(map(str, DTYPES))}: convert it to one"
@@ -276,23 +288,13 @@ def bind_attention(
         raise ShapeError(
             f"head_dim is 0 in q {tuple(q.shape)} or k; a score needs at least one dimension"
         )
-    heads, kv_heads, q_len, k_len = (
-        sizes[name] for name in ("heads", "kv_heads", "q_len", "k_len")
-    )
+
+    heads = sizes["heads"]
+    kv_heads = sizes["kv_heads"]
     if kv_heads == 0 or heads % kv_heads:
-        # the heads of q and k if heads and length of q, of k and v, or of all three were swapped
-        swapped = any(
-            few and not many % few
-            for many, few in ((q_len, kv_heads), (heads, k_len), (q_len, k_len))
-        )
         raise ShapeError(
             f"heads is {heads} and kv_heads is {kv_heads}; each key/value head serves a whole group of "
-            f"query heads, so heads must be a multiple of kv_heads"
-            + (
-                " (axes are batch, heads, length, head_dim; are heads and length swapped?)"
-                if swapped
-                else ""
-            )
+            f"query heads, so heads must be a multiple of kv_heads{_hint_at_axes(sizes)}"
         )
     value_heads = sizes.pop("value_heads", kv_heads)
     if value_heads != kv_heads:
@@ -307,6 +309,19 @@ def bind_attention(
             "value_group": value_heads // kv_heads,
         }
     return sizes
+
+
+def _hint_at_axes(sizes: dict[str, int]) -> str:
+    """The words to say if the numbers of heads would fit had heads and length not been swapped."""
+    heads = sizes["heads"]
+    kv_heads = sizes["kv_heads"]
+    q_len = sizes["q_len"]
+    k_len = sizes["k_len"]
+    # Heads of q and of k, if those of q, of k and v, or of all three were swapped with the length.
+    for swapped_heads, swapped_kv_heads in ((q_len, kv_heads), (heads, k_len), (q_len, k_len)):
+        if swapped_kv_heads and swapped_heads % swapped_kv_heads == 0:
+            return " (axes are batch, heads, length, head_dim; are heads and length swapped?)"
+    return ""
 
 
 def _sizes(tensors: dict[str, Any], axes: dict[str, str]) -> dict[str, int]:
@@ -351,11 +366,8 @@ def in_autocast(x: Any, device: str) -> Any:
 
     float64 tensors, tensors of other devices and everything else stay as they are.
     """
-    if (
-        not isinstance(x, torch.Tensor)
-        or x.dtype == torch.float64
-        or x.dtype not in DTYPES
-        or x.device.type != device
-    ):
+    if not isinstance(x, torch.Tensor) or x.device.type != device:
+        return x
+    if x.dtype not in CAST_DTYPES:
         return x
     return x.to(torch.get_autocast_dtype(device))

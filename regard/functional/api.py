@@ -119,41 +119,48 @@ def attention(
         call = without_gaps(call)
     if open_modes() or profiling():  # C functions, so fast that a warm call takes no longer
         return measured(call, _output_of_new)
-    if (kept := PLANS.find_computing(call)) is None:
-        return _output_of_new(call) if (output := PLANS.step(call)) is None else output
-    plan, here = kept
-    return plan.compute(call, here).output
+    known = PLANS.find_computing(call)
+    if known is not None:
+        plan, call_grid = known
+        return plan.compute(call, call_grid).output
+    output = PLANS.step(call)
+    return _output_of_new(call) if output is None else output
 
 
 @partial(uncompiled, recorded=traced_attention)
 def _output_of_new(call: Call) -> torch.Tensor:
     """The output of a call that may be of any kind: without a kept plan, of nested tensors, or between two graphs."""
     if not is_nested(call.q, call.k, call.v):
-        return _result_of_new(call)[0].output
-    call, unpacked = packed_call(call)
-    return unpacked(_result_of_new(call)[0].output)
+        result, _ = _result_of_new(call)
+        return result.output
+    call, unpack = packed_call(call)
+    result, _ = _result_of_new(call)
+    return unpack(result.output)
 
 
 def _result_of_new(call: Call) -> tuple[Result, Plan]:
     """The result of a call, inside autocast and torch.func too, and the plan of its first computation."""
-    given = call
+    original = call
     call = without_gaps(call).in_numbers()
-    if (cast := call.cast()) is not call:
+    cast = call.cast()
+    if cast is not call:
         with torch.autocast(cast.q.device.type, enabled=False):
             result, plan = _result_of_new(cast)
-            return at_positions(result, given), plan
-    used: list[Plan] = []
+            return at_positions(result, original), plan
+    plans: list[Plan] = []
 
     def compute(call: Call) -> Result:
-        kept = PLANS.find(call)
-        plan, here = kept or PLANS.plan(call)
-        if kept is None:
-            warn_of_empty_rows(call, plan.problem)
-        used.append(plan)
-        return plan.compute(call, here) if kept else plan.compute_first(call, here)
+        plan, call_grid, is_new = PLANS.plan(call)
+        plans.append(plan)
+        if not is_new:
+            return plan.compute(call, call_grid)
+        warn_of_empty_rows(call, plan.problem)
+        return plan.compute_first(call, call_grid)
 
     result = transformed(call, compute) if transforming() else compute(call)
-    return at_positions(result, given) if given.want else result, used[0]
+    if original.want:
+        result = at_positions(result, original)
+    return result, plans[0]
 
 
 def _by_key(
@@ -170,11 +177,13 @@ def _by_key(
             f"Forgetting is for causal attention, and pattern {as_pattern(pattern)} looks ahead"
         )
     if sink is not None or "log_sum_exp" in want:
-        given = "a sink" if sink is not None else "log_sum_exp"
+        what = "log_sum_exp" if sink is None else "a sink"
         raise UnsupportedError(
-            f"Forgetting shifts all scores of a row by a number, which {given} does not allow; leave it out"
+            f"Forgetting shifts all scores of a row by a number, which {what} does not allow; leave it out"
         )
-    return bias if bias.held and isinstance(k, Stored) and k.first else bias.by_key()
+    if bias.held and isinstance(k, Stored) and k.first:
+        return bias
+    return bias.by_key()
 
 
 def _looks_ahead(pattern: Pattern | str | None) -> bool:
@@ -229,8 +238,8 @@ def plan_attention(
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
     if call.dropout_seed is not None:
         checked_seed(call.dropout_seed)
-    call = without_gaps(call).in_numbers().cast()
-    return (PLANS.find(call) or PLANS.plan(call))[0]
+    plan, _, _ = PLANS.plan(without_gaps(call).in_numbers().cast())
+    return plan
 
 
 @uncompiled
@@ -269,9 +278,8 @@ def attention_detail(
     options |= {"want": checked_wants(want), "backend": backend, "q_start": q_start}
     if isinstance(bias, Forgetting):
         bias = _by_key(bias, k, options.get("pattern"), sink, options["want"])
-    return AttentionDetail(
-        *_result_of_new(Call(q, k, v, bias, parameters, dropout_seed, sink, **options))
-    )
+    call = Call(q, k, v, bias, parameters, dropout_seed, sink, **options)
+    return AttentionDetail(*_result_of_new(call))
 
 
 @uncompiled
@@ -321,9 +329,8 @@ def attention_varlen(
     takes = [name for name in OPTIONS if name != "q_start"]
     refuse_keywords("attention_varlen", options, takes, OF_CALLS)
     call = Call(q, k, v, bias, dropout_seed=dropout_seed, sink=sink, backend=backend, **options)
-    return (
-        _result_of_new(varlen_call(call, cu_seqlens_q, cu_seqlens_k))[0].output[0].transpose(0, 1)
-    )
+    result, _ = _result_of_new(varlen_call(call, cu_seqlens_q, cu_seqlens_k))
+    return result.output[0].transpose(0, 1)
 
 
 def merge_attention(
@@ -358,29 +365,35 @@ def _checked_pieces(
         raise ShapeError(
             f"merge_attention was given {shown(pieces)}; it needs a list of (output, log_sum_exp)"
         )
-    given = list(pieces)
-    if not given:
+    listed = list(pieces)
+    if not listed:
         raise ShapeError(
             "merge_attention was given no piece; it needs at least one (output, log_sum_exp)"
         )
-    for piece in given:
+    for piece in listed:
         if not isinstance(piece, tuple | list) or len(piece) != 2:
             raise ShapeError(
                 f"a piece is {shown(piece)}; each needs to be a pair (output, log_sum_exp)"
             )
-        for name, tensor in zip(("output", "log_sum_exp"), piece, strict=True):
-            if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
-                raise ShapeError(
-                    f"{name} of a piece is {shown(tensor)}; it needs to be a floating-point tensor"
-                )
-            refuse_layout(name, tensor)
-            if tensor.device != given[0][0].device:
-                raise ShapeError(
-                    f"a piece is on {tensor.device} and another on {given[0][0].device}; move one of them"
-                )
-        if piece[0].shape != given[0][0].shape or piece[1].shape != piece[0].shape[:-1]:
+        first_output = listed[0][0]
+        output, log_sum_exp = piece
+        _check_piece("output", output, first_output)
+        _check_piece("log_sum_exp", log_sum_exp, first_output)
+        if output.shape != first_output.shape or log_sum_exp.shape != output.shape[:-1]:
             raise ShapeError(
-                f"a piece has output {tuple(piece[0].shape)} and log_sum_exp {tuple(piece[1].shape)}; every output "
-                f"needs the first one's shape {tuple(given[0][0].shape)}, every log_sum_exp that without the last axis"
+                f"a piece has output {tuple(output.shape)} and log_sum_exp {tuple(log_sum_exp.shape)}; every output "
+                f"needs the first one's shape {tuple(first_output.shape)}, every log_sum_exp that without the last axis"
             )
-    return given
+    return listed
+
+
+def _check_piece(name: str, tensor: Any, first_output: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
+        raise ShapeError(
+            f"{name} of a piece is {shown(tensor)}; it needs to be a floating-point tensor"
+        )
+    refuse_layout(name, tensor)
+    if tensor.device != first_output.device:
+        raise ShapeError(
+            f"a piece is on {tensor.device} and another on {first_output.device}; move one of them"
+        )

@@ -40,6 +40,13 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.exporting import exporting
 from regard.functional.jagged import is_nested
 from regard.functional.kept import PLANS
+from regard.functional.operation import (
+    MAY_LEARN,
+    SCHEMA,
+    SINGLE,
+    OperationOptions,
+    OperationTensors,
+)
 from regard.functional.plain import plain_attention
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
@@ -48,25 +55,13 @@ from regard.patterns.held import settled
 from regard.patterns.registry import Declared, word
 from regard.patterns.text import read_together, written_apart
 
-# `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
-# `names` belong to the mechanism's parameters. `learns`: which of q, k, v, bias, sink and parameters need a gradient.
-# `slots`: k and v are all slots of a cache, free behind the queries, and q_start is one number.
-# `numbers`: floats that change between calls, in float64; the first belong to the options that `numbered` names, and
-# the texts name the others by their place, such as number_1.
-_CALL = (
-    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, Tensor[]? held, "
-    "Tensor[]? parameters, Tensor? numbers, *, str pattern, str? mechanism, str[] names, "
-    "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
-    "bool[] learns, bool slots=False, bool precise=False, str numbered=''"
-)
-torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
-torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
+torch.library.define("regard::attention", f"({SCHEMA}) -> Tensor")
+torch.library.define("regard::attention_backward", f"(Tensor grad, {SCHEMA}) -> Tensor[]")
 torch.library.define(
     "regard::new_seed",
     "(Tensor? dropout=None, *, Device device, int number=0) -> Tensor",
     tags=(torch.Tag.nondeterministic_seeded,),
 )
-_HELD = 7  # place of the tensors of the pattern, before those of the mechanism
 _PLACE_OF_NUMBER = re.compile(r"\bnumber_(\d+)\b")
 _MOST_HELD = 1 << 20  # numbers in the tensors of a pattern that is kept
 _patterns: Newest[tuple[list[torch.Tensor], Pattern]] = Newest(16)
@@ -78,22 +73,24 @@ _AUTOGRAD |= torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 compiler_beside: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _OUTSIDE = "call attention outside of torch.compile, where this works"
 
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
+ArgumentsP = ParamSpec("ArgumentsP")
+ReturnT = TypeVar("ReturnT")
 
 
 def uncompiled(
-    function: Callable[Given, Found], recorded: Callable[Given, Found] | None = None
-) -> Callable[Given, Found]:
+    function: Callable[ArgumentsP, ReturnT], recorded: Callable[ArgumentsP, ReturnT] | None = None
+) -> Callable[ArgumentsP, ReturnT]:
     """A function that is never compiled: it is refused inside a graph and runs as it is between graphs.
 
     `recorded` takes its place while make_fx records; without it the function is refused there.
     """
-    apart: list[Callable[Given, Found]] = []
+    disabled: list[
+        Callable[ArgumentsP, ReturnT]
+    ] = []  # what the compiler made of it, once it is needed
     name = getattr(function, "__qualname__", "this")
 
     @wraps(function)
-    def call(*args: Given.args, **options: Given.kwargs) -> Found:
+    def call(*args: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ReturnT:
         if torch.compiler.is_compiling():
             raise UnsupportedError(
                 f"{name} is not compiled, only attention itself is; call it outside torch.compile, where it works"
@@ -103,9 +100,9 @@ def uncompiled(
         refuse_tracing()
         if compiler_beside() is None:  # importing the compiler takes seconds
             return function(*args, **options)
-        if not apart:
-            apart.append(torch.compiler.disable(function))
-        return apart[0](*args, **options)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **options)
 
     return call
 
@@ -127,45 +124,48 @@ def traced_attention(call: Call) -> torch.Tensor:
     if not isinstance(call.backend, str):
         check_backend(call.backend, BACKENDS)
     call = call.cast()
-    q, k, v, bias = call.q, call.k, call.v, call.bias
-    place = call.q_start.at if isinstance(call.q_start, Place) else None
-    numbers = _Numbers()
+    q: Any = call.q
+    k: Any = call.k
+    v: Any = call.v
+    bias = call.bias
+    numbers = UnknownFloats()
     softcap = numbers.option("softcap", softcap)
     scale = numbers.option("scale", scale)
-    dropout_seed = _drawn(dropout, call.dropout_seed)
+    dropout_seed = _seed_tensor(dropout, call.dropout_seed)
     dropout = numbers.option("dropout", dropout)
-    text, held = _written(call.pattern, numbers.steady)
-    mechanism = _text_of(call.mechanism, numbers.steady)
-    start = (
-        None
-        if call.q_start is None or place is not None
-        else checked_q_start(call.q_start, q.shape[0])
-    )
-    rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
+    text, held = _write_pattern(call.pattern, numbers.steady)
+    mechanism = _write_mechanism(call.mechanism, numbers.steady)
+
+    slots = isinstance(call.q_start, Place)
+    first = None  # where it is a number
+    starts = None
+    if isinstance(call.q_start, Place):
+        starts = call.q_start.first
+    elif call.q_start is not None:
+        start = checked_q_start(call.q_start, q.shape[0])
+        if isinstance(start, torch.Tensor):
+            starts = start
+        else:
+            first = start
     lowest = None
     if isinstance(bias, Bias):
-        if rows is not None:
+        if starts is not None and not slots:
             raise UnsupportedError(
                 "a bias by distance together with a tensor of q_start is not compiled: which distances there are is "
                 f"known when it runs; give q_start as a number, or {_OUTSIDE}"
             )
         bias, lowest = tabled(bias, q, k, first)
-    sink = (
-        call.sink
-        if isinstance(call.sink, torch.Tensor | None)
-        else _filled_sink(plain("sink", call.sink), q)
-    )
+    sink = call.sink
+    if not isinstance(sink, torch.Tensor | None):
+        sink = _filled_sink(plain("sink", sink), q)
     parameters = named_parameters(call.parameters)
-    grad = torch.is_grad_enabled()
-    vectors = grad and (q.requires_grad or k.requires_grad or v.requires_grad)
-    others = (bias, sink, *parameters.values())
     return _operation.attention(
         q,
         k,
         v,
         bias,
         sink,
-        rows if place is None else place,
+        starts,
         dropout_seed,
         held or None,
         [*parameters.values()] or None,
@@ -180,12 +180,20 @@ def traced_attention(call: Call) -> torch.Tensor:
         dropout=0.0 if dropout is None else dropout,
         strict=call.strict,
         backend=call.backend,
-        learns=[vectors] * 3
-        + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in others],
-        slots=place is not None,
+        learns=_which_learn(q, k, v, bias, sink, *parameters.values()),
+        slots=slots,
         precise=call.precise,
         numbered=" ".join(numbers.options),
     )
+
+
+def _which_learn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any) -> list[bool]:
+    """Which tensors need a gradient; q, k and v need it together."""
+    grad = torch.is_grad_enabled()
+    learns = [grad and (q.requires_grad or k.requires_grad or v.requires_grad)] * 3
+    for x in others:
+        learns.append(grad and isinstance(x, torch.Tensor) and x.requires_grad)
+    return learns
 
 
 def _check_traceable(call: Call) -> None:
@@ -217,7 +225,7 @@ def _number(name: str, value: Any) -> Any:
     return real(name, value)
 
 
-class _Numbers:
+class UnknownFloats:
     """The floats of a call that the compiler keeps unknown, as inputs of the operation."""
 
     def __init__(self) -> None:
@@ -236,16 +244,16 @@ class _Numbers:
         """The same declaration as one that can be written: whole numbers are constants of the graph, and the place of
         an unknown float stands for it."""
         if isinstance(value, Declared):
-            same = object.__new__(type(value))
+            steady = object.__new__(type(value))
             for name in getattr(value, "__dataclass_fields__", ()):
-                object.__setattr__(same, name, self.steady(getattr(value, name)))
-            return same
+                object.__setattr__(steady, name, self.steady(getattr(value, name)))
+            return steady
         if isinstance(value, tuple):
-            return tuple([self.steady(one) for one in value])
+            return tuple([self.steady(part) for part in value])
         if isinstance(value, range):
             return range(index(value.start), index(value.stop), index(value.step))
         if isinstance(value, int) and not isinstance(value, bool):
-            # a compiler treats whole numbers that change as sizes, without text
+            # A compiler treats whole numbers that change as sizes, which have no text.
             return index(value)
         if not isinstance(value, float) or not is_unknown(value):
             return value
@@ -258,13 +266,13 @@ class _Numbers:
 
 def _filled_sink(sink: Any, q: torch.Tensor) -> torch.Tensor:
     """A number as the logit of a sink for all heads, which is not rounded to half precision."""
-    wide = torch.promote_types(q.dtype, torch.float32)
+    dtype = torch.promote_types(q.dtype, torch.float32)
     if is_unknown(sink):
-        return as_input(sink)[None].to(q.device, wide)
-    return q.new_full((1,), real("sink", sink), dtype=wide)
+        return as_input(sink)[None].to(q.device, dtype)
+    return q.new_full((1,), real("sink", sink), dtype=dtype)
 
 
-def _text_of(mechanism: Mechanism | str | None, steady: Callable[[Any], Any]) -> str | None:
+def _write_mechanism(mechanism: Mechanism | str | None, steady: Callable[[Any], Any]) -> str | None:
     """The mechanism as a graph keeps it: its text, None for softmax of dot products."""
     if isinstance(mechanism, str):
         return mechanism
@@ -280,11 +288,12 @@ def _check_named(declared: Declared) -> None:
             f"{kind.__name__} has no text that reads back, so it is not compiled; {_OUTSIDE}"
         )
     for name in getattr(kind, "__dataclass_fields__", ()):
-        if isinstance(field := getattr(declared, name), Declared):
+        field = getattr(declared, name)
+        if isinstance(field, Declared):
             _check_named(field)
 
 
-def _written(
+def _write_pattern(
     pattern: Pattern | str | None, steady: Callable[[Any], Any]
 ) -> tuple[str, list[torch.Tensor]]:
     """The pattern as a graph keeps it: its text, and the tensors that the text names by their place."""
@@ -295,8 +304,8 @@ def _written(
 
 def text_alone(pattern: Pattern | str | None) -> str | None:
     """The text of a pattern as a graph keeps it; None if it needs tensors, or floats that the graph does not know."""
-    numbers = _Numbers()
-    text, held = _written(pattern, numbers.steady)
+    numbers = UnknownFloats()
+    text, held = _write_pattern(pattern, numbers.steady)
     return None if held or numbers.values else text
 
 
@@ -304,15 +313,24 @@ def tabled(
     bias: Bias, q: torch.Tensor, k: torch.Tensor | Stored, first: int | None
 ) -> tuple[torch.Tensor, int]:
     """The bias at every distance of the call, (heads or 1, distances), and the lowest of them."""
-    bias.check(q.shape[1])
-    start = k.shape[2] - q.shape[2] if first is None else first
+    heads = q.shape[1]
+    q_len = q.shape[2]
+    k_len = k.shape[2]
+    bias.check(heads)
+    start = k_len - q_len if first is None else first
     # Conditions in place of max(): exporters have no operation for the larger of two sizes.
-    lowest = -start - (q.shape[2] - 1 if q.shape[2] > 0 else 0)
-    highest = k.shape[2] - 1 - start if k.shape[2] > 0 else max(lowest, -1 - start)
-    return bias.by_distance(torch.arange(lowest, highest + 1, device=q.device), q.shape[1]), lowest
+    lowest = -start
+    if q_len > 0:
+        lowest = lowest - (q_len - 1)
+    if k_len > 0:
+        highest = k_len - 1 - start
+    else:
+        highest = max(lowest, -1 - start)
+    distances = torch.arange(lowest, highest + 1, device=q.device)
+    return bias.by_distance(distances, heads), lowest
 
 
-def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
+def _seed_tensor(dropout: float, seed: int | None) -> torch.Tensor | None:
     """The seed as a tensor: the graph draws one each time it runs, and its backward pass gets the same one."""
     if seed is None:
         cpu = torch.device("cpu")
@@ -320,9 +338,9 @@ def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
             return _operation.new_seed(as_input(dropout), device=cpu)
         return _operation.new_seed(device=cpu) if dropout > 0 else None
     seed = checked_seed(seed)
-    # only the lowest 64 bits are used
-    folded = (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed
-    return torch.full((), folded, dtype=torch.int64, device="cpu")
+    if abs(seed) >= 2**63:  # only the lowest 64 bits are used
+        seed = (seed + 2**63) % 2**64 - 2**63
+    return torch.full((), seed, dtype=torch.int64, device="cpu")
 
 
 @torch.library.impl("regard::new_seed", "CompositeExplicitAutograd")
@@ -352,7 +370,7 @@ def _recorded_seed(mode: Any, function: Any, types: Any, args: Any = (), kwargs:
     number = len(graph.find_nodes(op="call_function", target=function))
     seed = proxy_call(mode, function, mode.pre_dispatch, args, {**kwargs, "number": number})
     meta = graph.find_nodes(op="call_function", target=function)[-1].meta
-    # where a region has its own budget
+    # A region with its own budget may keep nothing.
     keeps = functorch.activation_memory_budget > 0 and not meta.get("custom")
     meta["recompute"] = CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.MUST_RECOMPUTE
     return seed
@@ -362,7 +380,8 @@ class Table(Bias):
     """A bias by distance that is read from a table."""
 
     def __init__(self, table: torch.Tensor, lowest: int) -> None:
-        self.table, self.lowest = table, lowest
+        self.table = table
+        self.lowest = lowest
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         return self.table[:, distances - self.lowest]
@@ -373,95 +392,123 @@ class Table(Bias):
 
 
 @torch.library.impl("regard::attention", "CompositeExplicitAutograd")
-def _forward(*tensors: Any, learns: list[bool], **call: Any) -> torch.Tensor:
-    leaves, _ = _leaves(tensors, learns)
-    return _output(*leaves, with_graph=False, **call).contiguous()
+def _forward(*args: Any, **options: Any) -> torch.Tensor:
+    of_call = OperationOptions(**options)
+    tensors = _detached(OperationTensors(*args), of_call.learns)
+    return _compute(tensors, of_call, with_graph=False).contiguous()
 
 
 @torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
-def _backward(
-    grad: torch.Tensor, *tensors: Any, learns: list[bool], **call: Any
-) -> list[torch.Tensor]:
+def _backward(grad: torch.Tensor, *args: Any, **options: Any) -> list[torch.Tensor]:
     """Gradients of what learns, in the order of `learns`. The forward pass is computed again, by any backend."""
-    leaves, learning = _leaves(tensors, learns)
-    # a mode, as of a FLOP counter, excludes autograd
+    of_call = OperationOptions(**options)
+    tensors = _detached(OperationTensors(*args), of_call.learns)
+    learning = _learning(tensors, of_call.learns)
+    # A mode, as of a FLOP counter, excludes autograd.
     excluded = torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
-        output = _output(*leaves, with_graph=True, **call)
-        found = torch.autograd.grad(output, learning, grad, materialize_grads=True)
-    return _laid_out(found, learning, sum(learns[:5]))
+        output = _compute(tensors, of_call, with_graph=True)
+        grads = torch.autograd.grad(output, learning, grad, materialize_grads=True)
+    return _laid_out(grads, learning, sum(of_call.learns[:MAY_LEARN]))
 
 
-def _learning(tensors: tuple[Any, ...]) -> list[Any]:
-    """q, k, v, bias, sink and the parameters of the mechanism, among the tensors of an operation."""
-    return [*tensors[:5], *(tensors[_HELD + 1] or ())]
+def _learning(tensors: OperationTensors, learns: Sequence[bool]) -> list[Any]:
+    """The tensors that need a gradient."""
+    return [x for x, need in zip(tensors.may_learn, learns, strict=True) if need]
 
 
-def _leaves(tensors: tuple[Any, ...], learns: list[bool]) -> tuple[list[Any], list[torch.Tensor]]:
-    """The tensors of an operation, those that may learn detached from their graph, and those that need gradients."""
-    pairs = [*zip(_learning(tensors), learns, strict=True)]
-    leaves = [
-        x.detach().requires_grad_(need) if need or (x is not None and x.requires_grad) else x
-        for x, need in pairs
-    ]
-    learning = [leaf for leaf, need in zip(leaves, learns, strict=True) if need]
-    return [*leaves[:5], *tensors[5 : _HELD + 1], leaves[5:], *tensors[_HELD + 2 :]], learning
+def _detached(tensors: OperationTensors, learns: Sequence[bool]) -> OperationTensors:
+    """The tensors with those that may learn detached from their graph; those that do learn are leaves."""
+    leaves: list[Any] = []
+    for x, need in zip(tensors.may_learn, learns, strict=True):
+        if x is not None and (need or x.requires_grad):
+            x = x.detach().requires_grad_(need)
+        leaves.append(x)
+    parameters = leaves[MAY_LEARN:]
+    return OperationTensors(*leaves[:MAY_LEARN], *tensors[MAY_LEARN:])._replace(
+        parameters=parameters
+    )
 
 
-def _output(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    sink: torch.Tensor | None,
-    q_start: torch.Tensor | None,
-    dropout_seed: torch.Tensor | None,
-    held: list[torch.Tensor] | None,
-    parameters: list[torch.Tensor],
-    numbers: torch.Tensor | None = None,
-    *,
-    pattern: str,
-    mechanism: str | None,
-    names: list[str],
-    first: int | None,
-    lowest: int | None,
-    with_graph: bool,
-    slots: bool = False,
-    numbered: str = "",
-    **options: Any,
+def _compute(
+    tensors: OperationTensors, options: OperationOptions, with_graph: bool
 ) -> torch.Tensor:
-    if numbers is not None:
-        values = numbers.tolist()
-        pattern = _with_numbers(pattern, values)
-        mechanism = None if mechanism is None else _with_numbers(mechanism, values)
-        options |= zip(numbered.split(), values, strict=False)
-    if slots and q_start is not None:
-        first = int(q_start)
-        q_start = None
-        k, v = (x[:, :, : first + q.shape[2]] for x in (k, v))
-        bias = (
-            bias
-            if bias is None or lowest is not None or bias.shape[-1] == 1
-            else bias[..., : k.shape[2]]
-        )
-    added = bias if bias is None or lowest is None else Table(bias, lowest)
-    seed = None if dropout_seed is None else int(dropout_seed.item())
-    start = first if q_start is None else q_start
-    same: Pattern | str = pattern
-    if held:
-        at = k.shape[2] - q.shape[2] if first is None else first
-        same = _pattern_of(
-            pattern, held, None if q_start is not None else range(at, at + q.shape[2]), k.shape[2]
-        )
-    named = dict(zip(names, parameters, strict=True)) or None
-    call = Call(q, k, v, added, named, seed, sink, same, mechanism, q_start=start, **options)
+    """The output, with a graph of its gradients or without."""
+    call = _call_of(tensors, options)
+    is_new = False
     with torch.enable_grad():  # so that the plan equals that of a call outside a graph
-        kept = PLANS.find(call)
-        if kept is None and not with_graph and (output := PLANS.step(call)) is not None:
-            return output
-        plan, here = kept or PLANS.plan(call)
+        known = PLANS.find(call)
+        if known is None and not with_graph:
+            output = PLANS.step(call)
+            if output is not None:
+                return output
+        if known is None:
+            plan, call_grid, is_new = PLANS.plan(call)
+        else:
+            plan, call_grid = known
     with torch.set_grad_enabled(with_graph):
-        return (plan.compute(call, here) if kept else plan.compute_first(call, here)).output
+        if is_new:
+            return plan.compute_first(call, call_grid).output
+        return plan.compute(call, call_grid).output
+
+
+def _call_of(tensors: OperationTensors, options: OperationOptions) -> Call:
+    """The call that the operation stands for."""
+    text = options.pattern
+    mechanism = options.mechanism
+    numbers: dict[str, Any] = {
+        "softcap": options.softcap,
+        "scale": options.scale,
+        "dropout": options.dropout,
+    }
+    if tensors.numbers is not None:
+        values = tensors.numbers.tolist()
+        text = _with_numbers(text, values)
+        if mechanism is not None:
+            mechanism = _with_numbers(mechanism, values)
+        numbers |= zip(options.numbered.split(), values, strict=False)
+
+    k = tensors.k
+    v = tensors.v
+    bias = tensors.bias
+    q_len = tensors.q.shape[2]
+    first = options.first
+    starts = tensors.q_start
+    if options.slots and starts is not None:
+        first = int(starts)
+        starts = None
+        k = k[:, :, : first + q_len]
+        v = v[:, :, : first + q_len]
+        if bias is not None and options.lowest is None and bias.shape[-1] > 1:
+            bias = bias[..., : k.shape[2]]
+
+    pattern: Pattern | str = text
+    if tensors.held:
+        queries = None
+        if starts is None:
+            start = k.shape[2] - q_len if first is None else first
+            queries = range(start, start + q_len)
+        pattern = _pattern_of(text, tensors.held, queries, k.shape[2])
+    table = None
+    if bias is not None and options.lowest is not None:
+        table = Table(bias, options.lowest)
+    seed = tensors.dropout_seed
+    return Call(
+        tensors.q,
+        k,
+        v,
+        bias if table is None else table,
+        dict(zip(options.names, tensors.parameters or (), strict=True)) or None,
+        None if seed is None else int(seed.item()),
+        tensors.sink,
+        pattern,
+        mechanism,
+        q_start=first if starts is None else starts,
+        strict=options.strict,
+        backend=options.backend,
+        precise=options.precise,
+        **numbers,
+    )
 
 
 def _with_numbers(text: str, values: list[float]) -> str:
@@ -469,33 +516,30 @@ def _with_numbers(text: str, values: list[float]) -> str:
     return _PLACE_OF_NUMBER.sub(lambda place: word(values[int(place[1])]), text)
 
 
-def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_len: int) -> Pattern:
+def _pattern_of(
+    text: str, held: Sequence[torch.Tensor], queries: range | None, k_len: int
+) -> Pattern:
     """The pattern of a text and its tensors; layers and passes that are given equal tensors share one, and its plans.
 
     Tensors are compared by their numbers: a graph may write new ones into the memory of old ones.
     """
     name = text, queries, k_len, *((x.shape, x.dtype, x.device) for x in held)
-    kept = _patterns.get(name)
-    if kept is not None and all(map(torch.equal, kept[0], held)):
-        return kept[1]
-    pattern = settled(read_together(text, held), queries, k_len)
+    known = _patterns.get(name)
+    if known is not None:
+        tensors, pattern = known
+        if all(map(torch.equal, tensors, held)):
+            return pattern
+    pattern = settled(read_together(text, list(held)), queries, k_len)
     if sum(x.numel() for x in held) <= _MOST_HELD:
         _patterns.keep(name, ([x.clone() for x in held], pattern))
     return pattern
 
 
 @torch.library.register_fake("regard::attention")
-def _output_like(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *others: Any,
-    pattern: str,
-    mechanism: str | None,
-    **_: Any,
-) -> torch.Tensor:
+def _output_like(*args: Any, pattern: str, mechanism: str | None, **_: Any) -> torch.Tensor:
+    tensors = OperationTensors(*args)
     # What holds tensors or unknown numbers was checked when it was made.
-    if not others[_HELD - 3] and not _PLACE_OF_NUMBER.search(pattern):
+    if not tensors.held and not _PLACE_OF_NUMBER.search(pattern):
         _check_readable("pattern", pattern, parse)
     if mechanism is None:
         declared: Any = _SOFTMAX
@@ -505,8 +549,12 @@ def _output_like(
     else:
         declared = _check_readable("mechanism", mechanism, parse_mechanism)
     _keep_whole_in_inductor()
-    heads = v.shape[1] if declared.groups_values and v.shape[1] > q.shape[1] else q.shape[1]
-    return q.new_empty((q.shape[0], heads, q.shape[2], v.shape[3]))
+
+    batch, heads, q_len = tensors.q.shape[:3]
+    value_heads = tensors.v.shape[1]
+    if declared.groups_values and value_heads > heads:
+        heads = value_heads
+    return tensors.q.new_empty((batch, heads, q_len, tensors.v.shape[3]))
 
 
 def _check_readable(name: str, text: str, parse: Callable[[str], Any]) -> Any:
@@ -527,9 +575,8 @@ def _keep_whole_in_inductor() -> None:
     lowering: Any = sys.modules.get("torch._inductor.lowering")
     operation = _operation.attention.default
     if lowering is not None and operation not in lowering.lowerings:
-        layout = lowering.tag_to_layout_constraint(
-            get_layout_constraint_tag(operation, with_default=True)
-        )
+        tag = get_layout_constraint_tag(operation, with_default=True)
+        layout = lowering.tag_to_layout_constraint(tag)
         lowering.make_fallback(
             operation, layout_constraint=layout, warn=False, override_decomp=True
         )
@@ -537,63 +584,64 @@ def _keep_whole_in_inductor() -> None:
 
 @torch.library.register_fake("regard::attention_backward")
 def _gradients_like(
-    grad: torch.Tensor, *tensors: Any, learns: list[bool], **_: Any
+    grad: torch.Tensor, *args: Any, learns: list[bool], **_: Any
 ) -> list[torch.Tensor]:
-    learning = [x for x, need in zip(_learning(tensors), learns, strict=True) if need]
-    return _laid_out([torch.empty_like(x) for x in learning], learning, sum(learns[:5]))
+    learning = _learning(OperationTensors(*args), learns)
+    grads = [torch.empty_like(x) for x in learning]
+    return _laid_out(grads, learning, sum(learns[:MAY_LEARN]))
 
 
 def _laid_out(
-    grads: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], alone: int
+    grads: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], fused: int
 ) -> list[torch.Tensor]:
     """Gradients in the memory layout that the fake operation promises.
 
-    The first `alone`, of q, k, v, bias and sink, lie as fused operations write them. The others, of parameters, lie as
+    The first `fused`, of q, k, v, bias and sink, lie as fused operations write them. The others, of parameters, lie as
     these: PyTorch's fake and real element-wise operations agree on the layout of a result if their inputs lie alike.
     """
-    fused = (
-        x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x.contiguous()
-        for x in grads[:alone]
-    )
-    return [
-        *fused,
-        *map(lambda x, like: torch.empty_like(like).copy_(x), grads[alone:], tensors[alone:]),
-    ]
+    laid_out = []
+    for grad in grads[:fused]:
+        if grad.dim() == 4:
+            laid_out.append(grad.transpose(1, 2).contiguous().transpose(1, 2))
+        else:
+            laid_out.append(grad.contiguous())
+    for grad, parameter in zip(grads[fused:], tensors[fused:], strict=True):
+        laid_out.append(torch.empty_like(parameter).copy_(grad))
+    return laid_out
 
 
-def _keep(
+def _save_call(
     ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: torch.Tensor
 ) -> None:
-    held = inputs[_HELD] or ()
-    parameters = inputs[_HELD + 1] or ()
-    ctx.save_for_backward(*inputs[:_HELD], inputs[_HELD + 2], *held, *parameters)
+    tensors = OperationTensors(*inputs)
+    held = tensors.held or ()
+    ctx.save_for_backward(*tensors[:SINGLE], tensors.numbers, *held, *(tensors.parameters or ()))
     ctx.call = keyword_only_inputs
     ctx.held = len(held)
 
 
-def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+def _differentiate_call(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     if torch.is_grad_enabled():  # create_graph=True, outside of a graph of the compiler
         raise UnsupportedError(
             "second derivatives are not compiled; call attention outside of torch.compile, where they are computed"
         )
-    first, numbers, others = (
-        ctx.saved_tensors[:_HELD],
-        ctx.saved_tensors[_HELD],
-        ctx.saved_tensors[_HELD + 1 :],
+    single = ctx.saved_tensors[:SINGLE]
+    numbers, *others = ctx.saved_tensors[SINGLE:]
+    held = others[: ctx.held] or None
+    parameters = others[ctx.held :] or None
+    of_learning = iter(
+        _operation.attention_backward(grad, *single, held, parameters, numbers, **ctx.call)
     )
-    held = list(others[: ctx.held])
-    parameters = list(others[ctx.held :])
-    found = iter(
-        _operation.attention_backward(
-            grad, *first, held or None, parameters or None, numbers, **ctx.call
-        )
-    )
-    every = [next(found) if need else None for need in ctx.call["learns"]]
-    of_held = [None] * len(held) if held else None
-    return *every[:5], None, None, of_held, every[5:] or None, None
+
+    grads = []
+    for need in ctx.call["learns"]:
+        grads.append(next(of_learning) if need else None)
+    of_held = None if held is None else [None] * len(held)
+    of_parameters = grads[MAY_LEARN:] or None
+    return *grads[:MAY_LEARN], None, None, of_held, of_parameters, None
 
 
-torch.library.register_autograd("regard::attention", _send_back, setup_context=_keep)
+torch.library.register_autograd("regard::attention", _differentiate_call, setup_context=_save_call)
 
 
 _whole: ContextVar[bool] = ContextVar("whole", default=False)
@@ -624,8 +672,8 @@ def _decomposed(*args: Any, **options: Any) -> Any:
     """
     if _whole.get() or not (exporting() and isinstance(args[0], FunctionalTensor)):
         return NotImplemented
-    # the layout that the fake operation promises
-    return plain_attention(*args, **options).contiguous()
+    # The layout that the fake operation promises.
+    return plain_attention(OperationTensors(*args), OperationOptions(**options)).contiguous()
 
 
 # A composite kernel enters `torch.export.default_decompositions()`, with which every exporter begins.

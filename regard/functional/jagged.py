@@ -69,15 +69,10 @@ class Documents:
                 "one call for each document"
             )
         pattern = as_pattern(inner).canonical()
-        length = int(self.q_ends[-1])
-        if (
-            checked_mechanism(mechanism).is_softmax
-            or not self.alike
-            or pattern.period != 1
-            or not length
-        ):
-            return PerDocument(pattern, tuple(self.q_ends.tolist()), tuple(self.k_ends.tolist()))
-        return pattern & SameDocument(self.ids)  # linear mechanisms take documents only by ids
+        takes_only_ids = not checked_mechanism(mechanism).is_softmax
+        if takes_only_ids and self.alike and pattern.period == 1 and int(self.q_ends[-1]):
+            return pattern & SameDocument(self.ids)
+        return PerDocument(pattern, tuple(self.q_ends.tolist()), tuple(self.k_ends.tolist()))
 
 
 def packed_vectors(
@@ -87,36 +82,37 @@ def packed_vectors(
 
     `others` are the options of the layer that documents have no place for: None, or refused.
     """
-    given = [name for name, one in others.items() if one is not None]
-    if given:
+    options = [name for name, option in others.items() if option is not None]
+    if options:
         raise UnsupportedError(
-            f"{' and '.join(given)} beside nested tensors: a packed batch row has no place for them; call the layer "
+            f"{' and '.join(options)} beside nested tensors: a packed batch row has no place for them; call the layer "
             f"for each document, or pad the documents and give KeySpan"
         )
-    both = {"x": x} if context is None else {"x": x, "context": context}
-    for name, one in both.items():
-        if not is_nested(one):
-            raise ShapeError(
-                f"{name} is {shown(one)} beside a nested tensor; give both as nested tensors"
-            )
-        if one.layout != torch.jagged:
-            refuse_layout(name, one)
-        if (
-            one.dim() != 3
-            or not isinstance(one.shape[1], torch.SymInt)
-            or one.lengths() is not None
-        ):
-            raise ShapeError(
-                f"{name} is a nested tensor {tuple(one.shape)}; it needs (batch, ragged length, dim)"
-            )
+    _check_vectors("x", x)
     if context is None:
         return x.values()[None], None, Documents(_offsets(x), _offsets(x))
+    _check_vectors("context", context)
     if x.shape[0] != context.shape[0]:
         raise ShapeError(
             f"x holds {count_of(x.shape[0], 'documents')} and its context {context.shape[0]}; document d of x attends "
             f"to document d"
         )
     return x.values()[None], context.values()[None], Documents(_offsets(x), _offsets(context))
+
+
+def _check_vectors(name: str, x: Any) -> None:
+    """Raise a ShapeError unless an input of a layer is jagged, (batch, ragged length, dim)."""
+    if not is_nested(x):
+        raise ShapeError(
+            f"{name} is {shown(x)} beside a nested tensor; give both as nested tensors"
+        )
+    if x.layout != torch.jagged:
+        refuse_layout(name, x)
+    is_ragged = x.dim() == 3 and isinstance(x.shape[1], torch.SymInt)
+    if not is_ragged or x.lengths() is not None:
+        raise ShapeError(
+            f"{name} is a nested tensor {tuple(x.shape)}; it needs (batch, ragged length, dim)"
+        )
 
 
 def jagged(packed: torch.Tensor, ends: torch.Tensor, axis: int) -> torch.Tensor:
@@ -135,14 +131,15 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
     Returns:
         A call of tensors (1, heads, all positions, size), and the function that makes an output jagged as q is.
     """
-    tensors: tuple[Any, Any, Any] = call[:3]
-    q, k, v = tensors
-    named = [*zip("qkv", tensors, strict=True)]
-    for name, tensor in named:
-        if is_nested(tensor) and tensor.layout != torch.jagged:
-            refuse_layout(name, tensor)
-    for name, tensor in named:
-        _check(name, tensor)
+    q: Any = call.q
+    k: Any = call.k
+    v: Any = call.v
+    tensors = {"q": q, "k": k, "v": v}
+    for name, x in tensors.items():
+        if is_nested(x) and x.layout != torch.jagged:
+            refuse_layout(name, x)
+    for name, x in tensors.items():
+        _check_heads(name, x)
     if not torch.equal(_offsets(k), _offsets(v)):
         raise ShapeError("k and v are nested tensors of different lengths; each key needs a value")
     if len(_offsets(q)) != len(_offsets(k)):
@@ -157,21 +154,24 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
 def varlen_call(call: Call, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None) -> Call:
     """A call of packed tensors (positions, heads, size) as one of dense tensors with one batch row."""
     q_ends = _ends_in_memory("cu_seqlens_q", cu_seqlens_q)
-    k_ends = q_ends if cu_seqlens_k is None else _ends_in_memory("cu_seqlens_k", cu_seqlens_k)
-    for name, x, ends in (("q", call.q, q_ends), ("k", call.k, k_ends), ("v", call.v, k_ends)):
-        check_tensor(name, x)
-        if not isinstance(x, torch.Tensor) or x.dim() != 3:
-            raise ShapeError(
-                f"{name} is {shown(x)}; attention_varlen takes packed tensors (positions, heads, size)"
-            )
-        _check_ends("cu_seqlens_q" if name == "q" else "cu_seqlens_k", name, ends, x.shape[0])
+    k_ends = q_ends
+    if cu_seqlens_k is not None:
+        k_ends = _ends_in_memory("cu_seqlens_k", cu_seqlens_k)
+    _check_packed("q", call.q, "cu_seqlens_q", q_ends)
+    _check_packed("k", call.k, "cu_seqlens_k", k_ends)
+    _check_packed("v", call.v, "cu_seqlens_k", k_ends)
     if len(q_ends) != len(k_ends):
         raise ShapeError(
             f"cu_seqlens_q has {count_of(len(q_ends) - 1, 'documents')} and cu_seqlens_k {len(k_ends) - 1}; document "
             f"d of q attends to document d"
         )
 
-    packed = call._replace(**{name: getattr(call, name).transpose(0, 1)[None] for name in "qkv"})
+    q: Any = call.q
+    k: Any = call.k
+    v: Any = call.v
+    packed = call._replace(
+        q=q.transpose(0, 1)[None], k=k.transpose(0, 1)[None], v=v.transpose(0, 1)[None]
+    )
     return _by_document(packed, Documents(q_ends, k_ends))
 
 
@@ -179,27 +179,33 @@ def _ends_in_memory(name: str, ends: Any) -> Any:
     return in_memory(name, ends) if isinstance(ends, torch.Tensor) else ends
 
 
-def _check_ends(name: str, of: str, ends: Any, length: int) -> None:
+def _check_packed(name: str, x: Any, ends_name: str, ends: Any) -> None:
+    """Raise a ShapeError unless a tensor is packed, (positions, heads, size), and its documents have these ends."""
+    check_tensor(name, x)
+    if not isinstance(x, torch.Tensor) or x.dim() != 3:
+        raise ShapeError(
+            f"{name} is {shown(x)}; attention_varlen takes packed tensors (positions, heads, size)"
+        )
     is_list = isinstance(ends, torch.Tensor) and ends.dim() == 1
     if not is_list or ends.dtype not in (torch.int32, torch.int64) or not len(ends):
         raise ShapeError(
-            f"{name} is {shown(ends)}; it needs int32 or int64 (documents + 1,): the first packed position of each "
-            f"document, and the end of the last"
+            f"{ends_name} is {shown(ends)}; it needs int32 or int64 (documents + 1,): the first packed position of "
+            f"each document, and the end of the last"
         )
     listed = ends.tolist()
+    length = x.shape[0]
     if listed[0] or listed[-1] != length or listed != sorted(listed):
         raise ShapeError(
-            f"{name} goes from {listed[0]} to {listed[-1]}; it begins at 0, never falls, and ends at {length}, the "
-            f"positions of {of}"
+            f"{ends_name} goes from {listed[0]} to {listed[-1]}; it begins at 0, never falls, and ends at {length}, "
+            f"the positions of {name}"
         )
 
 
 def _by_document(call: Call, documents: Documents) -> Call:
     """A call of one packed batch row in which each document attends to its own keys."""
     _refuse_options(call)
-    return call._replace(
-        pattern=documents.pattern(call.pattern, call.mechanism, call.bias), q_start=0
-    )
+    pattern = documents.pattern(call.pattern, call.mechanism, call.bias)
+    return call._replace(pattern=pattern, q_start=0)
 
 
 def _offsets(x: torch.Tensor) -> torch.Tensor:
@@ -207,7 +213,8 @@ def _offsets(x: torch.Tensor) -> torch.Tensor:
     return x.offsets()  # ty: ignore[missing-attribute]
 
 
-def _check(name: str, x: torch.Tensor | Stored) -> None:
+def _check_heads(name: str, x: torch.Tensor | Stored) -> None:
+    """Raise a ShapeError unless q, k or v is jagged, (batch, heads, ragged length, size)."""
     if not isinstance(x, torch.Tensor):
         raise ShapeError(
             f"{name} is {kind_of(x)} beside nested tensors; q, k and v need to be nested alike"

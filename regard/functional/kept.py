@@ -6,8 +6,9 @@ problems share a plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,65 +19,88 @@ from regard.core.call import UNKNOWN, Call
 from regard.core.hidden import CallGrid, looks_sound
 from regard.core.newest import Newest
 from regard.core.plan import Plan, make_plan, make_plan_of_shapes
-from regard.core.problem import PER_ROW
+from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
 from regard.patterns import Pattern
 
 Step = Callable[[Call], Result | None]
-Found = tuple[Plan, CallGrid | None]
+# A plan with the grid that all calls of one key share, None where it differs.
+PlanOfKey = tuple[Plan, CallGrid | None]
 
 
 class KeptPlans:
-    """The plans of earlier calls, each with the grid that all calls with its key share (None where it differs).
+    """The plans of earlier calls, each with the grid that all calls with its key share.
 
     calls: by the key of a call.
-    own: likewise, for patterns that are equal only to themselves; few, since a kept plan keeps their tensors alive.
+    unequal: likewise, for patterns that are equal only to themselves; few, since a kept plan keeps their tensors alive.
     problems: by problem and backend. Calls whose keys differ share a plan, such as those with a pattern or its text.
     steps: by the key of a step of decoding, what computes it for every k_len between two powers of two.
-    again: by the key of a call that a step computed with spans of keys by batch row, the same step, so that equal calls
-        find it as they find a plan.
+    repeated: by the key of a call that a step computed with spans of keys by batch row, the same step, so that equal
+        calls find it as they find a plan.
 
     Nothing is kept of a call whose key is None, nor of explicit masks. A plan is written into a table when it is
     complete, so an exception at any line leaves a table without it.
     """
 
     def __init__(self) -> None:
-        self.calls: Newest[Found] = Newest(512)
-        self.own: Newest[Found] = Newest(16)
+        self.calls: Newest[PlanOfKey] = Newest(512)
+        self.unequal: Newest[PlanOfKey] = Newest(16)
         self.problems: Newest[Plan] = Newest(512)
         self.steps: Newest[Step] = Newest(512)
-        self.again: Newest[tuple[StepAgain, None]] = Newest(64)
+        self.repeated: Newest[tuple[RepeatedStep, None]] = Newest(64)
 
     def forget(self) -> None:
-        for table in (self.calls, self.own, self.problems, self.steps, self.again):
+        for table in (self.calls, self.unequal, self.problems, self.steps, self.repeated):
             table.clear()
 
-    def find(self, call: Call) -> Found | None:
+    def find(self, call: Call) -> PlanOfKey | None:
         """The plan of an equal call, or None."""
         try:
-            return self.calls.get(key := call.key()) or self.own.get(key)
+            return self._of_key(call.key())
         except UNKNOWN:
             return None
 
-    def find_computing(self, call: Call) -> Found | tuple[StepAgain, None] | None:
-        """The plan of an equal call, or the step that computed one, or None."""
-        try:
-            return self.calls.get(key := call.key()) or self.own.get(key) or self.again.get(key)
-        except UNKNOWN:
-            return None
+    def _of_key(self, key: Hashable) -> PlanOfKey | None:
+        known = self.calls.get(key)
+        if known is None and self.unequal:
+            known = self.unequal.get(key)
+        return known
 
-    def plan(self, call: Call) -> Found:
-        """The plan of a call in plain numbers that has no kept one, and its grid."""
+    def find_computing(self, call: Call) -> PlanOfKey | tuple[RepeatedStep, None] | None:
+        """The plan of an equal call, or the step that computed one, or None.
+
+        Every call passes here. A table without an entry is not asked, since that hashes the pattern again.
+        """
         try:
             key = call.key()
+            known: Any = self.calls.get(key)
+            if known is None and self.unequal:
+                known = self.unequal.get(key)
+            if known is None and self.repeated:
+                known = self.repeated.get(key)
         except UNKNOWN:
-            key = None
+            return None
+        return known
+
+    def plan(self, call: Call) -> tuple[Plan, CallGrid | None, bool]:
+        """The plan of a call in plain numbers, its grid, and whether the plan was made for it, since none was kept."""
+        key = None
+        known = None
+        try:
+            key = call.key()
+            known = self._of_key(key)
+        except UNKNOWN:
+            pass
+        if known is not None:
+            plan, call_grid = known
+            return plan, call_grid, False
+
         problem = call.problem()
         backend = call.backend
         if has_no_values(call.q, call.k, call.v):
-            return make_plan_of_shapes(problem, BACKENDS, backend), None
+            return make_plan_of_shapes(problem, BACKENDS, backend), None, True
         by_value = problem.pattern.by_value
         check_backend(backend, BACKENDS)
         plan = self.problems.get((problem, backend)) if by_value else None
@@ -84,14 +108,14 @@ class KeptPlans:
             plan = make_plan(problem, BACKENDS, backend)
             if by_value:
                 self.problems.keep((problem, backend), plan)
-        here, lasts = plan.grid_of(call)
-        if (
-            key is not None
-            and not isinstance(call.q_start, torch.Tensor)
-            and (by_value or problem.pattern.structured)
-        ):
-            (self.calls if by_value else self.own).keep(key, (plan, here if lasts else None))
-        return plan, here
+        call_grid, lasts = plan.grid_of(call)
+        if key is not None and not isinstance(call.q_start, torch.Tensor):
+            lasting_grid = call_grid if lasts else None
+            if by_value:
+                self.calls.keep(key, (plan, lasting_grid))
+            elif problem.pattern.structured:
+                self.unequal.keep(key, (plan, lasting_grid))
+        return plan, call_grid, True
 
     def step(self, call: Call) -> torch.Tensor | None:
         """The output of a step of decoding if a kept plan is valid for its k_len too, else None.
@@ -101,7 +125,8 @@ class KeptPlans:
         backend, it computes every length between.
         """
         try:
-            step = self.steps.get(key := call.step_key())
+            key = call.step_key()
+            step = self.steps.get(key)
         except UNKNOWN:
             return None
         if key is None:
@@ -115,7 +140,7 @@ class KeptPlans:
         if result is None or not looks_sound(result):
             return None
         if _has_spans(call):
-            self.again.keep(call.key(), (StepAgain(self, step), None))
+            self.repeated.keep(call.key(), (RepeatedStep(self, step), None))
         return result.output
 
     def computing(self, call: Call) -> Callable[[Call], torch.Tensor | None] | None:
@@ -123,34 +148,41 @@ class KeptPlans:
 
         It returns None for a call whose numbers must be read.
         """
-        if (found := self.find(call)) is not None:
-            plan, here = found
-            return lambda call: plan.compute(call, here).output
+        known = self.find(call)
+        if known is not None:
+            plan, call_grid = known
+            return lambda call: plan.compute(call, call_grid).output
         try:
             step = self.steps.get(call.step_key())
         except UNKNOWN:
             return None
         if step is None or step is _seen_once or step is _planned_each:
             return None
-        return lambda call: (
-            None if (result := step(call)) is None or not looks_sound(result) else result.output
-        )
+        return partial(_output_of_step, step)
+
+
+def _output_of_step(step: Step, call: Call) -> torch.Tensor | None:
+    """The output of a step; None where it is not finite, or needs a plan."""
+    result = step(call)
+    if result is None or not looks_sound(result):
+        return None
+    return result.output
 
 
 @dataclass(frozen=True)
-class StepAgain:
+class RepeatedStep:
     """A step for a call that it computed before; it has the form of a plan."""
 
     plans: KeptPlans
     step: Step
 
-    def compute(self, call: Call, here: CallGrid | None) -> Result:
+    def compute(self, call: Call, call_grid: CallGrid | None) -> Result:
         """Output of a call; one that is not finite, or that needs a plan, is planned."""
         result = self.step(call)
         if result is not None and looks_sound(result):
             return result
-        plan, grid = self.plans.plan(call)
-        return plan.compute_first(call, grid)
+        plan, call_grid, _ = self.plans.plan(call)
+        return plan.compute_first(call, call_grid)
 
 
 PLANS = KeptPlans()
@@ -178,14 +210,19 @@ def _planned_each(call: Call) -> Result | None:
 
 def _step_of(call: Call) -> Step | None:
     """What computes calls like this one for every k_len between two powers of two, if one backend is best for all."""
+    if call.cast() is not call:
+        return None
     problem = call.in_numbers().problem()
-    above = 1 << problem.k_len.bit_length()
-    ends: list[Any] = [problem]
-    if problem.q_start is not PER_ROW and not (isinstance(call.k, Stored) and call.k.first):
-        ends = [
-            replace(problem, k_len=k_len, q_start=k_len - problem.q_len)
-            for k_len in (above // 2, above - 1)
-        ]
-    plans = [make_plan(one, BACKENDS, call.backend) for one in ends]
-    same = len({plan.backend for plan in plans}) == 1
-    return plans[0].steps if same and call.cast() is call else None
+    has_dropped = isinstance(call.k, Stored) and call.k.first
+    if problem.q_start is PER_ROW or has_dropped:
+        return make_plan(problem, BACKENDS, call.backend).steps
+    power = 1 << problem.k_len.bit_length()
+    shortest = _with_keys(problem, power // 2, call.backend)
+    longest = _with_keys(problem, power - 1, call.backend)
+    return shortest.steps if shortest.backend == longest.backend else None
+
+
+def _with_keys(problem: Problem, k_len: int, backend: str) -> Plan:
+    """The plan of the same problem with so many keys, the last of which is at the last query."""
+    changed = replace(problem, k_len=k_len, q_start=k_len - problem.q_len)
+    return make_plan(changed, BACKENDS, backend)

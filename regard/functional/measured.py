@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.profiler import record_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes
 from torch.utils.flop_counter import (
@@ -23,8 +22,10 @@ from torch.utils.flop_counter import (
 
 from regard.core.call import Call
 from regard.core.problem import checked_mechanism
+from regard.core.shaped import has_no_values
 from regard.errors import UnsupportedError
 from regard.functional.compiled import traced_attention
+from regard.functional.operation import OperationOptions, OperationTensors
 from regard.mechanisms import Softmax
 from regard.patterns import parse
 from regard.patterns.text import read_together
@@ -37,13 +38,12 @@ open_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 def measured(call: Call, compute: Callable[[Call], torch.Tensor]) -> torch.Tensor:
     """The output of a call while a profiler runs, or a mode that sees PyTorch's operations, such as a FLOP counter."""
-    if (counter := _counter()) is not None:
-        for one in _OPERATIONS:  # a counter that is older than the formulas lacks them
-            counter.flop_registry.setdefault(one, flop_registry[one])
+    counter = _counter()
+    if counter is not None:
+        for operation in _OPERATIONS:  # a counter that is older than the formulas lacks them
+            counter.flop_registry.setdefault(operation, flop_registry[operation])
         try:
-            if (mechanism := checked_mechanism(call.mechanism)) != _SOFTMAX:
-                raise UnsupportedError(f"{mechanism} is not counted by pairs")
-            return traced_attention(call)
+            return _counted(call)
         except UnsupportedError as reason:
             warnings.warn(
                 f"a FLOP counter counts only what this call computes by PyTorch's own operations, because it cannot be "
@@ -56,55 +56,60 @@ def measured(call: Call, compute: Callable[[Call], torch.Tensor]) -> torch.Tenso
         return compute(call)
 
 
+def _counted(call: Call) -> torch.Tensor:
+    """The output of a call by the operation whose FLOPs a counter knows."""
+    mechanism = checked_mechanism(call.mechanism)
+    if mechanism != _SOFTMAX:
+        raise UnsupportedError(f"{mechanism} is not counted by pairs")
+    return traced_attention(call)
+
+
 def _counter() -> FlopCounterMode | None:
-    return next((mode.counter for mode in modes() if isinstance(mode, _FlopCounterMode)), None)
+    for mode in modes():
+        if isinstance(mode, _FlopCounterMode):
+            return mode.counter
+    return None
 
 
 @register_flop_formula(_OPERATIONS[0], get_raw=True)
-def _flops(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any, **options: Any) -> int:
+def _flops(*args: Any, out_val: Any = None, **options: Any) -> int:
     """Two products of each pair, with a multiplication and an addition for each number."""
-    return 2 * _allowed_pairs(q, k, *others, **options) * (q.shape[3] + v.shape[3])
+    tensors = OperationTensors(*args)
+    pairs = _allowed_pairs(tensors, OperationOptions(**options))
+    return 2 * pairs * (tensors.q.shape[3] + tensors.v.shape[3])
 
 
 @register_flop_formula(_OPERATIONS[1], get_raw=True)
-def _backward_flops(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *others: Any,
-    **options: Any,
-) -> int:
+def _backward_flops(grad: torch.Tensor, *args: Any, out_val: Any = None, **options: Any) -> int:
     """Five products of each pair, as PyTorch counts: the scores again, then the gradients of weights, q, k and v."""
-    return 2 * _allowed_pairs(q, k, *others, **options) * (3 * q.shape[3] + 2 * v.shape[3])
+    tensors = OperationTensors(*args)
+    pairs = _allowed_pairs(tensors, OperationOptions(**options))
+    return 2 * pairs * (3 * tensors.q.shape[3] + 2 * tensors.v.shape[3])
 
 
-def _allowed_pairs(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    *others: Any,
-    pattern: str,
-    mechanism: str | None,
-    first: int | None,
-    **_: Any,
-) -> int:
+def _allowed_pairs(tensors: OperationTensors, options: OperationOptions) -> int:
     """Pairs of all rows and heads that the pattern allows; all pairs if that depends on tensors without values.
 
     A mechanism, which reaches this only from a compiled graph, counts as 0 pairs, with a warning.
     """
-    _bias, _sink, q_start, _dropout_seed, held, _parameters, _numbers = others
-    if mechanism is not None:
+    if options.mechanism is not None:
         warnings.warn(
-            f"a FLOP counter counts no operations of {mechanism} inside a compiled graph",
+            f"a FLOP counter counts no operations of {options.mechanism} inside a compiled graph",
             stacklevel=2,
         )
         return 0
-    batch, heads, q_len = q.shape[:3]
-    k_len = k.shape[2]
-    tensors = (held or []) + ([] if q_start is None else [q_start])
-    if any(isinstance(x, FakeTensor) or x.is_meta for x in tensors):
+    batch, heads, q_len, _ = tensors.q.shape
+    k_len = tensors.k.shape[2]
+    held = list(tensors.held or ())
+    starts = tensors.q_start
+    read = held if starts is None else [*held, starts]
+    if has_no_values(*read):
         return batch * heads * q_len * k_len
-    asked = read_together(pattern, held) if held else parse(pattern)
-    counted = asked.count(q_len, k_len, q_start=first if q_start is None else q_start)
-    by_row = asked.varies_by_row or q_start is not None
-    return counted * (1 if by_row else batch) * (1 if asked.varies_by_head else heads)
+
+    pattern = read_together(options.pattern, held) if held else parse(options.pattern)
+    pairs = pattern.count(q_len, k_len, q_start=options.first if starts is None else starts)
+    if not pattern.varies_by_row and starts is None:
+        pairs *= batch
+    if not pattern.varies_by_head:
+        pairs *= heads
+    return pairs

@@ -53,31 +53,38 @@ def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
     if isinstance(bias, Bias) and not isinstance(call.q_start, torch.Tensor):
         bias, lowest = tabled(bias, call.q, call.k, call.q_start)
     parameters = dict(call.parameters or {})
-    named: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "q": call.q,
         "k": call.k,
         "v": call.v,
         "bias": bias,
         "q_start": call.q_start,
+        "sink": call.sink,
+        **parameters,
     }
-    named |= {"sink": call.sink, **parameters}
-    tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
-    names: list[str] = []
+    tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor)}
+    names: list[str] = []  # of the statistics that the call returned
 
-    def run(*given: Any) -> Tensors:
-        here = {**named, **dict(zip(tensors, given, strict=True))}
-        added = here["bias"] if lowest is None else Table(here["bias"], lowest)
-        learned = {name: here[name] for name in parameters} or None
-        inner = {name: here[name] for name in ("q", "k", "v", "q_start", "sink")}
-        result = compute(call._replace(**inner, bias=added, parameters=learned))
+    def run(*plain_tensors: Any) -> Tensors:
+        plain: dict[str, Any] = {**arguments, **dict(zip(tensors, plain_tensors, strict=True))}
+        learned = {name: plain.pop(name) for name in parameters}
+        if lowest is not None:
+            plain["bias"] = Table(plain["bias"], lowest)
+        result = compute(call._replace(**plain, parameters=learned or None))
         names[:] = [name for name in _STATISTICS if getattr(result, name) is not None]
-        top = () if result.top_keys is None else (result.top_keys.weights, result.top_keys.indices)
-        return result.output, *(getattr(result, name) for name in names), *top
+        outputs = [result.output, *(getattr(result, name) for name in names)]
+        if result.top_keys is not None:
+            outputs += [result.top_keys.weights, result.top_keys.indices]
+        return tuple(outputs)
 
     folds = len(tensors) == 3 and not call.dropout and not pattern.varies_by_row
     output, *rest = _Run.apply(run, folds, *tensors.values())
-    top = TopKeysFound(rest[-1], rest[-2]) if len(rest) > len(names) else None
-    return Result(output, top_keys=top, **dict(zip(names, rest[: len(names)], strict=True)))
+    statistics = dict(zip(names, rest, strict=False))
+    top = None
+    if len(rest) > len(names):
+        weights, indices = rest[-2:]
+        top = TopKeysFound(indices, weights)
+    return Result(output, top_keys=top, **statistics)
 
 
 def _checked_pattern(call: Call) -> Pattern:
@@ -121,72 +128,87 @@ class _Run(torch.autograd.Function):
     @uncompiled  # torch.compile, which left the call out of its graph, meets its rules again in the backward pass
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         tensors = ctx.saved_tensors
-        found = _Run.apply(
-            partial(_derivative, ctx.call, len(tensors)), ctx.folds, *tensors, *grads
-        )
-        return None, None, *found[: len(tensors)]
+        derivative = partial(_derivative, ctx.call, len(tensors))
+        grads_of_inputs = _Run.apply(derivative, ctx.folds, *tensors, *grads)
+        return None, None, *grads_of_inputs[: len(tensors)]
 
     @staticmethod
     @uncompiled
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        (call, folds, *tensors), dims = args, in_dims[2:]
-        if not folds:
-            found = one_by_one(partial(_Run.apply, call, folds), info.batch_size, dims, *tensors)
+        call, folds, *tensors = args
+        dims = in_dims[2:]
+        size = info.batch_size
+        if folds:
+            folded = [_folded(x, dim, size) for x, dim in zip(tensors, dims, strict=True)]
+            outputs = _unfolded(_Run.apply(call, folds, *folded), size)
         else:
-            whole = (_folded(x, dim, info.batch_size) for x, dim in zip(tensors, dims, strict=True))
-            found = _Run.apply(call, folds, *whole)
-            found = tuple(
-                None if x is None else x.unflatten(0, (info.batch_size, -1)) for x in found
-            )
-        return found, tuple(None if x is None else 0 for x in found)
+            outputs = one_by_one(partial(_Run.apply, call, folds), size, dims, *tensors)
+        return outputs, tuple(None if x is None else 0 for x in outputs)
 
 
 def _folded(x: torch.Tensor | None, dim: int | None, size: int) -> torch.Tensor | None:
     """(batch of vmap, batch, ...) as one axis."""
     if x is None:
         return None
-    return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+    members = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+    return members.flatten(0, 1)
 
 
-def _derivative(call: Callable[..., Tensors], count: int, *given: torch.Tensor | None) -> Tensors:
+def _unfolded(outputs: Tensors, size: int) -> Tensors:
+    """Outputs with vmap's axis of this size before their batch axis again."""
+    return tuple(None if x is None else x.unflatten(0, (size, -1)) for x in outputs)
+
+
+def _derivative(
+    call: Callable[..., Tensors], count: int, *tensors_and_grads: torch.Tensor | None
+) -> Tensors:
     """The gradients of `count` tensors that `call` takes, from these tensors and the gradients of what it returns."""
     again = torch.is_grad_enabled()  # whether the result may be differentiated again
     with torch.enable_grad():
-        tensors = [_fresh(x, again) for x in given[:count]]
-        outputs = call(*tensors)
-        pairs = [
-            (x, grad)
-            for x, grad in zip(outputs, given[count:], strict=True)
-            if x is not None and grad is not None and x.requires_grad
-        ]
+        tensors = [_fresh(x, again) for x in tensors_and_grads[:count]]
         learning = [x for x in tensors if x is not None and x.is_floating_point()]
-        if not pairs:
-            found = iter([torch.zeros_like(x) for x in learning])
-        else:
-            sent = torch.autograd.grad(
-                [x for x, _ in pairs],
+        outputs: list[torch.Tensor] = []
+        grads: list[torch.Tensor] = []
+        for output, grad in zip(call(*tensors), tensors_and_grads[count:], strict=True):
+            if output is not None and grad is not None and output.requires_grad:
+                outputs.append(output)
+                grads.append(grad)
+        if outputs:
+            grads_of_learning = torch.autograd.grad(
+                outputs,
                 learning,
-                [grad for _, grad in pairs],
+                grads,
                 create_graph=again,
                 allow_unused=True,
                 materialize_grads=True,
             )
-            found = iter(sent)
-    return tuple(next(found) if x is not None and x.is_floating_point() else None for x in tensors)
+        else:
+            grads_of_learning = tuple(torch.zeros_like(x) for x in learning)
+
+    following = iter(grads_of_learning)
+    grads_of_inputs = []
+    for x in tensors:
+        learns = x is not None and x.is_floating_point()
+        grads_of_inputs.append(next(following) if learns else None)
+    return tuple(grads_of_inputs)
 
 
 def _fresh(x: torch.Tensor | None, again: bool) -> torch.Tensor | None:
     """A tensor with the same numbers and a gradient of its own, even if it was computed from another of the call."""
     if x is None or not x.is_floating_point():
         return x
-    return x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()
+    if again and x.requires_grad:
+        return x.view_as(x)
+    return x.detach().requires_grad_()
 
 
 def _holds_wrapped(value: Any) -> bool:
     """Whether a pattern holds a tensor that a transform of torch.func made."""
     if isinstance(value, torch.Tensor):
         return torch._C._functorch.is_functorch_wrapped_tensor(value)
+    parts: list[Any] = []
     if isinstance(value, tuple | list):
-        return any(_holds_wrapped(one) for one in value)
-    names = getattr(value, "__dataclass_fields__", ()) if isinstance(value, Pattern) else ()
-    return any(_holds_wrapped(getattr(value, name)) for name in names)
+        parts = list(value)
+    elif isinstance(value, Pattern):
+        parts = [getattr(value, name) for name in getattr(value, "__dataclass_fields__", ())]
+    return any(_holds_wrapped(part) for part in parts)

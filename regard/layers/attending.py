@@ -196,7 +196,7 @@ class AttentionLayer(RecordedLayer):
         if positions is not None:
             return self.positions.rotate(heads, positions)
         if isinstance(start, Place):
-            start = start.at
+            start = start.first
         if not isinstance(start, torch.Tensor):
             return self.positions.rotate_from(heads, start)
         numbers = torch.arange(heads.shape[2], device=heads.device)

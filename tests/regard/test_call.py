@@ -249,12 +249,12 @@ def test_a_call_that_needs_gradients_has_a_plan_of_its_own():
 
 
 def test_the_number_of_plans_kept_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    for table in (PLANS.calls, PLANS.problems, PLANS.own):
+    for table in (PLANS.calls, PLANS.problems, PLANS.unequal):
         monkeypatch.setattr(table, "most", 8)
     for start in range(12):
         planned(Q, K, V, q_start=start)
         planned(Q, K, V, pattern=p.KeySpan(torch.tensor([0, start])))
-    assert len(PLANS.calls) == len(PLANS.problems) == len(PLANS.own) == 8
+    assert len(PLANS.calls) == len(PLANS.problems) == len(PLANS.unequal) == 8
     last = planned(Q, K, V, q_start=11)
     assert planned(Q, K, V, q_start=11) is last
 

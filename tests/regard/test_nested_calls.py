@@ -99,7 +99,7 @@ def test_a_call_in_a_hook_of_the_backward_pass_gives_both_the_same_bits(name):
 
 def test_plans_of_calls_in_many_threads_are_kept_and_forgotten_without_errors(monkeypatch):
     """More plans than are kept, made and used by six threads at once."""
-    for table in (PLANS.calls, PLANS.own, PLANS.problems, PLANS.steps):
+    for table in (PLANS.calls, PLANS.unequal, PLANS.problems, PLANS.steps):
         monkeypatch.setattr(table, "most", 3)
     calls = [
         calling(q_len=length, k_len=length, backend="fused", learns=False)

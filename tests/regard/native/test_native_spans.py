@@ -123,7 +123,7 @@ def test_few_sets_are_kept_however_many_come():
             rg.attention(x, x, x, pattern=p.KeySpan(torch.tensor([number, 0])))
     (step,) = PLANS.steps.values()
     assert len(step.__self__._sets) == KEPT_SETS
-    assert len(PLANS.again) == PLANS.again.most
+    assert len(PLANS.repeated) == PLANS.repeated.most
 
 
 @pytest.mark.parametrize("count", [1, 4])

@@ -8,7 +8,7 @@ from pattern_strategies import joined, readable
 import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError
-from regard.functional.compiled import _Numbers
+from regard.functional.compiled import UnknownFloats
 from regard.patterns import parse
 from regard.patterns.bands import Diagonals
 from regard.patterns.fixed import Summary
@@ -224,7 +224,7 @@ LIVE = p.KeyMask(torch.arange(LENGTH) % 3 > 0)
 
 
 def same_after_reading(pattern: p.Pattern) -> bool:
-    text, tensors = written_apart(pattern, _Numbers().steady)
+    text, tensors = written_apart(pattern, UnknownFloats().steady)
     again = read_together(text, tensors)
     return torch.equal(*(one.dense(LENGTH, LENGTH) for one in (again, pattern)))
 
