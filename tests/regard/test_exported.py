@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import regard as rg
 from regard import patterns as p
+from regard.functional.operation import OperationOptions, OperationTensors
 from regard.functional.plain import plain_attention
 from regard.integrations.torch import MultiheadAttention, whole_attention
 from regard.mechanisms import parse
@@ -179,34 +180,41 @@ def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys(o
 @torch.no_grad()
 def test_a_recurrence_by_a_scan_over_chunks_is_that_recurrence(name, monkeypatch):
     mechanism = parse(name)
-    q, k, v = (torch.randn(2, heads, 70, size).double() for heads, size in ((4, 6), (2, 6), (2, 5)))
-    k = F.normalize(k, dim=-1)
-    shapes = mechanism.parameter_shapes(Sizes(2, 4, 2, 70, head_dim=6))
-    gates = {name: F.logsigmoid(torch.randn(shape)).double() for name, shape in shapes.items()}
-    gates |= {"strength": gates["strength"].exp()} if "strength" in gates else {}
-    gates = {} if name == "retention" else gates
+    q = torch.randn(2, 4, 70, 6).double()
+    k = F.normalize(torch.randn(2, 2, 70, 6).double(), dim=-1)
+    v = torch.randn(2, 2, 70, 5).double()
+    gates = {}
+    if name != "retention":
+        shapes = mechanism.parameter_shapes(Sizes(2, 4, 2, 70, head_dim=6))
+        for gate, shape in shapes.items():
+            gates[gate] = F.logsigmoid(torch.randn(shape)).double()
+    if "strength" in gates:
+        gates["strength"] = gates["strength"].exp()
     pattern = p.Causal() & p.KeySpan(torch.tensor([0, 40]), torch.tensor([66, 70]))
-    k[:, :, 66:][0], v[0, :, 66:] = torch.nan, torch.nan  # padding
-    wanted = rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, parameters=gates)
-    # other runtimes invert no matrices
+    k[0, :, 66:] = torch.nan  # padding
+    v[0, :, 66:] = torch.nan
+    expected = rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, parameters=gates)
+
+    # Other runtimes invert no matrices.
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     text, held = written_apart(pattern, lambda value: value)
-    given = {"pattern": text, "mechanism": name, "names": list(gates), "first": 0}
-    found = plain_attention(
-        q,
-        k,
-        v,
-        *[None] * 4,
-        held,
-        list(gates.values()),
+    arguments = OperationTensors(q, k, v, *[None] * 4, held, list(gates.values()), None)
+    options = OperationOptions(
+        text,
+        name,
+        names=list(gates),
+        first=0,
         lowest=None,
         softcap=None,
         scale=None,
         dropout=0.0,
-        **given,
+        strict=False,
+        backend="auto",
+        learns=(),
     )
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
-    assert not found[1, :, :40].any()
+    output = plain_attention(arguments, options)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+    assert not output[1, :, :40].any()
 
 
 @pytest.mark.parametrize(
