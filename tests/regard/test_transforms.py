@@ -35,16 +35,23 @@ def first_gradients(options, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]
 
 @pytest.mark.parametrize("name", CALLS)
 def test_vmap_is_a_loop_of_outputs_and_gradients(name):
-    attend = lambda q, k, v: rg.attention(q, k, v, **CALLS[name])  # noqa: E731
-    gradients = grad(lambda *x: attend(*x).square().sum(), argnums=(0, 1, 2))
-    many = [torch.stack([x, 2 * x, x - 1], 1) for x in qkv()]  # the axis of vmap may stand anywhere
-    found = [vmap(one, in_dims=1, out_dims=1)(*many) for one in (attend, gradients)]
-    for at in range(3):
-        given = [x[:, at] for x in many]
-        torch.testing.assert_close(found[0][:, at], attend(*given))
-        torch.testing.assert_close(
-            tuple(x[:, at] for x in found[1]), first_gradients(CALLS[name], *given)
-        )
+    options = CALLS[name]
+
+    def attend(q, k, v):
+        return rg.attention(q, k, v, **options)
+
+    def loss(q, k, v):
+        return attend(q, k, v).square().sum()
+
+    stacked = [torch.stack([x, 2 * x, x - 1], 1) for x in qkv()]  # vmap's axis may stand anywhere
+    outputs = vmap(attend, in_dims=1, out_dims=1)(*stacked)
+    gradients = vmap(grad(loss, argnums=(0, 1, 2)), in_dims=1, out_dims=1)(*stacked)
+    for member in range(3):
+        tensors = [x[:, member] for x in stacked]
+        torch.testing.assert_close(outputs[:, member], attend(*tensors))
+        expected = first_gradients(options, *tensors)
+        for gradient, expected_gradient in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(gradient[:, member], expected_gradient)
 
 
 def formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -71,7 +78,15 @@ def loss_of(attend):
 def dual(function, x):
     """The tangent of a function of x, by the contexts that torch.func's transforms are made of."""
     with forward_ad.dual_level():
-        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+        output = function(forward_ad.make_dual(x, torch.ones_like(x)))
+        return forward_ad.unpack_dual(output).tangent
+
+
+def third_derivatives(attend):
+    def loss(x):
+        return attend(Q + x, K, V).square().sum()
+
+    return jacfwd(jacrev(jacrev(loss)))(Q[..., :1, :1])
 
 
 MIXED = {
@@ -85,26 +100,25 @@ MIXED = {
     "jvp of vmap": lambda f: jvp(vmap(lambda q: f(q, K, V)), (MANY,), (MANY.flip(0),))[1],
     "vmap of hessian": lambda f: vmap(hessian(loss_of(f)))(MANY),
     "linearize": lambda f: linearize(lambda q: f(q, K, V), Q)[1](V),
-    "third derivatives": lambda f: jacfwd(jacrev(jacrev(lambda x: f(Q + x, K, V).square().sum())))(
-        Q[..., :1, :1]
-    ),
+    "third derivatives": third_derivatives,
     "a dual level around grad": lambda f: dual(grad(loss_of(f)), Q),
 }
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Attempted to insert a get_attr Node"
-)  # torch's own, of linearize
+# The warning is torch's own, of linearize.
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
 @pytest.mark.parametrize("name", MIXED)
 def test_forward_mode_derivatives_mix_with_every_transform(name):
     torch.testing.assert_close(MIXED[name](regards), MIXED[name](formula), atol=1e-13, rtol=1e-13)
 
 
 @pytest.mark.parametrize(
-    "transform", [lambda f: jvp(f, (W,), (W.flip(0),))[1], lambda f: hessian(f)(W)]
+    "transform",
+    [lambda f: jvp(f, (W,), (W.flip(0),))[1], lambda f: hessian(f)(W)],
+    ids=["jvp", "hessian"],
 )
 def test_a_bias_that_computes_its_numbers_may_hide_a_tangent(transform):
-    class Given(rg.bias.Bias):
+    class ByDistance(rg.bias.Bias):
         learns = True
 
         def __init__(self, weights):
@@ -113,18 +127,16 @@ def test_a_bias_that_computes_its_numbers_may_hide_a_tangent(transform):
         def by_distance(self, distances, heads):
             return self.weights[distances + 2].expand(heads, -1)
 
-    def expected(weights):
-        return (
-            torch.softmax(
-                Q @ K.mT / 5**0.5 + weights[torch.arange(3) - torch.arange(3)[:, None] + 2], -1
-            )
-            @ V
-        )
+    def loss(weights):
+        return rg.attention(Q, K, V, bias=ByDistance(weights)).square().sum()
 
-    torch.testing.assert_close(
-        transform(lambda weights: rg.attention(Q, K, V, bias=Given(weights)).square().sum()),
-        transform(lambda weights: expected(weights).square().sum()),
-    )
+    def expected_loss(weights):
+        positions = torch.arange(3)
+        bias = weights[positions - positions[:, None] + 2]
+        attention = torch.softmax(Q @ K.mT / 5**0.5 + bias, -1)
+        return (attention @ V).square().sum()
+
+    torch.testing.assert_close(transform(loss), transform(expected_loss))
 
 
 W = torch.tensor([0.3, -1.1, 0.7, 2.0, 0.1], dtype=torch.float64)
@@ -133,12 +145,11 @@ W = torch.tensor([0.3, -1.1, 0.7, 2.0, 0.1], dtype=torch.float64)
 def test_a_tangent_keeps_nan_within_the_queries_that_may_look_at_it():
     k = K.clone()
     k[:, :, 2] = torch.nan  # only the last query may look at it
-    output, tangent = jvp(lambda q: regards(q, k, V), (Q,), (V,))
-    for found, expected in zip(
-        (output, tangent), jvp(lambda q: formula(q, K, V), (Q,), (V,)), strict=True
-    ):
-        torch.testing.assert_close(found[:, :, :2], expected[:, :, :2])
-        assert found[:, :, 2].isnan().all()
+    output_and_tangent = jvp(lambda q: regards(q, k, V), (Q,), (V,))
+    expected_ones = jvp(lambda q: formula(q, K, V), (Q,), (V,))
+    for x, expected in zip(output_and_tangent, expected_ones, strict=True):
+        torch.testing.assert_close(x[:, :, :2], expected[:, :, :2])
+        assert x[:, :, 2].isnan().all()
 
 
 def test_per_sample_gradients_of_a_layer_are_those_of_each_sample():
@@ -151,41 +162,38 @@ def test_per_sample_gradients_of_a_layer_are_those_of_each_sample():
     def loss(parameters, sample):
         return functional_call(layer, parameters, (sample[None],)).square().sum()
 
-    found = vmap(grad(loss), in_dims=(None, 0))(parameters, x)
-    for at, sample in enumerate(x):
-        one = torch.autograd.grad(layer(sample[None]).square().sum(), tuple(layer.parameters()))
-        for name, expected in zip(parameters, one, strict=True):
-            torch.testing.assert_close(found[name][at], expected)
+    gradients = vmap(grad(loss), in_dims=(None, 0))(parameters, x)
+    for number, sample in enumerate(x):
+        loss_of_sample = layer(sample[None]).square().sum()
+        of_sample = torch.autograd.grad(loss_of_sample, tuple(layer.parameters()))
+        for name, expected in zip(parameters, of_sample, strict=True):
+            torch.testing.assert_close(gradients[name][number], expected)
 
 
 def test_statistics_come_out_of_vmap_too():
     q, k, v = qkv()
-    many = torch.stack([q, -q])
+    stacked = torch.stack([q, -q])
     want = ["entropy", "received", "log_sum_exp", rg.top_keys(2)]
 
-    def told(q):
-        d = rg.attention_detail(q, k, v, pattern="causal", want=want)
-        return (
-            d.output,
-            d.entropy,
-            d.received,
-            d.log_sum_exp,
-            d.top_keys.weights,
-            d.top_keys.indices,
-        )
+    def statistics(q):
+        detail = rg.attention_detail(q, k, v, pattern="causal", want=want)
+        top = detail.top_keys
+        by_key = detail.received, top.weights, top.indices
+        return detail.output, detail.entropy, detail.log_sum_exp, *by_key
 
-    for at, one in enumerate(many):
-        for found, expected in zip(vmap(told)(many), told(one), strict=True):
-            torch.testing.assert_close(found[at], expected)
+    of_vmap = vmap(statistics)(stacked)
+    for member, q_of_member in enumerate(stacked):
+        for statistic, expected in zip(of_vmap, statistics(q_of_member), strict=True):
+            torch.testing.assert_close(statistic[member], expected)
 
 
-def test_what_torch_func_cannot_hand_through_is_told_in_words():
+def test_what_torch_func_does_not_pass_on_is_refused_in_words():
     q, k, v = qkv()
-    many = torch.stack([q, q])
+    stacked = torch.stack([q, q])
     with pytest.raises(rg.UnsupportedError, match="dropout_seed"):
-        vmap(lambda q: rg.attention(q, k, v, dropout=0.5))(many)
+        vmap(lambda q: rg.attention(q, k, v, dropout=0.5))(stacked)
     ids = torch.zeros(2, 1, 7, dtype=torch.int64)
     with pytest.raises(rg.RegardError, match="torch"):
         vmap(lambda q, ids: rg.attention(q, q, q, pattern=rg.patterns.SameDocument(ids)))(
-            many[..., :7, :], ids
+            stacked[..., :7, :], ids
         )
