@@ -24,18 +24,18 @@ PATTERNS = [
 
 
 def tensors(learning: bool = False) -> list[torch.Tensor]:
-    return [
-        torch.randn(3, h, 11, size, requires_grad=learning)
-        for h, size in ((4, DIM), (2, DIM), (2, V_DIM))
-    ]
+    q = torch.randn(3, 4, 11, DIM, requires_grad=learning)
+    k = torch.randn(3, 2, 11, DIM, requires_grad=learning)
+    v = torch.randn(3, 2, 11, V_DIM, requires_grad=learning)
+    return [q, k, v]
 
 
 def counted(call: Any) -> dict[str, int]:
+    """The FLOPs that a counter sees in a call, by the names of operations."""
     with FlopCounterMode(display=False) as counter:
         call()
-    return {
-        str(name): number for name, number in counter.get_flop_counts().get("Global", {}).items()
-    }
+    flops = counter.get_flop_counts().get("Global", {})
+    return {str(operation): number for operation, number in flops.items()}
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
@@ -43,32 +43,35 @@ def counted(call: Any) -> dict[str, int]:
 def test_the_flop_counter_counts_allowed_pairs_forward_and_backward(pattern, start):
     if start is not None and pattern.of_one_call:
         return
-    given = tensors(learning=True)
-    output = rg.attention(*given, pattern=pattern, q_start=start)
-    wanted = torch.autograd.grad(output.sum(), given)
-    found: list[torch.Tensor] = []
+    leaves = tensors(learning=True)
+    expected = rg.attention(*leaves, pattern=pattern, q_start=start)
+    expected_gradients = torch.autograd.grad(expected.sum(), leaves)
+    results: list[torch.Tensor] = []
 
     def train() -> None:
-        found.append(rg.attention(*given, pattern=pattern, q_start=start))
-        found.extend(torch.autograd.grad(found[0].sum(), given))
+        output = rg.attention(*leaves, pattern=pattern, q_start=start)
+        results.append(output)
+        results.extend(torch.autograd.grad(output.sum(), leaves))
 
     pairs = int(pattern.dense(11, 11, q_start=start).expand(3, 4, 11, 11).sum())
     assert counted(train) == {
         "regard.attention": 2 * pairs * (DIM + V_DIM),
         "regard.attention_backward": 2 * pairs * (3 * DIM + 2 * V_DIM),
     }
-    torch.testing.assert_close(found, [output, *wanted])
+    torch.testing.assert_close(results, [expected, *expected_gradients])
 
 
 def test_a_layer_is_counted_with_its_projections_and_in_autocast():
     layer = rg.MultiHeadAttention(dim=16, heads=4, pattern="causal")
     x = torch.randn(1, 7, 16)
     projections = 4 * 2 * 7 * 16 * 16
-    assert sum(counted(lambda: layer(x)).values()) == projections + 4 * 28 * 16
+    attention = 4 * 28 * 16
+    assert sum(counted(lambda: layer(x)).values()) == projections + attention
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        found: list[torch.Tensor] = []
-        assert sum(counted(lambda: found.append(layer(x))).values()) == projections + 4 * 28 * 16
-        assert torch.equal(found[0], layer(x))
+        outputs: list[torch.Tensor] = []
+        flops = counted(lambda: outputs.append(layer(x)))
+        assert sum(flops.values()) == projections + attention
+        assert torch.equal(outputs[0], layer(x))
 
 
 def test_what_the_counter_cannot_see_is_computed_with_a_warning():
@@ -90,7 +93,8 @@ def test_a_counter_that_is_older_than_the_first_call_counts_it():
 
 def test_the_profiler_names_each_call():
     q, k, v = tensors()
-    with profile(acc_events=True) as seen:  # PyTorch 2.11 warns without it
+    with profile(acc_events=True) as profiler:  # PyTorch 2.11 warns without it
         for _ in range(3):
             rg.attention(q, k, v, pattern="causal")
-    assert {one.key: one.count for one in seen.key_averages()}["regard::attention"] == 3
+    counts = {event.key: event.count for event in profiler.key_averages()}
+    assert counts["regard::attention"] == 3

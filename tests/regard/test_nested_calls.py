@@ -24,11 +24,9 @@ def by_frames(call: Run, inner: Run) -> tuple[Any, list[Any]]:
     returned = itertools.count()
 
     def profile(frame: Any, event: str, _: Any) -> None:
-        if (
-            event == "return"
-            and frame.f_code.co_filename.startswith(HERE)
-            and not next(returned) % EVERY
-        ):
+        if event != "return" or not frame.f_code.co_filename.startswith(HERE):
+            return
+        if next(returned) % EVERY == 0:
             sys.setprofile(None)
             nested.append(inner())
             sys.setprofile(profile)
@@ -57,13 +55,13 @@ def by_signal(call: Run, inner: Run) -> tuple[Any, list[Any]]:
     try:
         until = time.monotonic() + 0.1
         while time.monotonic() < until or not nested:
-            found = call()
-            if not same(found, expected):
+            result = call()
+            if not same(result, expected):
                 break
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    return found, nested
+    return result, nested
 
 
 WAYS = {"frames": by_frames, "signal": by_signal}
@@ -77,11 +75,12 @@ def test_a_call_inside_a_call_of_the_same_plan_gives_both_the_same_bits(name, wa
     inner = calling(**options, turned=True, seed=11)
     expected = call()
     of_inner = inner()
-    call(), inner()
-    found, nested = WAYS[way](call, inner)
-    assert same(found, expected)
+    call()
+    inner()
+    result, nested = WAYS[way](call, inner)
+    assert same(result, expected)
     assert nested
-    assert all(same(one, of_inner) for one in nested)
+    assert all(same(nested_result, of_inner) for nested_result in nested)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if CALLS[name].get("learns", True)])
@@ -91,10 +90,10 @@ def test_a_call_in_a_hook_of_the_backward_pass_gives_both_the_same_bits(name):
     inner = calling(**options, turned=True, seed=11)
     expected = calling(**options)()
     of_inner = inner()
-    found = calling(**options, hook=lambda grad: nested.append(inner()))()
-    assert same(found, expected)
+    result = calling(**options, hook=lambda grad: nested.append(inner()))()
+    assert same(result, expected)
     assert nested
-    assert all(same(one, of_inner) for one in nested)
+    assert all(same(nested_result, of_inner) for nested_result in nested)
 
 
 def test_plans_of_calls_in_many_threads_are_kept_and_forgotten_without_errors(monkeypatch):
@@ -111,8 +110,8 @@ def test_plans_of_calls_in_many_threads_are_kept_and_forgotten_without_errors(mo
     def work(first: int) -> None:
         try:
             for step in range(60):
-                at = (first + step * (first + 1)) % len(calls)
-                assert same(calls[at](), expected[at])
+                number = (first + step * (first + 1)) % len(calls)
+                assert same(calls[number](), expected[number])
         except BaseException as error:
             failed.append(error)
 
