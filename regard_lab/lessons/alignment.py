@@ -17,70 +17,118 @@ from regard_lab.models.recurrent import BahdanauCell, LuongCell, MemoryAttention
 from regard_lab.models.recurrent.cells import top
 from regard_lab.seeing.canvas import LINES
 from regard_lab.teaching import (
-    ROUNDING, draw_map, embedded, figure, holds, label_axes, largest, normal, scale_beside, seeded, table, words_of
-)  # fmt: skip
+    ROUNDING,
+    draw_map,
+    embedded,
+    figure,
+    holds,
+    label_axes,
+    largest,
+    normal,
+    scale_beside,
+    seeded,
+    table,
+    words_of,
+)
 
-WRITTEN = ("das", "Tier", "überquerte", "die", "Straße", "nicht")  # the inputs of the decoder's steps
-EDITED, DIM, HIDDEN, EXACT = 2, 12, 16, 1e-12  # the word of step 2 is replaced
+WRITTEN = (
+    "das",
+    "Tier",
+    "überquerte",
+    "die",
+    "Straße",
+    "nicht",
+)  # the inputs of the decoder's steps
+STEPS = len(WRITTEN)
+EDITED = 2  # the step whose input is replaced
+DIM = 12  # numbers of a word
+HIDDEN = 16  # numbers of a state
+EXACT = 1e-12  # results in float64 that differ by less are equal except for rounding
+
 words = words_of(TEXT)
 encoder = seeded(SEED, nn.GRU, DIM, HIDDEN // 2, batch_first=True, bidirectional=True)
-read = encoder(embedded(words, DIM, SEED))[0].detach()  # (1, words, HIDDEN)
-written = embedded(WRITTEN, DIM, SEED + 1)
+h = encoder(embedded(words, DIM, SEED))[0].detach()  # its states, (1, words, HIDDEN)
+written = embedded(WRITTEN, DIM, SEED + 1)  # (1, STEPS, DIM)
 edited = written.clone()
 edited[:, EDITED] = normal(SEED + 2, DIM)
 
 
 def attention(score, **sizes):
-    """Attention to the encoder's outputs; untrained weights are enlarged, so that rows differ visibly."""
-    made = seeded(SEED, MemoryAttention, score(query_dim=HIDDEN, key_dim=HIDDEN, **sizes))
-    for parameter in made.parameters():
+    """Attention to the encoder's states; untrained weights are enlarged, so that rows differ visibly."""
+    module = seeded(SEED, MemoryAttention, score(query_dim=HIDDEN, key_dim=HIDDEN, **sizes))
+    for parameter in module.parameters():
         parameter.data *= 5
-    return made
+    return module
 
 
-def luong(fed=False):
-    cell, sizes = seeded(SEED, nn.GRUCell, DIM + HIDDEN * fed, HIDDEN), {"memory_dim": HIDDEN, "output_dim": HIDDEN}
-    return seeded(SEED, LuongCell, cell, attention(General), input_feeding=fed, **sizes)
+def luong(input_feeding):
+    input_dim = DIM + HIDDEN if input_feeding else DIM
+    return seeded(
+        SEED,
+        LuongCell,
+        seeded(SEED, nn.GRUCell, input_dim, HIDDEN),
+        attention(General),
+        memory_dim=HIDDEN,
+        output_dim=HIDDEN,
+        input_feeding=input_feeding,
+    )
 
 
+bahdanau_gru = seeded(SEED, nn.GRUCell, DIM + HIDDEN, HIDDEN)
 decoders = {
-    "Bahdanau": BahdanauCell(seeded(SEED, nn.GRUCell, DIM + HIDDEN, HIDDEN), attention(Additive, hidden=HIDDEN)),
-    "Luong": luong(), "Luong, input feeding": luong(fed=True),
-}  # fmt: skip
+    "Bahdanau": BahdanauCell(bahdanau_gru, attention(Additive, hidden=HIDDEN)),
+    "Luong": luong(input_feeding=False),
+    "Luong, input feeding": luong(input_feeding=True),
+}
 
 
-def run(cell, written, read):
-    """The weights (steps, source words) and the states (steps, HIDDEN) of every step."""
-    memory, state, states = cell.attention.remember(read), cell.begin(torch.zeros(1, HIDDEN).double()), []
+def run(cell, written, h):
+    """The weights of every step, (STEPS, words), and the states, (STEPS, HIDDEN)."""
+    memory = cell.attention.remember(h)
+    state = cell.begin(torch.zeros(1, HIDDEN).double())
+    states = []
     with record_attention(cell) as recording, torch.no_grad():
         for y in written.unbind(1):
             _, state = cell(y, state, memory)
             states.append(top(state.recurrent))
-    return torch.cat([detail.weights[0, 0] for detail in recording["attention"]]), torch.cat(states)
+    weights = [detail.weights[0, 0] for detail in recording["attention"]]
+    return torch.cat(weights), torch.cat(states)
 
 
-found = {name: run(cell, written, read) for name, cell in decoders.items()}
-moved = {  # how far the weights of each step move when one target word is replaced
-    name: (run(cell, edited, read)[0] - found[name][0]).abs().amax(1) for name, cell in decoders.items()
-}
-entered = {  # how far the states move when the source is replaced
-    name: (run(cell, written, -read)[1] - found[name][1]).abs().amax(1) for name, cell in decoders.items()
-}
+weights = {}
+weights_moved = {}  # how far the weights of each step move when one target word is replaced
+states_moved = {}  # how far the states move when the source is replaced
+for name, cell in decoders.items():
+    weights[name], states = run(cell, written, h)
+    weights_of_edited, _ = run(cell, edited, h)
+    _, states_of_other_source = run(cell, written, -h)
+    weights_moved[name] = (weights_of_edited - weights[name]).abs().amax(1)  # (STEPS,)
+    states_moved[name] = (states_of_other_source - states).abs().amax(1)  # (STEPS,)
 
-with figure("When the decoders attend", 7.9, 5.4,
-            "Above: the weights of each step. Below: how far they change when “überquerte”, the input of step 2, is "
-            "replaced. Luong's change at step 2, Bahdanau's one step later.") as drawing:  # fmt: skip
+# %% tags=["folded"]
+caption = (
+    "Above: the weights of each step. Below: how far they change when “überquerte”, the input of "
+    "step 2, is replaced. Luong's change at step 2, Bahdanau's one step later."
+)
+with figure("When the decoders attend", 7.9, 5.4, caption) as drawing:
     panels = drawing.subplots(2, 2, height_ratios=(2.4, 1))
-    orders = {"Bahdanau": "attend, then update the state", "Luong": "update the state, then attend"}
-    for (above, below), (name, order) in zip(panels.T, orders.items()):
-        rows = [f"{step}: {word}" for step, word in enumerate(WRITTEN)] if name == "Bahdanau" else ()
-        image = draw_map(above, found[name][0], rows, words, cell=3.0 / len(words))
-        above.set_xlabel(f"{name}: {order}", fontsize=9.5, fontweight="bold")
-        colours = [LINES[1] if step == EDITED else LINES[0] for step in range(len(WRITTEN))]
-        below.bar(range(len(WRITTEN)), moved[name].tolist(), color=colours, width=0.6)
-        below.set(ylim=(0, 1.15 * max(float(moved[one].max()) for one in orders)), xlim=(-0.5, len(WRITTEN) - 0.5))
-        label_axes(below, "", "step", "change of weights" if name == "Bahdanau" else "")
-    panels[0, 0].set_ylabel("step: input ↓, source word →", fontsize=9)
+    rows = [f"{step}: {word}" for step, word in enumerate(WRITTEN)]
+    cell_height = 3.0 / len(words)
+    left, right = panels[0]
+    draw_map(left, weights["Bahdanau"], rows, words, cell=cell_height)
+    image = draw_map(right, weights["Luong"], (), words, cell=cell_height)
+    bold = {"fontsize": 9.5, "fontweight": "bold"}
+    left.set_xlabel("Bahdanau: attend, then update the state", **bold)
+    right.set_xlabel("Luong: update the state, then attend", **bold)
+    left.set_ylabel("step: input ↓, source word →", fontsize=9)
+
+    colours = [LINES[0]] * STEPS
+    colours[EDITED] = LINES[1]
+    highest = max(float(weights_moved["Bahdanau"].max()), float(weights_moved["Luong"].max()))
+    for axes, name in zip(panels[1], ("Bahdanau", "Luong")):
+        axes.bar(range(STEPS), weights_moved[name].tolist(), color=colours, width=0.6)
+        axes.set(ylim=(0, 1.15 * highest), xlim=(-0.5, STEPS - 0.5))
+        label_axes(axes, "", "step", "change of weights" if name == "Bahdanau" else "")
     scale_beside(drawing, image, panels[0], "attention weight")
 
 # %% [markdown]
@@ -101,16 +149,19 @@ with figure("When the decoders attend", 7.9, 5.4,
 # The scores differ too. Bahdanau's is additive. Luong's is multiplicative, a single matrix product for all words.
 
 # %%
-states = torch.randn(1, 7, 16)  # outputs of the encoder for seven words
-before = MemoryAttention(Additive(query_dim=16, key_dim=16, hidden=16))
-cell = BahdanauCell(nn.GRUCell(12 + 16, 16), before)  # the input of a step is [y; context]
-start, y = cell.begin(torch.zeros(1, 16)), torch.randn(1, 12)
-output, state = cell(y, start, before.remember(states))
+encoded = torch.randn(1, 7, 16)  # h of seven words
+y = torch.randn(1, 12)
+
+attend_before = MemoryAttention(Additive(query_dim=16, key_dim=16, hidden=16))
+cell = BahdanauCell(nn.GRUCell(12 + 16, 16), attend_before)  # the input of a step is [y; c]
+state = cell.begin(torch.zeros(1, 16))
+output, state = cell(y, state, attend_before.remember(encoded))
 print(tuple(output.shape))  # the state and the context
 
-after = MemoryAttention(General(query_dim=16, key_dim=16))
-cell = LuongCell(nn.GRUCell(12, 16), after, memory_dim=16, output_dim=16)
-output, state = cell(y, start, after.remember(states))
+attend_after = MemoryAttention(General(query_dim=16, key_dim=16))
+cell = LuongCell(nn.GRUCell(12, 16), attend_after, memory_dim=16, output_dim=16)
+state = cell.begin(torch.zeros(1, 16))
+output, state = cell(y, state, attend_after.remember(encoded))
 print(tuple(output.shape))  # one vector, computed from the state and the context
 
 # %% [markdown]
@@ -135,16 +186,21 @@ class TwoCells(nn.Module):
         self.cells = nn.ModuleList([nn.LSTMCell(12, 16), nn.LSTMCell(16, 16)])
 
     def forward(self, x, state):  # the state is a list of two pairs
-        states = []
-        for cell, pair in zip(self.cells, state):
-            states.append(cell(x, pair))
-            x = states[-1][0]
-        return states
+        first = self.cells[0](x, state[0])
+        second = self.cells[1](first[0], state[1])
+        return [first, second]
 
 
-own = LuongCell(TwoCells(), after, memory_dim=16, output_dim=16, hidden_dim=16, hidden=lambda state: state[-1][0])
+def upper_hidden(state):
+    return state[-1][0]
+
+
+own = LuongCell(
+    TwoCells(), attend_after, memory_dim=16, output_dim=16, hidden_dim=16, hidden=upper_hidden
+)
 zeros = torch.zeros(1, 16)
-output, state = own(y, own.begin([(zeros, zeros), (zeros, zeros)]), after.remember(states))
+state = own.begin([(zeros, zeros), (zeros, zeros)])
+output, state = own(y, state, attend_after.remember(encoded))
 print(tuple(output.shape))
 
 # %% [markdown]
@@ -152,68 +208,114 @@ print(tuple(output.shape))
 # change has a meaning, not the words to which they attend.
 
 # %% tags=["folded"]
-rows = [
-    (step, word, "yes" if step == EDITED else "", *(f"{change[step]:.3f}" for change in moved.values()))
-    for step, word in enumerate(WRITTEN)
-]
-table("How far the weights of each step move when one word is replaced", ("step", "input", "replaced", *moved), rows)
+rows = []
+for step, word in enumerate(WRITTEN):
+    replaced = "yes" if step == EDITED else ""
+    changes = [f"{moved[step]:.3f}" for moved in weights_moved.values()]
+    rows.append((step, word, replaced, *changes))
+title = "How far the weights of each step move when one word is replaced"
+table(title, ("step", "input", "replaced", *weights_moved), rows)
 
 # %% [markdown]
 # ## Claims
 
-# %% tags=["claims"]
+
+# %% tags=["folded"]
+def learned_by(cell):
+    return {name: tensor[0] for name, tensor in cell.attention.learned.items()}
 
 
-def by_hand(name):
-    """The weights of every step by the formulas above."""
-    cell, s, rows = decoders[name], torch.zeros(1, HIDDEN).double(), []
-    learned = {key: value[0] for key, value in cell.attention.learned.items()}
+def bahdanau_weights():
+    """The weights of every step by the formula."""
+    cell = decoders["Bahdanau"]
+    learned = learned_by(cell)
+    W, U, v = learned["query_weight"], learned["key_weight"], learned["energy"]
+    s = torch.zeros(1, HIDDEN).double()
+    rows = []
     for y in written.unbind(1):
-        if name == "Luong":
-            s = cell.cell(y, s)
-            scores = (s @ learned["weight"] @ read[0].T)[0]
-        else:
-            hidden = torch.tanh(s @ learned["query_weight"].T + read[0] @ learned["key_weight"].T)
-            scores = hidden @ learned["energy"]
-        rows.append(scores.softmax(-1))
-        if name != "Luong":
-            s = cell.cell(torch.cat([y, rows[-1][None] @ read[0]], -1), s)
+        alpha = (torch.tanh(s @ W.T + h[0] @ U.T) @ v).softmax(-1)
+        c = alpha[None] @ h[0]
+        s = cell.cell(torch.cat([y, c], -1), s)
+        rows.append(alpha)
     return torch.stack(rows)
 
 
-def first(changes):
-    """The first step whose value changes; None if none does."""
-    return next((step for step, change in enumerate(changes.tolist()) if change > EXACT), None)
+def luong_weights():
+    cell = decoders["Luong"]
+    W = learned_by(cell)["weight"]
+    s = torch.zeros(1, HIDDEN).double()
+    rows = []
+    for y in written.unbind(1):
+        s = cell.cell(y, s)
+        rows.append((s @ W @ h[0].T)[0].softmax(-1))
+    return torch.stack(rows)
 
 
-bahdanau, plain, fed = decoders
-holds("Both cells compute the formulas of their papers.",
-      all(largest(by_hand(name) - found[name][0]) < EXACT for name in (bahdanau, plain)),
-      f"weights of {len(WRITTEN)} steps, {ROUNDING}")  # fmt: skip
-holds("Bahdanau's weights are computed before the word is read: they change only at the next step.",
-      first(moved[bahdanau]) == EDITED + 1,
-      f"the word of step {EDITED} changes weights from step {first(moved[bahdanau])} on")  # fmt: skip
-holds("Luong's weights are computed after the word is read: they change at the same step.",
-      first(moved[plain]) == first(moved[fed]) == EDITED, f"from step {first(moved[plain])} on")  # fmt: skip
-changes = [float(entered[name].max()) for name in (bahdanau, plain)]
-holds("Bahdanau's context enters the decoder's state; Luong's does not.",
-      first(entered[bahdanau]) == 0 and first(entered[plain]) is None,
-      f"with another source the states change by {changes[0]:.3f} and by {changes[1]:.3f}")  # fmt: skip
-holds("With input feeding, Luong's context enters the state one step later.", first(entered[fed]) == 1,
-      f"{entered[fed][0]:.3f} at step 0, {entered[fed][1]:.3f} at step 1")  # fmt: skip
-own, same = seeded(SEED, TwoCells), seeded(SEED, nn.LSTM, DIM, HIDDEN, 2, batch_first=True)
-own.load_state_dict({f"cells.{name[-1]}.{name[:-3]}": tensor for name, tensor in same.state_dict().items()})
+def first_step_moved(distances):
+    """The first step whose value moves; None if none does."""
+    moved = (distances > EXACT).nonzero()
+    return int(moved[0]) if len(moved) else None
+
+
+# Two LSTM cells of your own, and PyTorch's LSTM of two layers with the same weights.
+two_cells = seeded(SEED, TwoCells)
+lstm = seeded(SEED, nn.LSTM, DIM, HIDDEN, 2, batch_first=True)
+for name, weight in lstm.state_dict().items():
+    kind, layer = name.rsplit("_l", 1)  # such as weight_ih_l0
+    two_cells.cells[int(layer)].get_parameter(kind).data.copy_(weight)
+
+h_0, c_0 = normal(SEED + 3, 2, 1, HIDDEN)  # of the lower layer
+h_1, c_1 = normal(SEED + 4, 2, 1, HIDDEN)  # of the upper layer
 sizes = {"memory_dim": HIDDEN, "output_dim": HIDDEN, "hidden_dim": HIDDEN, "input_feeding": False}
-first_states = [tuple(normal(SEED + one, 2, 1, HIDDEN)) for one in (3, 4)]
-outputs = [
-    wrapped.sequence(written, wrapped.begin(start), wrapped.attention.remember(read))[0]
-    for wrapped, start in (
-        (seeded(SEED, LuongCell, own, attention(General), hidden=lambda state: state[-1][0], **sizes), first_states),
-        (seeded(SEED, LuongCell, same, attention(General), **sizes), tuple(map(torch.stack, zip(*first_states)))),
-    )
-]
-holds("Two LSTM cells of your own, wrapped, give what PyTorch's LSTM of two layers gives.",
-      largest(outputs[0] - outputs[1]) < EXACT, f"{len(WRITTEN)} steps, {ROUNDING}")  # fmt: skip
+own = seeded(SEED, LuongCell, two_cells, attention(General), hidden=upper_hidden, **sizes)
+torchs = seeded(SEED, LuongCell, lstm, attention(General), **sizes)
+
+
+def outputs_of(cell, start):
+    return cell.sequence(written, cell.begin(start), cell.attention.remember(h))[0]
+
+
+own_outputs = outputs_of(own, [(h_0, c_0), (h_1, c_1)])
+torchs_outputs = outputs_of(torchs, (torch.stack([h_0, h_1]), torch.stack([c_0, c_1])))
+
+# %% tags=["claims"]
+holds(
+    "Both cells compute the formulas of their papers.",
+    largest(bahdanau_weights() - weights["Bahdanau"]) < EXACT
+    and largest(luong_weights() - weights["Luong"]) < EXACT,
+    f"weights of {STEPS} steps, {ROUNDING}",
+)
+bahdanau_step = first_step_moved(weights_moved["Bahdanau"])
+holds(
+    "Bahdanau's weights are computed before the word is read: they change only at the next step.",
+    bahdanau_step == EDITED + 1,
+    f"the word of step {EDITED} changes weights from step {bahdanau_step} on",
+)
+luong_step = first_step_moved(weights_moved["Luong"])
+holds(
+    "Luong's weights are computed after the word is read: they change at the same step.",
+    luong_step == first_step_moved(weights_moved["Luong, input feeding"]) == EDITED,
+    f"from step {luong_step} on",
+)
+bahdanau_moved = states_moved["Bahdanau"]
+luong_moved = states_moved["Luong"]
+holds(
+    "Bahdanau's context enters the decoder's state; Luong's does not.",
+    first_step_moved(bahdanau_moved) == 0 and first_step_moved(luong_moved) is None,
+    f"with another source the states change by {bahdanau_moved.max():.3f} and by "
+    f"{luong_moved.max():.3f}",
+)
+fed_moved = states_moved["Luong, input feeding"]
+holds(
+    "With input feeding, Luong's context enters the state one step later.",
+    first_step_moved(fed_moved) == 1,
+    f"{fed_moved[0]:.3f} at step 0, {fed_moved[1]:.3f} at step 1",
+)
+holds(
+    "Two LSTM cells of your own, wrapped, give what PyTorch's LSTM of two layers gives.",
+    largest(own_outputs - torchs_outputs) < EXACT,
+    f"{STEPS} steps, {ROUNDING}",
+)
 
 # %% [markdown]
 # Source: Bahdanau et al. 2015, section 3.1 and A.1.2; Luong et al. 2015, sections 3 and 3.3; Xu et al. 2015 (hard

@@ -15,48 +15,87 @@ import regard as rg
 from regard.errors import UnsupportedError
 from regard_lab.seeing.canvas import KEY, QUERY
 from regard_lab.teaching import (
-    ROUNDING, draw_cells, draw_map, embedded, figure, holds, largest, normal, scale_beside, seeded, table
-)  # fmt: skip
+    ROUNDING,
+    draw_cells,
+    draw_map,
+    embedded,
+    figure,
+    holds,
+    largest,
+    normal,
+    scale_beside,
+    seeded,
+    table,
+)
 
 WORDS = ("a", "red", "ball", "on", "green", "grass", "under", "a", "blue", "sky")
-THINGS = {"sky": "#56B4E9", "ball": "#D55E00", "grass": "#009E73"}  # what a cell can show, and its colour
-HEIGHT, WIDTH, CHANNELS, CONTEXT_DIM, HEADS = 12, 16, 32, 48, 2
-NOISE, SHARPNESS = 0.1, 5.0  # of the cells; how much the score of the right word exceeds that of a random one
+THINGS = {"sky": "#56B4E9", "ball": "#D55E00", "grass": "#009E73"}  # with their colours
+HEIGHT = 12  # of the image, in cells
+WIDTH = 16
+CHANNELS = 32  # numbers of a cell
+CONTEXT_DIM = 48  # numbers of a word
+HEADS = 2
+NOISE = 0.1  # of the cells
+SHARPNESS = 5.0  # how much the score of the right word exceeds that of a random one
 
-# The picture: sky above, grass below, a ball between. Each cell is the vector of its thing, and noise.
-down, right = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
-picture = torch.where(down < HEIGHT // 2, 0, 2).masked_fill((down - 6.5) ** 2 + (right - 5.5) ** 2 < 12, 1)
+# The picture: sky above, grass below, a ball between.
+row, column = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
+sky_and_grass = torch.where(row < HEIGHT // 2, 0, 2)
+in_ball = (row - 6.5) ** 2 + (column - 5.5) ** 2 < 12
+picture = sky_and_grass.masked_fill(in_ball, 1)  # the number of a thing for each cell
+
+# Each cell is the vector of its thing, and noise.
 vectors = normal(SEED + 1, len(THINGS), CHANNELS)
-image = (vectors[picture] + NOISE * normal(SEED + 2, HEIGHT, WIDTH, CHANNELS)).permute(2, 0, 1)[None]
-cells = image.flatten(2).mT  # (batch, height * width, channels)
-words = embedded(WORDS, CONTEXT_DIM, SEED)  # (batch, words, context_dim)
+noise = NOISE * normal(SEED + 2, HEIGHT, WIDTH, CHANNELS)
+image = (vectors[picture] + noise).permute(2, 0, 1)[None]  # (batch, channels, height, width)
+x = image.flatten(2).mT  # (batch, height * width, channels)
+c = embedded(WORDS, CONTEXT_DIM, SEED)  # (batch, words, context_dim)
 
-# A random layer, whose query projection maps the vector of each thing to a multiple of the key of its word.
-layer = seeded(SEED, rg.MultiHeadAttention, CHANNELS, HEADS, context_dim=CONTEXT_DIM, projection_bias=False)
-named = torch.tensor([WORDS.index(thing) for thing in THINGS])
-keys = layer.to_k(words)[0, named].unflatten(1, (HEADS, -1)).detach()  # (things, heads, head_dim)
-wanted = keys / keys.square().sum(-1, keepdim=True) * SHARPNESS * math.sqrt(layer.head_dim)
-layer.to_q.weight.data = (torch.linalg.pinv(vectors) @ wanted.flatten(1)).mT
+# A random layer, whose query projection maps the vector of each thing to a multiple of the key of
+# its word.
+layer = seeded(
+    SEED,
+    rg.MultiHeadAttention,
+    CHANNELS,
+    HEADS,
+    context_dim=CONTEXT_DIM,
+    projection_bias=False,
+)
+places = torch.tensor([WORDS.index(thing) for thing in THINGS])
+keys = layer.to_k(c)[0, places].unflatten(1, (HEADS, -1)).detach()  # (things, heads, head_dim)
+lengths_squared = keys.square().sum(-1, keepdim=True)
+queries = keys / lengths_squared * SHARPNESS * math.sqrt(layer.head_dim)
+layer.to_q.weight.data = (torch.linalg.pinv(vectors) @ queries.flatten(1)).mT
 
 with rg.record_attention(layer) as recording:
-    output = layer(cells, context=words)
+    z = layer(x, context=c)
 per_head = recording[""][0].weights  # (batch, heads, height * width, words)
-weights = per_head[0].mean(0).detach()
+weights = per_head[0].mean(0).detach()  # of both heads, (height * width, words)
 
-with figure("From the cells of an image to the words of a sentence", 7.9, 3.0,
-            "Each blue map shows how much weight the cells give to one word. The cells of the sky look at “sky”, "
-            "those of the ball at “ball”, those of the grass at “grass”.") as drawing:  # fmt: skip
+# %% tags=["folded"]
+caption = (
+    "Each blue map shows how much weight the cells give to one word. The cells of the sky look at "
+    "“sky”, those of the ball at “ball”, those of the grass at “grass”."
+)
+title = "From the cells of an image to the words of a sentence"
+with figure(title, 7.9, 3.0, caption) as drawing:
     panels = drawing.subplots(2, 6)
-    shown, *maps = [panels[0, 0], *panels[0, 1:], *panels[1, 1:]]
-    draw_cells(shown, picture, list(THINGS.values()), "equal")
-    shown.set_title("cells: queries", fontsize=9, color=QUERY)
-    panels[1, 0].set_axis_off()
-    panels[1, 0].text(0.5, 0.95, "words: keys\nand values", fontsize=9, color=KEY, ha="center", va="top")
-    for thing, x, y in (("sky", 12, 2), ("ball", 5.5, 6.5), ("grass", 11.5, 9)):
-        shown.text(x, y, thing, ha="center", va="center", fontsize=8.5)
-    for axes, word, column in zip(maps, WORDS, weights.T):
-        drawn = draw_map(axes, column.unflatten(0, (HEIGHT, WIDTH)))
-        axes.set_title(f"“{word}”", fontsize=9.5, color=KEY, fontweight="bold" if word in THINGS else "normal")
+
+    of_cells = panels[0, 0]
+    draw_cells(of_cells, picture, list(THINGS.values()), "equal")
+    of_cells.set_title("cells: queries", fontsize=9, color=QUERY)
+    for thing, right, down in (("sky", 12, 2), ("ball", 5.5, 6.5), ("grass", 11.5, 9)):
+        of_cells.text(right, down, thing, ha="center", va="center", fontsize=8.5)
+
+    note = panels[1, 0]
+    note.set_axis_off()
+    note.text(0.5, 0.95, "words: keys\nand values", fontsize=9, color=KEY, ha="center", va="top")
+
+    maps = [*panels[0, 1:], *panels[1, 1:]]
+    for axes, word, of_word in zip(maps, WORDS, weights.T):
+        drawn = draw_map(axes, of_word.unflatten(0, (HEIGHT, WIDTH)))
+        fontweight = "bold" if word in THINGS else "normal"
+        axes.set_title(f"“{word}”", fontsize=9.5, color=KEY, fontweight=fontweight)
         axes.set_aspect("equal")
         axes.spines[:].set(visible=True, color="#cccccc")
     scale_beside(drawing, drawn, panels, "weight, mean of heads")
@@ -75,26 +114,32 @@ with figure("From the cells of an image to the words of a sentence", 7.9, 3.0,
 # %%
 layer_of_image = rg.MultiHeadAttention(dim=32, heads=2, context_dim=48)
 grid = torch.randn(1, 32, 12, 16)  # (batch, channels, height, width)
+cells = grid.flatten(2).mT  # (batch, height * width, channels)
 prompt = torch.randn(1, 10, 48)  # (batch, words, context_dim)
-y = layer_of_image(grid.flatten(2).mT, context=prompt)  # (batch, height * width, channels)
-print(tuple(y.mT.unflatten(2, (12, 16)).shape))  # an image again
+output = layer_of_image(cells, context=prompt)  # (batch, height * width, channels)
+print(tuple(output.mT.unflatten(2, (12, 16)).shape))  # an image again
 
 # %% [markdown]
 # Nothing in the figure is trained. Its query projection is computed: a cell of the sky gets a query similar to the
 # key of “sky”, and likewise for ball and grass. Keys, values and the noise of the cells are random.
 
 # %% tags=["folded"]
-meanings = {
-    "queries": ("batch, height * width, channels", cells), "context": ("batch, words, context_dim", words),
-    "weights": ("batch, heads, height * width, words", per_head), "output": ("batch, height * width, channels", output),
-}  # fmt: skip
-rows = [(name, axes, " × ".join(map(str, tensor.shape))) for name, (axes, tensor) in meanings.items()]
-table("Shapes", ("tensor", "axes", "here"), rows)
-things = picture.flatten()  # what each cell shows
-rows = [
-    (thing, *(f"{weight:.2f}" for weight in weights[things == number].mean(0))) for number, thing in enumerate(THINGS)
+tensors = [
+    ("queries", "batch, height * width, channels", x),
+    ("context", "batch, words, context_dim", c),
+    ("weights", "batch, heads, height * width, words", per_head),
+    ("output", "batch, height * width, channels", z),
 ]
-table("Mean weight of each word for the cells that show a thing", ("cells of", *WORDS), rows)
+rows = [(name, axes, " × ".join(map(str, tensor.shape))) for name, axes, tensor in tensors]
+table("Shapes", ("tensor", "axes", "here"), rows)
+
+thing_of_cell = picture.flatten()  # (height * width,)
+rows = []
+for number, thing in enumerate(THINGS):
+    mean_weights = weights[thing_of_cell == number].mean(0)
+    rows.append((thing, *(f"{weight:.2f}" for weight in mean_weights)))
+title = "Mean weight of each word for the cells that show a thing"
+table(title, ("cells of", *WORDS), rows)
 
 # %% [markdown]
 # Cell 3 and word 3 have nothing in common, so “earlier” has no meaning between them. regard refuses a pattern that
@@ -103,7 +148,7 @@ table("Mean weight of each word for the cells that show a thing", ("cells of", *
 # %%
 refusal = ""
 try:
-    layer(cells, context=words, pattern="causal")
+    layer(x, context=c, pattern="causal")
 except UnsupportedError as error:
     refusal = str(error)
 print(refusal)
@@ -111,24 +156,52 @@ print(refusal)
 # %% [markdown]
 # ## Claims
 
+
+# %% tags=["folded"]
+def split_heads(vectors):
+    """(batch, length, heads * head_dim) -> (batch, heads, length, head_dim)."""
+    return vectors.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+
+q = split_heads(layer.to_q(x))
+k = split_heads(layer.to_k(c))
+v = split_heads(layer.to_v(c))
+z_of_heads = (q @ k.mT / math.sqrt(layer.head_dim)).softmax(-1) @ v
+by_hand = layer.to_output(z_of_heads.transpose(1, 2).flatten(2))
+
+right_cells = int((weights.argmax(-1) == places[thing_of_cell]).sum())
+
+shuffled = torch.randperm(HEIGHT * WIDTH, generator=torch.Generator().manual_seed(SEED))
+z_of_shuffled = layer(x[:, shuffled], context=c)
+
 # %% tags=["claims"]
-holds("The output has the image's shape, and the weights have a row for every cell and a column for every word.",
-      output.shape == cells.shape and per_head.shape[2:] == (HEIGHT * WIDTH, len(WORDS)),
-      f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers")  # fmt: skip
-holds("The weights of each cell sum to 1.", largest(weights.sum(-1) - 1) < 1e-12, ROUNDING)
-right_cells = int((weights.argmax(-1) == named[things]).sum())
-holds("Every cell gives its largest weight to the word for what it shows.", right_cells == HEIGHT * WIDTH,
-      f"{right_cells} of {HEIGHT * WIDTH} cells")  # fmt: skip
-q, k, v = (
-    one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (layer.to_q(cells), layer.to_k(words), layer.to_v(words))
+holds(
+    "The output has the image's shape, and the weights have a row for every cell and a column for "
+    "every word.",
+    z.shape == x.shape and per_head.shape[2:] == (HEIGHT * WIDTH, len(WORDS)),
+    f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers",
 )
-heads = (q @ k.mT / math.sqrt(layer.head_dim)).softmax(-1) @ v
-by_hand = layer.to_output(heads.transpose(1, 2).flatten(2))
-holds("The layer computes the formula written out in PyTorch.", largest(by_hand - output) < 1e-12, ROUNDING)
-order = torch.randperm(len(things), generator=torch.Generator().manual_seed(SEED))
-holds("Cells are independent: shuffling the cells shuffles the outputs.",
-      largest(layer(cells[:, order], context=words) - output[:, order]) < 1e-12, ROUNDING)  # fmt: skip
-holds("The pattern “causal” between an image and a sentence is refused.", bool(refusal), refusal or "it was not")
+holds("The weights of each cell sum to 1.", largest(weights.sum(-1) - 1) < 1e-12, ROUNDING)
+holds(
+    "Every cell gives its largest weight to the word for what it shows.",
+    right_cells == HEIGHT * WIDTH,
+    f"{right_cells} of {HEIGHT * WIDTH} cells",
+)
+holds(
+    "The layer computes the formula written out in PyTorch.",
+    largest(by_hand - z) < 1e-12,
+    ROUNDING,
+)
+holds(
+    "Cells are independent: shuffling the cells shuffles the outputs.",
+    largest(z_of_shuffled - z[:, shuffled]) < 1e-12,
+    ROUNDING,
+)
+holds(
+    "The pattern “causal” between an image and a sentence is refused.",
+    bool(refusal),
+    refusal or "it was not",
+)
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 3.2.3; Rombach et al. 2022, section 3.3.

@@ -14,52 +14,90 @@ import torch.nn.functional as F
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.seeing.canvas import INK, LINES, UNSEEN
 from regard_lab.teaching import (
-    ROUNDING, draw_cells, draw_map, figure, holds, largest, seeded, table, watch, words_of, write_numbers,
-)  # fmt: skip
+    ROUNDING,
+    draw_cells,
+    draw_map,
+    figure,
+    holds,
+    largest,
+    seeded,
+    table,
+    watch,
+    words_of,
+    write_numbers,
+)
 from regard_lab.text.vocabularies import BEGIN
 
+PASSES = 60
+
 words = words_of(TEXT)
+n = len(words)
 vocabulary = ["<begin>", *sorted(set(words))]
 ids = torch.tensor([[BEGIN, *(BEGIN + vocabulary.index(word) for word in words)]])
-read, wanted = ids[:, :-1], ids[0, 1:]  # each word that is read, and the word that follows it
-config = LanguageConfig(vocab_size=BEGIN + len(vocabulary), dim=32, heads=4, layers=2, positions="learned")
-model, trained = (seeded(SEED, LanguageModel, config).eval() for _ in range(2))  # the same random weights
-PASSES = 60
+read = ids[:, :-1]  # each word that is read, (1, n)
+wanted = ids[0, 1:]  # and the word that follows it, (n,)
+
+config = LanguageConfig(
+    vocab_size=BEGIN + len(vocabulary), dim=32, heads=4, layers=2, positions="learned"
+)
+model = seeded(SEED, LanguageModel, config).eval()  # keeps its random weights
+trained = seeded(SEED, LanguageModel, config).eval()  # begins with the same weights
+
+
+def mean_loss(logits):
+    return F.cross_entropy(logits, wanted)
 
 
 def train(model):
     """Train on the sentence for some passes; return the logits before each pass and after the last."""
-    logits, parameters = [], list(model.parameters())
+    parameters = list(model.parameters())
+    logits_by_pass = []
     for step in range(PASSES + 1):
-        logits.append(model(read)[0])
-        gradients = torch.autograd.grad(F.cross_entropy(logits[-1], wanted), parameters)
-        with torch.no_grad():  # gradient descent; each gradient is divided by the root mean square of its numbers
+        logits = model(read)[0]  # (n, vocabulary)
+        logits_by_pass.append(logits.detach())
+        gradients = torch.autograd.grad(mean_loss(logits), parameters)
+        learning_rate = 0.01 * (1 - step / PASSES)
+        with torch.no_grad():
+            # gradient descent; each gradient is divided by the root mean square of its numbers
             for parameter, gradient in zip(parameters, gradients):
                 size = gradient.square().mean().sqrt().clamp(min=1e-30)
-                parameter -= 0.01 * (1 - step / PASSES) * gradient / size
-    return [one.detach() for one in logits]
+                parameter -= learning_rate * gradient / size
+    return logits_by_pass
 
 
-logits = train(trained)
-right = [int((one.argmax(-1) == wanted).sum()) for one in logits]
-chances = [one.softmax(-1)[range(len(words)), wanted] for one in (logits[0], logits[-1])]  # of the true next word
+logits_by_pass = train(trained)
+before = logits_by_pass[0].softmax(-1)  # (n, vocabulary)
+after = logits_by_pass[-1].softmax(-1)
+right_before = int((before.argmax(-1) == wanted).sum())
+right_after = int((after.argmax(-1) == wanted).sum())
 
-count, size = len(words), 8.5 if len(words) <= 12 else 6
-with figure(f"One sentence: {count} training examples in one pass", 7.9, 1.4 + 0.28 * count,
-            "Each row is a training example: the model reads the grey words and predicts the framed one. Right: the "
-            f"probability that it gives to the framed word before and after {PASSES} passes.") as drawing:  # fmt: skip
-    left, side = drawing.subplots(1, 2, width_ratios=(6, 1))
-    draw_cells(left, torch.ones(count, count + 1).tril().long(), ("white", UNSEEN), "auto")
-    for row in range(count):
+# %% tags=["folded"]
+of_true_next_word = torch.stack([before[range(n), wanted], after[range(n), wanted]], 1)  # (n, 2)
+
+caption = (
+    "Each row is a training example: the model reads the grey words and predicts the framed one. "
+    "Right: the probability that it gives to the framed word before and after "
+    f"{PASSES} passes."
+)
+title = f"One sentence: {n} training examples in one pass"
+with figure(title, 7.9, 1.4 + 0.28 * n, caption) as drawing:
+    left, right = drawing.subplots(1, 2, width_ratios=(6, 1))
+    size = 8.5 if n <= 12 else 6
+
+    grey = torch.ones(n, n + 1).tril().long()
+    draw_cells(left, grey, ("white", UNSEEN), "auto")
+    centred = {"ha": "center", "va": "center", "fontsize": size, "color": INK}
+    for row in range(n):
         for column, word in enumerate(["<begin>", *words][: row + 2]):
-            left.text(column, row, word, ha="center", va="center", fontsize=size, color=INK, parse_math=False)
-        frame = [row + 0.55, row + 1.45, row + 1.45, row + 0.55, row + 0.55]
-        up, down = row - 0.42, row + 0.42
-        left.plot(frame, [up, up, down, down, up], color=LINES[1], linewidth=1.6)
+            left.text(column, row, word, parse_math=False, **centred)
+        start, stop = row + 0.55, row + 1.45
+        top, bottom = row - 0.42, row + 0.42
+        frame = ([start, stop, stop, start, start], [top, top, bottom, bottom, top])
+        left.plot(*frame, color=LINES[1], linewidth=1.6)
     left.spines[:].set_visible(False)
-    values = torch.stack(chances, 1)
-    image = draw_map(side, values, columns=("before", "after"))
-    write_numbers(side, values, size)
+
+    draw_map(right, of_true_next_word, columns=("before", "after"))
+    write_numbers(right, of_true_next_word, size)
 
 # %% [markdown]
 # A decoder writes text: it computes the probability of the next word from the words before it. The product of these
@@ -82,9 +120,9 @@ from regard_lab.models import LanguageConfig, LanguageModel
 small = LanguageModel(LanguageConfig(vocab_size=10, dim=32, heads=4)).double().eval()
 text = torch.tensor([[2, 5, 6, 7, 8]])
 with torch.no_grad():
-    at_once = small(text)[0]  # the logits after each word, in one pass
-    one_by_one = torch.stack([small(text[:, :stop])[0, -1] for stop in range(1, 6)])
-print(torch.allclose(at_once, one_by_one))
+    at_once = small(text)[0]  # the logits after each word, in one pass, (5, vocabulary)
+    one_by_one = [small(text[:, :t])[0, -1] for t in (1, 2, 3, 4, 5)]
+print(torch.allclose(at_once, torch.stack(one_by_one)))
 
 # %% [markdown]
 # A cache keeps the keys and values of earlier words. Then each step computes only one position:
@@ -92,7 +130,9 @@ print(torch.allclose(at_once, one_by_one))
 # %%
 with torch.no_grad():
     state = small.start(text[:, :1])
-    steps = [state.next_scores] + [small.step(text[:, place], state) for place in range(1, 5)]
+    steps = [state.next_scores]
+    for t in (1, 2, 3, 4):
+        steps.append(small.step(text[:, t], state))
 print(torch.allclose(at_once, torch.cat(steps)))
 
 # %% [markdown]
@@ -100,61 +140,90 @@ print(torch.allclose(at_once, torch.cat(steps)))
 
 
 # %% tags=["folded"]
-def without_cache(read):
-    return torch.stack([model(read[:, :stop])[0, -1] for stop in range(1, read.shape[1] + 1)])
+def in_one_pass():
+    return model(read)[0]
 
 
-def with_cache(read):
+def without_cache():
+    return torch.stack([model(read[:, : t + 1])[0, -1] for t in range(n)])
+
+
+def with_cache():
     state = model.start(read[:, :1])
-    return torch.cat([state.next_scores, *(model.step(read[:, place], state) for place in range(1, read.shape[1]))])
-
-
-def gradient(loss):
-    return list(torch.autograd.grad(loss, list(model.parameters())))
-
-
-def apart(one, other):
-    return max(largest(x - y) for x, y in zip(one, other))
+    logits = [state.next_scores]
+    for t in range(1, n):
+        logits.append(model.step(read[:, t], state))
+    return torch.cat(logits)
 
 
 with torch.no_grad():
-    at_once, by_prefixes, cached = model(read)[0], without_cache(read), with_cache(read)
-in_one_pass = gradient(F.cross_entropy(model(read)[0], wanted, reduction="sum"))
-losses = [F.cross_entropy(model(read[:, :n])[0, -1:], wanted[n - 1 : n]) for n in range(1, count + 1)]
-summed = [sum(parts) for parts in zip(*map(gradient, losses))]
+    logits = in_one_pass()  # (n, vocabulary)
+    logits_without_cache = without_cache()
+    logits_with_cache = with_cache()
 
-ways = {
-    "training": lambda: model(read),
-    "writing": lambda: with_cache(read),
-    "without a cache": lambda: without_cache(read),
-}
-layer = {name: watch({"layer": model.blocks[0]}, call)["layer"] for name, call in ways.items()}
-passes = {name: (seen.calls, sum(x.shape[1] for x in seen.inputs)) for name, seen in layer.items()}
+# The first layer is called once in each pass.
+ways = {"training": in_one_pass, "writing": with_cache, "without a cache": without_cache}
+passes = {}
+for name, way in ways.items():
+    first_layer = watch({"first layer": model.blocks[0]}, way)["first layer"]
+    positions = sum(x.shape[1] for x in first_layer.inputs)
+    passes[name] = (first_layer.calls, positions)
+
+
+def gradient_of(loss):
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+gradients = gradient_of(F.cross_entropy(in_one_pass(), wanted, reduction="sum"))
+sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
+for t in range(n):  # each example in a pass of its own
+    of_example = F.cross_entropy(model(read[:, : t + 1])[0, -1:], wanted[t : t + 1])
+    sums = [total + gradient for total, gradient in zip(sums, gradient_of(of_example))]
+gradient_differences = [largest(one - two) for one, two in zip(gradients, sums)]
 
 edited = read.clone()
 edited[0, -1] = BEGIN if int(read[0, -1]) != BEGIN else int(wanted[-1])
 with torch.no_grad():
-    moved = (model(edited) - model(read))[0].norm(dim=-1)
+    moved = (model(edited) - model(read))[0].norm(dim=-1)  # of the logits, (n,)
 
-table(f"What the first layer computes for {count} words", ("when", "passes, one after the other", "positions"),
-      [(name, *counts) for name, counts in passes.items()])  # fmt: skip
+title = f"What the first layer computes for {n} words"
+rows = [(name, *counts) for name, counts in passes.items()]
+table(title, ("when", "passes, one after the other", "positions"), rows)
 
 # %% tags=["claims"]
-holds("At every position, one pass gives the same logits as a pass over only the words up to there.",
-      apart(at_once, by_prefixes) < 1e-9, f"{count} positions, {ROUNDING}")  # fmt: skip
-holds("Word by word with a cache, the logits are the same.", apart(at_once, cached) < 1e-9, ROUNDING)
-holds("The gradient of one pass is the sum of the gradients of its examples, each computed in a pass of its own.",
-      apart(in_one_pass, summed) < 1e-9, f"all parameters, {ROUNDING}")  # fmt: skip
+holds(
+    "At every position, one pass gives the same logits as a pass over only the words up to there.",
+    largest(logits - logits_without_cache) < 1e-9,
+    f"{n} positions, {ROUNDING}",
+)
+holds(
+    "Word by word with a cache, the logits are the same.",
+    largest(logits - logits_with_cache) < 1e-9,
+    ROUNDING,
+)
+holds(
+    "The gradient of one pass is the sum of the gradients of its examples, each computed in a pass "
+    "of its own.",
+    max(gradient_differences) < 1e-9,
+    f"all parameters, {ROUNDING}",
+)
+prefixes = n * (n + 1) // 2  # the words of all texts that writing without a cache reads
 holds(
     "Training takes one pass for all words; writing takes one pass for each word.",
-    passes == {"training": (1, count), "writing": (count, count), "without a cache": (count, count * (count + 1) // 2)},
-    f"1 pass against {count}; without a cache {passes['without a cache'][1]} positions instead of {count}",
+    passes == {"training": (1, n), "writing": (n, n), "without a cache": (n, prefixes)},
+    f"1 pass against {n}; without a cache {passes['without a cache'][1]} positions instead of {n}",
 )
-holds("Replacing the last word changes no earlier logits.", largest(moved[:-1]) < 1e-9 < float(moved[-1]),
-      f"the logits after it change by {float(moved[-1]):.2f}, all others do not "
-      "change except for rounding")  # fmt: skip
-holds("All positions learn at once: after training, each predicts its next word.", right[-1] == count,
-      f"{right[0]} of {count} before, {right[-1]} after {PASSES} passes")  # fmt: skip
+holds(
+    "Replacing the last word changes no earlier logits.",
+    largest(moved[:-1]) < 1e-9 < float(moved[-1]),
+    f"the logits after it change by {float(moved[-1]):.2f}, all others do not change except for "
+    "rounding",
+)
+holds(
+    "All positions learn at once: after training, each predicts its next word.",
+    right_after == n,
+    f"{right_before} of {n} before, {right_after} after {PASSES} passes",
+)
 
 # %% [markdown]
 # Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.3.

@@ -15,26 +15,47 @@ import torch
 from regard_lab.models import EncoderConfig, TextEncoder
 from regard_lab.seeing.canvas import FAINT, LINES
 from regard_lab.teaching import (
-    ROUNDING, draw_bars, draw_line, figure, holds, label_axes, largest, seeded, table, watch, words_of,
-)  # fmt: skip
+    ROUNDING,
+    draw_bars,
+    draw_line,
+    figure,
+    holds,
+    label_axes,
+    largest,
+    seeded,
+    table,
+    watch,
+    words_of,
+)
 
 words = words_of(TEXT, least=3)
 vocabulary = sorted(set(words))
 ids = torch.tensor([[4 + vocabulary.index(word) for word in words]])  # ids below 4 are special
+
 config = EncoderConfig(
-    vocab_size=5 + len(vocabulary), dim=32, heads=4, layers=6, head="none", positions="sinusoidal", dropout=0.0
+    vocab_size=5 + len(vocabulary),
+    dim=32,
+    heads=4,
+    layers=6,
+    head="none",
+    positions="sinusoidal",
+    dropout=0.0,
 )
 model = seeded(SEED, TextEncoder, config).eval()  # random weights
 
+# Run the model once, and watch what goes into and comes out of its parts.
 modules = {"last norm": model.norm}
-for layer, block in enumerate(model.blocks):
-    for part in ("attention", "feed_forward"):
-        modules[f"{part} {layer}"] = block.get_submodule(part)
-        modules[f"norm of {part} {layer}"] = block.get_submodule(f"{part}_norm")
+for number, block in enumerate(model.blocks):
+    modules[f"attention {number}"] = block.attention
+    modules[f"norm of attention {number}"] = block.attention_norm
+    modules[f"feed-forward {number}"] = block.feed_forward
+    modules[f"norm of feed-forward {number}"] = block.feed_forward_norm
+watched = watch(modules, lambda: model(ids))
+
 parts = [name for name in modules if "norm" not in name]
-seen = watch(modules, lambda: model(ids))
-start, end = seen["norm of attention 0"].inputs[0][0], seen["last norm"].inputs[0][0]
-added = {name.replace("_", "-"): seen[name].outputs[0][0] for name in parts}
+added = {name: watched[name].outputs[0][0] for name in parts}  # (words, dim) each
+start = watched["norm of attention 0"].inputs[0][0]  # the embeddings
+end = watched["last norm"].inputs[0][0]
 
 
 def difference(x):
@@ -43,33 +64,45 @@ def difference(x):
 
 
 @torch.no_grad()
-def differences(residuals):
-    """The same after each layer; without residuals each part replaces the vectors instead of adding to them."""
-    x, found = start, [difference(start)]
+def differences_by_layer(residuals):
+    """The same at the start and after each layer; without residuals each part replaces the vectors."""
+    x = start
+    differences = [difference(x)]
     for block in model.blocks:
-        for norm, part in ((block.attention_norm, block.attention), (block.feed_forward_norm, block.feed_forward)):
-            more = part(norm(x[None]))[0]
-            x = x + more if residuals else more
-        found.append(difference(x))
-    return found
+        attended = block.attention(block.attention_norm(x[None]))[0]
+        y = x + attended if residuals else attended
+        computed = block.feed_forward(block.feed_forward_norm(y[None]))[0]
+        x = y + computed if residuals else computed
+        differences.append(difference(x))
+    return differences
 
 
-kept, lost = differences(residuals=True), differences(residuals=False)
+with_residuals = differences_by_layer(residuals=True)
+without_residuals = differences_by_layer(residuals=False)
+
+# %% tags=["folded"]
 middle = (len(words) - 1) // 2
+lengths = {name: float(x[middle].norm()) for name, x in {"embedding": start, **added}.items()}
 
-with figure("Residual connections keep the vectors of words different", 8.0, 3.8,
-            "Left: without residual connections, all words have almost the same vector after two layers. Right: each "
-            "part adds a short vector to a long one.") as drawing:  # fmt: skip
+caption = (
+    "Left: without residual connections, all words have almost the same vector after two layers. "
+    "Right: each part adds a short vector to a long one."
+)
+title = "Residual connections keep the vectors of words different"
+with figure(title, 8.0, 3.8, caption) as drawing:
     left, right = drawing.subplots(1, 2, width_ratios=(1.0, 1.1))
-    for number, (curve, label) in enumerate(((kept, "with residual connections"), (lost, "without"))):
+
+    curves = {"with residual connections": with_residuals, "without": without_residuals}
+    for number, (label, curve) in enumerate(curves.items()):
         draw_line(left, range(7), curve, number, label)
         left.text(2.2, curve[3] + 0.035, label, fontsize=9, color=LINES[number])
     label_axes(left, "How different the words' vectors are", "layers passed", "0: all the same")
-    left.set_ylim(0, 1.2 * max(kept))
-    lengths = {"embedding": start, **added}
-    lengths = {name: float(x[middle].norm()) for name, x in lengths.items()}
-    draw_bars(right, lengths, [f"{length:.2f}" for length in lengths.values()], [FAINT, *LINES[2:4] * 6])
-    label_axes(right, f"What is added to the vector of “{words[middle]}”", "length of the vector", "")
+    left.set_ylim(0, 1.2 * max(with_residuals))
+
+    numbers = [f"{length:.2f}" for length in lengths.values()]
+    draw_bars(right, lengths, numbers, [FAINT, *LINES[2:4] * 6])
+    title = f"What is added to the vector of “{words[middle]}”"
+    label_axes(right, title, "length of the vector", "")
     right.set_xlim(right=1.2 * max(lengths.values()))
 
 # %% [markdown]
@@ -92,7 +125,8 @@ with figure("Residual connections keep the vectors of words different", 8.0, 3.8
 block = model.blocks[0]
 x = torch.randn(1, 5, 32, dtype=torch.float64)  # five words
 y = x + block.attention(block.attention_norm(x))
-print(torch.allclose(y + block.feed_forward(block.feed_forward_norm(y)), block(x)))
+x_next = y + block.feed_forward(block.feed_forward_norm(y))
+print(torch.allclose(x_next, block(x)))
 
 # %% [markdown]
 # Nothing is masked, so the last word changes even the vector of the first one. Here the last word is replaced by
@@ -110,31 +144,58 @@ for word, distance in zip(words, moved):
 #
 # The encoder of this page has 6 layers and random weights. Layers are counted from 0.
 
-# %% tags=["claims"]
-table("How different the words' vectors are (0: all the same)", ("layers passed", "with residuals", "without"),
-      [(layer, f"{one:.3f}", f"{other:.3f}") for layer, (one, other) in enumerate(zip(kept, lost))])  # fmt: skip
-read = torch.stack([seen[f"norm of {name}"].outputs[0][0].norm(dim=-1) for name in parts])
-off = largest(read / math.sqrt(32) - 1)
-x = seen["norm of feed_forward 0"].outputs[0]
-changed = x.clone()
-changed[:, -1] = -x[:, -1]
-with torch.no_grad():
-    alone = (block.feed_forward(changed) - block.feed_forward(x))[0].norm(dim=-1)
+# %% tags=["folded"]
+rows = []
+for layer in range(7):
+    rows.append((layer, f"{with_residuals[layer]:.3f}", f"{without_residuals[layer]:.3f}"))
+title = "How different the words' vectors are (0: all the same)"
+table(title, ("layers passed", "with residuals", "without"), rows)
 
-holds("At the end, the vector of a word is its embedding plus what every part added.",
-      largest(start + sum(added.values()) - end) < 1e-9, f"{len(added)} parts, {ROUNDING}")  # fmt: skip
-holds("The norms bring the input of every part to the same length.", off < 0.01,
-      f"all √32 = {math.sqrt(32):.2f}, to within {max(off, 1e-3):.1%}; the vectors end with lengths of "
-      f"{float(end.norm(dim=-1).min()):.1f} to {float(end.norm(dim=-1).max()):.1f}")  # fmt: skip
-holds("In self-attention every word looks at all words: replacing the last word moves every output.", min(moved) > 1e-3,
-      f"the first word moves by {moved[0]:.3f}, the last by {moved[-1]:.3f}")  # fmt: skip
-holds("The feed-forward network computes each word alone: replacing one vector moves no other output.",
-      largest(alone[:-1]) < 1e-9 < float(alone[-1]),
-      f"the replaced one moves by {float(alone[-1]):.2f}, the others do not move except for rounding")  # fmt: skip
-holds("With residual connections, the words stay different through all layers.", kept[-1] > 0.5 * kept[0],
-      f"{kept[0]:.2f} before the first layer, {kept[-1]:.2f} after the last")  # fmt: skip
-holds("Without residual connections, all words end with almost the same vector.", lost[-1] < 0.25 * kept[-1],
-      f"{lost[0]:.2f} before the first layer, {lost[-1]:.3f} after the last")  # fmt: skip
+# the lengths of the vectors that each part reads, relative to the square root of dim
+read = torch.stack([watched[f"norm of {name}"].outputs[0][0] for name in parts])
+deviation = largest(read.norm(dim=-1) / math.sqrt(32) - 1)
+end_lengths = end.norm(dim=-1)
+
+# what the first feed-forward network does to the other words if the vector of the last is replaced
+x = watched["norm of feed-forward 0"].outputs[0]
+replaced = x.clone()
+replaced[:, -1] = -x[:, -1]
+with torch.no_grad():
+    moved_alone = (block.feed_forward(replaced) - block.feed_forward(x))[0].norm(dim=-1)  # (words,)
+
+# %% tags=["claims"]
+holds(
+    "At the end, the vector of a word is its embedding plus what every part added.",
+    largest(start + sum(added.values()) - end) < 1e-9,
+    f"{len(added)} parts, {ROUNDING}",
+)
+holds(
+    "The norms bring the input of every part to the same length.",
+    deviation < 0.01,
+    f"all √32 = {math.sqrt(32):.2f}, to within {max(deviation, 1e-3):.1%}; the vectors end with "
+    f"lengths of {float(end_lengths.min()):.1f} to {float(end_lengths.max()):.1f}",
+)
+holds(
+    "In self-attention every word looks at all words: replacing the last word moves every output.",
+    min(moved) > 1e-3,
+    f"the first word moves by {moved[0]:.3f}, the last by {moved[-1]:.3f}",
+)
+holds(
+    "The feed-forward network computes each word alone: replacing one vector moves no other output.",
+    largest(moved_alone[:-1]) < 1e-9 < float(moved_alone[-1]),
+    f"the replaced one moves by {float(moved_alone[-1]):.2f}, the others do not move except for "
+    "rounding",
+)
+holds(
+    "With residual connections, the words stay different through all layers.",
+    with_residuals[-1] > 0.5 * with_residuals[0],
+    f"{with_residuals[0]:.2f} before the first layer, {with_residuals[-1]:.2f} after the last",
+)
+holds(
+    "Without residual connections, all words end with almost the same vector.",
+    without_residuals[-1] < 0.25 * with_residuals[-1],
+    f"{without_residuals[0]:.2f} before the first layer, {without_residuals[-1]:.3f} after the last",
+)
 
 # %% [markdown]
 # Source: Attention Is All You Need, Vaswani et al. 2017, sections 3.1 (the layer, with the norm after each sum) and

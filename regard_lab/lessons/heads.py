@@ -11,32 +11,51 @@ SEED = 0
 import torch
 
 from regard_lab.teaching import (
-    Estimate, does_not_hold, draw_map, figure, holds, read_report, scale_beside, table, undecided, write_numbers,
-)  # fmt: skip
+    Estimate,
+    does_not_hold,
+    draw_map,
+    figure,
+    holds,
+    read_report,
+    scale_beside,
+    table,
+    undecided,
+    write_numbers,
+)
 from regard_lab.teaching.looking import RELATIONS, measure_heads
 
 report = read_report("heads")
 measured = report.figures if RUN is None else measure_heads(RUN, SEED)
-relations, layers, heads = measured["relations"], measured["layers"], measured["heads"]
+relations = measured["relations"]
+layers = measured["layers"]
+heads = measured["heads"]
 
 
-def away(offset):
-    return f"{abs(offset)} word{'s' * (abs(offset) != 1)} {'ahead' if offset > 0 else 'back'}"
+def distance(offset):
+    words = "word" if abs(offset) == 1 else "words"
+    direction = "ahead" if offset > 0 else "back"
+    return f"{abs(offset)} {words} {direction}"
 
 
-with figure("How often each head looks from a word to the one it belongs to", 8, 3.4,
-            "A cell is a head of the translator's encoder: the share of pairs in which the first word gives the "
-            "second more weight than any other word. Below each map are two "
-            "baselines that use no grammar.") as drawing:  # fmt: skip
+# %% tags=["folded"]
+caption = (
+    "A cell is a head of the translator's encoder: the share of pairs in which the first word gives "
+    "the second more weight than any other word. Below each map are two baselines that use no "
+    "grammar."
+)
+title = "How often each head looks from a word to the one it belongs to"
+with figure(title, 8, 3.4, caption) as drawing:
     panels = drawing.subplots(1, len(RELATIONS))
-    for axes, (name, one) in zip(panels, relations.items()):
+    for axes, (name, relation) in zip(panels, relations.items()):
+        shares = torch.tensor(relation["shares"])  # (layers, heads)
         rows = [f"layer {layer}" for layer in range(layers)] if axes is panels[0] else ()
-        image = draw_map(axes, torch.tensor(one["shares"]), rows)
-        axes.set_xticks(range(heads), [str(head) for head in range(heads)], fontsize=8.5)
-        write_numbers(axes, torch.tensor(one["shares"]))
+        image = draw_map(axes, shares, rows)
+        write_numbers(axes, shares)
         axes.set_title(name, fontsize=10)
-        baselines = f"random {one['chance']:.2f}; {away(one['offset'])} {one['by_offset']:.2f}"
-        axes.set_xlabel(f"head\n{baselines}", fontsize=9)
+        axes.set_xticks(range(heads), [str(head) for head in range(heads)], fontsize=8.5)
+        by_chance = f"random {relation['chance']:.2f}"
+        by_offset = f"{distance(relation['offset'])} {relation['by_offset']:.2f}"
+        axes.set_xlabel(f"head\n{by_chance}; {by_offset}", fontsize=9)
     scale_beside(drawing, image, panels, "share of pairs")
 
 # %% [markdown]
@@ -52,14 +71,31 @@ with figure("How often each head looks from a word to the one it belongs to", 8,
 # Layers and heads are counted from 0.
 
 # %% tags=["folded"]
-table(f"The head of each relation, on {measured['sentences']} test sentences",
-      ("relation", "head, by validation", "share", "random choice", "fixed offset", "pairs"),
-      [(name, "layer {}, head {}".format(*one["chosen"]), f"{one['chosen_share']:.3f}", f"{one['chance']:.3f}",
-        f"{one['by_offset']:.3f} ({away(one['offset'])})", one["pairs"])
-       for name, one in relations.items()])  # fmt: skip
-table("Every head, on test sentences", ("layer", "head", *relations),
-      [(layer, head, *(f"{one['shares'][layer][head]:.3f}" for one in relations.values()))
-       for layer in range(layers) for head in range(heads)])  # fmt: skip
+rows = []
+for name, relation in relations.items():
+    layer, head = relation["chosen"]
+    by_offset = f"{relation['by_offset']:.3f} ({distance(relation['offset'])})"
+    row = (
+        name,
+        f"layer {layer}, head {head}",
+        f"{relation['chosen_share']:.3f}",
+        f"{relation['chance']:.3f}",
+        by_offset,
+        relation["pairs"],
+    )
+    rows.append(row)
+table(
+    f"The head of each relation, on {measured['sentences']} test sentences",
+    ("relation", "head, by validation", "share", "random choice", "fixed offset", "pairs"),
+    rows,
+)
+
+rows = []
+for layer in range(layers):
+    for head in range(heads):
+        shares = [relation["shares"][layer][head] for relation in relations.values()]
+        rows.append((layer, head, *(f"{share:.3f}" for share in shares)))
+table("Every head, on test sentences", ("layer", "head", *relations), rows)
 print(report.source if RUN is None else f"measured on {RUN}")
 
 # %% [markdown]
@@ -88,13 +124,24 @@ print(report.source if RUN is None else f"measured on {RUN}")
 # ## Claims
 
 # %% tags=["claims"]
-than_offset = {"verb to subject": does_not_hold, "adjective to noun": does_not_hold, "it to referent": undecided}
+compare_with_offset = {
+    "verb to subject": does_not_hold,
+    "adjective to noun": does_not_hold,
+    "it to referent": undecided,
+}
 for name, (word, target) in RELATIONS.items():
-    one = relations[name]
-    share, by_offset = (Estimate.share(one[key], one["pairs"]) for key in ("chosen_share", "by_offset"))
-    holds(f"The chosen head looks from {word} to its {target} more than twice as often as by random choice.",
-          share.above(2 * one["chance"]), f"{share} of {one['pairs']}, by chance {one['chance']:.3f}")  # fmt: skip
-    than_offset[name](
+    relation = relations[name]
+    pairs = relation["pairs"]
+    share = Estimate.share(relation["chosen_share"], pairs)
+    by_offset = Estimate.share(relation["by_offset"], pairs)
+    holds(
+        f"The chosen head looks from {word} to its {target} more than twice as often as by random "
+        "choice.",
+        share.above(2 * relation["chance"]),
+        f"{share} of {pairs}, by chance {relation['chance']:.3f}",
+    )
+    compare_with_offset[name](
         f"From {word} to its {target} the chosen head looks more often than a fixed offset would.",
-        share.above(by_offset), f"{share}, {away(one['offset'])} {by_offset}",
-    )  # fmt: skip
+        share.above(by_offset),
+        f"{share}, {distance(relation['offset'])} {by_offset}",
+    )

@@ -14,70 +14,115 @@ import torch
 import regard as rg
 from regard_lab.seeing.canvas import KEY, QUERY
 from regard_lab.teaching import (
-    ROUNDING, Estimate, draw_curves, draw_reading, every, figure, holds, largest, normal, read_report, table
-)  # fmt: skip
+    ROUNDING,
+    Estimate,
+    draw_curves,
+    draw_reading,
+    every,
+    figure,
+    holds,
+    largest,
+    normal,
+    read_report,
+    table,
+)
 
 WORDS = ("The", "cat", "sat", "on", "the", "mat")
-SAT, READ = 2, (1, 5)  # "sat" reads "cat" and "mat"
-DIM, CONTENT = 16, 8  # a word is 8 numbers of content, 3 of them its colour, and its position as 8 numbers
-SHARP, EXACT = 400.0, 1e-12  # a difference of scores that leaves other words a weight of 0
+CAT, SAT, MAT = 1, 2, 5  # positions
+READ_BY_HEADS = {1: [(CAT, MAT)], 2: [(CAT,), (MAT,)]}  # what "sat" reads in each head
+CONTENT = 8  # numbers of a word that are its content; the first three are its colour
+POSITION = 8  # numbers of a word that are its position
+DIM = CONTENT + POSITION
+SHARP = 400.0  # a difference of scores that leaves other words a weight of 0
+EXACT = 1e-12  # results in float64 that differ by less are equal except for rounding
 
 colours = torch.full((len(WORDS), 3), 0.85, dtype=torch.float64)  # grey
-colours[list(READ)] = torch.tensor([[0.90, 0.62, 0.0], [0.0, 0.45, 0.70]]).double()  # orange, blue
-words = torch.cat([colours, normal(SEED, len(WORDS), CONTENT - 3), torch.eye(len(WORDS), DIM - CONTENT)], -1)[None]
+colours[CAT] = torch.tensor([0.90, 0.62, 0.0])  # orange
+colours[MAT] = torch.tensor([0.0, 0.45, 0.70])  # blue
+other_content = normal(SEED, len(WORDS), CONTENT - 3)
+positions = torch.eye(len(WORDS), POSITION)
+words = torch.cat([colours, other_content, positions], -1)[None]  # (1, words, DIM)
 
 
 def reading_layer(heads):
     """A layer in which "sat" reads "cat" and "mat": with one head both, with two heads one each."""
+    head_dim = DIM // heads
+    W_q = torch.zeros(heads, head_dim, DIM, dtype=torch.float64)
+    W_k = torch.zeros(heads, head_dim, DIM, dtype=torch.float64)
+    W_v = torch.zeros(heads, head_dim, DIM, dtype=torch.float64)
+    for head, places in enumerate(READ_BY_HEADS[heads]):
+        # the query of "sat" is the position of the word to be read
+        W_q[head, places, CONTENT + SAT] = SHARP
+        # a key is the position of its word, a value is the content of its word
+        W_k[head, :POSITION, CONTENT:] = torch.eye(POSITION)
+        W_v[head, :CONTENT, :CONTENT] = torch.eye(CONTENT)
+
     layer = rg.MultiHeadAttention(DIM, heads, projection_bias=False).double()
-    q, k, v = (torch.zeros(heads, DIM // heads, DIM, dtype=torch.float64) for _ in range(3))
-    for head in range(heads):
-        for place in READ if heads == 1 else READ[head : head + 1]:
-            q[head, place, CONTENT + SAT] = SHARP  # the query of "sat" is the position of the word to be read
-        k[head, : DIM - CONTENT, CONTENT:] = torch.eye(DIM - CONTENT)  # a key is the position of its word
-        v[head, :CONTENT, :CONTENT] = torch.eye(CONTENT)  # a value is the content of its word
-    for projection, weight in ((layer.to_q, q), (layer.to_k, k), (layer.to_v, v)):
-        projection.weight.data = weight.flatten(0, 1)
+    layer.to_q.weight.data = W_q.flatten(0, 1)
+    layer.to_k.weight.data = W_k.flatten(0, 1)
+    layer.to_v.weight.data = W_v.flatten(0, 1)
     layer.to_output.weight.data = torch.eye(DIM, dtype=torch.float64)
     return layer
 
 
-def read_by_sat(layer, words):  # -> the weights of "sat" (heads, words), and its output
+def read_by_sat(layer, words):
+    """The weights of "sat", (heads, words), and its output, (DIM,)."""
     with rg.record_attention(layer) as recording, torch.no_grad():
         output = layer(words)
     return recording[""][0].weights[0, :, SAT], output[0, SAT]
 
 
-one, two = reading_layer(1), reading_layer(2)
-(single, mean), (double, both) = read_by_sat(one, words), read_by_sat(two, words)
+one_head = reading_layer(1)
+two_heads = reading_layer(2)
+weights_of_one, mean = read_by_sat(one_head, words)
+weights_of_two, side_by_side = read_by_sat(two_heads, words)
 
-queries = torch.linspace(-25, 25, 201, dtype=torch.float64)  # of a head of one number, for 51 times three keys
-keys = torch.cat([torch.tensor([[-1.0, 0.1, 1.0]], dtype=torch.float64), normal(SEED, 50, 3).sort(-1).values])
-q, k = queries.expand(51, 1, -1)[..., None], keys[:, None, :, None]
-of_three = rg.attention_detail(q, k, k, scale=1.0, want=["weights"]).weights[:, 0]  # (51, queries, 3)
+# A head of one number: 201 queries, each for 51 times three keys.
+queries = torch.linspace(-25, 25, 201, dtype=torch.float64)
+drawn_keys = torch.tensor([[-1.0, 0.1, 1.0]], dtype=torch.float64)
+random_keys = normal(SEED, 50, 3).sort(-1).values
+q = queries.expand(51, 1, -1)[..., None]  # (51, 1, 201, 1)
+k = torch.cat([drawn_keys, random_keys])[:, None, :, None]  # (51, 1, 3, 1)
+of_three = rg.attention_detail(q, k, k, scale=1.0, want=["weights"]).weights[:, 0]  # (51, 201, 3)
 
-turns = torch.arange(6, dtype=torch.float64) * math.tau / 6
-circle = torch.stack([turns.cos(), turns.sin()], -1)[None, None]  # six keys of two numbers
-of_six = rg.attention_detail(25 * circle, circle, circle, scale=1.0, want=["weights"]).weights[0, 0].diagonal()
+# A head of two numbers: six keys on a circle, and for each a query in its direction.
+angles = torch.arange(6, dtype=torch.float64) * math.tau / 6
+circle = torch.stack([angles.cos(), angles.sin()], -1)[None, None]  # (1, 1, 6, 2)
+detail = rg.attention_detail(25 * circle, circle, circle, scale=1.0, want=["weights"])
+of_six = detail.weights[0, 0].diagonal()  # of each query for its own key, (6,)
 
-with figure("One head mixes two words, two heads keep them apart", 7.8, 6.2,
-            "Above: one head returns a mixture of orange and blue, two heads return both. Below: a head of one number "
-            "never chooses the middle key, a head of two numbers can choose each key.") as drawing:  # fmt: skip
-    (first, second), (narrow, round_) = drawing.subplots(2, 2)
-    draw_reading(first, "One head of 16", WORDS, colours, SAT, single, mean[None, :3])
-    draw_reading(second, "Two heads of 8, as many parameters", WORDS, colours, SAT, double, both.view(2, -1)[:, :3])
+# %% tags=["folded"]
+caption = (
+    "Above: one head returns a mixture of orange and blue, two heads return both. Below: a head of "
+    "one number never chooses the middle key, a head of two numbers can choose each key."
+)
+title = "One head mixes two words, two heads keep them apart"
+with figure(title, 7.8, 6.2, caption) as drawing:
+    (upper_left, upper_right), (lower_left, lower_right) = drawing.subplots(2, 2)
+
+    mixed = mean[None, :3]
+    draw_reading(upper_left, "One head of 16", WORDS, colours, SAT, weights_of_one, mixed)
+    apart = side_by_side.view(2, -1)[:, :3]
+    of_two = "Two heads of 8, as many parameters"
+    draw_reading(upper_right, of_two, WORDS, colours, SAT, weights_of_two, apart)
+
     near = slice(80, 121, 4)  # queries from -5 to 5
-    curves = dict(zip(("lowest key", "middle key", "highest key"), of_three[0, near].T.tolist()))
-    draw_curves(narrow, queries[near].tolist(), curves, ("A head of one number", "query", "weight"), columns=3)
+    lowest, middle, highest = of_three[0, near].T.tolist()
+    curves = {"lowest key": lowest, "middle key": middle, "highest key": highest}
+    labels = ("A head of one number", "query", "weight")
+    draw_curves(lower_left, queries[near].tolist(), curves, labels, columns=3)
+
     x, y = circle[0, 0].T.tolist()
-    round_.quiver([0] * 6, [0] * 6, x, y, color=QUERY, angles="xy", scale_units="xy", scale=1.4, width=0.008)
-    round_.plot(x, y, "o", color=KEY, markersize=7)
-    for across, up, weight in zip(x, y, of_six.tolist()):
-        round_.text(1.35 * across, 1.25 * up, f"{weight:.2f}", ha="center", va="center", fontsize=9)
-    round_.text(0, -1.7, "queries (arrows), keys (dots), weight of each", ha="center", fontsize=9)
-    round_.set_title("A head of two numbers", fontsize=10)
-    round_.set(xlim=(-2.2, 2.2), ylim=(-1.75, 1.45), aspect="equal")
-    round_.set_axis_off()
+    arrows = {"angles": "xy", "scale_units": "xy", "scale": 1.4, "width": 0.008}
+    lower_right.quiver([0] * 6, [0] * 6, x, y, color=QUERY, **arrows)
+    lower_right.plot(x, y, "o", color=KEY, markersize=7)
+    centred = {"ha": "center", "fontsize": 9}
+    for right, up, weight in zip(x, y, of_six.tolist()):
+        lower_right.text(1.35 * right, 1.25 * up, f"{weight:.2f}", va="center", **centred)
+    lower_right.text(0, -1.7, "queries (arrows), keys (dots), weight of each", **centred)
+    lower_right.set_title("A head of two numbers", fontsize=10)
+    lower_right.set(xlim=(-2.2, 2.2), ylim=(-1.75, 1.45), aspect="equal")
+    lower_right.set_axis_off()
 
 # %% [markdown]
 # A layer of $d$ numbers has $H$ heads of $d / H$ numbers. All heads together cost as much as one head of $d$ numbers,
@@ -95,13 +140,16 @@ with figure("One head mixes two words, two heads keep them apart", 7.8, 6.2,
 q = torch.tensor([[[[1.0, 1.0]]]])  # (batch, heads, words, head_dim): one head reads two words
 k = 50 * torch.eye(2)[None, None]
 v = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
-print(rg.attention(q, k, v).flatten(), rg.attention(q, k, v.flip(2)).flatten())
+exchanged = v.flip(2)
+print(rg.attention(q, k, v).flatten(), rg.attention(q, k, exchanged).flatten())
 
 # %% [markdown]
 # Two heads return both words, side by side:
 
 # %%
-q, k, v = torch.eye(2)[None, :, None], k.expand(1, 2, 2, 2), v.expand(1, 2, 2, 2)
+q = torch.eye(2)[None, :, None]  # (1, 2, 1, 2): each head reads one word
+k = k.expand(1, 2, 2, 2)
+v = v.expand(1, 2, 2, 2)
 print(rg.attention(q, k, v).flatten().round(decimals=2))
 
 # %% [markdown]
@@ -114,17 +162,23 @@ print(rg.attention(q, k, v).flatten().round(decimals=2))
 # %% tags=["folded"]
 def facts(heads, length=8, size=4):
     """The rank of the map from the contents of all words to one output."""
-    q, k = (normal(SEED + at, 1, heads, length, DIM // heads) for at in (1, 2))
-    to_v = normal(SEED + 3, heads, size, DIM // heads)
+    head_dim = DIM // heads
+    q = normal(SEED + 1, 1, heads, length, head_dim)
+    k = normal(SEED + 2, 1, heads, length, head_dim)
+    W_v = normal(SEED + 3, heads, size, head_dim)
+    contents = normal(SEED + 4, length, size)
 
-    output = lambda contents: rg.attention(q, k, (contents @ to_v)[None])[0, :, 0].flatten()  # of the first word
-    gradients = torch.autograd.functional.jacobian(output, normal(SEED + 4, length, size)).flatten(1)
+    def output_of_first_word(contents):
+        v = (contents @ W_v)[None]  # (1, heads, length, head_dim)
+        return rg.attention(q, k, v)[0, :, 0].flatten()
+
+    gradients = torch.autograd.functional.jacobian(output_of_first_word, contents).flatten(1)
     return int(torch.linalg.matrix_rank(gradients, rtol=1e-10))
 
 
-passed = {heads: facts(heads) for heads in (1, 2, 4)}
-columns = ("heads", "numbers of a head", "facts")
-table("Separate facts about 8 words", columns, [(heads, DIM // heads, passed[heads]) for heads in passed])
+facts_by_heads = {1: facts(1), 2: facts(2), 4: facts(4)}
+rows = [(heads, DIM // heads, count) for heads, count in facts_by_heads.items()]
+table("Separate facts about 8 words", ("heads", "numbers of a head", "facts"), rows)
 
 # %% [markdown]
 # Heads can be too narrow. A head of one number scores keys along one line, so the key in the middle can never get the
@@ -135,51 +189,95 @@ table("Separate facts about 8 words", columns, [(heads, DIM // heads, passed[hea
 
 # %% tags=["folded"]
 report = read_report("one_head")
-eight, lone = report.figures["heads"]
+trained_eight, trained_one = report.figures["heads"]
+
 columns = ("model", "parameters", "translated without a mistake", "CPU seconds of training")
-rows = [
-    (row["name"], f"{row['parameters']:,}", f"{row['exact_match']:.3f}", f"{row['cpu_seconds']:.0f}")
-    for row in (lone, eight)
-]
+rows = []
+for trained in (trained_one, trained_eight):
+    parameters = f"{trained['parameters']:,}"
+    without_mistake = f"{trained['exact_match']:.3f}"
+    rows.append((trained["name"], parameters, without_mistake, f"{trained['cpu_seconds']:.0f}"))
 table("Trained translators, one seed", columns, rows)
 print(report.source)
 
 # %% [markdown]
 # ## Claims
 
+# %% tags=["folded"]
+parameters_of_one = sum(weight.numel() for weight in one_head.parameters())
+parameters_of_two = sum(weight.numel() for weight in two_heads.parameters())
+operations = []
+for heads in (1, 2, 4):
+    x = torch.zeros(1, heads, 64, DIM // heads)
+    operations.append(rg.plan_attention(x, x, x).cost.flops)
+
+weight_of_cat = float(weights_of_one[0, CAT])
+weight_of_mat = float(weights_of_one[0, MAT])
+cat = words[0, CAT, :CONTENT]
+mat = words[0, MAT, :CONTENT]
+
+exchanged_words = words.clone()
+exchanged_words[0, CAT, :CONTENT] = mat
+exchanged_words[0, MAT, :CONTENT] = cat
+_, mean_of_exchanged = read_by_sat(one_head, exchanged_words)
+_, side_by_side_of_exchanged = read_by_sat(two_heads, exchanged_words)
+moved = largest(side_by_side_of_exchanged - side_by_side)
+
+largest_beside_middle = torch.maximum(of_three[..., 0], of_three[..., 2])
+middle_wins = of_three[..., 1] > largest_beside_middle + EXACT  # (51, 201)
+
+TESTED = 600  # sentences, in the report
+right_by_eight = Estimate.share(trained_eight["exact_match"], TESTED)
+right_by_one = Estimate.share(trained_one["exact_match"], TESTED)
+
 # %% tags=["claims"]
-parameters = [sum(weight.numel() for weight in layer.parameters()) for layer in (one, two)]
-inputs = [torch.zeros(1, heads, 64, DIM // heads) for heads in (1, 2, 4)]
-operations = [rg.plan_attention(x, x, x).cost.flops for x in inputs]
-holds("The number of heads changes neither the parameters of a layer nor the operations of its matrix products.",
-      len(set(parameters)) == 1 == len(set(operations)),
-      f"{parameters[0]:,} parameters with 1 and 2 heads; {operations[0]:,.0f} operations "
-      "for 64 words with 1, 2 and 4")  # fmt: skip
-cat, mat = (words[0, place, :CONTENT] for place in READ)
-given = single[0, list(READ)].tolist()
-holds("One head can attend to two words at once.", max(abs(weight - 0.5) for weight in given) < 1e-3,
-      f"“cat” {given[0]:.2f} and “mat” {given[1]:.2f}")  # fmt: skip
-exchanged = words.clone()
-exchanged[0, list(READ), :CONTENT] = words[0, list(READ)[::-1], :CONTENT]
-(_, mean_after), (_, both_after) = read_by_sat(one, exchanged), read_by_sat(two, exchanged)
-holds("One head returns the mean of the two words, so exchanging them does not change its output.",
-      largest(mean[:CONTENT] - (cat + mat) / 2) < EXACT and largest(mean_after - mean) < EXACT, ROUNDING)  # fmt: skip
-apart, change = largest(both - torch.cat([cat, mat])), largest(both_after - both)
-holds("Two heads of half the size return both words, so exchanging them changes the output.",
-      apart < EXACT and change > 0.1,
-      f"both contents {ROUNDING}; the exchange moves the output by {change:.2f}")  # fmt: skip
-holds("With random weights too, each head passes one mixture of the words, so more heads pass more facts.",
-      all(count == 4 * heads for heads, count in passed.items()),
-      f"{', '.join(map(str, passed.values()))} facts with {', '.join(map(str, passed))} heads")  # fmt: skip
-won = int((of_three[..., 1] > torch.maximum(of_three[..., 0], of_three[..., 2]) + EXACT).sum())
-holds("A head of one number never gives the middle of three keys the largest weight.", won == 0,
-      f"{won} of {of_three[..., 1].numel():,} queries")  # fmt: skip
-holds("A head of two numbers can choose each of six keys.", float(of_six.min()) > 0.99,
-      f"weights of at least {of_six.min():.4f}")  # fmt: skip
-right = [Estimate.share(row["exact_match"], 600) for row in (eight, lone)]  # of the test sentences
-holds("The trained translator with eight heads makes fewer mistakes than the one with one head.",
-      every(right[0].above(right[1]), eight["parameters"] == lone["parameters"]),
-      f"{right[0]} and {right[1]} of 600 sentences are right, in the report")  # fmt: skip
+holds(
+    "The number of heads changes neither the parameters of a layer nor the operations of its "
+    "matrix products.",
+    parameters_of_one == parameters_of_two and len(set(operations)) == 1,
+    f"{parameters_of_one:,} parameters with 1 and 2 heads; {operations[0]:,.0f} operations for 64 "
+    "words with 1, 2 and 4",
+)
+holds(
+    "One head can attend to two words at once.",
+    abs(weight_of_cat - 0.5) < 1e-3 and abs(weight_of_mat - 0.5) < 1e-3,
+    f"“cat” {weight_of_cat:.2f} and “mat” {weight_of_mat:.2f}",
+)
+holds(
+    "One head returns the mean of the two words, so exchanging them does not change its output.",
+    largest(mean[:CONTENT] - (cat + mat) / 2) < EXACT and largest(mean_of_exchanged - mean) < EXACT,
+    ROUNDING,
+)
+holds(
+    "Two heads of half the size return both words, so exchanging them changes the output.",
+    largest(side_by_side - torch.cat([cat, mat])) < EXACT and moved > 0.1,
+    f"both contents {ROUNDING}; the exchange moves the output by {moved:.2f}",
+)
+holds(
+    "With random weights too, each head passes one mixture of the words, so more heads pass more "
+    "facts.",
+    facts_by_heads == {1: 4, 2: 8, 4: 16},
+    f"{', '.join(map(str, facts_by_heads.values()))} facts with "
+    f"{', '.join(map(str, facts_by_heads))} heads",
+)
+holds(
+    "A head of one number never gives the middle of three keys the largest weight.",
+    not middle_wins.any(),
+    f"{int(middle_wins.sum())} of {middle_wins.numel():,} queries",
+)
+holds(
+    "A head of two numbers can choose each of six keys.",
+    float(of_six.min()) > 0.99,
+    f"weights of at least {of_six.min():.4f}",
+)
+holds(
+    "The trained translator with eight heads makes fewer mistakes than the one with one head.",
+    every(
+        right_by_eight.above(right_by_one),
+        trained_eight["parameters"] == trained_one["parameters"],
+    ),
+    f"{right_by_eight} and {right_by_one} of {TESTED} sentences are right, in the report",
+)
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 3.2.2; Bhojanapalli et al. 2020, section 3 (heads that are too narrow).

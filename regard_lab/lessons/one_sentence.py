@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 import regard as rg
 from regard_lab.seeing.canvas import KEY, QUERY, VALUE, colours
-from regard_lab.teaching import figure, holds
+from regard_lab.teaching import ROUNDING, figure, holds
 
 words = ["Life", "is", "short", "eat", "dessert", "first"]
 ids = torch.tensor([sorted(words).index(word) for word in words])
@@ -20,49 +20,80 @@ ids = torch.tensor([sorted(words).index(word) for word in words])
 torch.manual_seed(123)
 x = torch.nn.Embedding(6, 16)(ids).detach()  # (words, 16)
 torch.manual_seed(123)
-W_q, W_k, W_v = torch.rand(24, 16), torch.rand(24, 16), torch.rand(28, 16)
-q, k, v = x @ W_q.T, x @ W_k.T, x @ W_v.T  # (words, 24), (words, 24), (words, 28)
-scores = k @ q[1]  # of the second word, "is", with every word
-weights = (scores / math.sqrt(24)).softmax(-1)
-context = weights @ v  # (28,)
+W_q = torch.rand(24, 16)
+W_k = torch.rand(24, 16)
+W_v = torch.rand(28, 16)
+
+q = x @ W_q.T  # (words, 24)
+k = x @ W_k.T  # (words, 24)
+v = x @ W_v.T  # (words, 28)
+omega = k @ q[1]  # scores of the second word, "is", with every word, (words,)
+alpha = (omega / math.sqrt(24)).softmax(-1)  # its weights, (words,)
+z = alpha @ v  # its context vector, (28,)
 
 
+# %% tags=["folded"]
 def tinted(colour):
     return LinearSegmentedColormap.from_list("tint", ["#ffffff", colour])
 
 
-with figure("“Life is short, eat dessert first”: the second word reads the sentence", 8, 5.6,
-            "Above: each word as numbers, then as a query, a key and a value. Below: the query of “is” is multiplied "
-            "with every key, the scores become weights, and the weighted values are added "
-            "up to the context vector.") as drawing:  # fmt: skip
+def draw_numbers(axes, title, values, colour):
+    """The vectors of all words as rows of coloured cells."""
+    axes.imshow(values.numpy(), cmap=tinted(colour), aspect="auto")
+    axes.set_title(
+        f"{title}: {values.shape[1]} numbers", color=colour, fontsize=10, fontweight="bold"
+    )
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_color("#cccccc")
+
+
+def draw_number_per_word(axes, title, numbers, title_colour, bar_colours):
+    """A bar for each word, with its number."""
+    axes.barh(range(6), numbers.tolist(), color=bar_colours)
+    axes.set_title(title, fontsize=10, color=title_colour, fontweight="bold")
+    for row, number in enumerate(numbers.tolist()):
+        axes.text(max(number, 0), row, f" {number:.2f}", va="center", fontsize=9)
+
+    lowest = min(0, float(numbers.min()))
+    highest = 1.3 * float(numbers.max())
+    axes.set_yticks(range(6), words, fontsize=9.5)
+    axes.set(xticks=[], ylim=(5.6, -0.6), xlim=(lowest, highest))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+
+
+caption = (
+    "Above: each word as numbers, then as a query, a key and a value. Below: the query of “is” is "
+    "multiplied with every key, the scores become weights, and the weighted values are added up to "
+    "the context vector."
+)
+title = "“Life is short, eat dessert first”: the second word reads the sentence"
+with figure(title, 8, 5.6, caption) as drawing:
     above, below = drawing.subfigures(2, 1, height_ratios=[1.25, 1])
+
     panels = above.subplots(1, 4, width_ratios=[16, 24, 24, 28])
-    shown = [("x", x, "#444444"), ("query q", q, QUERY), ("key k", k, KEY), ("value v", v, VALUE)]
-    for axes, (title, values, colour) in zip(panels, shown):
-        axes.imshow(values.numpy(), cmap=tinted(colour), aspect="auto")
-        axes.set_title(f"{title}: {values.shape[1]} numbers", color=colour, fontsize=10, fontweight="bold")
-        axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_color("#cccccc")
+    draw_numbers(panels[0], "x", x, "#444444")
+    draw_numbers(panels[1], "query q", q, QUERY)
+    draw_numbers(panels[2], "key k", k, KEY)
+    draw_numbers(panels[3], "value v", v, VALUE)
     panels[0].set_yticks(range(6), words, fontsize=9.5)
-    panels[1].add_patch(Rectangle((-0.5, 0.5), 24, 1, fill=False, edgecolor=QUERY, linewidth=2))
+    panels[0].tick_params(length=0)
+    second_query = Rectangle((-0.5, 0.5), 24, 1, fill=False, edgecolor=QUERY, linewidth=2)
+    panels[1].add_patch(second_query)
+
     left, middle, right = below.subplots(1, 3, width_ratios=[1, 1, 1.15])
-    left.barh(range(6), scores.tolist(), color=[KEY] * 6)
-    left.set_title("scores of “is”: q · k", fontsize=10, color=KEY, fontweight="bold")
-    middle.barh(range(6), weights.tolist(), color=[colours()(0.25 + 0.75 * float(weight) / 0.5) for weight in weights])
-    middle.set_title("weights: softmax, sum 1", fontsize=10, color="#0b2a5b", fontweight="bold")
-    for axes, numbers in ((left, scores), (middle, weights)):
-        for row, number in enumerate(numbers.tolist()):
-            axes.text(max(number, 0), row, f" {number:.2f}", va="center", fontsize=9)
-        axes.set_yticks(range(6), words, fontsize=9.5)
-        axes.set(xticks=[], ylim=(5.6, -0.6), xlim=(min(0, float(numbers.min())), 1.3 * float(numbers.max())))
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0)
-    right.imshow((weights[:, None] * v).abs().numpy(), cmap=tinted(VALUE), aspect="auto", extent=(0, 28, 6, 0))
-    right.imshow(context[None].abs().numpy(), cmap=tinted(VALUE), aspect="auto", extent=(0, 28, 7.6, 6.6))
+    draw_number_per_word(left, "scores of “is”: q · k", omega, KEY, KEY)
+    blues = [colours()(0.25 + 0.75 * float(weight) / 0.5) for weight in alpha]
+    draw_number_per_word(middle, "weights: softmax, sum 1", alpha, "#0b2a5b", blues)
+
+    weighted_values = (alpha[:, None] * v).abs().numpy()  # (words, 28)
+    their_sum = z[None].abs().numpy()  # (1, 28)
+    violet = tinted(VALUE)
+    right.imshow(weighted_values, cmap=violet, aspect="auto", extent=(0, 28, 6, 0))
+    right.imshow(their_sum, cmap=violet, aspect="auto", extent=(0, 28, 7.6, 6.6))
     right.set_title("weight · v, and their sum", fontsize=10, color=VALUE, fontweight="bold")
     right.set(xticks=[], ylim=(7.6, 0), yticks=[7.1], yticklabels=["sum"])
     right.tick_params(length=0, labelsize=9.5)
-    panels[0].tick_params(length=0)
     right.spines[:].set_visible(False)
 
 # %% [markdown]
@@ -75,14 +106,19 @@ with figure("“Life is short, eat dessert first”: the second word reads the s
 
 # %%
 words = ["Life", "is", "short", "eat", "dessert", "first"]
-ids = torch.tensor([sorted(words).index(word) for word in words])  # the place of each word in the vocabulary
+ids = torch.tensor([sorted(words).index(word) for word in words])  # places in the vocabulary
 print(ids.tolist())
 
 torch.manual_seed(123)
 x = torch.nn.Embedding(6, 16)(ids).detach()  # (6 words, 16 numbers)
 torch.manual_seed(123)
-W_q, W_k, W_v = torch.rand(24, 16), torch.rand(24, 16), torch.rand(28, 16)
-q, k, v = x @ W_q.T, x @ W_k.T, x @ W_v.T
+W_q = torch.rand(24, 16)
+W_k = torch.rand(24, 16)
+W_v = torch.rand(28, 16)
+
+q = x @ W_q.T  # (6, 24)
+k = x @ W_k.T  # (6, 24)
+v = x @ W_v.T  # (6, 28)
 print(q.shape, k.shape, v.shape)
 
 # %% [markdown]
@@ -136,32 +172,59 @@ print(contexts.shape, contexts[1, :2])
 #
 # Articles print numbers of this example. They are the numbers above.
 
-# %% tags=["claims"]
+# %% tags=["folded"]
 printed_scores = torch.tensor([8.5808, -7.6597, 3.2558, 1.0395, 11.1466, -0.4800])
 printed_weights = torch.tensor([0.2912, 0.0106, 0.0982, 0.0625, 0.4917, 0.0458])
+printed_context = torch.tensor([-1.5993, 0.0156])  # its first two numbers
+
+word_by_word = [(k @ query / math.sqrt(24)).softmax(-1) @ v for query in q]
+
+# five words of 64 numbers, as rows and as columns
+vectors = torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Q, K, V = vectors.mT  # (64, words) each: words are columns, as some articles write them
+columns = V @ ((K.T @ Q) / math.sqrt(64)).softmax(0)
+rows = rg.attention(Q.T[None, None], K.T[None, None], V.T[None, None])[0, 0]
+
+
+def distance(numbers, expected):
+    return float((numbers - expected).abs().max())
 
 
 def listed(numbers):
     return ", ".join(f"{number:.4f}" for number in numbers.tolist())
 
 
-holds("The ids of the words are those that articles print.", ids.tolist() == [0, 4, 5, 2, 1, 3], f"{ids.tolist()}")
-holds("The scores of the second word are those that articles print.", (omega - printed_scores).abs().max() < 1e-4,
-      listed(omega))  # fmt: skip
-holds("The weights of the second word are those that articles print.", (alpha - printed_weights).abs().max() < 1e-4,
-      listed(alpha))  # fmt: skip
-holds("The context vector of the second word is the one that articles print.",
-      (z[:2] - torch.tensor([-1.5993, 0.0156])).abs().max() < 1e-4,
-      f"{len(z)} numbers, the first {listed(z[:2])}")  # fmt: skip
-holds("One call of rg.attention gives the context vectors of all six words.",
-      (contexts - torch.stack([(k @ one / math.sqrt(24)).softmax(-1) @ v for one in q])).abs().max() < 1e-5,
-      "6 of 6 words, equal except for rounding")  # fmt: skip
-
-qs, ks, vs = torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64).unbind(0)
-by_call = rg.attention(qs[None, None], ks[None, None], vs[None, None])[0, 0]
-by_columns = vs.T @ ((ks @ qs.T) / math.sqrt(64)).softmax(0)  # words as columns, as some articles write them
-holds("With words as columns, the formula V softmax(KᵀQ / sqrt(d)) is the same.",
-      (by_columns.T - by_call).abs().max() < 1e-12, "5 words of 64 numbers, equal except for rounding")  # fmt: skip
+# %% tags=["claims"]
+holds(
+    "The ids of the words are those that articles print.",
+    ids.tolist() == [0, 4, 5, 2, 1, 3],
+    f"{ids.tolist()}",
+)
+holds(
+    "The scores of the second word are those that articles print.",
+    distance(omega, printed_scores) < 1e-4,
+    listed(omega),
+)
+holds(
+    "The weights of the second word are those that articles print.",
+    distance(alpha, printed_weights) < 1e-4,
+    listed(alpha),
+)
+holds(
+    "The context vector of the second word is the one that articles print.",
+    distance(z[:2], printed_context) < 1e-4,
+    f"{len(z)} numbers, the first {listed(z[:2])}",
+)
+holds(
+    "One call of rg.attention gives the context vectors of all six words.",
+    distance(contexts, torch.stack(word_by_word)) < 1e-5,
+    f"6 of 6 words, {ROUNDING}",
+)
+holds(
+    "With words as columns, the formula V softmax(KᵀQ / sqrt(d)) is the same.",
+    distance(columns.T, rows) < 1e-12,
+    f"5 words of 64 numbers, {ROUNDING}",
+)
 
 # %% [markdown]
 # `regard walkthrough "your sentence"` prints every step with its numbers for any sentence;

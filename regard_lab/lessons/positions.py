@@ -17,49 +17,77 @@ import regard as rg
 from regard.positions import Sinusoidal
 from regard_lab.seeing.canvas import LINES, label_rows, label_texts
 from regard_lab.teaching import (
-    ROUNDING, draw_map, embedded, figure, holds, label_axes, largest, legend_below, scale_beside, seeded, table,
+    ROUNDING,
+    draw_map,
+    embedded,
+    figure,
+    holds,
+    label_axes,
+    largest,
+    legend_below,
+    scale_beside,
+    seeded,
+    table,
     words_of,
-)  # fmt: skip
+)
 
-DIM, DRAWN = 64, 60  # numbers of a word; positions in the figure
+DIM = 64  # numbers of a word
+
 words = words_of(TEXT)
-x = embedded(words, DIM, SEED)
+n = len(words)
+x = embedded(words, DIM, SEED)  # (1, words, DIM)
 layer = seeded(SEED, rg.MultiHeadAttention, DIM, 4)
-waves = Sinusoidal(DIM)
-places = waves(torch.arange(len(words))).double()  # what is added to the words
+pe = Sinusoidal(DIM)  # PE of the formula below
+added = pe(torch.arange(n)).double()  # what is added to each word, (words, DIM)
 
 
-def changed(added):
+def relative_change(added):
     """How much the vector of each word changes, relative to its length, when the sentence is reversed."""
-    forwards, backwards = layer(x + added), layer(x.flip(1) + added).flip(1)
-    return ((forwards - backwards)[0].norm(dim=-1) / forwards[0].norm(dim=-1)).tolist()
+    forwards = layer(x + added)[0]
+    backwards = layer(x.flip(1) + added)[0].flip(0)
+    return ((forwards - backwards).norm(dim=-1) / forwards.norm(dim=-1)).tolist()
 
 
-without, beside = changed(0 * places), changed(places)
-steps = waves(torch.tensor([1])).double()[0].unflatten(0, (-1, 2))  # (pairs, sine and cosine) at position 1
-lengths = (2 * math.pi / torch.atan2(steps[:, 0], steps[:, 1])).tolist()  # of the waves, in words
+without_positions = relative_change(0 * added)
+with_positions = relative_change(added)
 
-with figure("Sinusoidal positions", 7.8, 6.4,
-            "Left: each row is the vector that is added to the word at that position. Right: four of its columns, and "
-            "what reversing the sentence changes.") as drawing:  # fmt: skip
+# A pair turns by one angle for each word. PE(1) holds its sine and its cosine.
+sine, cosine = pe(torch.tensor([1])).double()[0].unflatten(0, (-1, 2)).unbind(-1)  # (pairs,) each
+wavelengths = (2 * math.pi / torch.atan2(sine, cosine)).tolist()  # in words
+
+# %% tags=["folded"]
+DRAWN = 60  # positions
+drawn = pe(torch.arange(DRAWN))  # (DRAWN, DIM)
+
+caption = (
+    "Left: each row is the vector that is added to the word at that position. Right: four of its "
+    "columns, and what reversing the sentence changes."
+)
+with figure("Sinusoidal positions", 7.8, 6.4, caption) as drawing:
     grid = drawing.add_gridspec(2, 2, width_ratios=(1.15, 1), height_ratios=(1, 1))
+
     axes = drawing.add_subplot(grid[:, 0])
-    image = draw_map(axes, waves(torch.arange(DRAWN)), limits=(-1.0, 1.0))
-    label_axes(axes, "What is added to each word", f"component of the vector, 0 to {DIM - 1}", "position")
+    image = draw_map(axes, drawn, limits=(-1.0, 1.0))
+    x_label = f"component of the vector, 0 to {DIM - 1}"
+    label_axes(axes, "What is added to each word", x_label, "position")
     axes.set(xticks=range(0, DIM, 8), yticks=range(0, DRAWN, 10))
     scale_beside(drawing, image, axes, "value")
+
     axes = drawing.add_subplot(grid[0, 1])
     for colour, dash, pair in zip(LINES, ("-", "--", "-.", ":"), (0, 4, 8, 12)):
-        axes.plot(waves(torch.arange(DRAWN))[:, 2 * pair], dash, color=colour, linewidth=1.4,
-                  label=f"pair {pair}: {lengths[pair]:,.0f} words")  # fmt: skip
+        label = f"pair {pair}: {wavelengths[pair]:,.0f} words"
+        axes.plot(drawn[:, 2 * pair], dash, color=colour, linewidth=1.4, label=label)
     label_axes(axes, "The sines of four pairs", "position", "value")
     legend_below(axes)
+
     axes = drawing.add_subplot(grid[1, 1])
-    axes.barh(range(len(words)), beside, 0.6, color=LINES[1], label="with positions")
-    axes.plot(without, range(len(words)), "o", color=LINES[0], markersize=4, clip_on=False, label="without")
+    rows = range(n)
+    axes.barh(rows, with_positions, 0.6, color=LINES[1], label="with positions")
+    dots = {"color": LINES[0], "markersize": 4, "clip_on": False}
+    axes.plot(without_positions, rows, "o", label="without", **dots)
     label_axes(axes, "Sentence reversed", "relative change of a word's vector", "")
-    label_rows(axes, label_texts(words), 8.5 if len(words) <= 16 else 6)
-    axes.set_ylim(len(words) - 0.4, -0.6)
+    label_rows(axes, label_texts(words), 8.5 if n <= 16 else 6)
+    axes.set_ylim(n - 0.4, -0.6)
     legend_below(axes)
 
 # %% [markdown]
@@ -85,13 +113,13 @@ print(torch.allclose(turned, attend(sentence), atol=1e-5))
 # The first pair repeats after $2π$ words. Each further pair has a longer wave, towards $10000 \cdot 2π$ words.
 
 # %%
-added = Sinusoidal(64)(torch.arange(5))  # (5, 64)
-turned = attend(sentence.flip(1) + added).flip(1)
-print(torch.allclose(turned, attend(sentence + added), atol=1e-5))  # now the order matters
+positions = Sinusoidal(64)(torch.arange(5))  # (5, 64)
+turned = attend(sentence.flip(1) + positions).flip(1)
+print(torch.allclose(turned, attend(sentence + positions), atol=1e-5))  # now the order matters
 
 # %% tags=["folded"]
 pairs = sorted({0, 1, 2, *range(4, DIM // 2, 4), DIM // 2 - 1})
-rows = [(pair, f"{2 * pair}, {2 * pair + 1}", f"{lengths[pair]:,.1f}") for pair in pairs]
+rows = [(c, f"{2 * c}, {2 * c + 1}", f"{wavelengths[c]:,.1f}") for c in pairs]
 table(f"Length of the waves, {DIM} numbers per word", ("pair", "components", "words"), rows)
 
 # %% [markdown]
@@ -106,43 +134,66 @@ table(f"Length of the waves, {DIM} numbers per word", ("pair", "components", "wo
 
 
 # %%
-def shift_matrix(waves, k):
+def shift_matrix(pe, k):
     """M_k (dim, dim): turns each pair by the angle whose sine and cosine stand in PE(k)."""
-    sine, cosine = waves(torch.tensor([k])).double()[0].unflatten(0, (-1, 2)).unbind(-1)
-    turns = torch.stack([cosine, sine, -sine, cosine], -1).unflatten(-1, (2, 2))
+    sine, cosine = pe(torch.tensor([k])).double()[0].unflatten(0, (-1, 2)).unbind(-1)
+    turns = torch.stack([cosine, sine, -sine, cosine], -1).unflatten(-1, (2, 2))  # (pairs, 2, 2)
     return torch.block_diag(*turns)
 
 
-print((shift_matrix(Sinusoidal(4), 1) + 0).numpy().round(5))
+M_1 = shift_matrix(Sinusoidal(4), 1)
+print((M_1 + 0).numpy().round(5))  # + 0 turns -0 into 0
 
 # %% tags=["folded"]
-middle = [2 * place == len(words) - 1 for place in range(len(words))]  # the word that stays where it is
-rows = [
-    (f"{word} (stays in place)" if stays else word, f"{before:.3f}", f"{after:.3f}")
-    for word, stays, before, after in zip(words, middle, without, beside)
-]
-table("Relative change of each word's vector when the sentence is reversed", ("word", "without", "with positions"),
-      rows)  # fmt: skip
+# in a sentence with an odd number of words, the middle one stays where it is
+middle = (n - 1) / 2
+rows = []
+for place, word in enumerate(words):
+    name = f"{word} (stays in place)" if place == middle else word
+    rows.append((name, f"{without_positions[place]:.3f}", f"{with_positions[place]:.3f}"))
+title = "Relative change of each word's vector when the sentence is reversed"
+table(title, ("word", "without", "with positions"), rows)
 
 # %% [markdown]
 # ## Claims
 
+# %% tags=["folded"]
+factors = [longer / shorter for shorter, longer in pairwise(wavelengths)]
+longest = 2 * math.pi * 10_000 ** ((DIM - 2) / DIM)  # by the formula
+
+pos = torch.arange(1000)
+shifts = (1, 5, 12)
+errors = []
+for k in shifts:
+    M_k = shift_matrix(pe, k)
+    errors.append(largest(pe(pos).double() @ M_k.mT - pe(pos + k).double()))
+
+changes_of_moved_words = [change for place, change in enumerate(with_positions) if place != middle]
+
 # %% tags=["claims"]
-ratios = [later / earlier for earlier, later in pairwise(lengths)]
-last = 2 * math.pi * 10_000 ** ((DIM - 2) / DIM)
-holds("Wavelengths grow by a constant factor from pair to pair, from 2π towards 10000 · 2π.",
-      abs(lengths[0] - 2 * math.pi) < 0.05 and abs(lengths[-1] / last - 1) < 1e-3 and max(ratios) - min(ratios) < 0.02,
-      f"from {lengths[0]:.1f} to {lengths[-1]:,.0f}; the last pair of {DIM} numbers has "
-      f"10000^({DIM - 2}/{DIM}) · 2π")  # fmt: skip
-shifts, far = (1, 5, 12), torch.arange(1000)
-errors = [largest(waves(far).double() @ shift_matrix(waves, k).mT - waves(far + k).double()) for k in shifts]
-holds("PE(pos + k) equals M_k PE(pos) to 1e-6.", max(errors) < 1e-6,
-      f"k = {', '.join(map(str, shifts))}, at {len(far):,} positions each")  # fmt: skip
-holds("Without positions, reversing the sentence does not change the vector of any word.",
-      max(without) < 1e-12, ROUNDING)  # fmt: skip
-smallest = min(change for change, stays in zip(beside, middle) if not stays)
-holds("With positions, the vector of every moved word changes.", smallest > 0.01,
-      f"smallest change of a word that moves {smallest:.3f}")  # fmt: skip
+holds(
+    "Wavelengths grow by a constant factor from pair to pair, from 2π towards 10000 · 2π.",
+    abs(wavelengths[0] - 2 * math.pi) < 0.05
+    and abs(wavelengths[-1] / longest - 1) < 1e-3
+    and max(factors) - min(factors) < 0.02,
+    f"from {wavelengths[0]:.1f} to {wavelengths[-1]:,.0f}; the last pair of {DIM} numbers has "
+    f"10000^({DIM - 2}/{DIM}) · 2π",
+)
+holds(
+    "PE(pos + k) equals M_k PE(pos) to 1e-6.",
+    max(errors) < 1e-6,
+    f"k = {', '.join(map(str, shifts))}, at {len(pos):,} positions each",
+)
+holds(
+    "Without positions, reversing the sentence does not change the vector of any word.",
+    max(without_positions) < 1e-12,
+    ROUNDING,
+)
+holds(
+    "With positions, the vector of every moved word changes.",
+    min(changes_of_moved_words) > 0.01,
+    f"smallest change of a word that moves {min(changes_of_moved_words):.3f}",
+)
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 3.5.

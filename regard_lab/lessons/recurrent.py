@@ -18,33 +18,67 @@ from regard_lab.decoding.search import SpecialIds
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.seeing.canvas import LINES
 from regard_lab.teaching import (
-    ROUNDING, draw_curves, embedded, figure, holds, largest, read_report, seeded, table, words_of
-)  # fmt: skip
-from regard_lab.teaching.stepping import DIM, Recurrent, count_steps, draw_steps, longest_chain, marked_steps
+    ROUNDING,
+    draw_curves,
+    embedded,
+    figure,
+    holds,
+    largest,
+    read_report,
+    seeded,
+    table,
+    words_of,
+)
+from regard_lab.teaching.stepping import (
+    DIM,
+    Recurrent,
+    count_steps,
+    draw_steps,
+    longest_chain,
+    marked_steps,
+)
 
 WORDS = words_of("The animal did not cross the street because it was too tired.")
 LENGTHS = (4, 8, 16, 32, 64, 128)
-NAMES = {
-    "recurrent": "recurrent network", "convolution": "causal convolutions",
-    "dilated": "dilated convolutions", "attention": "attention layer",
-}  # fmt: skip
-counts = {name: [count_steps(name, length, SEED) for length in LENGTHS] for name in NAMES}
-steps = {name: [one["steps"] for one in counts[name]] for name in NAMES}
-gradients = {name: [one["gradient"] for one in counts[name]] for name in ("recurrent", "attention")}
+NETWORKS = {
+    "recurrent": "recurrent network",
+    "convolution": "causal convolutions",
+    "dilated": "dilated convolutions",
+    "attention": "attention layer",
+}
 
-with figure("Steps until the last word has read the first", 7.9, 6.8,
-            "Above: boxes in one row are computed together; the line is the path of the first word. Below: steps for "
-            "longer texts, and how much the last output depends on the first "
-            "word, with random weights.") as drawing:  # fmt: skip
+# for each network a list: one number for each length
+steps = {}  # that wait for each other
+paths = {}  # steps between the first word and the last output
+gradients = {}  # of the last output with respect to the first word; 1 for the last word
+for network in NETWORKS:
+    counts = [count_steps(network, length, SEED) for length in LENGTHS]
+    steps[network] = [count["steps"] for count in counts]
+    paths[network] = [count["path"] for count in counts]
+    gradients[network] = [count["gradient"] for count in counts]
+
+# %% tags=["folded"]
+caption = (
+    "Above: boxes in one row are computed together; the line is the path of the first word. Below: "
+    "steps for longer texts, and how much the last output depends on the first word, with random "
+    "weights."
+)
+title = "Steps until the last word has read the first"
+with figure(title, 7.9, 6.8, caption) as drawing:
     above, below = drawing.subfigures(2, 1, height_ratios=(1.2, 1))
-    for number, (name, axes) in enumerate(zip(NAMES, above.subplots(1, 4))):
-        draw_steps(axes, name, NAMES[name], WORDS, number, SEED)
+    panels = above.subplots(1, 4)
+    for number, (network, name) in enumerate(NETWORKS.items()):
+        draw_steps(panels[number], network, name, WORDS, number, SEED)
+
     left, right = below.subplots(1, 2)
-    draw_curves(left, LENGTHS, {NAMES[name]: steps[name] for name in NAMES},
-                ("Steps, one after the other", "words", ""), log="xy")  # fmt: skip
+    curves = {name: steps[network] for network, name in NETWORKS.items()}
+    draw_curves(left, LENGTHS, curves, ("Steps, one after the other", "words", ""), log="xy")
     left.set_yticks((1, 4, 16, 64), [1, 4, 16, 64])
-    draw_curves(right, LENGTHS, gradients, ("Gradient of the first word", "words", "last word = 1"), log="xy")
-    right.lines[1].set(color=LINES[3], marker="D")
+
+    curves = {network: gradients[network] for network in ("recurrent", "attention")}
+    labels = ("Gradient of the first word", "words", "last word = 1")
+    draw_curves(right, LENGTHS, curves, labels, log="xy")
+    right.lines[1].set(color=LINES[3], marker="D")  # as in the panel on the left
     right.get_legend().remove()
 
 # %% [markdown]
@@ -61,24 +95,40 @@ with figure("Steps until the last word has read the first", 7.9, 6.8,
 
 # %%
 x = torch.randn(1, 50, 16)  # (batch, words, dim)
-cell, state = nn.GRUCell(16, 16), torch.zeros(1, 16)
+cell = nn.GRUCell(16, 16)
 layer = rg.MultiHeadAttention(dim=16, heads=2, pattern="causal")
+h = torch.zeros(1, 16)
 with marked_steps([cell, layer]):
-    for word in x.unbind(1):
-        state = cell(word, state)  # needs the state after the word before
-    at_once = layer(x)
-print(longest_chain(state), longest_chain(at_once))
+    for x_t in x.unbind(1):
+        h = cell(x_t, h)  # needs the state after the word before
+    z = layer(x)  # of all words at once
+print(longest_chain(h), longest_chain(z))
 
 # %% [markdown]
 # A causal convolution of width 3 also computes all words in one step, but each from three words only: itself and the
 # two before it. So it takes a stack of about $n / 2$ layers until the last word depends on the first. If each layer
 # looks 3 times as far as the layer before (dilated), about $\log_3 n$ layers are enough.
 
+
 # %% tags=["folded"]
-share = lambda value: "below 0.000001" if value < 1e-6 else f"{value:.6f}" if value < 0.1 else f"{value:.2f}"
-table("Steps that wait for each other, and the gradient of the last output for the first word (last word = 1)",
-      ("words", *NAMES.values(), "gradient: recurrent", "attention"),
-      list(zip(LENGTHS, *steps.values(), *(map(share, shares) for shares in gradients.values()))))  # fmt: skip
+def short(gradient):
+    if gradient < 1e-6:
+        return "below 0.000001"
+    return f"{gradient:.6f}" if gradient < 0.1 else f"{gradient:.2f}"
+
+
+rows = []
+for row, length in enumerate(LENGTHS):
+    counts = [steps[network][row] for network in NETWORKS]
+    of_recurrent = short(gradients["recurrent"][row])
+    of_attention = short(gradients["attention"][row])
+    rows.append((length, *counts, of_recurrent, of_attention))
+table(
+    "Steps that wait for each other, and the gradient of the last output for the first word (last "
+    "word = 1)",
+    ("words", *NETWORKS.values(), "gradient: recurrent", "attention"),
+    rows,
+)
 
 # %% [markdown]
 # In the recurrent network the influence of the first word passes through every cell and shrinks in each. In the
@@ -92,33 +142,52 @@ table("Steps that wait for each other, and the gradient of the last output for t
 # writes one word per step.
 
 # %% tags=["folded"]
-WRITTEN = (4, 8, 16)  # words of the target
+TARGET_LENGTHS = (4, 8, 16)
 sizes = {"vocab_size": 24, "dim": 16, "dropout": 0.0}
-transformer = seeded(SEED, TranslationTransformer, TranslationTransformer.Config(heads=2, **sizes)).eval()
-recurrent = seeded(SEED, RecurrentTranslator, RecurrentTranslator.Config(hidden=16, **sizes)).eval()
+transformer_config = TranslationTransformer.Config(heads=2, **sizes)
+recurrent_config = RecurrentTranslator.Config(hidden=16, **sizes)
+transformer = seeded(SEED, TranslationTransformer, transformer_config).eval()
+recurrent = seeded(SEED, RecurrentTranslator, recurrent_config).eval()
+
 generator = torch.Generator().manual_seed(SEED)
-source, target = (torch.randint(4, 24, (1, length), generator=generator) for length in (8, WRITTEN[-1]))
+source = torch.randint(4, 24, (1, 8), generator=generator)
+target = torch.randint(4, 24, (1, 16), generator=generator)
+
 with torch.no_grad():
-    began = transformer.start(source)
-    one_by_one = torch.stack([transformer.step(ids, began) for ids in target.unbind(1)], 1)
-    difference = largest(transformer(source, target) - one_by_one)
+    state = transformer.start(source)
+    one_by_one = [transformer.step(ids, state) for ids in target.unbind(1)]
+    difference = largest(transformer(source, target) - torch.stack(one_by_one, 1))
+
+attention_layers = [
+    module for module in transformer.modules() if isinstance(module, rg.MultiHeadAttention)
+]
 
 
-def trained(length):  # -> attention layers that wait for each other while all words of a target are predicted
-    with marked_steps(unit for unit in transformer.modules() if isinstance(unit, rg.MultiHeadAttention)):
-        return longest_chain(transformer(source, target[:, :length]))
+def layers_in_training(length):
+    """Attention layers that wait for each other while all words of a target are predicted."""
+    with marked_steps(attention_layers):
+        logits = transformer(source, target[:, :length])
+    return longest_chain(logits)
 
 
-def written(model, length):  # -> calls of `step` while a target is written
+def calls_while_writing(model, length):
+    """Calls of `step` while a target is written."""
     with mock.patch.object(model, "step", wraps=model.step) as step:
         greedy_search(model, source, max_length=length, special=SpecialIds(end=None))
     return step.call_count
 
 
-layers = [trained(length) for length in WRITTEN]
-calls = [[written(model, length) for length in WRITTEN] for model in (transformer, recurrent)]
-columns = ("words", "Transformer in training: layers", "Transformer writing: calls", "recurrent translator: calls")
-table("Steps for a target of n words", columns, list(zip(WRITTEN, layers, *calls)))
+layers = [layers_in_training(length) for length in TARGET_LENGTHS]
+transformer_calls = [calls_while_writing(transformer, length) for length in TARGET_LENGTHS]
+recurrent_calls = [calls_while_writing(recurrent, length) for length in TARGET_LENGTHS]
+columns = (
+    "words",
+    "Transformer in training: layers",
+    "Transformer writing: calls",
+    "recurrent translator: calls",
+)
+rows = list(zip(TARGET_LENGTHS, layers, transformer_calls, recurrent_calls))
+table("Steps for a target of n words", columns, rows)
 
 # %% [markdown]
 # Why was attention not used before? Attention compares $n^2$ pairs, so it takes more operations than a recurrent
@@ -130,12 +199,32 @@ table("Steps for a target of n words", columns, list(zip(WRITTEN, layers, *calls
 
 # %% tags=["folded"]
 report = read_report("recurrent")
-speeds = {name: [row["operations"] / row["median"] / 1e9 for row in rows] for name, rows in report.figures.items()}
-rows = [
-    (f"{gru['length']:,}", *(f"{1e3 * row['median']:.2f}" for row in (gru, causal)), *(f"{one:.1f}" for one in speed))
-    for gru, causal, *speed in zip(*report.figures.values(), *speeds.values())
-]
-columns = ("words", "GRU: ms", "causal attention: ms", "GRU: billion operations per second", "attention")
+
+
+def speed(row):
+    """Billions of operations per second."""
+    return row["operations"] / row["median"] / 1e9
+
+
+rows = []
+ratios = []  # of the speeds
+for gru, attention in zip(report.figures["gru"], report.figures["causal"]):
+    row = (
+        f"{gru['length']:,}",
+        f"{1e3 * gru['median']:.2f}",
+        f"{1e3 * attention['median']:.2f}",
+        f"{speed(gru):.1f}",
+        f"{speed(attention):.1f}",
+    )
+    rows.append(row)
+    ratios.append(speed(attention) / speed(gru))
+columns = (
+    "words",
+    "GRU: ms",
+    "causal attention: ms",
+    "GRU: billion operations per second",
+    "attention",
+)
 table("Time on one core for one text, 64 numbers per word", columns, rows)
 print(report.source)
 
@@ -144,41 +233,89 @@ print(report.source)
 #
 # ## Claims
 
+
+# %% tags=["folded"]
+def ends(counts):
+    """Such as: 1 step for 4 words, 7 for 128."""
+    steps = "step" if counts[0] == 1 else "steps"
+    return f"{counts[0]} {steps} for 4 words, {counts[-1]} for {LENGTHS[-1]}"
+
+
+half = [length // 2 for length in LENGTHS]  # (n - 1) / 2, rounded up
+enough = [3**count >= length for count, length in zip(steps["dilated"], LENGTHS)]
+too_few = [3 ** (count - 1) < length for count, length in zip(steps["dilated"], LENGTHS)]
+
+by_cell = Recurrent(SEED)
+gru = nn.GRU(DIM, DIM, batch_first=True).double()
+for name, weight in by_cell.cell.state_dict().items():
+    gru.get_parameter(f"{name}_l0").data.copy_(weight)
+x = embedded(WORDS, DIM, SEED)
+states = torch.stack(by_cell(x.unbind(1)), 1)
+
+recurrent_gradient = gradients["recurrent"][-1]
+attention_gradient = gradients["attention"][-1]
+
 # %% tags=["claims"]
-ends = {
-    name: f"{one[0]} step{'s' * (one[0] > 1)} for 4 words, {one[-1]} for {LENGTHS[-1]}" for name, one in steps.items()
-}
-holds("A recurrent network takes one step for each word, one after the other.", steps["recurrent"] == list(LENGTHS),
-      ends["recurrent"])  # fmt: skip
-holds("Causal convolutions of width 3 connect n words after (n - 1) / 2 layers, rounded up.",
-      steps["convolution"] == [-(-(length - 1) // 2) for length in LENGTHS], ends["convolution"])  # fmt: skip
-holds("Dilated convolutions connect n words after L layers, where L is the least number with 3^L ≥ n.",
-      all(3 ** (layers - 1) < n <= 3**layers for n, layers in zip(LENGTHS, steps["dilated"])),
-      ends["dilated"])  # fmt: skip
-holds("An attention layer takes one step for any length.", set(steps["attention"]) == {1}, ends["attention"])
-holds("There is no shortcut: the first word reaches the last output only through all of these steps.",
-      all(one["path"] == one["steps"] for name in NAMES for one in counts[name]),
-      f"in each of {len(NAMES) * len(LENGTHS)} networks: four kinds, {len(LENGTHS)} lengths")  # fmt: skip
-by_cell, whole, words = Recurrent(SEED), nn.GRU(DIM, DIM, batch_first=True).double(), embedded(WORDS, DIM, SEED)
-whole.load_state_dict({f"{name}_l0": weight for name, weight in by_cell.cell.state_dict().items()})
-same = largest(whole(words)[0] - torch.stack(by_cell(words.unbind(1)), 1)) < 1e-10
-holds("torch's GRU computes the same, word by word.", same, ROUNDING)
-holds("A Transformer predicts all words of a known target in one call, with the same results as word by word.",
-      difference < 1e-10, f"{WRITTEN[-1]} words, {ROUNDING}")  # fmt: skip
-holds("The steps of this call do not grow with the length.", len(set(layers)) == 1,
-      f"{layers[0]} attention layers for {WRITTEN[0]} words, {layers[-1]} for {WRITTEN[-1]}")  # fmt: skip
-holds("Generation takes one call for each word, in a Transformer and in a recurrent network.",
-      all(one == list(WRITTEN) for one in calls),
-      f"{WRITTEN[-1]} words, {calls[0][-1]} and {calls[1][-1]} calls")  # fmt: skip
-left, kept = gradients["recurrent"][-1], gradients["attention"][-1]
-holds("With random weights the gradient of the first word nearly vanishes in the recurrent network, but not in the "
-      "attention layer.",
-      left < 1e-6 and kept > 1e-3,
-      f"{share(left)} and {share(kept)} of that of the last word, {LENGTHS[-1]} words")  # fmt: skip
-faster = [many / one for one, many in zip(speeds["gru"], speeds["causal"])]
-holds("On one core, for one text at a time, attention computes at least ten times as many operations per second as a "
-      "recurrent network.",
-      min(faster) > 10, f"{min(faster):.0f} to {max(faster):.0f} times, in the report")  # fmt: skip
+holds(
+    "A recurrent network takes one step for each word, one after the other.",
+    steps["recurrent"] == list(LENGTHS),
+    ends(steps["recurrent"]),
+)
+holds(
+    "Causal convolutions of width 3 connect n words after (n - 1) / 2 layers, rounded up.",
+    steps["convolution"] == half,
+    ends(steps["convolution"]),
+)
+holds(
+    "Dilated convolutions connect n words after L layers, where L is the least number with 3^L ≥ n.",
+    all(enough) and all(too_few),
+    ends(steps["dilated"]),
+)
+holds(
+    "An attention layer takes one step for any length.",
+    set(steps["attention"]) == {1},
+    ends(steps["attention"]),
+)
+holds(
+    "There is no shortcut: the first word reaches the last output only through all of these steps.",
+    paths == steps,
+    f"in each of {len(NETWORKS) * len(LENGTHS)} networks: four kinds, {len(LENGTHS)} lengths",
+)
+holds(
+    "torch's GRU computes the same, word by word.",
+    largest(gru(x)[0] - states) < 1e-10,
+    ROUNDING,
+)
+holds(
+    "A Transformer predicts all words of a known target in one call, with the same results as word "
+    "by word.",
+    difference < 1e-10,
+    f"{TARGET_LENGTHS[-1]} words, {ROUNDING}",
+)
+holds(
+    "The steps of this call do not grow with the length.",
+    len(set(layers)) == 1,
+    f"{layers[0]} attention layers for {TARGET_LENGTHS[0]} words, {layers[-1]} for "
+    f"{TARGET_LENGTHS[-1]}",
+)
+holds(
+    "Generation takes one call for each word, in a Transformer and in a recurrent network.",
+    transformer_calls == recurrent_calls == list(TARGET_LENGTHS),
+    f"{TARGET_LENGTHS[-1]} words, {transformer_calls[-1]} and {recurrent_calls[-1]} calls",
+)
+holds(
+    "With random weights the gradient of the first word nearly vanishes in the recurrent network, "
+    "but not in the attention layer.",
+    recurrent_gradient < 1e-6 and attention_gradient > 1e-3,
+    f"{short(recurrent_gradient)} and {short(attention_gradient)} of that of the last word, "
+    f"{LENGTHS[-1]} words",
+)
+holds(
+    "On one core, for one text at a time, attention computes at least ten times as many operations "
+    "per second as a recurrent network.",
+    min(ratios) > 10,
+    f"{min(ratios):.0f} to {max(ratios):.0f} times, in the report",
+)
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 4 and table 1.

@@ -10,37 +10,63 @@ SEED = 0
 # %% tags=["folded"]
 import torch
 
-from regard_lab.seeing.referents import HONESTY
 from regard_lab.seeing.canvas import LINES
+from regard_lab.seeing.referents import HONESTY
 from regard_lab.teaching import (
-    Estimate, draw_bars, draw_map, figure, holds, label_axes, read_report, scale_beside, table
-)  # fmt: skip
+    Estimate,
+    draw_bars,
+    draw_map,
+    figure,
+    holds,
+    label_axes,
+    read_report,
+    scale_beside,
+    table,
+)
 from regard_lab.teaching.looking import measure_referent
 
 report = read_report("referent")
 measured = report.figures if RUN is None else measure_referent(RUN, SEED)
-cross, articles = measured["cross"], measured["articles"]
+cross_attention = measured["cross"]
+articles = measured["articles"]  # what the encoder's head shows of sentences known from articles
 
-with figure("Where the translator looks", 8, 6.4,
-            "Above: one head of cross-attention while the pronoun is written. Middle: one head of the encoder, from "
-            "“it”; grey words are outside its window. Below: what is "
-            "counted over many sentences.") as drawing:  # fmt: skip
+# %% tags=["folded"]
+
+
+def draw_weights(axes, label, sentence, columns=(), hidden=None):
+    """One row of weights for the words of a sentence, and marks below its nouns and its adjective."""
+    words = sentence["words"]
+    image = draw_map(axes, torch.tensor([sentence["weights"]]), [label], columns, hidden=hidden)
+
+    adjective = len(words) - 3  # before the full stop and <end>
+    style = {"ha": "center", "va": "top", "fontsize": 8.5, "clip_on": False}
+    axes.text(sentence["referent"], 0.55, "referent", fontweight="bold", **style)
+    axes.text(sentence["other"], 0.55, "other noun", **style)
+    axes.text(adjective, 0.55, words[adjective], **style)
+    return image
+
+
+caption = (
+    "Above: one head of cross-attention while the pronoun is written. Middle: one head of the "
+    "encoder, from “it”; grey words are outside its window. Below: what is counted over many "
+    "sentences."
+)
+with figure("Where the translator looks", 8, 6.4, caption) as drawing:
     maps, bars = drawing.subfigures(2, 1, height_ratios=(2.3, 1))
+
     panels = maps.subplots(2 * len(articles), 1)
-    rows = [(one, one["pronoun"], False) for one in cross["examples"]] + [(one, "it", True) for one in articles]
-    for axes, (one, label, windowed) in zip(panels, rows):
-        weights = torch.tensor([one["weights"]])
-        image = draw_map(axes, weights, [label], one["words"] if axes is panels[0] else (),
-                         hidden=weights == 0 if windowed else None)  # fmt: skip
-        adjective = len(one["words"]) - 3  # before the full stop and <end>
-        marks = {one["referent"]: "referent", one["other"]: "other noun", adjective: one["words"][adjective]}
-        for place, mark in marks.items():
-            axes.text(place, 0.55, mark, ha="center", va="top", fontsize=8.5, clip_on=False,
-                      fontweight="bold" if mark == "referent" else "normal")  # fmt: skip
+    examples = cross_attention["examples"]
+    for axes, sentence in zip(panels, examples):
+        columns = sentence["words"] if axes is panels[0] else ()
+        draw_weights(axes, sentence["pronoun"], sentence, columns)
+    for axes, sentence in zip(panels[len(examples) :], articles):
+        outside_window = torch.tensor([sentence["weights"]]) == 0
+        image = draw_weights(axes, "it", sentence, hidden=outside_window)
     scale_beside(maps, image, panels, "attention weight")
+
     axes = bars.subplots()
     shares = {
-        "cross-attention: the referent has the largest weight": cross["share"],
+        "cross-attention: the referent has the largest weight": cross_attention["share"],
         "encoder: “it” looks most at its referent": measured["agreement"],
         "pronoun right": measured["right"],
         "right, referent replaced": measured["followed"],
@@ -61,10 +87,19 @@ with figure("Where the translator looks", 8, 6.4,
 # on validation sentences, once for all sentences.
 
 # %% tags=["folded"]
-table("Cross-attention, head {}.{}, while the pronoun is written".format(*cross["head"]),
-      ("sentence", "pronoun", "looks most at", "referent"),
-      [(" ".join(one["words"][:-1]), one["pronoun"], one["words"][one["weights"].index(max(one["weights"]))],
-        one["words"][one["referent"]]) for one in cross["examples"]])  # fmt: skip
+rows = []
+for sentence in cross_attention["examples"]:
+    words = sentence["words"]
+    weights = sentence["weights"]
+    looks_at = words[weights.index(max(weights))]
+    text = " ".join(words[:-1])  # without <end>
+    rows.append((text, sentence["pronoun"], looks_at, words[sentence["referent"]]))
+layer, head = cross_attention["head"]
+table(
+    f"Cross-attention, head {layer}.{head}, while the pronoun is written",
+    ("sentence", "pronoun", "looks most at", "referent"),
+    rows,
+)
 
 # %% [markdown]
 # **In the encoder** the result is different: in most sentences *it* does not look most at its noun. But in a layer of
@@ -75,36 +110,54 @@ table("Cross-attention, head {}.{}, while the pronoun is written".format(*cross[
 
 
 # %% tags=["folded"]
-def most(one, count=3):
-    places = sorted(set(range(len(one["words"]))) - {one["it"]}, key=lambda place: -one["weights"][place])[:count]
-    return ", ".join(f"{one['words'][place]} {one['weights'][place]:.2f}" for place in places)
+def three_largest(sentence):
+    """The three words that “it” looks at most, except itself, with their weights."""
+    words = sentence["words"]
+    weights = sentence["weights"]
+    places = [place for place in range(len(words)) if place != sentence["it"]]
+    places.sort(key=lambda place: -weights[place])
+    return ", ".join(f"{words[place]} {weights[place]:.2f}" for place in places[:3])
 
 
-table("Encoder, head {}.{}: what “it” looks at most, except itself".format(*measured["head"]),
-      ("sentence", "looks at", "referent"),
-      [(one["source"], most(one), one["words"][one["referent"]]) for one in articles])  # fmt: skip
+rows = []
+for sentence in articles:
+    referent = sentence["words"][sentence["referent"]]
+    rows.append((sentence["source"], three_largest(sentence), referent))
+layer, head = measured["head"]
+title = f"Encoder, head {layer}.{head}: what “it” looks at most, except itself"
+table(title, ("sentence", "looks at", "referent"), rows)
 
 # %% [markdown]
 # **A check of the translations** changes one word. If the noun that *it* means is replaced by one of another gender,
 # the pronoun must change with it. If the other noun is replaced, it must not.
 
 # %% tags=["folded"]
-table("Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"),
-      [(one["way"], one["source"], one["translation"], one["asked"], one["written"] or "none")
-       for one in measured["varied"]])  # fmt: skip
-ceiling = f"at most {measured['right']:.3f}"
+rows = []
+for version in measured["varied"]:
+    sentences = (version["source"], version["translation"])
+    rows.append((version["way"], *sentences, version["asked"], version["written"] or "none"))
+table("Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"), rows)
+
+chance = f"random choice {measured['chance']:.3f}"
+in_reach = f"at most {measured['in_reach']:.3f}"
+right = f"at most {measured['right']:.3f}"
+rows = [
+    ("cross-attention looks most at the referent", cross_attention["share"], ""),
+    ("“it” looks most at its noun", measured["agreement"], f"{chance}, {in_reach}"),
+    (
+        "“it” looks more at its noun than at the other",
+        measured["preference"],
+        "random choice 0.500",
+    ),
+    ("the pronoun is right", measured["right"], ""),
+    ("right before and after the referent is replaced", measured["followed"], right),
+    ("right, and unchanged when the other noun is replaced", measured["kept"], right),
+]
 table(
-    "Counted over test sentences", ("quantity", "share", "compared with"),
-    [
-        ("cross-attention looks most at the referent", f"{cross['share']:.3f}", ""),
-        ("“it” looks most at its noun", f"{measured['agreement']:.3f}",
-         f"random choice {measured['chance']:.3f}, at most {measured['in_reach']:.3f}"),
-        ("“it” looks more at its noun than at the other", f"{measured['preference']:.3f}", "random choice 0.500"),
-        ("the pronoun is right", f"{measured['right']:.3f}", ""),
-        ("right before and after the referent is replaced", f"{measured['followed']:.3f}", ceiling),
-        ("right, and unchanged when the other noun is replaced", f"{measured['kept']:.3f}", ceiling),
-    ],
-)  # fmt: skip
+    "Counted over test sentences",
+    ("quantity", "share", "compared with"),
+    [(quantity, f"{share:.3f}", compared_with) for quantity, share, compared_with in rows],
+)
 print(HONESTY)
 print(report.source if RUN is None else f"measured on {RUN}")
 
@@ -115,17 +168,30 @@ print(report.source if RUN is None else f"measured on {RUN}")
 
 # %% tags=["folded"]
 english = read_report("english").figures["it"]
-table(
-    "Head {}.{} of the English model".format(*english["chosen"]),
-    ("quantity", "head", "before training", "fixed offset"),
-    [
-        (f"pairs of nouns whose balance moves to the right one, of {english['pairs']}", f"{english['moved']:.2f}",
-         f"{english['moved_untrained']:.2f}", "0.00"),
-        ("how far it moves", f"{english['movement']:.4f}", f"{english['movement_untrained']:.4f}", "0.0000"),
-        (f"the right noun gets more than the other, of {english['sentences']:,} sentences",
-         f"{english['referent_first']:.3f}", f"{english['untrained']:.3f}", f"{english['offset']:.3f}"),
-    ],
-)  # fmt: skip
+
+layer, head = english["chosen"]
+rows = [
+    (
+        f"pairs of nouns whose balance moves to the right one, of {english['pairs']}",
+        f"{english['moved']:.2f}",
+        f"{english['moved_untrained']:.2f}",
+        "0.00",
+    ),
+    (
+        "how far it moves",
+        f"{english['movement']:.4f}",
+        f"{english['movement_untrained']:.4f}",
+        "0.0000",
+    ),
+    (
+        f"the right noun gets more than the other, of {english['sentences']:,} sentences",
+        f"{english['referent_first']:.3f}",
+        f"{english['untrained']:.3f}",
+        f"{english['offset']:.3f}",
+    ),
+]
+title = f"Head {layer}.{head} of the English model"
+table(title, ("quantity", "head", "before training", "fixed offset"), rows)
 
 # %% [markdown]
 # [Heads and relations](relations.md) has more of this model. To look at your own translator:
@@ -144,29 +210,55 @@ table(
 #
 # ## Claims
 
-# %% tags=["claims"]
-plain = [one for one in measured["varied"] if one["way"] == "unchanged"]
-right = sum(one["asked"] == one["written"] for one in plain)
-swapped = {name: Estimate.share(measured[name], measured["swaps"]) for name in ("right", "followed", "kept")}
+# %% tags=["folded"]
+unchanged = [version for version in measured["varied"] if version["way"] == "unchanged"]
+right_pronouns = sum(version["asked"] == version["written"] for version in unchanged)
+
+right = Estimate.share(measured["right"], measured["swaps"])
+followed = Estimate.share(measured["followed"], measured["swaps"])
+kept = Estimate.share(measured["kept"], measured["swaps"])
 agreement = Estimate.share(measured["agreement"], measured["sentences"])
-written = Estimate.share(cross["share"], cross["count"])
-holds("While the pronoun is written, one head of cross-attention looks most at the referent in more than half of "
-      "cases.",
-      written.above(0.5), f"{written} of {cross['count']}, head {cross['head'][0]}.{cross['head'][1]}")  # fmt: skip
-holds("The sentences known from articles get the right pronoun.", right == len(plain), f"{right} of {len(plain)}")
-holds("The pronoun follows its referent in at least nine of ten sentences.", swapped["followed"].above(0.9),
-      f"{swapped['followed']} of {measured['swaps']}")  # fmt: skip
-holds("The pronoun stays the same when the other noun is replaced, in at least nine of ten sentences.",
-      swapped["kept"].above(0.9), f"{swapped['kept']} of {measured['swaps']}")  # fmt: skip
-holds("In the chosen head, “it” looks most at its referent more than twice as often as by random choice.",
-      agreement.above(2 * measured["chance"]),
-      f"{agreement} of {measured['sentences']}, by chance {measured['chance']:.3f}, at most "
-      f"{measured['in_reach']:.3f}")  # fmt: skip
-holds("The translation uses the right referent more often than these weights show it.",
-      swapped["right"].above(agreement),
-      f"right pronoun {swapped['right']}, “it” looks most at its referent {agreement}")  # fmt: skip
-holds("In a model of English the balance of “it” moves to the right noun for at least 95 % of the pairs of nouns, and "
-      "a hundred times as far as before training.",
-      english["moved"] >= 0.95 and english["movement"] > 100 * abs(english["movement_untrained"]),
-      f"{english['moved']:.0%} of {english['pairs']}, by {english['movement']:.3f}, before training by "
-      f"{english['movement_untrained']:.4f}")  # fmt: skip
+while_written = Estimate.share(cross_attention["share"], cross_attention["count"])
+layer, head = cross_attention["head"]
+
+# %% tags=["claims"]
+holds(
+    "While the pronoun is written, one head of cross-attention looks most at the referent in more "
+    "than half of cases.",
+    while_written.above(0.5),
+    f"{while_written} of {cross_attention['count']}, head {layer}.{head}",
+)
+holds(
+    "The sentences known from articles get the right pronoun.",
+    right_pronouns == len(unchanged),
+    f"{right_pronouns} of {len(unchanged)}",
+)
+holds(
+    "The pronoun follows its referent in at least nine of ten sentences.",
+    followed.above(0.9),
+    f"{followed} of {measured['swaps']}",
+)
+holds(
+    "The pronoun stays the same when the other noun is replaced, in at least nine of ten sentences.",
+    kept.above(0.9),
+    f"{kept} of {measured['swaps']}",
+)
+holds(
+    "In the chosen head, “it” looks most at its referent more than twice as often as by random "
+    "choice.",
+    agreement.above(2 * measured["chance"]),
+    f"{agreement} of {measured['sentences']}, by chance {measured['chance']:.3f}, at most "
+    f"{measured['in_reach']:.3f}",
+)
+holds(
+    "The translation uses the right referent more often than these weights show it.",
+    right.above(agreement),
+    f"right pronoun {right}, “it” looks most at its referent {agreement}",
+)
+holds(
+    "In a model of English the balance of “it” moves to the right noun for at least 95 % of the "
+    "pairs of nouns, and a hundred times as far as before training.",
+    english["moved"] >= 0.95 and english["movement"] > 100 * abs(english["movement_untrained"]),
+    f"{english['moved']:.0%} of {english['pairs']}, by {english['movement']:.3f}, before training "
+    f"by {english['movement_untrained']:.4f}",
+)

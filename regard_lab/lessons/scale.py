@@ -16,51 +16,79 @@ import torch
 import regard as rg
 from regard_lab.seeing.canvas import FAINT
 from regard_lab.teaching import (
-    draw_curves, draw_map, embedded, figure, holds, normal, scale_beside, table, words_of
-)  # fmt: skip
+    draw_curves,
+    draw_map,
+    embedded,
+    figure,
+    holds,
+    normal,
+    scale_beside,
+    table,
+    words_of,
+)
 
-DIM, HEADS = 64, 48  # numbers of a word; heads whose results are averaged
-SIZES = tuple(2**power for power in range(1, 9))  # of a head
-KINDS = {"unscaled": 1.0, "scaled": None}  # the scale of each call; None is regard's default, 1 / sqrt(head_dim)
+DIM = 64  # numbers of a word
+HEADS = 48  # heads whose results are averaged
+SIZES = (2, 4, 8, 16, 32, 64, 128, 256)  # of a head
+KINDS = {"unscaled": 1.0, "scaled": None}  # None is regard's default, 1 / sqrt(head_dim)
 
 words = words_of(TEXT)
-x = embedded(words, DIM, SEED)
+x = embedded(words, DIM, SEED)  # (1, words, DIM)
 
+# for each kind a list: one number, or the weights of the last word, for each size of a head
+spread = {"unscaled": [], "scaled": []}
+entropy = {"unscaled": [], "scaled": []}
+gradient = {"unscaled": [], "scaled": []}
+last_word = {"unscaled": [], "scaled": []}
 
-def measured(head_dim, scale):
-    """Spread of the scores, entropy, mean absolute gradient of a score, and the weights of the last word in a head."""
-    projections = normal(SEED + 1, 3, HEADS, DIM, head_dim) / math.sqrt(DIM)
-    q, k, v = (x[:, None] @ projections[:, None]).unbind(0)  # (1, heads, words, head_dim), of variance 1
-    added = torch.zeros(1, HEADS, len(words), len(words), dtype=x.dtype, requires_grad=True)  # to the scores
-    detail = rg.attention_detail(q, k, v, scale=scale, bias=added, want=["entropy", "weights"])
-    arriving = normal(SEED + 2, *detail.output.shape) / math.sqrt(head_dim)  # a gradient from the layers above
-    (gradient,) = torch.autograd.grad((detail.output * arriving).sum(), added)
-    spread = (q @ k.mT).std() * (scale or head_dim**-0.5)
-    numbers = [one.detach().mean().item() for one in (spread, detail.entropy, gradient.abs())]
-    return *numbers, detail.weights[0, 0, -1].detach()
+for kind, scale in KINDS.items():
+    for head_dim in SIZES:
+        # the numbers of queries and keys have variance 1
+        W_q, W_k, W_v = normal(SEED + 1, 3, HEADS, DIM, head_dim) / math.sqrt(DIM)
+        q = x[:, None] @ W_q  # (1, HEADS, words, head_dim)
+        k = x[:, None] @ W_k
+        v = x[:, None] @ W_v
 
+        # a bias of zeros is added to the scores, so its gradient is that of the scores
+        bias = torch.zeros(1, HEADS, len(words), len(words), dtype=x.dtype, requires_grad=True)
+        detail = rg.attention_detail(q, k, v, scale=scale, bias=bias, want=["entropy", "weights"])
+        from_above = normal(SEED + 2, *detail.output.shape) / math.sqrt(head_dim)
+        loss = (detail.output * from_above).sum()
+        (of_scores,) = torch.autograd.grad(loss, bias)
 
-spread, entropy, gradient, weights = (
-    dict(zip(KINDS, column))
-    for column in zip(*(zip(*(measured(size, scale) for size in SIZES)) for scale in KINDS.values()))
+        factor = scale or head_dim**-0.5
+        spread[kind].append(((q @ k.mT).std() * factor).item())
+        entropy[kind].append(detail.entropy.detach().mean().item())
+        gradient[kind].append(of_scores.abs().mean().item())
+        last_word[kind].append(detail.weights[0, 0, -1].detach())  # in the first head, (words,)
+
+# %% tags=["folded"]
+caption = (
+    "Above, each row holds the weights that the last word gives to every word in one head of that "
+    "size. Without division the rows of large heads have one strong cell. Below, means over 48 heads."
 )
-most = math.log(len(words))  # entropy of equal weights
+with figure("Weights and gradients with and without division", 7.8, 5.8, caption) as drawing:
+    panels = drawing.subplots(2, 2)
+    (first, second), (left, right) = panels
 
-with figure("Weights and gradients with and without division", 7.8, 5.8,
-            "Above, each row holds the weights that the last word gives to every word in one head of that size. "
-            "Without division the rows of large heads have one strong cell. "
-            "Below, means over 48 heads.") as drawing:  # fmt: skip
-    (first, second), (left, right) = panels = drawing.subplots(2, 2)
-    for axes, kind in ((first, "unscaled"), (second, "scaled")):
-        rows = [f"head_dim {size}" for size in SIZES] if axes is first else ()
-        image = draw_map(axes, torch.stack(weights[kind]), rows, words, cell=3.0 / len(words))
-        axes.set_xlabel({"unscaled": "scores q · k", "scaled": "scores q · k / sqrt(head_dim)"}[kind], fontsize=9)
+    cell = 3.0 / len(words)
+    sizes = [f"head_dim {size}" for size in SIZES]
+    draw_map(first, torch.stack(last_word["unscaled"]), sizes, words, cell=cell)
+    image = draw_map(second, torch.stack(last_word["scaled"]), (), words, cell=cell)
+    first.set_xlabel("scores q · k", fontsize=9)
+    second.set_xlabel("scores q · k / sqrt(head_dim)", fontsize=9)
     scale_beside(drawing, image, panels[0], "attention weight")
-    draw_curves(left, SIZES, entropy, ("Entropy of the weights", "head_dim", "nats"), log="x")
-    draw_curves(right, SIZES, gradient, ("Gradient that reaches a score", "head_dim", "mean size"), log="x")
-    left.axhline(most, color=FAINT, linestyle="--", linewidth=1)
-    left.text(SIZES[-1], 1.02 * most, f"equal weights for {len(words)} words", fontsize=8.5, color=FAINT, ha="right")
-    left.set_ylim(0, 1.15 * most)
+
+    entropy_labels = ("Entropy of the weights", "head_dim", "nats")
+    draw_curves(left, SIZES, entropy, entropy_labels, log="x")
+    of_equal_weights = math.log(len(words))
+    note = f"equal weights for {len(words)} words"
+    left.axhline(of_equal_weights, color=FAINT, linestyle="--", linewidth=1)
+    left.text(SIZES[-1], 1.02 * of_equal_weights, note, fontsize=8.5, color=FAINT, ha="right")
+    left.set_ylim(0, 1.15 * of_equal_weights)
+
+    gradient_labels = ("Gradient that reaches a score", "head_dim", "mean size")
+    draw_curves(right, SIZES, gradient, gradient_labels, log="x")
     right.set_ylim(bottom=0)
 
 # %% [markdown]
@@ -92,25 +120,47 @@ for scale in (1.0, None):  # None is the default, 1 / sqrt(head_dim)
 
 # %% tags=["folded"]
 columns = ("head_dim", "spread of scores", "scaled", "entropy", "scaled", "gradient", "scaled")
-measures = [measure[kind] for measure in (spread, entropy, gradient) for kind in KINDS]
-table("By size of a head", columns, [(size, *(f"{one:.3f}" for one in row)) for size, *row in zip(SIZES, *measures)])
+rows = []
+for row, head_dim in enumerate(SIZES):
+    numbers = [
+        spread["unscaled"][row],
+        spread["scaled"][row],
+        entropy["unscaled"][row],
+        entropy["scaled"][row],
+        gradient["unscaled"][row],
+        gradient["scaled"][row],
+    ]
+    rows.append((head_dim, *(f"{number:.3f}" for number in numbers)))
+table("By size of a head", columns, rows)
 
 # %% [markdown]
 # ## Claims
 
 # %% tags=["claims"]
-ratios = [one / math.sqrt(size) for one, size in zip(spread["unscaled"], SIZES)]
-falling, fading = entropy["unscaled"], gradient["unscaled"]
-holds("Unscaled scores spread with the square root of head_dim.", all(0.9 < ratio < 1.1 for ratio in ratios),
-      f"spread / sqrt(head_dim) is {min(ratios):.2f} to {max(ratios):.2f}")  # fmt: skip
-holds("The entropy of unscaled weights falls with every doubling of head_dim.",
-      all(later < earlier for earlier, later in pairwise(falling)),
-      f"from {falling[0]:.2f} to {falling[-1]:.2f} nats")  # fmt: skip
-holds("The gradient that reaches unscaled scores falls to less than half of its largest value.",
-      fading[-1] < max(fading) / 2, f"from {max(fading):.3f} to {fading[-1]:.3f}")  # fmt: skip
-for name, measure in (("entropy", entropy["scaled"]), ("gradient", gradient["scaled"])):
-    holds(f"With scaling, the {name} is about the same for every head_dim.",
-          max(measure) - min(measure) < 0.2 * max(measure), f"{min(measure):.3f} to {max(measure):.3f}")  # fmt: skip
+ratios = [std / math.sqrt(head_dim) for std, head_dim in zip(spread["unscaled"], SIZES)]
+holds(
+    "Unscaled scores spread with the square root of head_dim.",
+    all(0.9 < ratio < 1.1 for ratio in ratios),
+    f"spread / sqrt(head_dim) is {min(ratios):.2f} to {max(ratios):.2f}",
+)
+falling = entropy["unscaled"]
+holds(
+    "The entropy of unscaled weights falls with every doubling of head_dim.",
+    all(later < earlier for earlier, later in pairwise(falling)),
+    f"from {falling[0]:.2f} to {falling[-1]:.2f} nats",
+)
+fading = gradient["unscaled"]
+holds(
+    "The gradient that reaches unscaled scores falls to less than half of its largest value.",
+    fading[-1] < max(fading) / 2,
+    f"from {max(fading):.3f} to {fading[-1]:.3f}",
+)
+for name, measured in (("entropy", entropy["scaled"]), ("gradient", gradient["scaled"])):
+    holds(
+        f"With scaling, the {name} is about the same for every head_dim.",
+        max(measured) - min(measured) < 0.2 * max(measured),
+        f"{min(measured):.3f} to {max(measured):.3f}",
+    )
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 3.2.1, footnote 4.

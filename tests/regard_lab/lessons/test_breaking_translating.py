@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from teaching import changed_report, failing, starting
+from teaching import Computed, changed_report, failing, starting
 
 from regard.errors import ArgumentError, CheckpointError, DataError
 from regard.layers import FeedForward, MultiHeadAttention
+from regard.patterns import Full, KeySpan
 from regard_lab.decoding import Translator
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.lessons import find_lesson
@@ -23,123 +24,154 @@ from regard_lab.text.pronouns import (
 )
 
 
-def test_encoder(monkeypatch):
-    with monkeypatch.context() as broken:  # no residual connections
-        broken.setattr(layers, "residual", lambda x, part, norm, dropout, **options: part(norm(x)))
-        assert starting(failing("encoder"), "At the end, the vector of a word")
-    with monkeypatch.context() as broken:  # norms that do nothing, and a mask
-        real = MultiHeadAttention.forward
-        broken.setattr("torch.nn.LayerNorm.forward", lambda self, x: x)
-        broken.setattr(
-            MultiHeadAttention,
-            "forward",
-            lambda self, x, pattern=None, **more: real(self, x, pattern="causal", **more),
-        )
-        assert starting(failing("encoder"), "The norms bring", "In self-attention every word")
-    mixed = FeedForward.forward
+def test_encoder_without_residual_connections(monkeypatch):
+    monkeypatch.setattr(layers, "residual", lambda x, part, norm, dropout, **options: part(norm(x)))
+    assert starting(failing("encoder"), "At the end, the vector of a word")
+
+
+def test_encoder_with_a_mask_and_norms_that_do_nothing(monkeypatch):
+    forward = MultiHeadAttention.forward
+    monkeypatch.setattr(torch.nn.LayerNorm, "forward", lambda self, x: x)
     monkeypatch.setattr(
-        FeedForward, "forward", lambda self, x: mixed(self, x) + 0.01 * x.mean(1, keepdim=True)
+        MultiHeadAttention,
+        "forward",
+        lambda self, x, pattern=None, **more: forward(self, x, pattern="causal", **more),
     )
-    swapped = (
-        "kept, lost = differences(residuals=True), differences(residuals=False)",
-        "lost, kept = differences(residuals=True), differences(residuals=False)",
+    assert starting(failing("encoder"), "The norms bring", "In self-attention every word")
+
+
+def test_encoder_with_mixed_words_and_exchanged_residuals(monkeypatch):
+    forward = FeedForward.forward
+    monkeypatch.setattr(
+        FeedForward,
+        "forward",
+        lambda self, x: forward(self, x) + 0.01 * x.mean(1, keepdim=True),
     )
-    claims = (
+
+    def exchange(differences_by_layer):
+        return lambda residuals: differences_by_layer(not residuals)
+
+    assert starting(
+        failing("encoder", differences_by_layer=Computed(exchange)),
         "The feed-forward network computes",
         "With residual connections",
         "Without residual connections",
     )
-    assert starting(failing("encoder", swapped), *claims)
 
 
-def test_decoder(monkeypatch):
-    unmasked = "PASSES = 60\nimport regard.patterns\nfor block in model.blocks:\n    block.attention.pattern = "
-    beginnings = (
+def test_decoder_without_a_mask():
+    def unmask(model):
+        for block in model.blocks:
+            block.attention.pattern = Full()
+        return model
+
+    assert starting(
+        failing("decoder", model=Computed(unmask)),
         "At every position, one pass",
         "Word by word",
         "The gradient of one pass",
         "Replacing the last word",
     )
-    assert starting(
-        failing("decoder", ("PASSES = 60", unmasked + "regard.patterns.Full()")), *beginnings
-    )
-    real = LanguageModel.step
 
-    def forgetful(self, ids, state):
+
+def test_decoder_that_forgets_and_learns_one_position(monkeypatch):
+    def step_without_earlier_words(self, ids, state):
         for texts in state.groups:
             for cache in texts.caches.each:
                 cache.crop(0)
-        return real(self, ids, state)
+        return step(self, ids, state)
 
-    monkeypatch.setattr(LanguageModel, "step", forgetful)
-    one_position = (
-        "cross_entropy(logits[-1], wanted)",
-        "cross_entropy(logits[-1][:1], wanted[:1])",
+    step = LanguageModel.step
+    monkeypatch.setattr(LanguageModel, "step", step_without_earlier_words)
+
+    def loss_of_first_position(F, wanted):
+        return lambda logits: F.cross_entropy(logits[:1], wanted[:1])
+
+    def without_cache_only(ways):
+        return {**ways, "writing": ways["without a cache"]}
+
+    broken = failing(
+        "decoder", mean_loss=Computed(loss_of_first_position), ways=Computed(without_cache_only)
     )
-    no_cache = ('"writing": lambda: with_cache(read)', '"writing": lambda: without_cache(read)')
     claims = "Word by word with a cache", "Training takes one pass", "All positions learn at once"
-    assert starting(failing("decoder", one_position, no_cache), *claims)
+    assert starting(broken, *claims)
 
 
-def test_translation(monkeypatch):
-    # keys and values computed again for each word, and no mask
-    with monkeypatch.context() as broken:
-        step = TranslationTransformer.step
+def test_translation_that_projects_again_and_has_no_mask(monkeypatch):
+    def step_projecting_again(self, ids, state):
+        for layer in self.decoder:
+            dtype = layer.cross_attention.to_v.weight.dtype
+            layer.cross_attention.project_context(torch.zeros(1, 3, 32, dtype=dtype))
+        return step(self, ids, state)
 
-        def again(self, ids, state):
-            for layer in self.decoder:
-                layer.cross_attention.project_context(
-                    torch.zeros(1, 3, 32, dtype=layer.cross_attention.to_v.weight.dtype)
-                )
-            return step(self, ids, state)
+    step = TranslationTransformer.step
+    monkeypatch.setattr(TranslationTransformer, "step", step_projecting_again)
 
-        broken.setattr(TranslationTransformer, "step", again)
-        claims = (
-            "The encoder, and the keys",
-            "The logits of words written",
-            "Replacing a written word changes",
-        )
-        unmask = "for block in model.decoder:\n    block.self_attention.pattern = Full()\n"
-        unmask = f"from regard.patterns import Full\n{unmask}parts = {{"
-        assert starting(failing("translation", ("parts = {", unmask)), *claims)
-    narrow = (
-        "from regard.patterns import KeySpan\n"
-        "for block in model.encoder:\n    block.attention.pattern = KeySpan(0, 1)\n"
-        "for block in model.decoder:\n    torch.nn.init.zeros_(block.cross_attention.to_output.weight)\n"
+    def unmask(model):
+        for block in model.decoder:
+            block.self_attention.pattern = Full()
+        return model
+
+    assert starting(
+        failing("translation", model=Computed(unmask)),
+        "The encoder, and the keys",
+        "The logits of words written",
+        "Replacing a written word changes",
     )
-    claims = "Every vector of the encoder", "Replacing a source word changes the logits"
-    assert starting(failing("translation", ("parts = {", narrow + "parts = {")), *claims)
-    forward = MultiHeadAttention.forward
 
-    def own(self, x, context=None, **more):
+
+def test_translation_that_reads_one_source_word_and_ignores_it():
+    def narrow(model):
+        for block in model.encoder:
+            block.attention.pattern = KeySpan(0, 1)
+        for block in model.decoder:
+            torch.nn.init.zeros_(block.cross_attention.to_output.weight)
+        return model
+
+    claims = "Every vector of the encoder", "Replacing a source word changes the logits"
+    assert starting(failing("translation", model=Computed(narrow)), *claims)
+
+
+def test_translation_whose_cross_attention_reads_the_decoder(monkeypatch):
+    def forward_reading_itself(self, x, context=None, **more):
         return forward(self, x, x if isinstance(context, torch.Tensor) else context, **more)
 
-    monkeypatch.setattr(MultiHeadAttention, "forward", own)
-    claims = (
+    forward = MultiHeadAttention.forward
+    monkeypatch.setattr(MultiHeadAttention, "forward", forward_reading_itself)
+    assert starting(
+        failing("translation"),
         "Queries of cross-attention",
         "The logits of words written one by one",
         "Replacing a source word changes the logits",
         "Replacing a written word changes",
     )
-    assert starting(failing("translation"), *claims)
 
 
-def test_heads(monkeypatch):
+def test_heads_that_are_no_better_than_chance(monkeypatch):
     relations = changed_report(monkeypatch, "heads")["relations"]
-    for one in relations.values():
-        one["chosen_share"] = one["chance"]
-    beginnings = [f"The chosen head looks from {word}" for word in ("verb", "adjective", "“it”")]
-    assert starting(failing("heads"), *beginnings, "From “it” to its referent")
-    for one in relations.values():
-        one["chosen_share"], one["by_offset"] = 1.0, 0.5
+    for relation in relations.values():
+        relation["chosen_share"] = relation["chance"]
     assert starting(
-        failing("heads"), "From verb to its", "From adjective to its", "From “it” to its"
+        failing("heads"),
+        "The chosen head looks from verb",
+        "The chosen head looks from adjective",
+        "The chosen head looks from “it”",
+        "From “it” to its referent",
     )
 
 
-def test_referent(monkeypatch):
+def test_heads_that_are_always_right(monkeypatch):
+    relations = changed_report(monkeypatch, "heads")["relations"]
+    for relation in relations.values():
+        relation["chosen_share"] = 1.0
+        relation["by_offset"] = 0.5
+    claims = "From verb to its", "From adjective to its", "From “it” to its"
+    assert starting(failing("heads"), *claims)
+
+
+def test_referent_of_a_translator_that_guesses(monkeypatch):
     figures = changed_report(monkeypatch, "referent")
-    figures |= {"right": 0.5, "followed": 0.5, "kept": 0.5, "agreement": 0.1}
+    figures.update(right=0.5, followed=0.5, kept=0.5, agreement=0.1)
     figures["cross"]["share"] = 0.2
     figures["varied"][0]["written"] = None
     assert starting(
@@ -150,13 +182,13 @@ def test_referent(monkeypatch):
         "The pronoun stays the same",
         "In the chosen head, “it” looks",
     )
-    figures |= {"right": 1.0, "followed": 1.0, "kept": 1.0, "agreement": 0.99}
-    figures["cross"]["share"] = 0.9
-    figures["varied"][0]["written"] = figures["varied"][0]["asked"]
+
+
+def test_referent_that_attention_shows_always(monkeypatch):
+    changed_report(monkeypatch, "referent")["agreement"] = 0.99
     changed_report(monkeypatch, "english")["it"]["moved"] = 0.9
-    assert starting(
-        failing("referent"), "The translation uses the right", "In a model of English the balance"
-    )
+    claims = "The translation uses the right", "In a model of English the balance"
+    assert starting(failing("referent"), *claims)
 
 
 def test_the_links_are_those_of_the_grammar():
