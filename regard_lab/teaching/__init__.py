@@ -44,13 +44,15 @@ if TYPE_CHECKING:  # the same names for type checkers
 _MODULES = {
     "board": "does_not_hold figure holds table undecided",
     "estimates": "Estimate every",
-    "figures": "draw_bars draw_cells draw_curves draw_line draw_map draw_reading label_axes legend_below logarithmic "
-    "mark_column scale_beside write_numbers",
+    "figures": "draw_bars draw_cells draw_curves draw_line draw_map draw_reading label_axes "
+    "legend_below logarithmic mark_column scale_beside write_numbers",
     "page": "Page",
     "report": "read_report",
     "words": "ROUNDING comparisons embedded largest milliseconds normal operations rounded seeded watch words_of",
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+_MODULE_OF: dict[str, str] = {}
+for _module, _names in _MODULES.items():
+    _MODULE_OF |= dict.fromkeys(_names.split(), _module)
 
 __all__ = list(_MODULE_OF)
 

@@ -32,20 +32,17 @@ class Text:
 
     def exact(self, mechanism: Mechanism) -> torch.Tensor:
         """The exact output that the mechanism estimates; with LSH a word does not look at itself."""
-        return attention(
-            self.q,
-            self.k,
-            self.v,
-            pattern=~Diagonals(0, 0) if mechanism.shares_keys else None,
-            scale=1.0,
-        )
+        pattern = ~Diagonals(0, 0) if mechanism.shares_keys else None
+        return attention(self.q, self.k, self.v, pattern=pattern, scale=1.0)
 
     def estimate(self, mechanism: Mechanism, parameters: Parameters = None) -> torch.Tensor:
         """The output by a mechanism; for LSH, which brings keys to length 1, the scale is the length of the queries."""
-        scale = {"scale": float(self.q[0, 0, 0].norm()) if mechanism.shares_keys else 1.0}
-        given: dict[str, Any] = scale if "scale" in mechanism.options else {}
+        options: dict[str, Any] = {}
+        if "scale" in mechanism.options:
+            length = float(self.q[0, 0, 0].norm())  # that of every query
+            options["scale"] = length if mechanism.shares_keys else 1.0
         return attention(
-            self.q, self.k, self.v, mechanism=mechanism, parameters=parameters, **given
+            self.q, self.k, self.v, mechanism=mechanism, parameters=parameters, **options
         )
 
 
@@ -54,12 +51,16 @@ def words_in_topics(sharpness: float, seed: int, topics: int, count: int) -> Tex
 
     q = k of length sqrt(sharpness), with scale 1. Words of a topic have similar values too.
     """
-    centres = normalize(normal(seed, topics, DIM), dim=-1).repeat_interleave(count // topics, 0)
-    x = normalize(centres + SPREAD * normal(seed + 1, count, DIM), dim=-1) * math.sqrt(sharpness)
-    values = normal(seed + 2, topics, DIM).repeat_interleave(count // topics, 0) + NOISE * normal(
-        seed + 3, count, DIM
+    of_topics = normalize(normal(seed, topics, DIM), dim=-1)
+    of_words = of_topics.repeat_interleave(count // topics, 0) + SPREAD * normal(
+        seed + 1, count, DIM
     )
-    return Text(x[None, None], values[None, None])
+    q = normalize(of_words, dim=-1) * math.sqrt(sharpness)
+
+    values_of_topics = normal(seed + 2, topics, DIM)
+    noise = NOISE * normal(seed + 3, count, DIM)
+    v = values_of_topics.repeat_interleave(count // topics, 0) + noise
+    return Text(q[None, None], v[None, None])
 
 
 def means_of_neighbours(rank: int, count: int) -> tuple[Linformer, Mapping[str, torch.Tensor]]:
@@ -81,11 +82,11 @@ def output_error(
 ) -> float:
     """The root mean square over draws of the error relative to the exact output that the mechanism estimates."""
     exact = call.exact(mechanism)
-    errors = [
-        (call.estimate(one, parameters) - exact).norm() / exact.norm()
-        for one in _drawn(mechanism, seed, draws)
-    ]
-    return _root_mean_square([float(error) for error in errors])
+    errors = []
+    for drawn in _redraw(mechanism, seed, draws):
+        error = (call.estimate(drawn, parameters) - exact).norm() / exact.norm()
+        errors.append(float(error))
+    return _root_mean_square(errors)
 
 
 def exponential_errors(call: Text, mechanism: Any, *, seed: int, draws: int) -> tuple[float, float]:
@@ -95,43 +96,46 @@ def exponential_errors(call: Text, mechanism: Any, *, seed: int, draws: int) -> 
     """
     true = (call.q @ call.k.mT).exp()
     estimates = []
-    for one in _drawn(mechanism, seed, draws):
-        features = one.lift(call.q, call.k, 1.0, {})
-        logs = torch.zeros(())
-        for of_vectors, axis in ((features.q_log, -1), (features.k_log, -2)):
-            logs = logs if of_vectors is None else logs + of_vectors.unsqueeze(axis)
+    for drawn in _redraw(mechanism, seed, draws):
+        features = drawn.lift(call.q, call.k, 1.0, {})
+        logs = torch.zeros(())  # of a factor of each pair
+        if features.q_log is not None:
+            logs = logs + features.q_log.unsqueeze(-1)
+        if features.k_log is not None:
+            logs = logs + features.k_log.unsqueeze(-2)
         estimates.append(features.q @ features.k.mT * logs.exp())  # φ(q) · φ(k) of each pair
-    return _root_mean_square([_off(one, true) for one in estimates]), _off(
-        torch.stack(estimates).mean(0), true
-    )
+
+    of_one_draw = _root_mean_square([_relative_error(estimate, true) for estimate in estimates])
+    of_their_mean = _relative_error(torch.stack(estimates).mean(0), true)
+    return of_one_draw, of_their_mean
 
 
-def slope(errors: Sequence[float], of: Sequence[int]) -> float:
+def slope(errors: Sequence[float], counts: Sequence[int]) -> float:
     """The slope of a straight line through the errors on logarithmic axes, by least squares.
 
     >>> round(slope([3.0, 1.5, 0.75], [1, 4, 16]), 6)
     -0.5
     """
-    x, y = (torch.tensor(numbers, dtype=torch.float64).log() for numbers in (of, errors))
+    x = torch.tensor(counts, dtype=torch.float64).log()
+    y = torch.tensor(errors, dtype=torch.float64).log()
     x = x - x.mean()
     return float((x * y).sum() / x.square().sum())
 
 
-def _drawn(mechanism: Any, seed: int, draws: int) -> list[Any]:
+def _redraw(mechanism: Any, seed: int, draws: int) -> list[Any]:
     """The mechanism with other seeds, if it has one."""
+    seeds = range(seed, seed + draws)
     if hasattr(mechanism, "redrawn"):
-        return [mechanism.redrawn(seed + n) for n in range(draws)]
-    return (
-        [replace(mechanism, seed=seed + n) for n in range(draws)]
-        if hasattr(mechanism, "seed")
-        else [mechanism]
-    )
+        return [mechanism.redrawn(seed) for seed in seeds]
+    if hasattr(mechanism, "seed"):
+        return [replace(mechanism, seed=seed) for seed in seeds]
+    return [mechanism]
 
 
-def _off(estimate: torch.Tensor, true: torch.Tensor) -> float:
+def _relative_error(estimate: torch.Tensor, true: torch.Tensor) -> float:
     factor = (estimate * true).sum() / estimate.square().sum()
     return float((factor * estimate - true).norm() / true.norm())
 
 
 def _root_mean_square(numbers: list[float]) -> float:
-    return math.sqrt(sum(one**2 for one in numbers) / len(numbers))
+    return math.sqrt(sum(number**2 for number in numbers) / len(numbers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -49,24 +49,25 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def __str__(self) -> str:
-        widths = [max(map(len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
-        lines = [
-            "  ".join(map(str.ljust, row, widths)).rstrip() for row in (self.columns, *self.rows)
-        ]
+        rows = (self.columns, *self.rows)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([self.title, "", *lines])
 
     def _repr_markdown_(self) -> str:
-        rows = [self.columns, ("---",) * len(self.columns), *self.rows]
-        lines = [
-            f"| {' | '.join(cell if row is rows[1] else escaped(cell) for cell in row)} |"
-            for row in rows
-        ]
+        rule = _markdown_row(["---"] * len(self.columns))
+        rows = [_markdown_row(map(escaped, row)) for row in self.rows]
+        lines = [_markdown_row(map(escaped, self.columns)), rule, *rows]
+        title = escaped(self.title)
         if len(self.rows) <= LONG:
-            return "\n".join([f"**{escaped(self.title)}**", "", *lines])
-        title = f"{escaped(self.title)} ({len(self.rows)} rows)"
-        return "\n".join(
-            [f"<details markdown><summary>{title}</summary>", "", *lines, "", "</details>"]
-        )
+            return "\n".join([f"**{title}**", "", *lines])
+
+        summary = f"<summary>{title} ({len(self.rows)} rows)</summary>"
+        return "\n".join([f"<details markdown>{summary}", "", *lines, "", "</details>"])
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +113,14 @@ def show(thing: Shown) -> None:
     """Show a table, a claim, a picture or a text."""
     if _collected is not None:
         _collected.append(thing)
-    elif (notebook := sys.modules.get("IPython.display")) and sys.modules["IPython"].get_ipython():
-        notebook.display(thing)
+    elif _in_notebook():
+        sys.modules["IPython.display"].display(thing)
     else:
         print(thing)
+
+
+def _in_notebook() -> bool:
+    return "IPython.display" in sys.modules and bool(sys.modules["IPython"].get_ipython())
 
 
 def table(title: str, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> None:
@@ -127,7 +132,8 @@ def table(title: str, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> 
     word  letters
     cat   3
     """
-    show(Table(title, tuple(map(str, columns)), tuple(tuple(map(str, row)) for row in rows)))
+    texts = tuple(tuple(map(str, row)) for row in rows)
+    show(Table(title, tuple(map(str, columns)), texts))
 
 
 @contextmanager
@@ -178,7 +184,8 @@ def undecided(sentence: str, verdict: Verdict, figures: str) -> None:
 
 
 def _check(sentence: str, verdict: Verdict, figures: str, expected: Verdict) -> None:
-    claim = Claim(sentence, None if verdict is None else bool(verdict), figures, expected)
+    verdict = None if verdict is None else bool(verdict)
+    claim = Claim(sentence, verdict, figures, expected)
     if claim.holds is not expected and not _lenient:
         raise ClaimError(f"{claim}; the lesson expects: {VERDICTS[expected]}")
     show(claim)

@@ -44,7 +44,8 @@ SHAPES = {
 OPPOSITE = {"left of": "right of", "above": "below", "right of": "left of", "below": "above"}
 WORDS = ("a", *COLOURS, *SHAPES, "left", "right", "of", "above", "below")
 MOST_WORDS = 8
-SIDE, THING = 12, 5  # pixels of a picture, and of a thing
+SIDE = 12  # pixels of a picture
+THING = 5  # pixels of a thing
 THINGS = tuple(product(COLOURS, SHAPES))
 MOVES = tuple(product((0, 1), repeat=4))  # along and across, of the first thing and of the second
 NAMED = f"a ({'|'.join(COLOURS)}) ({'|'.join(SHAPES)})"
@@ -107,79 +108,93 @@ class Caption:
         'red -> green: a green circle left of a blue square'
         """
         if part == "relation":
-            turned = OPPOSITE[self.relation]
-            return replace(self, relation=turned), self.relation.split()[0], turned.split()[0]
-        at, names = (0, list(COLOURS)) if part == "colour" else (1, list(SHAPES))
-        old = self.first[at]
-        following = [*names[names.index(old) + 1 :], *names[: names.index(old)]]
-        new = next((name for name in following if name != self.second[at]), following[0])
+            opposite = OPPOSITE[self.relation]
+            edited = replace(self, relation=opposite)
+            return edited, self.relation.split()[0], opposite.split()[0]
+
         colour, shape = self.first
-        return replace(self, first=(new, shape) if at == 0 else (colour, new)), old, new
+        other_colour, other_shape = self.second
+        if part == "colour":
+            new = _next_name(list(COLOURS), colour, other_colour)
+            return replace(self, first=(new, shape)), colour, new
+        new = _next_name(list(SHAPES), shape, other_shape)
+        return replace(self, first=(colour, new)), shape, new
+
+
+def _next_name(names: list[str], name: str, avoided: str) -> str:
+    """The first of the names after `name`, in a circle, that is not the avoided one, if there is one."""
+    place = names.index(name)
+    following = [*names[place + 1 :], *names[:place]]
+    return next((name for name in following if name != avoided), following[0])
 
 
 def read_caption(text: str) -> Caption:
     """Read a caption from text; upper case and repeated spaces do not matter."""
-    form = FORM.fullmatch(" ".join(text.lower().split()))
+    words = text.lower().split()
+    form = FORM.fullmatch(" ".join(words))
     if form is None:
-        unknown = [word for word in text.lower().split() if word not in WORDS]
-        reason = (
-            f"it does not know {', '.join(map(repr, unknown[:5]))}"
-            if unknown
-            else "that is of another form"
-        )
+        unknown = [repr(word) for word in words if word not in WORDS]
+        reason = "that is of another form"
+        if unknown:
+            reason = f"it does not know {', '.join(unknown[:5])}"
         raise ArgumentError(
             f"this lesson draws captions such as 'a red circle left of a blue square', and {reason}; colours: "
             f"{', '.join(COLOURS)}; shapes: {', '.join(SHAPES)}; between the two things: {', '.join(OPPOSITE)}"
         )
+
     colour, shape, relation, other_colour, other_shape = form.groups()
     return Caption((colour, shape), relation, (other_colour, other_shape))
 
 
 SCENES = tuple(
-    Caption(*parts)
-    for relation in ("left of", "above")
-    for parts in product(THINGS, [relation], THINGS)
+    Caption(first, relation, second)
+    for relation, first, second in product(("left of", "above"), THINGS, THINGS)
 )
 
 
 def drawn(scene: Caption, moves: Sequence[int] = (0, 0, 0, 0)) -> torch.Tensor:
     """The picture of a scene, (3, 12, 12), with pixels in -1 .. 1, where 1 is white."""
+    first_along, first_across, second_along, second_across = moves
     picture = torch.ones(3, SIDE, SIDE)
-    for (colour, shape), start, along, across in (
-        (scene.first, 0, *moves[:2]),
-        (scene.second, 6, *moves[2:]),
-    ):
-        inked = torch.tensor([[pixel == "#" for pixel in row] for row in SHAPES[shape]])
-        x, y = (
-            (start + along, 3 + across)
-            if scene.relation == "left of"
-            else (3 + across, start + along)
-        )
-        for channel, value in zip(picture, COLOURS[colour], strict=True):
-            channel[y : y + THING, x : x + THING][inked] = 2 * value - 1
+    _draw_thing(picture, scene.first, scene.relation, first_along, 3 + first_across)
+    _draw_thing(picture, scene.second, scene.relation, 6 + second_along, 3 + second_across)
     return picture
+
+
+def _draw_thing(
+    picture: torch.Tensor, thing: tuple[str, str], relation: str, along: int, across: int
+) -> None:
+    """Draw a thing at a distance along the line through both things and one across it, in pixels."""
+    colour, shape = thing
+    x, y = (along, across) if relation == "left of" else (across, along)
+    pixels = "".join(SHAPES[shape])
+    inside = torch.tensor([pixel == "#" for pixel in pixels]).view(THING, THING)
+    for channel, value in zip(picture, COLOURS[colour], strict=True):
+        channel[y : y + THING, x : x + THING][inside] = 2 * value - 1
 
 
 @cache
 def _every_picture() -> torch.Tensor:
-    """All scenes with all moves, (scenes, moves, pixels)."""
-    return torch.stack(
-        [torch.stack([drawn(scene, moves).flatten() for moves in MOVES]) for scene in SCENES]
-    ).double()
+    """All scenes with all moves, (scenes * moves, pixels)."""
+    pictures = [drawn(scene, moves).flatten() for scene, moves in product(SCENES, MOVES)]
+    return torch.stack(pictures).double()
 
 
 def shown(pictures: torch.Tensor) -> list[Caption]:
     """The scene that each picture (n, 3, 12, 12) shows: that of the nearest picture that can be drawn."""
-    every = _every_picture()
-    distances = torch.cdist(pictures.detach().double().flatten(1), every.flatten(0, 1))
+    distances = torch.cdist(pictures.detach().double().flatten(1), _every_picture())
     return [SCENES[place // len(MOVES)] for place in distances.argmin(-1).tolist()]
 
 
 def word_numbers(captions: list[Caption]) -> tuple[torch.Tensor, torch.Tensor]:
     """The numbers of the words, (captions, 8), and how many words each caption has, (captions,)."""
-    rows = [[WORDS.index(word) for word in caption.words] for caption in captions]
-    padded = [row + [0] * (MOST_WORDS - len(row)) for row in rows]
-    return torch.tensor(padded), torch.tensor([len(row) for row in rows])
+    numbers = torch.zeros(len(captions), MOST_WORDS, dtype=torch.long)
+    counts = torch.zeros(len(captions), dtype=torch.long)
+    for row, caption in enumerate(captions):
+        words = [WORDS.index(word) for word in caption.words]
+        numbers[row, : len(words)] = torch.tensor(words)
+        counts[row] = len(words)
+    return numbers, counts
 
 
 PATCH = 2  # pixels
@@ -197,10 +212,10 @@ class Block(nn.Module):
         self.to_words = MultiHeadAttention(dim, heads, context_dim=dim) if reads else None
         self.feed_forward = FeedForward(dim, 2 * dim, "gelu")
 
-    def forward(self, x: torch.Tensor, words: torch.Tensor, spoken: KeySpan) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, words: torch.Tensor, of_caption: KeySpan) -> torch.Tensor:
         x = x + self.among_patches(self.norms[0](x))
         if self.to_words is not None:
-            x = x + self.to_words(self.norms[1](x), context=words, pattern=spoken)
+            x = x + self.to_words(self.norms[1](x), context=words, pattern=of_caption)
         return x + self.feed_forward(self.norms[2](x))
 
 
@@ -216,18 +231,16 @@ class Denoiser(nn.Module):
 
     def __init__(self, dim: int = 64, heads: int = 4, blocks: int = 2, reads: bool = True) -> None:
         super().__init__()
-        self.patch, self.place = (
-            nn.Linear(3 * PATCH**2, dim),
-            nn.Parameter(torch.randn(GRID * GRID, dim)),
-        )
-        self.angle, self.waves = nn.Linear(dim, dim), Sinusoidal(dim, base=100.0)
-        self.word, self.order = (
-            nn.Embedding(len(WORDS), dim),
-            nn.Parameter(torch.randn(MOST_WORDS, dim)),
-        )
+        self.patch = nn.Linear(3 * PATCH**2, dim)
+        self.place = nn.Parameter(torch.randn(GRID * GRID, dim))
+        self.angle = nn.Linear(dim, dim)
+        self.waves = Sinusoidal(dim, base=100.0)
+        self.word = nn.Embedding(len(WORDS), dim)
+        self.order = nn.Parameter(torch.randn(MOST_WORDS, dim))
         self.among_words = MultiHeadAttention(dim, heads)
         self.blocks = nn.ModuleList(Block(dim, heads, reads) for _ in range(blocks))
-        self.norm, self.output = nn.LayerNorm(dim), nn.Linear(dim, 3 * PATCH**2)
+        self.norm = nn.LayerNorm(dim)
+        self.output = nn.Linear(dim, 3 * PATCH**2)
 
     def forward(
         self, noisy: torch.Tensor, angle: torch.Tensor, words: torch.Tensor, counts: torch.Tensor
@@ -236,15 +249,19 @@ class Denoiser(nn.Module):
 
         Where no word counts, cross-attention has no key to look at and adds zeros (and its output bias).
         """
-        waves = self.waves((angle * 1000).round().long()).to(noisy.dtype)
+        angles = (angle * 1000).round().long()
+        waves = self.waves(angles).to(noisy.dtype)
         patches = F.pixel_unshuffle(noisy, PATCH).flatten(2).mT  # (batch, 36, 12)
         x = self.patch(patches) + self.place + self.angle(waves)[:, None]
-        spoken = KeySpan(0, counts)
+
+        of_caption = KeySpan(0, counts)  # its words, without the padding
         context = self.word(words) + self.order
-        context = context + self.among_words(context, pattern=spoken)
+        context = context + self.among_words(context, pattern=of_caption)
         for block in self.blocks:
-            x = block(x, context, spoken)
-        return F.pixel_shuffle(self.output(self.norm(x)).mT.unflatten(2, (GRID, GRID)), PATCH)
+            x = block(x, context, of_caption)
+
+        pixels = self.output(self.norm(x)).mT.unflatten(2, (GRID, GRID))
+        return F.pixel_shuffle(pixels, PATCH)
 
 
 @torch.no_grad()
@@ -260,20 +277,21 @@ def sample(
     The angle is turned from 90° to 0 in equal steps. At each step the estimate of the picture gives an estimate of the
     noise, and both are mixed at the next angle.
     """
-    stages = [noise]
-    for now, then in pairwise(math.pi / 2 * (1 - step / steps) for step in range(steps + 1)):
-        x = stages[-1]
-        picture = model(x, torch.full((len(x),), now, dtype=x.dtype), words, counts)
-        estimate = (x - math.cos(now) * picture) / math.sin(now)
-        stages.append(math.cos(then) * picture + math.sin(then) * estimate)
+    angles = [math.pi / 2 * (1 - step / steps) for step in range(steps + 1)]
+    x = noise
+    stages = [x]
+    for angle, next_angle in pairwise(angles):
+        picture = model(x, torch.full((len(x),), angle, dtype=x.dtype), words, counts)
+        estimate = (x - math.cos(angle) * picture) / math.sin(angle)  # of the noise
+        x = math.cos(next_angle) * picture + math.sin(next_angle) * estimate
+        stages.append(x)
     return stages
 
 
 def load_denoiser() -> Denoiser:
     """The denoiser that `benchmarks/caption.py` trained, in float64, so that every machine draws the same pictures."""
+    seal = read_report("caption").figures["weights"]
+    weights = load_tensors(REPORTS / "caption.safetensors", seal=seal)
     model = Denoiser().double().eval()
-    weights = load_tensors(
-        REPORTS / "caption.safetensors", seal=read_report("caption").figures["weights"]
-    )
     model.load_state_dict({name: weight.double() for name, weight in weights.items()})
     return model

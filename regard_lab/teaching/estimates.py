@@ -33,8 +33,8 @@ class Estimate:
         0.500 ± 0.035
         """
         count = of + 4
-        near = (value * of + 2) / count
-        return cls(value, math.sqrt(near * (1 - near) / count))
+        p = (value * of + 2) / count
+        return cls(value, math.sqrt(p * (1 - p) / count))
 
     def times(self, factor: float) -> Estimate:
         """The estimate and its error, multiplied by a factor."""
@@ -42,10 +42,13 @@ class Estimate:
 
     def above(self, other: Estimate | float) -> Verdict:
         """Whether this is the larger one: True or False beyond two standard errors of the difference, else None."""
-        other = other if isinstance(other, Estimate) else Estimate(other, 0.0)
+        if not isinstance(other, Estimate):
+            other = Estimate(other, 0.0)
         difference = self.value - other.value
         error = math.hypot(self.error, other.error)
-        return None if abs(difference) <= ERRORS * error else difference > 0
+        if abs(difference) <= ERRORS * error:
+            return None
+        return difference > 0
 
     def below(self, other: Estimate | float) -> Verdict:
         """Whether this is the smaller one, by the same rule."""

@@ -13,6 +13,7 @@ from regard_lab.seeing.canvas import (
     LINES,
     MARKS,
     POINT,
+    UNSEEN,
     colours,
     ink_on,
     label_columns,
@@ -81,7 +82,8 @@ def logarithmic(axes: Axes, ticks: Sequence[float]) -> None:
 def mark_column(axes: Axes, x: float, text: str) -> None:
     """Draw a dashed vertical line with a text beside it, at the bottom."""
     axes.axvline(x, color=FAINT, linestyle="--", linewidth=1)
-    axes.text(x * 1.06, 0.03, text, transform=axes.get_xaxis_transform(), fontsize=8.5, color=FAINT)
+    at_bottom = axes.get_xaxis_transform()  # the height is a share of the panel
+    axes.text(x * 1.06, 0.03, text, transform=at_bottom, fontsize=8.5, color=FAINT)
 
 
 def draw_bars(
@@ -131,42 +133,29 @@ def draw_reading(
     """
     from matplotlib.patches import Rectangle
 
-    middle = (len(words) - 1) / 2
-    for place, (word, colour) in enumerate(zip(words, colours.tolist(), strict=True)):
-        axes.add_patch(
-            Rectangle((place - 0.4, 0), 0.8, 0.5, facecolor=colour, edgecolor=INK, linewidth=0.6)
-        )
+    def draw_box(left: float, bottom: float, width: float, height: float, **style: Any) -> None:
+        axes.add_patch(Rectangle((left, bottom), width, height, edgecolor=INK, **style))
+
+    for place, word in enumerate(words):
+        draw_box(place - 0.4, 0, 0.8, 0.5, facecolor=colours[place].tolist(), linewidth=0.6)
         bold = "bold" if place == reader else "normal"
-        axes.text(
-            place, -0.12, word, ha="center", va="top", fontsize=9.5, fontweight=bold, color=INK
-        )
-    for head, (row, colour) in enumerate(
-        zip(weights.tolist(), received.clamp(0, 1).tolist(), strict=True)
-    ):
+        style: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 9.5, "color": INK}
+        axes.text(place, -0.12, word, fontweight=bold, **style)
+
+    middle = (len(words) - 1) / 2
+    for head, row in enumerate(weights.tolist()):
         centre = middle + 1.2 * (head - (len(weights) - 1) / 2)
-        axes.add_patch(
-            Rectangle((centre - 0.5, 2.3), 1.0, 0.6, facecolor=colour, edgecolor=INK, linewidth=0.9)
-        )
+        colour = received[head].clamp(0, 1).tolist()
+        draw_box(centre - 0.5, 2.3, 1.0, 0.6, facecolor=colour, linewidth=0.9)
         for place, weight in enumerate(row):
-            if weight > 0.01:
-                axes.plot([place, centre], [0.5, 2.3], color=FAINT, linewidth=4 * weight)
-                axes.text(
-                    0.65 * place + 0.35 * centre + 0.2,
-                    1.13,
-                    f"{weight:.1f}",
-                    fontsize=9,
-                    color=INK,
-                    va="center",
-                )
-    axes.text(
-        middle,
-        3.0,
-        f"what “{words[reader]}” receives",
-        ha="center",
-        va="bottom",
-        fontsize=9,
-        color=INK,
-    )
+            if weight <= 0.01:
+                continue
+            axes.plot([place, centre], [0.5, 2.3], color=FAINT, linewidth=4 * weight)
+            beside_line = 0.65 * place + 0.35 * centre + 0.2
+            axes.text(beside_line, 1.13, f"{weight:.1f}", va="center", fontsize=9, color=INK)
+
+    label = f"what “{words[reader]}” receives"
+    axes.text(middle, 3.0, label, ha="center", va="bottom", fontsize=9, color=INK)
     axes.set_title(title, fontsize=10, color=INK, parse_math=False)
     axes.set(xlim=(-0.7, len(words) - 0.3), ylim=(-0.55, 3.4))
     axes.set_axis_off()
@@ -199,7 +188,7 @@ def draw_map(
     cell: float = 0.3,
 ) -> Any:
     """Draw values (rows, columns) as colours with labels; cells in `hidden` are grey; `cell` is in inches."""
-    axes.set_facecolor("#e4e4e4")
+    axes.set_facecolor(UNSEEN)
     shown = values if hidden is None else values.masked_fill(hidden, torch.nan)
     image = axes.imshow(
         shown.numpy(),

@@ -4,7 +4,8 @@ A measurement needs a training run. `benchmarks/lesson_reports.py --run RUN` sto
 lessons read if no run is given.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,8 @@ RELATIONS = {  # the word that looks, and what it belongs to
 }
 PRONOUN = "it to referent"
 HELPERS = frozenset({"did", "was", "not"})  # "was not crossed by": the verb is "crossed"
-RICH = Weights(
-    attribute=0.5
-)  # an adjective before half of the nouns, so that there are enough pairs
+# An adjective before half of the nouns, so that there are enough pairs.
+RICH = Weights(attribute=0.5)
 SENTENCES = 200  # of each split
 
 
@@ -55,30 +55,37 @@ def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[
     >>> links_of(ARTICLE_SENTENCES[0], words)
     {'verb to subject': [(5, frozenset({1}))], 'adjective to noun': [], 'it to referent': [(9, frozenset({1}))]}
     """
-    made = sentence.derivation
+    derivation = sentence.derivation
     lower = [word.lower() for word in words]
 
-    def place(word: str, after: int = -1) -> int:
-        if word not in lower[after + 1 :]:
+    def place(word: str) -> int:
+        if word not in lower:
             raise DataError(
                 f"{word!r} of {sentence.source!r} is not among the words {' '.join(words)}"
             )
-        return lower.index(word, after + 1)
+        return lower.index(word)
 
-    subject = place(made.subject.english)
-    thing = place(made.object.english)
-    verbs = {
-        next(word for word in form.split() if word not in HELPERS)
-        for form in (made.frame.plain, made.frame.negated)
-    }
-    verb = min(place(form, subject) for form in verbs if form in lower[subject + 1 :])
-    described = ((subject, made.subject_attribute), (thing, made.object_attribute))
+    subject = place(derivation.subject.english)
+    noun_of_object = place(derivation.object.english)
+
+    forms = (derivation.frame.plain.split(), derivation.frame.negated.split())
+    verbs = [next(word for word in form if word not in HELPERS) for form in forms]
+    after_subject = range(subject + 1, len(words))
+    verb = next((place for place in after_subject if lower[place] in verbs), None)
+    if verb is None:
+        raise DataError(f"no verb of {sentence.source!r} is among the words {' '.join(words)}")
+
+    adjectives: list[Link] = []
+    if derivation.subject_attribute is not None:
+        adjectives.append((subject - 1, frozenset({subject})))
+    if derivation.object_attribute is not None:
+        adjectives.append((noun_of_object - 1, frozenset({noun_of_object})))
+
+    referent = place(derivation.referent.english)
     return {
         "verb to subject": [(verb, frozenset({subject}))],
-        "adjective to noun": [
-            (noun - 1, frozenset({noun})) for noun, attribute in described if attribute is not None
-        ],
-        "it to referent": [(place("it"), frozenset({place(made.referent.english)}))],
+        "adjective to noun": adjectives,
+        "it to referent": [(place("it"), frozenset({referent}))],
     }
 
 
@@ -96,37 +103,34 @@ def measure_heads(run: str | Path, seed: int = 0, sentences: int = SENTENCES) ->
     """Score every head of the encoder; the best is chosen on validation sentences and evaluated on test sentences."""
     translator, model = load_transformer(run)
 
-    def looks(split: Split) -> dict[str, Looks]:
-        """What all heads of the encoder look at from the first word of each link, by relation."""
-        plain, rich = (
-            make_split(split, sentences, seed, weights=weights) for weights in (Weights(), RICH)
-        )
-        found = {}
-        for name in RELATIONS:
-            those = plain if name == PRONOUN else rich
-            seen = [
-                maps.merged()
-                for maps in look_batch(
-                    model, translator.tokeniser, [(one.source, ()) for one in those]
-                )
-            ]
-            found[name] = join(
-                looks_of(maps.encoder, links_of(sentence, maps.source_words)[name], causal=False)
-                for sentence, maps in zip(those, seen, strict=True)
-            )
-        return found
+    def looks_of_relation(name: str, split: Split) -> Looks:
+        """What all heads of the encoder look at from the first word of each link."""
+        weights = Weights() if name == PRONOUN else RICH
+        texts = make_split(split, sentences, seed, weights=weights)
+        looks = []
+        sources = [(sentence.source, ()) for sentence in texts]
+        for sentence, maps in zip(
+            texts, look_batch(model, translator.tokeniser, sources), strict=True
+        ):
+            merged = maps.merged()
+            links = links_of(sentence, merged.source_words)[name]
+            looks.append(looks_of(merged.encoder, links, causal=False))
+        return join(looks)
 
-    valid = looks("valid")
-    test = looks("test")
+    relations = {}
+    for name in RELATIONS:
+        valid = looks_of_relation(name, "valid")
+        test = looks_of_relation(name, "test")
+        relations[name] = _relation_figures(valid, test)
     return {
         "layers": model.config.encoder_layers,
         "heads": model.config.heads,
         "sentences": sentences,
-        "relations": {name: _shares(valid[name], test[name]) for name in RELATIONS},
+        "relations": relations,
     }
 
 
-def _shares(valid: Looks, test: Looks) -> dict[str, Any]:
+def _relation_figures(valid: Looks, test: Looks) -> dict[str, Any]:
     layer, head = valid.best_head()
     shares = test.hits.double().mean(0)
     offset = test.best_offset()
@@ -146,18 +150,34 @@ def measure_referent(run: str | Path, seed: int = 0, sentences: int = SENTENCES)
     translator, model = load_transformer(run)
     tokeniser = translator.tokeniser
     articles = [sentence for sentence in ARTICLE_SENTENCES if "’" not in sentence.source]
-    valid, test = (make_split(split, sentences, seed) for split in ("valid", "test"))
+    valid = make_split("valid", sentences, seed)
+    test = make_split("test", sentences, seed)
+
     head = choose_head(model, tokeniser, valid)
     agreement = referent_agreement(model, tokeniser, test, head)
-    swaps = swap_check(lambda lines: translated(translator, lines), test, seed)
-    visible = [
-        bool(one.weights[head.layer, :, one.referent].amax() > 0)
-        for one in it_weights(model, tokeniser, test)
-    ]
+    swaps = swap_check(lambda lines: translate_lines(translator, lines), test, seed)
+
+    in_reach = 0  # sentences whose referent is not outside of a window of the head's layer
+    for of_sentence in it_weights(model, tokeniser, test):
+        weights_of_referent = of_sentence.weights[head.layer, :, of_sentence.referent]
+        in_reach += bool(weights_of_referent.amax() > 0)
+
+    examples = []
+    for sentence, of_it in zip(articles, it_weights(model, tokeniser, articles), strict=True):
+        example = {
+            "source": sentence.source,
+            "words": list(of_it.words),
+            "it": of_it.it,
+            "referent": of_it.referent,
+            "other": of_it.other,
+            "weights": rounded(of_it.weights[head.layer, head.head], 3),
+        }
+        examples.append(example)
+
     return {
         "head": [head.layer, head.head],
         "sentences": agreement.count,
-        "in_reach": sum(visible) / len(visible),
+        "in_reach": in_reach / len(test),
         "agreement": agreement.agreement,
         "chance": agreement.chance,
         "preference": agreement.preference,
@@ -165,23 +185,13 @@ def measure_referent(run: str | Path, seed: int = 0, sentences: int = SENTENCES)
         "followed": swaps.followed,
         "kept": swaps.kept,
         "swaps": swaps.count,
-        "articles": [
-            {
-                "source": one.source,
-                "words": list(look.words),
-                "it": look.it,
-                "referent": look.referent,
-                "other": look.other,
-                "weights": rounded(look.weights[head.layer, head.head], 3),
-            }
-            for one, look in zip(articles, it_weights(model, tokeniser, articles), strict=True)
-        ],
-        "cross": _while_written(translator, valid, test, articles),
-        "varied": varied(translator, articles, seed),
+        "articles": examples,
+        "cross": _measure_while_written(translator, valid, test, articles),
+        "varied": translate_variants(translator, articles, seed),
     }
 
 
-def _while_written(
+def _measure_while_written(
     translator: Translator,
     valid: list[PronounSentence],
     test: list[PronounSentence],
@@ -191,38 +201,51 @@ def _while_written(
 
     def right(sentences: list[PronounSentence]) -> torch.Tensor:
         """Whether each head looks most at the referent in sentences with a written pronoun: (n, layers, heads)."""
-        seen = zip(sentences, _cross(translator, sentences), strict=True)
-        return torch.stack(
-            [
-                weights.argmax(-1) == word_places(sentence, words)[1]
-                for sentence, (words, weights) in seen
-                if weights is not None
-            ]
-        ).double()
+        rows = []
+        for sentence, look in zip(sentences, _cross_looks(translator, sentences), strict=True):
+            if look.weights is not None:
+                _, referent, _ = word_places(sentence, look.words)
+                rows.append(look.weights.argmax(-1) == referent)
+        return torch.stack(rows).double()
 
-    agreed = right(valid).mean(0)
+    shares = right(valid).mean(0)  # (layers, heads)
+    layer, head = divmod(int(shares.flatten().argmax()), shares.shape[1])
     tested = right(test)
-    layer, head = divmod(int(agreed.flatten().argmax()), agreed.shape[1])
+    examples = [_cross_example(translator, sentence, layer, head) for sentence in articles]
     return {
         "head": [layer, head],
         "share": float(tested.mean(0)[layer, head]),
         "count": len(tested),
-        "examples": [_example(translator, one, layer, head) for one in articles],
+        "examples": examples,
     }
 
 
-def _cross(
-    translator: Translator, sentences: list[PronounSentence]
-) -> list[tuple[tuple[str, ...], torch.Tensor | None]]:
-    """The source words, and the weights (layers, heads, words) while the pronoun is written; None without a pronoun."""
-    results = translator.translate([one.source for one in sentences])
-    asked = [(one.source, result.ids) for one, result in zip(sentences, results, strict=True)]
-    found: list[tuple[tuple[str, ...], torch.Tensor | None]] = []
-    for maps in look_batch(translator.model, translator.tokeniser, asked):
+@dataclass(frozen=True, eq=False)
+class _CrossLook:
+    """What cross-attention looks at while a pronoun is written.
+
+    Args:
+        words: the source words.
+        weights: (layers, heads, words); None if no pronoun is written.
+    """
+
+    words: tuple[str, ...]
+    weights: torch.Tensor | None
+
+
+def _cross_looks(translator: Translator, sentences: list[PronounSentence]) -> list[_CrossLook]:
+    translations = translator.translate([sentence.source for sentence in sentences])
+    pairs = []
+    for sentence, translation in zip(sentences, translations, strict=True):
+        pairs.append((sentence.source, translation.ids))
+
+    looks = []
+    for maps in look_batch(translator.model, translator.tokeniser, pairs):
         merged = maps.merged()
         place = pronoun_place(merged.target_words)
-        found.append((merged.source_words, None if place is None else merged.cross[:, :, place]))
-    return found
+        weights = None if place is None else merged.cross[:, :, place]
+        looks.append(_CrossLook(merged.source_words, weights))
+    return looks
 
 
 def pronoun_place(words: Sequence[str]) -> int | None:
@@ -236,43 +259,44 @@ def pronoun_place(words: Sequence[str]) -> int | None:
     return places[-1] if places else None
 
 
-def _example(
+def _cross_example(
     translator: Translator, sentence: PronounSentence, layer: int, head: int
 ) -> dict[str, Any]:
-    ((words, weights),) = _cross(translator, [sentence])
-    assert weights is not None, f"the run writes no pronoun for {sentence.source!r}"
-    _, referent, other = word_places(sentence, words)
+    (look,) = _cross_looks(translator, [sentence])
+    assert look.weights is not None, f"the run writes no pronoun for {sentence.source!r}"
+    _, referent, other = word_places(sentence, look.words)
     return {
-        "words": list(words),
+        "words": list(look.words),
         "referent": referent,
         "other": other,
         "pronoun": sentence.pronoun,
-        "weights": rounded(weights[layer, head], 3),
+        "weights": rounded(look.weights[layer, head], 3),
     }
 
 
-def translated(translator: Translator, lines: list[str]) -> list[str]:
+def translate_lines(translator: Translator, lines: list[str]) -> list[str]:
     return [tidy_target(translation.text) for translation in translator.translate(lines)]
 
 
-def varied(
+def translate_variants(
     translator: Translator, sentences: Sequence[PronounSentence], seed: int
 ) -> list[dict[str, Any]]:
     """Translations of each sentence, unchanged, with another referent, and with the other noun replaced."""
-    ways: dict[str, Callable[[PronounSentence], PronounSentence]] = {
-        "unchanged": lambda one: one,
-        "referent replaced": lambda one: swap_referent(one, seed),
-        "other noun replaced": lambda one: swap_other(one, seed),
-    }
-    versions = [(way, change(sentence)) for sentence in sentences for way, change in ways.items()]
-    outputs = translated(translator, [version.source for _, version in versions])
-    return [
-        {
+    ways = []
+    variants = []
+    for sentence in sentences:
+        ways += ["unchanged", "referent replaced", "other noun replaced"]
+        variants += [sentence, swap_referent(sentence, seed), swap_other(sentence, seed)]
+
+    translations = translate_lines(translator, [variant.source for variant in variants])
+    figures = []
+    for way, variant, translation in zip(ways, variants, translations, strict=True):
+        figure = {
             "way": way,
-            "source": one.source,
-            "translation": text,
-            "asked": one.pronoun,
-            "written": pronoun_of(text),
+            "source": variant.source,
+            "translation": translation,
+            "asked": variant.pronoun,
+            "written": pronoun_of(translation),
         }
-        for (way, one), text in zip(versions, outputs, strict=True)
-    ]
+        figures.append(figure)
+    return figures

@@ -59,16 +59,17 @@ class Page:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """The cells, Markdown without its comment signs."""
-        cells = []
         heads = list(CELL.finditer(self.text))
-        for head, after in zip(heads, [*heads[1:], None], strict=True):
-            body = self.text[head.end() + 1 : after.start() if after else len(self.text)].rstrip()
-            if head["markdown"]:
+        ends = [head.start() for head in heads[1:]] + [len(self.text)]
+        cells = []
+        for head, end in zip(heads, ends, strict=True):
+            markdown = head["markdown"] is not None
+            body = self.text[head.end() + 1 : end].rstrip()
+            if markdown:
                 body = re.sub(r"^# ?", "", body, flags=re.MULTILINE)
             tags = frozenset(re.findall(r'"(\w+)"', head["tags"] or ""))
-            cells.append(
-                Cell(body, bool(head["markdown"]), tags, self.text.count("\n", 0, head.end()) + 1)
-            )
+            line = self.text.count("\n", 0, head.end()) + 1
+            cells.append(Cell(body, markdown, tags, line))
         return tuple(cells)
 
     @property
@@ -82,9 +83,14 @@ class Page:
     @cached_property
     def parameters(self) -> dict[str, Any]:
         """What a reader may change, such as TEXT, SEED or RUN, with the lesson's own values."""
-        trees = [ast.parse(cell.text) for cell in self.cells if "parameters" in cell.tags]
-        lines = [line for tree in trees for line in tree.body if isinstance(line, ast.Assign)]
-        return {ast.unparse(line.targets[0]): ast.literal_eval(line.value) for line in lines}
+        values: dict[str, Any] = {}
+        for cell in self.cells:
+            if "parameters" not in cell.tags:
+                continue
+            for line in ast.parse(cell.text).body:
+                if isinstance(line, ast.Assign):
+                    values[ast.unparse(line.targets[0])] = ast.literal_eval(line.value)
+        return values
 
     def new_names(self) -> dict[str, Any]:
         """The namespace in which the cells will run, as that of a script before its first line."""
@@ -108,13 +114,18 @@ class Page:
         changed = changed or {}
         for name in changed:
             if name not in self.parameters:
-                own = ", ".join(map(str.lower, self.parameters)) or "nothing that can be changed"
-                raise ArgumentError(f"lesson {self.name} has no {name.lower()}; it has {own}")
+                parameters = ", ".join(map(str.lower, self.parameters))
+                raise ArgumentError(
+                    f"lesson {self.name} has no {name.lower()}; it has "
+                    f"{parameters or 'nothing that can be changed'}"
+                )
+
         names = self.new_names()
         for cell in self.cells:
             if cell.markdown:
                 yield cell, []
                 continue
+
             tree = ast.increment_lineno(ast.parse(cell.text), cell.line - 1)
             with collecting(lenient=lenient) as shown, redirect_stdout(_Printed(shown)):
                 exec(compile(tree, str(self.path), "exec"), names)
@@ -128,12 +139,10 @@ class Page:
         """All claims in order."""
         from regard_lab.teaching.board import Claim
 
-        return [
-            thing
-            for _, shown in self.run(changed, lenient=lenient)
-            for thing in shown
-            if isinstance(thing, Claim)
-        ]
+        claims: list[Claim] = []
+        for _, shown in self.run(changed, lenient=lenient):
+            claims += [thing for thing in shown if isinstance(thing, Claim)]
+        return claims
 
     def markdown(self) -> tuple[str, dict[str, Picture]]:
         """The page with all that its cells show, as Markdown, and its pictures by their names in it.
@@ -144,11 +153,12 @@ class Page:
 
         parts: list[str] = []
         pictures: dict[str, Picture] = {}
-        quiet: list[str] = []
+        waiting: list[str] = []  # code that is folded with the next cell that shows something
         for cell, shown in self.run():
             if cell.markdown:
                 parts.append(cell.text)
                 continue
+
             outputs = []
             for thing in shown:
                 if isinstance(thing, Picture):
@@ -159,13 +169,18 @@ class Page:
                     outputs.append(f"```{{.text .printed}}\n{thing.rstrip()}\n```")
                 else:
                     outputs.append(thing._repr_markdown_())
-            quiet.append(cell.text)
-            if cell.tags and not shown:  # folded with the next cell that shows something
+
+            waiting.append(cell.text)
+            if cell.tags and not shown:
                 continue
-            code = "```python\n{}\n```".format("\n\n".join(quiet))
-            quiet.clear()
-            fold = f"<details markdown><summary>Code</summary>\n\n{code}\n\n</details>"
-            parts += [*outputs, fold] if cell.tags else [code, *outputs]
+            code = "```python\n{}\n```".format("\n\n".join(waiting))
+            waiting.clear()
+            if cell.tags:
+                parts += outputs
+                parts.append(f"<details markdown><summary>Code</summary>\n\n{code}\n\n</details>")
+            else:
+                parts.append(code)
+                parts += outputs
         return "\n\n".join(parts) + "\n", pictures
 
 

@@ -54,26 +54,26 @@ def read_report(name: str) -> Report:
 
 def write_report(name: str, command: str, figures: dict[str, Any]) -> Path:
     """Write a report with today's date and this machine, and return its path."""
+    cores = count_of(os.cpu_count() or 1, "cores")
+    threads = count_of(torch.get_num_threads(), "threads")
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    machine = (
-        f"{platform.machine()}, {count_of(os.cpu_count() or 1, 'cores')}, "
-        f"{count_of(torch.get_num_threads(), 'threads')}, {versions}"
-    )
-    return store_report(
-        name, Report(command=command, day=f"{date.today()}", machine=machine, figures=figures)
-    )
+    machine = f"{platform.machine()}, {cores}, {threads}, {versions}"
+    report = Report(command=command, day=f"{date.today()}", machine=machine, figures=figures)
+    return store_report(name, report)
 
 
 def store_report(name: str, report: Report) -> Path:
     """Write a report as it is, such as one that was measured elsewhere, and return its path."""
+    fields = asdict(report)
+    figures = ",\n".join(f"  {line}" for line in _json_lines(fields.pop("figures")))
+    head = "".join(f" {line},\n" for line in _json_lines(fields))
+
     path = REPORTS / f"{name}.json"
-    whole = asdict(report)
-    text = partial(json.dumps, ensure_ascii=False)
-    figures = ",\n".join(
-        f"  {text(key)}: {text(value)}" for key, value in whole.pop("figures").items()
-    )
-    head = "".join(f" {text(key)}: {text(value)},\n" for key, value in whole.items())
-    path.write_text(
-        f'{{\n{head} "figures": {{\n{figures}\n }}\n}}\n', encoding="utf-8"
-    )  # a line for each figure
+    path.write_text(f'{{\n{head} "figures": {{\n{figures}\n }}\n}}\n', encoding="utf-8")
     return path
+
+
+def _json_lines(values: dict[str, Any]) -> list[str]:
+    """One line for each value, so that a difference between two reports names the figures that differ."""
+    to_json = partial(json.dumps, ensure_ascii=False)
+    return [f"{to_json(name)}: {to_json(value)}" for name, value in values.items()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -60,67 +61,69 @@ def longest_chain(output: torch.Tensor) -> int:
 
     >>> layer = nn.Linear(2, 2)
     >>> with marked_steps([layer]):
-    ...     after, beside = layer(layer(torch.ones(2))), layer(torch.ones(2))
+    ...     after = layer(layer(torch.ones(2)))
+    ...     beside = layer(torch.ones(2))
     >>> longest_chain(after + beside)
     2
     """
-    length = _through_graph(output, lambda lengths: max(lengths, default=0), lambda node: 0)
-    assert length is not None
+    length = _chain(output, max, lambda leaf: 0)
+    assert length is not None  # each leaf has a length
     return length
 
 
 def shortest_chain(output: torch.Tensor, leaf: torch.Tensor) -> int | None:
     """The smallest number of marked steps between a leaf of the graph and the output; None if they are not connected.
 
-    >>> layer, x = nn.Linear(2, 2), torch.ones(2, requires_grad=True)
+    >>> layer = nn.Linear(2, 2)
+    >>> x = torch.ones(2, requires_grad=True)
     >>> with marked_steps([layer]):
     ...     output = layer(layer(x)) + layer(x)
     >>> shortest_chain(output, x)
     1
     """
-    return _through_graph(
-        output,
-        lambda lengths: min(lengths, default=None),
-        lambda node: 0 if _variable(node) is leaf else None,
-    )
+    return _chain(output, min, lambda end: 0 if end is leaf else None)
 
 
-def _through_graph(
+def _chain(
     output: torch.Tensor,
-    choose: Callable[[list[int]], int | None],
-    of_leaf: Callable[[Any], int | None],
+    choose: Callable[[list[int]], int],
+    length_at: Callable[[torch.Tensor], int | None],
 ) -> int | None:
-    """Steps from the output to the leaves, where `choose` chooses among the ways of a node; without recursion."""
+    """The number of marked steps from leaves to the output.
+
+    `length_at` is the number at a leaf, None where no chain begins. `choose` chooses among the inputs of a node. A loop
+    in place of recursion: a chain may have more nodes than Python has frames.
+    """
     lengths: dict[Any, int | None] = {}
     waiting: list[Any] = [output.grad_fn]
     while waiting:
         node = waiting[-1]
-        before = [earlier for earlier, _ in node.next_functions if earlier is not None]
-        missing = [earlier for earlier in before if earlier not in lengths]
-        if missing:
-            waiting += missing
+        inputs = [earlier for earlier, _ in node.next_functions if earlier is not None]
+        unknown = [earlier for earlier in inputs if earlier not in lengths]
+        if unknown:
+            waiting += unknown
             continue
+
         waiting.pop()
-        if _variable(node) is not None:
-            lengths[node] = of_leaf(node)
+        leaf = getattr(node, "variable", None)  # of a node that adds up the gradient of a leaf
+        if leaf is not None:
+            lengths[node] = length_at(leaf)
+            continue
+
+        lengths_of_inputs = [lengths[earlier] for earlier in inputs]
+        known = [length for length in lengths_of_inputs if length is not None]
+        if not known:
+            lengths[node] = None
+        elif isinstance(node, _Step._backward_cls):
+            lengths[node] = choose(known) + 1
         else:
-            length = choose(
-                [length for earlier in before if (length := lengths[earlier]) is not None]
-            )
-            lengths[node] = (
-                None if length is None else length + isinstance(node, _Step._backward_cls)
-            )
+            lengths[node] = choose(known)
     return lengths[output.grad_fn]
 
 
-def _variable(node: Any) -> torch.Tensor | None:
-    """The leaf whose gradient the node adds up; None for another node."""
-    return getattr(node, "variable", None)
-
-
-DIM = 8
-WIDTH = 3
-Words = Sequence[torch.Tensor]
+DIM = 8  # numbers of a word
+WIDTH = 3  # words that a convolution reads
+Words = Sequence[torch.Tensor]  # (1, DIM) each
 
 
 class Recurrent(nn.Module):
@@ -131,10 +134,12 @@ class Recurrent(nn.Module):
         self.cell = seeded(seed, nn.GRUCell, DIM, DIM)
 
     def forward(self, words: Words) -> list[torch.Tensor]:
-        states = [torch.zeros_like(words[0])]
+        state = torch.zeros_like(words[0])
+        states = []
         for word in words:
-            states.append(self.cell(word, states[-1]))
-        return states[1:]
+            state = self.cell(word, state)
+            states.append(state)
+        return states
 
 
 class Convolutions(nn.Module):
@@ -142,16 +147,16 @@ class Convolutions(nn.Module):
 
     def __init__(self, seed: int, layers: int, dilated: bool) -> None:
         super().__init__()
-        apart = [WIDTH**layer if dilated else 1 for layer in range(layers)]
-        self.layers = nn.ModuleList(
-            seeded(seed + layer, nn.Conv1d, DIM, DIM, WIDTH, dilation=gap)
-            for layer, gap in enumerate(apart)
-        )
-        self.back = [(WIDTH - 1) * gap for gap in apart]
+        gaps = [WIDTH**layer if dilated else 1 for layer in range(layers)]
+        self.words_back = [(WIDTH - 1) * gap for gap in gaps]  # that each layer looks back
+        self.layers = nn.ModuleList()
+        for layer, gap in enumerate(gaps):
+            convolution = seeded(seed + layer, nn.Conv1d, DIM, DIM, WIDTH, dilation=gap)
+            self.layers.append(convolution)
 
     def forward(self, words: Words) -> list[torch.Tensor]:
         x = torch.stack(list(words), -1)  # (1, DIM, length)
-        for layer, back in zip(self.layers, self.back, strict=True):
+        for layer, back in zip(self.layers, self.words_back, strict=True):
             x = torch.tanh(layer(nn.functional.pad(x, (back, 0))))
         return list(x.unbind(-1))
 
@@ -177,15 +182,18 @@ def network(name: str, length: int, seed: int) -> nn.Module:
     if name == "attention":
         return Attention(seed)
 
+    dilated = name == "dilated"
+    words = _random_words(length, seed)
+
     def connects(layers: int) -> bool:
-        words = _leaves(length, seed)
-        return float(_gradient(Convolutions(seed, layers, name == "dilated")(words), words[0])) > 0
+        outputs = Convolutions(seed, layers, dilated)(words)
+        return float(_gradient_norm(outputs, words[0])) > 0
 
     enough = 1
     while not connects(enough):
         enough *= 2
-    layers = bisect_left(range(enough), True, lo=enough // 2, key=connects)
-    return Convolutions(seed, layers, name == "dilated")
+    least = bisect_left(range(enough), True, lo=enough // 2, key=connects)
+    return Convolutions(seed, least, dilated)
 
 
 def count_steps(name: str, length: int, seed: int) -> dict[str, Any]:
@@ -195,58 +203,63 @@ def count_steps(name: str, length: int, seed: int) -> dict[str, Any]:
         `steps`: calls of cells or layers that wait for each other; `path`: calls between the first word and the last
         output; `gradient`: of the last output with respect to the first word, relative to that of the last word.
     """
-    words, _, outputs, _ = _run(name, length, seed)
-    gradient = float(_gradient(outputs, words[0]) / _gradient(outputs, words[-1]))
+    run = _run(name, length, seed)
+    of_first = _gradient_norm(run.outputs, run.words[0])
+    of_last = _gradient_norm(run.outputs, run.words[-1])
     return {
-        "steps": longest_chain(outputs[-1]),
-        "path": shortest_chain(outputs[-1], words[0]),
-        "gradient": gradient,
+        "steps": longest_chain(run.outputs[-1]),
+        "path": shortest_chain(run.outputs[-1], run.words[0]),
+        "gradient": float(of_first / of_last),
     }
 
 
-def boxes_of(name: str, length: int, seed: int) -> dict[str, Any]:
-    """What a network computes in which step.
+@dataclass(frozen=True)
+class _Run:
+    """A network that ran on random words.
 
-    Returns:
-        `steps`: their number; `boxes`: of each call, its step and its first and last word; `moves`: how many words
-        each step carries a signal from the first word.
+    Args:
+        words: (1, DIM) each, leaves of the graph.
+        network: what ran.
+        outputs: (1, DIM) each.
+        calls: what each call of a cell, (1, DIM), or of a layer, of three axes, returned.
     """
-    _, made, outputs, calls = _run(name, length, seed)
-    boxes = [
-        [
-            longest_chain(call),
-            *((at, at) if call.dim() == 2 else (0, length - 1)),
-        ]  # a cell computes one word
-        for at, call in enumerate(calls)
-    ]
-    moves = [0] + [1] * (length - 1) if isinstance(made, Recurrent) else [length - 1]
-    moves = made.back if isinstance(made, Convolutions) else moves
-    return {"steps": longest_chain(outputs[-1]), "boxes": boxes, "moves": moves}
+
+    words: list[torch.Tensor]
+    network: nn.Module
+    outputs: list[torch.Tensor]
+    calls: list[torch.Tensor]
 
 
-def _run(
-    name: str, length: int, seed: int
-) -> tuple[list[torch.Tensor], nn.Module, list[torch.Tensor], list[Any]]:
-    """Words, network, outputs, and what each call of a cell or layer returned."""
-    words = _leaves(length, seed)
+def _run(name: str, length: int, seed: int) -> _Run:
+    words = _random_words(length, seed)
     made = network(name, length, seed)
+    units = [module for module in made.modules() if isinstance(module, UNITS)]
     calls: list[torch.Tensor] = []
-    with marked_steps([unit for unit in made.modules() if isinstance(unit, UNITS)], calls.append):
+    with marked_steps(units, calls.append):
         outputs = made(words)
-    return words, made, outputs, calls
+    return _Run(words, made, outputs, calls)
 
 
-def _leaves(length: int, seed: int) -> list[torch.Tensor]:
+def _random_words(length: int, seed: int) -> list[torch.Tensor]:
     """Random words, each a leaf of its own."""
     return [word[None].clone().requires_grad_() for word in normal(seed + 1, length, DIM)]
 
 
-def _gradient(outputs: list[torch.Tensor], word: torch.Tensor) -> torch.Tensor:
+def _gradient_norm(outputs: list[torch.Tensor], word: torch.Tensor) -> torch.Tensor:
     """The norm of the gradient of the last output's sum with respect to a word."""
     (gradient,) = torch.autograd.grad(
         outputs[-1].sum(), word, retain_graph=True, materialize_grads=True
     )
     return gradient.norm()
+
+
+def _words_moved(made: nn.Module, length: int) -> list[int]:
+    """How many words each step carries a signal from the first word towards the last."""
+    if isinstance(made, Recurrent):
+        return [0] + [1] * (length - 1)
+    if isinstance(made, Convolutions):
+        return made.words_back
+    return [length - 1]
 
 
 def draw_steps(
@@ -259,21 +272,27 @@ def draw_steps(
     """
     from matplotlib.patches import Rectangle
 
-    drawn = boxes_of(name, len(words), seed)
-    for step, first, last in drawn["boxes"]:
-        for place in range(first, last + 1):
-            axes.add_patch(
-                Rectangle(
-                    (place - 0.44, step - 0.42), 0.88, 0.84, color=LINES[number], alpha=0.45, lw=0
-                )
-            )
-    way = [min(place, len(words) - 1) for place in [0, *accumulate(drawn["moves"])]]
-    axes.plot(way, range(len(way)), color=INK, linewidth=1.6, marker="o", markersize=3.2)
+    length = len(words)
+    run = _run(name, length, seed)
+
+    style: dict[str, Any] = {"color": LINES[number], "alpha": 0.45, "lw": 0}
+    for call, output in enumerate(run.calls):
+        step = longest_chain(output)
+        computed = [call] if output.dim() == 2 else range(length)  # a cell computes one word
+        for place in computed:
+            axes.add_patch(Rectangle((place - 0.44, step - 0.42), 0.88, 0.84, **style))
+
+    path = [0, *accumulate(_words_moved(run.network, length))]
+    path = [min(place, length - 1) for place in path]
+    axes.plot(path, range(len(path)), color=INK, linewidth=1.6, marker="o", markersize=3.2)
     axes.axhline(0.3, color=FAINT, linewidth=0.8)
-    label_axes(
-        axes, f"{title}\n{count_of(drawn['steps'], 'steps')}", "", "step" if number == 0 else ""
-    )
-    axes.set(xlim=(-0.7, len(words) - 0.3), ylim=(-0.5, len(words) + 0.7))
-    axes.set_xticks(range(len(words)), words, rotation=90)
-    labels = ["words", *map(str, range(2, len(words) + 1, 2))] if number == 0 else []
-    axes.set_yticks(range(0, len(words) + 1, 2) if labels else [], labels)
+
+    steps = count_of(longest_chain(run.outputs[-1]), "steps")
+    label_axes(axes, f"{title}\n{steps}", "", "step" if number == 0 else "")
+    axes.set(xlim=(-0.7, length - 0.3), ylim=(-0.5, length + 0.7))
+    axes.set_xticks(range(length), words, rotation=90)
+    if number == 0:
+        even = range(2, length + 1, 2)
+        axes.set_yticks([0, *even], ["words", *map(str, even)])
+    else:
+        axes.set_yticks([], [])

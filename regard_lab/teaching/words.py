@@ -86,13 +86,19 @@ def comparisons(numbers: Sequence[int]) -> int:
     >>> comparisons([1, 2, 3, 4])
     3
     """
-    compared = []
-    sorted(numbers, key=cmp_to_key(lambda one, other: compared.append(one) or one - other))
-    return len(compared)
+    count = 0
+
+    def compare(left: int, right: int) -> int:
+        nonlocal count
+        count += 1
+        return left - right
+
+    sorted(numbers, key=cmp_to_key(compare))
+    return count
 
 
 Name = TypeVar("Name", bound=Hashable)
-PACE = Pace(rounds=41, slow_rounds=5, slow=0.05, shortest=0.001)
+PACE = Pace(rounds=41, slow_rounds=5, slow=0.05, shortest=0.001)  # times in seconds
 
 
 def milliseconds(calls: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:
@@ -117,6 +123,13 @@ class Watched:
     def calls(self) -> int:
         return len(self.outputs)
 
+    def add_call(
+        self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> None:
+        """The hook that a module calls after its forward pass."""
+        self.inputs.append(inputs[0])
+        self.outputs.append(output)
+
 
 def watch(modules: Mapping[str, nn.Module], call: Callable[[], object]) -> dict[str, Watched]:
     """Run `call` without gradients, and return what each module read and returned, by name.
@@ -128,16 +141,6 @@ def watch(modules: Mapping[str, nn.Module], call: Callable[[], object]) -> dict[
     watched = {name: Watched() for name in modules}
     with ExitStack() as hooks, torch.no_grad():
         for name, module in modules.items():
-
-            def note(
-                _: nn.Module,
-                inputs: tuple[torch.Tensor, ...],
-                output: torch.Tensor,
-                name: str = name,
-            ) -> None:
-                watched[name].inputs.append(inputs[0])
-                watched[name].outputs.append(output)
-
-            hooks.enter_context(module.register_forward_hook(note))
+            hooks.enter_context(module.register_forward_hook(watched[name].add_call))
         call()
     return watched

@@ -85,10 +85,10 @@ def test_one_layer_less_does_not_connect_the_words():
     for name in ("convolution", "dilated"):
         for length in (2, 5, 9, 10, 28):
             layers = stepping.count_steps(name, length, seed=0)["steps"]
-            words = stepping._leaves(length, 0)
+            words = stepping._random_words(length, 0)
             for count in (layers, layers - 1):
                 outputs = stepping.Convolutions(0, count, name == "dilated")(words)
-                assert (float(stepping._gradient(outputs, words[0])) > 0) == (count == layers)
+                assert (float(stepping._gradient_norm(outputs, words[0])) > 0) == (count == layers)
 
 
 OTHER = "a yellow triangle below a green circle"
