@@ -19,9 +19,9 @@ from regard_lab.teaching.captions import (
     SCENES,
     Caption,
     Denoiser,
-    drawn,
+    draw_scene,
+    nearest_scenes,
     sample,
-    shown,
     word_numbers,
 )
 from regard_lab.teaching.report import REPORTS, write_report
@@ -39,7 +39,7 @@ def draw_batch(captions: list[Caption], generator: torch.Generator) -> torch.Ten
     """A picture for each caption with random moves, (captions, 3, 12, 12)."""
     moves = torch.randint(2, (len(captions), 4), generator=generator).tolist()
     return torch.stack(
-        [drawn(caption.scene, move) for caption, move in zip(captions, moves, strict=True)]
+        [draw_scene(caption.scene, move) for caption, move in zip(captions, moves, strict=True)]
     )
 
 
@@ -113,7 +113,10 @@ def shares(
     )
     pictures = sample(model.double(), noise, words, counts * speak)[-1]
     model.float()
-    pairs = [(scene, caption.scene) for scene, caption in zip(shown(pictures), wanted, strict=True)]
+    pairs = [
+        (scene, caption.scene)
+        for scene, caption in zip(nearest_scenes(pictures), wanted, strict=True)
+    ]
     right = {
         "all": [a == b for a, b in pairs],
         "relation": [a.relation == b.relation for a, b in pairs],
@@ -140,7 +143,7 @@ def main() -> None:
     without, without_seconds = new_denoiser(False, asked.steps * 2 // 5, asked.run / "reads_not")
     held_out = [one for scene in HELD_OUT for one in (scene, scene.reversed)] * PICTURES
     seen = [one for scene in TRAINED[::3] for one in (scene, scene.reversed)]
-    edited = {part: [caption.changed(part)[0] for caption in held_out] for part in PARTS}
+    edited = {part: [caption.change_word(part)[0] for caption in held_out] for part in PARTS}
     others = held_out[25:] + held_out[:25]  # of another scene, half of them with the other relation
     figures = {
         "steps": asked.steps,

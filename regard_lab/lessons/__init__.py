@@ -15,7 +15,15 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
     "Writing text quickly": ("generation", "grouped", "latent"),
-    "Longer texts": ("windows", "sparse", "choosing", "linear", "overwriting", "approximations", "complexity"),
+    "Longer texts": (
+        "windows",
+        "sparse",
+        "choosing",
+        "linear",
+        "overwriting",
+        "approximations",
+        "complexity",
+    ),
     "Beyond translation": ("relations", "answer_head", "transfer", "caption", "imprecise"),
 }
 LESSONS = tuple(name for names in CHAPTERS.values() for name in names)

@@ -229,7 +229,9 @@ def bahdanau_weights():
     """The weights of every step by the formula."""
     cell = decoders["Bahdanau"]
     learned = learned_by(cell)
-    W, U, v = learned["query_weight"], learned["key_weight"], learned["energy"]
+    W = learned["query_weight"]
+    U = learned["key_weight"]
+    v = learned["energy"]
     s = torch.zeros(1, HIDDEN).double()
     rows = []
     for y in written.unbind(1):

@@ -34,9 +34,9 @@ from regard_lab.teaching.captions import (
     STEPS,
     Caption,
     load_denoiser,
+    nearest_scenes,
     read_caption,
     sample,
-    shown,
     word_numbers,
 )
 
@@ -47,7 +47,7 @@ model = load_denoiser()
 captions = [read_caption(TEXT)]
 changes = ["the caption"]
 for part in PARTS:
-    edited, old_word, new_word = captions[0].changed(part)
+    edited, old_word, new_word = captions[0].change_word(part)
     captions.append(edited)
     changes.append(f"{old_word} → {new_word}")
 
@@ -180,7 +180,7 @@ def halves(caption):
 right = []  # pictures of each caption that show it
 rows = []
 for edited, some_pictures in zip(captions, pictures):
-    scenes = shown(some_pictures)
+    scenes = nearest_scenes(some_pictures)
     right.append(sum(scene == edited.scene for scene in scenes))
     moved = []  # in both halves
     for y, x in halves(caption):

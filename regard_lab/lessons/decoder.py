@@ -90,10 +90,10 @@ with figure(title, 7.9, 1.4 + 0.28 * n, caption) as drawing:
     for row in range(n):
         for column, word in enumerate(["<begin>", *words][: row + 2]):
             left.text(column, row, word, parse_math=False, **centred)
-        start, stop = row + 0.55, row + 1.45
-        top, bottom = row - 0.42, row + 0.42
-        frame = ([start, stop, stop, start, start], [top, top, bottom, bottom, top])
-        left.plot(*frame, color=LINES[1], linewidth=1.6)
+        # a frame around the word that follows
+        x = [row + 0.55, row + 1.45, row + 1.45, row + 0.55, row + 0.55]
+        y = [row - 0.42, row - 0.42, row + 0.42, row + 0.42, row - 0.42]
+        left.plot(x, y, color=LINES[1], linewidth=1.6)
     left.spines[:].set_visible(False)
 
     draw_map(right, of_true_next_word, columns=("before", "after"))
@@ -121,7 +121,10 @@ small = LanguageModel(LanguageConfig(vocab_size=10, dim=32, heads=4)).double().e
 text = torch.tensor([[2, 5, 6, 7, 8]])
 with torch.no_grad():
     at_once = small(text)[0]  # the logits after each word, in one pass, (5, vocabulary)
-    one_by_one = [small(text[:, :t])[0, -1] for t in (1, 2, 3, 4, 5)]
+    one_by_one = []
+    for t in range(5):
+        logits = small(text[:, : t + 1])[0]  # in a pass of its own
+        one_by_one.append(logits[-1])
 print(torch.allclose(at_once, torch.stack(one_by_one)))
 
 # %% [markdown]
@@ -144,8 +147,14 @@ def in_one_pass():
     return model(read)[0]
 
 
+def logits_after(t):
+    """The logits after the word t, in a pass over only the words up to there, (vocabulary,)."""
+    words_up_to_t = read[:, : t + 1]
+    return model(words_up_to_t)[0, -1]
+
+
 def without_cache():
-    return torch.stack([model(read[:, : t + 1])[0, -1] for t in range(n)])
+    return torch.stack([logits_after(t) for t in range(n)])
 
 
 def with_cache():
@@ -177,9 +186,9 @@ def gradient_of(loss):
 gradients = gradient_of(F.cross_entropy(in_one_pass(), wanted, reduction="sum"))
 sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
 for t in range(n):  # each example in a pass of its own
-    of_example = F.cross_entropy(model(read[:, : t + 1])[0, -1:], wanted[t : t + 1])
-    sums = [total + gradient for total, gradient in zip(sums, gradient_of(of_example))]
-gradient_differences = [largest(one - two) for one, two in zip(gradients, sums)]
+    of_example = gradient_of(F.cross_entropy(logits_after(t), wanted[t]))
+    sums = [total + gradient for total, gradient in zip(sums, of_example)]
+gradient_differences = [largest(gradient - total) for gradient, total in zip(gradients, sums)]
 
 edited = read.clone()
 edited[0, -1] = BEGIN if int(read[0, -1]) != BEGIN else int(wanted[-1])

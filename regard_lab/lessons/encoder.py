@@ -82,7 +82,9 @@ without_residuals = differences_by_layer(residuals=False)
 
 # %% tags=["folded"]
 middle = (len(words) - 1) // 2
-lengths = {name: float(x[middle].norm()) for name, x in {"embedding": start, **added}.items()}
+lengths = {"embedding": float(start[middle].norm())}
+for name, x in added.items():
+    lengths[name] = float(x[middle].norm())
 
 caption = (
     "Left: without residual connections, all words have almost the same vector after two layers. "

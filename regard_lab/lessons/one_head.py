@@ -28,7 +28,9 @@ from regard_lab.teaching import (
 )
 
 WORDS = ("The", "cat", "sat", "on", "the", "mat")
-CAT, SAT, MAT = 1, 2, 5  # positions
+CAT = 1  # positions of words
+SAT = 2
+MAT = 5
 READ_BY_HEADS = {1: [(CAT, MAT)], 2: [(CAT,), (MAT,)]}  # what "sat" reads in each head
 CONTENT = 8  # numbers of a word that are its content; the first three are its colour
 POSITION = 8  # numbers of a word that are its position

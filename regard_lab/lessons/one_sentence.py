@@ -182,8 +182,9 @@ word_by_word = [(k @ query / math.sqrt(24)).softmax(-1) @ v for query in q]
 # five words of 64 numbers, as rows and as columns
 vectors = torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Q, K, V = vectors.mT  # (64, words) each: words are columns, as some articles write them
-columns = V @ ((K.T @ Q) / math.sqrt(64)).softmax(0)
-rows = rg.attention(Q.T[None, None], K.T[None, None], V.T[None, None])[0, 0]
+by_columns = V @ ((K.T @ Q) / math.sqrt(64)).softmax(0)
+q_rows, k_rows, v_rows = vectors[:, None, None]  # (batch, heads, words, 64) each
+by_rows = rg.attention(q_rows, k_rows, v_rows)[0, 0]
 
 
 def distance(numbers, expected):
@@ -222,7 +223,7 @@ holds(
 )
 holds(
     "With words as columns, the formula V softmax(KᵀQ / sqrt(d)) is the same.",
-    distance(columns.T, rows) < 1e-12,
+    distance(by_columns.T, by_rows) < 1e-12,
     f"5 words of 64 numbers, {ROUNDING}",
 )
 

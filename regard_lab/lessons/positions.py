@@ -52,8 +52,9 @@ without_positions = relative_change(0 * added)
 with_positions = relative_change(added)
 
 # A pair turns by one angle for each word. PE(1) holds its sine and its cosine.
-sine, cosine = pe(torch.tensor([1])).double()[0].unflatten(0, (-1, 2)).unbind(-1)  # (pairs,) each
-wavelengths = (2 * math.pi / torch.atan2(sine, cosine)).tolist()  # in words
+pe_1 = pe(torch.tensor([1]))[0].double()  # (DIM,)
+angle = torch.atan2(pe_1[0::2], pe_1[1::2])  # (pairs,)
+wavelengths = (2 * math.pi / angle).tolist()  # in words
 
 # %% tags=["folded"]
 DRAWN = 60  # positions
@@ -136,9 +137,11 @@ table(f"Length of the waves, {DIM} numbers per word", ("pair", "components", "wo
 # %%
 def shift_matrix(pe, k):
     """M_k (dim, dim): turns each pair by the angle whose sine and cosine stand in PE(k)."""
-    sine, cosine = pe(torch.tensor([k])).double()[0].unflatten(0, (-1, 2)).unbind(-1)
-    turns = torch.stack([cosine, sine, -sine, cosine], -1).unflatten(-1, (2, 2))  # (pairs, 2, 2)
-    return torch.block_diag(*turns)
+    pe_k = pe(torch.tensor([k]))[0].double()  # (dim,)
+    sine = pe_k[0::2]
+    cosine = pe_k[1::2]
+    turns = torch.stack([cosine, sine, -sine, cosine], -1)  # (pairs, 4)
+    return torch.block_diag(*turns.unflatten(-1, (2, 2)))
 
 
 M_1 = shift_matrix(Sinusoidal(4), 1)

@@ -97,13 +97,13 @@ class Caption:
         apart = THINGS.index(self.first) - THINGS.index(self.second)
         return apart % len(THINGS) in (shift, len(THINGS) - shift)
 
-    def changed(self, part: str) -> tuple[Caption, str, str]:
+    def change_word(self, part: str) -> tuple[Caption, str, str]:
         """The caption with one word replaced, with the old word and the new one.
 
         The "colour" or the "shape" of the first thing becomes the next one that neither thing has, if there is one;
         the "relation" becomes the opposite.
 
-        >>> caption, old, new = read_caption("a red circle left of a blue square").changed("colour")
+        >>> caption, old, new = read_caption("a red circle left of a blue square").change_word("colour")
         >>> f"{old} -> {new}: {caption}"
         'red -> green: a green circle left of a blue square'
         """
@@ -152,7 +152,7 @@ SCENES = tuple(
 )
 
 
-def drawn(scene: Caption, moves: Sequence[int] = (0, 0, 0, 0)) -> torch.Tensor:
+def draw_scene(scene: Caption, moves: Sequence[int] = (0, 0, 0, 0)) -> torch.Tensor:
     """The picture of a scene, (3, 12, 12), with pixels in -1 .. 1, where 1 is white."""
     first_along, first_across, second_along, second_across = moves
     picture = torch.ones(3, SIDE, SIDE)
@@ -176,11 +176,11 @@ def _draw_thing(
 @cache
 def _every_picture() -> torch.Tensor:
     """All scenes with all moves, (scenes * moves, pixels)."""
-    pictures = [drawn(scene, moves).flatten() for scene, moves in product(SCENES, MOVES)]
+    pictures = [draw_scene(scene, moves).flatten() for scene, moves in product(SCENES, MOVES)]
     return torch.stack(pictures).double()
 
 
-def shown(pictures: torch.Tensor) -> list[Caption]:
+def nearest_scenes(pictures: torch.Tensor) -> list[Caption]:
     """The scene that each picture (n, 3, 12, 12) shows: that of the nearest picture that can be drawn."""
     distances = torch.cdist(pictures.detach().double().flatten(1), _every_picture())
     return [SCENES[place // len(MOVES)] for place in distances.argmin(-1).tolist()]

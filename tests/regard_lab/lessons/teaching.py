@@ -25,7 +25,7 @@ import inspect
 import re
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,32 +76,29 @@ class BrokenPage(Page):
         return self.namespaces[-1]
 
 
-def failing(name, *edits, **wrong):
+def failing(name, **wrong):
     """The sentences of the claims that come out differently from what the lesson expects.
 
     Args:
         name: of the lesson.
-        edits: pairs of texts; the first stands in the lesson's file and is replaced by the second.
         wrong: for each name that is broken, its wrong value, or `Computed(function)`.
     """
     lesson = find_lesson(name)
     page = BrokenPage(lesson.path, lesson.text, wrong)
-    for old, new in edits:
-        assert old in page.text, f"{old!r} does not stand in lesson {name}"
-        page = replace(page, text=page.text.replace(old, new))
-
     claims = page.claims(lenient=True)
-    unassigned = page.namespaces[-1].unassigned
+
+    (names,) = page.namespaces
+    unassigned = names.unassigned
     assert not unassigned, f"no cell of lesson {name} assigns {', '.join(sorted(unassigned))}"
     return [claim.sentence for claim in claims if claim.holds is not claim.expected]
 
 
 def starting(sentences, *beginnings):
-    """Is there exactly one sentence for each beginning?"""
-    return len(sentences) == len(beginnings) and all(
-        sum(sentence.startswith(beginning) for sentence in sentences) == 1
-        for beginning in beginnings
-    )
+    """Is there exactly one sentence for each beginning, and no other?"""
+    for beginning in beginnings:
+        if sum(sentence.startswith(beginning) for sentence in sentences) != 1:
+            return False
+    return len(sentences) == len(beginnings)
 
 
 def changed_report(monkeypatch, name):
@@ -118,44 +115,41 @@ def changed_report(monkeypatch, name):
 
 def broken_claims():
     """For each lesson, the texts in tests that break it, as regular expressions; an f-string inserts anything."""
-    texts = {}
+    expressions = {}
     for path in HERE.glob("test_breaking_*.py"):
         for test in ast.parse(path.read_text("utf-8")).body:
             if not isinstance(test, ast.FunctionDef):
                 continue
-            calls = [
-                node
-                for node in ast.walk(test)
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "failing"
-            ]
-            for call in calls:
-                inside = [
-                    part
-                    for part in ast.walk(test)
-                    if isinstance(part, ast.JoinedStr | ast.Constant)
-                ]
-                texts.setdefault(ast.literal_eval(call.args[0]), set()).update(
-                    map(_expression, inside)
-                )
-    return texts
+            nodes = list(ast.walk(test))
+            texts = {_expression(node) for node in nodes if isinstance(node, TEXTS)}
+            for node in nodes:
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "failing":
+                    lesson = ast.literal_eval(node.args[0])
+                    expressions.setdefault(lesson, set()).update(texts)
+    return expressions
+
+
+TEXTS = (ast.JoinedStr, ast.Constant)
 
 
 def _expression(text):
     parts = text.values if isinstance(text, ast.JoinedStr) else [text]
-    return "".join(
-        re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in parts
-    )
+    expression = ""
+    for part in parts:
+        expression += re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+"
+    return expression
 
 
-def never_broken(sentences, texts):
+def never_broken(sentences, expressions):
     """The sentences that begin with none of the texts; one word is too short, and a text must fit one sentence only.
 
     An f-string may fit several, since it is another text for each.
     """
-    fitting = {
-        text: [one for one in sentences if re.match(text, one)] for text in texts if " " in text
-    }
-    broken = {
-        one for text, those in fitting.items() if len(those) == 1 or ".+" in text for one in those
-    }
-    return [one for one in sentences if one not in broken]
+    broken = set()
+    for expression in expressions:
+        if " " not in expression:
+            continue
+        fitting = [sentence for sentence in sentences if re.match(expression, sentence)]
+        if len(fitting) == 1 or ".+" in expression:
+            broken.update(fitting)
+    return [sentence for sentence in sentences if sentence not in broken]

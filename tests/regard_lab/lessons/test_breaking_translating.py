@@ -1,27 +1,11 @@
 """Claims of the lessons of chapter "A model that translates" fail when what they are about is broken."""
 
-from types import SimpleNamespace
-
-import pytest
 import torch
 from teaching import Computed, changed_report, failing, starting
 
-from regard.errors import ArgumentError, CheckpointError, DataError
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.patterns import Full, KeySpan
-from regard_lab.decoding import Translator
-from regard_lab.decoding.loading import TOKENISER_FILE
-from regard_lab.lessons import find_lesson
-from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer, layers
-from regard_lab.teaching.looking import links_of, measure_heads, measure_referent
-from regard_lab.text import Tokeniser
-from regard_lab.text.pronouns import (
-    ARTICLE_SENTENCES,
-    Weights,
-    make_split,
-    swap_other,
-    swap_referent,
-)
+from regard_lab.models import LanguageModel, TranslationTransformer, layers
 
 
 def test_encoder_without_residual_connections(monkeypatch):
@@ -189,63 +173,3 @@ def test_referent_that_attention_shows_always(monkeypatch):
     changed_report(monkeypatch, "english")["it"]["moved"] = 0.9
     claims = "The translation uses the right", "In a model of English the balance"
     assert starting(failing("referent"), *claims)
-
-
-def test_the_links_are_those_of_the_grammar():
-    for sentence in make_split("test", 60, weights=Weights(attribute=0.6)):
-        words = [*sentence.source.replace(",", " ,").replace(".", " .").split(), "<end>"]
-        links = links_of(sentence, words)
-        made = sentence.derivation
-        pairs = {name: [(word, *others) for word, others in those] for name, those in links.items()}
-        ((verb, subject),) = pairs["verb to subject"]
-        assert words[subject].lower() == made.subject.english
-        helpers = ("did", "not", "was", "didn't", "wasn't")
-        assert all(word in helpers for word in words[subject + 1 : verb])
-        assert words[verb] not in helpers
-        told = ((made.subject, made.subject_attribute), (made.object, made.object_attribute))
-        described = [noun.english for noun, attribute in told if attribute]
-        assert [words[noun].lower() for _, noun in pairs["adjective to noun"]] == described
-        ((it, referent),) = pairs["it to referent"]
-        assert (words[it].lower(), words[referent].lower()) == ("it", sentence.referent)
-    with pytest.raises(DataError, match=r"'animal' of .* is not among the words"):
-        links_of(ARTICLE_SENTENCES[0], ["a", "cat"])
-
-
-def test_both_are_measured_on_a_run(tmp_path, monkeypatch):
-    """The translator writes the German of the grammar, and its attention weights are noise."""
-    texts = [text for one in make_split("train", 40) for text in (one.source, one.target)]
-    tokeniser = Tokeniser.train(texts, 420)
-    model = TranslationTransformer(
-        TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2)
-    )
-    model.save(tmp_path, {TOKENISER_FILE: tokeniser.to_json()})
-    sentences = [*ARTICLE_SENTENCES, *make_split("test", 4), *make_split("valid", 4)]
-    ways = (lambda one: one, swap_referent, swap_other)
-    german = {one.source: one.target for way in ways for one in map(way, sentences)}
-
-    def translate(self, lines):
-        return [
-            SimpleNamespace(text=german[line], ids=self.tokeniser.encode(german[line]))
-            for line in lines
-        ]
-
-    for one in measure_heads(tmp_path, sentences=4)["relations"].values():
-        layer, head = one["chosen"]
-        assert one["chosen_share"] == one["shares"][layer][head]
-    monkeypatch.setattr(Translator, "translate", translate)
-    measured = measure_referent(tmp_path, sentences=4)
-    assert measured["right"] == measured["followed"] == measured["kept"] == 1.0
-    assert measured["agreement"] <= measured["in_reach"]
-    for shown, sentence in zip(measured["cross"]["examples"], ARTICLE_SENTENCES, strict=False):
-        assert shown["words"][shown["referent"]] == sentence.referent
-        assert sum(shown["weights"]) == pytest.approx(1, abs=0.02)
-
-
-def test_a_run_that_cannot_be_measured_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="nowhere"):
-        find_lesson("heads").claims({"RUN": "nowhere"}, lenient=True)
-    config = RecurrentTranslator.Config(vocab_size=260, dim=4, hidden=4)
-    tokeniser = Tokeniser.train(["a street"], 300)
-    RecurrentTranslator(config).save(tmp_path, {TOKENISER_FILE: tokeniser.to_json()})
-    with pytest.raises(ArgumentError, match="looks at self-attention"):
-        find_lesson("referent").claims({"RUN": str(tmp_path)}, lenient=True)
