@@ -97,25 +97,31 @@ class PatternMask(torch.Tensor):
         *,
         reason: str | None = None,
         dtype: torch.dtype = torch.float32,
-    ) -> PatternMask:
-        mask: PatternMask = torch.Tensor._make_wrapper_subclass(
-            cls, shape, dtype=dtype, device=device
-        )
-        mask.pattern = pattern
-        mask.q_start = q_start
-        mask.reason = reason
-        mask.sizes = shape
-        mask.kind = dtype
-        mask._dense = dense
-        mask._pairs = None
-        mask.begin = q_start
-        mask.padding = (None, 0)
-        mask.dropped = range(0)
-        mask.plans = {}
-        return mask
+    ) -> PatternMask:  # the signature that documentation reports
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        """Nothing is left to set."""
+    def __init__(
+        self,
+        pattern: Pattern,
+        q_start: int,
+        shape: tuple[int, ...],
+        device: torch.device,
+        dense: Callable[[], torch.Tensor],
+        *,
+        reason: str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.pattern = pattern
+        self.q_start = q_start
+        self.reason = reason
+        self.sizes = shape
+        self.kind = dtype
+        self._dense = dense
+        self._pairs = None
+        self.begin = q_start
+        self.padding = (None, 0)
+        self.dropped = range(0)
+        self.plans = {}
 
     @property
     def written(self) -> bool:

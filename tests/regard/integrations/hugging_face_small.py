@@ -179,10 +179,11 @@ def small(kind: str) -> Any:
 
 def _settings(config: Any, kind: str) -> dict[str, Any]:
     values = config.to_dict()
+    sub_configs = getattr(config, "sub_configs", None) or ()
     settings: dict[str, Any] = {}
     for name, value in values.items():
-        part = getattr(config, name, None)
-        if name in (getattr(config, "sub_configs", None) or ()) and part is not None:
+        part = getattr(config, name, None) if name in sub_configs else None
+        if part is not None:
             settings[name] = _settings(part, getattr(part, "model_type", ""))
             settings[name].update(SPECIAL.get(settings[name].get("model_type", ""), {}))
         else:
