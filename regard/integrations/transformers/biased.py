@@ -26,12 +26,11 @@ from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import regard_attention
+from regard.integrations.transformers.caches import append_to_cache, cache_among
 from regard.integrations.transformers.masks import NO_WEIGHTS
-from regard.integrations.transformers.window_cache import cache_among
 
 __all__ = [
     "BIASED",
-    "append_to_cache",
     "attend_as_bart",
     "heads_of",
     "project_heads",
@@ -47,13 +46,6 @@ def heads_of(x: torch.Tensor, heads: int) -> torch.Tensor:
 def project_heads(x: torch.Tensor, heads: int, *layers: nn.Module) -> list[torch.Tensor]:
     """The heads (batch, heads, length, head_dim) of each layer's output for x, (batch, length, dim)."""
     return [heads_of(layer(x), heads) for layer in layers]
-
-
-def append_to_cache(
-    cache: Any, k: torch.Tensor, v: torch.Tensor, layer: int | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The keys and values of all tokens; those of this call alone without a cache."""
-    return (k, v) if cache is None else cache.update(k, v, layer)
 
 
 def refuse_weights(wanted: Any) -> None:

@@ -22,6 +22,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
+from regard.integrations.transformers.caches import cache_with
 from regard.layers.caches.entries import Ownership
 from regard.layers.feed_forward import matrix_of
 
@@ -206,15 +207,10 @@ def latent_cache(model: PreTrainedModel) -> DynamicCache:
     >>> model(torch.tensor([[1, 2, 3]]), **{keyword: cache}).logits.shape, cache.get_seq_length()
     (torch.Size([1, 3, 9]), 3)
     """
-    cache = DynamicCache(config=model.config)
     modules: list[Any] = [module for module in model.modules() if EXPAND in module.__dict__]
     latent = {int(module.layer_idx) for module in modules}
-    layers: list[Any] = cache.layers or [DynamicLayer() for _ in range(max(latent, default=-1) + 1)]
-    cache.layers = [
-        LatentLayer() if index in latent and type(layer) is DynamicLayer else layer
-        for index, layer in enumerate(layers)
-    ]
-    if not any(isinstance(layer, LatentLayer) for layer in cache.layers):
+    cache = cache_with(model, latent, max(latent, default=-1) + 1, LatentLayer)
+    if cache is None:
         raise UnsupportedError(
             f"no layer of {type(model).__name__} keeps latents alone in a growing cache (some keep keys of an indexer "
             f"too); use the model's own cache, and attach(model) before this if its attention is latent"

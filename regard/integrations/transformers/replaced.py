@@ -31,15 +31,14 @@ from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import ModuleCall, attend, regard_attention
 from regard.integrations.transformers.biased import (
     BIASED,
-    append_to_cache,
     attend_as_bart,
     heads_of,
     project_heads,
     refuse_weights,
 )
+from regard.integrations.transformers.caches import append_to_cache, cache_among
 from regard.integrations.transformers.reading import live_keys
 from regard.integrations.transformers.recurring import RecurrentCall, compute_recurrence
-from regard.integrations.transformers.window_cache import cache_among
 from regard.mechanisms.recurrent import Lightning
 from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 

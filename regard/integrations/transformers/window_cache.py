@@ -15,11 +15,12 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
+from regard.integrations.transformers.caches import cache_with
 from regard.integrations.transformers.masks import PatternMask
 from regard.patterns import Pattern
 from regard.patterns.dropping import kept_keys, misplaced
 
-__all__ = ["WindowLayer", "cache_among", "check_kept", "mask_of_kept", "window_cache"]
+__all__ = ["WindowLayer", "check_kept", "mask_of_kept", "window_cache"]
 
 DROPPED = "_regard_dropped"  # on the keys of a call: which keys are left out, as a range
 LEAST_SPARE = 16  # entries beyond the window that a room has space for
@@ -44,11 +45,6 @@ def check_kept(pattern: Pattern, first: int, last: int) -> None:
             f"this call computes {part}, whose positions are not known where a cache drops keys; windows, prefixes "
             f"and left padding are. Use the model's own cache for it"
         )
-
-
-def cache_among(*values: Any) -> Any:
-    """The cache among the values of a call or an output, which versions of transformers name differently."""
-    return next((value for value in values if hasattr(value, "get_seq_length")), None)
 
 
 def mask_of_kept(key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -86,15 +82,10 @@ def window_cache(
         # so that each row keeps its own first keys
         first += int((attention_mask.cumsum(-1) == 0).sum(-1).max())
 
-    cache = DynamicCache(config=model.config)
     changed = {getattr(module, "layer_idx", None) for module in modules}
     count = model.config.get_text_config(decoder=True).num_hidden_layers
-    layers = cache.layers or [DynamicLayer() for _ in range(count)]
-    cache.layers = [
-        WindowLayer(first, window) if index in changed and type(layer) is DynamicLayer else layer
-        for index, layer in enumerate(layers)
-    ]
-    if not any(isinstance(layer, WindowLayer) for layer in cache.layers):
+    cache = cache_with(model, changed, count, lambda: WindowLayer(first, window))
+    if cache is None:
         raise UnsupportedError(
             f"no replaced layer of {type(model).__name__} keeps all keys in its own cache, so there is none to drop; "
             f"use the model's own cache"

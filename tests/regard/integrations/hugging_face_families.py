@@ -11,6 +11,11 @@ import torch
 import transformers as tf
 from transformers_versions import needs_t5
 
+
+def without(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != name}
+
+
 VOCAB = 99
 SIZES = {
     "vocab_size": VOCAB,
@@ -21,7 +26,7 @@ SIZES = {
 }
 IDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 LLAMA = {**SIZES, **IDS, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
-WITHOUT_HEAD_DIM = {name: value for name, value in LLAMA.items() if name != "head_dim"}
+WITHOUT_HEAD_DIM = without(LLAMA, "head_dim")
 GPT = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128, **IDS}
 TRANSLATOR: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -39,8 +44,7 @@ TRANSLATOR: dict[str, Any] = {
     "eos_token_id": 2,
 }
 WHISPER = {
-    name: value for name, value in TRANSLATOR.items() if name != "max_position_embeddings"
-} | {
+    **without(TRANSLATOR, "max_position_embeddings"),
     "num_mel_bins": 8,
     "max_source_positions": 30,
     "max_target_positions": 64,
@@ -94,9 +98,8 @@ class Family:
     attention: str
     make: Callable[[], Any]
     status: str = WORKS
-    needs: Callable[[], None] | None = (
-        None  # skips a test with a version of transformers that is too old
-    )
+    # Skips a test with a version of transformers that is too old.
+    needs: Callable[[], None] | None = None
 
     def model(self) -> Any:
         """A model with weights drawn at standard deviation 0.1, in eval mode."""
@@ -132,10 +135,10 @@ def _encoder(kind: str, **settings: Any) -> Callable[[], Any]:
     config = getattr(tf, f"{kind}Config")
     model = getattr(tf, f"{kind}Model")
     sizes = {**SIZES, "max_position_embeddings": 128, **settings}
-    pooling = (
-        {"add_pooling_layer": False} if kind in ("Bert", "Roberta", "Longformer", "BigBird") else {}
-    )
-    return lambda: model(config(**sizes), **pooling)
+    options = {}
+    if kind in ("Bert", "Roberta", "Longformer", "BigBird"):
+        options["add_pooling_layer"] = False
+    return lambda: model(config(**sizes), **options)
 
 
 def _decoder(kind: str, **settings: Any) -> Callable[[], Any]:
@@ -371,7 +374,7 @@ FAMILIES = [
         "windows and global tokens",
         lambda: tf.LEDForConditionalGeneration(
             tf.LEDConfig(
-                **{n: v for n, v in TRANSLATOR.items() if n != "max_position_embeddings"},
+                **without(TRANSLATOR, "max_position_embeddings"),
                 attention_window=[4, 4],
                 max_encoder_position_embeddings=128,
                 max_decoder_position_embeddings=128,

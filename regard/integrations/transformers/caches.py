@@ -1,0 +1,45 @@
+"""Caches of transformers: finding the one of a call, appending to it, and making one with layers of another kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+__all__ = ["append_to_cache", "cache_among", "cache_with"]
+
+
+def cache_among(*values: Any) -> Any:
+    """The cache among the values of a call or an output, which versions of transformers name differently."""
+    return next((value for value in values if hasattr(value, "get_seq_length")), None)
+
+
+def append_to_cache(
+    cache: Any, k: torch.Tensor, v: torch.Tensor, layer: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The keys and values of all tokens; those of this call alone without a cache."""
+    return (k, v) if cache is None else cache.update(k, v, layer)
+
+
+def cache_with(
+    model: PreTrainedModel, numbers: Container[Any], count: int, make: Callable[[], DynamicLayer]
+) -> DynamicCache | None:
+    """An empty cache whose plain layers of these numbers are of another kind; None if none of them is plain.
+
+    Args:
+        model: its config names the kinds of layers, or none.
+        numbers: of layers.
+        count: how many layers there are, where the config names no kinds.
+        make: makes a layer of the other kind.
+    """
+    cache = DynamicCache(config=model.config)
+    layers: list[Any] = cache.layers or [DynamicLayer() for _ in range(count)]
+    plain = [index for index, layer in enumerate(layers) if type(layer) is DynamicLayer]
+    changed = [index for index in plain if index in numbers]
+    for index in changed:
+        layers[index] = make()
+    cache.layers = layers
+    return cache if changed else None
