@@ -63,6 +63,11 @@ entropy_by_square = entropy_of_weights(-2.0)
 LENGTHS = (64, 256, 1024, 4096)
 
 
+def strided_pattern(n):
+    """The causal pattern of the Sparse Transformer, s = √n."""
+    return p.Strided(math.isqrt(n)) & p.Causal()
+
+
 def cost_of(mechanism, n):
     """What regard plans for n words."""
     x = torch.zeros(1, 1, n, 16)
@@ -76,10 +81,7 @@ for n in LENGTHS:
     buckets = torch.randint(max(2, n // 16), (n,), generator=draw)
     sort_comparisons.append(comparisons(buckets.tolist()))
 full_pairs = [p.Causal().count(n, n) for n in LENGTHS]
-strided_pairs = []
-for n in LENGTHS:
-    strided = p.Strided(math.isqrt(n)) & p.Causal()
-    strided_pairs.append(strided.count(n, n))
+strided_pairs = [strided_pattern(n).count(n, n) for n in LENGTHS]
 linear_operations = [cost_of(m.LinearTransformer(), n).flops for n in LENGTHS]
 fixed_k_pairs = [cost_of(m.Linformer(n, 16), n).pairs for n in LENGTHS]
 growing_k_pairs = [cost_of(m.Linformer(n, n // 4), n).pairs for n in LENGTHS]
